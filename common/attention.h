@@ -1,0 +1,61 @@
+// What is computed, and on what memory: the two structs that every kernel and the harness share.
+//
+//   O = softmax(Q Kᵀ / sqrt(head_dim)) V        (Dao et al., FlashAttention, section 2.2)
+//
+// for every (batch, head) on its own. Nothing here needs CUDA, so any host compiler can include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define FLASH_LADDER_HOST_DEVICE __host__ __device__
+#else
+#define FLASH_LADDER_HOST_DEVICE
+#endif
+
+namespace flash_ladder {
+
+/// The type of Q, K, V and O in memory. Softmax and accumulation are fp32 whatever it is.
+enum class Dtype { fp16, bf16 };
+
+/// The sizes of one problem. Q and O have shape [batch, seq_len, heads, head_dim], K and V have
+/// [batch, seq_len_kv, heads, head_dim].
+struct AttentionProblem {
+  std::int64_t batch = 1;
+  std::int64_t heads = 1;
+  std::int64_t seq_len = 0;     // queries
+  std::int64_t seq_len_kv = 0;  // keys, and as many values
+  std::int64_t head_dim = 128;
+  Dtype dtype = Dtype::fp16;
+
+  bool operator==(const AttentionProblem&) const = default;
+};
+
+/// One of Q, K, V and O in device memory: shape [batch, seq_len, heads, head_dim]. Strides count elements and are
+/// 64-bit, since a tensor may pass 4 GiB. head_dim is contiguous, and every row starts at a multiple of 16 bytes.
+struct Tensor {
+  void* data = nullptr;
+  std::int64_t batch_stride = 0;
+  std::int64_t row_stride = 0;  // from one query (or key) to the next
+  std::int64_t head_stride = 0;
+
+  /// The head_dim elements of one row of one head.
+  template <typename Element>
+  FLASH_LADDER_HOST_DEVICE Element* row(int batch, int head, std::int64_t row) const {
+    return static_cast<Element*>(data) + batch * batch_stride + row * row_stride + head * head_stride;
+  }
+};
+
+/// The argument of every launch.
+struct AttentionArgs {
+  Tensor Q, K, V, O;
+  int batch = 0;
+  int heads = 0;
+  int seq_len = 0;
+  int seq_len_kv = 0;
+  float softmax_scale = 0;    // S = softmax_scale · Q Kᵀ; usually 1 / sqrt(head_dim)
+  void* workspace = nullptr;  // device memory that the version asked for in its registration
+};
+
+}  // namespace flash_ladder

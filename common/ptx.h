@@ -1,0 +1,93 @@
+// One function per PTX instruction that the kernels choose by name. Each says what the lanes of the warp hold, since
+// that is what a kernel has to know, and names the section of the PTX ISA that defines it.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace flash_ladder {
+
+/// A pointer to shared memory as the instructions below want it: a 32-bit address in the state space .shared.
+__device__ inline std::uint32_t smem_address(const void* pointer) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+/// 2 to the power x, within 2 ulp; a subnormal result becomes 0. The one exponential that the hardware has.
+/// PTX ISA, "ex2", .approx.ftz.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// D = A B + D for one 16×8 tile of D and 16 values of k; the whole warp takes part.
+/// PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type". With group = lane_id / 4 and
+/// pair = lane_id % 4 * 2, a lane holds
+///
+///   A [16 m][16 k]  A[0]: row group,   k pair, pair+1      A[2]: row group,   k pair+8, pair+9
+///                   A[1]: row group+8, k pair, pair+1      A[3]: row group+8, k pair+8, pair+9
+///   B [16 k][8 n]   B[0]: k pair, pair+1, column group     B[1]: k pair+8, pair+9, column group
+///   D [16 m][8 n]   D[0], D[1]: row group, columns pair, pair+1     D[2], D[3]: row group+8, columns pair, pair+1
+///
+/// A register of A or B holds two 16-bit elements, the lower k in the lower half; one of D holds a float.
+template <typename Element>
+__device__ void mma_m16n8k16(float (&D)[4], const std::uint32_t (&A)[4], const std::uint32_t (&B)[2]);
+
+template <>
+__device__ inline void mma_m16n8k16<__half>(float (&D)[4], const std::uint32_t (&A)[4], const std::uint32_t (&B)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])
+      : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "r"(B[0]), "r"(B[1]));
+}
+
+template <>
+__device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&D)[4], const std::uint32_t (&A)[4],
+                                                   const std::uint32_t (&B)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(D[0]), "+f"(D[1]), "+f"(D[2]), "+f"(D[3])
+      : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "r"(B[0]), "r"(B[1]));
+}
+
+/// Starts to copy 16 bytes from global to shared memory, past the registers and past L1 (.cg); both addresses are
+/// multiples of 16. The bytes have arrived after a cp_async_wait of this thread. PTX ISA, "cp.async".
+__device__ inline void cp_async_16(void* smem, const void* gmem) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_address(smem)), "l"(gmem) : "memory");
+}
+
+/// Ends a group: all of this thread's cp_async since the last one. PTX ISA, "cp.async.commit_group".
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+/// Waits until at most `kPending` of this thread's groups, the newest, are still under way. It says nothing about other
+/// threads' copies: a __syncthreads() must follow before their bytes are read. PTX ISA, "cp.async.wait_group".
+template <int kPending>
+__device__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+/// Reads four 8×8 matrices of 16-bit elements. Lanes 8i … 8i+7 give the addresses of the eight 16-byte rows of matrix
+/// i; every lane receives in Ri two elements of matrix i: row lane_id / 4, columns lane_id % 4 * 2 and the next. Those
+/// are `group` and `pair` of mma_m16n8k16, so the four matrices are parts of its fragments. PTX ISA, "ldmatrix".
+__device__ inline void ldmatrix_x4(std::uint32_t& R0, std::uint32_t& R1, std::uint32_t& R2, std::uint32_t& R3,
+                                   const void* smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(R0), "=r"(R1), "=r"(R2), "=r"(R3)
+               : "r"(smem_address(smem))
+               : "memory");
+}
+
+/// The same with each matrix transposed on its way: Ri holds rows lane_id % 4 * 2 and the next of column lane_id / 4.
+/// PTX ISA, "ldmatrix", .trans.
+__device__ inline void ldmatrix_x4_trans(std::uint32_t& R0, std::uint32_t& R1, std::uint32_t& R2, std::uint32_t& R3,
+                                         const void* smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(R0), "=r"(R1), "=r"(R2), "=r"(R3)
+               : "r"(smem_address(smem))
+               : "memory");
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,48 @@
+// A child process whose events arrive as lines on a pipe, and that never outlives its owner.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+namespace flash_ladder {
+
+/// The user pressed Ctrl-C, or the process was told to end.
+struct Interrupted : std::runtime_error {
+  Interrupted() : std::runtime_error("interrupted") {}
+};
+
+/// Makes SIGINT and SIGTERM end waits with Interrupted, so that children are killed and temporary files removed.
+void turn_interrupts_into_exceptions();
+
+class ChildProcess {
+ public:
+  /// Starts `program argument`. Its file descriptor 3 becomes the writing end of the pipe; its standard output goes to standard
+  /// error when `stdout_to_stderr`. Throws UnavailableError when the program cannot be started.
+  ChildProcess(const std::filesystem::path& program, const std::string& argument, bool stdout_to_stderr);
+  /// Kills what still runs, and what it started itself.
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  enum class Read { line, end, timeout };
+  /// The next line from the pipe, without its newline; `end` when the child has closed it.
+  Read read_line(std::string& line, std::chrono::milliseconds timeout);
+
+  /// Waits for the end and returns the status as waitpid gives it; nullopt when it still runs after the timeout.
+  std::optional<int> wait(std::chrono::milliseconds timeout);
+
+ private:
+  void kill();
+
+  pid_t pid_ = -1;
+  int pipe_ = -1;         // the reading end
+  std::string buffered_;  // read, but not yet a whole line
+  std::optional<int> status_;
+};
+
+}  // namespace flash_ladder

@@ -1,0 +1,81 @@
+#include "app/configuration_choice.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "sass/occupancy.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+std::string names_of_configurations(const Version& version, Dtype dtype) {
+  std::set<std::string> names;
+  for (const Configuration& configuration : version.configurations)
+    if (configuration.dtype == dtype) names.insert(configuration.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Configuration* named(const Version& version, const std::string& name, Dtype dtype) {
+  for (const Configuration& configuration : version.configurations)
+    if (configuration.name == name && configuration.dtype == dtype) return &configuration;
+  return nullptr;
+}
+
+// An SM without the rest of a GPU: enough to say which configurations fit it.
+DeviceInfo bare_sm(int compute_capability) {
+  DeviceInfo info;
+  info.name = fmt::format("sm_{}", compute_capability);
+  info.compute_capability = compute_capability;
+  if (const SmLimits* limits = sm_limits(compute_capability)) info.smem_per_cta_bytes = limits->smem_per_cta_bytes;
+  return info;
+}
+
+bool exceeds_32_bits(const AttentionProblem& problem) {
+  return std::max({problem.batch, problem.heads, problem.seq_len, problem.seq_len_kv}) >
+         std::numeric_limits<std::int32_t>::max();
+}
+
+std::optional<std::string> why_not(const Version& version, const Configuration& configuration,
+                                   const AttentionProblem& problem, const DeviceInfo& device) {
+  const bool memory_known = device.memory_total_bytes > 0;
+  // Of a size beyond all reason, the memory says more than the limit of an int.
+  if (memory_known && exceeds_32_bits(problem))
+    if (auto why = why_no_memory(version, configuration, problem, device)) return why;
+  if (auto why = why_unsupported(version, configuration, problem)) return why;
+  if (auto why = why_unsupported_by_device(version, configuration, device)) return why;
+  return memory_known ? why_no_memory(version, configuration, problem, device) : std::nullopt;
+}
+
+}  // namespace
+
+ConfigurationChoice choose_configuration(const Version& version, const std::string& name,
+                                         const AttentionProblem& problem, const std::optional<Gpu>& gpu, int sm) {
+  const DeviceInfo device = gpu ? gpu->info : bare_sm(sm);
+  const Configuration* configuration = nullptr;
+  if (!name.empty()) {
+    configuration = named(version, name, problem.dtype);
+    if (!configuration)
+      return {nullptr, fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
+                                   to_string(problem.dtype), names_of_configurations(version, problem.dtype))};
+  } else {
+    configuration = preferred_configuration(version, problem.dtype, device.smem_per_cta_bytes);
+    // The first of the type, so that the reason can say what it would need.
+    for (const Configuration& other : version.configurations)
+      if (!configuration && other.dtype == problem.dtype) configuration = &other;
+    if (!configuration)
+      return {nullptr, fmt::format("{} has no configuration for {}", label(version), to_string(problem.dtype))};
+  }
+  return {configuration, why_not(version, *configuration, problem, device).value_or("")};
+}
+
+double machine_memory_bytes() {
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+}
+
+}  // namespace flash_ladder

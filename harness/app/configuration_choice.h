@@ -1,0 +1,27 @@
+// Which of a version's configurations runs a problem, or why none can.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "app/device_choice.h"
+#include "attention.h"
+#include "registry.h"
+
+namespace flash_ladder {
+
+struct ConfigurationChoice {
+  const Configuration* configuration =
+      nullptr;          // the one whose figures to show, even where it cannot run; nullptr: none
+  std::string why_not;  // empty: it can run
+};
+
+/// `name` is what --config asks for, empty for the first that fits. Without a GPU, an SM of compute capability `sm` decides what
+/// fits, and memory plays no part.
+ConfigurationChoice choose_configuration(const Version& version, const std::string& name,
+                                         const AttentionProblem& problem, const std::optional<Gpu>& gpu, int sm);
+
+/// Bytes of memory that this machine has.
+double machine_memory_bytes();
+
+}  // namespace flash_ladder

@@ -1,0 +1,327 @@
+#include "app/counters.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string_view>
+
+#include "app/selection.h"
+#include "source/line_alignment.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+using Counters = std::map<std::string, std::int64_t>;
+
+std::int64_t get(const Counters& counters, const std::string& name) {
+  const auto found = counters.find(name);
+  return found == counters.end() ? 0 : found->second;
+}
+
+void add(Counters& to, const Counters& counters) {
+  for (const auto& [name, count] : counters) to[name] += count;
+}
+
+// "1,234,567"
+std::string grouped(std::int64_t count) {
+  std::string text = std::to_string(count);
+  for (auto i = static_cast<std::ptrdiff_t>(text.size()) - 3; i > 0; i -= 3)
+    text.insert(static_cast<std::size_t>(i), ",");
+  return text;
+}
+
+// What memory accesses cost, and the least that it could be.
+struct Cost {
+  std::int64_t actual = 0, ideal = 0;
+
+  std::string ratio() const {
+    return ideal == 0 ? "-" : fmt::format("{:.2f}x", static_cast<double>(actual) / static_cast<double>(ideal));
+  }
+  bool operator==(const Cost&) const = default;
+};
+
+Cost shared_wavefronts(const Counters& counters) {
+  Cost cost;
+  for (const char* kind : {"shared_load", "shared_store", "shared_copy"}) {
+    cost.actual += get(counters, fmt::format("{}_wavefronts", kind));
+    cost.ideal += get(counters, fmt::format("{}_ideal_wavefronts", kind));
+  }
+  return cost;
+}
+
+Cost global_sectors(const Counters& counters) {
+  Cost cost;
+  for (const char* kind : {"global_load", "global_store"}) {
+    cost.actual += get(counters, fmt::format("{}_sectors", kind));
+    cost.ideal += get(counters, fmt::format("{}_ideal_sectors", kind));
+  }
+  return cost;
+}
+
+std::int64_t total_cost(const Counters& counters) {
+  return get(counters, "warp_instructions") + shared_wavefronts(counters).actual + global_sectors(counters).actual;
+}
+
+std::string describe_traffic(const Counters& counters, const std::string& kind, std::string_view what,
+                             const std::string& unit) {
+  const Cost cost{get(counters, fmt::format("{}_{}", kind, unit)),
+                  get(counters, fmt::format("{}_ideal_{}", kind, unit))};
+  if (cost.actual == 0 && cost.ideal == 0) return "";
+  return fmt::format("{} {} in {} {}, {} the ideal", what,
+                     format_bytes(static_cast<double>(get(counters, kind + "_bytes"))), grouped(cost.actual), unit,
+                     cost.ratio());
+}
+
+std::string join(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts)
+    if (!part.empty()) text += (text.empty() ? "" : "; ") + part;
+  return text;
+}
+
+// ---- source lines ----
+
+// "kernels/07_ldmatrix.cu:74" → ("kernels/07_ldmatrix.cu", 74)
+std::pair<std::string, int> split(const std::string& place) {
+  const std::size_t colon = place.rfind(':');
+  int line = 0;
+  if (colon != std::string::npos) std::from_chars(place.data() + colon + 1, place.data() + place.size(), line);
+  return {place.substr(0, colon), line};
+}
+
+bool is_in_kernels(const std::string& place) { return place.starts_with("kernels/"); }
+
+// All that was counted at one place, whatever it calls in other files.
+struct Line {
+  std::string kernel;
+  SourcePosition position;
+  Counters counters;
+};
+
+// By line of the kernel's file and by the calls that led there; in the order of the file.
+std::vector<Line> lines_of_kernel_file(const Result& result) {
+  std::map<std::vector<std::pair<std::string, int>>, Line> lines;
+  for (const LineCounters& counted : result.lines) {
+    auto first = std::find_if(counted.position.begin(), counted.position.end(), is_in_kernels);
+    if (first == counted.position.end()) first = counted.position.begin();
+    const SourcePosition position(first, counted.position.end());
+    std::vector<std::pair<std::string, int>> key;
+    for (const std::string& place : position) key.push_back(split(place));
+    key.emplace_back(counted.kernel, 0);
+    Line& line = lines[key];
+    line.kernel = counted.kernel;
+    line.position = position;
+    add(line.counters, counted.counters);
+  }
+  std::vector<Line> sorted;
+  for (auto& [key, line] : lines) sorted.push_back(std::move(line));
+  return sorted;
+}
+
+// The text of the project's files, each read once.
+class SourceText {
+ public:
+  explicit SourceText(std::filesystem::path tree) : tree_(std::move(tree)) {}
+
+  // Without indentation; empty when there is no such line.
+  std::string line(const std::string& place) {
+    const auto [file, number] = split(place);
+    const auto [entry, is_new] = files_.try_emplace(file);
+    if (is_new) {
+      std::ifstream stream(tree_ / file);
+      for (std::string text; std::getline(stream, text);) entry->second.push_back(text);
+    }
+    if (number < 1 || static_cast<std::size_t>(number) > entry->second.size()) return "";
+    const std::string& text = entry->second[static_cast<std::size_t>(number) - 1];
+    return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+  }
+
+ private:
+  std::filesystem::path tree_;
+  std::map<std::string, std::vector<std::string>> files_;
+};
+
+// At most `width` columns.
+std::string shortened(const std::string& text, std::size_t width) {
+  if (display_width(text) <= width) return text;
+  std::string start;
+  std::size_t columns = 0;
+  for (const char c : text) {
+    if ((c & 0xC0) != 0x80 && ++columns == width) break;
+    start += c;
+  }
+  return start + "…";
+}
+
+// ":74 ← :171", the line and the lines that call it; with the file where it is not the kernel's.
+std::string describe_position(const SourcePosition& position) {
+  std::string text;
+  for (const std::string& place : position) {
+    const auto [file, line] = split(place);
+    text += (text.empty() ? "" : " ← ") + (is_in_kernels(place) ? fmt::format(":{}", line) : place);
+  }
+  return text.empty() ? "(no line information)" : text;
+}
+
+std::string count_or_dash(std::int64_t count) { return count == 0 ? "-" : grouped(count); }
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> describe_counters(const Result& result) {
+  const Counters& counters = result.counters;
+  if (counters.empty()) return {};
+
+  constexpr std::string_view kSuffix = "_instructions";
+  std::vector<std::pair<std::int64_t, std::string>> classes;
+  for (const auto& [name, count] : counters) {
+    const bool is_total = name == "warp_instructions" || name == "thread_instructions";
+    if (count > 0 && name.ends_with(kSuffix) && !is_total)
+      classes.emplace_back(count, name.substr(0, name.size() - kSuffix.size()));
+  }
+  std::stable_sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::string> parts;
+  for (const auto& [count, name] : classes) parts.push_back(fmt::format("{} {}", name, grouped(count)));
+
+  std::vector<std::pair<std::string, std::string>> lines;
+  lines.emplace_back("Counted", fmt::format("{} warp instructions: {}", grouped(get(counters, "warp_instructions")),
+                                            fmt::join(parts, ", ")));
+  lines.emplace_back("Global", join({describe_traffic(counters, "global_load", "read", "sectors"),
+                                     describe_traffic(counters, "global_store", "written", "sectors"),
+                                     describe_traffic(counters, "local", "local memory", "sectors")}));
+  lines.emplace_back("Shared", join({describe_traffic(counters, "shared_load", "read", "wavefronts"),
+                                     describe_traffic(counters, "shared_store", "written", "wavefronts"),
+                                     describe_traffic(counters, "shared_copy", "copied in", "wavefronts")}));
+  lines.emplace_back("Control",
+                     fmt::format("{} barrier arrivals of warps; {} of {} conditional branches diverged",
+                                 grouped(get(counters, "barriers")), grouped(get(counters, "divergent_branches")),
+                                 grouped(get(counters, "branches"))));
+  return lines;
+}
+
+CounterSummary summarise_counters(const Result& result) {
+  if (result.counters.empty()) return {"-", "-", "-"};
+  const auto instructions = static_cast<double>(get(result.counters, "warp_instructions"));
+  const std::string count = instructions < 1e4   ? fmt::format("{:.0f}", instructions)
+                            : instructions < 1e6 ? fmt::format("{:.1f}k", instructions / 1e3)
+                                                 : fmt::format("{:.2f}M", instructions / 1e6);
+  return {count, shared_wavefronts(result.counters).ratio(), global_sectors(result.counters).ratio()};
+}
+
+std::string format_lines(const Result& result, std::size_t most, const std::filesystem::path& source_tree,
+                         const Paint& paint) {
+  if (result.lines.empty()) return "";
+  std::vector<Line> lines = lines_of_kernel_file(result);
+  std::int64_t all = 0;
+  for (const Line& line : lines) all += total_cost(line.counters);
+  std::string title = "Lines";
+  if (most > 0) {
+    title = "Costliest lines";
+    std::stable_sort(lines.begin(), lines.end(),
+                     [](const Line& a, const Line& b) { return total_cost(a.counters) > total_cost(b.counters); });
+    if (lines.size() > most) lines.resize(most);
+  }
+
+  SourceText source(source_tree);
+  constexpr std::size_t kPositionWidth = 14, kTextWidth = 60;
+  std::string text = paint.bold(fmt::format("{:>6} {:>11} {:>11} {:>7} {:>11} {:>7}  {}", "cost", "warp instr.",
+                                            "wavefronts", "ideal", "sectors", "ideal", title)) +
+                     '\n';
+  const bool several =
+      std::any_of(lines.begin(), lines.end(), [&](const Line& line) { return line.kernel != lines.front().kernel; });
+  for (const Line& line : lines) {
+    const Cost shared = shared_wavefronts(line.counters), global = global_sectors(line.counters);
+    const auto cost = static_cast<double>(total_cost(line.counters));
+    const std::string code = line.position.empty() ? "" : source.line(line.position.front());
+    text += fmt::format("{:4.1f} % {:>11} {:>11} {:>7} {:>11} {:>7}  {} {}\n",
+                        100 * cost / static_cast<double>(std::max<std::int64_t>(all, 1)),
+                        count_or_dash(get(line.counters, "warp_instructions")), count_or_dash(shared.actual),
+                        shared.ratio(), count_or_dash(global.actual), global.ratio(),
+                        pad(describe_position(line.position), kPositionWidth),
+                        paint.dim(shortened((several ? line.kernel + ": " : "") + code, kTextWidth)));
+  }
+  return text;
+}
+
+std::string format_line_comparison(const Version& from, const Result& result_from, const Version& to,
+                                   const Result& result_to, const std::filesystem::path& source_tree,
+                                   const Paint& paint) {
+  // By line of the __global__ function: the outermost of each position.
+  const auto by_line = [](const Result& result) {
+    std::map<int, Counters> lines;
+    for (const LineCounters& counted : result.lines)
+      if (!counted.position.empty() && is_in_kernels(counted.position.back()))
+        add(lines[split(counted.position.back()).second], counted.counters);
+    return lines;
+  };
+  const auto lines_from = by_line(result_from), lines_to = by_line(result_to);
+  const auto source_from = source_file(from, source_tree), source_to = source_file(to, source_tree);
+  const auto forward = align_lines(numbered_code_lines(source_from), numbered_code_lines(source_to));
+
+  // Rows in the order of the new file; what only the old one has comes behind the line that it stood behind.
+  struct Row {
+    int from = 0, to = 0;  // 0: not there
+  };
+  std::map<std::pair<int, int>, Row> rows;
+  for (const auto& [line, counters] : lines_to) rows[{line, 0}].to = line;
+  for (const auto& [line, counters] : lines_from) {
+    const auto behind = forward.upper_bound(line);  // the first aligned line after it
+    if (const auto same = forward.find(line); same != forward.end())
+      rows[{same->second, 0}].from = line;
+    else
+      rows[{behind == forward.begin() ? 0 : std::prev(behind)->second, line}].from = line;
+  }
+
+  SourceText text_of(source_tree);
+  const auto relative = [&](const std::filesystem::path& file) {
+    return file.lexically_relative(source_tree).generic_string();
+  };
+  const auto arrow = [](const std::string& a, const std::string& b) {
+    return a == b ? a : fmt::format("{} → {}", a, b);
+  };
+  constexpr std::size_t kTextWidth = 52;
+  const auto row_text = [&](const std::string& name, const std::string& instructions, const std::string& shared,
+                            const std::string& global) {
+    std::string row = fmt::format("{} {} {} {}", pad(name, kTextWidth), pad(instructions, 22), pad(shared, 17), global);
+    row.erase(row.find_last_not_of(' ') + 1);
+    return row + '\n';
+  };
+  std::string text =
+      paint.bold(row_text("counted per source line", "warp instructions", "shared, x ideal", "global, x ideal"));
+  const Counters none;
+  for (const auto& [key, row] : rows) {
+    const Counters& a = row.from == 0 ? none : lines_from.at(row.from);
+    const Counters& b = row.to == 0 ? none : lines_to.at(row.to);
+    const Cost shared_a = shared_wavefronts(a), shared_b = shared_wavefronts(b);
+    const Cost global_a = global_sectors(a), global_b = global_sectors(b);
+    const bool memory = shared_a.ideal + shared_b.ideal + global_a.ideal + global_b.ideal > 0;
+    const std::int64_t instructions_a = get(a, "warp_instructions"), instructions_b = get(b, "warp_instructions");
+    if (!memory && instructions_a == instructions_b) continue;
+    const std::string code = row.to != 0 ? text_of.line(fmt::format("{}:{}", relative(source_to), row.to))
+                                         : text_of.line(fmt::format("{}:{}", relative(source_from), row.from));
+    const std::string place =
+        row.to != 0 ? fmt::format(":{} ", row.to) : fmt::format("{:02}:{} ", from.number, row.from);
+    text += row_text(shortened(place + code, kTextWidth),
+                     arrow(count_or_dash(instructions_a), count_or_dash(instructions_b)),
+                     arrow(shared_a.ratio(), shared_b.ratio()), arrow(global_a.ratio(), global_b.ratio()));
+  }
+  return text;
+}
+
+std::string format_findings(const Result& result, const Paint& paint) {
+  if (result.findings.empty()) return "";
+  constexpr std::size_t kMost = 10;
+  std::string text = paint.bad(fmt::format(
+      "{} found\n", result.findings.size() == 1 ? "1 mistake" : fmt::format("{} mistakes", result.findings.size())));
+  const std::size_t shown = std::min(result.findings.size(), kMost);
+  for (std::size_t i = 0; i < shown; ++i) text += fmt::format("{}\n", result.findings[i].text);
+  if (result.findings.size() > shown) text += fmt::format("… and {} more\n", result.findings.size() - shown);
+  return text;
+}
+
+}  // namespace flash_ladder

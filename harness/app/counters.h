@@ -1,0 +1,45 @@
+// What the virtual GPU counted and found, for a reader.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/terminal.h"
+#include "registry.h"
+#include "results/result.h"
+
+namespace flash_ladder {
+
+/// The totals of a launch, some lines of a study card: a label and its text each.
+std::vector<std::pair<std::string, std::string>> describe_counters(const Result& result);
+
+/// The same in three figures for a table: warp instructions, and shared wavefronts and global sectors as multiples of the ideal.
+/// "-" where there is nothing.
+struct CounterSummary {
+  std::string instructions, shared, global;
+};
+CounterSummary summarise_counters(const Result& result);
+
+/// How many source lines a study shows.
+constexpr std::size_t kCostliestLines = 5;
+constexpr std::size_t kAllLines = 0;
+
+/// A table of the lines of the kernel's file that cost most, or of all in the order of the file: kAllLines. A line's cost is
+/// its warp instructions + its wavefronts of shared memory + its sectors of global memory. What a line calls in other files
+/// counts as its own; what it calls in the kernel's file is listed there, by call.
+std::string format_lines(const Result& result, std::size_t most, const std::filesystem::path& source_tree,
+                         const Paint& paint);
+
+/// Two versions side by side, a row per line of the __global__ functions with all that it calls: instructions, and how many
+/// times the ideal wavefronts and sectors its memory accesses cost. Lines that touch no memory and count alike are left out.
+std::string format_line_comparison(const Version& from, const Result& result_from, const Version& to,
+                                   const Result& result_to, const std::filesystem::path& source_tree,
+                                   const Paint& paint);
+
+/// The first ten findings, and how many more there are; empty when there is none.
+std::string format_findings(const Result& result, const Paint& paint);
+
+}  // namespace flash_ladder

@@ -1,0 +1,245 @@
+#include "app/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "errors.h"
+#include "results/result.h"
+
+namespace flash_ladder {
+namespace {
+
+// CLI11 would say "Could not convert: --batch = two"; we also want to say what is allowed.
+template <typename Integer>
+Integer parse_integer(const std::string& flag, const std::string& text, Integer least, Integer most) {
+  Integer value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const bool is_number = stop == end && !text.empty();
+  if (!is_number || error == std::errc::invalid_argument)
+    throw UsageError(fmt::format("{} '{}' is not a whole number; give one from {} on", flag, text, least));
+  if (error == std::errc::result_out_of_range || value < least || value > most)
+    throw UsageError(fmt::format("{} {} is out of range; allowed are {} to {}", flag, text, least, most));
+  return value;
+}
+
+std::chrono::milliseconds parse_seconds(const std::string& flag, const std::string& text) {
+  double seconds = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, seconds);
+  constexpr double kMost = 86400;
+  if (stop != end || error != std::errc{} || !(seconds > 0) || seconds > kMost)
+    throw UsageError(fmt::format("{} '{}' is not a time; give seconds, more than 0 and at most {}", flag, text, kMost));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::ceil(seconds * 1000)));
+}
+
+DeviceRequest parse_device(const std::string& text) {
+  if (text == "auto") return {DeviceKind::automatic, 0};
+  if (text == "emulator") return {DeviceKind::emulator, 0};
+  if (text == "gpu") return {DeviceKind::gpu, 0};
+  const std::string prefix = "gpu:";
+  if (text.starts_with(prefix))
+    return {DeviceKind::gpu, parse_integer<int>("--device gpu:", text.substr(prefix.size()), 0, 1023)};
+  throw UsageError(fmt::format("--device '{}' is unknown; allowed are auto, gpu, gpu:N and emulator", text));
+}
+
+Dtype parse_dtype(const std::string& text) {
+  const auto dtype = dtype_from_string(text);
+  if (!dtype) throw UsageError(fmt::format("--dtype '{}' is unknown; allowed are fp16 and bf16", text));
+  return *dtype;
+}
+
+int parse_sm(const std::string& text) {
+  for (const int sm : {80, 86, 89, 90})
+    if (text == std::to_string(sm)) return sm;
+  throw UsageError(fmt::format("--sm '{}' is unknown; allowed are 80, 86, 89 and 90", text));
+}
+
+// Two flags that cannot both be meant.
+void refuse_together(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others,
+                     const std::string& why) {
+  if (app.count(flag) == 0) return;
+  for (const auto& other : others)
+    if (app.count(other) != 0)
+      throw UsageError(fmt::format("{} does not go with {}: {}; leave one out", flag, other, why));
+}
+
+const char* const kEpilogue = R"(
+Examples
+  harness --kernel 07                    check, time and dissect version 07
+  harness --kernel 05-08 --seq-len 1024  a range, a line each
+  harness --diff 06 07                   what changed, in the source and in the figures
+  harness --kernel all --record          measure everything anew for profiles/
+  harness --kernel 06 --device emulator --lines
+                                         count, per source line, without a GPU
+
+Exit status
+  0  all that ran is correct, or nothing could run and the study was static (it says so)
+  1  a wrong result or a finding
+  2  bad usage, or the single version asked for does not support the problem
+  3  a device or tool asked for by name is missing, or a CUDA error)";
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, const char* const* argv) {
+  CLI::App app("FlashAttention's forward pass in numbered CUDA kernels: checks, times and dissects them.", "harness");
+  app.footer(kEpilogue);
+  app.get_formatter()->column_width(30);
+
+  Options options;
+  std::vector<std::string> diff;
+  std::string device = "auto", sm, batch, heads, seq_len, seq_len_kv, head_dim, dtype = "fp16", seed, repeat, timeout,
+              max_instructions, source;
+  bool list = false, sass = false, record = false, no_check = false, no_bench = false;
+
+  app.add_option("--kernel", options.kernels, "Versions: 7, 07, 07_ldmatrix, 05-08, 05,07 or all")->group("What to do");
+  app.add_flag("--list", list, "The versions, a line each, with TFLOP/s from profiles/")->group("What to do");
+  app.add_option("--diff", diff,
+                 "Two versions side by side: source, TFLOP/s, counters per source line, registers, SASS")
+      ->type_size(2)
+      ->expected(1)
+      ->type_name("A B")
+      ->group("What to do");
+  app.add_flag("--sass", sass, "SASS counts of --kernel by opcode and class; runs nothing")->group("What to do");
+  app.add_flag("--record", record, "Measure or count --kernel at the standard shapes: profiles/<device>/NN_name.json")
+      ->group("What to do");
+
+  app.add_option("--device", device, "auto (a GPU of sm_80 or newer, else the emulator), gpu, gpu:N or emulator")
+      ->type_name("DEVICE")
+      ->group("Where");
+  app.add_option("--sm", sm,
+                 "80, 86, 89 or 90: whose limits the emulator and the static study assume (the GPU's, else 80)")
+      ->type_name("SM")
+      ->group("Where");
+  app.add_option("--config", options.config, "One of the version's configurations (the first that fits the device)")
+      ->type_name("NAME")
+      ->group("Where");
+
+  app.add_option("--batch", batch, "(16; emulator: 1)")->type_name("N")->group("The problem");
+  app.add_option("--heads", heads, "(16; emulator: 2)")->type_name("N")->group("The problem");
+  app.add_option("--seq-len", seq_len, "Queries (4096; emulator: 256); a multiple of the version's tile")
+      ->type_name("N")
+      ->group("The problem");
+  app.add_option("--seq-len-kv", seq_len_kv, "Keys and values (as --seq-len)")->type_name("N")->group("The problem");
+  app.add_option("--head-dim", head_dim, "(128, the only one that the versions support)")
+      ->type_name("N")
+      ->group("The problem");
+  app.add_option("--dtype", dtype, "fp16 or bf16 (fp16)")->type_name("TYPE")->group("The problem");
+  app.add_option("--seed", seed, "Of the random inputs (0)")->type_name("N")->group("The problem");
+
+  app.add_flag("--no-check", no_check, "Do not compare with the reference")->group("How");
+  app.add_flag("--no-bench", no_bench, "Do not time")->group("How");
+  app.add_option("--repeat", repeat, "Timed launches (20)")->type_name("N")->group("How");
+  app.add_option("--json", options.json, "Write the results as JSON (- for standard output, and nothing else on it)")
+      ->type_name("FILE")
+      ->group("How");
+  app.add_flag("--lines", options.lines, "Emulator: the counters of all source lines, not only the costliest")
+      ->group("How");
+  app.add_option("--max-instructions", max_instructions,
+                 "Emulator: a CTA whose warps execute more instructions is endless")
+      ->type_name("N")
+      ->group("How");
+  app.add_option("--timeout", timeout, "Kill a version that gives no sign of life for so long (60; emulator: 600)")
+      ->type_name("SECONDS")
+      ->group("How");
+  app.add_option("--profiles", options.paths.profiles,
+                 "Where profiles are read and written (the source tree's profiles/)")
+      ->type_name("DIR")
+      ->group("How");
+
+  // For the tests: an empty group hides them from --help.
+  app.add_option("--worker", options.paths.worker)->group("");
+  app.add_option("--emulator-worker", options.paths.emulator_worker)->group("");
+  app.add_option("--source", source)->group("");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    app.exit(help);
+    return std::nullopt;
+  } catch (const CLI::ParseError& error) {
+    throw UsageError(fmt::format("{}; see harness --help", error.what()));
+  }
+
+  const auto given = [&](const std::string& flag) { return app.count(flag) != 0; };
+  refuse_together(app, "--list", {"--diff", "--kernel", "--sass", "--record", "--json"},
+                  "--list only shows the versions");
+  refuse_together(app, "--diff", {"--kernel", "--sass", "--record", "--json"}, "--diff only compares two versions");
+  refuse_together(app, "--sass", {"--record"}, "--sass runs nothing");
+  refuse_together(app, "--record", {"--no-check", "--no-bench"}, "a profile holds what was checked and timed");
+  refuse_together(app, "--record",
+                  {"--batch", "--heads", "--seq-len", "--seq-len-kv", "--head-dim", "--dtype", "--config"},
+                  "a profile holds the standard shapes in every configuration");
+  if (given("--no-check") && given("--no-bench"))
+    throw UsageError("--no-check and --no-bench leave nothing to run; for counts without running use --sass");
+
+  if (list)
+    options.action = Action::list;
+  else if (given("--diff"))
+    options.action = Action::diff;
+  else if (sass)
+    options.action = Action::sass;
+  else if (record)
+    options.action = Action::record;
+  if (options.action == Action::diff)
+    options.diff = {diff.at(0), diff.at(1)};
+  else if (options.action != Action::list && !given("--kernel"))
+    throw UsageError(
+        "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list or --diff; see harness --help");
+  if (given("--json") && options.json.empty())
+    throw UsageError("--json needs the name of a file, or - for standard output");
+
+  options.device = parse_device(device);
+  if (given("--sm")) options.sm = parse_sm(sm);
+
+  // Sizes may be as large as they like here: what fits is decided where it is known how much memory there is.
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  const auto size = [&](const char* flag, const std::string& text, std::int64_t otherwise) {
+    return given(flag) ? parse_integer<std::int64_t>(flag, text, 1, kMost) : otherwise;
+  };
+  options.problem.batch = size("--batch", batch, 16);
+  options.problem.heads = size("--heads", heads, 16);
+  options.problem.seq_len = size("--seq-len", seq_len, 4096);
+  options.problem.seq_len_kv = size("--seq-len-kv", seq_len_kv, options.problem.seq_len);
+  options.problem.head_dim = size("--head-dim", head_dim, 128);
+  options.problem.dtype = parse_dtype(dtype);
+  options.emulator_problem = options.problem;
+  options.emulator_problem.batch = size("--batch", batch, 1);
+  options.emulator_problem.heads = size("--heads", heads, 2);
+  options.emulator_problem.seq_len = size("--seq-len", seq_len, 256);
+  options.emulator_problem.seq_len_kv = size("--seq-len-kv", seq_len_kv, options.emulator_problem.seq_len);
+  if (given("--seed"))
+    options.seed = parse_integer<std::uint64_t>("--seed", seed, 0, std::numeric_limits<std::uint64_t>::max());
+  options.check = !no_check;
+  options.benchmark = !no_bench;
+  if (given("--repeat")) options.repeat = parse_integer<int>("--repeat", repeat, 1, 100'000);
+  constexpr int kLeastForRecord = 20;
+  if (options.action == Action::record && options.repeat < kLeastForRecord)
+    throw UsageError(
+        fmt::format("--record with --repeat {}: the median and p10/p90 of a profile need at least {} launches",
+                    options.repeat, kLeastForRecord));
+  if (given("--timeout")) options.step_timeout = options.emulator_step_timeout = parse_seconds("--timeout", timeout);
+  if (given("--max-instructions"))
+    options.max_instructions = parse_integer<std::uint64_t>("--max-instructions", max_instructions, 1,
+                                                            std::numeric_limits<std::uint64_t>::max());
+
+  const auto program_directory = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  options.paths.source =
+      given("--source") ? std::filesystem::path(source) : std::filesystem::path(FLASH_LADDER_SOURCE_DIR);
+  options.paths.study = program_directory / "study";
+  if (!given("--worker")) options.paths.worker = program_directory / "harness-worker-gpu";
+  if (!given("--emulator-worker")) options.paths.emulator_worker = program_directory / "harness-worker-emulator";
+  if (!given("--profiles"))
+    options.paths.profiles = options.paths.source / "profiles";
+  else if (options.action != Action::record && !std::filesystem::is_directory(options.paths.profiles))
+    throw UnavailableError(
+        fmt::format("--profiles '{}' is not a directory; --record makes it", options.paths.profiles.string()));
+  return options;
+}
+
+}  // namespace flash_ladder

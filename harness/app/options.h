@@ -1,0 +1,59 @@
+// The command line.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "attention.h"
+
+namespace flash_ladder {
+
+/// What to do. `study` and `record` run kernels where there is a device; the others only read.
+enum class Action { study, list, diff, sass, record };
+
+enum class DeviceKind { automatic, gpu, emulator };
+
+/// --device
+struct DeviceRequest {
+  DeviceKind kind = DeviceKind::automatic;
+  int ordinal = 0;
+};
+
+/// Where things are. The defaults are those of the source and build tree; tests name others.
+struct Paths {
+  std::filesystem::path source;           // of the tree that holds kernels/, common/ and docs/
+  std::filesystem::path profiles;         // --profiles
+  std::filesystem::path study;            // what the build leaves for the static study
+  std::filesystem::path worker;           // --worker
+  std::filesystem::path emulator_worker;  // --emulator-worker
+};
+
+struct Options {
+  Action action = Action::study;
+  std::string kernels;                       // --kernel, as it was typed
+  std::pair<std::string, std::string> diff;  // --diff, as it was typed
+  DeviceRequest device;
+  std::optional<int> sm;              // 80, 86, 89 or 90
+  std::string config;                 // empty: chosen by device
+  AttentionProblem problem;           // with the defaults filled in
+  AttentionProblem emulator_problem;  // the same, with the smaller defaults of the virtual GPU
+  std::uint64_t seed = 0;
+  bool check = true;
+  bool benchmark = true;
+  int repeat = 20;
+  std::string json;  // empty: none; "-": standard output
+  std::chrono::milliseconds step_timeout{60'000};
+  std::chrono::milliseconds emulator_step_timeout{600'000};  // a launch is one step, and there it may take minutes
+  std::uint64_t max_instructions = 0;                        // 0: the virtual GPU's default
+  bool lines = false;                                        // show the counters of all source lines
+  Paths paths;
+};
+
+/// Reads the command line; nullopt when it only asked for help, which is then printed. Throws UsageError.
+std::optional<Options> parse_options(int argc, const char* const* argv);
+
+}  // namespace flash_ladder

@@ -1,0 +1,142 @@
+#include "app/recording.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "app/counters.h"
+#include "app/output.h"
+#include "app/runner.h"
+#include "app/selection.h"
+#include "app/study_card.h"
+#include "app/terminal.h"
+#include "app/up_to_date.h"
+#include "errors.h"
+#include "results/atomic_file.h"
+#include "results/profile.h"
+#include "source/kernel_source.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+// The tensor cores come in with 04. What is slower would take most of an hour for the two longest shapes.
+constexpr int kFirstFastVersion = 4;
+constexpr std::int64_t kLongestSlowSeqLen = 4096;
+
+std::optional<int> if_known(int value) { return value > 0 ? std::optional(value) : std::nullopt; }
+
+Profile profile_of(const DeviceInfo& device, std::string code_hash, std::vector<Result> results) {
+  return {.device = device.name,
+          .code_hash = std::move(code_hash),
+          .toolkit = FLASH_LADDER_TOOLKIT,
+          .driver = device.driver,
+          .clocks = {if_known(device.sm_clock_max_mhz), if_known(device.memory_clock_max_mhz)},
+          .date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))),
+          .results = std::move(results)};
+}
+
+std::string line(const Result& result) {
+  std::string figure = to_string(result.status);
+  if (result.tflops) figure = fmt::format("{:.1f} TFLOP/s", *result.tflops);
+  if (!result.counters.empty()) figure = summarise_counters(result).instructions + " instr.";
+  std::string text = fmt::format("  {}  {:<8} {:>16}\n", pad(describe(result.problem), 66), result.config, figure);
+  if (!result.reason.empty()) text += labelled("", result.reason);
+  return text;
+}
+
+std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(const Version& version, bool is_virtual) {
+  std::vector<std::pair<AttentionProblem, const Configuration*>> runs;
+  if (is_virtual) {
+    for (const Configuration& configuration : version.configurations)
+      for (const AttentionProblem& problem : emulator_problems(configuration))
+        runs.emplace_back(problem, &configuration);
+    return runs;
+  }
+  for (const AttentionProblem& problem : standard_problems(version))
+    for (const Configuration& configuration : version.configurations)
+      if (configuration.dtype == problem.dtype) runs.emplace_back(problem, &configuration);
+  return runs;
+}
+
+}  // namespace
+
+std::vector<AttentionProblem> standard_problems(const Version& version) {
+  std::vector<AttentionProblem> problems;
+  const auto add = [&](std::int64_t batch, std::int64_t seq_len, Dtype dtype) {
+    if (version.number < kFirstFastVersion && seq_len > kLongestSlowSeqLen) return;
+    problems.push_back(
+        {.batch = batch, .heads = 16, .seq_len = seq_len, .seq_len_kv = seq_len, .head_dim = 128, .dtype = dtype});
+  };
+  for (const auto& [batch, seq_len] : {std::pair(16, 512), {16, 1024}, {16, 2048}, {16, 4096}, {8, 8192}, {4, 16384}})
+    add(batch, seq_len, Dtype::fp16);
+  add(16, 4096, Dtype::bf16);
+  return problems;
+}
+
+std::vector<AttentionProblem> emulator_problems(const Configuration& configuration) {
+  constexpr std::int64_t kSeqLen = 256;  // an even number of the tiles of every configuration
+  const auto problem = [&](std::int64_t seq_len_kv) {
+    return AttentionProblem{.batch = 1,
+                            .heads = 2,
+                            .seq_len = kSeqLen,
+                            .seq_len_kv = seq_len_kv,
+                            .head_dim = configuration.head_dim,
+                            .dtype = configuration.dtype};
+  };
+  return {problem(kSeqLen), problem(kSeqLen - configuration.block_kv)};
+}
+
+int record(const Options& options) {
+  const auto selected = select_versions(options.kernels);
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (const auto file = newer_source(selected, options.paths.source))
+    throw UsageError(fmt::format(
+        "--record: {} is newer than this program; build again, so that the profile names the code that ran", *file));
+  const Runner runner(options);
+  if (!runner.device().gpu) throw UnavailableError(fmt::format("--record needs a GPU: {}", runner.device().why));
+  const DeviceInfo& device = runner.device().gpu->info;
+  const auto directory =
+      options.paths.profiles / (runner.is_virtual() ? std::string("emulator") : device_slug(device.name));
+  say(options, labelled("Device", runner.device().why));
+
+  const Paint paint;
+  std::vector<Result> all;
+  for (const Version* version : selected) {
+    say(options, fmt::format("\n{}\n", paint.bold(label(*version))));
+    // The hash before the work: a file that is edited meanwhile is not what ran.
+    const auto hash = code_hash(source_file(*version, options.paths.source), options.paths.source / "common");
+    std::vector<Result> kept;
+    bool all_right = true;
+    for (const auto& [problem, configuration] : what_to_record(*version, runner.is_virtual())) {
+      Result result = runner.run(*version, {.problem = problem, .config = configuration->name});
+      say(options, line(result) + format_findings(result, paint) + format_mismatches(result, paint));
+      all.push_back(result);
+      if (result.status == Status::skipped) continue;  // what this device cannot hold is no fault of the version
+      const bool measured = runner.is_virtual() ? !result.counters.empty() : result.ms && result.tflops;
+      all_right = all_right && result.status == Status::ok && result.correct == true && measured;
+      // The host's mathematics library has a part in these, and so they are not the same everywhere.
+      if (runner.is_virtual()) result.max_abs_error = result.relative_error = std::nullopt;
+      kept.push_back(std::move(result));
+    }
+    const auto path = directory / (label(*version) + ".json");
+    if (all_right && !kept.empty()) {
+      Profile profile = profile_of(device, hash, kept);
+      if (runner.is_virtual()) profile.date = profile.driver = "";
+      write_profile(path, profile);
+      say(options, fmt::format("  wrote {}\n", path.string()));
+    } else {
+      complain(fmt::format("{}: no profile was written, since {}", label(*version),
+                           kept.empty() ? "nothing could run" : "not everything was right and measured"));
+    }
+  }
+  write_json(options, all);
+  return exit_code(all);
+}
+
+}  // namespace flash_ladder

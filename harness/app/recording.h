@@ -1,0 +1,20 @@
+// `harness --kernel … --record`: measures versions at the standard shapes and keeps the figures in profiles/.
+#pragma once
+
+#include <vector>
+
+#include "app/options.h"
+#include "registry.h"
+
+namespace flash_ladder {
+
+/// What a version is recorded at on a GPU: the six standard shapes in fp16 and one in bf16.
+std::vector<AttentionProblem> standard_problems(const Version& version);
+
+/// What a configuration is recorded at on the virtual GPU: a small shape, and one with an odd number of K/V tiles.
+std::vector<AttentionProblem> emulator_problems(const Configuration& configuration);
+
+/// Returns the exit code. A version's profile is written only when everything that ran was right.
+int record(const Options& options);
+
+}  // namespace flash_ladder

@@ -1,0 +1,114 @@
+#include "app/runner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <variant>
+
+#include "app/configuration_choice.h"
+#include "errors.h"
+#include "sass/occupancy.h"
+#include "sass/static_study.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+constexpr int kDefaultSm = 80;
+
+// Without a GPU the problem only chooses what is shown, so that any will do which some machine could hold.
+void check_machine_memory(const AttentionProblem& problem) {
+  const double needed = tensor_bytes(problem), available = machine_memory_bytes();
+  if (needed > available)
+    throw UsageError(fmt::format(
+        "batch {}, heads {}, seq_len {}, seq_len_kv {}: Q, K, V and O alone take {}, and this machine has {} of memory "
+        "(and no GPU that can be used); use a smaller --batch, --heads or --seq-len",
+        problem.batch, problem.heads, problem.seq_len, problem.seq_len_kv, format_bytes(needed),
+        format_bytes(available)));
+}
+
+int choose_sm(const Options& options, const DeviceChoice& device) {
+  if (options.sm) return *options.sm;
+  return device.gpu && sm_limits(device.gpu->info.compute_capability) ? device.gpu->info.compute_capability
+                                                                      : kDefaultSm;
+}
+
+// An answer about something else would be shown under a wrong name.
+bool answers(const Result& result, const Request& request) {
+  return result.kernel == request.kernel && result.config == request.config && result.problem == request.problem;
+}
+
+}  // namespace
+
+Runner::Runner(const Options& options)
+    : options_(options),
+      worker_(options.paths.worker, options.step_timeout, options.json == "-"),
+      emulator_worker_(options.paths.emulator_worker, options.emulator_step_timeout, options.json == "-"),
+      device_(options.action == Action::sass
+                  ? DeviceChoice{std::nullopt, "--sass runs nothing"}
+                  : choose_device(options.device, worker_, emulator_worker_, options.sm.value_or(kDefaultSm))),
+      sm_(choose_sm(options, device_)) {
+  if (!device_.gpu) check_machine_memory(options.problem);
+}
+
+Result Runner::run(const Version& version, const Run& run) const {
+  const auto choice = choose_configuration(version, run.config, run.problem, device_.gpu, sm_);
+  Result result;
+  result.kernel = version.number;
+  result.name = version.name;
+  result.problem = run.problem;
+  if (choice.configuration) result.config = choice.configuration->name;
+  const auto with_static_study = [&](Result final) {
+    if (choice.configuration) final.static_study = static_study(version, *choice.configuration, options_.paths.study);
+    return final;
+  };
+
+  if (!choice.why_not.empty()) {
+    result.status = Status::skipped;
+    result.reason = choice.why_not;
+    return with_static_study(result);
+  }
+  result.status = Status::ok;
+  if (!device_.gpu) return with_static_study(result);
+
+  Request request;
+  request.device = device_.gpu->ordinal;
+  request.sm = sm_;
+  request.max_instructions = options_.max_instructions;
+  request.kernel = version.number;
+  request.config = result.config;
+  request.problem = run.problem;
+  request.seed = options_.seed;
+  request.check = run.check;
+  request.benchmark = run.benchmark && !device_.gpu->is_virtual;
+  request.repeat = options_.repeat;
+  request.reference_cache = reference_cache_.path().string();
+  const WorkerClient& worker = device_.gpu->is_virtual ? emulator_worker_ : worker_;
+  const auto answer =
+      worker.run(request, fmt::format("{} {} {}, batch {}, seq_len {}", label(version), result.config,
+                                      to_string(run.problem.dtype), run.problem.batch, run.problem.seq_len));
+  result.device = device_.gpu->info.name;
+  if (const auto* failure = std::get_if<WorkerFailure>(&answer)) {
+    result.status = failure->kind == WorkerFailure::Kind::usage ? Status::skipped : Status::failed;
+    result.reason = failure->message;
+    return with_static_study(result);
+  }
+  const auto& ran = std::get<Result>(answer);
+  if (!answers(ran, request)) {
+    result.status = Status::failed;
+    result.reason = "the worker answered about another version, configuration or problem";
+    return with_static_study(result);
+  }
+  return with_static_study(ran);
+}
+
+int exit_code(const std::vector<Result>& results) {
+  const auto any = [&](Status status) {
+    return std::any_of(results.begin(), results.end(), [&](const Result& result) { return result.status == status; });
+  };
+  if (any(Status::wrong)) return kExitWrong;
+  if (any(Status::failed)) return kExitUnavailable;
+  return any(Status::ok) ? kExitOk : kExitUsage;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,54 @@
+// Runs one version on one problem, in a process of its own, and says what came of it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/device_choice.h"
+#include "app/options.h"
+#include "app/temporary_directory.h"
+#include "app/worker_client.h"
+#include "registry.h"
+#include "results/result.h"
+
+namespace flash_ladder {
+
+/// What to run a version on.
+struct Run {
+  AttentionProblem problem;
+  std::string config;  // empty: chosen by device
+  bool check = true;
+  bool benchmark = true;
+};
+
+class Runner {
+ public:
+  /// Looks for the device. Throws UnavailableError when one that was asked for by name is missing, and UsageError when there is
+  /// none and the problem would not even fit this machine's memory.
+  explicit Runner(const Options& options);
+
+  const DeviceChoice& device() const { return device_; }
+  bool is_virtual() const { return device_.gpu && device_.gpu->is_virtual; }
+
+  /// The problem that the options name, for the device.
+  const AttentionProblem& problem() const { return is_virtual() ? options_.emulator_problem : options_.problem; }
+
+  /// Whose limits the static study assumes: those of --sm, else of the GPU, else of sm_80.
+  int sm() const { return sm_; }
+
+  /// Never throws for what a version does: that is the result's status and reason. The static study is always filled in.
+  Result run(const Version& version, const Run& run) const;
+
+ private:
+  const Options& options_;
+  WorkerClient worker_, emulator_worker_;
+  DeviceChoice device_;
+  int sm_;
+  TemporaryDirectory reference_cache_;
+};
+
+/// What the process returns: 1 for a wrong result, else 3 for a failed one, else 2 when all were skipped, else 0.
+int exit_code(const std::vector<Result>& results);
+
+}  // namespace flash_ladder

@@ -1,0 +1,101 @@
+#include "app/sass_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/opcode_counts.h"
+#include "app/output.h"
+#include "app/runner.h"
+#include "app/selection.h"
+#include "app/study_card.h"
+#include "app/terminal.h"
+#include "errors.h"
+#include "results/atomic_file.h"
+#include "sass/opcode_class.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+// Iterations differ in length between versions; the work of an iteration is told by its mmas, or before 04 by its FFMAs.
+std::string unit_of_work(const OpcodeCounts& hot_loop) {
+  for (const char* opcode : {"HMMA", "FFMA"})
+    if (count_of(hot_loop, opcode) > 0) return opcode;
+  return "";
+}
+
+std::string format_row(std::string_view name, int whole, int loop, int cold, int work) {
+  const auto figure = [](int count) { return count > 0 ? std::to_string(count) : std::string("-"); };
+  const std::string per_work = work > 0 && loop > 0 ? fmt::format("{:.3f}", static_cast<double>(loop) / work) : "-";
+  return fmt::format("{} {:>8} {:>10} {:>10} {:>8}\n", pad(name, 20), figure(whole), figure(loop), per_work,
+                     figure(cold));
+}
+
+std::string format_report(const Result& result, int sm, const Paint& paint) {
+  const StaticStudy* study = code_for(result.static_study, sm);
+  std::string text = paint.bold(fmt::format("{:02} · {}", result.kernel, result.name)) +
+                     fmt::format("   {}   {}   {}\n\n", result.config, to_string(result.problem.dtype), code_name(sm));
+  if (!study) return text + fmt::format("The build has no {} code of this configuration.\n", code_name(sm));
+
+  const std::string unit = unit_of_work(study->hot_loop_sass);
+  const int work = count_of(study->hot_loop_sass, unit);
+  std::set<std::string> opcodes;
+  for (const auto* counts : {&study->sass, &study->hot_loop_sass, &study->hot_loop_cold_sass})
+    for (const auto& [opcode, count] : *counts) opcodes.insert(opcode);
+
+  text += paint.dim(fmt::format("{} {:>8} {:>10} {:>10} {:>8}\n", pad("", 20), "whole", "hot loop,",
+                                unit.empty() ? "" : "per", "cold"));
+  text += paint.dim(fmt::format("{} {:>8} {:>10} {:>10} {:>8}\n", pad("", 20), "kernel", "iteration", unit, "blocks"));
+  const auto row = [&](std::string_view name, const std::vector<std::string>& of) {
+    int whole = 0, loop = 0, cold = 0;
+    for (const auto& opcode : of) {
+      whole += count_of(study->sass, opcode);
+      loop += count_of(study->hot_loop_sass, opcode);
+      cold += count_of(study->hot_loop_cold_sass, opcode);
+    }
+    return format_row(name, whole, loop, cold, work);
+  };
+  for (const auto& name : opcode_classes()) {
+    std::vector<std::string> members;
+    for (const auto& opcode : opcodes)
+      if (opcode_class(opcode) == name) members.push_back(opcode);
+    if (members.empty()) continue;
+    std::sort(members.begin(), members.end(), [&](const std::string& a, const std::string& b) {
+      return std::pair(count_of(study->hot_loop_sass, b), count_of(study->sass, b)) <
+             std::pair(count_of(study->hot_loop_sass, a), count_of(study->sass, a));
+    });
+    text += paint.bold(row(name, members));
+    for (const auto& opcode : members) text += row(fmt::format("  {}", opcode), {opcode});
+  }
+  text += paint.bold(row("total", {opcodes.begin(), opcodes.end()}));
+  if (study->hot_loop_sass.empty()) text += "\nNo loop with HMMA or FFMA was found.\n";
+  text += "\nThese are counts of instructions in the code, not of instructions executed.\n";
+  return text;
+}
+
+}  // namespace
+
+int report_sass(const Options& options) {
+  const auto selected = select_versions(options.kernels);
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  const Runner runner(options);
+  const Paint paint;
+  std::vector<Result> results;
+  for (const Version* version : selected) {
+    results.push_back(runner.run(*version, {.problem = options.problem, .config = options.config}));
+    const Result& result = results.back();
+    if (result.status == Status::skipped)
+      complain(result.reason);
+    else
+      say(options, fmt::format("{}{}", results.size() > 1 ? "\n" : "", format_report(result, runner.sm(), paint)));
+  }
+  write_json(options, results);
+  return exit_code(results);
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,11 @@
+// `harness --kernel … --sass`: what the machine code consists of.
+#pragma once
+
+#include "app/options.h"
+
+namespace flash_ladder {
+
+/// Returns the exit code.
+int report_sass(const Options& options);
+
+}  // namespace flash_ladder

@@ -1,0 +1,94 @@
+#include "app/selection.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <optional>
+#include <set>
+#include <sstream>
+
+#include "errors.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+std::optional<int> parse_number(const std::string& text) {
+  int number = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || stop != text.data() + text.size() || number < 0) return std::nullopt;
+  return number;
+}
+
+std::string known_versions() {
+  std::vector<std::string> names;
+  for (const Version& version : versions()) names.push_back(label(version));
+  return names.empty() ? "none at all" : fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Version* find_version(const std::string& text) {
+  const auto underscore = text.find('_');
+  const auto number = parse_number(text.substr(0, underscore));
+  if (!number) return nullptr;
+  for (const Version& version : versions()) {
+    const bool name_fits = underscore == std::string::npos || text.substr(underscore + 1) == version.name;
+    if (version.number == *number && name_fits) return &version;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::filesystem::path source_file(const Version& version, const std::filesystem::path& source_tree) {
+  return source_tree / "kernels" / (label(version) + ".cu");
+}
+
+const Version* version_before(const Version& version) {
+  const Version* before = nullptr;
+  for (const Version& other : versions())
+    if (other.number < version.number) before = &other;
+  return before;
+}
+
+const Version& select_version(const std::string& text) {
+  if (const Version* version = find_version(text)) return *version;
+  throw UsageError(fmt::format("there is no version '{}'; there are {}", text, known_versions()));
+}
+
+std::vector<const Version*> select_versions(const std::string& text) {
+  std::set<int> numbers;
+  std::istringstream parts(text + ",");
+  for (std::string part; std::getline(parts, part, ',');) {
+    if (part == "all") {
+      for (const Version& version : versions()) numbers.insert(version.number);
+      continue;
+    }
+    const auto dash = part.find('-');
+    const auto first = parse_number(part.substr(0, dash));
+    const auto last = dash == std::string::npos ? std::nullopt : parse_number(part.substr(dash + 1));
+    if (!first || !last) {
+      numbers.insert(select_version(part).number);
+      continue;
+    }
+    if (*first > *last)
+      throw UsageError(
+          fmt::format("the range '{}' is empty: it ends before it starts; write {:02}-{:02}", part, *last, *first));
+    bool found = false;
+    for (const Version& version : versions())
+      if (version.number >= *first && version.number <= *last) {
+        numbers.insert(version.number);
+        found = true;
+      }
+    if (!found) throw UsageError(fmt::format("the range '{}' is empty: there are {}", part, known_versions()));
+  }
+
+  std::vector<const Version*> selected;
+  for (const Version& version : versions())
+    if (numbers.contains(version.number)) selected.push_back(&version);
+  if (selected.empty())
+    throw UsageError(fmt::format("--kernel '{}' names no version; there are {}", text, known_versions()));
+  return selected;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,25 @@
+// Which versions `--kernel` names.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "registry.h"
+
+namespace flash_ladder {
+
+/// The version's file in a source tree.
+std::filesystem::path source_file(const Version& version, const std::filesystem::path& source_tree);
+
+/// The version before it on the ladder; nullptr for the first.
+const Version* version_before(const Version& version);
+
+/// One version: 7, 07 or 07_ldmatrix. Throws UsageError when there is none.
+const Version& select_version(const std::string& text);
+
+/// Versions in order of number, each once: what select_version() takes, 05-08, all, or several of these with commas between.
+/// Throws UsageError when one is unknown or a range is empty.
+std::vector<const Version*> select_versions(const std::string& text);
+
+}  // namespace flash_ladder

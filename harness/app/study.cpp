@@ -1,0 +1,236 @@
+#include "app/study.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "app/configuration_choice.h"
+#include "app/counters.h"
+#include "app/opcode_counts.h"
+#include "app/output.h"
+#include "app/recorded.h"
+#include "app/runner.h"
+#include "app/selection.h"
+#include "app/study_card.h"
+#include "app/terminal.h"
+#include "app/up_to_date.h"
+#include "errors.h"
+#include "results/atomic_file.h"
+#include "sass/static_study.h"
+#include "source/kernel_source.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+// The folders of profiles/ that matter: the GPU's own, or all when no GPU runs.
+std::vector<std::string> devices_to_show(const Recorded& recorded, const DeviceChoice& device) {
+  if (device.gpu && !device.gpu->is_virtual) return {device_slug(device.gpu->info.name)};
+  return recorded.devices();
+}
+
+std::vector<RecordedSpeed> recorded_speeds(Recorded& recorded, const std::vector<std::string>& devices,
+                                           const Version& version, const AttentionProblem& problem,
+                                           const std::string& config) {
+  std::vector<RecordedSpeed> speeds;
+  for (const auto& device : devices) {
+    const Recording* recording = recorded.find(device, version);
+    if (!recording) continue;
+    if (const Result* result = find_result(*recording, problem, config)) {
+      const Profile& profile = recording->profile;
+      speeds.push_back(
+          {profile.device, profile.date, profile.toolkit, result->config, *result->tflops, recording->stale});
+    }
+  }
+  return speeds;
+}
+
+// The speed of the version before: as recorded where that still holds, else measured now where that is possible.
+std::optional<Speed> speed_before(Recorded& recorded, const std::vector<std::string>& devices, const Version& before,
+                                  const AttentionProblem& problem, const Result& result, const Runner& runner) {
+  const auto speeds = recorded_speeds(recorded, devices, before, problem, "");
+  const bool can_measure = runner.device().gpu && result.tflops;
+  if (!speeds.empty() && !(speeds.front().stale && can_measure))
+    return Speed{speeds.front().tflops, fmt::format("recorded on {}{}", speeds.front().device,
+                                                    speeds.front().stale ? std::string("; ") + kStale : "")};
+  if (!can_measure) return std::nullopt;
+  const Result measured =
+      runner.run(before, {.problem = result.problem, .config = "", .check = false, .benchmark = true});
+  if (!measured.tflops) return std::nullopt;
+  return Speed{*measured.tflops, "measured now"};
+}
+
+std::vector<std::string> read_on(const Version& version, const Version* before, const Paths& paths) {
+  std::vector<std::string> places;
+  const std::string chapter = fmt::format("docs/{}.md", label(version));
+  if (std::filesystem::exists(paths.source / chapter)) places.push_back(chapter);
+  places.push_back(fmt::format("kernels/{}.cu", label(version)));
+  if (before) places.push_back(fmt::format("harness --diff {:02} {:02}", before->number, version.number));
+  places.push_back(fmt::format("harness --kernel {:02} --sass", version.number));
+  return places;
+}
+
+std::string card_of(const Version& version, const Result& result, const Options& options, const Runner& runner,
+                    Recorded& recorded, const Paint& paint) {
+  const auto devices = devices_to_show(recorded, runner.device());
+  const Version* before = version_before(version);
+  // The virtual GPU runs a smaller problem than those that GPUs are recorded at.
+  const AttentionProblem& recorded_problem = options.problem;
+  StudyCard card{.version = version,
+                 .result = result,
+                 .device = runner.device().why,
+                 .ran = runner.device().gpu.has_value(),
+                 .sm = runner.sm(),
+                 .header = read_header_comment(source_file(version, options.paths.source)),
+                 .recorded = recorded_speeds(recorded, devices, version, recorded_problem, result.config),
+                 .recorded_problem = recorded_problem == result.problem ? "" : describe(recorded_problem),
+                 .peers = {},
+                 .before = before,
+                 .speed_before = {},
+                 .static_before = {},
+                 .lines = options.lines ? kAllLines : kCostliestLines,
+                 .source_tree = options.paths.source,
+                 .read_on = read_on(version, before, options.paths)};
+  if (!devices.empty()) card.peers = recorded.peers(devices.front(), recorded_problem);
+  if (before) {
+    card.speed_before = speed_before(recorded, devices, *before, recorded_problem, result, runner);
+    const auto choice = choose_configuration(*before, "", result.problem, runner.device().gpu, runner.sm());
+    if (choice.configuration) card.static_before = static_study(*before, *choice.configuration, options.paths.study);
+  }
+  return format_study_card(card, paint);
+}
+
+// A line per version, as they finish.
+class Table {
+ public:
+  Table(const Options& options, const Runner& runner, Recorded& recorded, const Paint& paint)
+      : options_(options), runner_(runner), recorded_(recorded), paint_(paint) {
+    const auto& device = runner.device();
+    say(options,
+        labelled("Device", describe_device(device.why, device.gpu.has_value(), paint)) +
+            labelled("Problem", describe(runner.problem())) +
+            (runner.is_virtual() ? labelled("Columns",
+                                            "instr: warp instructions; shared and global: wavefronts and sectors as "
+                                            "multiples of the ideal; recorded: TFLOP/s at " +
+                                                describe(options.problem))
+                                 : "") +
+            '\n');
+    const std::string ctas = fmt::format("CTAs/SM (sm_{})", runner.sm());
+    say(options, paint.bold(runner.is_virtual() ? row("version", "config", "result", "instr", "shared", "global",
+                                                      "recorded", "regs", "spill", "smem", ctas)
+                                                : row("version", "config", "result", "TFLOP/s", "step", "ms",
+                                                      "recorded", "regs", "spill", "smem", ctas)));
+  }
+
+  void add(const Version& version, const Result& result) {
+    const auto speeds = recorded_speeds(recorded_, devices_to_show(recorded_, runner_.device()), version,
+                                        options_.problem, result.config);
+    const std::string recorded =
+        speeds.empty() ? "-" : fmt::format("{:.1f}{}", speeds.front().tflops, speeds.front().stale ? " stale" : "");
+    const auto tflops = result.tflops                                          ? result.tflops
+                        : !speeds.empty() && !runner_.device().gpu.has_value() ? std::optional(speeds.front().tflops)
+                                                                               : std::nullopt;
+    const std::string step = tflops && tflops_before_ ? fmt::format("{:.2f}x", *tflops / *tflops_before_) : "-";
+    tflops_before_ = tflops;
+    std::string registers = "-", spills = "-", smem = "-", ctas = "-";
+    if (const StaticStudy* study = study_for(result.static_study, runner_.sm())) {
+      registers = std::to_string(study->registers);
+      spills = std::to_string(study->spill_bytes);
+      smem = fmt::format("{:.4g} KiB", study->smem_bytes / 1024.0);
+      ctas = fmt::format("{} {}", study->ctas_per_sm, study->limited_by);
+    }
+    std::string first = result.tflops ? fmt::format("{:.1f}", *result.tflops) : "-", second = step,
+                third = result.ms ? fmt::format("{:.4g}", result.ms->median) : "-";
+    if (runner_.is_virtual()) {
+      const CounterSummary summary = summarise_counters(result);
+      first = summary.instructions;
+      second = summary.shared;
+      third = summary.global;
+    }
+    std::string line = row(label(version), result.config, status(result), first, second, third, recorded, registers,
+                           spills, smem, ctas);
+    if (result.status == Status::wrong || result.status == Status::failed) line = paint_.bad(line);
+    if (!result.reason.empty()) line += labelled("", result.reason);
+    line += format_findings(result, paint_) + format_mismatches(result, paint_);
+    if (options_.lines) line += format_lines(result, kAllLines, options_.paths.source, paint_);
+    say(options_, line);
+  }
+
+ private:
+  static std::string row(std::string_view version, std::string_view config, std::string_view status,
+                         std::string_view tflops, std::string_view step, std::string_view ms, std::string_view recorded,
+                         std::string_view registers, std::string_view spills, std::string_view smem,
+                         std::string_view ctas) {
+    return fmt::format("{:<20} {:<8} {:<9} {:>7} {:>7} {:>8} {:>13} {:>5} {:>6} {:>9}  {}\n", version, config, status,
+                       tflops, step, ms, recorded, registers, spills, smem, ctas);
+  }
+
+  static std::string status(const Result& result) {
+    if (result.status != Status::ok) return to_string(result.status);
+    if (!result.device) return "not run";
+    return result.correct ? "correct" : "unchecked";
+  }
+
+  const Options& options_;
+  const Runner& runner_;
+  Recorded& recorded_;
+  const Paint& paint_;
+  std::optional<double> tflops_before_;
+};
+
+std::string totals(const std::vector<Result>& results, bool ran) {
+  std::string text = fmt::format("\n{} versions", results.size());
+  for (const Status status : {Status::ok, Status::wrong, Status::skipped, Status::failed}) {
+    const auto count =
+        std::count_if(results.begin(), results.end(), [&](const Result& r) { return r.status == status; });
+    if (count > 0) text += fmt::format(", {} {}", count, status == Status::ok && !ran ? "not run" : to_string(status));
+  }
+  return text + "\n";
+}
+
+}  // namespace
+
+int study(const Options& options) {
+  const auto selected = select_versions(options.kernels);
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (const auto file = newer_source(selected, options.paths.source))
+    complain(
+        fmt::format("warning: {} is newer than this program, which therefore runs older code; build again", *file));
+  const Runner runner(options);
+  if (!runner.is_virtual() && (options.lines || options.max_instructions > 0))
+    throw UsageError(
+        "--lines and --max-instructions are for the virtual GPU: add --device emulator, or leave them out");
+  Recorded recorded(options.paths);
+  const Paint paint;
+  const Run run{
+      .problem = runner.problem(), .config = options.config, .check = options.check, .benchmark = options.benchmark};
+
+  std::vector<Result> results;
+  if (selected.size() == 1) {
+    const Version& version = *selected.front();
+    results.push_back(runner.run(version, run));
+    const Result& result = results.front();
+    if (result.status == Status::skipped)
+      complain(result.reason);
+    else
+      say(options, card_of(version, result, options, runner, recorded, paint));
+  } else {
+    Table table(options, runner, recorded, paint);
+    for (const Version* version : selected) {
+      results.push_back(runner.run(*version, run));
+      table.add(*version, results.back());
+    }
+    say(options, totals(results, runner.device().gpu.has_value()));
+    if (exit_code(results) == kExitUsage) complain("no version supports this problem: every one was skipped");
+  }
+  // With --json - nothing of the above was shown.
+  if (options.json == "-")
+    for (const Result& result : results)
+      if (!result.reason.empty() && !(selected.size() == 1 && result.status == Status::skipped))
+        complain(fmt::format("{:02}_{} {}: {}", result.kernel, result.name, to_string(result.status), result.reason));
+  for (const auto& problem : recorded.problems()) complain(problem);
+  write_json(options, results);
+  return exit_code(results);
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,11 @@
+// `harness --kernel …`: runs the versions one after another and shows what there is to know of each.
+#pragma once
+
+#include "app/options.h"
+
+namespace flash_ladder {
+
+/// Returns the exit code.
+int study(const Options& options);
+
+}  // namespace flash_ladder

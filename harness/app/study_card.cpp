@@ -1,0 +1,184 @@
+#include "app/study_card.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "app/counters.h"
+#include "app/opcode_counts.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+
+const char* const kStale = "stale: the code has changed since";
+
+namespace {
+
+std::string format_correctness(const StudyCard& card, const Paint& paint) {
+  const Result& result = card.result;
+  switch (result.status) {
+    case Status::failed:
+      return paint.bad("failed: ") + result.reason;
+    case Status::skipped:
+      return paint.notable("skipped: ") + result.reason;
+    case Status::wrong:
+    case Status::ok:
+      break;
+  }
+  if (!result.correct) return result.status == Status::wrong ? paint.bad("wrong: ") + result.reason : "not checked";
+  std::string text = *result.correct ? paint.good("yes") : paint.bad("NO");
+  if (result.max_abs_error) text += fmt::format(", max |error| {:.2e}", *result.max_abs_error);
+  if (result.relative_error) text += fmt::format(", {:.2f} of what is allowed", *result.relative_error);
+  if (!result.reason.empty()) text += fmt::format(": {}", result.reason);
+  return text;
+}
+
+std::string format_speed(const StudyCard& card, const Paint& paint) {
+  const Result& result = card.result;
+  if (!result.tflops) return "not measured";
+  std::string text = paint.bold(fmt::format("{:.1f} TFLOP/s", *result.tflops));
+  if (result.ms)
+    text +=
+        fmt::format(", median {:.4g} ms (p10 {:.4g}, p90 {:.4g})", result.ms->median, result.ms->p10, result.ms->p90);
+  return text;
+}
+
+// The figure that others are compared with: what was measured now, else the first recording.
+std::optional<Speed> own_speed(const StudyCard& card) {
+  if (card.result.tflops) return Speed{*card.result.tflops, "measured now"};
+  if (card.recorded.empty()) return std::nullopt;
+  return Speed{card.recorded.front().tflops, "recorded on " + card.recorded.front().device};
+}
+
+std::string format_change(const StudyCard& card, const Paint& paint) {
+  const auto own = own_speed(card);
+  if (!own || !card.speed_before)
+    return fmt::format("version {:02} has no figure to compare with", card.before->number);
+  const double ratio = own->tflops / card.speed_before->tflops;
+  const std::string change = fmt::format("{:.2f}x", ratio);
+  return fmt::format("{} of version {} ({:.1f} TFLOP/s {})", ratio < 1 ? paint.notable(change) : paint.bold(change),
+                     label(*card.before), card.speed_before->tflops, card.speed_before->origin);
+}
+
+std::string format_peers(const StudyCard& card) {
+  const auto own = own_speed(card);
+  std::vector<std::string> parts;
+  for (const Peer& peer : card.peers)
+    parts.push_back(
+        own ? fmt::format("{:.0f} % of {} ({:.0f})", 100 * own->tflops / peer.tflops, peer.name, peer.tflops)
+            : fmt::format("{} {:.0f}", peer.name, peer.tflops));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string format_recorded(const RecordedSpeed& recorded, const Paint& paint) {
+  std::string text = fmt::format("{:.1f} TFLOP/s on {} ({}, {}, CUDA {})", recorded.tflops, recorded.device,
+                                 recorded.config, recorded.date.substr(0, 10), recorded.toolkit);
+  if (recorded.stale) text += fmt::format(" {}", paint.notable(kStale));
+  return text;
+}
+
+// The opcodes of the hot loop whose counts moved most.
+std::string format_sass(const StudyCard& card, const Paint& paint) {
+  const StaticStudy* study = code_for(card.result.static_study, card.sm);
+  if (!study) return fmt::format("the build has no {} code of this configuration", code_name(card.sm));
+  const StaticStudy* before = code_for(card.static_before, card.sm);
+  constexpr std::size_t kMost = 12;
+
+  const bool have_loop = !study->hot_loop_sass.empty();
+  const OpcodeCounts& counts = have_loop ? study->hot_loop_sass : study->sass;
+  const OpcodeCounts none;
+  const OpcodeCounts& counts_before = !before ? none : have_loop ? before->hot_loop_sass : before->sass;
+  std::vector<std::string> parts;
+  for (const OpcodeChange& change : changes(counts_before, counts)) {
+    if (parts.size() == kMost) break;
+    std::string part = fmt::format("{} {}", change.opcode, change.after);
+    // 01 has no version before, and a version whose loop was not found nothing to compare with.
+    if (!counts_before.empty() && change.change() != 0) part += paint.bold(fmt::format(" ({:+})", change.change()));
+    parts.push_back(part);
+  }
+  return fmt::format("{} {} instructions{}: {}", code_name(card.sm), total(counts), have_loop ? " in the hot loop" : "",
+                     fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+std::string describe_device(const std::string& why, bool ran, const Paint& paint) {
+  if (ran) return why;
+  return fmt::format("{} What follows is from the compiler and from profiles/. {}", paint.notable("No kernel was run."),
+                     why);
+}
+
+std::string describe(const AttentionProblem& problem) {
+  const std::string keys =
+      problem.seq_len_kv == problem.seq_len ? "" : fmt::format(", seq_len_kv {}", problem.seq_len_kv);
+  return fmt::format("batch {}, heads {}, seq_len {}{}, head_dim {}, {}", problem.batch, problem.heads, problem.seq_len,
+                     keys, problem.head_dim, to_string(problem.dtype));
+}
+
+std::string describe_resources(const StaticStudy& study) {
+  const std::string spills = study.spill_bytes == 0 ? "no spills" : fmt::format("{} bytes spilled", study.spill_bytes);
+  return fmt::format("{} registers, {}, {:.4g} KiB of shared memory", study.registers, spills,
+                     study.smem_bytes / 1024.0);
+}
+
+std::string describe_occupancy(const StaticStudy& study) {
+  const char* plural = study.ctas_per_sm == 1 ? "" : "s";
+  return fmt::format("{} CTA{} per SM, limited by {}", study.ctas_per_sm, plural, study.limited_by);
+}
+
+std::string format_study_card(const StudyCard& card, const Paint& paint) {
+  const Result& result = card.result;
+  std::string text = paint.bold(fmt::format("{:02} · {}", card.version.number, card.version.name));
+  text += fmt::format("   {}   {}\n\n", result.config, to_string(result.problem.dtype));
+
+  const auto line = [&](std::string_view label, const std::string& value) {
+    if (!value.empty()) text += labelled(paint.dim(label), value);
+  };
+  line("Idea", card.header.idea);
+  line("Changed", card.header.changed);
+  line("Prediction", card.header.prediction);
+  text += '\n';
+  line("Device", describe_device(card.device, card.ran, paint));
+  line("Problem", describe(result.problem));
+  if (card.ran) {
+    line("Correct", format_correctness(card, paint));
+    if (result.counters.empty()) line("Speed", format_speed(card, paint));
+  }
+  text += format_findings(result, paint);
+  for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));
+  if (!card.recorded.empty() && !card.recorded_problem.empty()) line("", "at " + card.recorded_problem);
+  if (card.recorded.empty()) line("Recorded", "nothing for this problem; --record measures the standard shapes");
+  if (card.before) line("Step", format_change(card, paint));
+  line("Peers", format_peers(card));
+  text += format_mismatches(result, paint);
+  if (const StaticStudy* study = study_for(result.static_study, card.sm)) {
+    line("Resources", describe_resources(*study));
+    line("Occupancy", fmt::format("{} (sm_{})", describe_occupancy(*study), card.sm));
+  } else {
+    line("Resources", fmt::format("the build has no study for sm_{}", card.sm));
+  }
+  line("SASS", format_sass(card, paint));
+  for (const auto& [label, counted] : describe_counters(result)) line(label, counted);
+  if (!result.lines.empty()) text += '\n' + format_lines(result, card.lines, card.source_tree, paint);
+  text += '\n';
+  line("Read on", fmt::format("{}", fmt::join(card.read_on, "  ·  ")));
+  return text;
+}
+
+std::string format_mismatches(const Result& result, const Paint& paint) {
+  if (result.mismatches.empty() && result.tile_map.empty()) return "";
+  std::string text;
+  if (!result.mismatches.empty()) {
+    text += paint.bold(
+        fmt::format("  {:>6} {:>6} {:>8} {:>6} {:>14} {:>14}\n", "batch", "head", "row", "column", "got", "expected"));
+    for (const Mismatch& wrong : result.mismatches)
+      text += fmt::format("  {:>6} {:>6} {:>8} {:>6} {:>14.6g} {:>14.6g}\n", wrong.batch, wrong.head, wrong.row,
+                          wrong.column, wrong.got, wrong.expected);
+  }
+  if (!result.tile_map.empty()) {
+    text += result.tile_map;
+    if (text.back() != '\n') text += '\n';
+  }
+  return text;
+}
+
+}  // namespace flash_ladder

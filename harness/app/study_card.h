@@ -1,0 +1,73 @@
+// All there is to know of one version, on one screen.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "app/recorded.h"
+#include "app/terminal.h"
+#include "registry.h"
+#include "results/result.h"
+#include "source/kernel_source.h"
+
+namespace flash_ladder {
+
+/// A speed, and where it is from: "measured now", "recorded on NVIDIA H200".
+struct Speed {
+  double tflops;
+  std::string origin;
+};
+
+/// A recording of the version that is shown.
+struct RecordedSpeed {
+  std::string device, date, toolkit, config;
+  double tflops;
+  bool stale;
+};
+
+struct StudyCard {
+  const Version& version;
+  const Result& result;
+  std::string device;  // which it is, and why
+  bool ran;            // false: the study is static
+  int sm;              // whose limits count
+
+  HeaderComment header;
+  std::vector<RecordedSpeed> recorded;
+  std::string recorded_problem;  // empty: the same
+  std::vector<Peer> peers;
+
+  const Version* before;  // nullptr for the first version
+  std::optional<Speed> speed_before;
+  std::map<std::string, StaticStudy> static_before;
+
+  std::size_t lines;                  // how many of the counted source lines to show
+  std::filesystem::path source_tree;  // that they are in
+
+  std::vector<std::string> read_on;
+};
+
+std::string format_study_card(const StudyCard& card, const Paint& paint);
+
+/// The first wrong elements and the map of wrong tiles; empty when nothing is wrong.
+std::string format_mismatches(const Result& result, const Paint& paint);
+
+/// Which device it is and why, or that nothing was run and why not.
+std::string describe_device(const std::string& why, bool ran, const Paint& paint);
+
+/// "batch 16, heads 16, seq_len 4096, head_dim 128, fp16"
+std::string describe(const AttentionProblem& problem);
+
+/// "168 registers, no spills, 48.0 KB of shared memory"
+std::string describe_resources(const StaticStudy& study);
+/// "3 CTAs per SM, limited by registers"
+std::string describe_occupancy(const StaticStudy& study);
+
+/// "stale: the code has changed since"
+extern const char* const kStale;
+
+}  // namespace flash_ladder

@@ -1,0 +1,21 @@
+// A directory for the length of a scope.
+#pragma once
+
+#include <filesystem>
+
+namespace flash_ladder {
+
+class TemporaryDirectory {
+ public:
+  /// Throws UnavailableError when there is no place for it.
+  TemporaryDirectory();
+  ~TemporaryDirectory();
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace flash_ladder

@@ -1,0 +1,47 @@
+// Asks a worker process, and turns whatever becomes of it into an answer or a reason.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <variant>
+
+#include "app/terminal.h"
+#include "results/result.h"
+#include "worker/protocol.h"
+
+namespace flash_ladder {
+
+/// Why there is no answer.
+struct WorkerFailure {
+  enum class Kind {
+    usage,        // the version does not support the problem
+    unavailable,  // no such device, no driver, no worker program
+    broken,       // a CUDA error, a crash, or no end within the time limit
+  };
+  Kind kind;
+  std::string message;
+};
+
+class WorkerClient {
+ public:
+  /// `label` precedes what progress says.
+  WorkerClient(std::filesystem::path program, std::chrono::milliseconds step_timeout, bool stdout_to_stderr)
+      : program_(std::move(program)), step_timeout_(step_timeout), stdout_to_stderr_(stdout_to_stderr) {}
+
+  /// What the worker says about a GPU. `sm` is whose limits a virtual one is to have.
+  std::variant<DeviceInfo, WorkerFailure> device(int ordinal, int sm) const;
+
+  /// Runs a version. `label` precedes the line of progress. One process per call.
+  std::variant<Result, WorkerFailure> run(const Request& request, const std::string& label) const;
+
+ private:
+  std::variant<nlohmann::json, WorkerFailure> ask(const Request& request, const std::string& label) const;
+
+  std::filesystem::path program_;
+  std::chrono::milliseconds step_timeout_;
+  bool stdout_to_stderr_;
+};
+
+}  // namespace flash_ladder

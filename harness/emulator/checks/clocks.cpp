@@ -1,0 +1,120 @@
+#include "emulator/checks/clocks.h"
+
+#include <algorithm>
+
+namespace flash_ladder::emulator {
+
+void join(Clock& clock, const Clock& other) {
+  for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+}
+
+void Clocks::reset(int num_warps, AccessNumber first) {
+  num_warps_ = num_warps;
+  next_ = first;
+  warps_.resize(static_cast<std::size_t>(num_warps));
+  for (WarpClock& warp : warps_) {
+    warp.common.assign(static_cast<std::size_t>(num_warps) * (kWarpSize + 1), first);
+    warp.lanes.clear();
+    warp.least = warp.own = first;
+    warp.of_warp.assign(static_cast<std::size_t>(num_warps), first);
+    warp.last_async = 0;
+  }
+}
+
+const Clock& Clocks::clock_of(int warp, int lane) const {
+  const WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
+  return clock.lanes.empty() ? clock.common : clock.lanes[static_cast<std::size_t>(lane)];
+}
+
+bool Clocks::happened_before(AccessNumber number, int other, int other_lane, bool async, int warp, int lane) const {
+  if (!async && other == warp && other_lane == lane) return true;  // the same thread
+  const int entry = async ? num_warps_ * kWarpSize + other : other * kWarpSize + other_lane;
+  return number < clock_of(warp, lane)[static_cast<std::size_t>(entry)];
+}
+
+void Clocks::summarise(int warp) {
+  WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
+  clock.least = clock.common[0];
+  for (int other = 0; other < num_warps_; ++other) {
+    const auto first = clock.common.begin() + other * kWarpSize;
+    AccessNumber least = *std::min_element(first, first + kWarpSize);
+    if (other == warp) clock.own = least;
+    const AccessNumber async = clock.common[static_cast<std::size_t>(num_warps_ * kWarpSize + other)];
+    if (async <= warps_[static_cast<std::size_t>(other)].last_async) least = std::min(least, async);
+    clock.of_warp[static_cast<std::size_t>(other)] = least;
+    clock.least = other == 0 ? least : std::min(clock.least, least);
+  }
+}
+
+void Clocks::part(int warp) {
+  WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
+  if (clock.lanes.empty()) clock.lanes.assign(kWarpSize, clock.common);
+}
+
+void Clocks::release(int warp, std::uint32_t lanes, Clock& into) const {
+  const WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
+  if (clock.lanes.empty()) join(into, clock.common);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if (!((lanes >> lane) & 1)) continue;
+    if (!clock.lanes.empty()) join(into, clock.lanes[static_cast<std::size_t>(lane)]);
+    into[static_cast<std::size_t>(warp * kWarpSize + lane)] = next_;
+  }
+}
+
+void Clocks::acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const Clock& clock) {
+  WarpClock& own = warps_[static_cast<std::size_t>(warp)];
+  if ((lanes & alive) == alive && own.lanes.empty()) {
+    join(own.common, clock);
+    summarise(warp);
+    return;
+  }
+  part(warp);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if ((lanes >> lane) & 1) join(own.lanes[static_cast<std::size_t>(lane)], clock);
+  }
+  // Dead lanes know what the living do; they will not need it.
+  own.common.clear();
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if (!((alive >> lane) & 1)) continue;
+    const Clock& one = own.lanes[static_cast<std::size_t>(lane)];
+    if (own.common.empty()) own.common = one;
+    for (std::size_t i = 0; i < one.size(); ++i) own.common[i] = std::min(own.common[i], one[i]);
+  }
+  if (own.common.empty()) own.common = own.lanes[0];
+  summarise(warp);
+}
+
+void Clocks::synchronise(int warp, std::uint32_t lanes, std::uint32_t alive) {
+  WarpClock& own = warps_[static_cast<std::size_t>(warp)];
+  if ((lanes & alive) == alive) {
+    for (const Clock& lane : own.lanes) join(own.common, lane);
+    own.lanes.clear();
+    std::fill_n(own.common.begin() + warp * kWarpSize, kWarpSize, next_);
+    summarise(warp);
+    return;
+  }
+  Clock all = empty();
+  release(warp, lanes, all);
+  acquire(warp, lanes, alive, all);
+}
+
+void Clocks::synchronise_all() {
+  // Threads: everything so far. Asynchronous copies: what anybody knew of them.
+  Clock all = empty();
+  for (WarpClock& warp : warps_) {
+    join(all, warp.common);
+    for (const Clock& lane : warp.lanes) join(all, lane);
+    warp.lanes.clear();
+  }
+  std::fill_n(all.begin(), num_warps_ * kWarpSize, next_);
+  for (int warp = 0; warp < num_warps_; ++warp) {
+    warps_[static_cast<std::size_t>(warp)].common = all;
+    summarise(warp);
+  }
+}
+
+void Clocks::publish_async(int warp, Clock& into) const {
+  into[static_cast<std::size_t>(num_warps_ * kWarpSize + warp)] = next_;
+}
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,71 @@
+// Happens-before, by vector clocks. Every access to shared memory gets a number, counting up over the whole CTA; what a thread
+// knows is, for each thread, below which number its accesses happened before. The lanes of a warp almost always know the same,
+// so that a warp has one clock until something that only some of its lanes do sets them apart.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulator/exec/lane_table.h"
+
+namespace flash_ladder::emulator {
+
+/// The number of an access; 0 is none.
+using AccessNumber = std::uint32_t;
+
+/// What somebody knows. Entry t < num_threads: accesses of thread t below it happened before. Entry num_threads + w: those that
+/// warp w's cp.async made on their own, completed by an mbarrier.
+using Clock = std::vector<AccessNumber>;
+
+void join(Clock& clock, const Clock& other);
+
+class Clocks {
+ public:
+  /// For a CTA of so many warps; numbers begin at 1.
+  void reset(int num_warps, AccessNumber first);
+
+  AccessNumber next() const { return next_; }
+  AccessNumber take() { return next_++; }
+
+  /// All accesses below this happened before whatever this warp does now.
+  AccessNumber known_to_warp(int warp) const { return warps_[static_cast<std::size_t>(warp)].least; }
+  /// The same for the accesses of the warp's own lanes.
+  AccessNumber synced_in_warp(int warp) const { return warps_[static_cast<std::size_t>(warp)].own; }
+  /// The same for the accesses of another warp.
+  AccessNumber known_of_warp(int warp, int other) const {
+    return warps_[static_cast<std::size_t>(warp)].of_warp[static_cast<std::size_t>(other)];
+  }
+  /// Whether access `number` of (other, other_lane), or of other's asynchronous copies, happened before what (warp, lane) does.
+  bool happened_before(AccessNumber number, int other, int other_lane, bool async, int warp, int lane) const;
+
+  /// What lanes of a warp tell others when they arrive at a barrier: all that they know and have done.
+  void release(int warp, std::uint32_t lanes, Clock& into) const;
+  /// What they learn from one.
+  void acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const Clock& clock);
+  /// __syncwarp: the lanes learn what each of them knows and has done.
+  void synchronise(int warp, std::uint32_t lanes, std::uint32_t alive);
+  /// __syncthreads of the whole CTA: everybody knows everything.
+  void synchronise_all();
+  /// An access by a copy of `warp` that an mbarrier completes: its number. The mbarrier tells others with publish_async().
+  AccessNumber take_async(int warp) { return warps_[static_cast<std::size_t>(warp)].last_async = next_++; }
+  void publish_async(int warp, Clock& into) const;
+  Clock empty() const { return Clock(static_cast<std::size_t>(num_warps_) * (kWarpSize + 1)); }
+
+ private:
+  struct WarpClock {
+    Clock common;              // what all lanes know
+    std::vector<Clock> lanes;  // what each knows; empty while that is the same
+    AccessNumber least = 0, own = 0;
+    std::vector<AccessNumber> of_warp;
+    AccessNumber last_async = 0;
+  };
+  const Clock& clock_of(int warp, int lane) const;
+  void summarise(int warp);
+  void part(int warp);
+
+  int num_warps_ = 0;
+  AccessNumber next_ = 1;
+  std::vector<WarpClock> warps_;
+};
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,236 @@
+#include "emulator/checks/shared_shadow.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace flash_ladder::emulator {
+namespace {
+
+constexpr std::size_t kMaxRecords = std::size_t{1} << 20;
+
+}  // namespace
+
+SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink)
+    : sink_(sink),
+      functions_(shared_functions()),
+      shift_(std::countr_zero(static_cast<unsigned>(granule))),
+      num_warps_(num_warps),
+      num_cells_((shared_bytes >> shift_) + 1),
+      writers_(num_cells_),
+      readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
+      last_read_(static_cast<std::size_t>(num_warps)) {
+  clocks_.reset(num_warps, 1);
+}
+
+// Numbers go on counting, so that what readers_ holds of the last CTA is older than anything in this one.
+void SharedShadow::reset() {
+  std::fill(writers_.begin(), writers_.end(), 0);
+  if (clocks_.next() > kLastNumber / 2) {
+    std::fill(readers_.begin(), readers_.end(), 0);
+    clocks_.reset(num_warps_, 1);
+  } else {
+    clocks_.reset(num_warps_, clocks_.next());
+  }
+  std::fill(last_read_.begin(), last_read_.end(), 0);
+  records_.clear();
+  first_record_ = clocks_.next();
+}
+
+void SharedShadow::forget() {
+  clocks_.reset(num_warps_, 2);
+  for (std::uint32_t& writer : writers_) {
+    if ((writer & kPending) != 0) {
+      writer = kPending | cell(1, static_cast<int>(writer & 31));
+    } else if (writer != 0) {
+      writer = cell(1, static_cast<int>(writer & 31));
+    }
+  }
+  std::fill(readers_.begin(), readers_.end(), 0);
+  std::fill(last_read_.begin(), last_read_.end(), 0);
+  records_.clear();
+  first_record_ = 2;
+}
+
+AccessNumber SharedShadow::add_record(const SharedAccess& access, bool async) {
+  if (clocks_.next() >= kLastNumber) forget();
+  const AccessNumber number = async ? clocks_.take_async(access.warp) : clocks_.take();
+  if (records_.size() == kMaxRecords) {  // the older half is needed for messages only
+    records_.erase(records_.begin(), records_.begin() + kMaxRecords / 2);
+    first_record_ += kMaxRecords / 2;
+  }
+  records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strong, async});
+  return number;
+}
+
+const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
+  const std::size_t index = number - first_record_;
+  return number >= first_record_ && index < records_.size() ? &records_[index] : nullptr;
+}
+
+// Whether the access in a cell happened before what (warp, lane) does now, or cannot race with it.
+bool SharedShadow::known(std::uint32_t cell, int warp, int lane, bool strong, bool by_reader, int reader,
+                         Conflict& conflict) const {
+  if (cell == 0) return true;
+  const AccessNumber number = (cell & ~kPending) >> kLaneBits;
+  const Record* record = record_of(number);
+  const int other_lane = static_cast<int>(cell & 31);
+  if (record == nullptr) return true;  // too long ago to tell
+  const int other = by_reader ? reader : record->warp;
+  if (strong && record->strong) return true;
+  const bool several = (cell & kSeveralLanes) != 0;
+  if (several && other == warp) {
+    // Read by this lane and another one, or by two others.
+    if (number < clocks_.synced_in_warp(warp)) return true;
+  } else if (clocks_.happened_before(number, other, other_lane, record->async, warp, lane)) {
+    return true;
+  }
+  conflict.other_instruction = record->instruction;
+  conflict.other_warp = other;
+  conflict.other_lane = other_lane;
+  return false;
+}
+
+void SharedShadow::read(const SharedAccess& access) {
+  const AccessNumber number = add_record(access, false);
+  const std::uint32_t limit = (clocks_.known_to_warp(access.warp) << kLaneBits) - 1;
+  const std::uint32_t synced = clocks_.synced_in_warp(access.warp) << kLaneBits;
+  const unsigned cells = cells_of(access);
+  last_read_[static_cast<std::size_t>(access.warp)] = number;
+  if (access.mask == kAllLanes) {
+    const bool suspect = functions_.read_cells[std::countr_zero(cells)](
+        writers_.data(), readers(access.warp), access.offsets, shift_, limit, synced, cell(number, 0));
+    if (suspect) check_reads(access, limit);
+    return;
+  }
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::uint32_t own = cell(number, lane);
+    std::uint32_t* const read_by = readers(access.warp) + (access.offsets[lane] >> shift_);
+    for (unsigned i = 0; i < cells; ++i) {
+      const std::uint32_t old = read_by[i];
+      const bool several = old >= synced && ((old ^ own) & 63) != 0;
+      read_by[i] = own | (several ? kSeveralLanes : 0);
+    }
+  }
+  check_reads(access, limit);
+}
+
+// Writer cells from 1 up to the limit are in order; 0, which is uninitialised, wraps around to the top.
+void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) {
+  const unsigned cells = cells_of(access);
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::size_t first = access.offsets[lane] >> shift_;
+    const std::uint32_t* const writer = writers_.data() + first;
+    for (unsigned i = 0; i < cells; ++i) {
+      const std::uint32_t found = writer[i];
+      if (found - 1 < limit || (i > 0 && found == writer[i - 1])) continue;
+      Conflict conflict{.lane = lane, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
+      if (found == 0) {
+        conflict.kind = Conflict::Kind::uninitialised;
+      } else if ((found & kPending) != 0) {
+        describe_pending(found, conflict);
+      } else if (known(found, access.warp, lane, access.strong, false, -1, conflict)) {
+        continue;
+      } else {
+        conflict.kind = Conflict::Kind::read_after_write;
+      }
+      sink_.report(access, conflict);
+    }
+  }
+}
+
+void SharedShadow::describe_pending(std::uint32_t cell, Conflict& conflict) const {
+  conflict.kind = Conflict::Kind::pending_copy;
+  conflict.other_lane = static_cast<int>(cell & 31);
+  if (const Record* record = record_of((cell & ~kPending) >> kLaneBits)) {
+    conflict.other_instruction = record->instruction;
+    conflict.other_warp = record->warp;
+  }
+}
+
+void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchanged) {
+  if (access.mask == unchanged) return;
+  check_write_against(writers_.data(), clocks_.known_to_warp(access.warp), -1, access, unchanged);
+  for (int reader = 0; reader < num_warps_; ++reader) {
+    const AccessNumber bound =
+        reader == access.warp ? clocks_.synced_in_warp(reader) : clocks_.known_of_warp(access.warp, reader);
+    if (last_read_[static_cast<std::size_t>(reader)] < bound) continue;  // all that it has read is in order
+    check_write_against(readers(reader), bound, reader, access, unchanged);
+  }
+}
+
+// `cells`: of the writers (reader < 0), or of one warp as a reader. All accesses below `bound` are in order.
+void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber bound, int reader,
+                                       const SharedAccess& access, std::uint32_t unchanged) {
+  const std::uint32_t limit = bound << kLaneBits;
+  const unsigned count = cells_of(access);
+  if (access.mask == kAllLanes &&
+      !functions_.any_at_least[std::countr_zero(count)](cells, access.offsets, shift_, limit)) {
+    return;
+  }
+  for (std::uint32_t rest = access.mask & ~unchanged; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::size_t first = access.offsets[lane] >> shift_;
+    for (unsigned i = 0; i < count; ++i) {
+      const std::uint32_t found = cells[first + i];
+      if (found < limit || (i > 0 && found == cells[first + i - 1])) continue;
+      Conflict conflict{.lane = lane, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
+      if ((found & kPending) != 0) {
+        describe_pending(found, conflict);
+      } else if (known(found, access.warp, lane, access.strong, reader >= 0, reader, conflict)) {
+        continue;
+      } else {
+        conflict.kind = reader >= 0 ? Conflict::Kind::write_after_read : Conflict::Kind::write_after_write;
+      }
+      sink_.report(access, conflict);
+    }
+  }
+}
+
+void SharedShadow::set_writers(const SharedAccess& access, std::uint32_t flags, AccessNumber number) {
+  const unsigned count = cells_of(access);
+  if (access.mask == kAllLanes) {
+    functions_.write_cells[std::countr_zero(count)](writers_.data(), access.offsets, shift_, flags | cell(number, 0));
+    return;
+  }
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    std::uint32_t* const writer = writers_.data() + (access.offsets[lane] >> shift_);
+    for (unsigned i = 0; i < count; ++i) writer[i] = flags | cell(number, lane);
+  }
+}
+
+std::uint32_t SharedShadow::write(const SharedAccess& access, std::uint32_t unchanged) {
+  check_write(access, unchanged);
+  const AccessNumber number = add_record(access, false);
+  set_writers(access, 0, number);
+  std::uint32_t overwritten = 0;
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    if (writers_[access.offsets[lane] >> shift_] != cell(number, lane)) overwritten |= 1u << lane;
+  }
+  return overwritten;
+}
+
+void SharedShadow::report_overwritten(const SharedAccess& access, std::uint32_t lanes) {
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    Conflict conflict{.kind = Conflict::Kind::write_after_write, .lane = lane, .offset = access.offsets[lane]};
+    conflict.other_instruction = access.instruction;
+    conflict.other_warp = access.warp;
+    conflict.other_lane = static_cast<int>(writers_[access.offsets[lane] >> shift_] & 31);
+    sink_.report(access, conflict);
+  }
+}
+
+void SharedShadow::issue_copy(const SharedAccess& access) {
+  check_write(access, 0);
+  set_writers(access, kPending, add_record(access, false));
+}
+
+void SharedShadow::complete_copy(const SharedAccess& access, bool async) {
+  set_writers(access, 0, add_record(access, async));
+}
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,114 @@
+// What is known of every piece of shared memory: who wrote it last, who has read it since. Finds reads of what was never
+// written, reads of what a cp.async is still to bring, and races (FastTrack's way: Flanagan and Freund, PLDI 2009).
+//
+// Memory is looked at in granules as large as the smallest access that the kernel makes. Each has a cell for its last writer and
+// one per warp for its last reader. A cell is one word: the number of the access, whether several lanes of the warp read it,
+// and the lane.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "emulator/checks/clocks.h"
+#include "emulator/exec/lane_table.h"
+
+namespace flash_ladder::emulator {
+
+/// An access that is in conflict with what went before.
+struct Conflict {
+  enum class Kind : std::uint8_t {
+    uninitialised,     // a read of what was never written
+    pending_copy,      // an access to what a cp.async is still to write
+    read_after_write,  // races: no order between the access and the earlier one
+    write_after_read,
+    write_after_write,
+  };
+  Kind kind{};
+  int lane = 0;                         // of the access
+  std::uint32_t offset = 0;             // of the first granule concerned
+  std::int32_t other_instruction = -1;  // the earlier access: its instruction, -1 if that is not known any more
+  int other_warp = -1;
+  int other_lane = -1;
+};
+
+/// What one warp instruction does to shared memory.
+struct SharedAccess {
+  int warp;
+  std::int32_t instruction;
+  bool strong;  // volatile and atomic accesses do not race with each other
+  std::uint32_t mask;
+  unsigned bytes;                // of each lane
+  const std::uint32_t* offsets;  // of each lane, checked and aligned
+};
+
+/// Who is told of conflicts.
+class ConflictSink {
+ public:
+  virtual ~ConflictSink() = default;
+  virtual void report(const SharedAccess& access, const Conflict& conflict) = 0;
+};
+
+class SharedShadow {
+ public:
+  /// `granule` is 1, 2 or 4 bytes.
+  SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink);
+
+  /// Everything as at the start of a CTA.
+  void reset();
+
+  void read(const SharedAccess& access);
+  /// `unchanged`: lanes that write what is there already. Such a write harms nobody and is no race. Returns the lanes of which
+  /// another lane of the same instruction overwrites what they write.
+  std::uint32_t write(const SharedAccess& access, std::uint32_t unchanged);
+  /// Tells of those of them that wrote something else.
+  void report_overwritten(const SharedAccess& access, std::uint32_t lanes);
+  /// A cp.async is issued: a write whose time is not known yet.
+  void issue_copy(const SharedAccess& access);
+  /// It has happened: by a wait of the lanes that issued it, or by an mbarrier (`async`).
+  void complete_copy(const SharedAccess& access, bool async);
+
+  Clocks& clocks() { return clocks_; }
+
+ private:
+  struct Record {
+    std::int32_t instruction;
+    std::uint16_t warp;
+    bool strong, async;
+  };
+
+  static constexpr std::uint32_t kPending = 0x80000000u;
+  static constexpr std::uint32_t kSeveralLanes = 0x20;
+  static constexpr int kLaneBits = 6;  // with kSeveralLanes
+  static constexpr AccessNumber kLastNumber = (1u << 25) - 64;
+
+  static std::uint32_t cell(AccessNumber number, int lane) {
+    return (number << kLaneBits) | static_cast<std::uint32_t>(lane);
+  }
+  unsigned cells_of(const SharedAccess& access) const { return access.bytes >> shift_; }
+  void check_reads(const SharedAccess& access, std::uint32_t limit);
+  AccessNumber add_record(const SharedAccess& access, bool async);
+  // Numbers are limited; when they are used up, what happened so far is taken as known to everybody.
+  void forget();
+  const Record* record_of(AccessNumber number) const;
+  bool known(std::uint32_t cell, int warp, int lane, bool strong, bool by_reader, int reader, Conflict& conflict) const;
+  std::uint32_t* readers(int warp) { return readers_.data() + static_cast<std::size_t>(warp) * num_cells_; }
+  void describe_pending(std::uint32_t cell, Conflict& conflict) const;
+  void check_write(const SharedAccess& access, std::uint32_t unchanged);
+  void check_write_against(const std::uint32_t* cells, AccessNumber bound, int reader, const SharedAccess& access,
+                           std::uint32_t unchanged);
+  void set_writers(const SharedAccess& access, std::uint32_t flags, AccessNumber number);
+
+  ConflictSink& sink_;
+  const SharedFunctions& functions_;
+  int shift_;  // log2 of the granule
+  int num_warps_;
+  std::size_t num_cells_;
+  std::vector<std::uint32_t> writers_, readers_;
+  std::vector<AccessNumber> last_read_;  // of each warp
+  Clocks clocks_;
+  std::vector<Record> records_;  // of the access numbers from first_record_ on
+  AccessNumber first_record_ = 1;
+};
+
+}  // namespace flash_ladder::emulator

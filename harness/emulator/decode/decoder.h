@@ -1,0 +1,17 @@
+// A parsed kernel → what a launch executes.
+#pragma once
+
+#include <memory>
+
+#include "emulator/decode/instruction.h"
+#include "emulator/ptx/module_image.h"
+
+namespace flash_ladder::emulator {
+
+/// Throws PtxError for an instruction that is unknown or malformed.
+std::unique_ptr<CompiledKernel> compile(const ModuleImage& image, const ptx::Function& function);
+
+/// Where the parameters of a function lie in its parameter bytes, one entry per parameter.
+std::vector<KernelParameter> parameter_layout(const ModuleImage& image, const ptx::Function& function);
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,136 @@
+// What a launch executes: PTX instructions with every name resolved. An operand is an offset into the warp's register file.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulator/exec/lane_table.h"
+#include "emulator/module.h"
+#include "emulator/ptx/syntax.h"
+#include "emulator/report.h"
+
+namespace flash_ladder::emulator {
+
+/// What the executor does for an instruction.
+enum class Action : std::uint8_t {
+  lane,      // function
+  warp,      // function, and all lanes must take part: mma
+  load,      // r: results, address
+  store,     // r: address, values
+  atomic,    // r: result, address, operand, second operand
+  ldmatrix,  // r: results, address
+  cp_async,  // r: shared address, global address, [source size]
+  cp_async_commit,
+  cp_async_wait,  // all but the newest `count` groups
+  cp_async_wait_all,
+  cp_async_mbarrier_arrive,  // r: address
+  mbarrier,                  // r: [state], address, [operand]; `operation` says which
+  shuffle,                   // r: result, predicate, value, lane or delta, clamp, member mask
+  vote,                      // r: result, predicate, member mask
+  match,                     // r: result, predicate, value, member mask
+  reduce,                    // r: result, value, member mask
+  active_mask,               // r: result
+  clock,                     // r: result
+  barrier,                   // r: id, thread count, [predicate]; result of a reduction first
+  warp_barrier,              // r: member mask
+  branch,                    // target
+  branch_table,              // r: index; targets in CompiledKernel::branch_tables[count]
+  exit,
+  trap,
+  yield,    // nanosleep
+  print,    // r: format, arguments
+  nothing,  // fences, prefetches: no effect here
+};
+
+enum class AtomicOperation : std::uint8_t { add, min, max, and_, or_, xor_, exch, cas, inc, dec };
+enum class MbarrierOperation : std::uint8_t {
+  init,
+  inval,
+  arrive,
+  arrive_drop,
+  test_wait,
+  test_wait_parity,
+  pending_count
+};
+enum class ShuffleMode : std::uint8_t { up, down, bfly, idx };
+enum class VoteMode : std::uint8_t { all, any, uni, ballot };
+enum class BarrierMode : std::uint8_t { sync, arrive, red_popc, red_and, red_or };
+enum class ReduceOperation : std::uint8_t { add_u, min_u, max_u, min_s, max_s, and_, or_, xor_ };
+
+inline constexpr int kMaxOperands = 16;
+
+struct Instruction {
+  Action action = Action::nothing;
+  InstructionClass instruction_class = InstructionClass::other;
+  bool counted = true;  // false: a helper of the instruction before or after, which has been counted
+  bool guard_negated = false;
+  std::uint8_t writes = 0;    // how many of `r` are results
+  std::uint8_t operands = 0;  // how many of `r` are used
+  std::uint8_t bytes = 0;     // of one element of memory
+  std::uint8_t elements = 1;
+  ptx::Space space = ptx::Space::generic;
+  bool sign_extend = false;  // a load of 8 or 16 bits
+  bool wide_address = true;  // the address is 64 bits wide
+  bool strong = false;  // volatile, relaxed, acquire, release, atomic: not part of a data race with others of that kind
+  bool transposed = false;     // ldmatrix
+  bool has_count = false;      // barrier with a thread count
+  std::uint8_t operation = 0;  // one of the enums above
+  ptx::Type type{};            // atomics, reductions
+  std::int32_t guard = -1;     // a predicate, -1: none
+  LaneFunction function = nullptr;
+  std::array<std::int32_t, kMaxOperands> r{};
+  std::int64_t offset = 0;       // added to the address
+  std::int32_t target = -1;      // of a branch: an instruction
+  std::int32_t reconverge = -1;  // where the lanes that a branch parts meet again, -1: at the end
+  std::uint32_t count = 0;
+  std::uint32_t source = 0;  // index into CompiledKernel::sources
+};
+
+/// What an instruction was in the text, for messages and counters.
+struct SourceInstruction {
+  std::string_view text;
+  int ptx_line = 0;
+  int position = 0;  // index into CompiledKernel::positions
+};
+
+/// A place in the register file that does not change while a CTA runs.
+struct UniformSlot {
+  Slot slot = Slot::b32;
+  std::int32_t offset = 0;
+  bool special = false;
+  ptx::SpecialRegister special_register{};
+  std::uint64_t value = 0;
+};
+
+class CompiledKernel {
+ public:
+  std::string name;
+  std::vector<Instruction> code;
+  std::vector<SourceInstruction> sources;
+  std::vector<SourcePosition> positions;
+  std::vector<std::vector<std::int32_t>> branch_tables;
+  std::vector<UniformSlot> uniforms;
+  std::size_t register_bytes = 0;  // of one warp
+  std::size_t parameter_bytes = 0;
+  std::size_t static_shared_bytes = 0;
+  std::size_t local_bytes = 0;  // per thread
+  int shared_granule = 4;       // the smallest access to shared memory, in bytes
+  bool serial = false;  // its CTAs talk to each other through atomics: run in order, so that results are the same
+  bool uses_shared = false;
+};
+
+// Where the windows lie through which a generic address means shared, local or parameter memory. They are not valid addresses
+// of the host, and no allocation reaches them.
+inline constexpr Address kSharedWindow = Address{2} << 48;
+inline constexpr Address kLocalWindow = kSharedWindow + (Address{1} << 32);
+inline constexpr Address kParameterWindow = kSharedWindow + (Address{2} << 32);
+inline constexpr Address kWindowSize = Address{1} << 32;
+// The first 1024 bytes of shared memory are the system's, as on the GPUs: address 0 is never valid.
+inline constexpr std::uint32_t kSharedBase = 1024;
+inline constexpr std::uint32_t kLocalBase = 64;
+
+}  // namespace flash_ladder::emulator

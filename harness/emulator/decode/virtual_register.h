@@ -1,0 +1,27 @@
+// Registers between decoding and allocation: as many as the PTX names, plus the decoder's own.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulator/decode/instruction.h"
+
+namespace flash_ladder::emulator {
+
+struct VirtualRegister {
+  Slot slot = Slot::b32;
+  bool uniform = false;  // a constant or a special register: has its own place, filled before the kernel starts
+  bool special = false;
+  ptx::SpecialRegister special_register{};
+  std::uint64_t value = 0;
+};
+
+/// Gives each register a place in the warp's register file and puts its offset into the instructions, which hold indices into
+/// `registers` until then. Registers that are never alive at the same time share a place: compilers name a new one for each
+/// value, and thousands of them would not stay in the cache.
+void allocate_registers(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers);
+
+/// Sets Instruction::reconverge of every branch: its immediate post-dominator.
+void find_reconvergence_points(CompiledKernel& kernel);
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,91 @@
+#include "emulator/exec/counting.h"
+
+#include <map>
+
+namespace flash_ladder::emulator {
+namespace {
+
+void add(DetailCount& to, const DetailCount& from) {
+  to.global += from.global;
+  to.shared += from.shared;
+  to.local += from.local;
+  to.divergent += from.divergent;
+  to.shared_accesses += from.shared_accesses;
+}
+
+Counters counters_of(const Instruction& instruction, const ExecutionCount& execution, const DetailCount& detail) {
+  Counters counters;
+  const auto count = [&](InstructionClass instruction_class, std::uint64_t warps) {
+    counters.instructions[static_cast<std::size_t>(instruction_class)] += warps;
+  };
+  if (instruction.counted) {
+    counters.warp_instructions = execution.warps;
+    counters.thread_instructions = execution.lanes;
+    // Through a generic address: what it met, not what it might have.
+    if (instruction.space == ptx::Space::generic && detail.shared_accesses > 0) {
+      count(instruction.action == Action::load    ? InstructionClass::shared_load
+            : instruction.action == Action::store ? InstructionClass::shared_store
+                                                  : instruction.instruction_class,
+            detail.shared_accesses);
+      count(instruction.instruction_class, execution.warps - detail.shared_accesses);
+    } else {
+      count(instruction.instruction_class, execution.warps);
+    }
+  }
+  switch (instruction.action) {
+    case Action::load:
+    case Action::ldmatrix:
+      counters.global_load += detail.global;
+      counters.shared_load += detail.shared;
+      break;
+    case Action::store:
+    case Action::atomic:
+      counters.global_store += detail.global;
+      counters.shared_store += detail.shared;
+      break;
+    case Action::cp_async:
+      counters.global_load += detail.global;
+      counters.shared_copy += detail.shared;
+      break;
+    case Action::barrier:
+      counters.barriers = execution.warps;
+      break;
+    case Action::branch:
+    case Action::branch_table:
+      counters.branches = instruction.guard >= 0 || instruction.action == Action::branch_table ? execution.warps : 0;
+      counters.divergent_branches = detail.divergent;
+      break;
+    default:
+      break;
+  }
+  counters.local += detail.local;
+  return counters;
+}
+
+}  // namespace
+
+InstructionCounters& InstructionCounters::operator+=(const InstructionCounters& other) {
+  for (std::size_t i = 0; i < executions.size(); ++i) {
+    executions[i].warps += other.executions[i].warps;
+    executions[i].lanes += other.executions[i].lanes;
+    add(details[i], other.details[i]);
+  }
+  return *this;
+}
+
+void summarise(const CompiledKernel& kernel, const InstructionCounters& counters, bool lines, Report& report) {
+  std::map<int, Counters> by_position;
+  for (std::size_t i = 0; i < kernel.code.size(); ++i) {
+    if (counters.executions[i].warps == 0) continue;
+    const Counters of_instruction = counters_of(kernel.code[i], counters.executions[i], counters.details[i]);
+    report.totals += of_instruction;
+    if (lines) by_position[kernel.sources[kernel.code[i].source].position] += of_instruction;
+  }
+  std::map<SourcePosition, Counters> by_lines;
+  for (const auto& [position, of_position] : by_position) {
+    by_lines[kernel.positions[static_cast<std::size_t>(position)]] += of_position;
+  }
+  for (auto& [position, of_position] : by_lines) report.lines.push_back({position, of_position});
+}
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,40 @@
+// Counters of one instruction, while a launch runs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "emulator/decode/instruction.h"
+#include "emulator/report.h"
+
+namespace flash_ladder::emulator {
+
+/// How often an instruction was executed, by how many lanes in all.
+struct ExecutionCount {
+  std::uint64_t warps = 0;
+  std::uint64_t lanes = 0;
+};
+
+/// What memory instructions, branches and generic accesses have beyond that.
+struct DetailCount {
+  Traffic global, shared, local;
+  std::uint64_t divergent = 0;
+  std::uint64_t shared_accesses = 0;  // of a generic instruction: how many of its executions met only shared memory
+};
+
+/// The counters of a launch, or of a part of it, per instruction of the kernel.
+class InstructionCounters {
+ public:
+  explicit InstructionCounters(std::size_t num_instructions)
+      : executions(num_instructions), details(num_instructions) {}
+
+  std::vector<ExecutionCount> executions;
+  std::vector<DetailCount> details;
+
+  InstructionCounters& operator+=(const InstructionCounters& other);
+};
+
+/// Adds up all instructions (totals) and those of each source position (lines).
+void summarise(const CompiledKernel& kernel, const InstructionCounters& counters, bool lines, Report& report);
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,538 @@
+#include "emulator/exec/cta_executor.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+namespace flash_ladder::emulator {
+namespace {
+
+// A spinning CTA is given up after so many rounds in which no warp did anything that another may wait for.
+constexpr int kIdleRounds = 1000;
+
+std::uint32_t low_mask(std::uint32_t count) { return count >= 32 ? kAllLanes : (1u << count) - 1; }
+
+}  // namespace
+
+void AlignedBytes::resize(std::size_t size) {
+  constexpr std::size_t kAlignment = 64;
+  storage_ = std::make_unique<std::byte[]>(size + kAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(storage_.get());
+  data_ = storage_.get() + (kAlignment - address % kAlignment) % kAlignment;
+  size_ = size;
+}
+
+CtaExecutor::CtaExecutor(const LaunchContext& context)
+    : context_(context), code_(context.kernel.code), counters_(context.kernel.code.size()) {
+  const Dim3& block = context.config.block;
+  num_threads_ = block.x * block.y * block.z;
+  const std::uint32_t num_warps = (num_threads_ + kWarpSize - 1) / kWarpSize;
+  warps_.resize(num_warps);
+  const std::size_t stride = (context.kernel.register_bytes + 63) / 64 * 64;
+  registers_.resize(stride * num_warps);
+  for (std::uint32_t i = 0; i < num_warps; ++i) {
+    warps_[i].registers = registers_.data() + stride * i;
+    warps_[i].index = static_cast<int>(i);
+  }
+  shared_bytes_ = static_cast<std::uint32_t>(context.kernel.static_shared_bytes + context.config.dynamic_shared_bytes);
+  shared_.resize(shared_bytes_);
+  local_.resize(context.kernel.local_bytes * num_warps * kWarpSize);
+  if (context.options.checks) {
+    if (shared_bytes_ > 0) {
+      shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
+                                               static_cast<int>(num_warps), *this);
+    }
+    local_written_.resize(local_.size());
+  }
+}
+
+bool CtaExecutor::run(const Dim3& cta) {
+  start(cta);
+  int idle_rounds = 0;
+  while (!stopped_) {
+    const std::uint64_t progress = progress_;
+    bool any_ran = false, all_ended = true;
+    for (Warp& warp : warps_) {
+      if (warp.status == WarpStatus::yielded) warp.status = WarpStatus::ready;
+      if (warp.status == WarpStatus::ready) {
+        any_ran = true;
+        run_warp(warp);
+        if (stopped_) break;
+      }
+      all_ended &= warp.status == WarpStatus::ended;
+    }
+    if (all_ended && !stopped_) return true;
+    idle_rounds = progress_ == progress ? idle_rounds + 1 : 0;
+    if (!stopped_ && (!any_ran || idle_rounds >= kIdleRounds)) {
+      report_deadlock();
+      stopped_ = true;
+    }
+  }
+  return false;
+}
+
+void CtaExecutor::start(const Dim3& cta) {
+  cta_ = cta;
+  stopped_ = false;
+  budget_ = context_.options.max_warp_instructions_per_cta;
+  threads_alive_ = num_threads_;
+  barriers_ = {};
+  mbarriers_.clear();
+  std::uint32_t left = num_threads_;
+  for (Warp& warp : warps_) {
+    warp.pc = 0;
+    warp.reconverge = -1;
+    warp.active = warp.alive = low_mask(left);
+    left -= std::min<std::uint32_t>(left, kWarpSize);
+    warp.status = WarpStatus::ready;
+    warp.stack.clear();
+    warp.copies.clear();
+    warp.executed = 0;
+    std::memset(warp.groups, 0, sizeof warp.groups);
+  }
+  fill_uniforms(cta);
+  std::memset(shared_.data(), 0, shared_.size());
+  std::memset(local_.data(), 0, local_.size());
+  if (shadow_ != nullptr) shadow_->reset();
+  std::fill(local_written_.begin(), local_written_.end(), 0);
+}
+
+// Constants and special registers. Only those that depend on the CTA would have to be filled again, but there are few of all.
+void CtaExecutor::fill_uniforms(const Dim3& cta) {
+  using enum ptx::SpecialRegister;
+  const Dim3 &block = context_.config.block, &grid = context_.config.grid;
+  for (Warp& warp : warps_) {
+    for (const UniformSlot& slot : context_.kernel.uniforms) {
+      std::byte* to = warp.registers + slot.offset;
+      const auto fill = [&](auto value_of) {
+        for (int lane = 0; lane < kWarpSize; ++lane) {
+          const std::uint64_t value = value_of(static_cast<std::uint32_t>(lane));
+          const std::size_t bytes = static_cast<std::size_t>(slot_bytes(slot.slot)) / kWarpSize;
+          std::memcpy(to + static_cast<std::size_t>(lane) * bytes, &value, bytes);
+        }
+      };
+      if (slot.slot == Slot::predicate) {
+        std::memcpy(to, &slot.value, 4);
+        continue;
+      }
+      if (!slot.special) {
+        fill([&](std::uint32_t) { return slot.value; });
+        continue;
+      }
+      const auto thread = [&](std::uint32_t lane) { return static_cast<std::uint32_t>(warp.index) * kWarpSize + lane; };
+      const auto shared_size = static_cast<std::uint32_t>(shared_bytes_ + kSharedBase);
+      fill([&](std::uint32_t lane) -> std::uint64_t {
+        switch (slot.special_register) {
+          case tid_x:
+            return thread(lane) % block.x;
+          case tid_y:
+            return thread(lane) / block.x % block.y;
+          case tid_z:
+            return thread(lane) / block.x / block.y;
+          case ntid_x:
+            return block.x;
+          case ntid_y:
+            return block.y;
+          case ntid_z:
+            return block.z;
+          case ctaid_x:
+            return cta.x;
+          case ctaid_y:
+            return cta.y;
+          case ctaid_z:
+            return cta.z;
+          case nctaid_x:
+            return grid.x;
+          case nctaid_y:
+            return grid.y;
+          case nctaid_z:
+            return grid.z;
+          case laneid:
+            return lane;
+          case warpid:
+            return static_cast<std::uint32_t>(warp.index);
+          case nwarpid:
+            return static_cast<std::uint32_t>(num_warps());
+          case nsmid:
+            return 1;
+          case lanemask_eq:
+            return 1u << lane;
+          case lanemask_lt:
+            return (1u << lane) - 1;
+          case lanemask_le:
+            return (2u << lane) - 1;
+          case lanemask_gt:
+            return ~((2u << lane) - 1);
+          case lanemask_ge:
+            return ~((1u << lane) - 1);
+          case dynamic_smem_size:
+            return context_.config.dynamic_shared_bytes;
+          case total_smem_size:
+            return shared_size;
+          default:
+            return 0;
+        }
+      });
+    }
+  }
+}
+
+// Runs a warp until it has to wait or has ended.
+void CtaExecutor::run_warp(Warp& warp) {
+  std::byte* const registers = warp.registers;
+  const Instruction* const code = code_.data();
+  ExecutionCount* const executions = counters_.executions.data();
+  while (true) {
+    if (warp.pc == warp.reconverge) reconverge(warp);
+    const Instruction& instruction = code[warp.pc];
+    std::uint32_t mask = warp.active;
+    if (instruction.guard >= 0) {
+      const std::uint32_t guard = *reinterpret_cast<const std::uint32_t*>(registers + instruction.guard);
+      mask &= instruction.guard_negated ? ~guard : guard;
+    }
+    ExecutionCount& count = executions[warp.pc];
+    ++count.warps;
+    count.lanes += mask == kAllLanes ? kWarpSize : static_cast<std::uint32_t>(std::popcount(mask));
+    ++warp.executed;
+    if (budget_-- == 0) {
+      stopped_ = true;
+      find(FindingKind::endless_loop, &warp, &instruction, -1, std::nullopt,
+           fmt::format("the block has executed {} warp instructions without coming to its end",
+                       context_.options.max_warp_instructions_per_cta));
+      return;
+    }
+    if (instruction.action == Action::lane) {
+      if (mask != 0) instruction.function(registers, instruction.r.data(), mask);
+      ++warp.pc;
+      continue;
+    }
+    switch (instruction.action) {
+      case Action::branch: {
+        const std::uint32_t taken = mask;
+        if (taken == warp.active) {
+          warp.pc = instruction.target;
+        } else if (taken == 0) {
+          ++warp.pc;
+        } else {
+          part(warp, instruction, taken);
+        }
+        continue;
+      }
+      case Action::branch_table:
+        branch_by_table(warp, instruction, mask);
+        continue;
+      case Action::exit:
+        ++warp.pc;
+        end_lanes(warp, mask);
+        if (warp.status == WarpStatus::ended) return;
+        continue;
+      default:
+        break;
+    }
+    if (mask == 0) {
+      ++warp.pc;
+      continue;
+    }
+    switch (instruction.action) {
+      case Action::warp:
+        if (mask != kAllLanes) check_members(warp, instruction, mask, -1);
+        instruction.function(registers, instruction.r.data(), mask);
+        break;
+      case Action::load:
+        load(warp, instruction, mask);
+        break;
+      case Action::store:
+        store(warp, instruction, mask);
+        break;
+      case Action::atomic:
+        atomic(warp, instruction, mask);
+        break;
+      case Action::ldmatrix:
+        ldmatrix(warp, instruction, mask);
+        break;
+      case Action::cp_async:
+        copy_async(warp, instruction, mask);
+        break;
+      case Action::cp_async_commit:
+        commit_copies(warp, mask);
+        break;
+      case Action::cp_async_wait:
+        wait_for_copies(warp, mask, instruction.count);
+        break;
+      case Action::cp_async_wait_all:
+        wait_for_all_copies(warp, mask);
+        break;
+      case Action::cp_async_mbarrier_arrive:
+        arrive_when_copied(warp, instruction, mask);
+        break;
+      case Action::mbarrier:
+        if (!mbarrier(warp, instruction, mask)) {
+          ++warp.pc;
+          warp.status = WarpStatus::yielded;
+          return;
+        }
+        break;
+      case Action::shuffle:
+        shuffle(warp, instruction, mask);
+        break;
+      case Action::vote:
+        vote(warp, instruction, mask);
+        break;
+      case Action::match:
+        match(warp, instruction, mask);
+        break;
+      case Action::reduce:
+        reduce(warp, instruction, mask);
+        break;
+      case Action::active_mask: {
+        std::uint32_t* to = reinterpret_cast<std::uint32_t*>(registers + instruction.r[0]);
+        for (int lane = 0; lane < kWarpSize; ++lane) {
+          if ((mask >> lane) & 1) to[lane] = mask;
+        }
+        break;
+      }
+      case Action::clock:
+        for (int lane = 0; lane < kWarpSize; ++lane) {
+          if (!((mask >> lane) & 1)) continue;
+          if (instruction.bytes == 8) {
+            reinterpret_cast<std::uint64_t*>(registers + instruction.r[0])[lane] = warp.executed;
+          } else {
+            reinterpret_cast<std::uint32_t*>(registers + instruction.r[0])[lane] =
+                static_cast<std::uint32_t>(instruction.operation ? warp.executed >> 32 : warp.executed);
+          }
+        }
+        break;
+      case Action::barrier:
+        ++warp.pc;
+        if (!barrier(warp, instruction, mask)) {
+          warp.status = WarpStatus::waiting;
+          return;
+        }
+        continue;
+      case Action::warp_barrier:
+        warp_barrier(warp, instruction, mask);
+        break;
+      case Action::print:
+        print(warp, instruction, mask);
+        break;
+      case Action::trap:
+        trap(warp, instruction, mask);
+        if (warp.status == WarpStatus::ended) return;
+        continue;
+      case Action::yield:
+        ++warp.pc;
+        warp.status = WarpStatus::yielded;
+        return;
+      default:
+        break;
+    }
+    ++warp.pc;
+  }
+}
+
+// The active lanes have come to where the others wait, or will come to: go on with those, or together.
+void CtaExecutor::reconverge(Warp& warp) {
+  while (!warp.stack.empty() && (warp.pc == warp.reconverge || warp.active == 0)) {
+    const Warp::Parted& next = warp.stack.back();
+    warp.pc = next.pc;
+    warp.reconverge = next.reconverge;
+    warp.active = next.mask;
+    warp.stack.pop_back();
+  }
+}
+
+// Lanes part: those that do not branch go on first, those that do wait in the stack, and below them all of them wait at the
+// reconvergence point.
+void CtaExecutor::part(Warp& warp, const Instruction& instruction, std::uint32_t taken) {
+  ++counters_.details[static_cast<std::size_t>(warp.pc)].divergent;
+  const std::uint32_t not_taken = warp.active & ~taken;
+  const std::int32_t next = warp.pc + 1;
+  std::int32_t meet = instruction.reconverge;
+  if (meet >= 0) {
+    warp.stack.push_back({meet, warp.reconverge, warp.active});
+  } else {
+    meet = warp.reconverge;
+  }
+  warp.reconverge = meet;
+  if (next == meet) {
+    warp.pc = instruction.target;
+    warp.active = taken;
+  } else {
+    if (instruction.target != meet) warp.stack.push_back({instruction.target, meet, taken});
+    warp.pc = next;
+    warp.active = not_taken;
+  }
+}
+
+void CtaExecutor::branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const std::vector<std::int32_t>& targets = context_.kernel.branch_tables[instruction.count];
+  const auto* index = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[0]);
+  // Lanes by where they go.
+  std::vector<std::pair<std::int32_t, std::uint32_t>> ways;
+  const auto add = [&](std::int32_t target, std::uint32_t lanes) {
+    for (auto& [known, known_lanes] : ways) {
+      if (known == target) {
+        known_lanes |= lanes;
+        return;
+      }
+    }
+    ways.emplace_back(target, lanes);
+  };
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if (!((warp.active >> lane) & 1)) continue;
+    if (!((mask >> lane) & 1)) {
+      add(warp.pc + 1, 1u << lane);
+    } else if (index[lane] < targets.size()) {
+      add(targets[index[lane]], 1u << lane);
+    } else {
+      find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
+           fmt::format("a branch to entry {} of a table of {}", index[lane], targets.size()));
+      add(targets.empty() ? warp.pc + 1 : targets.back(), 1u << lane);
+    }
+  }
+  if (ways.size() > 1) {
+    ++counters_.details[static_cast<std::size_t>(warp.pc)].divergent;
+    if (instruction.reconverge >= 0) {
+      warp.stack.push_back({instruction.reconverge, warp.reconverge, warp.active});
+      warp.reconverge = instruction.reconverge;
+    }
+    for (std::size_t i = ways.size() - 1; i > 0; --i)
+      warp.stack.push_back({ways[i].first, warp.reconverge, ways[i].second});
+  }
+  warp.pc = ways[0].first;
+  warp.active = ways[0].second;
+}
+
+void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
+  if (mask == 0) return;
+  warp.alive &= ~mask;
+  warp.active &= ~mask;
+  threads_alive_ -= static_cast<std::uint32_t>(std::popcount(mask));
+  for (Warp::Parted& parted : warp.stack) parted.mask &= ~mask;
+  ++progress_;
+  if (warp.alive == 0) {
+    warp.status = WarpStatus::ended;
+    check_barriers();
+    return;
+  }
+  if (warp.active == 0) reconverge(warp);
+  check_barriers();
+}
+
+void CtaExecutor::report_deadlock() {
+  // If something was found before, it is the cause as likely as not, but say this too.
+  for (const Warp& warp : warps_) {
+    if (warp.status == WarpStatus::ended) continue;
+    const bool at_barrier = warp.status == WarpStatus::waiting;
+    const auto at = static_cast<std::size_t>(std::max(warp.pc - 1, 0));
+    std::string others;
+    for (const Warp& other : warps_) {
+      if (&other == &warp) continue;
+      others += fmt::format("{}warp {} {}", others.empty() ? "" : ", ", other.index,
+                            other.status == WarpStatus::ended     ? "has ended"
+                            : other.status == WarpStatus::waiting ? "waits at a barrier"
+                                                                  : "waits for an mbarrier");
+      if (others.size() > 200) {
+        others += ", …";
+        break;
+      }
+    }
+    find(FindingKind::deadlock, &warp, &code_[at], -1, std::nullopt,
+         fmt::format(
+             "the block cannot go on: warp {} waits {}{}{}", warp.index,
+             at_barrier ? "at a barrier that the others do not reach" : "for an mbarrier whose phase does not complete",
+             others.empty() ? "" : "; ", others));
+    return;
+  }
+}
+
+// Findings are told apart by this: the source position, or the instruction if there is none.
+std::int32_t CtaExecutor::place_of(std::int32_t instruction) const {
+  if (instruction < 0) return -1;
+  const int position = context_.kernel.sources[code_[static_cast<std::size_t>(instruction)].source].position;
+  return position > 0 ? position : static_cast<std::int32_t>(context_.kernel.positions.size()) + instruction;
+}
+
+SourcePosition CtaExecutor::position_of(std::int32_t instruction) const {
+  const SourceInstruction& source = context_.kernel.sources[code_[static_cast<std::size_t>(instruction)].source];
+  return context_.kernel.positions[static_cast<std::size_t>(source.position)];
+}
+
+RawFinding CtaExecutor::describe(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
+                                 std::optional<Address> address, const std::string& message) const {
+  RawFinding raw;
+  raw.kind = kind;
+  Finding& finding = raw.finding;
+  finding.kind = kind;
+  finding.message = message;
+  finding.kernel = context_.kernel.name;
+  finding.cta = cta_;
+  finding.warp = warp == nullptr ? -1 : warp->index;
+  finding.lane = lane;
+  finding.address = address;
+  if (instruction != nullptr) {
+    raw.place = place_of(index_of(*instruction));
+    const SourceInstruction& source = context_.kernel.sources[instruction->source];
+    finding.instruction = std::string(source.text);
+    finding.ptx_line = source.ptx_line;
+    finding.position = position_of(index_of(*instruction));
+  }
+  return raw;
+}
+
+void CtaExecutor::find(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
+                       std::optional<Address> address, const std::string& message) {
+  if (!findings_.is_new(kind, instruction == nullptr ? -1 : place_of(index_of(*instruction)), -1)) return;
+  findings_.add(describe(kind, warp, instruction, lane, address, message));
+}
+
+// Turns what the shadow of shared memory finds into findings.
+void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
+  const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
+  const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
+  const FindingKind kind =
+      conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read : FindingKind::race;
+  if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
+  std::string message;
+  std::string other;
+  switch (conflict.kind) {
+    case Conflict::Kind::uninitialised:
+      message = fmt::format("a read of byte {} of shared memory, to which nothing has been written", conflict.offset);
+      break;
+    case Conflict::Kind::pending_copy:
+      message = fmt::format(
+          "an access to byte {} of shared memory, to which a cp.async is under way: nobody has waited for it",
+          conflict.offset);
+      other = "cp.async issued";
+      break;
+    case Conflict::Kind::read_after_write:
+      message =
+          fmt::format("a read of byte {} of shared memory, and nothing orders it after the write", conflict.offset);
+      other = "written";
+      break;
+    case Conflict::Kind::write_after_read:
+      message = fmt::format("a write to byte {} of shared memory, and nothing orders it after a read", conflict.offset);
+      other = "read";
+      break;
+    case Conflict::Kind::write_after_write:
+      message =
+          conflict.other_instruction == index_of(instruction) && conflict.other_warp == warp.index
+              ? fmt::format("two lanes write different values to byte {} of shared memory", conflict.offset)
+              : fmt::format("a write to byte {} of shared memory, and nothing orders it after the write before it",
+                            conflict.offset);
+      other = "written";
+      break;
+  }
+  RawFinding raw = describe(kind, &warp, &instruction, conflict.lane, conflict.offset, message);
+  raw.other_place = place_of(conflict.other_instruction);
+  if (conflict.other_instruction >= 0) {
+    raw.finding.other = {.what = other,
+                         .position = position_of(conflict.other_instruction),
+                         .warp = conflict.other_warp,
+                         .lane = conflict.other_lane};
+  }
+  findings_.add(std::move(raw));
+}
+
+}  // namespace flash_ladder::emulator

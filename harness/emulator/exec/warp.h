@@ -1,0 +1,53 @@
+// The state of one warp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "emulator/exec/lane_table.h"
+
+namespace flash_ladder::emulator {
+
+enum class WarpStatus : std::uint8_t {
+  ready,
+  waiting,  // at a barrier
+  yielded,  // after a failed test_wait or a nanosleep: goes on in the next round
+  ended,
+};
+
+/// A cp.async that has been issued and not completed: 32 copies of `bytes` bytes.
+struct PendingCopy {
+  std::int32_t instruction = 0;
+  std::uint64_t number = 0;  // of the warp's copies
+  std::uint32_t mask = 0;    // lanes whose copies are under way
+  std::uint8_t bytes = 0;
+  std::uint32_t group[kWarpSize] = {};      // of the lane: how many groups it had committed before
+  std::uint32_t to[kWarpSize] = {};         // shared memory
+  const std::byte* from[kWarpSize] = {};    // in host memory; null: zeros only
+  std::uint8_t from_bytes[kWarpSize] = {};  // the rest is filled with zeros
+};
+
+struct Warp {
+  std::byte* registers = nullptr;
+  std::int32_t pc = 0;
+  std::int32_t reconverge = -1;  // the active lanes wait there for those that they parted from
+  std::uint32_t active = 0;
+  std::uint32_t alive = 0;  // lanes that have not ended
+  WarpStatus status = WarpStatus::ready;
+  int index = 0;
+
+  // Lanes that have parted: who goes on where, once the lanes above in the stack have reached `reconverge` or ended.
+  struct Parted {
+    std::int32_t pc, reconverge;
+    std::uint32_t mask;
+  };
+  std::vector<Parted> stack;
+
+  std::uint64_t executed = 0;       // instructions: %clock
+  std::vector<PendingCopy> copies;  // oldest first
+  std::uint64_t copies_issued = 0;
+  std::uint32_t groups[kWarpSize] = {};  // committed so far, per lane
+};
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,54 @@
+// Running a kernel: what a launch takes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "emulator/memory.h"
+#include "emulator/module.h"
+#include "emulator/report.h"
+
+namespace flash_ladder::emulator {
+
+/// What stands between <<< and >>>, and the arguments.
+struct LaunchConfig {
+  Dim3 grid;
+  Dim3 block;
+  std::size_t dynamic_shared_bytes = 0;
+  std::span<const std::byte> parameters;  // as pack_parameters() lays them out
+};
+
+struct Options {
+  int sm = 80;           // whose limits hold: 80, 86, 89 or 90
+  unsigned threads = 0;  // host threads, 0: as many as there are cores. Results and counters do not depend on it.
+  bool checks =
+      true;  // look for findings; without, only what could crash the host is still found: accesses out of bounds
+  bool count_lines = true;  // counters per source line, not only in total
+  // Endless loops: a CTA that has executed so many warp instructions is stopped, with a finding.
+  std::uint64_t max_warp_instructions_per_cta = 200'000'000;
+  int registers_per_thread = 0;    // as ptxas reported for this kernel; 0: unknown, not checked
+  std::size_t max_findings = 100;  // distinct ones that are kept; the others are counted
+  std::function<void(std::string_view)>
+      print;  // gets what the kernel's printf prints, in order of CTA; default: stdout
+};
+
+/// The limits of a compute capability that a launch can exceed (CUDA Programming Guide, "Technical Specifications per Compute
+/// Capability").
+struct SmLimits {
+  std::size_t shared_bytes_per_cta;  // with cudaFuncAttributeMaxDynamicSharedMemorySize: 163, 99, 99, 227 KB
+  std::uint32_t threads_per_cta;
+  std::uint32_t registers_per_sm;
+  std::uint32_t registers_per_thread;
+};
+
+/// Throws std::invalid_argument for an sm other than 80, 86, 89 and 90.
+SmLimits sm_limits(int sm);
+
+/// Runs all CTAs of the grid and waits for them. Whatever is wrong with what the kernel does is in the report; PtxError if it
+/// has an instruction that is not known, std::invalid_argument if the parameter bytes are too few.
+Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options = {});
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,208 @@
+#include "emulator/memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace flash_ladder::emulator {
+namespace {
+
+// Bit 48: on no 64-bit processor of today is such an address one of a program's, so a host that reads device memory faults, as
+// it would with a GPU.
+constexpr Address kFirstAddress = Address{1} << 48;
+constexpr std::size_t kAlignment = 256;
+constexpr std::size_t kGap = 4096;
+
+struct Free {
+  void operator()(void* bytes) const { std::free(bytes); }
+};
+
+// calloc, since the system gives large blocks of zeros out lazily.
+std::uint8_t* zeros(std::size_t size) {
+  return static_cast<std::uint8_t*>(std::calloc(std::max<std::size_t>(size, 1), 1));
+}
+
+}  // namespace
+
+struct Memory::Entry {
+  Allocation allocation;
+  std::unique_ptr<std::byte, Free> bytes;  // null if adopted or freed
+  std::unique_ptr<std::uint8_t, Free> initialised;
+  bool adopted = false;
+};
+
+Memory::Memory(std::size_t capacity) : next_(kFirstAddress), capacity_(capacity) {}
+
+Memory::~Memory() = default;
+
+Address Memory::allocate(std::size_t size) {
+  const std::lock_guard lock(mutex_);
+  if (size > capacity_ - used_) return 0;
+  auto entry = std::make_unique<Entry>();
+  // Aligned, so that host loops over it are fast.
+  entry->bytes.reset(reinterpret_cast<std::byte*>(zeros(size)));
+  entry->initialised.reset(zeros(size));
+  if (entry->bytes == nullptr || entry->initialised == nullptr) return 0;
+  Allocation& allocation = entry->allocation;
+  allocation.address = next_;
+  allocation.size = size;
+  allocation.poisoned = size > 0;
+  allocation.data = entry->bytes.get();
+  allocation.initialised = entry->initialised.get();
+  used_ += size;
+  next_ += (size + kGap + kAlignment - 1) / kAlignment * kAlignment;
+  const Address address = allocation.address;
+  entries_[address] = std::move(entry);
+  return address;
+}
+
+Address Memory::adopt(void* host, std::size_t size) {
+  const std::lock_guard lock(mutex_);
+  auto entry = std::make_unique<Entry>();
+  entry->allocation.address = reinterpret_cast<Address>(host);
+  entry->allocation.size = size;
+  entry->allocation.data = static_cast<std::byte*>(host);
+  entry->adopted = true;
+  const Address address = entry->allocation.address;
+  entries_[address] = std::move(entry);
+  return address;
+}
+
+void Memory::free(Address address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(address);
+  if (found == entries_.end()) {
+    throw MemoryError(fmt::format("free of {:#x}, which is {}", address, describe(address)));
+  }
+  Entry& entry = *found->second;
+  if (entry.adopted) {  // the address may be the host's to use again
+    entries_.erase(found);
+    return;
+  }
+  if (entry.allocation.freed) throw MemoryError(fmt::format("free of {:#x}, which was freed before", address));
+  used_ -= entry.allocation.size;
+  entry.allocation.freed = true;
+  entry.allocation.data = nullptr;
+  entry.allocation.initialised = nullptr;
+  entry.bytes.reset();
+  entry.initialised.reset();
+}
+
+Memory::Entry* Memory::entry(Address address) const {
+  auto next = entries_.upper_bound(address);
+  if (next == entries_.begin()) return nullptr;
+  Entry& found = *std::prev(next)->second;
+  const Allocation& allocation = found.allocation;
+  const bool inside = address < allocation.end() || (allocation.size == 0 && address == allocation.address);
+  return inside ? &found : nullptr;
+}
+
+Memory::Entry& Memory::range(Address address, std::size_t size, const char* what) const {
+  Entry* found = entry(address);
+  if (found == nullptr || found->allocation.freed || size > found->allocation.end() - address) {
+    throw MemoryError(fmt::format("{} of {} bytes at {:#x}, which is {}", what, size, address, describe(address)));
+  }
+  return *found;
+}
+
+void Memory::mark(Entry& entry, std::size_t offset, std::size_t size, bool initialised) {
+  Allocation& allocation = entry.allocation;
+  if (entry.adopted || size == 0) return;
+  if (initialised && size == allocation.size) {  // all of it: nothing needs to be looked up any more
+    allocation.poisoned = false;
+    return;
+  }
+  if (!allocation.poisoned) {
+    if (initialised) return;
+    std::memset(allocation.initialised, 0xff, allocation.size);
+    allocation.poisoned = true;
+  }
+  std::memset(allocation.initialised + offset, initialised ? 0xff : 0, size);
+}
+
+void Memory::write(Address to, const void* from, std::size_t size) {
+  if (size == 0) return;
+  const std::lock_guard lock(mutex_);
+  Entry& entry = range(to, size, "a copy");
+  std::memcpy(entry.allocation.data + (to - entry.allocation.address), from, size);
+  mark(entry, to - entry.allocation.address, size, true);
+}
+
+void Memory::read(void* to, Address from, std::size_t size) const {
+  if (size == 0) return;
+  const std::lock_guard lock(mutex_);
+  const Entry& entry = range(from, size, "a copy");
+  std::memcpy(to, entry.allocation.data + (from - entry.allocation.address), size);
+}
+
+void Memory::copy(Address to, Address from, std::size_t size) {
+  if (size == 0) return;
+  const std::lock_guard lock(mutex_);
+  const Entry& source = range(from, size, "a copy");
+  Entry& target = range(to, size, "a copy");
+  const std::size_t source_offset = from - source.allocation.address, target_offset = to - target.allocation.address;
+  std::memmove(target.allocation.data + target_offset, source.allocation.data + source_offset, size);
+  if (!source.allocation.poisoned) {
+    mark(target, target_offset, size, true);
+    return;
+  }
+  // Byte by byte what is initialised there becomes so here.
+  if (!target.adopted) {
+    mark(target, target_offset, size, false);
+    std::memmove(target.allocation.initialised + target_offset, source.allocation.initialised + source_offset, size);
+  }
+}
+
+void Memory::fill(Address to, std::uint8_t value, std::size_t size) {
+  if (size == 0) return;
+  const std::lock_guard lock(mutex_);
+  Entry& entry = range(to, size, "a fill");
+  std::memset(entry.allocation.data + (to - entry.allocation.address), value, size);
+  mark(entry, to - entry.allocation.address, size, true);
+}
+
+void Memory::poison(Address address, std::size_t size) {
+  if (size == 0) return;
+  const std::lock_guard lock(mutex_);
+  Entry& entry = range(address, size, "a poisoning");
+  mark(entry, address - entry.allocation.address, size, false);
+}
+
+const Allocation* Memory::find(Address address) const {
+  const std::lock_guard lock(mutex_);
+  const Entry* found = entry(address);
+  return found == nullptr ? nullptr : &found->allocation;
+}
+
+std::vector<Allocation> Memory::allocations() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Allocation> all;
+  all.reserve(entries_.size());
+  for (const auto& [address, entry] : entries_) all.push_back(entry->allocation);
+  return all;
+}
+
+std::string Memory::describe(Address address) const {
+  const std::lock_guard lock(mutex_);
+  const auto name = [](const Allocation& allocation) {
+    return fmt::format("{} of {} bytes at {:#x}", allocation.freed ? "the freed allocation" : "the allocation",
+                       allocation.size, allocation.address);
+  };
+  const auto next = entries_.upper_bound(address);
+  if (next != entries_.begin()) {
+    const Allocation& before = std::prev(next)->second->allocation;
+    if (address < before.end()) return fmt::format("byte {} of {}", address - before.address, name(before));
+    if (address - before.end() < (Address{1} << 20)) {
+      return fmt::format("{} bytes after the end of {}", address - before.end(), name(before));
+    }
+  }
+  if (next != entries_.end() && next->first - address < (Address{1} << 20)) {
+    return fmt::format("{} bytes before {}", next->first - address, name(next->second->allocation));
+  }
+  return address == 0 ? "the null pointer" : "in no allocation";
+}
+
+}  // namespace flash_ladder::emulator

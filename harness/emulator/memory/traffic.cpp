@@ -1,0 +1,106 @@
+#include "emulator/memory/traffic.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace flash_ladder::emulator {
+namespace {
+
+constexpr unsigned kSectorBytes = 32;
+constexpr unsigned kBanks = 32;
+
+// The lanes from `first` on, `count` of them, in one pass: as many wavefronts as there are distinct words in the bank that has
+// most.
+std::uint32_t count_phase(const std::uint32_t* addresses, std::uint32_t mask, unsigned bytes, unsigned first,
+                          unsigned count) {
+  std::uint32_t words[kBanks][32];  // the distinct words in each bank
+  unsigned counts[kBanks] = {};
+  unsigned most = 0;
+  for (unsigned lane = first; lane < first + count; ++lane) {
+    if (!((mask >> lane) & 1)) continue;
+    for (unsigned i = 0; i < std::max(1u, bytes / 4); ++i) {
+      const std::uint32_t word = addresses[lane] / 4 + i;
+      const unsigned bank = word % kBanks;
+      std::uint32_t* end = words[bank] + counts[bank];
+      if (std::find(words[bank], end, word) != end) continue;
+      *end = word;
+      most = std::max(most, ++counts[bank]);
+    }
+  }
+  return most;
+}
+
+// Whether two phases are served as one, seen on an H200: if each lane of them has the same address as its neighbour, or each
+// the same as the lane after its neighbour. Lanes that are not active do not count.
+bool is_joined(const std::uint32_t* addresses, std::uint32_t mask, unsigned first, unsigned count) {
+  for (const unsigned distance : {1u, 2u}) {
+    bool all = true;
+    for (unsigned lane = first; lane < first + count; ++lane) {
+      const unsigned other = lane ^ distance;
+      all &= !((mask >> lane) & 1) || !((mask >> other) & 1) || addresses[lane] == addresses[other];
+    }
+    if (all) return true;
+  }
+  return false;
+}
+
+Wavefronts count_wavefronts(const std::uint32_t* addresses, std::uint32_t mask, unsigned bytes, bool matrices) {
+  const unsigned phase = bytes <= 4 ? 32 : bytes == 8 ? 16 : 8;  // lanes
+  const unsigned pair = std::min(2 * phase, 32u);
+  Wavefronts total;
+  for (unsigned first = 0; first < 32; first += pair) {
+    const bool joined = matrices || phase == 32 ? false : is_joined(addresses, mask, first, pair);
+    for (unsigned lane = first; lane < first + pair; lane += joined ? pair : phase) {
+      const std::uint32_t wavefronts = count_phase(addresses, mask, bytes, lane, joined ? pair : phase);
+      total.actual += wavefronts;
+      total.ideal += wavefronts > 0;
+    }
+  }
+  return total;
+}
+
+}  // namespace
+
+unsigned count_sectors(const std::uint64_t* addresses, std::uint32_t mask) {
+  std::uint64_t sectors[32];
+  unsigned count = 0;
+  bool ascending = true;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const std::uint64_t sector = addresses[std::countr_zero(rest)] / kSectorBytes;
+    ascending &= count == 0 || sector >= sectors[count - 1];
+    if (count == 0 || sector != sectors[count - 1]) sectors[count++] = sector;
+  }
+  if (ascending) return count;
+  std::sort(sectors, sectors + count);
+  return static_cast<unsigned>(std::unique(sectors, sectors + count) - sectors);
+}
+
+Wavefronts BankModel::count(const std::uint32_t* addresses, std::uint32_t mask, unsigned bytes, bool matrices) {
+  if (mask == 0) return {};
+  std::array<std::uint32_t, 32> pattern;
+  std::uint32_t hash;
+  if (mask == 0xffffffffu) {
+    hash = functions_.pattern(addresses, pattern.data());
+  } else {
+    // Relative to the first active lane's word; what inactive lanes hold does not count.
+    const std::uint32_t base = addresses[std::countr_zero(mask)] & ~3u;
+    hash = mask * 0x9e3779b9u;
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      pattern[lane] = ((mask >> lane) & 1) ? addresses[lane] - base : 0;
+      hash += pattern[lane] * (2 * lane * lane + 0x85ebca6bu);
+    }
+  }
+  Entry& entry = cache_[(hash ^ (hash >> 15) ^ (bytes + matrices)) % cache_.size()];
+  if (entry.mask != mask || entry.bytes != bytes || entry.matrices != matrices ||
+      !functions_.equal(entry.pattern.data(), pattern.data())) {
+    entry = {.pattern = pattern,
+             .mask = mask,
+             .bytes = bytes,
+             .matrices = matrices,
+             .wavefronts = count_wavefronts(pattern.data(), mask, bytes, matrices)};
+  }
+  return entry.wavefronts;
+}
+
+}  // namespace flash_ladder::emulator

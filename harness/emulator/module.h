@@ -1,0 +1,96 @@
+// PTX text and the kernels in it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulator/memory.h"
+
+namespace flash_ladder::emulator {
+
+/// PTX that is malformed, or uses what the virtual GPU does not know. what() has the line of the PTX and, where the PTX was
+/// compiled with -lineinfo, of the source.
+class PtxError : public std::runtime_error {
+ public:
+  PtxError(const std::string& message, int ptx_line) : std::runtime_error(message), ptx_line_(ptx_line) {}
+  int ptx_line() const { return ptx_line_; }
+
+ private:
+  int ptx_line_;
+};
+
+/// One parameter of a kernel: where in the launch's parameter bytes it lies.
+struct KernelParameter {
+  std::size_t offset = 0;
+  std::size_t size = 0;
+  std::size_t alignment = 1;
+};
+
+class CompiledKernel;  // exec/: what a launch executes
+class ModuleImage;     // ptx/: the parsed text
+
+/// A kernel of a module.
+class Kernel {
+ public:
+  Kernel(const ModuleImage& image, int index);
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
+
+  const std::string& name() const;  // mangled, as in the PTX
+  const std::vector<KernelParameter>& parameters() const;
+  std::size_t parameter_bytes() const;
+  std::size_t static_shared_bytes() const;
+  std::size_t local_bytes() const;                      // per thread
+  std::array<std::uint32_t, 3> max_block() const;       // .maxntid (or .reqntid), 0 where it says nothing
+  std::array<std::uint32_t, 3> required_block() const;  // .reqntid, 0 where it says nothing
+
+  /// Decoded on first use: an instruction that the virtual GPU does not know is a PtxError then, so that it does not keep a
+  /// module's other kernels from running. Thread-safe.
+  const CompiledKernel& compiled() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// A variable of a module, in global or constant memory.
+struct ModuleVariable {
+  Address address = 0;
+  std::size_t size = 0;
+};
+
+/// PTX text, loaded: kernels to launch, and variables that have their place in memory.
+class Module {
+ public:
+  /// Parses the text and puts its __device__ and __constant__ variables into `memory`, which must outlive the module.
+  /// Throws PtxError.
+  Module(std::string_view ptx, Memory& memory);
+  ~Module();
+  Module(Module&&) noexcept;
+
+  /// By mangled name; null if there is none.
+  const Kernel* find_kernel(std::string_view name) const;
+  /// The same, but throws std::out_of_range with the names that there are.
+  const Kernel& kernel(std::string_view name) const;
+  std::vector<const Kernel*> kernels() const;  // in the order of the text
+  std::optional<ModuleVariable> variable(std::string_view name) const;
+  int target_sm() const;  // 80 for .target sm_80
+
+ private:
+  std::unique_ptr<ModuleImage> image_;
+  std::vector<std::unique_ptr<Kernel>> kernels_;
+};
+
+/// A launch's parameter bytes from pointers to the arguments, one per parameter, as cudaLaunchKernel gets them.
+std::vector<std::byte> pack_parameters(const Kernel& kernel, const void* const* arguments);
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,146 @@
+// What the parser makes of a PTX text: functions as lists of instructions whose names are resolved.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulator/report.h"
+
+namespace flash_ladder::emulator::ptx {
+
+/// Types as in ".f32". The width is in bits; predicates have 1.
+struct Type {
+  char kind = 'b';  // b, u, s, f (f16 … f64), h (bf16), t (tf32), p (pred)
+  int bits = 0;
+  bool packed = false;  // f16x2, bf16x2
+
+  bool operator==(const Type&) const = default;
+};
+
+enum class Space : std::uint8_t { generic, global, constant, shared, local, param };
+
+/// A register of a function. Its width is that of its declaration; instructions may use less of it.
+struct Register {
+  std::string_view name;   // the prefix, for %r<100>
+  int number = -1;         // of %r<100>
+  std::uint8_t bytes = 4;  // 2, 4, 8; 0 for a predicate
+};
+
+/// A variable outside or inside a function, or a parameter.
+struct Variable {
+  std::string name = {};
+  int function = -1;       // index into Text::functions of the one that it is inside of, -1: of the module
+  bool parameter = false;  // of a function, not just .param space inside one
+  Space space = Space::global;
+  std::size_t alignment = 1;
+  std::size_t size = 0;  // bytes; 0 for extern .shared x[]
+  bool external = false;
+  std::vector<std::uint8_t> initial = {};  // what it starts with; the rest is zero
+  struct Relocation {
+    std::size_t offset;
+    std::string symbol;
+    std::int64_t addend;
+  };
+  std::vector<Relocation> relocations = {};  // addresses of other variables in `initial`, 8 bytes each
+  int line = 0;
+};
+
+enum class SpecialRegister : std::uint8_t {
+  tid_x,
+  tid_y,
+  tid_z,
+  ntid_x,
+  ntid_y,
+  ntid_z,
+  ctaid_x,
+  ctaid_y,
+  ctaid_z,
+  nctaid_x,
+  nctaid_y,
+  nctaid_z,
+  laneid,
+  warpid,
+  nwarpid,
+  smid,
+  nsmid,
+  gridid,
+  lanemask_eq,
+  lanemask_le,
+  lanemask_lt,
+  lanemask_ge,
+  lanemask_gt,
+  dynamic_smem_size,
+  total_smem_size,
+  zero,  // %is_explicit_cluster and the like, of no use here
+  clock,
+  clock_hi,
+  clock64,
+  globaltimer,
+  globaltimer_lo,
+  globaltimer_hi,
+};
+
+/// An operand of an instruction.
+struct Operand {
+  enum class Kind : std::uint8_t {
+    none,
+    reg,       // index: into Function::registers
+    special,   // index: a SpecialRegister
+    integer,   // value
+    real,      // value: bits of a double, or of a float if `single`
+    variable,  // index: into Text::variables; value: what is added to its address
+    label,     // index: of the instruction it stands before
+    table,     // index: into Function::branch_tables
+    function,  // name
+    sink,      // _
+    vector,    // elements
+  };
+  Kind kind = Kind::none;
+  bool address = false;  // in brackets; with a register, `value` is added to it
+  bool negated = false;  // !%p
+  bool single = false;
+  bool pair = false;  // %p|%q: the following operand is its second half
+  int index = -1;
+  std::int64_t value = 0;
+  std::string_view name = {};
+  std::vector<Operand> elements = {};
+};
+
+struct Instruction {
+  std::string_view opcode = {};  // with its modifiers: "ld.param.u64"
+  int guard = -1;                // register index of @%p
+  bool guard_negated = false;
+  std::vector<Operand> operands = {};
+  int line = 0;                // in the PTX
+  int position = 0;            // index into Function::positions
+  std::string_view text = {};  // without the guard and the semicolon, as written
+};
+
+/// A .entry or a .func.
+struct Function {
+  std::string name = {};
+  bool entry = false;
+  bool defined = false;
+  std::vector<int> parameters;  // indices into Text::variables
+  std::vector<Register> registers;
+  std::vector<Instruction> instructions;
+  std::vector<std::vector<int>> branch_tables;  // instruction indices, of .branchtargets
+  std::vector<SourcePosition> positions;        // [0] is "unknown"
+  std::array<std::uint32_t, 3> max_threads{};
+  std::array<std::uint32_t, 3> required_threads{};
+  int line = 0;
+};
+
+struct Text {
+  int target_sm = 0;
+  std::map<int, std::string> files;
+  std::vector<Variable> variables;  // of the module, and those inside functions
+  std::vector<Function> functions;
+};
+
+}  // namespace flash_ladder::emulator::ptx

@@ -1,0 +1,104 @@
+#include "emulator/report.h"
+
+#include <fmt/format.h>
+
+namespace flash_ladder::emulator {
+namespace {
+
+std::string_view file_name(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+}  // namespace
+
+std::string to_string(const SourcePosition& position) {
+  if (position.empty()) return "unknown line";
+  std::string text;
+  for (const SourceLine& line : position) {
+    text += fmt::format("{}{}:{}", text.empty() ? "" : ", called from ", file_name(line.file), line.line);
+  }
+  return text;
+}
+
+std::string_view to_string(InstructionClass instruction_class) {
+  constexpr std::string_view kNames[] = {
+      "mma",      "ldmatrix",     "shared_load", "shared_store",   "global_load", "global_store",
+      "cp_async", "local_memory", "atomic",      "parameter_load", "float32",     "float64",
+      "float16",  "special",      "integer",     "compare",        "convert",     "move",
+      "shuffle",  "branch",       "barrier",     "other",
+  };
+  static_assert(std::size(kNames) == kNumInstructionClasses);
+  return kNames[static_cast<std::size_t>(instruction_class)];
+}
+
+std::string_view to_string(FindingKind kind) {
+  switch (kind) {
+    case FindingKind::out_of_bounds:
+      return "out_of_bounds";
+    case FindingKind::use_after_free:
+      return "use_after_free";
+    case FindingKind::misaligned:
+      return "misaligned";
+    case FindingKind::uninitialised_read:
+      return "uninitialised_read";
+    case FindingKind::race:
+      return "race";
+    case FindingKind::divergent_barrier:
+      return "divergent_barrier";
+    case FindingKind::missing_lanes:
+      return "missing_lanes";
+    case FindingKind::invalid_operation:
+      return "invalid_operation";
+    case FindingKind::launch_limits:
+      return "launch_limits";
+    case FindingKind::endless_loop:
+      return "endless_loop";
+    case FindingKind::deadlock:
+      return "deadlock";
+  }
+  return "unknown";
+}
+
+Traffic& Traffic::operator+=(const Traffic& other) {
+  requests += other.requests;
+  transactions += other.transactions;
+  ideal += other.ideal;
+  bytes += other.bytes;
+  return *this;
+}
+
+Counters& Counters::operator+=(const Counters& other) {
+  for (std::size_t i = 0; i < kNumInstructionClasses; ++i) instructions[i] += other.instructions[i];
+  warp_instructions += other.warp_instructions;
+  thread_instructions += other.thread_instructions;
+  global_load += other.global_load;
+  global_store += other.global_store;
+  shared_load += other.shared_load;
+  shared_store += other.shared_store;
+  shared_copy += other.shared_copy;
+  local += other.local;
+  barriers += other.barriers;
+  branches += other.branches;
+  divergent_branches += other.divergent_branches;
+  return *this;
+}
+
+std::string format(const Finding& finding) {
+  std::string text = fmt::format("{}: {}", to_string(finding.kind), finding.message);
+  if (!finding.position.empty()) text += fmt::format("\n  at {}", to_string(finding.position));
+  if (finding.ptx_line > 0) text += fmt::format("\n  PTX line {}: {}", finding.ptx_line, finding.instruction);
+  if (finding.kind != FindingKind::launch_limits) {
+    text += fmt::format("\n  block ({}, {}, {})", finding.cta.x, finding.cta.y, finding.cta.z);
+    if (finding.warp >= 0) text += fmt::format(", warp {}", finding.warp);
+    if (finding.lane >= 0) text += fmt::format(", lane {}", finding.lane);
+  }
+  if (finding.other) {
+    text += fmt::format("\n  {} by warp {}, lane {}, at {}", finding.other->what, finding.other->warp,
+                        finding.other->lane, to_string(finding.other->position));
+  }
+  if (finding.count > 1) text += fmt::format("\n  {} times", finding.count);
+  return text;
+}
+
+}  // namespace flash_ladder::emulator

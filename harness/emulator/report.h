@@ -1,0 +1,163 @@
+// What a launch did: counters, in total and per source line, and findings.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "emulator/memory.h"
+
+namespace flash_ladder::emulator {
+
+struct Dim3 {
+  std::uint32_t x = 1, y = 1, z = 1;
+
+  bool operator==(const Dim3&) const = default;
+};
+
+/// A line of the source. `file` is as in the PTX's .file; empty with line 0 where the PTX has no line information.
+struct SourceLine {
+  std::string file;
+  int line = 0;
+
+  auto operator<=>(const SourceLine&) const = default;
+};
+
+/// Where an instruction comes from: first the line itself, perhaps of an inlined helper, then the line that calls that helper,
+/// and so on out to the kernel. Empty without line information.
+using SourcePosition = std::vector<SourceLine>;
+
+/// "ptx.h:76, called from 07_ldmatrix.cu:74, called from 07_ldmatrix.cu:164", with file names but no folders.
+std::string to_string(const SourcePosition& position);
+
+/// The classes by which warp instructions are counted. Each instruction is in exactly one.
+enum class InstructionClass : std::uint8_t {
+  mma,          // mma.sync
+  ldmatrix,     // ldmatrix
+  shared_load,  // ld.shared, and ld that finds shared memory behind a generic address
+  shared_store,
+  global_load,
+  global_store,
+  cp_async,        // global → shared copies
+  local_memory,    // ld/st.local
+  atomic,          // atom, red
+  parameter_load,  // ld.param, ld.const
+  float32,         // add, mul, fma, min, max … .f32
+  float64,
+  float16,  // f16, bf16 and packed arithmetic
+  special,  // ex2, lg2, rcp, rsqrt, sqrt, sin, cos, tanh; division
+  integer,  // integer arithmetic, logic, shifts, prmt, bit fields
+  compare,  // setp, set, selp, slct, predicate logic
+  convert,  // cvt, cvta
+  move,     // mov
+  shuffle,  // shfl, vote, match, redux, activemask
+  branch,   // bra, ret, exit
+  barrier,  // bar.sync and its kin, bar.warp.sync, mbarrier, cp.async's commit and wait, fences
+  other,
+};
+inline constexpr std::size_t kNumInstructionClasses = static_cast<std::size_t>(InstructionClass::other) + 1;
+
+/// "mma", "shared_load", …: as in the JSON.
+std::string_view to_string(InstructionClass instruction_class);
+
+/// Traffic of one kind. For global memory a transaction is a 32-byte sector, counted per request (warp instruction); for
+/// shared memory a wavefront, one pass over the 32 banks.
+struct Traffic {
+  std::uint64_t requests = 0;      // warp instructions
+  std::uint64_t transactions = 0;  // what the access pattern costs
+  std::uint64_t ideal = 0;         // what the best pattern for as many lanes and bytes costs
+  std::uint64_t bytes = 0;         // asked for by the active lanes
+
+  Traffic& operator+=(const Traffic& other);
+  bool operator==(const Traffic&) const = default;
+};
+
+struct Counters {
+  std::array<std::uint64_t, kNumInstructionClasses> instructions{};  // warp instructions, by class
+  std::uint64_t warp_instructions = 0;                               // their sum
+  std::uint64_t thread_instructions = 0;                             // the active lanes of each, added up
+  Traffic global_load,
+      global_store;            // sectors; loads include the global side of cp.async, atomics are among the stores
+  Traffic shared_load;         // wavefronts of ld.shared and ldmatrix
+  Traffic shared_store;        // wavefronts of st.shared
+  Traffic shared_copy;         // wavefronts of what cp.async writes into shared memory
+  Traffic local;               // sectors of ld.local and st.local
+  std::uint64_t barriers = 0;  // warps arriving at a CTA-wide or named barrier
+  std::uint64_t branches = 0;  // conditional branches …
+  std::uint64_t divergent_branches = 0;  // … at which the lanes of a warp parted
+
+  std::uint64_t of(InstructionClass c) const { return instructions[static_cast<std::size_t>(c)]; }
+  std::uint64_t mma() const { return of(InstructionClass::mma); }
+  Counters& operator+=(const Counters& other);
+  bool operator==(const Counters&) const = default;
+};
+
+/// The counters of all instructions that come from one position.
+struct LineCounters {
+  SourcePosition position;
+  Counters counters;
+};
+
+enum class FindingKind : std::uint8_t {
+  out_of_bounds,  // global, shared or local
+  use_after_free,
+  misaligned,
+  uninitialised_read,  // shared, local, or poisoned global memory
+  race,                // two accesses to shared memory that nothing orders, at least one of them a write
+  divergent_barrier,   // lanes or warps that miss a barrier that others wait at
+  missing_lanes,       // shuffle, vote, mma …: lanes that the mask names, or that must take part, are not there
+  invalid_operation,   // a misuse that the PTX ISA forbids: an mbarrier that was not initialised, a negative count …
+  launch_limits,       // more threads, shared memory or registers than the sm has; nothing ran
+  endless_loop,        // instruction budget used up
+  deadlock,            // all warps of the CTA wait for something that cannot happen
+};
+
+/// "out_of_bounds", "race", …: as in the JSON.
+std::string_view to_string(FindingKind kind);
+
+/// The other side of a finding: the last write to the address, for example.
+struct OtherAccess {
+  std::string what;  // "written", "read", "cp.async issued", …
+  SourcePosition position;
+  int warp = -1;
+  int lane = -1;
+};
+
+struct Finding {
+  FindingKind kind = FindingKind::out_of_bounds;
+  std::string message;      // one line, complete but for position, CTA, warp and lane, which format() adds
+  std::string kernel;       // mangled name
+  std::string instruction;  // the PTX instruction
+  int ptx_line = 0;
+  SourcePosition position;         // empty for launch_limits
+  Dim3 cta{0, 0, 0};               // blockIdx
+  int warp = -1;                   // -1: the whole CTA
+  int lane = -1;                   // the lowest lane concerned, -1: the whole warp
+  std::optional<Address> address;  // global address, or offset in the CTA's shared or the thread's local memory
+  std::optional<OtherAccess> other;
+  std::uint64_t count = 1;  // how often, lanes counted each, this happened at this line (with this other line)
+};
+
+/// The whole finding as text, a few lines.
+std::string format(const Finding& finding);
+
+enum class Outcome : std::uint8_t {
+  completed,  // all CTAs ran to their end, perhaps with findings
+  refused,    // over the limits: nothing ran
+  stopped,    // endless loop or deadlock: some CTAs did not end
+};
+
+/// All of it is the same on every run and with any number of host threads.
+struct Report {
+  Outcome outcome = Outcome::completed;
+  Counters totals;
+  std::vector<LineCounters> lines;   // by position; only those with instructions executed
+  std::vector<Finding> findings;     // in order of CTA, then of time; at most Options::max_findings
+  std::uint64_t findings_total = 0;  // occurrences, those of `findings` and of the ones left out
+};
+
+}  // namespace flash_ladder::emulator

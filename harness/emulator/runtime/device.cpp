@@ -1,0 +1,234 @@
+#include "emulator/runtime/device.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <new>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include "emulator/runtime/fat_binary.h"
+#include "emulator/runtime/not_supported.h"
+
+namespace flash_ladder::emulator::runtime {
+namespace {
+
+constexpr std::size_t kMaxFindings = 100;
+
+thread_local cudaError_t thread_last_error = cudaSuccess;
+
+/// A number from the environment. A setting that is not one ends the program: it was meant to have an effect.
+template <typename Number>
+void read_environment(const char* name, Number& value) {
+  const char* text = std::getenv(name);
+  if (text == nullptr || *text == '\0') return;
+  Number number{};
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, number);
+  if (error != std::errc() || stop != end || number <= Number{}) {
+    std::fprintf(stderr, "virtual GPU: %s=%s is not a number above 0.\n", name, text);
+    std::exit(2);
+  }
+  value = number;
+}
+
+Settings initial_settings() {
+  Settings settings;
+  read_environment("FLASH_LADDER_SM", settings.sm);
+  read_environment("FLASH_LADDER_MAX_INSTRUCTIONS", settings.max_warp_instructions_per_cta);
+  read_environment("FLASH_LADDER_THREADS", settings.threads);
+  try {
+    sm_limits(settings.sm);
+  } catch (const std::invalid_argument& error) {
+    std::fprintf(stderr, "virtual GPU: FLASH_LADDER_SM: %s\n", error.what());
+    std::exit(2);
+  }
+  return settings;
+}
+
+/// Whether two findings are the same thing seen again.
+bool same(const Finding& a, const Finding& b) {
+  const auto other = [](const Finding& finding) { return finding.other ? finding.other->position : SourcePosition(); };
+  // Those of the host have no instruction, only a message.
+  return std::tie(a.kind, a.kernel, a.ptx_line, a.position) == std::tie(b.kind, b.kernel, b.ptx_line, b.position) &&
+         (a.ptx_line != 0 || a.message == b.message) && other(a) == other(b);
+}
+
+void add(std::vector<LineCounters>& to, const std::vector<LineCounters>& lines) {
+  for (const LineCounters& line : lines) {
+    const auto place = std::lower_bound(to.begin(), to.end(), line, [](const LineCounters& a, const LineCounters& b) {
+      return a.position < b.position;
+    });
+    if (place != to.end() && place->position == line.position) {
+      place->counters += line.counters;
+    } else {
+      to.insert(place, line);
+    }
+  }
+}
+
+}  // namespace
+
+Settings& settings() {
+  static Settings settings = initial_settings();
+  return settings;
+}
+
+Device::Device() : memory(settings().memory_bytes), sm(settings().sm), limits(sm_limits(sm)) {}
+
+Device& device() {
+  static Device& device = *new Device;
+  return device;
+}
+
+Module& Library::module(Memory& memory, int sm) {
+  if (module_ == nullptr && error_.empty()) {
+    try {
+      if (has_managed_variables) {
+        throw std::runtime_error(
+            "__managed__ variables are not part of the virtual GPU: use cudaMallocManaged, or __device__ with "
+            "cudaMemcpyToSymbol.");
+      }
+      module_ = std::make_unique<Module>(compute_80_ptx(fat_binary_), memory);
+      registers_ = register_counts(fat_binary_, sm);
+    } catch (const std::exception& error) {
+      error_ = error.what();
+    }
+  }
+  if (module_ == nullptr) throw std::runtime_error(error_);
+  return *module_;
+}
+
+int Library::registers(const std::string& kernel) const {
+  const auto entry = registers_.find(kernel);
+  return entry == registers_.end() ? 0 : entry->second;
+}
+
+Registry& registry() {
+  static Registry& registry = *new Registry;
+  return registry;
+}
+
+Function* Registry::find_function(const void* host_address_or_handle) {
+  const std::lock_guard lock(mutex);
+  const auto entry = functions_by_host_address.find(host_address_or_handle);
+  return entry == functions_by_host_address.end() ? nullptr : entry->second;
+}
+
+const Variable* Registry::find_variable(const void* host_address) {
+  const std::lock_guard lock(mutex);
+  const auto entry = variables.find(host_address);
+  return entry == variables.end() ? nullptr : &entry->second;
+}
+
+Function& Device::function(const void* host_address_or_handle) {
+  Function* function = registry().find_function(host_address_or_handle);
+  if (function == nullptr) throw ApiError{cudaErrorInvalidDeviceFunction};
+  if (function->kernel == nullptr) function->kernel = &function->library->module(memory, sm).kernel(function->name);
+  return *function;
+}
+
+ModuleVariable Device::variable(const void* host_address) {
+  const Variable* variable = registry().find_variable(host_address);
+  if (variable == nullptr) throw ApiError{cudaErrorInvalidSymbol};
+  // nvcc leaves out of the PTX what no kernel uses.
+  const auto found = variable->library->module(memory, sm).variable(variable->name);
+  if (!found) throw ApiError{cudaErrorInvalidSymbol};
+  return *found;
+}
+
+void Device::require_stream(cudaStream_t stream) const {
+  const bool built_in = stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
+  if (!built_in && !streams.contains(reinterpret_cast<Stream*>(stream))) throw ApiError{cudaErrorInvalidResourceHandle};
+}
+
+void Device::record(const std::string& kernel, Report report) {
+  auto entry = std::find_if(counters.begin(), counters.end(),
+                            [&](const KernelCounters& candidate) { return candidate.kernel == kernel; });
+  if (entry == counters.end()) {
+    counters.emplace_back().kernel = kernel;
+    entry = std::prev(counters.end());
+  }
+  ++entry->launches;
+  entry->totals += report.totals;
+  add(entry->lines, report.lines);
+  std::uint64_t kept = 0;
+  for (Finding& finding : report.findings) {
+    kept += finding.count;
+    record(std::move(finding));
+  }
+  findings.total += report.findings_total - kept;
+}
+
+void Device::record(Finding finding) {
+  findings.total += finding.count;
+  const auto seen = std::find_if(findings.kept.begin(), findings.kept.end(),
+                                 [&](const Finding& candidate) { return same(candidate, finding); });
+  if (seen != findings.kept.end()) {
+    seen->count += finding.count;
+  } else if (findings.kept.size() < kMaxFindings) {
+    findings.kept.push_back(std::move(finding));
+  }
+}
+
+std::vector<KernelCounters> take_counters() {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  return std::exchange(device.counters, {});
+}
+
+Findings findings() {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  return device.findings;
+}
+
+void tell(const std::string& message) {
+  static std::set<std::string> told;
+  if (told.insert(message).second) std::fprintf(stderr, "virtual GPU: %s\n", message.c_str());
+}
+
+cudaError_t remember(cudaError_t error) {
+  if (error != cudaSuccess) thread_last_error = error;
+  return error;
+}
+
+cudaError_t last_error(bool reset) {
+  const cudaError_t error = thread_last_error;
+  if (reset) thread_last_error = device().sticky_error;
+  return error;
+}
+
+int answer_not_supported(const char* function, const char* why) {
+  tell(std::string(function) + " answers cudaErrorNotSupported: " + why);
+  return remember(cudaErrorNotSupported);
+}
+
+cudaError_t error_of_exception(const char* name, Device& device) {
+  try {
+    throw;
+  } catch (const ApiError& error) {
+    return error.code;
+  } catch (const MemoryError& error) {
+    // CUDA says no more than "invalid argument", and the program may not even look.
+    Finding finding;
+    finding.kind = FindingKind::invalid_operation;
+    finding.message = std::string(name) + ": " + error.what();
+    device.record(std::move(finding));
+    return cudaErrorInvalidValue;
+  } catch (const PtxError& error) {
+    tell(error.what());
+    return cudaErrorInvalidPtx;
+  } catch (const std::bad_alloc&) {
+    return cudaErrorMemoryAllocation;
+  } catch (const std::exception& error) {
+    tell(error.what());
+    return cudaErrorNoKernelImageForDevice;
+  }
+}
+
+}  // namespace flash_ladder::emulator::runtime

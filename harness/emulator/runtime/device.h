@@ -1,0 +1,172 @@
+// The state behind CUDA's functions: one device, with what was loaded and allocated on it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "emulator/emulator.h"
+#include "emulator/runtime/virtual_runtime.h"
+
+namespace flash_ladder::emulator::runtime {
+
+/// The device code of one object file. It is parsed when the first of its kernels or variables is used, as CUDA does by
+/// default, so a program does not wait for kernels that it never launches.
+class Library {
+ public:
+  explicit Library(const void* fat_binary) : fat_binary_(fat_binary) {}
+
+  /// Throws std::runtime_error, each time, if the code cannot be used.
+  Module& module(Memory& memory, int sm);
+  /// Registers per thread of a kernel, as ptxas reported for this sm; 0 if not known.
+  int registers(const std::string& kernel) const;
+
+  bool has_managed_variables = false;
+
+ private:
+  const void* fat_binary_;
+  std::unique_ptr<Module> module_;
+  std::map<std::string, int> registers_;
+  std::string error_;  // why there is no module
+};
+
+/// A __global__ function. Its address is the cudaKernel_t.
+struct Function {
+  Library* library;
+  std::string name;                // mangled
+  int max_dynamic_shared = -1;     // cudaFuncAttributeMaxDynamicSharedMemorySize, -1: not set
+  const Kernel* kernel = nullptr;  // null until first used
+};
+
+/// A __device__ or __constant__ variable.
+struct Variable {
+  Library* library;
+  std::string name;
+  std::size_t size;
+};
+
+struct Stream {
+  unsigned flags;
+  int priority;
+};
+
+struct Event {
+  bool recorded = false;
+};
+
+/// Memory that the host can use too.
+struct HostMemory {
+  std::size_t size;
+  bool managed;  // by cudaMallocManaged
+  bool owned;    // allocated here, not registered by the program
+};
+
+/// What the program said of its device code before main(). Later it only changes where a shared library is loaded.
+struct Registry {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Library>> libraries;
+  std::vector<std::unique_ptr<Function>> functions;
+  std::unordered_map<const void*, Function*> functions_by_host_address;  // and by its own
+  std::unordered_map<const void*, Variable> variables;                   // by host address
+
+  /// Null if there is none.
+  Function* find_function(const void* host_address_or_handle);
+  const Variable* find_variable(const void* host_address);
+};
+
+/// The registry of this process. Never destroyed, like device().
+Registry& registry();
+
+/// The device as the settings say. CUDA's functions take `mutex` for their whole duration, so that a program's threads take
+/// turns.
+struct Device {
+  Device();
+
+  std::recursive_mutex mutex;
+  Memory memory;
+  const int sm;
+  const SmLimits limits;
+
+  std::set<Stream*> streams;
+  std::set<Event*> events;
+  std::map<Address, HostMemory> host_memory;
+
+  // An error of a kernel. The program learns of it at the next call that waits for kernels; from then on every call answers it.
+  cudaError_t pending_error = cudaSuccess;
+  cudaError_t sticky_error = cudaSuccess;
+
+  std::vector<KernelCounters> counters;
+  Findings findings;
+
+  /// The function, with its kernel loaded. Throws ApiError if there is none, std::runtime_error if it cannot be loaded.
+  Function& function(const void* host_address_or_handle);
+  /// The variable, loaded. Throws like function().
+  ModuleVariable variable(const void* host_address);
+  /// Throws ApiError unless the stream is one of CUDA's own or one that the program made.
+  void require_stream(cudaStream_t stream) const;
+  /// Adds to `counters` and `findings`.
+  void record(const std::string& kernel, Report report);
+  void record(Finding finding);
+};
+
+/// The device of this process, made by the first CUDA call. It is never destroyed, since a program may call CUDA until its very
+/// end.
+Device& device();
+
+/// Ends a call with an error code.
+struct ApiError {
+  cudaError_t code;
+};
+
+/// Says once on standard error what the program cannot see from an error code.
+void tell(const std::string& message);
+
+/// Remembers an error for cudaGetLastError; hands it back.
+cudaError_t remember(cudaError_t error);
+/// The last error of this thread; `reset` forgets it.
+cudaError_t last_error(bool reset);
+
+/// What every function of CUDA's does around its work: one call at a time, no work after a sticky error, exceptions to error
+/// codes. `work` takes the Device and returns cudaError_t.
+template <typename Work>
+cudaError_t api_call(const char* name, Work&& work);
+/// The same for functions that wait for kernels: they also learn of errors in them.
+template <typename Work>
+cudaError_t synchronising_call(const char* name, Work&& work);
+
+/// The exception in flight as an error code; what the code does not say is recorded as a finding or told.
+cudaError_t error_of_exception(const char* name, Device& device);
+
+template <typename Work>
+cudaError_t api_call(const char* name, Work&& work) {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  if (device.sticky_error != cudaSuccess) return remember(device.sticky_error);
+  try {
+    return remember(work(device));
+  } catch (...) {
+    return remember(error_of_exception(name, device));
+  }
+}
+
+template <typename Work>
+cudaError_t synchronising_call(const char* name, Work&& work) {
+  return api_call(name, [&](Device& device) {
+    if (device.pending_error != cudaSuccess) {
+      device.sticky_error = device.pending_error;
+      return device.sticky_error;
+    }
+    return work(device);
+  });
+}
+
+}  // namespace flash_ladder::emulator::runtime

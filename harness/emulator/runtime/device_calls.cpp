@@ -1,0 +1,254 @@
+// Questions about the device, and the few settings that it has. There is one device, number 0.
+#include <cstring>
+
+#include "emulator/runtime/device.h"
+#include "emulator/runtime/properties.h"
+
+namespace flash_ladder::emulator::runtime {
+namespace {
+
+cudaError_t attribute_value(const Device& device, cudaDeviceAttr attribute, int* value) {
+  const cudaDeviceProp properties = device_properties(device);
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock:
+      *value = properties.maxThreadsPerBlock;
+      break;
+    case cudaDevAttrMaxBlockDimX:
+      *value = properties.maxThreadsDim[0];
+      break;
+    case cudaDevAttrMaxBlockDimY:
+      *value = properties.maxThreadsDim[1];
+      break;
+    case cudaDevAttrMaxBlockDimZ:
+      *value = properties.maxThreadsDim[2];
+      break;
+    case cudaDevAttrMaxGridDimX:
+      *value = properties.maxGridSize[0];
+      break;
+    case cudaDevAttrMaxGridDimY:
+      *value = properties.maxGridSize[1];
+      break;
+    case cudaDevAttrMaxGridDimZ:
+      *value = properties.maxGridSize[2];
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+      *value = static_cast<int>(properties.sharedMemPerBlock);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = static_cast<int>(properties.sharedMemPerBlockOptin);
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = static_cast<int>(properties.sharedMemPerMultiprocessor);
+      break;
+    case cudaDevAttrReservedSharedMemoryPerBlock:
+      *value = static_cast<int>(properties.reservedSharedMemPerBlock);
+      break;
+    case cudaDevAttrTotalConstantMemory:
+      *value = static_cast<int>(properties.totalConstMem);
+      break;
+    case cudaDevAttrWarpSize:
+      *value = properties.warpSize;
+      break;
+    case cudaDevAttrMaxRegistersPerBlock:
+      *value = properties.regsPerBlock;
+      break;
+    case cudaDevAttrMaxRegistersPerMultiprocessor:
+      *value = properties.regsPerMultiprocessor;
+      break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+      *value = properties.maxThreadsPerMultiProcessor;
+      break;
+    case cudaDevAttrMaxBlocksPerMultiprocessor:
+      *value = properties.maxBlocksPerMultiProcessor;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = properties.multiProcessorCount;
+      break;
+    case cudaDevAttrL2CacheSize:
+      *value = properties.l2CacheSize;
+      break;
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = properties.major;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = properties.minor;
+      break;
+    case cudaDevAttrUnifiedAddressing:
+      *value = properties.unifiedAddressing;
+      break;
+    case cudaDevAttrCanMapHostMemory:
+      *value = properties.canMapHostMemory;
+      break;
+    case cudaDevAttrManagedMemory:
+      *value = properties.managedMemory;
+      break;
+    case cudaDevAttrConcurrentKernels:
+      *value = properties.concurrentKernels;
+      break;
+    case cudaDevAttrAsyncEngineCount:
+      *value = properties.asyncEngineCount;
+      break;
+    case cudaDevAttrMemoryPoolsSupported:
+      *value = properties.memoryPoolsSupported;
+      break;
+    case cudaDevAttrHostRegisterSupported:
+      *value = properties.hostRegisterSupported;
+      break;
+    case cudaDevAttrCanUseHostPointerForRegisteredMem:
+      *value = properties.canUseHostPointerForRegisteredMem;
+      break;
+    default:
+      *value = 0;  // what it does not have, and clock rates: it has no clock
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace flash_ladder::emulator::runtime
+
+using namespace flash_ladder::emulator::runtime;  // C functions are in none
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  return api_call("cudaGetDeviceCount", [&](Device&) {
+    if (count == nullptr) return cudaErrorInvalidValue;
+    *count = 1;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  return api_call("cudaGetDevice", [&](Device&) {
+    if (device == nullptr) return cudaErrorInvalidValue;
+    *device = 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaSetDevice(int device) {
+  return api_call("cudaSetDevice", [&](Device&) { return device == 0 ? cudaSuccess : cudaErrorInvalidDevice; });
+}
+
+cudaError_t cudaInitDevice(int device, unsigned /*device_flags*/, unsigned /*flags*/) { return cudaSetDevice(device); }
+
+cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp* /*wanted*/) { return cudaGetDevice(device); }
+
+cudaError_t cudaSetDeviceFlags(unsigned /*flags*/) {
+  return api_call("cudaSetDeviceFlags", [](Device&) { return cudaSuccess; });
+}
+
+cudaError_t cudaGetDeviceFlags(unsigned* flags) {
+  return api_call("cudaGetDeviceFlags", [&](Device&) {
+    if (flags == nullptr) return cudaErrorInvalidValue;
+    *flags = cudaDeviceScheduleAuto;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  return api_call("cudaGetDeviceProperties", [&](Device& state) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    if (properties == nullptr) return cudaErrorInvalidValue;
+    *properties = device_properties(state);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  return api_call("cudaDeviceGetAttribute", [&](Device& state) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    return value == nullptr ? cudaErrorInvalidValue : attribute_value(state, attribute, value);
+  });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* id, int length, int device) {
+  return api_call("cudaDeviceGetPCIBusId", [&](Device&) {
+    constexpr char kId[] = "0000:00:00.0";
+    if (device != 0) return cudaErrorInvalidDevice;
+    if (id == nullptr || length < static_cast<int>(sizeof kId)) return cudaErrorInvalidValue;
+    std::memcpy(id, kId, sizeof kId);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int* can, int /*device*/, int /*peer*/) {
+  return api_call("cudaDeviceCanAccessPeer", [&](Device&) {
+    if (can == nullptr) return cudaErrorInvalidValue;
+    *can = 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDriverGetVersion(int* version) {
+  return api_call("cudaDriverGetVersion", [&](Device&) {
+    if (version == nullptr) return cudaErrorInvalidValue;
+    *version = CUDART_VERSION;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
+
+cudaError_t cudaDeviceSynchronize() {
+  return synchronising_call("cudaDeviceSynchronize", [](Device&) { return cudaSuccess; });
+}
+
+// Ends what the program has on the device.
+cudaError_t cudaDeviceReset() {
+  return synchronising_call("cudaDeviceReset", [](Device&) { return cudaSuccess; });
+}
+
+cudaError_t cudaDeviceSetLimit(cudaLimit /*limit*/, size_t /*value*/) {
+  return api_call("cudaDeviceSetLimit", [](Device&) { return cudaSuccess; });
+}
+
+cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
+  return api_call("cudaDeviceGetLimit", [&](Device&) {
+    if (value == nullptr) return cudaErrorInvalidValue;
+    switch (limit) {
+      case cudaLimitStackSize:
+        *value = 1 << 10;
+        return cudaSuccess;
+      case cudaLimitPrintfFifoSize:
+        *value = 1 << 20;
+        return cudaSuccess;
+      case cudaLimitMallocHeapSize:
+        *value = 8 << 20;
+        return cudaSuccess;
+      default:
+        return cudaErrorUnsupportedLimit;
+    }
+  });
+}
+
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache /*config*/) {
+  return api_call("cudaDeviceSetCacheConfig", [](Device&) { return cudaSuccess; });
+}
+
+cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
+  return api_call("cudaDeviceGetCacheConfig", [&](Device&) {
+    if (config == nullptr) return cudaErrorInvalidValue;
+    *config = cudaFuncCachePreferNone;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  return api_call("cudaDeviceGetStreamPriorityRange", [&](Device&) {
+    if (least != nullptr) *least = 0;
+    if (greatest != nullptr) *greatest = 0;
+    return cudaSuccess;
+  });
+}
+
+// Profilers have nothing to measure here.
+cudaError_t cudaProfilerStart() {
+  return api_call("cudaProfilerStart", [](Device&) { return cudaSuccess; });
+}
+
+cudaError_t cudaProfilerStop() {
+  return api_call("cudaProfilerStop", [](Device&) { return cudaSuccess; });
+}
+
+}  // extern "C"

@@ -1,0 +1,66 @@
+// For programs that know nothing of the virtual GPU: when they end, says what it found, and makes the exit code 1 if it found
+// something. A program gets it by being linked with this object; scripts/emulate does that.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+
+#include "emulator/runtime/virtual_runtime.h"
+
+namespace flash_ladder::emulator::runtime {
+namespace {
+
+constexpr std::size_t kMaxPrinted = 10;
+
+/// Whether there was something to print.
+bool print_findings() {
+  const Findings found = findings();
+  if (found.total == 0) return false;
+  std::fflush(nullptr);
+  std::cout.flush();
+  std::fprintf(stderr, "\nvirtual GPU: %zu kind%s of mistake found\n", found.kept.size(),
+               found.kept.size() == 1 ? "" : "s");
+  const std::size_t printed = std::min(found.kept.size(), kMaxPrinted);
+  for (std::size_t i = 0; i < printed; ++i) std::fprintf(stderr, "\n%s\n", format(found.kept[i]).c_str());
+  if (found.kept.size() > printed) {
+    std::fprintf(stderr, "\n… and %zu more\n", found.kept.size() - printed);
+  }
+  return true;
+}
+
+void report_at_exit() {
+  // exit() cannot be called again from here, and nothing that would still have to run comes after this.
+  if (print_findings()) _exit(EXIT_FAILURE);
+}
+
+// What led to a crash of the host code may be among the findings.
+void report_crash(int signal, siginfo_t* info, void* /*context*/) {
+  std::signal(signal, SIG_DFL);
+  alarm(5);  // in case the crash was where a lock was held
+  // A device address is none that the processor could ever map. x86 does not say which address it was, but that it was so.
+  if (signal == SIGSEGV && (info->si_code == SI_KERNEL || reinterpret_cast<Address>(info->si_addr) >> 48 != 0)) {
+    std::fputs(
+        "virtual GPU: the host code used an address that is not the host's. Device memory (cudaMalloc) cannot be "
+        "read or written by the host: copy it with cudaMemcpy.\n",
+        stderr);
+  }
+  print_findings();
+  std::raise(signal);
+}
+
+// First of all initialisers, so that report_at_exit() is the last thing that runs.
+__attribute__((constructor(101))) void install() {
+  settings();  // complains of a setting that is wrong now, not in the middle
+  std::atexit(report_at_exit);
+  struct sigaction action{};
+  action.sa_sigaction = report_crash;
+  action.sa_flags = SA_SIGINFO;
+  for (const int signal : {SIGSEGV, SIGABRT}) sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+}  // namespace flash_ladder::emulator::runtime

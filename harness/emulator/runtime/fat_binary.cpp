@@ -1,0 +1,150 @@
+#include "emulator/runtime/fat_binary.h"
+
+#include <elf.h>
+#include <fatbinary_section.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+namespace flash_ladder::emulator::runtime {
+namespace {
+
+// The container. NVIDIA does not document it; these are the members that nvcc 12 and 13 write.
+constexpr std::uint32_t kContainerMagic = 0xBA55ED50;
+struct ContainerHeader {
+  std::uint32_t magic;
+  std::uint16_t version;
+  std::uint16_t header_bytes;
+  std::uint64_t entries_bytes;  // all entries, each a header and its contents
+};
+
+constexpr std::uint16_t kKindPtx = 1;
+constexpr std::uint16_t kKindMachineCode = 2;
+constexpr std::uint64_t kCompressed = 0x2000 | 0x8000;  // by LZ4 or by Zstandard
+struct EntryHeader {
+  std::uint16_t kind;
+  std::uint16_t version;
+  std::uint32_t header_bytes;
+  std::uint64_t contents_bytes;
+  std::uint32_t compressed_bytes;
+  std::uint32_t options_offset;
+  std::uint16_t minor_version;
+  std::uint16_t major_version;
+  std::uint32_t architecture;  // 80 for compute_80 and for sm_80
+  std::uint32_t name_offset;
+  std::uint32_t name_bytes;
+  std::uint64_t flags;
+  std::uint64_t reserved;
+  std::uint64_t uncompressed_bytes;
+};
+static_assert(sizeof(ContainerHeader) == 16 && sizeof(EntryHeader) == 64);
+
+struct Entry {
+  std::uint16_t kind;
+  int architecture;
+  bool compressed;
+  const std::byte* contents;
+  std::size_t size;
+};
+
+constexpr const char* kRemedy =
+    "Compile with nvcc -lineinfo --no-compress -gencode arch=compute_80,code=compute_80, as scripts/emulate does.";
+
+// Nothing promises an alignment.
+template <typename T>
+T load(const std::byte* address) {
+  T value;
+  std::memcpy(&value, address, sizeof value);
+  return value;
+}
+
+std::vector<Entry> entries(const void* fat_binary) {
+  const auto wrapper = load<__fatBinC_Wrapper_t>(static_cast<const std::byte*>(fat_binary));
+  if (wrapper.magic != FATBINC_MAGIC) throw std::runtime_error("The program's device code is not in nvcc's format.");
+  if (wrapper.version != FATBINC_VERSION) {
+    throw std::runtime_error(
+        "The program has relocatable device code (nvcc -rdc=true or -dc), which the virtual GPU does not link. Compile it "
+        "without that option, with all device code that a kernel uses in the kernel's own file.");
+  }
+  const auto* container = reinterpret_cast<const std::byte*>(wrapper.data);
+  const auto header = load<ContainerHeader>(container);
+  if (header.magic != kContainerMagic) throw std::runtime_error("The program's device code is not in nvcc's format.");
+
+  std::vector<Entry> all;
+  const std::byte* address = container + header.header_bytes;
+  const std::byte* const end = address + header.entries_bytes;
+  while (address + sizeof(EntryHeader) <= end) {
+    const auto entry = load<EntryHeader>(address);
+    if (entry.header_bytes < sizeof(EntryHeader)) break;  // would not advance
+    all.push_back({.kind = entry.kind,
+                   .architecture = static_cast<int>(entry.architecture),
+                   .compressed = (entry.flags & kCompressed) != 0 || entry.uncompressed_bytes != 0,
+                   .contents = address + entry.header_bytes,
+                   .size = entry.contents_bytes});
+    address += entry.header_bytes + entry.contents_bytes;
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string_view compute_80_ptx(const void* fat_binary) {
+  std::string found;
+  for (const Entry& entry : entries(fat_binary)) {
+    const bool is_ptx = entry.kind == kKindPtx;
+    if (is_ptx && entry.architecture == 80) {
+      if (entry.compressed) throw std::runtime_error(std::string("The program's PTX is compressed. ") + kRemedy);
+      const auto* text = reinterpret_cast<const char*>(entry.contents);
+      return {text, strnlen(text, entry.size)};  // filled up with zeros to a multiple of 8 bytes
+    }
+    found +=
+        (found.empty() ? "" : ", ") + std::string(is_ptx ? "compute_" : "sm_") + std::to_string(entry.architecture);
+  }
+  throw std::runtime_error("The virtual GPU runs PTX for compute_80, but the program has only code for " +
+                           (found.empty() ? std::string("no architecture") : found) + ". " + kRemedy);
+}
+
+std::map<std::string, int> register_counts(const void* fat_binary, int sm) {
+  // An sm runs the code of its own major version with the highest minor version that is not above its own.
+  const Entry* code = nullptr;
+  const std::vector<Entry> all = entries(fat_binary);
+  for (const Entry& entry : all) {
+    const bool runs = entry.architecture / 10 == sm / 10 && entry.architecture <= sm;
+    if (entry.kind != kKindMachineCode || entry.compressed || !runs) continue;
+    if (code == nullptr || entry.architecture > code->architecture) code = &entry;
+  }
+  if (code == nullptr || code->size < sizeof(Elf64_Ehdr)) return {};
+
+  // Machine code is an ELF file. A kernel is a section ".text.<mangled name>", with the register count in the upper eight bits
+  // of sh_info.
+  const auto header = load<Elf64_Ehdr>(code->contents);
+  if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_shentsize != sizeof(Elf64_Shdr)) return {};
+  const auto fits = [&](std::uint64_t offset, std::uint64_t bytes) {
+    return offset <= code->size && bytes <= code->size - offset;
+  };
+  if (!fits(header.e_shoff, std::uint64_t{header.e_shnum} * sizeof(Elf64_Shdr)) ||
+      header.e_shstrndx >= header.e_shnum) {
+    return {};
+  }
+  const auto section = [&](int index) {
+    return load<Elf64_Shdr>(code->contents + header.e_shoff + index * sizeof(Elf64_Shdr));
+  };
+  const Elf64_Shdr names = section(header.e_shstrndx);
+  if (!fits(names.sh_offset, names.sh_size)) return {};
+
+  std::map<std::string, int> registers;
+  constexpr std::string_view kPrefix = ".text.";
+  for (int i = 0; i < header.e_shnum; ++i) {
+    const Elf64_Shdr shdr = section(i);
+    if (shdr.sh_name >= names.sh_size) continue;
+    const auto* text = reinterpret_cast<const char*>(code->contents + names.sh_offset + shdr.sh_name);
+    const std::string_view name(text, strnlen(text, names.sh_size - shdr.sh_name));
+    if (name.starts_with(kPrefix)) registers[std::string(name.substr(kPrefix.size()))] = shdr.sh_info >> 24;
+  }
+  return registers;
+}
+
+}  // namespace flash_ladder::emulator::runtime

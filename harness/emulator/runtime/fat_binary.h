@@ -1,0 +1,21 @@
+// What nvcc puts into an object beside the host code: a container with machine code for some architectures and PTX for others.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace flash_ladder::emulator::runtime {
+
+/// The PTX for compute_80 in what nvcc passes to __cudaRegisterFatBinary. The text belongs to the program.
+///
+/// The PTX for compute_90 is the same for code that sm_80 can run, and from compute_100 on another compiler makes it, so only
+/// that for compute_80 will do. Throws std::runtime_error when it is missing or compressed: what there is instead, and the
+/// options to compile with.
+std::string_view compute_80_ptx(const void* fat_binary);
+
+/// Mangled kernel name → registers per thread, from the machine code that an `sm` (80, 86, 89, 90) would run. Empty where the
+/// container has none for it, or only compressed code.
+std::map<std::string, int> register_counts(const void* fat_binary, int sm);
+
+}  // namespace flash_ladder::emulator::runtime

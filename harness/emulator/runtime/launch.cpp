@@ -1,0 +1,280 @@
+// Launching kernels, and what can be asked and set of them.
+#include <cuda_occupancy.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "emulator/runtime/device.h"
+#include "emulator/runtime/properties.h"
+
+namespace flash_ladder::emulator::runtime {
+namespace {
+
+constexpr int kMaxSharedWithoutOptIn = 48 * 1024;
+constexpr unsigned kMaxGridYZ = 65535;
+
+/// What stands between <<< and >>>, on its way from the call site to the stub that nvcc makes of a kernel.
+struct CallConfiguration {
+  dim3 grid, block;
+  std::size_t shared_bytes;
+  cudaStream_t stream;
+};
+thread_local std::vector<CallConfiguration> call_configurations;
+
+std::string to_string(const dim3& size) {
+  return "(" + std::to_string(size.x) + ", " + std::to_string(size.y) + ", " + std::to_string(size.z) + ")";
+}
+
+cudaError_t refuse(Device& device, const Function& function, cudaError_t error, const std::string& message) {
+  Finding finding;
+  finding.kind = FindingKind::launch_limits;
+  finding.message = message;
+  finding.kernel = function.name;
+  device.record(std::move(finding));
+  return error;
+}
+
+/// What CUDA answers later for a kernel that did this; success where the hardware would not notice.
+cudaError_t error_of(FindingKind kind) {
+  switch (kind) {
+    case FindingKind::out_of_bounds:
+    case FindingKind::use_after_free:
+      return cudaErrorIllegalAddress;
+    case FindingKind::misaligned:
+      return cudaErrorMisalignedAddress;
+    case FindingKind::invalid_operation:
+      return cudaErrorIllegalInstruction;
+    case FindingKind::endless_loop:
+    case FindingKind::deadlock:
+      return cudaErrorLaunchTimeout;
+    default:
+      return cudaSuccess;
+  }
+}
+
+cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
+                   std::size_t shared_bytes) {
+  Function& function = device.function(handle);
+  if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
+
+  // What CUDA itself refuses; what the hardware cannot do, the virtual GPU says.
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
+    return refuse(device, function, cudaErrorInvalidConfiguration,
+                  "a grid of " + to_string(grid) +
+                      " CTAs: each size must be at least 1, x at most 2147483647, y and z at "
+                      "most 65535");
+  }
+  const std::size_t static_bytes = function.kernel->static_shared_bytes();
+  const std::size_t allowed =
+      function.max_dynamic_shared >= 0
+          ? static_cast<std::size_t>(function.max_dynamic_shared)
+          : kMaxSharedWithoutOptIn - std::min<std::size_t>(static_bytes, kMaxSharedWithoutOptIn);
+  if (shared_bytes > allowed && shared_bytes + static_bytes <= device.limits.shared_bytes_per_cta) {
+    return refuse(device, function, cudaErrorInvalidValue,
+                  std::to_string(shared_bytes) + " bytes of dynamic shared memory, but " + std::to_string(allowed) +
+                      " are allowed: first call cudaFuncSetAttribute(kernel, "
+                      "cudaFuncAttributeMaxDynamicSharedMemorySize, " +
+                      std::to_string(shared_bytes) + ")");
+  }
+
+  const Settings& settings = runtime::settings();
+  const std::vector<std::byte> parameters = pack_parameters(*function.kernel, arguments);
+  Report report = emulator::launch(*function.kernel,
+                                   {.grid = {grid.x, grid.y, grid.z},
+                                    .block = {block.x, block.y, block.z},
+                                    .dynamic_shared_bytes = shared_bytes,
+                                    .parameters = parameters},
+                                   device.memory,
+                                   {.sm = device.sm,
+                                    .threads = settings.threads,
+                                    .checks = settings.checks,
+                                    .count_lines = settings.count_lines,
+                                    .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
+                                    .registers_per_thread = function.library->registers(function.name),
+                                    .print = {}});
+
+  cudaError_t answer = cudaSuccess;
+  if (report.outcome == Outcome::refused) {
+    const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+    const bool bad_block = threads == 0 || threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64;
+    const bool bad_shared = shared_bytes + static_bytes > device.limits.shared_bytes_per_cta;
+    answer = bad_block    ? cudaErrorInvalidConfiguration
+             : bad_shared ? cudaErrorInvalidValue
+                          : cudaErrorLaunchOutOfResources;
+  } else {
+    for (const Finding& finding : report.findings) {
+      if (device.pending_error == cudaSuccess) device.pending_error = error_of(finding.kind);
+    }
+  }
+  device.record(function.name, std::move(report));
+  return answer;
+}
+
+cudaFuncAttributes attributes(const Device& device, const Function& function) {
+  const Kernel& kernel = *function.kernel;
+  cudaFuncAttributes attributes{};
+  attributes.sharedSizeBytes = kernel.static_shared_bytes();
+  attributes.localSizeBytes = kernel.local_bytes();
+  attributes.maxThreadsPerBlock = 1024;
+  const auto [x, y, z] = kernel.max_block();
+  if (x != 0) {
+    const std::uint64_t bound = std::uint64_t{x} * std::max(y, 1u) * std::max(z, 1u);
+    attributes.maxThreadsPerBlock = static_cast<int>(std::min<std::uint64_t>(bound, 1024));
+  }
+  attributes.numRegs = function.library->registers(function.name);
+  attributes.ptxVersion = 80;
+  attributes.binaryVersion = device.sm;
+  attributes.maxDynamicSharedSizeBytes = function.max_dynamic_shared >= 0
+                                             ? function.max_dynamic_shared
+                                             : kMaxSharedWithoutOptIn - static_cast<int>(attributes.sharedSizeBytes);
+  attributes.preferredShmemCarveout = cudaSharedmemCarveoutDefault;
+  return attributes;
+}
+
+cudaError_t set_attribute(Device& device, const void* handle, cudaFuncAttribute attribute, int value) {
+  Function& function = device.function(handle);
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    const std::size_t most = device.limits.shared_bytes_per_cta - function.kernel->static_shared_bytes();
+    if (value < 0 || static_cast<std::size_t>(value) > most) return cudaErrorInvalidValue;
+    function.max_dynamic_shared = value;
+  }
+  return cudaSuccess;  // the others are hints about caches and clusters
+}
+
+cudaError_t max_active_blocks(Device& device, int* blocks, const void* handle, int block_size,
+                              std::size_t shared_bytes) {
+  if (blocks == nullptr || block_size <= 0) return cudaErrorInvalidValue;
+  const Function& function = device.function(handle);
+  const cudaOccDeviceProp properties(device_properties(device));
+  cudaOccFuncAttributes function_attributes(attributes(device, function));
+  function_attributes.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+  const cudaOccDeviceState state;
+  cudaOccResult result;
+  if (cudaOccMaxActiveBlocksPerMultiprocessor(&result, &properties, &function_attributes, &state, block_size,
+                                              shared_bytes) != CUDA_OCC_SUCCESS) {
+    return cudaErrorInvalidValue;
+  }
+  *blocks = result.activeBlocksPerMultiprocessor;
+  return cudaSuccess;
+}
+
+}  // namespace
+}  // namespace flash_ladder::emulator::runtime
+
+using namespace flash_ladder::emulator::runtime;  // C functions are in none
+
+extern "C" {
+
+unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared_bytes, CUstream_st* stream) {
+  call_configurations.push_back({grid, block, shared_bytes, stream});
+  return 0;
+}
+
+cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_bytes, void* stream) {
+  if (call_configurations.empty()) return remember(cudaErrorMissingConfiguration);
+  const CallConfiguration& configuration = call_configurations.back();
+  *grid = configuration.grid;
+  *block = configuration.block;
+  *shared_bytes = configuration.shared_bytes;
+  *static_cast<cudaStream_t*>(stream) = configuration.stream;
+  call_configurations.pop_back();
+  return cudaSuccess;
+}
+
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
+                             cudaStream_t stream) {
+  return api_call("cudaLaunchKernel", [&](Device& device) {
+    device.require_stream(stream);
+    return launch(device, function, grid, block, arguments, shared_bytes);
+  });
+}
+
+// Since CUDA 13 the stub of a kernel asks for a handle once, and launches that. The handle must not depend on whether the code
+// can be loaded, so that the launch says why it cannot.
+cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
+  Function* found = registry().find_function(function);
+  if (found == nullptr) return remember(cudaErrorInvalidDeviceFunction);
+  *kernel = reinterpret_cast<cudaKernel_t>(found);
+  return cudaSuccess;
+}
+
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
+                               cudaStream_t stream) {
+  return cudaLaunchKernel(reinterpret_cast<const void*>(kernel), grid, block, arguments, shared_bytes, stream);
+}
+
+cudaError_t cudaGetKernel(cudaKernel_t* kernel, const void* function) { return __cudaGetKernel(kernel, function); }
+
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+  return api_call("cudaLaunchKernelExC", [&](Device& device) {
+    if (config == nullptr) return cudaErrorInvalidValue;
+    for (unsigned i = 0; i < config->numAttrs; ++i) {
+      const cudaLaunchAttribute& attribute = config->attrs[i];
+      const bool cluster = attribute.id == cudaLaunchAttributeClusterDimension &&
+                           attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z > 1;
+      const bool cooperative = attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
+      if (cluster || cooperative) {
+        tell("clusters and cooperative launches are not part of the virtual GPU: its CTAs run one after another.");
+        return cudaErrorNotSupported;
+      }
+    }
+    device.require_stream(config->stream);
+    return launch(device, function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes);
+  });
+}
+
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value) {
+  return api_call("cudaFuncSetAttribute",
+                  [&](Device& device) { return set_attribute(device, function, attribute, value); });
+}
+
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function) {
+  return api_call("cudaFuncGetAttributes", [&](Device& device) {
+    if (attributes == nullptr) return cudaErrorInvalidValue;
+    *attributes = flash_ladder::emulator::runtime::attributes(device, device.function(function));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncGetName(const char** name, const void* function) {
+  return api_call("cudaFuncGetName", [&](Device& device) {
+    if (name == nullptr) return cudaErrorInvalidValue;
+    *name = device.function(function).name.c_str();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache /*config*/) {
+  return api_call("cudaFuncSetCacheConfig", [&](Device& device) {
+    device.function(function);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int block_size,
+                                                                   size_t shared_bytes, unsigned /*flags*/) {
+  return api_call("cudaOccupancyMaxActiveBlocksPerMultiprocessor", [&](Device& device) {
+    return max_active_blocks(device, blocks, function, block_size, shared_bytes);
+  });
+}
+
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block_size,
+                                                          size_t shared_bytes) {
+  return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared_bytes, 0);
+}
+
+cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void* function, int blocks,
+                                                      int /*block_size*/) {
+  return api_call("cudaOccupancyAvailableDynamicSMemPerBlock", [&](Device& device) {
+    if (bytes == nullptr || blocks <= 0) return cudaErrorInvalidValue;
+    const cudaDeviceProp properties = device_properties(device);
+    const std::size_t taken =
+        device.function(function).kernel->static_shared_bytes() + properties.reservedSharedMemPerBlock;
+    const std::size_t share = properties.sharedMemPerMultiprocessor / static_cast<unsigned>(blocks);
+    *bytes = share > taken ? std::min(share - taken, properties.sharedMemPerBlockOptin) : 0;
+    return cudaSuccess;
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,402 @@
+// Memory: allocating, copying, filling.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "emulator/runtime/device.h"
+
+namespace flash_ladder::emulator::runtime {
+namespace {
+
+constexpr std::size_t kPitchAlignment = 512;
+constexpr std::size_t kHostAlignment = 4096;
+
+Address address_of(const void* pointer) { return reinterpret_cast<Address>(pointer); }
+void* pointer_of(Address address) { return reinterpret_cast<void*>(address); }
+
+/// Whether kernels can use the address, or could if it were not freed or out of bounds.
+bool on_device(const Device& device, const void* pointer) {
+  return address_of(pointer) >> 47 != 0 || device.memory.find(address_of(pointer)) != nullptr;
+}
+
+/// Whether the host must not touch it. Such addresses are no host addresses at all.
+bool only_on_device(const void* pointer) { return address_of(pointer) >> 47 != 0; }
+
+cudaError_t allocate(Device& device, void** pointer, std::size_t size) {
+  if (pointer == nullptr) return cudaErrorInvalidValue;
+  *pointer = nullptr;
+  if (size == 0) return cudaSuccess;  // as CUDA does
+  const Address address = device.memory.allocate(size);
+  if (address == 0) return cudaErrorMemoryAllocation;
+  *pointer = pointer_of(address);
+  return cudaSuccess;
+}
+
+cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed) {
+  if (pointer == nullptr) return cudaErrorInvalidValue;
+  *pointer = nullptr;
+  if (size == 0) return managed ? cudaErrorInvalidValue : cudaSuccess;
+  if (size > device.memory.capacity() - device.memory.used()) return cudaErrorMemoryAllocation;
+  const std::size_t pages = (size + kHostAlignment - 1) / kHostAlignment * kHostAlignment;
+  void* host = std::aligned_alloc(kHostAlignment, pages);
+  if (host == nullptr) return cudaErrorMemoryAllocation;
+  device.host_memory[device.memory.adopt(host, size)] = {.size = size, .managed = managed, .owned = true};
+  *pointer = host;
+  return cudaSuccess;
+}
+
+/// Ends what allocate_on_host() and cudaHostRegister() began.
+cudaError_t release_host_memory(Device& device, void* pointer, bool owned) {
+  const auto entry = device.host_memory.find(address_of(pointer));
+  if (entry == device.host_memory.end() || entry->second.owned != owned) return cudaErrorInvalidValue;
+  device.memory.free(entry->first);
+  device.host_memory.erase(entry);
+  if (owned) std::free(pointer);
+  return cudaSuccess;
+}
+
+cudaError_t free_on_device(Device& device, void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
+  if (release_host_memory(device, pointer, true) == cudaSuccess) return cudaSuccess;
+  device.memory.free(address_of(pointer));
+  return cudaSuccess;
+}
+
+std::string hexadecimal(const void* pointer) {
+  char text[2 + 2 * sizeof(void*) + 1];
+  std::snprintf(text, sizeof text, "%p", pointer);
+  return text;
+}
+
+/// Where the two sides of a copy are. Throws MemoryError when an address does not go with the kind.
+struct Sides {
+  bool to_device, from_device;
+};
+Sides sides(const Device& device, const void* to, const void* from, cudaMemcpyKind kind) {
+  if (kind == cudaMemcpyDefault) return {on_device(device, to), on_device(device, from)};
+  const Sides sides{.to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
+                    .from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice};
+  const auto check = [&](const char* side, const void* pointer, bool device_side) {
+    const bool right = device_side ? on_device(device, pointer) : !only_on_device(pointer);
+    if (right) return;
+    throw MemoryError(
+        std::string("the ") + side + ", " + hexadecimal(pointer) + ", is not an address of " +
+        (device_side ? "the device" : "the host") +
+        ", as the kind of the copy says. Are the arguments in the order destination, source, size, kind?");
+  };
+  check("destination", to, sides.to_device);
+  check("source", from, sides.from_device);
+  return sides;
+}
+
+void copy(Device& device, void* to, const void* from, std::size_t size, Sides sides) {
+  if (size == 0) return;
+  if (sides.to_device && sides.from_device) {
+    device.memory.copy(address_of(to), address_of(from), size);
+  } else if (sides.to_device) {
+    device.memory.write(address_of(to), from, size);
+  } else if (sides.from_device) {
+    device.memory.read(to, address_of(from), size);
+  } else {
+    std::memmove(to, from, size);
+  }
+}
+
+bool is_kind(cudaMemcpyKind kind) { return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault; }
+
+cudaError_t copy(Device& device, void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
+  if (device.pending_error != cudaSuccess) return cudaSuccess;  // behind a kernel that failed: it would not start
+  if (!is_kind(kind)) return cudaErrorInvalidMemcpyDirection;
+  if (size == 0) return cudaSuccess;
+  copy(device, to, from, size, sides(device, to, from, kind));
+  return cudaSuccess;
+}
+
+cudaError_t copy_rows(Device& device, void* to, std::size_t to_pitch, const void* from, std::size_t from_pitch,
+                      std::size_t width, std::size_t height, cudaMemcpyKind kind) {
+  if (device.pending_error != cudaSuccess) return cudaSuccess;
+  if (!is_kind(kind)) return cudaErrorInvalidMemcpyDirection;
+  if (width > to_pitch || width > from_pitch) return cudaErrorInvalidPitchValue;
+  if (width == 0 || height == 0) return cudaSuccess;
+  const Sides where = sides(device, to, from, kind);
+  for (std::size_t row = 0; row < height; ++row) {
+    copy(device, static_cast<std::byte*>(to) + row * to_pitch, static_cast<const std::byte*>(from) + row * from_pitch,
+         width, where);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t fill(Device& device, void* pointer, int value, std::size_t size) {
+  if (device.pending_error != cudaSuccess || size == 0) return cudaSuccess;
+  device.memory.fill(address_of(pointer), static_cast<std::uint8_t>(value), size);
+  return cudaSuccess;
+}
+
+cudaError_t fill_rows(Device& device, void* pointer, std::size_t pitch, int value, std::size_t width,
+                      std::size_t height) {
+  if (width > pitch && height > 1) return cudaErrorInvalidValue;
+  for (std::size_t row = 0; row < height; ++row) {
+    fill(device, static_cast<std::byte*>(pointer) + row * pitch, value, width);
+  }
+  return cudaSuccess;
+}
+
+/// The part of a variable that a copy names.
+void* part_of_variable(Device& device, const void* symbol, std::size_t offset, std::size_t size) {
+  const ModuleVariable variable = device.variable(symbol);
+  if (offset > variable.size || size > variable.size - offset) {
+    throw MemoryError(std::to_string(size) + " bytes from byte " + std::to_string(offset) + " on, of a variable of " +
+                      std::to_string(variable.size) + " bytes");
+  }
+  return pointer_of(variable.address + offset);
+}
+
+}  // namespace
+
+void mark_unwritten(const void* pointer, std::size_t size) {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  device.memory.poison(address_of(pointer), size);
+}
+
+}  // namespace flash_ladder::emulator::runtime
+
+using namespace flash_ladder::emulator::runtime;  // C functions are in none
+
+extern "C" {
+
+// ---- allocation ----
+
+cudaError_t cudaMalloc(void** pointer, size_t size) {
+  return api_call("cudaMalloc", [&](Device& device) { return allocate(device, pointer, size); });
+}
+
+cudaError_t cudaMallocAsync(void** pointer, size_t size, cudaStream_t stream) {
+  return api_call("cudaMallocAsync", [&](Device& device) {
+    device.require_stream(stream);
+    return allocate(device, pointer, size);
+  });
+}
+
+cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
+  return api_call("cudaMallocPitch", [&](Device& device) {
+    if (pitch == nullptr) return cudaErrorInvalidValue;
+    *pitch = (width + kPitchAlignment - 1) / kPitchAlignment * kPitchAlignment;
+    if (height != 0 && *pitch > std::numeric_limits<std::size_t>::max() / height) return cudaErrorMemoryAllocation;
+    return allocate(device, pointer, *pitch * height);
+  });
+}
+
+cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent) {
+  if (pointer == nullptr) return remember(cudaErrorInvalidValue);
+  pointer->xsize = extent.width;
+  pointer->ysize = extent.height;
+  return cudaMallocPitch(&pointer->ptr, &pointer->pitch, extent.width, extent.height * extent.depth);
+}
+
+cudaError_t cudaFree(void* pointer) {
+  return synchronising_call("cudaFree", [&](Device& device) { return free_on_device(device, pointer); });
+}
+
+cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
+  return api_call("cudaFreeAsync", [&](Device& device) {
+    device.require_stream(stream);
+    return free_on_device(device, pointer);
+  });
+}
+
+cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned /*flags*/) {
+  return api_call("cudaHostAlloc", [&](Device& device) { return allocate_on_host(device, pointer, size, false); });
+}
+
+cudaError_t cudaMallocHost(void** pointer, size_t size) { return cudaHostAlloc(pointer, size, cudaHostAllocDefault); }
+
+cudaError_t cudaFreeHost(void* pointer) {
+  return synchronising_call("cudaFreeHost", [&](Device& device) {
+    return pointer == nullptr ? cudaSuccess : release_host_memory(device, pointer, true);
+  });
+}
+
+cudaError_t cudaMallocManaged(void** pointer, size_t size, unsigned /*flags*/) {
+  return api_call("cudaMallocManaged", [&](Device& device) { return allocate_on_host(device, pointer, size, true); });
+}
+
+cudaError_t cudaHostRegister(void* pointer, size_t size, unsigned /*flags*/) {
+  return api_call("cudaHostRegister", [&](Device& device) {
+    if (pointer == nullptr || size == 0) return cudaErrorInvalidValue;
+    if (on_device(device, pointer)) return cudaErrorHostMemoryAlreadyRegistered;
+    device.host_memory[device.memory.adopt(pointer, size)] = {.size = size, .managed = false, .owned = false};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaHostUnregister(void* pointer) {
+  return synchronising_call("cudaHostUnregister", [&](Device& device) {
+    return release_host_memory(device, pointer, false) == cudaSuccess ? cudaSuccess : cudaErrorHostMemoryNotRegistered;
+  });
+}
+
+cudaError_t cudaHostGetDevicePointer(void** device_pointer, void* host_pointer, unsigned /*flags*/) {
+  return api_call("cudaHostGetDevicePointer", [&](Device& device) {
+    const bool usable = !only_on_device(host_pointer) && on_device(device, host_pointer);
+    if (device_pointer == nullptr || !usable) return cudaErrorInvalidValue;
+    *device_pointer = host_pointer;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  return api_call("cudaMemGetInfo", [&](Device& device) {
+    if (free != nullptr) *free = device.memory.capacity() - device.memory.used();
+    if (total != nullptr) *total = device.memory.capacity();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  return api_call("cudaPointerGetAttributes", [&](Device& device) {
+    if (attributes == nullptr) return cudaErrorInvalidValue;
+    *attributes = {};
+    const auto* allocation = device.memory.find(address_of(pointer));
+    if (allocation == nullptr || allocation->freed) {
+      attributes->type = cudaMemoryTypeUnregistered;
+      attributes->device = -1;
+      attributes->hostPointer = only_on_device(pointer) ? nullptr : const_cast<void*>(pointer);
+      return cudaSuccess;
+    }
+    attributes->devicePointer = const_cast<void*>(pointer);
+    attributes->type = cudaMemoryTypeDevice;
+    const auto host = device.host_memory.find(allocation->address);
+    if (host != device.host_memory.end()) {
+      attributes->type = host->second.managed ? cudaMemoryTypeManaged : cudaMemoryTypeHost;
+      attributes->hostPointer = const_cast<void*>(pointer);
+    }
+    return cudaSuccess;
+  });
+}
+
+// Hints about where managed memory should be. Here it is in one place.
+#if CUDART_VERSION >= 13000
+cudaError_t cudaMemPrefetchAsync(const void* /*pointer*/, size_t /*size*/, cudaMemLocation /*location*/,
+                                 unsigned /*flags*/, cudaStream_t /*stream*/) {
+  return api_call("cudaMemPrefetchAsync", [](Device&) { return cudaSuccess; });
+}
+
+cudaError_t cudaMemAdvise(const void* /*pointer*/, size_t /*size*/, cudaMemoryAdvise /*advice*/,
+                          cudaMemLocation /*location*/) {
+  return api_call("cudaMemAdvise", [](Device&) { return cudaSuccess; });
+}
+#else
+cudaError_t cudaMemPrefetchAsync(const void* /*pointer*/, size_t /*size*/, int /*device*/, cudaStream_t /*stream*/) {
+  return api_call("cudaMemPrefetchAsync", [](Device&) { return cudaSuccess; });
+}
+
+cudaError_t cudaMemAdvise(const void* /*pointer*/, size_t /*size*/, cudaMemoryAdvise /*advice*/, int /*device*/) {
+  return api_call("cudaMemAdvise", [](Device&) { return cudaSuccess; });
+}
+#endif
+
+// ---- copies ----
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
+  return synchronising_call("cudaMemcpy", [&](Device& device) { return copy(device, to, from, size, kind); });
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
+  return api_call("cudaMemcpyAsync", [&](Device& device) {
+    device.require_stream(stream);
+    return copy(device, to, from, size, kind);
+  });
+}
+
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                         cudaMemcpyKind kind) {
+  return synchronising_call("cudaMemcpy2D", [&](Device& device) {
+    return copy_rows(device, to, to_pitch, from, from_pitch, width, height, kind);
+  });
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
+  return api_call("cudaMemcpy2DAsync", [&](Device& device) {
+    device.require_stream(stream);
+    return copy_rows(device, to, to_pitch, from, from_pitch, width, height, kind);
+  });
+}
+
+cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t size, size_t offset, cudaMemcpyKind kind) {
+  return synchronising_call("cudaMemcpyToSymbol", [&](Device& device) {
+    return copy(device, part_of_variable(device, symbol, offset, size), from, size, kind);
+  });
+}
+
+cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t size, size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t stream) {
+  return api_call("cudaMemcpyToSymbolAsync", [&](Device& device) {
+    device.require_stream(stream);
+    return copy(device, part_of_variable(device, symbol, offset, size), from, size, kind);
+  });
+}
+
+cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t size, size_t offset, cudaMemcpyKind kind) {
+  return synchronising_call("cudaMemcpyFromSymbol", [&](Device& device) {
+    return copy(device, to, part_of_variable(device, symbol, offset, size), size, kind);
+  });
+}
+
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t size, size_t offset, cudaMemcpyKind kind,
+                                      cudaStream_t stream) {
+  return api_call("cudaMemcpyFromSymbolAsync", [&](Device& device) {
+    device.require_stream(stream);
+    return copy(device, to, part_of_variable(device, symbol, offset, size), size, kind);
+  });
+}
+
+cudaError_t cudaGetSymbolAddress(void** pointer, const void* symbol) {
+  return api_call("cudaGetSymbolAddress", [&](Device& device) {
+    if (pointer == nullptr) return cudaErrorInvalidValue;
+    *pointer = part_of_variable(device, symbol, 0, 0);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGetSymbolSize(size_t* size, const void* symbol) {
+  return api_call("cudaGetSymbolSize", [&](Device&) {
+    const Variable* variable = registry().find_variable(symbol);
+    if (variable == nullptr) return cudaErrorInvalidSymbol;
+    if (size == nullptr) return cudaErrorInvalidValue;
+    *size = variable->size;
+    return cudaSuccess;
+  });
+}
+
+// ---- fills ----
+
+cudaError_t cudaMemset(void* pointer, int value, size_t size) {
+  return api_call("cudaMemset", [&](Device& device) { return fill(device, pointer, value, size); });
+}
+
+cudaError_t cudaMemsetAsync(void* pointer, int value, size_t size, cudaStream_t stream) {
+  return api_call("cudaMemsetAsync", [&](Device& device) {
+    device.require_stream(stream);
+    return fill(device, pointer, value, size);
+  });
+}
+
+cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width, size_t height) {
+  return api_call("cudaMemset2D",
+                  [&](Device& device) { return fill_rows(device, pointer, pitch, value, width, height); });
+}
+
+cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width, size_t height,
+                              cudaStream_t stream) {
+  return api_call("cudaMemset2DAsync", [&](Device& device) {
+    device.require_stream(stream);
+    return fill_rows(device, pointer, pitch, value, width, height);
+  });
+}
+
+}  // extern "C"

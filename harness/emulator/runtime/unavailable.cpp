@@ -1,0 +1,20 @@
+// The functions of CUDA's runtime that the virtual GPU does not have: textures, graphs, memory pools and so on. A program that
+// mentions one links, and learns of it when it calls it. CMake lists them (unavailable_calls.cmake).
+//
+// Whatever the arguments are, C's calling convention lets a function ignore them. So this file does not include CUDA's headers,
+// which declare them.
+#include "emulator/runtime/not_supported.h"
+
+#define UNAVAILABLE(name)                                                                                      \
+  extern "C" int name(...) {                                                                                   \
+    return flash_ladder::emulator::runtime::answer_not_supported(#name, "it is not part of the virtual GPU."); \
+  }
+#define UNAVAILABLE_PER_THREAD(name, suffix)                                                                      \
+  extern "C" int name##suffix(...) {                                                                              \
+    return flash_ladder::emulator::runtime::answer_not_supported(#name,                                           \
+                                                                 "compile without --default-stream per-thread."); \
+  }
+
+#include "unavailable_calls.inc"
+
+UNAVAILABLE_PER_THREAD(__cudaLaunchKernel, _ptsz)

@@ -1,0 +1,54 @@
+// The virtual CUDA runtime: a library with the entry points of NVIDIA's (cudaMalloc, cudaLaunchKernel …) that runs kernels on
+// the virtual GPU. A program is linked with it instead of cudart; its objects stay as nvcc made them.
+//
+// This header is for who wants to know what the kernels did beyond what CUDA's functions tell. Programs need not include it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "emulator/launch.h"
+#include "emulator/report.h"
+
+namespace flash_ladder::emulator::runtime {
+
+/// What the device is and does. Launches that follow a change go by it; sm and memory_bytes count at the first CUDA call.
+struct Settings {
+  int sm = 80;                                      // whose limits hold: 80, 86, 89 or 90
+  std::size_t memory_bytes = std::size_t{8} << 30;  // of the device
+  unsigned threads = 0;                             // host threads that run CTAs; 0: as many as there are cores
+  bool checks = true;                               // look for findings
+  bool count_lines = true;                          // counters per source line too
+  std::uint64_t max_warp_instructions_per_cta = Options{}.max_warp_instructions_per_cta;
+};
+
+/// The settings in force. At the start they come from the environment, where it says something: FLASH_LADDER_SM,
+/// FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_THREADS.
+Settings& settings();
+
+/// Makes device memory as if it had not been written since it was allocated; its bytes stay. A kernel that reads it then, without
+/// having written it, gets a finding.
+void mark_unwritten(const void* pointer, std::size_t size);
+
+/// All launches of one kernel, added up.
+struct KernelCounters {
+  std::string kernel;  // mangled name
+  std::uint64_t launches = 0;
+  Counters totals;
+  std::vector<LineCounters> lines;  // by position
+};
+
+/// Hands over what was counted since the last call (or the start), in order of first launch, and begins anew.
+std::vector<KernelCounters> take_counters();
+
+/// What kernels did wrong, and wrong uses of memory by the host, since the start of the program.
+struct Findings {
+  // In order of time. The same in several launches is one, with their count; there is a limit to how many are kept.
+  std::vector<Finding> kept;
+  std::uint64_t total = 0;  // occurrences, also of those that were not kept
+};
+Findings findings();
+
+}  // namespace flash_ladder::emulator::runtime

@@ -1,0 +1,252 @@
+#include "results/result.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <utility>
+
+namespace flash_ladder {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array<std::pair<Status, const char*>, 4> kStatusNames{{
+    {Status::ok, "ok"},
+    {Status::wrong, "wrong"},
+    {Status::skipped, "skipped"},
+    {Status::failed, "failed"},
+}};
+
+// JSON has no NaN and no infinity, and null means "not measured": a wrong kernel's NaN has to be told from that.
+json number(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+double number(const json& value) {
+  if (!value.is_string()) return value.get<double>();
+  const auto& text = value.get_ref<const std::string&>();
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  if (text == "-inf") return -std::numeric_limits<double>::infinity();
+  throw std::runtime_error(fmt::format("'{}' is not a number; allowed beside numbers: nan, inf, -inf", text));
+}
+
+json number_or_null(const std::optional<double>& value) { return value ? number(*value) : json(nullptr); }
+
+// A string or a container whose emptiness means that there is nothing to say.
+template <typename T>
+json value_or_null(const T& value) {
+  return value.empty() ? json(nullptr) : json(value);
+}
+
+// Leaves `value` empty where the member is null or missing.
+template <typename T>
+void read_optional(const json& object, const char* member, T& value) {
+  const auto found = object.find(member);
+  if (found != object.end() && !found->is_null()) found->get_to(value);
+}
+
+template <typename T>
+void read_optional(const json& object, const char* member, std::optional<T>& value) {
+  const auto found = object.find(member);
+  if (found != object.end() && !found->is_null()) value = found->get<T>();
+}
+
+template <typename T>
+json optional_or_null(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+void read_optional(const json& object, const char* member, std::optional<double>& value) {
+  const auto found = object.find(member);
+  if (found != object.end() && !found->is_null()) value = number(*found);
+}
+
+}  // namespace
+
+void to_json(json& json, const StaticStudy& study) {
+  json = {{"registers", study.registers},
+          {"spill_bytes", study.spill_bytes},
+          {"smem_bytes", study.smem_bytes},
+          {"ctas_per_sm", study.ctas_per_sm},
+          {"limited_by", study.limited_by},
+          {"sass", value_or_null(study.sass)},
+          {"hot_loop_sass", value_or_null(study.hot_loop_sass)},
+          {"hot_loop_cold_sass", nullptr}};
+  if (!study.hot_loop_sass.empty()) json["hot_loop_cold_sass"] = study.hot_loop_cold_sass;  // {}: it has no cold blocks
+}
+
+void from_json(const json& json, StaticStudy& study) {
+  study = {};
+  json.at("registers").get_to(study.registers);
+  json.at("spill_bytes").get_to(study.spill_bytes);
+  json.at("smem_bytes").get_to(study.smem_bytes);
+  json.at("ctas_per_sm").get_to(study.ctas_per_sm);
+  json.at("limited_by").get_to(study.limited_by);
+  read_optional(json, "sass", study.sass);
+  read_optional(json, "hot_loop_sass", study.hot_loop_sass);
+  read_optional(json, "hot_loop_cold_sass", study.hot_loop_cold_sass);
+}
+
+void to_json(json& json, const Mismatch& mismatch) {
+  json = {{"batch", mismatch.batch},   {"head", mismatch.head},       {"row", mismatch.row},
+          {"column", mismatch.column}, {"got", number(mismatch.got)}, {"expected", number(mismatch.expected)}};
+}
+
+void from_json(const json& json, Mismatch& mismatch) {
+  json.at("batch").get_to(mismatch.batch);
+  json.at("head").get_to(mismatch.head);
+  json.at("row").get_to(mismatch.row);
+  json.at("column").get_to(mismatch.column);
+  mismatch.got = number(json.at("got"));
+  mismatch.expected = number(json.at("expected"));
+}
+
+void to_json(json& json, const LineCounters& line) {
+  json = {{"kernel", line.kernel}, {"position", line.position}, {"counters", line.counters}};
+}
+
+void from_json(const json& json, LineCounters& line) {
+  json.at("kernel").get_to(line.kernel);
+  json.at("position").get_to(line.position);
+  json.at("counters").get_to(line.counters);
+}
+
+void to_json(json& json, const Finding& finding) {
+  json = {{"kind", finding.kind},
+          {"message", finding.message},
+          {"kernel", value_or_null(finding.kernel)},
+          {"position", finding.position},
+          {"cta", optional_or_null(finding.cta)},
+          {"warp", optional_or_null(finding.warp)},
+          {"lane", optional_or_null(finding.lane)},
+          {"address", optional_or_null(finding.address)},
+          {"other_position", value_or_null(finding.other_position)},
+          {"count", finding.count},
+          {"text", finding.text}};
+}
+
+void from_json(const json& json, Finding& finding) {
+  finding = {};
+  json.at("kind").get_to(finding.kind);
+  json.at("message").get_to(finding.message);
+  read_optional(json, "kernel", finding.kernel);
+  json.at("position").get_to(finding.position);
+  read_optional(json, "cta", finding.cta);
+  read_optional(json, "warp", finding.warp);
+  read_optional(json, "lane", finding.lane);
+  read_optional(json, "address", finding.address);
+  read_optional(json, "other_position", finding.other_position);
+  json.at("count").get_to(finding.count);
+  json.at("text").get_to(finding.text);
+}
+
+std::string to_string(Dtype dtype) { return dtype == Dtype::fp16 ? "fp16" : "bf16"; }
+
+std::optional<Dtype> dtype_from_string(const std::string& text) {
+  if (text == "fp16") return Dtype::fp16;
+  if (text == "bf16") return Dtype::bf16;
+  return std::nullopt;
+}
+
+std::string to_string(Status status) {
+  for (const auto& [value, name] : kStatusNames)
+    if (value == status) return name;
+  throw std::logic_error("a Status without a name");
+}
+
+std::optional<Status> status_from_string(const std::string& text) {
+  for (const auto& [value, name] : kStatusNames)
+    if (text == name) return value;
+  return std::nullopt;
+}
+
+void to_json(json& json, const AttentionProblem& problem) {
+  json = {{"batch", problem.batch},           {"heads", problem.heads},       {"seq_len", problem.seq_len},
+          {"seq_len_kv", problem.seq_len_kv}, {"head_dim", problem.head_dim}, {"dtype", to_string(problem.dtype)}};
+}
+
+void from_json(const json& json, AttentionProblem& problem) {
+  json.at("batch").get_to(problem.batch);
+  json.at("heads").get_to(problem.heads);
+  json.at("seq_len").get_to(problem.seq_len);
+  json.at("seq_len_kv").get_to(problem.seq_len_kv);
+  json.at("head_dim").get_to(problem.head_dim);
+  const auto text = json.at("dtype").get<std::string>();
+  const auto dtype = dtype_from_string(text);
+  if (!dtype) throw std::runtime_error(fmt::format("dtype '{}' is unknown; allowed: fp16, bf16", text));
+  problem.dtype = *dtype;
+}
+
+void to_json(json& json, const Result& result) {
+  json = {{"kernel", fmt::format("{:02}", result.kernel)},
+          {"name", result.name},
+          {"config", value_or_null(result.config)},
+          {"device", nullptr},
+          {"problem", result.problem},
+          {"status", to_string(result.status)},
+          {"reason", value_or_null(result.reason)},
+          {"correct", nullptr},
+          {"max_abs_error", number_or_null(result.max_abs_error)},
+          {"relative_error", number_or_null(result.relative_error)},
+          {"ms", nullptr},
+          {"tflops", number_or_null(result.tflops)},
+          {"counters", value_or_null(result.counters)},
+          {"findings", result.findings},
+          {"static", value_or_null(result.static_study)}};
+  if (result.device) json["device"] = *result.device;
+  if (result.correct) json["correct"] = *result.correct;
+  if (result.ms) json["ms"] = {{"median", result.ms->median}, {"p10", result.ms->p10}, {"p90", result.ms->p90}};
+  if (!result.lines.empty()) json["lines"] = result.lines;
+  // Only a wrong result has these.
+  if (!result.mismatches.empty()) json["mismatches"] = result.mismatches;
+  if (!result.tile_map.empty()) json["tile_map"] = result.tile_map;
+  if (!result.findings.empty()) json["findings_total"] = result.findings_total;
+}
+
+void from_json(const json& json, Result& result) {
+  result = {};
+  const auto kernel = json.at("kernel").get<std::string>();
+  if (kernel.empty() || kernel.size() > 4 || kernel.find_first_not_of("0123456789") != std::string::npos)
+    throw std::runtime_error(fmt::format("kernel '{}' is not the number of a version", kernel));
+  result.kernel = std::stoi(kernel);
+  json.at("name").get_to(result.name);
+  read_optional(json, "config", result.config);
+  if (const auto& device = json.at("device"); !device.is_null()) result.device = device.get<std::string>();
+  json.at("problem").get_to(result.problem);
+  const auto status_name = json.at("status").get<std::string>();
+  const auto status = status_from_string(status_name);
+  if (!status) throw std::runtime_error(fmt::format("status '{}' is unknown", status_name));
+  result.status = *status;
+  read_optional(json, "reason", result.reason);
+  if (const auto& correct = json.at("correct"); !correct.is_null()) result.correct = correct.get<bool>();
+  read_optional(json, "max_abs_error", result.max_abs_error);
+  read_optional(json, "relative_error", result.relative_error);
+  read_optional(json, "mismatches", result.mismatches);
+  read_optional(json, "tile_map", result.tile_map);
+  if (const auto& ms = json.at("ms"); !ms.is_null())
+    result.ms = {ms.at("median").get<double>(), ms.at("p10").get<double>(), ms.at("p90").get<double>()};
+  read_optional(json, "tflops", result.tflops);
+  read_optional(json, "counters", result.counters);
+  read_optional(json, "lines", result.lines);
+  read_optional(json, "findings", result.findings);
+  read_optional(json, "findings_total", result.findings_total);
+  read_optional(json, "static", result.static_study);
+}
+
+double floating_point_operations(const AttentionProblem& problem) {
+  return 4.0 * problem.batch * problem.heads * problem.seq_len * problem.seq_len_kv * problem.head_dim;
+}
+
+double tensor_bytes(const AttentionProblem& problem) {
+  constexpr double kElementBytes = 2;  // fp16 and bf16 alike
+  return kElementBytes * problem.batch * problem.heads * problem.head_dim *
+         (2.0 * problem.seq_len + 2.0 * problem.seq_len_kv);
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,134 @@
+// What one run of one version found, and its JSON form (harness/results/results.schema.json).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+
+namespace flash_ladder {
+
+/// "fp16" or "bf16".
+std::string to_string(Dtype dtype);
+/// The inverse; nullopt for anything else.
+std::optional<Dtype> dtype_from_string(const std::string& text);
+
+enum class Status {
+  ok,       // ran (or was studied without a device) and nothing was wrong
+  wrong,    // ran; the output is not what the reference says, or there was a finding
+  skipped,  // was not run: `reason` says why
+  failed,   // a CUDA error, a crash, or no end within the time limit: `reason` says which
+};
+
+/// "ok", "wrong", "skipped" or "failed".
+std::string to_string(Status status);
+/// The inverse; nullopt for anything else.
+std::optional<Status> status_from_string(const std::string& text);
+
+/// One output element that is not within the bound.
+struct Mismatch {
+  std::int64_t batch, head, row, column;
+  double got, expected;
+};
+
+/// Milliseconds of single launches.
+struct Milliseconds {
+  double median, p10, p90;
+};
+
+/// What can be said of a configuration without running it, for one architecture.
+struct StaticStudy {
+  // Per __global__ function the larger of all (01 has three).
+  int registers = 0;    // per thread
+  int spill_bytes = 0;  // stores + loads, per thread, as ptxas reports them
+  int smem_bytes = 0;   // static + dynamic, per CTA
+  int ctas_per_sm = 0;
+  std::string
+      limited_by;  // what keeps ctas_per_sm from being larger: "registers", "shared memory", "threads" or "CTAs"
+  // Opcode with its modifiers folded → number of instructions in the code. Empty for sm_86 and sm_89, which run sm_80's code.
+  std::map<std::string, int> sass;
+  // The same for one iteration of the hot loop, without the blocks in it that an iteration may pass by.
+  std::map<std::string, int> hot_loop_sass;
+  std::map<std::string, int> hot_loop_cold_sass;  // those blocks
+};
+
+/// Where an instruction comes from: "kernels/07_ldmatrix.cu:74", then the line that calls the function that it is in, and so on
+/// out to the kernel. Files of the project are named from its root, others without their folders. Empty when not known.
+using SourcePosition = std::vector<std::string>;
+
+/// What the virtual GPU counted for the instructions of one position.
+struct LineCounters {
+  std::string kernel;  // the __global__ function: "flash_attention"
+  SourcePosition position;
+  std::map<std::string, std::int64_t> counters;  // those that are not 0
+};
+
+/// What the virtual GPU found wrong. The same in several CTAs, or again and again in a loop, is one.
+struct Finding {
+  std::string kind;     // "race", "out_of_bounds", …
+  std::string message;  // one line
+  std::string kernel;   // empty when it is not about one
+  SourcePosition position;
+  // Where it happened first.
+  std::optional<std::array<std::int64_t, 3>> cta;
+  std::optional<int> warp, lane;
+  std::optional<std::uint64_t> address;  // global address, or offset in shared or local memory
+  SourcePosition other_position;         // of the access that it collides with, where there is one
+  std::int64_t count = 1;                // how often
+  std::string text;                      // all of it, for a reader; some lines
+};
+
+/// One version, one configuration, one problem.
+struct Result {
+  int kernel = 0;
+  std::string name;
+  std::string config;
+  std::optional<std::string> device;  // "NVIDIA H200"; nullopt when nothing ran
+  AttentionProblem problem;
+  Status status = Status::skipped;
+  std::string reason;  // empty when ok
+
+  std::optional<bool> correct;
+  std::optional<double> max_abs_error;
+  // The largest over (batch, head) of max|out - ref| / bound: correct when at most 1.
+  std::optional<double> relative_error;
+  std::vector<Mismatch> mismatches;  // the first few
+  std::string tile_map;              // which tiles are wrong, drawn in text; empty when none
+
+  std::optional<Milliseconds> ms;
+  std::optional<double> tflops;
+  // Of the virtual GPU; counters are those of one launch.
+  std::map<std::string, std::int64_t> counters;
+  std::vector<LineCounters> lines;
+  std::vector<Finding> findings;
+  std::int64_t findings_total = 0;  // with repetitions, and with those that were too many to keep
+
+  std::map<std::string, StaticStudy> static_study;  // "sm_80", "sm_86", "sm_89", "sm_90"
+};
+
+/// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map` and
+/// `findings_total` are there only when the result is wrong, `lines` only when the virtual GPU counted. Reading throws std::exception for anything that is not a Result.
+void to_json(nlohmann::json& json, const Result& result);
+void from_json(const nlohmann::json& json, Result& result);
+void to_json(nlohmann::json& json, const StaticStudy& study);
+void from_json(const nlohmann::json& json, StaticStudy& study);
+void to_json(nlohmann::json& json, const Mismatch& mismatch);
+void from_json(const nlohmann::json& json, Mismatch& mismatch);
+void to_json(nlohmann::json& json, const LineCounters& line);
+void from_json(const nlohmann::json& json, LineCounters& line);
+void to_json(nlohmann::json& json, const Finding& finding);
+void from_json(const nlohmann::json& json, Finding& finding);
+void to_json(nlohmann::json& json, const AttentionProblem& problem);
+void from_json(const nlohmann::json& json, AttentionProblem& problem);
+
+/// 4 · batch · heads · seq_len · seq_len_kv · head_dim: two products of 2 · M · N · K each.
+double floating_point_operations(const AttentionProblem& problem);
+/// Bytes of Q, K, V and O.
+double tensor_bytes(const AttentionProblem& problem);
+
+}  // namespace flash_ladder

@@ -1,0 +1,167 @@
+"""The harness on the virtual GPU: nothing here is faked but the findings."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from cli import BUILD, H200, NAMES, ROOT, Cli
+from schemas import validate_results
+
+EMULATOR = ["--device", "emulator"]
+K = "--kernel"
+PROFILES = ROOT / "profiles" / "emulator"
+
+
+@pytest.fixture
+def emulator(cli: Cli) -> Cli:
+    cli.device = None
+    cli.emulator_worker = BUILD / "harness-worker-emulator"
+    return cli
+
+
+def results(cli: Cli, *arguments: str) -> list[dict]:
+    outcome = cli(*arguments, "--json", "-")
+    assert outcome.rc == 0, outcome.err
+    document = json.loads(outcome.out)
+    validate_results(document)
+    return document["results"]
+
+
+def test_without_a_gpu_the_virtual_one_runs(emulator: Cli) -> None:
+    outcome = emulator(K, "07")
+    assert outcome.rc == 0
+    assert "virtual GPU (sm_80), since no GPU can be used" in outcome.words
+    assert "batch 1, heads 2, seq_len 256, head_dim 128, fp16" in outcome.words
+    assert re.search(r"^Correct +yes", outcome.out, re.MULTILINE)
+    assert "mma 16,384" in outcome.words
+    assert "Speed" not in outcome.out, "it has no clock"
+
+
+def test_the_card_shows_the_five_costliest_lines(emulator: Cli) -> None:
+    costliest = emulator(K, "07", *EMULATOR).out.split("Costliest lines\n")[1].split("\n\n")[0].splitlines()
+    assert len(costliest) == 5
+    shares = [float(line.split()[0]) for line in costliest]
+    assert shares == sorted(shares, reverse=True)
+    assert any("ldmatrix_x4(" in line and "1.00x" in line for line in costliest)
+
+
+def test_all_lines(emulator: Cli) -> None:
+    lines = emulator(K, "05", *EMULATOR, "--lines").out.split("  Lines\n")[1].split("\n\n")[0].splitlines()
+    numbers = [int(place[1]) for line in lines if (place := re.search(r" :(\d+) ", line))]
+    assert len(lines) > 30 and numbers == sorted(numbers)
+    # 16 queries and 8 keys at a time, in the same bank: see kernels/06_swizzle.cu.
+    assert any("8.00x" in line and "K_rmem[mma_n][i] =" in line for line in lines)
+
+
+def test_recorded_speed_of_a_gpu_is_shown(emulator: Cli) -> None:
+    emulator.profiles = ROOT / "profiles"
+    outcome = emulator(K, "07", *EMULATOR)
+    assert re.search(r"TFLOP/s on NVIDIA H200 .* at batch 16, heads 16, seq_len 4096", outcome.words)
+
+
+def test_json_has_all_counters(emulator: Cli) -> None:
+    (result,) = results(emulator, K, "08", *EMULATOR)
+    assert result["device"] == "virtual GPU (sm_80)" and result["correct"] is True
+    assert result["ms"] is None and result["tflops"] is None and result["findings"] == []
+    counters = result["counters"]
+    # 4 CTAs × 2 heads × 4 warps × 4 tiles; S and O take 8 × 8 and 4 × 16 mma per tile.
+    assert counters["mma_instructions"] == 4 * 2 * 4 * 4 * (8 * 8 + 4 * 16)
+    assert counters["global_store_bytes"] == 2 * 256 * 128 * 2
+    assert counters["shared_load_wavefronts"] == counters["shared_load_ideal_wavefronts"]
+    # What the lines say adds up to what the totals say.
+    for name, total in counters.items():
+        assert sum(line["counters"].get(name, 0) for line in result["lines"]) == total, name
+    files = {place.rpartition(":")[0] for line in result["lines"] for place in line["position"]}
+    assert "kernels/08_pipelined_kv.cu" in files and "common/ptx.h" in files
+    assert not any(file.startswith("/") for file in files)
+
+
+def test_a_range(emulator: Cli) -> None:
+    outcome = emulator(K, "04-06", *EMULATOR)
+    assert outcome.rc == 0 and outcome.out.count("correct") == 3
+    assert "TFLOP/s at batch 16" in outcome.words
+    rows = {line.split()[0]: line.split() for line in outcome.out.splitlines() if line[:2].isdigit()}
+    assert float(rows["05_cp_async"][4].rstrip("x")) > 4 and rows["06_swizzle"][4] == "1.00x"
+
+
+def test_diff_per_source_line(emulator: Cli) -> None:
+    outcome = emulator("--diff", "05", "06")
+    assert outcome.rc == 0
+    rows = outcome.out.split("counted per source line")[1].splitlines()
+    for function, change in [
+        ("load_Q_fragments", "8.00x → 1.00x"),
+        ("load_K_fragments", "8.00x → 1.00x"),
+        ("load_V_fragments", "4.00x → 1.00x"),
+    ]:
+        assert any(function in row and change in row for row in rows), function
+
+
+def test_limits_of_another_sm(emulator: Cli) -> None:
+    (result,) = results(emulator, K, "07", *EMULATOR, "--sm", "86")
+    assert result["device"] == "virtual GPU (sm_86)"
+
+
+def test_a_kernel_that_does_not_end(emulator: Cli) -> None:
+    outcome = emulator(K, "07", *EMULATOR, "--max-instructions", "1000")
+    assert outcome.rc == 1
+    assert "endless_loop" in outcome.out and "kernels/07" not in outcome.err
+
+
+def test_without_check_it_still_counts(emulator: Cli) -> None:
+    (result,) = results(emulator, K, "07", *EMULATOR, "--no-check")
+    assert result["correct"] is None and result["counters"]["mma_instructions"] == 16384
+
+
+def test_findings_are_shown_and_make_the_result_wrong(cli: Cli) -> None:
+    cli.device = H200 | {"name": "virtual GPU (sm_80)"}
+    cli.emulator_worker = cli.worker
+    cli.kernels = {"07": "finding"}
+    for kernels in ("07", "06-07"):
+        outcome = cli(K, kernels, *EMULATOR)
+        assert outcome.rc == 1
+        assert "12 mistakes found" in outcome.out and "… and 2 more" in outcome.out
+        assert outcome.out.count("race: a read of byte 0") == 10
+    outcome = cli(K, "07", *EMULATOR, "--json", "-")
+    document = json.loads(outcome.out)
+    validate_results(document)
+    assert len(document["results"][0]["findings"]) == 12 and document["results"][0]["findings_total"] == 36
+
+
+def test_lines_need_the_virtual_gpu(cli: Cli) -> None:
+    outcome = cli(K, "07", "--lines")
+    assert outcome.rc == 2 and "--device emulator" in outcome.err
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All versions, recorded now: both types, every configuration, even and odd numbers of K/V tiles."""
+    folder = tmp_path_factory.mktemp("recorded")
+    cli = Cli(folder)
+    cli.emulator_worker = BUILD / "harness-worker-emulator"
+    outcome = cli(K, "all", *EMULATOR, "--record", timeout=600)
+    assert outcome.rc == 0, outcome.out + outcome.err
+    return cli.profiles / "emulator"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_profiles_are_up_to_date(recorded: Path, name: str) -> None:
+    committed = PROFILES / f"{name}.json"
+    assert committed.exists(), f"record it: scripts/harness --kernel {name[:2]} --device emulator --record"
+    old, new = (json.loads(path.read_text(encoding="utf-8")) for path in (committed, recorded / f"{name}.json"))
+    if old["toolkit"] != new["toolkit"]:
+        pytest.skip(f"recorded with CUDA {old['toolkit']}, and this is {new['toolkit']}")
+    # A comment that was changed moves lines, which is no reason to record again.
+    for profile in (old, new):
+        for result in profile["results"]:
+            for line in result["lines"]:
+                line["position"] = [place.rpartition(":")[0] for place in line["position"]]
+    assert old == new, f"record it anew: scripts/harness --kernel {name[:2]} --device emulator --record"
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+def test_the_number_of_threads_does_not_matter(emulator: Cli, recorded: Path, threads: str) -> None:
+    outcome = emulator(K, "08", *EMULATOR, "--record", FLASH_LADDER_THREADS=threads)
+    assert outcome.rc == 0
+    again = emulator.profiles / "emulator" / "08_pipelined_kv.json"
+    assert again.read_bytes() == (recorded / "08_pipelined_kv.json").read_bytes()

@@ -1,0 +1,256 @@
+"""Profiles: recording them, showing them, and noticing when they no longer fit the code."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import H200, NAMES, ROOT, RTX_4080, Cli
+from jsonschema import ValidationError
+from schemas import validate_profile
+
+K = "--kernel"
+
+
+def row(text: str, start: str) -> str:
+    (line,) = [line for line in text.splitlines() if line.startswith(start)]
+    return " ".join(line.split())
+
+
+@pytest.fixture
+def tree(cli: Cli, tmp_path: Path) -> Path:
+    """A copy of the sources, to edit."""
+    copy = tmp_path / "tree"
+    for folder in ("kernels", "common"):
+        shutil.copytree(ROOT / folder, copy / folder)  # keeps the times of the files
+    cli.source = copy
+    return copy
+
+
+def record(cli: Cli, kernel: str) -> dict[str, Any]:
+    outcome = cli(K, kernel, "--record")
+    assert outcome.rc == 0, outcome
+    (name,) = [name for name in NAMES if name.startswith(kernel)]
+    return json.loads((cli.profiles / "h200" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_record(cli: Cli) -> None:
+    outcome = cli(K, "07", "--record", "--seed", "3", "--repeat", "25")
+    assert outcome.rc == 0 and "07_ldmatrix.json" in outcome.out
+    assert [path.name for path in (cli.profiles / "h200").iterdir()] == ["07_ldmatrix.json"]
+    profile = json.loads((cli.profiles / "h200/07_ldmatrix.json").read_text(encoding="utf-8"))
+    validate_profile(profile)
+    assert profile["schema"] == 1 and profile["device"] == "NVIDIA H200" and profile["driver"] == "580.159.04"
+    assert profile["clocks"] == {"sm_max_mhz": 1980, "memory_max_mhz": 3201}
+    shapes = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]
+    problems = [result["problem"] for result in profile["results"]]
+    assert [(p["batch"], p["seq_len"]) for p in problems if p["dtype"] == "fp16"] == shapes
+    assert [(p["batch"], p["seq_len"]) for p in problems if p["dtype"] == "bf16"] == [(16, 4096)]
+    assert all(p["heads"] == 16 and p["head_dim"] == 128 and p["seq_len_kv"] == p["seq_len"] for p in problems)
+    for request in cli.requests():
+        assert request["check"] and request["benchmark"] and request["seed"] == 3 and request["repeat"] == 25
+
+
+def test_the_slow_versions_stop_early(cli: Cli) -> None:
+    for number, longest in (("01", 4096), ("03", 4096), ("04", 16384)):
+        assert max(result["problem"]["seq_len"] for result in record(cli, number)["results"]) == longest
+
+
+def test_profiles_are_written_only_when_all_is_right(cli: Cli) -> None:
+    cli.kernels = {"06": "wrong", "07": "crash"}
+    outcome = cli(K, "06-08", "--record")
+    assert outcome.rc == 1
+    assert [path.name for path in (cli.profiles / "h200").iterdir()] == ["08_pipelined_kv.json"]
+    for name in ("06_swizzle", "07_ldmatrix"):
+        assert f"{name}: no profile was written" in outcome.err
+
+
+def test_an_old_profile_stays_when_a_recording_fails(cli: Cli) -> None:
+    profile = record(cli, "07")
+    cli.kernels = {"07": "wrong"}
+    assert cli(K, "07", "--record").rc == 1
+    assert json.loads((cli.profiles / "h200/07_ldmatrix.json").read_text(encoding="utf-8")) == profile
+
+
+def test_what_does_not_fit_the_device_is_left_out(cli: Cli) -> None:
+    cli.device = RTX_4080
+    outcome = cli(K, "01", "--record")
+    assert outcome.rc == 0 and "01_naive needs" in outcome.words
+    profile = json.loads((cli.profiles / "geforce-rtx-4080/01_naive.json").read_text(encoding="utf-8"))
+    validate_profile(profile)
+    assert {result["problem"]["seq_len"] for result in profile["results"]} == {512, 1024, 2048}
+
+
+@pytest.mark.parametrize(
+    ("device", "folder"), [("NVIDIA H200", "h200"), ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"), ("NVIDIA L4", "l4")]
+)
+def test_folder_of_a_device(cli: Cli, device: str, folder: str) -> None:
+    cli.device = H200 | {"name": device}
+    assert cli(K, "08", "--record").rc == 0
+    assert (cli.profiles / folder / "08_pipelined_kv.json").exists()
+
+
+def test_driver_and_clocks_that_are_not_known(cli: Cli) -> None:
+    cli.device = H200 | {"driver": "", "sm_clock_max_mhz": 0, "memory_clock_max_mhz": 0}
+    profile = record(cli, "07")
+    validate_profile(profile)
+    assert profile["driver"] is None and profile["clocks"] == {"sm_max_mhz": None, "memory_max_mhz": None}
+
+
+def test_stale_when_the_code_changes_but_not_when_a_comment_does(cli: Cli, tree: Path) -> None:
+    record(cli, "06")
+    record(cli, "07")
+    assert row(cli("--list").out, "07_ldmatrix").startswith("07_ldmatrix 70.0 ")
+    assert "stale" not in cli("--list").out
+
+    kernel = tree / "kernels/07_ldmatrix.cu"
+    text = kernel.read_text(encoding="utf-8")
+    kernel.write_text(text.replace("\n\n", "\n// a better comment\n\n", 5) + "\n/* and another */\n", encoding="utf-8")
+    assert kernel.read_text(encoding="utf-8") != text
+    assert "stale" not in cli("--list").out
+
+    changed = text.replace("kBlockQ = 64", "kBlockQ = 32")
+    assert changed != text
+    kernel.write_text(changed, encoding="utf-8")
+    listed = cli("--list")
+    assert listed.rc == 0
+    assert row(listed.out, "07_ldmatrix").startswith("07_ldmatrix 70.0 stale ")
+    assert row(listed.out, "06_swizzle").startswith("06_swizzle 60.0 ") and "stale" not in row(listed.out, "06_swizzle")
+    cli.device = None
+    assert "stale: the code has changed since" in cli(K, "07").words
+    assert "70.0 stale" in cli(K, "06-07").words
+    kernel.write_text(text, encoding="utf-8")
+
+    header = tree / "common/ptx.h"
+    header.write_text(header.read_text(encoding="utf-8") + "\ninline int one() { return 1; }\n", encoding="utf-8")
+    listed = cli("--list")
+    assert "stale" in row(listed.out, "06_swizzle") and "stale" in row(listed.out, "07_ldmatrix")
+
+
+def test_a_stale_step_is_measured_anew_where_there_is_a_gpu(cli: Cli, tree: Path) -> None:
+    cli.tflops = {"06": 50.0}
+    record(cli, "06")
+    cli.tflops = {"06": 40.0, "07": 80.0}
+    assert "1.60x of version 06_swizzle (50.0 TFLOP/s recorded on NVIDIA H200)" in cli(K, "07").words
+    kernel = tree / "kernels/06_swizzle.cu"
+    kernel.write_text(kernel.read_text(encoding="utf-8") + "\nint one;\n", encoding="utf-8")
+    assert "2.00x of version 06_swizzle (40.0 TFLOP/s measured now)" in cli(K, "07").words
+    cli.device = None
+    assert "06_swizzle has no figure" not in cli(K, "07").words
+
+
+def test_peers_are_shown(cli: Cli) -> None:
+    cli.tflops = {"07": 168.15}
+    shutil.copytree(ROOT / "profiles/h200", cli.profiles / "h200", dirs_exist_ok=True)
+    assert "50 % of FlashAttention-2 (336)" in cli(K, "07").words
+    assert "FlashAttention-2" not in cli(K, "07", "--dtype", "bf16").words, "they were measured in fp16"
+    assert "FlashAttention-2" not in cli(K, "07", "--batch", "15").words
+
+
+def test_without_profiles(cli: Cli) -> None:
+    listed = cli("--list")
+    assert listed.rc == 0 and "nothing is recorded" in listed.out
+    for name in NAMES:
+        assert name in listed.out
+    assert "nothing for this problem" in cli(K, "07").words
+
+
+def truncated(profile: str) -> str:
+    return profile[: len(profile) // 2]
+
+
+def of_another_schema(profile: str) -> str:
+    return json.dumps(json.loads(profile) | {"schema": 2})
+
+
+def without_a_schema(profile: str) -> str:
+    document = json.loads(profile)
+    del document["schema"]
+    return json.dumps(document)
+
+
+def of_another_form(profile: str) -> str:
+    return json.dumps(json.loads(profile) | {"results": [{"kernel": "07"}]})
+
+
+BROKEN = [
+    (truncated, "truncated or not JSON"),
+    (lambda _: "", "it is empty"),
+    (lambda _: "[]", 'no "schema"'),
+    (of_another_schema, "it has schema 2, and this program reads schema 1"),
+    (without_a_schema, 'no "schema"'),
+    (of_another_form, "not of the form"),
+]
+
+
+@pytest.mark.parametrize(("damage", "words"), BROKEN)
+def test_broken_profiles(cli: Cli, damage: Callable[[str], str], words: str) -> None:
+    record(cli, "06")
+    record(cli, "07")
+    path = cli.profiles / "h200/07_ldmatrix.json"
+    path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
+    # A listing and a comparison are about profiles, a study is not.
+    for arguments, rc in ((["--list"], 3), (["--diff", "06", "07"], 3), ([K, "07"], 0), ([K, "06-07"], 0)):
+        outcome = cli(*arguments)
+        assert outcome.rc == rc, outcome
+        assert str(path) in outcome.err and words in outcome.err and "--record" in outcome.err
+        assert "60.0" in outcome.out, "the other profile is shown all the same"
+    record(cli, "07")
+    assert cli("--list").err == ""
+
+
+def test_broken_peers(cli: Cli) -> None:
+    record(cli, "07")
+    (cli.profiles / "h200/peers.json").write_text("{", encoding="utf-8")
+    outcome = cli(K, "07")
+    assert outcome.rc == 0 and "peers.json" in outcome.err
+
+
+def test_schema_refuses_what_was_not_right(cli: Cli) -> None:
+    profile = record(cli, "07")
+    for change in ({"status": "wrong"}, {"correct": None}, {"tflops": None}, {"tflops": "fast"}, {"more": 1}):
+        broken = json.loads(json.dumps(profile))
+        broken["results"][0] |= change
+        with pytest.raises(ValidationError):
+            validate_profile(broken)
+
+
+def test_diff(cli: Cli) -> None:
+    cli.tflops = {"06": 150.0, "07": 225.0}
+    record(cli, "06")
+    record(cli, "07")
+    outcome = cli("--diff", "06", "07")
+    assert outcome.rc == 0 and outcome.err == ""
+    assert "--- kernels/06_swizzle.cu" in outcome.out and "+++ kernels/07_ldmatrix.cu" in outcome.out
+    diff = [line for line in outcome.out.splitlines() if line.startswith(("-", "+"))]
+    assert any("ldmatrix_x4" in line for line in diff)
+    for noise in ("namespace", ".number", ".name", "Idea"):
+        assert not any(noise in line for line in diff)
+    assert re.search(r"\d+ lines of code added, \d+ removed", outcome.out)
+    assert row(outcome.out, "h200: 16 x 4096, fp16") == "h200: 16 x 4096, fp16 150.0 225.0 1.50x"
+    for name in ("registers per thread", "shared memory per CTA", "CTAs per SM (sm_80)"):
+        assert name in outcome.out
+    loop = outcome.words.split("hot loop, per iteration (sm_80)")[1].split("whole kernel")[0]
+    assert re.search(r"LDSM 0 (\d+) \+\1 ", loop), loop
+    assert "(sm_90)" in cli("--diff", "06", "07", "--sm", "90").out
+    backwards = cli("--diff", "07_ldmatrix", "6")
+    assert "0.67x" in backwards.out
+
+
+def test_diff_of_a_version_with_itself(cli: Cli) -> None:
+    outcome = cli("--diff", "06", "06")
+    assert outcome.rc == 0 and "0 lines of code added, 0 removed" in outcome.out
+
+
+# Not those of the emulator, which has no speed.
+PROFILES = sorted(path for path in ROOT.glob("profiles/*/[0-9][0-9]_*.json") if path.parent.name != "emulator")
+
+
+@pytest.mark.parametrize("path", PROFILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_profiles_of_the_repository(path: Path) -> None:
+    profile = json.loads(path.read_text(encoding="utf-8"))
+    validate_profile(profile)
+    assert {(result["kernel"], result["name"]) for result in profile["results"]} == {(path.stem[:2], path.stem[3:])}

@@ -1,0 +1,321 @@
+"""Studies of versions: what is run, what is shown, and that one version's end is not the end of the others."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import H200, NAMES, NUMBERS, RTX_4080, Cli
+
+K = "--kernel"
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("7", ["07"]),
+        ("07", ["07"]),
+        ("07_ldmatrix", ["07"]),
+        ("05-08", ["05", "06", "07", "08"]),
+        ("07,05", ["05", "07"]),
+        ("05-06,06,6", ["05", "06"]),
+        ("all", NUMBERS),
+        ("08-99", NUMBERS[7:]),
+    ],
+)
+def test_selection(cli: Cli, text: str, numbers: list[str]) -> None:
+    cli.device = None
+    outcome = cli(K, text, "--json", "-")
+    assert outcome.rc == 0
+    assert [result["kernel"] for result in json.loads(outcome.out)["results"]] == numbers
+
+
+def test_defaults_of_a_gpu(cli: Cli) -> None:
+    assert cli(K, "07").rc == 0
+    request = cli.requests()[0]
+    assert request["problem"] == {
+        "batch": 16, "heads": 16, "seq_len": 4096, "seq_len_kv": 4096, "head_dim": 128, "dtype": "fp16",
+    }  # fmt: skip
+    assert request["kernel"] == 7 and request["config"] == "64x64" and request["device"] == 0
+    assert request["check"] is True and request["benchmark"] is True
+    assert request["repeat"] == 20 and request["seed"] == 0
+    assert not Path(request["reference_cache"]).exists(), "it has to be removed at the end"
+
+
+def test_flags_reach_the_worker(cli: Cli) -> None:
+    flags = "--batch 2 --heads 3 --seq-len 128 --seq-len-kv 192 --dtype bf16 --seed 5 --repeat 7 --no-check"
+    assert cli(K, "04", "--config", "64x64", "--device", "gpu:0", *flags.split()).rc == 0
+    request = cli.requests()[0]
+    assert request["problem"] == {
+        "batch": 2, "heads": 3, "seq_len": 128, "seq_len_kv": 192, "head_dim": 128, "dtype": "bf16",
+    }  # fmt: skip
+    assert request["seed"] == 5 and request["repeat"] == 7 and request["check"] is False
+    assert cli(K, "04", "--seq-len", "128", "--no-bench").rc == 0
+    request = cli.requests()[-1]
+    assert request["problem"]["seq_len_kv"] == 128 and request["benchmark"] is False
+
+
+def static_study(cli: Cli, kernel: str, sm: str) -> dict[str, Any]:
+    """What the compiled code is, whatever the compiler made of it."""
+    results = json.loads(cli(K, kernel, "--sass", "--json", "-").out)["results"]
+    return results[0]["static"][sm]
+
+
+def test_study_card(cli: Cli) -> None:
+    cli.tflops = {"06": 150.0, "07": 225.0}
+    outcome = cli(K, "07")
+    before, study = static_study(cli, "06", "sm_90"), static_study(cli, "07", "sm_90")
+    ldsm, lds_before = study["hot_loop_sass"]["LDSM"], before["hot_loop_sass"]["LDS"]
+    assert outcome.rc == 0 and outcome.err == ""
+    header = (Path(__file__).parents[2] / "kernels/07_ldmatrix.cu").read_text(encoding="utf-8")
+    idea = re.search(r"Idea +(\S+ \S+ \S+)", header)
+    assert idea and idea[1] in outcome.words
+    for words in (
+        "07 · ldmatrix 64x64 fp16",
+        "Changed",
+        "Prediction",
+        "NVIDIA H200 (GPU 0, compute capability 9.0)",
+        "Correct yes, max |error| 4.00e-04, 0.40 of what is allowed",
+        "225.0 TFLOP/s, median",
+        "1.50x of version 06_swizzle (150.0 TFLOP/s measured now)",
+        f"{study['registers']} registers, no spills, {study['smem_bytes'] / 1024:g} KiB of shared memory",
+        f"{study['ctas_per_sm']} CTAs per SM, limited by {study['limited_by']} (sm_90)",
+        f"sm_90 {sum(study['hot_loop_sass'].values())} instructions in the hot loop",
+        f"LDS 0 (-{lds_before})",
+        f"LDSM {ldsm} (+{ldsm})",
+        "kernels/07_ldmatrix.cu",
+        "harness --diff 06 07",
+    ):
+        assert words in outcome.words
+    assert len(outcome.out.splitlines()) <= 40, "one screen"
+    assert max(map(len, outcome.out.splitlines())) <= 120
+    assert "\x1b" not in outcome.out, "no terminal, no colour"
+
+
+def test_first_version_has_no_step(cli: Cli) -> None:
+    outcome = cli(K, "01", "--seq-len", "512")
+    assert outcome.rc == 0 and "Step" not in outcome.out and "--diff" not in outcome.out
+
+
+def test_sm_chooses_the_limits(cli: Cli) -> None:
+    assert "(sm_86)" in cli(K, "03", "--sm", "86").words
+    cli.device = RTX_4080
+    assert "(sm_89)" in cli(K, "03").words
+    cli.device = None
+    assert "(sm_80)" in cli(K, "03").words
+
+
+def test_a_configuration_that_does_not_fit_the_device(cli: Cli) -> None:
+    cli.device = RTX_4080 | {"smem_per_cta_bytes": 40_000}
+    outcome = cli(K, "01-04", "--seq-len", "512")
+    assert outcome.rc == 0
+    assert "04_mma needs 49152 bytes of shared memory" in outcome.words
+    assert [request["kernel"] for request in cli.requests()] == [1, 2]
+    outcome = cli(K, "04", "--seq-len", "512")
+    assert outcome.rc == 2 and "49152" in outcome.err and "40000" in outcome.err
+
+
+def test_versions_that_do_not_fit_the_memory_are_skipped(cli: Cli) -> None:
+    cli.device = RTX_4080
+    outcome = cli(K, "all", "--json", str(cli.folder / "out.json"))
+    assert outcome.rc == 0
+    needed = r"01_naive needs 2\d\.\d GB of GPU memory"  # 25.8 GB for S and P alone
+    assert re.search(needed, outcome.words) and "16.0 GB of 17.0 GB are free" in outcome.words
+    results = json.loads((cli.folder / "out.json").read_text())["results"]
+    assert [result["status"] for result in results] == ["skipped"] + ["ok"] * (len(NAMES) - 1)
+    assert re.search(needed, results[0]["reason"])
+    outcome = cli(K, "01")
+    assert outcome.rc == 2 and re.search(needed, outcome.err)
+
+
+def test_a_range_in_which_some_tiles_do_not_fit(cli: Cli) -> None:
+    outcome = cli(K, "02-04", "--seq-len", "96", "--seq-len-kv", "96", "--json", "-")
+    assert outcome.rc == 0
+    assert [result["status"] for result in json.loads(outcome.out)["results"]] == ["ok", "skipped", "skipped"]
+    assert "seq-len 96 is not a multiple of 64" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("crash", "ended by signal 11 (Segmentation fault) (last step: check normal inputs 1/4)"),
+        ("hang", "no sign of life for 0.5 s"),
+        ("cuda", "an illegal memory access was encountered"),
+        ("silent", "ended with status 7 and gave no answer"),
+        ("garbage", "wrote what is no event: Segmentation fault (core dumped)"),
+        ("other", "answered about another version, configuration or problem"),
+    ],
+)
+def test_a_version_that_ends_badly_is_not_the_end_of_the_others(cli: Cli, behaviour: str, reason: str) -> None:
+    cli.kernels = {"05": behaviour}
+    started = time.monotonic()
+    outcome = cli(K, "04-06", "--timeout", "0.5", "--json", str(cli.folder / "out.json"))
+    assert time.monotonic() - started < 20
+    assert outcome.rc == 3
+    assert reason in outcome.words
+    results = json.loads((cli.folder / "out.json").read_text())["results"]
+    assert [result["status"] for result in results] == ["ok", "failed", "ok"]
+    assert reason in results[1]["reason"] and results[1]["correct"] is None
+    assert "3 versions, 2 ok, 1 failed" in outcome.words
+
+    outcome = cli(K, "05", "--timeout", "0.5")
+    assert outcome.rc == 3 and reason in outcome.words
+
+
+def test_a_hanging_worker_is_killed(cli: Cli) -> None:
+    cli.kernels = {"05": "hang"}
+    assert cli(K, "05-06", "--timeout", "0.3").rc == 3
+    hanging, after = cli.requests()
+    assert hanging["kernel"] == 5 and after["kernel"] == 6
+    assert after["still_there"] == [], "it has to be gone before the next one starts"
+
+
+def test_a_slow_worker_with_news_is_left_alone(cli: Cli) -> None:
+    cli.kernels = {"05": "slow"}
+    outcome = cli(K, "05", "--timeout", "1", "--no-bench")
+    assert outcome.rc == 0, outcome
+
+
+def test_a_wrong_result(cli: Cli) -> None:
+    cli.kernels = {"05": "wrong"}
+    outcome = cli(K, "05")
+    assert outcome.rc == 1
+    for words in (
+        "Correct NO, max |error| nan, 17.50 of what is allowed: the output differs from the reference",
+        "batch head row column got expected",
+        "1 2 345 67 nan 0.25",
+        "1 3 346 68 0.5 0.125",
+        "batch 1, head 2: . . # .",
+    ):
+        assert words in outcome.words
+    outcome = cli(K, "04-06")
+    assert outcome.rc == 1 and "1 2 345 67 nan 0.25" in outcome.words and "1 wrong" in outcome.words
+
+
+def test_wrong_weighs_more_than_failed(cli: Cli) -> None:
+    cli.kernels = {"04": "cuda", "05": "wrong"}
+    assert cli(K, "04-06").rc == 1
+
+
+def test_without_a_gpu_the_study_is_static(cli: Cli) -> None:
+    cli.device = None
+    outcome = cli(K, "07")
+    assert outcome.rc == 0 and cli.requests() == []
+    assert "No kernel was run." in outcome.words and "this machine has no such GPU" in outcome.words
+    assert "registers, no spills" in outcome.words and "LDSM" in outcome.out
+    assert "Correct" not in outcome.out
+    outcome = cli(K, "all")
+    assert outcome.rc == 0 and "No kernel was run." in outcome.words
+    assert outcome.out.count(" not run ") == len(NAMES)
+    assert f"{len(NAMES)} versions, {len(NAMES)} not run" in outcome.out
+    assert "TFLOP/s" in outcome.out
+
+
+def test_sass(cli: Cli) -> None:
+    outcome = cli(K, "07", "--sass")
+    assert outcome.rc == 0 and cli.requests() == []
+    rows = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines() if line.startswith("  ")}
+    study = static_study(cli, "07", "sm_80")
+    loop = study["hot_loop_sass"]
+    assert rows["HMMA"][:3] == [str(study["sass"]["HMMA"]), str(loop["HMMA"]), "1.000"]
+    assert rows["LDSM"][:3] == [str(study["sass"]["LDSM"]), str(loop["LDSM"]), f"{loop['LDSM'] / loop['HMMA']:.3f}"]
+    assert f"{sum(study['sass'].values())}" in outcome.out.split("total")[1].split()[0]
+    assert "tensor core" in outcome.out and "shared memory" in outcome.out and "sm_80" in outcome.out
+    other = cli(K, "07", "--sass", "--sm", "90")
+    assert "sm_90" in other.out and other.out != outcome.out
+    assert "sm_80" in cli(K, "07", "--sass", "--sm", "89").out, "sm_89 runs the code of sm_80"
+    both = cli(K, "06-07", "--sass")
+    assert "06 · swizzle" in both.out and "07 · ldmatrix" in both.out
+
+
+def read_all(file: int) -> str:
+    """What a terminal received, until its other end is closed."""
+    text = b""
+    while True:
+        try:
+            chunk = os.read(file, 4096)
+        except OSError:  # EIO: closed
+            break
+        if not chunk:
+            break
+        text += chunk
+    return text.decode()
+
+
+def on_a_terminal(cli: Cli, *arguments: str, **environment: str) -> str:
+    """Both outputs on one terminal."""
+    ours, theirs = pty.openpty()
+    command = cli.command(*arguments)
+    process = subprocess.Popen(command, env=cli.environment(**environment), stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    text = read_all(ours)
+    os.close(ours)
+    assert process.wait() == 0
+    return text
+
+
+def test_colour_and_progress_on_a_terminal_only(cli: Cli) -> None:
+    text = on_a_terminal(cli, K, "07", NO_COLOR="")
+    assert "\x1b[32myes" in text
+    assert "\r07_ldmatrix 64x64 fp16, batch 16, seq_len 4096: check normal inputs 1/4" in text
+    text = on_a_terminal(cli, K, "07", NO_COLOR="1")
+    assert "\x1b[32m" not in text and "\x1b[1m" not in text and "Correct     yes" in text
+
+
+def running(pid: int) -> bool:
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+    return status.rsplit(")", 1)[1].split()[0] != "Z"  # dead, and only waiting for somebody to take notice
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_worker_outlives_the_harness(cli: Cli, tmp_path: Path, signal_number: signal.Signals) -> None:
+    cli.kernels = {"05": "hang"}
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = subprocess.Popen(
+        cli.command(K, "05"), env=cli.environment(TMPDIR=str(temporary)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 20
+    while not cli.requests() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert [*temporary.iterdir()]
+    process.send_signal(signal_number)
+    process.communicate(timeout=20)
+    pid = cli.requests()[0]["pid"]
+    while running(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not running(pid)
+    if signal_number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert not [*temporary.iterdir()], "temporary files have to be removed"
+
+
+def test_the_worker_writes_to_standard_output_only_where_it_may(cli: Cli) -> None:
+    assert "a kernel's own printf" in cli(K, "07", "--no-bench").out
+    outcome = cli(K, "07", "--no-bench", "--json", "-")
+    assert "a kernel's own printf" not in outcome.out and "a kernel's own printf" in outcome.err
+
+
+def test_sources_that_are_newer_than_the_program(cli: Cli, tmp_path: Path) -> None:
+    copy = tmp_path / "tree"
+    (copy / "kernels").mkdir(parents=True)
+    (copy / "common").mkdir()
+    (copy / "kernels/07_ldmatrix.cu").write_text("// edited, and not built\n")
+    in_an_hour = time.time() + 3600
+    os.utime(copy / "kernels/07_ldmatrix.cu", (in_an_hour, in_an_hour))
+    cli.source = copy
+    cli.device = None
+    outcome = cli(K, "07")
+    assert outcome.rc == 0 and "newer than this program" in outcome.err
+    cli.device = H200
+    outcome = cli(K, "07", "--record")
+    assert outcome.rc == 2 and "newer than this program" in outcome.err and cli.requests() == []

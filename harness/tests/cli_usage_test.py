@@ -1,0 +1,200 @@
+"""Everything that the harness refuses: what it says, and its exit code."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from cli import BUILD, GTX_1080, H200, NAMES, ROOT, RTX_4080, Cli
+
+K = "--kernel"
+
+# Arguments, and what the message must say.
+BAD_USAGE = [
+    ([], ["--kernel", "--help"]),
+    ([K], ["--kernel"]),
+    (["--no-such-flag"], ["--no-such-flag", "--help"]),
+    ([K, "42"], ["'42'", *NAMES]),
+    ([K, "07_swizzle"], ["'07_swizzle'", *NAMES]),
+    ([K, "ldmatrix"], ["'ldmatrix'", *NAMES]),
+    ([K, "-7"], ["'-7'"]),
+    ([K, ""], ["no version ''"]),
+    ([K, "05,"], ["no version ''"]),
+    ([K, "99999999999999999999"], ["'99999999999999999999'"]),
+    ([K, "05,42"], ["'42'"]),
+    ([K, "08-05"], ["'08-05' is empty", "05-08"]),
+    ([K, "30-40"], ["'30-40' is empty", *NAMES]),
+    ([K, "07", "--seq-len", "100"], ["seq-len 100", "multiple of 64", "64 or 128"]),
+    ([K, "07", "--seq-len-kv", "1000"], ["seq-len-kv 1000", "multiple of 64", "960 or 1024"]),
+    ([K, "07", "--head-dim", "64"], ["head_dim 64", "128"]),
+    ([K, "07", "--batch", "0"], ["--batch 0", "1 to"]),
+    ([K, "07", "--heads", "-3"], ["--heads -3", "1 to"]),
+    ([K, "07", "--seq-len", "0"], ["--seq-len 0", "1 to"]),
+    ([K, "07", "--seq-len", "many"], ["--seq-len 'many'", "whole number"]),
+    ([K, "07", "--seq-len", "64.5"], ["--seq-len '64.5'", "whole number"]),
+    ([K, "07", "--batch", ""], ["--batch"]),
+    ([K, "07", "--batch", "99999999999999999999"], ["--batch 99999999999999999999", "out of range"]),
+    ([K, "07", "--seed", "-1"], ["--seed"]),
+    ([K, "07", "--dtype", "fp8"], ["'fp8'", "fp16", "bf16"]),
+    ([K, "07", "--sm", "75"], ["'75'", "80, 86, 89 and 90"]),
+    ([K, "07", "--config", "1x1"], ["'1x1'", "64x64"]),
+    ([K, "07", "--device", "tpu"], ["'tpu'", "auto, gpu, gpu:N and emulator"]),
+    ([K, "07", "--device", "gpu:x"], ["'x'"]),
+    ([K, "07", "--repeat", "0"], ["--repeat 0", "1 to"]),
+    ([K, "07", "--repeat", "x"], ["--repeat 'x'"]),
+    ([K, "07", "--timeout", "0"], ["--timeout '0'", "seconds"]),
+    ([K, "07", "--timeout", "soon"], ["--timeout 'soon'", "seconds"]),
+    ([K, "07", "--json", ""], ["--json"]),
+    ([K, "07", "--no-check", "--no-bench"], ["--no-check", "--no-bench", "--sass"]),
+    ([K, "07", "--record", "--no-bench"], ["--record", "--no-bench"]),
+    ([K, "07", "--record", "--no-check"], ["--record", "--no-check"]),
+    ([K, "07", "--record", "--batch", "4"], ["--record", "--batch", "standard shapes"]),
+    ([K, "07", "--record", "--dtype", "bf16"], ["--record", "--dtype"]),
+    ([K, "07", "--record", "--config", "64x64"], ["--record", "--config"]),
+    ([K, "07", "--record", "--sass"], ["--record", "--sass"]),
+    ([K, "07", "--record", "--repeat", "19"], ["--repeat 19", "at least 20"]),
+    (["--list", K, "07"], ["--list", "--kernel"]),
+    (["--list", "--json", "-"], ["--list", "--json"]),
+    (["--diff", "05"], ["--diff"]),
+    (["--diff", "05", "42"], ["'42'"]),
+    (["--diff", "05", "06", K, "07"], ["--diff", "--kernel"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD_USAGE, ids=lambda value: " ".join(value))
+def test_bad_usage(cli: Cli, arguments: list[str], words: list[str]) -> None:
+    outcome = cli(*arguments)
+    assert outcome.rc == 2, outcome
+    assert outcome.err.startswith("harness: ")
+    for word in words:
+        assert word in outcome.err
+    assert outcome.out == ""
+    assert cli.requests() == []
+
+
+def test_sizes_beyond_reason_name_the_memory_of_the_device(cli: Cli) -> None:
+    cli.device = RTX_4080
+    for flag in ("--batch", "--heads", "--seq-len", "--seq-len-kv"):
+        outcome = cli(K, "07", flag, "1099511627776")
+        assert outcome.rc == 2
+        assert re.search(r"needs \d+\.\d [TPE]?B of GPU memory", outcome.err), outcome.err
+        assert "16.0 GB of 17.0 GB are free on NVIDIA GeForce RTX 4080" in outcome.err
+    outcome = cli(K, "07", "--batch", "1024")
+    assert outcome.rc == 2
+    assert "needs 68." in outcome.err and "16.0 GB" in outcome.err
+
+
+def test_sizes_beyond_reason_name_the_memory_of_the_machine_without_a_gpu(cli: Cli) -> None:
+    cli.device = None
+    outcome = cli(K, "all", "--seq-len", "1099511627776")
+    assert outcome.rc == 2
+    assert re.search(r"Q, K, V and O alone take \d+\.\d [TPE]?B, and this machine has \d+\.\d GB", outcome.err)
+
+
+@pytest.mark.parametrize("flags", [["--batch", "70000", "--heads", "1"], ["--batch", "1", "--heads", "70000"]])
+def test_more_than_a_grid_can_hold(cli: Cli, flags: list[str]) -> None:
+    outcome = cli(K, "07", "--seq-len", "64", *flags)
+    assert outcome.rc == 2
+    assert "70000" in outcome.err and "65535" in outcome.err
+
+
+def test_a_problem_that_no_version_supports(cli: Cli) -> None:
+    outcome = cli(K, "all", "--seq-len", "100")
+    assert outcome.rc == 2
+    assert "no version supports this problem" in outcome.err
+    assert outcome.out.count("not a multiple of") == len(NAMES)
+
+
+@pytest.mark.parametrize("where", ["no/such/directory/out.json", ".", "file/out.json"])
+def test_json_where_nothing_can_be_written(cli: Cli, tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    outcome = cli(K, "07", "--json", str(tmp_path / where))
+    assert outcome.rc == 2
+    assert str(tmp_path) in outcome.err and "cannot write" in outcome.err
+    assert cli.requests() == [], "it has to be refused before the work"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_json_where_nothing_may_be_written(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "out.json").touch(mode=0o400)
+    outcome = cli(K, "07", "--json", str(tmp_path / "out.json"))
+    assert outcome.rc == 2 and "ermission denied" in outcome.err
+
+
+def test_no_gpu(cli: Cli) -> None:
+    cli.device = None
+    for device in ("gpu", "gpu:0"):
+        outcome = cli(K, "07", "--device", device)
+        assert outcome.rc == 3 and outcome.out == ""
+        assert "no such GPU" in outcome.err and "--device auto" in outcome.err
+    outcome = cli(K, "07", "--record")
+    assert outcome.rc == 3 and "--record needs a GPU" in outcome.err
+
+
+def test_the_real_worker_without_a_gpu(cli: Cli) -> None:
+    """What users of a laptop get: no fake."""
+    real = cli.worker.parent / "real-worker"
+    program = BUILD / "harness-worker-gpu"
+    assert program.exists(), "build it first"
+    real.symlink_to(program)
+    cli.worker = real
+    outcome = cli(K, "07", "--device", "gpu", "--no-bench", "--batch", "1", "--heads", "1", "--seq-len", "64")
+    if outcome.rc == 0:
+        pytest.skip("this machine has a GPU")
+    assert outcome.rc == 3 and "--device auto" in outcome.err
+    assert cli(K, "07").rc == 0
+
+
+def test_a_gpu_that_is_not_there(cli: Cli) -> None:
+    outcome = cli(K, "07", "--device", "gpu:1")
+    assert outcome.rc == 3 and "gpu:1" in outcome.err
+
+
+def test_a_gpu_that_is_too_old(cli: Cli) -> None:
+    cli.device = GTX_1080
+    outcome = cli(K, "07", "--device", "gpu")
+    assert outcome.rc == 3
+    assert "GTX 1080" in outcome.err and "6.1" in outcome.err and "8.0" in outcome.err
+    outcome = cli(K, "07")
+    assert outcome.rc == 0
+    assert "No kernel was run." in outcome.words and "compute capability 6.1" in outcome.words
+    assert cli.requests() == []
+
+
+def test_the_first_gpu_that_is_new_enough(cli: Cli) -> None:
+    cli.device = [GTX_1080, RTX_4080]
+    outcome = cli(K, "07")
+    assert outcome.rc == 0 and "NVIDIA GeForce RTX 4080 (GPU 1" in outcome.words
+    assert [request["device"] for request in cli.requests()][:1] == [1]
+
+
+def test_no_virtual_gpu_program(cli: Cli) -> None:
+    outcome = cli(K, "07", "--device", "emulator")
+    assert outcome.rc == 3 and "no-virtual-gpu" in outcome.err and "build" in outcome.err
+
+
+def test_no_worker_program(cli: Cli, tmp_path: Path) -> None:
+    cli.worker = tmp_path / "no-such-program"
+    outcome = cli(K, "07", "--device", "gpu")
+    assert outcome.rc == 3 and "no-such-program" in outcome.err and "build" in outcome.err
+
+
+def test_a_worker_that_cannot_say_which_device(cli: Cli) -> None:
+    cli.device = {"name": 7}
+    outcome = cli(K, "07", "--device", "gpu")
+    assert outcome.rc == 3 and "not a device" in outcome.err
+
+
+def test_profiles_directory_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+    cli.profiles = tmp_path / "nowhere"
+    outcome = cli("--list")
+    assert outcome.rc == 3 and "nowhere" in outcome.err
+
+
+def test_help(cli: Cli) -> None:
+    outcome = cli("--help")
+    assert outcome.rc == 0
+    flags = re.findall(r"--[a-z-]+", (ROOT / "harness/app/options.cpp").read_text(encoding="utf-8"))
+    for flag in {*flags} - {"--worker", "--emulator-worker", "--source"}:
+        assert flag in outcome.out
+    assert H200["name"] not in outcome.out and "--worker" not in outcome.out

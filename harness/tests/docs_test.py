@@ -1,0 +1,226 @@
+"""The figures in the docs are those of profiles/, and scripts/update_docs.py notices when they are not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPES = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]
+ALL_DOCS = ["README.md", "docs/ladder_log.md", "docs/figures/ladder.svg", "docs/figures/seq_len.svg"]
+
+
+def run(root: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-B", str(root / "scripts" / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def profile(kernel: str, name: str, tflops: float) -> dict:
+    results = [
+        {
+            "kernel": kernel,
+            "name": name,
+            "config": config,
+            "device": "NVIDIA H200",
+            "problem": {
+                "batch": batch,
+                "heads": 16,
+                "seq_len": seq_len,
+                "seq_len_kv": seq_len,
+                "head_dim": 128,
+                "dtype": dtype,
+            },
+            "status": "ok",
+            "reason": None,
+            "correct": True,
+            "max_abs_error": 1e-4,
+            "relative_error": 0.5,
+            "ms": {"median": 1.0, "p10": 0.9, "p90": 1.1},
+            "tflops": tflops * factor,
+            "counters": None,
+            "findings": [],
+            "static": None,
+        }
+        for batch, seq_len in SHAPES
+        for config, dtype, factor in [("64x64", "fp16", 1.0), ("64x32", "fp16", 0.5), ("64x64", "bf16", 0.9)]
+    ]
+    return {
+        "schema": 1,
+        "device": "NVIDIA H200",
+        "code_hash": "sha256:" + "0" * 64,
+        "toolkit": "13.0.88",
+        "driver": "580.159.04",
+        "clocks": {"sm_max_mhz": 1980, "memory_max_mhz": 3201},
+        "date": "2026-01-31T12:00:00Z",
+        "results": results,
+    }
+
+
+@pytest.fixture(scope="session")
+def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the scripts read and write, with two versions, made-up profiles, and docs that are up to date."""
+    root = tmp_path_factory.mktemp("finished") / "tree"
+    for folder in ("scripts", "docs"):
+        shutil.copytree(ROOT / folder, root / folder)
+    shutil.copy(ROOT / "README.md", root)
+    (root / "kernels").mkdir()
+    (root / "harness" / "results").mkdir(parents=True)
+    for schema in (ROOT / "harness" / "results").glob("*.schema.json"):
+        shutil.copy(schema, root / "harness" / "results")
+    profiles = root / "profiles" / "h200"
+    profiles.mkdir(parents=True)
+    shutil.copy(ROOT / "profiles" / "h200" / "peers.json", profiles)
+    for kernel, name, tflops in [("01", "naive", 0.8125), ("02", "online_softmax", 4.0625)]:
+        (root / "kernels" / f"{kernel}_{name}.cu").touch()
+        (profiles / f"{kernel}_{name}.json").write_text(json.dumps(profile(kernel, name, tflops)))
+    done = run(root, "update_docs.py")
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+@pytest.fixture
+def tree(finished_tree: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(finished_tree, tmp_path / "tree")
+
+
+def edit(path: Path, change: Callable[[dict], object]) -> None:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def outdated(tree: Path) -> list[str]:
+    done = run(tree, "update_docs.py", "--check")
+    names = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("is out of date")]
+    assert done.returncode == (1 if names else 0), done.stdout + done.stderr
+    return names
+
+
+def test_docs_of_this_repository_are_up_to_date() -> None:
+    done = run(ROOT, "update_docs.py", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
+    assert outdated(tree) == []
+    readme = (tree / "README.md").read_text()
+    assert (
+        "| [02 online_softmax](kernels/02_online_softmax.cu) | 4.06 | 4.06 | 4.06 | 4.06 | 4.06 | 4.06 | 1.21 % |"
+        in readme
+    )
+    assert "Recorded 2026-01-31 with CUDA 13.0.88, driver 580.159.04." in readme
+    log = (tree / "docs" / "ladder_log.md").read_text()
+    assert "<!-- tflops 01 -->0.812<!-- end -->" in log
+    assert "<!-- tflops 02 -->4.06 (5.00×)<!-- end -->" in log
+    assert "<!-- tflops 03 -->not recorded<!-- end -->" in log
+
+
+def test_a_new_figure_makes_all_docs_out_of_date(tree: Path) -> None:
+    def faster(document: dict) -> None:
+        for result in document["results"]:
+            result["tflops"] *= 1.1
+
+    edit(tree / "profiles" / "h200" / "02_online_softmax.json", faster)
+    assert outdated(tree) == ALL_DOCS
+    assert outdated(tree) == ALL_DOCS  # --check mends nothing
+    assert run(tree, "update_docs.py").returncode == 0
+    assert outdated(tree) == []
+    assert "4.47" in (tree / "README.md").read_text()
+
+
+def test_a_figure_at_another_seq_len_concerns_only_what_shows_it(tree: Path) -> None:
+    def one_shape(document: dict) -> None:
+        next(r for r in document["results"] if r["problem"]["seq_len"] == 512)["tflops"] = 9.0
+
+    edit(tree / "profiles" / "h200" / "01_naive.json", one_shape)
+    assert outdated(tree) == ["README.md", "docs/figures/seq_len.svg"]
+
+
+def test_a_figure_typed_by_hand_is_noticed(tree: Path) -> None:
+    log = tree / "docs" / "ladder_log.md"
+    log.write_text(log.read_text().replace("-->4.06", "-->5.06"))
+    assert outdated(tree) == ["docs/ladder_log.md"]
+
+
+def test_another_plot_script_makes_the_figures_out_of_date(tree: Path) -> None:
+    with (tree / "scripts" / "plot.py").open("a") as file:
+        file.write("# a change\n")
+    assert outdated(tree) == ["docs/figures/ladder.svg", "docs/figures/seq_len.svg"]
+
+
+def test_a_missing_figure_is_noticed(tree: Path) -> None:
+    (tree / "docs" / "figures" / "ladder.svg").unlink()
+    assert outdated(tree) == ["docs/figures/ladder.svg"]
+
+
+def test_figures_are_the_same_when_drawn_again(tree: Path) -> None:
+    before = (tree / "docs" / "figures" / "seq_len.svg").read_bytes()
+    assert run(tree, "plot.py").returncode == 0
+    assert (tree / "docs" / "figures" / "seq_len.svg").read_bytes() == before
+
+
+def test_a_version_without_a_profile_is_left_out_and_named(tree: Path) -> None:
+    (tree / "kernels" / "03_new.cu").touch()
+    done = run(tree, "update_docs.py", "--check")
+    assert done.returncode == 0
+    assert "kernels/03_new.cu has no profile in profiles/h200" in done.stderr
+
+
+def truncate(path: Path) -> None:
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2])
+
+
+@pytest.mark.parametrize("name", ["01_naive.json", "peers.json"])
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (truncate, "is truncated or not JSON"),
+        (lambda path: path.write_text(""), "is truncated or not JSON"),
+        (lambda path: path.write_text("[]"), "has schema null, and this program reads schema 1"),
+        (lambda path: edit(path, lambda d: d.update(schema=2)), "has schema 2, and this program reads schema 1"),
+        (lambda path: edit(path, lambda d: d.pop("device")), "does not follow schema 1: at $, 'device' is a required"),
+        (lambda path: edit(path, lambda d: d.update(device="NVIDIA A100")), "are of different devices"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "cannot be read"),
+    ],
+)
+def test_a_profile_that_cannot_be_used_is_named(
+    tree: Path, name: str, damage: Callable[[Path], object], message: str
+) -> None:
+    damage(tree / "profiles" / "h200" / name)
+    before = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert message in done.stderr
+    assert name in done.stderr or "different devices" in message
+    assert done.stderr.count("\n") == 1
+    assert before == {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}  # nothing half done
+
+
+@pytest.mark.parametrize(
+    ("page", "mark"), [("README.md", "<!-- results -->"), ("docs/ladder_log.md", "(5.00×)<!-- end -->")]
+)
+def test_a_page_without_its_marks_is_named(tree: Path, page: str, mark: str) -> None:
+    path = tree / page
+    assert mark in path.read_text()
+    path.write_text(path.read_text().replace(mark, ""))
+    done = run(tree, "update_docs.py", "--check")
+    assert done.returncode == 3
+    assert page in done.stderr
+
+
+def test_plot_refuses_what_is_not_recorded(tree: Path) -> None:
+    truncate(tree / "profiles" / "h200" / "01_naive.json")
+    done = run(tree, "plot.py")
+    assert (done.returncode, "01_naive.json is truncated" in done.stderr) == (3, True)
+    (tree / "profiles" / "h200" / "01_naive.json").unlink()
+    done = run(tree, "plot.py", "--device", "a100")
+    assert (done.returncode, "a100" in done.stderr) == (3, True)
+    done = run(tree, "plot.py", "--seq-len", "777")
+    assert (done.returncode, "nothing is recorded at (16, 777); there is (16, 512)" in done.stderr) == (2, True)

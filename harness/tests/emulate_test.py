@@ -1,0 +1,221 @@
+"""Ordinary CUDA programs on the virtual GPU, by scripts/emulate. The programs are in emulated/."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
+EMULATE = ROOT / "scripts" / "emulate"
+PROGRAMS = Path(__file__).parent / "emulated" / "programs.cu"
+RING = PROGRAMS.with_name("ring.cu")
+
+
+def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [EMULATE, *arguments],
+        env=os.environ | {"FLASH_LADDER_BUILD_DIR": str(BUILD)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def built(source: Path, folder: Path) -> Path:
+    program = folder / source.stem
+    done = emulate("--output", program, source)
+    assert done.returncode == 0, done.stderr
+    return program
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(PROGRAMS, tmp_path_factory.mktemp("emulate"))
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(RING, tmp_path_factory.mktemp("emulate"))
+
+
+def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [program, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def line_of(source: Path, fault: str) -> int:
+    """Of the line that ends in a comment with the name of the fault, perhaps among others."""
+    lines = source.read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if fault in line.partition("// fault: ")[2].split())
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("correct", "sum 1524, expected 1524, 1 launch\n"),
+        ("managed", "3 189\n"),
+        ("device_printf", "thread 0 of 3\nthread 1 of 3\nthread 2 of 3\n"),
+        ("properties", "virtual GPU (sm_80), 8.0, 166912 bytes of shared memory, 8 blocks per SM\n"),
+    ],
+)
+def test_correct_programs(programs: Path, name: str, output: str) -> None:
+    done = run(programs, name)
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+def test_the_programs_own_exit_code(programs: Path) -> None:
+    assert run(programs, "own_code").returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "output"),
+    [
+        ("out_of_bounds", "out_of_bounds", "cudaErrorIllegalAddress: an illegal memory access was encountered\n"),
+        ("missing_syncthreads", "race", ""),
+        ("uninitialised_shared", "uninitialised_read", ""),
+        ("uninitialised_global", "uninitialised_read", ""),
+        ("divergent_barrier", "divergent_barrier", ""),
+        ("misaligned", "misaligned", "cudaErrorMisalignedAddress: misaligned address\n"),
+        ("endless_loop", "endless_loop", "cudaErrorLaunchTimeout: the launch timed out and was terminated\n"),
+    ],
+)
+def test_mistakes_of_kernels(programs: Path, name: str, kind: str, output: str) -> None:
+    done = run(programs, name, FLASH_LADDER_MAX_INSTRUCTIONS="100000")
+    assert done.returncode == 1
+    assert done.stdout == output
+    assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"programs.cu:{line_of(PROGRAMS, name)}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("too_much_shared_memory", "cudaFuncAttributeMaxDynamicSharedMemorySize, 60000"),
+        ("copy_too_long", "cudaMemcpy: a copy of 256 bytes"),
+        ("copy_the_wrong_way", "destination, source, size, kind"),
+        ("freed_twice", "freed before"),
+    ],
+)
+def test_mistakes_of_the_host(programs: Path, name: str, message: str) -> None:
+    done = run(programs, name)
+    assert done.returncode == 1
+    assert "1 kind of mistake found" in done.stderr and message in done.stderr
+
+
+def test_an_error_in_a_kernel_sticks(programs: Path) -> None:
+    done = run(programs, "sticky_error")
+    assert done.stdout == ", ".join(["cudaErrorIllegalAddress"] * 3) + "\n"
+
+
+def test_ten_findings_are_printed_and_the_rest_counted(programs: Path) -> None:
+    done = run(programs, "twelve_mistakes")
+    assert "12 kinds of mistake found" in done.stderr
+    assert done.stderr.count("out_of_bounds: ") == 10
+    assert done.stderr.endswith("… and 2 more\n")
+
+
+def test_no_invented_times(programs: Path) -> None:
+    done = run(programs, "elapsed_time")
+    assert done.returncode == 3
+    assert done.stdout == "cudaErrorNotSupported: operation not supported\n"
+    assert "no clock" in done.stderr
+
+
+def test_what_is_not_there_says_so(programs: Path) -> None:
+    done = run(programs, "graph")
+    assert done.returncode == 3
+    assert done.stdout == "cudaErrorNotSupported: operation not supported\n"
+    assert "cudaGraphCreate" in done.stderr
+
+
+def test_the_host_touches_device_memory(programs: Path) -> None:
+    done = run(programs, "host_touches_device_memory")
+    assert done.returncode < 0
+    assert "copy it with cudaMemcpy" in done.stderr
+
+
+def test_arguments_and_options_of_the_script(tmp_path: Path) -> None:
+    program = tmp_path / "arguments.cu"
+    program.write_text(
+        r"""
+#include <cstdio>
+int main(int argc, char** argv) {
+  cudaDeviceProp device;
+  cudaGetDeviceProperties(&device, 0);
+  for (int i = 1; i < argc; ++i) std::printf("%s ", argv[i]);
+  std::printf("%d %s\n", VALUE, device.name);
+  return 5;
+}
+""",
+        encoding="utf-8",
+    )
+    done = emulate("--sm", "90", "-DVALUE=42", program, "--sm", "two words")
+    assert (done.returncode, done.stdout) == (5, "--sm two words 42 virtual GPU (sm_90)\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "scripts/emulate prog.cu"),
+        (["no-such.cu"], "there is no file 'no-such.cu'"),
+        (["--sm"], "scripts/emulate prog.cu"),
+    ],
+)
+def test_bad_usage(arguments: list[str], message: str) -> None:
+    done = emulate(*arguments)
+    assert done.returncode == 2 and message in done.stderr
+
+
+def test_a_program_that_does_not_compile(tmp_path: Path) -> None:
+    program = tmp_path / "broken.cu"
+    program.write_text("int main() { return x; }\n", encoding="utf-8")
+    done = emulate(program)
+    assert done.returncode == 2 and '"x" is undefined' in done.stderr
+
+
+def test_a_setting_that_is_no_number(programs: Path) -> None:
+    done = run(programs, "own_code", FLASH_LADDER_SM="eighty")
+    assert done.returncode == 2 and "FLASH_LADDER_SM=eighty" in done.stderr
+    done = run(programs, "own_code", FLASH_LADDER_SM="75")
+    assert done.returncode == 2 and "75" in done.stderr
+
+
+@pytest.mark.parametrize("tiles", [1, 3, 6, 7, 100])
+def test_a_ring_on_mbarriers(ring: Path, tiles: int) -> None:
+    done = run(ring, "0", str(tiles))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("1", "race"),  # a stage is filled again before it was read
+        ("2", "race"),  # a stage is declared full while its copies are under way
+        ("3", "uninitialised_read"),  # a stage is read before it is full
+        ("4", "deadlock"),  # a stage is never declared empty
+    ],
+)
+def test_faults_in_a_ring_on_mbarriers(ring: Path, fault: str, kind: str) -> None:
+    done = run(ring, fault)
+    assert done.returncode == 1
+    assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"ring.cu:{line_of(RING, fault)}" in done.stderr
+
+
+def test_every_function_of_cuda_has_an_answer() -> None:
+    """Implemented or not, what the toolkit's header declares can be linked."""
+    settings = (BUILD / "emulate.sh").read_text(encoding="utf-8")
+    library = re.search(r"'([^']*libflash_ladder_virtual_runtime.a)'", settings)[1]
+    nvcc = Path(re.search(r"nvcc='([^']*)'", settings)[1]).resolve()
+    symbols = subprocess.run(
+        ["nm", "--defined-only", "--extern-only", library], capture_output=True, text=True, check=True
+    ).stdout
+    defined = {line.split()[-1] for line in symbols.splitlines() if " T " in line}
+    header = next(nvcc.parents[1].glob("**/include/cuda_runtime_api.h"))
+    declared = set(re.findall(r"CUDARTAPI\s+(cuda\w+)\s*\(", header.read_text(encoding="utf-8")))
+    assert len(declared) > 200 and declared - defined == set()

@@ -1,0 +1,323 @@
+// Small CUDA programs as a student might write them, each started by its name. emulate_test.py runs them on the virtual GPU.
+// Lines that it expects a finding at are marked: // fault: NAME.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define CHECK(call)                                                                \
+  do {                                                                             \
+    const cudaError_t error = (call);                                              \
+    if (error != cudaSuccess) {                                                    \
+      std::printf("%s: %s\n", cudaGetErrorName(error), cudaGetErrorString(error)); \
+      std::exit(3);                                                                \
+    }                                                                              \
+  } while (0)
+
+__constant__ float scale;
+__device__ int launches;
+
+template <typename T>
+__global__ void scale_all(T* x, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) x[i] *= static_cast<T>(scale);
+  if (i == 0) ++launches;
+}
+
+__global__ void sum_of_block(const float* x, float* sums) {
+  __shared__ float partial[256];
+  partial[threadIdx.x] = x[blockIdx.x * 256 + threadIdx.x];
+  __syncthreads();
+  for (int step = 128; step > 0; step /= 2) {
+    if (threadIdx.x < step) partial[threadIdx.x] += partial[threadIdx.x + step];
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];
+}
+
+// Everything that an ordinary small program does: two kernels, a stream, events, a symbol, pinned memory.
+int correct() {
+  constexpr int kBlocks = 5, kN = kBlocks * 256;
+  std::vector<float> x(kN);
+  for (int i = 0; i < kN; ++i) x[i] = static_cast<float>(i % 7);
+  float *x_device, *sums_device, *sums;
+  CHECK(cudaMalloc(&x_device, kN * sizeof(float)));
+  CHECK(cudaMalloc(&sums_device, kBlocks * sizeof(float)));
+  CHECK(cudaMallocHost(&sums, kBlocks * sizeof(float)));
+  cudaStream_t stream;
+  cudaEvent_t start, stop;
+  CHECK(cudaStreamCreate(&stream));
+  CHECK(cudaEventCreate(&start));
+  CHECK(cudaEventCreate(&stop));
+
+  const float two = 2;
+  CHECK(cudaMemcpyToSymbol(scale, &two, sizeof two));
+  CHECK(cudaMemcpyAsync(x_device, x.data(), kN * sizeof(float), cudaMemcpyHostToDevice, stream));
+  CHECK(cudaEventRecord(start, stream));
+  scale_all<<<kBlocks + 1, 256, 0, stream>>>(x_device, kN);
+  sum_of_block<<<kBlocks, 256, 0, stream>>>(x_device, sums_device);
+  CHECK(cudaGetLastError());
+  CHECK(cudaEventRecord(stop, stream));
+  CHECK(cudaMemcpyAsync(sums, sums_device, kBlocks * sizeof(float), cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaStreamSynchronize(stream));
+
+  int count = 0;
+  CHECK(cudaMemcpyFromSymbol(&count, launches, sizeof count));
+  float expected = 0;
+  for (int i = 0; i < 256; ++i) expected += 2 * x[i];
+  const float sum = sums[0];
+  std::printf("sum %g, expected %g, %d launch\n", sum, expected, count);
+  CHECK(cudaFree(x_device));
+  CHECK(cudaFree(sums_device));
+  CHECK(cudaFreeHost(sums));
+  CHECK(cudaStreamDestroy(stream));
+  return sum == expected ? 0 : 4;
+}
+
+int managed() {
+  int* x;
+  CHECK(cudaMallocManaged(&x, 64 * sizeof(int)));
+  for (int i = 0; i < 64; ++i) x[i] = i;
+  const float three = 3;
+  CHECK(cudaMemcpyToSymbol(scale, &three, sizeof three));
+  scale_all<<<1, 64>>>(x, 64);
+  CHECK(cudaDeviceSynchronize());
+  std::printf("%d %d\n", x[1], x[63]);
+  CHECK(cudaFree(x));
+  return 0;
+}
+
+__global__ void prints() { printf("thread %d of %d\n", threadIdx.x, blockDim.x); }
+int device_printf() {
+  prints<<<1, 3>>>();
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+int properties() {
+  cudaDeviceProp device;
+  CHECK(cudaGetDeviceProperties(&device, 0));
+  int blocks = 0;
+  CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, sum_of_block, 256, 0));
+  std::printf("%s, %d.%d, %zu bytes of shared memory, %d blocks per SM\n", device.name, device.major, device.minor,
+              device.sharedMemPerBlockOptin, blocks);
+  return 0;
+}
+
+int elapsed_time() {
+  cudaEvent_t start, stop;
+  CHECK(cudaEventCreate(&start));
+  CHECK(cudaEventCreate(&stop));
+  CHECK(cudaEventRecord(start));
+  CHECK(cudaEventRecord(stop));
+  float milliseconds = 1;
+  CHECK(cudaEventElapsedTime(&milliseconds, start, stop));
+  return 0;
+}
+
+int own_code() { return 7; }
+
+// ---- mistakes ----
+
+__global__ void write_one_too_far(int* x) {
+  x[threadIdx.x + 1] = 1;  // fault: out_of_bounds
+}
+int out_of_bounds() {
+  int* x;
+  CHECK(cudaMalloc(&x, 64 * sizeof(int)));
+  write_one_too_far<<<1, 64>>>(x);
+  CHECK(cudaGetLastError());
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+int sticky_error() {
+  int* x;
+  CHECK(cudaMalloc(&x, 64 * sizeof(int)));
+  write_one_too_far<<<1, 64>>>(x);
+  const cudaError_t first = cudaDeviceSynchronize();
+  void* more = nullptr;
+  const cudaError_t second = cudaMalloc(&more, 4);
+  std::printf("%s, %s, %s\n", cudaGetErrorName(first), cudaGetErrorName(second), cudaGetErrorName(cudaGetLastError()));
+  return 0;
+}
+
+__global__ void reverse(int* x) {
+  __shared__ int copy[64];
+  copy[threadIdx.x] = x[threadIdx.x];
+  x[threadIdx.x] = copy[63 - threadIdx.x];  // fault: missing_syncthreads
+}
+int missing_syncthreads() {
+  int* x;
+  CHECK(cudaMalloc(&x, 64 * sizeof(int)));
+  CHECK(cudaMemset(x, 0, 64 * sizeof(int)));
+  reverse<<<1, 64>>>(x);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+__global__ void read_unwritten(int* x) {
+  __shared__ int copy[64];
+  if (threadIdx.x < 32) copy[threadIdx.x] = 1;
+  __syncthreads();
+  x[threadIdx.x] = copy[threadIdx.x];  // fault: uninitialised_shared
+}
+int uninitialised_shared() {
+  int* x;
+  CHECK(cudaMalloc(&x, 64 * sizeof(int)));
+  read_unwritten<<<1, 64>>>(x);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+__global__ void add_one(int* x) {
+  x[threadIdx.x] += 1;  // fault: uninitialised_global
+}
+int uninitialised_global() {
+  int* x;
+  CHECK(cudaMalloc(&x, 64 * sizeof(int)));
+  add_one<<<1, 64>>>(x);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+__global__ void half_waits(int* x) {
+  if (threadIdx.x < 32) __syncthreads();  // fault: divergent_barrier
+  x[threadIdx.x] = 1;
+  __syncthreads();
+  if (threadIdx.x < 16) __syncthreads();
+}
+int divergent_barrier() {
+  int* x;
+  CHECK(cudaMalloc(&x, 64 * sizeof(int)));
+  half_waits<<<1, 64>>>(x);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+__global__ void never_ends(volatile int* x) {
+  while (*x == 0) {  // fault: endless_loop
+  }
+}
+int endless_loop() {
+  int* x;
+  CHECK(cudaMalloc(&x, sizeof(int)));
+  CHECK(cudaMemset(x, 0, sizeof(int)));
+  never_ends<<<1, 1>>>(x);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+__global__ void read_pair(const char* x, double* y) {
+  *y = *reinterpret_cast<const double*>(x + 4);  // fault: misaligned
+}
+int misaligned() {
+  char* x;
+  double* y;
+  CHECK(cudaMalloc(&x, 64));
+  CHECK(cudaMalloc(&y, sizeof(double)));
+  CHECK(cudaMemset(x, 0, 64));
+  read_pair<<<1, 1>>>(x, y);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+int too_much_shared_memory() {
+  write_one_too_far<<<1, 32, 60000>>>(nullptr);
+  CHECK(cudaGetLastError());
+  return 0;
+}
+
+int copy_too_long() {
+  int* x;
+  int host[64] = {};
+  CHECK(cudaMalloc(&x, 32 * sizeof(int)));
+  cudaMemcpy(x, host, sizeof host, cudaMemcpyHostToDevice);
+  return 0;
+}
+
+int copy_the_wrong_way() {
+  int* x;
+  int host[32] = {};
+  CHECK(cudaMalloc(&x, sizeof host));
+  cudaMemcpy(host, x, sizeof host, cudaMemcpyHostToDevice);
+  return 0;
+}
+
+int freed_twice() {
+  int* x;
+  CHECK(cudaMalloc(&x, 4));
+  CHECK(cudaFree(x));
+  cudaFree(x);
+  return 0;
+}
+
+int host_touches_device_memory() {
+  int* x;
+  CHECK(cudaMalloc(&x, 4));
+  std::printf("before\n");
+  *static_cast<volatile int*>(x) = 1;
+  return 0;
+}
+
+__global__ void many_mistakes(int* x) {
+#define MISTAKE(i) x[64 + 100 * i + threadIdx.x] = i
+  MISTAKE(0);
+  MISTAKE(1);
+  MISTAKE(2);
+  MISTAKE(3);
+  MISTAKE(4);
+  MISTAKE(5);
+  MISTAKE(6);
+  MISTAKE(7);
+  MISTAKE(8);
+  MISTAKE(9);
+  MISTAKE(10);
+  MISTAKE(11);
+}
+int twelve_mistakes() {
+  int* x;
+  CHECK(cudaMalloc(&x, 64 * sizeof(int)));
+  many_mistakes<<<1, 64>>>(x);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+int graph() {
+  cudaGraph_t graph;
+  CHECK(cudaGraphCreate(&graph, 0));
+  return 0;
+}
+
+#define PROGRAM(name) {#name, name}
+const struct {
+  const char* name;
+  int (*run)();
+} programs[] = {PROGRAM(correct),
+                PROGRAM(managed),
+                PROGRAM(device_printf),
+                PROGRAM(properties),
+                PROGRAM(elapsed_time),
+                PROGRAM(own_code),
+                PROGRAM(out_of_bounds),
+                PROGRAM(sticky_error),
+                PROGRAM(missing_syncthreads),
+                PROGRAM(uninitialised_shared),
+                PROGRAM(uninitialised_global),
+                PROGRAM(divergent_barrier),
+                PROGRAM(endless_loop),
+                PROGRAM(misaligned),
+                PROGRAM(too_much_shared_memory),
+                PROGRAM(copy_too_long),
+                PROGRAM(copy_the_wrong_way),
+                PROGRAM(freed_twice),
+                PROGRAM(host_touches_device_memory),
+                PROGRAM(twelve_mistakes),
+                PROGRAM(graph)};
+
+int main(int argc, char** argv) {
+  for (const auto& program : programs)
+    if (argc == 2 && std::strcmp(argv[1], program.name) == 0) return program.run();
+  std::fprintf(stderr, "which program?\n");
+  return 2;
+}

@@ -1,0 +1,42 @@
+// The conformance suite: small PTX kernels with inputs, run by emulator_conformance_test on the virtual GPU and by
+// emulator-hardware on a real one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace flash_ladder::emulator {
+
+/// How near a result must be to the hardware's.
+enum class Closeness {
+  bits,         // the same bits
+  bits_or_nan,  // the same, but any NaN for a NaN: where the ISA does not say which
+  float_ulps,   // as floats, up to `bound` units in the last place of the hardware's result
+  double_ulps,
+  half_ulps,       // of each 16-bit half of the result, as fp16
+  float_absolute,  // as floats, up to `bound`
+  float_either,  // as floats, up to `bound` units in the last place or 2^-22 (lg2: relative far from 1, absolute near it)
+  sine,  // as floats, up to 2^-14.7 for arguments up to 100 π (sin, cos: "max. absolute error"), anything beyond
+};
+
+/// One kernel `test(.param .u64 input, .param .u64 output)`, launched with one block of `threads` threads. It finds its operands
+/// in `input` and writes `outputs` 64-bit words per thread, output[i · threads + tid].
+struct ConformanceCase {
+  std::string name;
+  std::string ptx;
+  unsigned threads = 32;
+  unsigned outputs = 1;
+  std::vector<std::uint64_t> input;
+  Closeness closeness = Closeness::bits;
+  double bound = 0;
+  int unlike = -1;  // a result that this GPU computes against the ISA, and that is not compared
+};
+
+/// All cases. Names are unique.
+std::vector<ConformanceCase> conformance_cases();
+
+/// The operations of the lane table that no case covers, since they are no PTX of their own.
+bool is_internal(const std::string& opcode);
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,136 @@
+// The conformance suite on the virtual GPU, against what an H200 computed (emulator_hardware.json, by emulator-hardware).
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "emulator/exec/lane_table.h"
+#include "emulator_cases.h"
+#include "emulator_run.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+float float_of(std::uint64_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits)); }
+
+// The distance of two numbers in units in the last place: how many numbers lie between them. `magnitude_bits` is the width
+// without the sign.
+double ulps(std::uint64_t a, std::uint64_t b, int magnitude_bits) {
+  const std::uint64_t sign = std::uint64_t{1} << magnitude_bits;
+  const auto ordered = [&](std::uint64_t x) {
+    const auto magnitude = static_cast<double>(x & (sign - 1));
+    return (x & sign) != 0 ? -magnitude : magnitude;
+  };
+  return std::abs(ordered(a) - ordered(b));
+}
+
+bool is_half_nan(std::uint64_t bits) { return (bits & 0x7fff) > 0x7c00; }
+
+bool is_float_close(std::uint64_t got, std::uint64_t expected, double bound, bool absolute) {
+  const float x = float_of(got), y = float_of(expected);
+  if (std::isnan(y)) return std::isnan(x);
+  if (x == y) return true;
+  if (std::isinf(y) || std::isinf(x)) return false;
+  return absolute ? std::abs(double{x} - double{y}) <= bound : ulps(got, expected, 31) <= bound;
+}
+
+bool is_close(const ConformanceCase& one, std::size_t thread, std::uint64_t got, std::uint64_t expected) {
+  if (got == expected) return true;
+  switch (one.closeness) {
+    case Closeness::bits:
+      return false;
+    case Closeness::bits_or_nan: {
+      const auto nan32 = [](std::uint64_t x) { return (x & 0x7fffffff) > 0x7f800000 && x >> 32 == 0; };
+      const auto nan64 = [](std::uint64_t x) { return (x & 0x7fffffffffffffff) > 0x7ff0000000000000; };
+      return (nan32(got) && nan32(expected)) || (nan64(got) && nan64(expected)) ||
+             (got < 0x10000 && expected < 0x10000 && is_half_nan(got) && is_half_nan(expected));
+    }
+    case Closeness::float_ulps:
+      return is_float_close(got, expected, one.bound, false);
+    case Closeness::float_absolute:
+      return is_float_close(got, expected, one.bound, true);
+    case Closeness::float_either:
+      return is_float_close(got, expected, one.bound, false) ||
+             is_float_close(got, expected, std::ldexp(1.0, -22), true);
+    case Closeness::sine:
+      return std::abs(float_of(one.input[thread])) > 314 || is_float_close(got, expected, std::exp2(-14.7), true);
+    case Closeness::double_ulps:
+      return (std::isnan(std::bit_cast<double>(got)) && std::isnan(std::bit_cast<double>(expected))) ||
+             ulps(got, expected, 63) <= one.bound;
+    case Closeness::half_ulps:
+      for (int half = 0; half < 2; ++half) {
+        const std::uint64_t x = (got >> (16 * half)) & 0xffff, y = (expected >> (16 * half)) & 0xffff;
+        if (is_half_nan(x) != is_half_nan(y) || (!is_half_nan(x) && ulps(x, y, 15) > one.bound)) return false;
+      }
+      return true;
+  }
+  return false;
+}
+
+std::vector<std::uint64_t> words_of(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::uint64_t> words;
+  std::uint64_t word;
+  while (stream >> std::hex >> word) words.push_back(word);
+  return words;
+}
+
+std::string operands_of(const ConformanceCase& one, std::size_t thread) {
+  std::string text;
+  for (std::size_t i = thread; i < one.input.size(); i += one.threads) text += fmt::format(" {:#x}", one.input[i]);
+  return text;
+}
+
+TEST(Conformance, EveryCaseRunsWithoutFinding) {
+  for (const ConformanceCase& one : conformance_cases()) {
+    SCOPED_TRACE(one.name);
+    const RunResult result = run_test_kernel(one.ptx, one.threads, one.input, std::size_t{one.threads} * one.outputs);
+    EXPECT_EQ(result.report.outcome, Outcome::completed);
+    for (const Finding& finding : result.report.findings) ADD_FAILURE() << format(finding);
+  }
+}
+
+TEST(Conformance, AgreesWithTheHardware) {
+  std::ifstream file(FLASH_LADDER_HARDWARE_RESULTS);
+  if (!file) GTEST_SKIP() << "no results of a GPU: run emulator-hardware " << FLASH_LADDER_HARDWARE_RESULTS;
+  const nlohmann::json recorded = nlohmann::json::parse(file).at("results");
+  std::size_t compared = 0;
+  for (const ConformanceCase& one : conformance_cases()) {
+    SCOPED_TRACE(one.name);
+    ASSERT_TRUE(recorded.contains(one.name))
+        << "record the results again: emulator-hardware " << FLASH_LADDER_HARDWARE_RESULTS;
+    const std::vector<std::uint64_t> expected = words_of(recorded.at(one.name).get<std::string>());
+    const RunResult result = run_test_kernel(one.ptx, one.threads, one.input, std::size_t{one.threads} * one.outputs);
+    ASSERT_EQ(result.output.size(), expected.size());
+    int differences = 0;
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      ++compared;
+      const std::size_t number = i / one.threads, thread = i % one.threads;
+      if (static_cast<int>(number) == one.unlike || is_close(one, thread, result.output[i], expected[i])) continue;
+      if (++differences > 3) continue;
+      ADD_FAILURE() << fmt::format("result {} of thread {}: {:#x}, the hardware says {:#x}; operands{}", number, thread,
+                                   result.output[i], expected[i], operands_of(one, thread));
+    }
+  }
+  EXPECT_GT(compared, 100'000u);
+}
+
+// Nothing that the virtual GPU computes lane by lane goes untested.
+TEST(Conformance, EveryLaneOperationHasACase) {
+  std::set<std::string> names;
+  for (const ConformanceCase& one : conformance_cases()) EXPECT_TRUE(names.insert(one.name).second) << one.name;
+  for (const std::string& opcode : lane_table().opcodes()) {
+    const bool predicates = opcode.size() > 5 && opcode.substr(opcode.size() - 5) == ".pred";
+    if (is_internal(opcode) || predicates) continue;
+    EXPECT_TRUE(names.count(opcode)) << opcode << " has no case";
+  }
+}
+
+}  // namespace
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,538 @@
+// Each kind of finding, planted in a small kernel, with its line; and next to it a correct twin, without one.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "emulator_program.h"
+#include "emulator_run.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr unsigned kThreads = 64;  // two warps
+
+Report report_of(const std::string& body, unsigned threads = kThreads, const Options& options = {}) {
+  return run_test_kernel(program(body), threads, std::vector<std::uint64_t>(256), 256, options).report;
+}
+
+std::string all(const Report& report) {
+  std::string text;
+  for (const Finding& finding : report.findings) text += format(finding) + "\n";
+  return text;
+}
+
+bool is_at(const SourcePosition& position, int line) {
+  return position.size() == 1 && position[0] == SourceLine{"/somewhere/kernel.cu", line};
+}
+
+// Findings of this kind only, and one of them at this line of the body.
+void expect_finding(const Report& report, FindingKind kind, int line) {
+  bool found = false;
+  for (const Finding& finding : report.findings) {
+    EXPECT_EQ(finding.kind, kind) << all(report);
+    found |= is_at(finding.position, line);
+  }
+  EXPECT_TRUE(found) << "none at line " << line << ":\n" << all(report);
+}
+
+// A race between these two lines, whichever was seen to come second, and perhaps other findings.
+void expect_race(const Report& report, int line, int other_line) {
+  bool found = false;
+  for (const Finding& finding : report.findings) {
+    if (finding.kind != FindingKind::race || !finding.other) continue;
+    found |= is_at(finding.position, line) && is_at(finding.other->position, other_line);
+    found |= is_at(finding.position, other_line) && is_at(finding.other->position, line);
+  }
+  EXPECT_TRUE(found) << all(report);
+}
+
+void expect_clean(const Report& report) {
+  EXPECT_EQ(report.outcome, Outcome::completed);
+  EXPECT_EQ(report.findings_total, 0u) << all(report);
+}
+
+void expect_other(const Report& report, int line, int warp) {
+  ASSERT_FALSE(report.findings.empty());
+  ASSERT_TRUE(report.findings[0].other.has_value());
+  ASSERT_FALSE(report.findings[0].other->position.empty());
+  EXPECT_EQ(report.findings[0].other->position[0].line, line) << all(report);
+  EXPECT_EQ(report.findings[0].other->warp, warp) << all(report);
+}
+
+// ---- Bounds
+
+TEST(Findings, GlobalLoadPastTheEnd) {
+  // The input has 256 words and one more.
+  const Report report = report_of("mad.wide.u32 %rd1, %r90, 8, %rd90;\nld.global.u64 %rd2, [%rd1+2000];\n");
+  expect_finding(report, FindingKind::out_of_bounds, 2);
+  const Finding& finding = report.findings[0];
+  EXPECT_EQ(finding.warp, 0);
+  EXPECT_EQ(finding.lane, 7);  // 7 · 8 + 2000 = 2056
+  EXPECT_EQ(finding.count, 57u) << "one for each lane from 7 on, in both warps";
+  EXPECT_THAT(finding.message, HasSubstr("0 bytes after the end of the allocation of 2056 bytes"));
+  EXPECT_EQ(finding.instruction, "ld.global.u64 %rd2, [%rd1+2000]");
+  expect_clean(report_of("mad.wide.u32 %rd1, %r90, 8, %rd90;\nld.global.u64 %rd2, [%rd1+1544];\n"));
+}
+
+TEST(Findings, GlobalStoreBeforeTheBeginning) {
+  expect_finding(report_of("st.global.u32 [%rd91+-4], %r90;\n"), FindingKind::out_of_bounds, 1);
+}
+
+TEST(Findings, NullPointer) {
+  const Report report = report_of("mov.u64 %rd1, 0;\nld.global.u32 %r1, [%rd1];\n");
+  expect_finding(report, FindingKind::out_of_bounds, 2);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("the null pointer"));
+}
+
+TEST(Findings, AccessThatCrossesTheEnd) {
+  // Its first bytes are inside.
+  expect_finding(report_of("ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd90+2048];\n"), FindingKind::out_of_bounds, 1);
+}
+
+TEST(Findings, SharedOutOfBounds) {
+  const Report report = report_of("mov.u32 %r1, 0;\nst.shared.u32 [%r94+3900], %r1;\n");
+  expect_finding(report, FindingKind::out_of_bounds, 2);
+  EXPECT_EQ(report.findings[0].warp, 1);
+  EXPECT_EQ(report.findings[0].lane, 49 - 32);  // 49 · 4 + 3900 = 4096
+  expect_clean(report_of("mov.u32 %r1, 0;\nst.shared.u32 [%r94+3840], %r1;\n"));
+}
+
+TEST(Findings, LocalOutOfBounds) {
+  expect_finding(report_of("mov.u64 %rd1, local;\nst.local.u32 [%rd1+64], %r90;\n"), FindingKind::out_of_bounds, 2);
+  expect_clean(report_of("mov.u64 %rd1, local;\nst.local.u32 [%rd1+60], %r90;\n"));
+}
+
+TEST(Findings, AddressOfSharedMemoryUsedAsGlobal) {
+  const Report report =
+      report_of("cvt.u64.u32 %rd1, %r93;\ncvta.shared.u64 %rd1, %rd1;\nst.global.u32 [%rd1], %r90;\n");
+  expect_finding(report, FindingKind::out_of_bounds, 3);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("a generic address of shared"));
+}
+
+TEST(Findings, Misaligned) {
+  expect_finding(report_of("ld.global.u32 %r1, [%rd90+2];\n"), FindingKind::misaligned, 1);
+  expect_finding(report_of("st.shared.v2.u32 [%r94], {%r90, %r90};\n"), FindingKind::misaligned, 1);
+  expect_finding(report_of("cp.async.cg.shared.global [%r93], [%rd90+8], 16;\ncp.async.wait_all;\n", 1),
+                 FindingKind::misaligned, 1);
+  expect_clean(report_of("ld.global.u16 %rs1, [%rd90+2];\n"));
+}
+
+TEST(Findings, UseAfterFree) {
+  Memory memory;
+  const Module module(program("ld.global.u32 %r1, [%rd90];\n"), memory);
+  const Address freed = memory.allocate(64), output = memory.allocate(64);
+  memory.fill(freed, 0, 64);
+  const void* arguments[] = {&freed, &output};
+  const std::vector<std::byte> parameters = pack_parameters(module.kernel("test"), arguments);
+  const LaunchConfig config{.grid = {}, .block = {}, .dynamic_shared_bytes = 0, .parameters = parameters};
+  expect_clean(launch(module.kernel("test"), config, memory));
+  memory.free(freed);
+  expect_finding(launch(module.kernel("test"), config, memory), FindingKind::use_after_free, 1);
+}
+
+// ---- What was never written
+
+TEST(Findings, UninitialisedShared) {
+  expect_finding(report_of("ld.shared.u32 %r1, [%r94];\n"), FindingKind::uninitialised_read, 1);
+  expect_clean(report_of("st.shared.u32 [%r94], %r90;\nld.shared.u32 %r1, [%r94];\n"));
+  // One byte of four.
+  expect_finding(
+      report_of(
+          "cvt.u16.u32 %rs1, %r90;\nst.shared.u16 [%r94], %rs1;\nst.shared.u8 [%r94+2], %rs1;\nld.shared.u32 %r1, [%r94];\n"),
+      FindingKind::uninitialised_read, 4);
+}
+
+TEST(Findings, UninitialisedLocal) {
+  const std::string store = "mov.u64 %rd1, local;\nst.local.u32 [%rd1], %r90;\n";
+  expect_finding(report_of(store + "ld.local.u32 %r1, [%rd1+4];\n"), FindingKind::uninitialised_read, 3);
+  expect_clean(report_of(store + "ld.local.u32 %r1, [%rd1];\n"));
+}
+
+TEST(Findings, UninitialisedGlobal) {
+  Memory memory;
+  const Module module(
+      program("mad.wide.u32 %rd1, %r90, 4, %rd90;\n@%p1 st.global.u32 [%rd1], %r90;\nld.global.u32 %r1, [%rd1];\n"),
+      memory);
+  const Address input = memory.allocate(1024), output = memory.allocate(64);
+  const void* arguments[] = {&input, &output};
+  const std::vector<std::byte> parameters = pack_parameters(module.kernel("test"), arguments);
+  const LaunchConfig config{.grid = {}, .block = {kThreads, 1, 1}, .dynamic_shared_bytes = 0, .parameters = parameters};
+  expect_finding(launch(module.kernel("test"), config, memory), FindingKind::uninitialised_read, 3);
+  memory.fill(input, 0, 1024);
+  expect_clean(launch(module.kernel("test"), config, memory));
+  memory.poison(input + 40, 4);
+  const Report report = launch(module.kernel("test"), config, memory);
+  expect_finding(report, FindingKind::uninitialised_read, 3);
+  EXPECT_EQ(report.findings[0].lane, 10);
+  EXPECT_EQ(report.findings[0].address, input + 40);
+}
+
+TEST(Findings, WhatAKernelWroteIsInitialised) {
+  Memory memory;
+  const Module module(
+      program(
+          "mad.wide.u32 %rd1, %r90, 4, %rd90;\nst.global.u32 [%rd1], %r90;\nbar.sync 0;\nxor.b32 %r1, %r90, 32;\nmad.wide.u32 %rd1, %r1, 4, %rd90;\nld.global.u32 %r1, [%rd1];\n"),
+      memory);
+  const Address input = memory.allocate(1024), output = memory.allocate(64);
+  const void* arguments[] = {&input, &output};
+  const std::vector<std::byte> parameters = pack_parameters(module.kernel("test"), arguments);
+  expect_clean(launch(module.kernel("test"),
+                      {.grid = {}, .block = {kThreads, 1, 1}, .dynamic_shared_bytes = 0, .parameters = parameters},
+                      memory));
+}
+
+// ---- Races
+
+// Thread t writes word t and reads word t ^ k.
+std::string exchange(int k, const std::string& between) {
+  return "st.shared.u32 [%r94], %r90;\n" + between + "\nxor.b32 %r1, %r90, " + std::to_string(k) +
+         ";\nmad.lo.u32 %r1, %r1, 4, %r93;\nld.shared.u32 %r2, [%r1];\n";
+}
+
+TEST(Findings, RaceBetweenWarps) {
+  // Warp 0 runs first: it reads what warp 1 has not written yet, and warp 1 then writes it.
+  const Report report = report_of(exchange(32, ""));
+  expect_race(report, 1, 5);
+  EXPECT_EQ(report.findings[0].kind, FindingKind::uninitialised_read) << all(report);
+  EXPECT_EQ(report.findings[1].kind, FindingKind::race) << all(report);
+  EXPECT_EQ(report.findings[1].warp, 1);
+  EXPECT_EQ(report.findings[1].other->warp, 0);
+  expect_clean(report_of(exchange(32, "bar.sync 0;")));
+  expect_clean(report_of(exchange(32, "barrier.sync 3;")));
+  expect_clean(report_of(exchange(32, "bar.sync 5, 64;")));
+}
+
+TEST(Findings, RaceBetweenLanes) {
+  const Report report = report_of(exchange(1, ""));
+  expect_finding(report, FindingKind::race, 5);
+  expect_other(report, 1, 0);
+  EXPECT_EQ(report.findings[0].other->lane, 1);
+  EXPECT_EQ(report.findings[0].lane, 0);
+  expect_clean(report_of(exchange(1, "bar.warp.sync -1;")));
+  expect_clean(report_of(exchange(1, "bar.sync 0;")));
+  // A shuffle makes lanes meet, but does not order what they have written.
+  expect_finding(report_of(exchange(1, "shfl.sync.bfly.b32 %r3, %r90, 1, 31, -1;")), FindingKind::race, 5);
+  // Half of the warp synchronises: enough for those that exchange with each other, not for the others.
+  expect_clean(report_of(
+      "st.shared.u32 [%r94], %r90;\nsetp.lt.u32 %p1, %r91, 16;\n@!%p1 bra E;\nbar.warp.sync 0xffff;\nxor.b32 %r1, %r90, 1;\nmad.lo.u32 %r1, %r1, 4, %r93;\nld.shared.u32 %r2, [%r1];\nE:\n"));
+  expect_finding(
+      report_of(
+          "st.shared.u32 [%r94], %r90;\nsetp.lt.u32 %p1, %r91, 16;\n@!%p1 bra E;\nbar.warp.sync 0xffff;\nxor.b32 %r1, %r90, 16;\nmad.lo.u32 %r1, %r1, 4, %r93;\nld.shared.u32 %r2, [%r1];\nE:\n"),
+      FindingKind::race, 7);
+}
+
+TEST(Findings, WriteAfterRead) {
+  // Everybody reads word 0; then thread 40 overwrites it.
+  const auto body = [](const std::string& between) {
+    return "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nld.shared.u32 %r1, [%r93];\n" + between +
+           "\nsetp.eq.u32 %p1, %r90, 40;\n@%p1 st.shared.u32 [%r93], %r90;\n";
+  };
+  const Report report = report_of(body(""));
+  expect_finding(report, FindingKind::race, 6);
+  expect_race(report, 3, 6);
+  expect_clean(report_of(body("bar.sync 0;")));
+  // The lanes of its own warp are told apart too.
+  const auto alone = [](const std::string& between) {
+    return "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nshl.b32 %r5, %r92, 7;\nadd.u32 %r5, %r5, %r93;\nld.shared.u32 %r1, [%r5];\n" +
+           between + "\nsetp.eq.u32 %p1, %r91, 9;\n@%p1 st.shared.u32 [%r5], %r90;\n";
+  };
+  expect_finding(report_of(alone("")), FindingKind::race, 8);
+  expect_clean(report_of(alone("bar.warp.sync -1;")));
+  // What a lane alone has read it may overwrite.
+  expect_clean(report_of(
+      "st.shared.u32 [%r94], %r90;\nld.shared.u32 %r1, [%r94];\nadd.u32 %r1, %r1, 1;\nst.shared.u32 [%r94], %r1;\n"));
+}
+
+TEST(Findings, WriteAfterWrite) {
+  expect_finding(report_of("setp.eq.u32 %p1, %r91, 0;\n@%p1 st.shared.u32 [%r93], %r90;\n"), FindingKind::race, 2);
+  expect_clean(report_of("setp.eq.u32 %p1, %r91, 0;\nmov.u32 %r1, 7;\n@%p1 st.shared.u32 [%r93], %r1;\n"));
+  // Two lanes of one store.
+  expect_finding(report_of("and.b32 %r1, %r90, 15;\nmad.lo.u32 %r1, %r1, 4, %r93;\nst.shared.u32 [%r1], %r90;\n", 32),
+                 FindingKind::race, 3);
+  expect_clean(report_of("and.b32 %r1, %r90, 15;\nmad.lo.u32 %r2, %r1, 4, %r93;\nst.shared.u32 [%r2], %r1;\n", 32));
+  // Neighbours in one word, but different bytes.
+  expect_clean(report_of("cvt.u16.u32 %rs1, %r90;\nadd.u32 %r1, %r90, %r93;\nst.shared.u8 [%r1], %rs1;\n"));
+}
+
+TEST(Findings, AtomicsDoNotRaceWithEachOther) {
+  const std::string zero = "setp.eq.u32 %p1, %r90, 0;\nmov.u32 %r1, 0;\n@%p1 st.shared.u32 [%r93], %r1;\n";
+  expect_clean(
+      report_of(zero + "bar.sync 0;\natom.shared.add.u32 %r2, [%r93], 1;\nbar.sync 0;\nld.shared.u32 %r3, [%r93];\n"));
+  expect_finding(report_of(zero + "bar.sync 0;\natom.shared.add.u32 %r2, [%r93], 1;\nld.shared.u32 %r3, [%r93];\n"),
+                 FindingKind::race, 6);
+}
+
+// ---- Asynchronous copies
+
+std::string copy(const std::string& wait, const std::string& read = "ld.shared.v4.u32 {%r1, %r2, %r3, %r4}, [%r5];\n") {
+  return "mad.lo.u32 %r5, %r90, 16, %r93;\nmad.wide.u32 %rd1, %r90, 16, %rd90;\ncp.async.cg.shared.global [%r5], [%rd1], 16;\ncp.async.commit_group;\n" +
+         wait + "\n" + read;
+}
+
+TEST(Findings, MissingWait) {
+  const Report report = report_of(copy(""));
+  expect_finding(report, FindingKind::race, 6);
+  expect_other(report, 3, 0);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("cp.async is under way"));
+  expect_clean(report_of(copy("cp.async.wait_group 0;")));
+  expect_clean(report_of(copy("cp.async.wait_all;")));
+  expect_finding(report_of(copy("cp.async.wait_group 1;")), FindingKind::race, 6);
+  expect_finding(report_of(copy("bar.sync 0;")), FindingKind::race, 6);
+}
+
+TEST(Findings, UncommittedCopy) {
+  const std::string body =
+      "mad.lo.u32 %r5, %r90, 16, %r93;\nmad.wide.u32 %rd1, %r90, 16, %rd90;\ncp.async.cg.shared.global [%r5], [%rd1], 16;\ncp.async.wait_group 0;\nld.shared.u32 %r1, [%r5];\n";
+  expect_finding(report_of(body), FindingKind::race, 5);
+}
+
+TEST(Findings, WaitWithoutBarrier) {
+  const std::string read = "xor.b32 %r6, %r90, 1;\nmad.lo.u32 %r6, %r6, 16, %r93;\nld.shared.u32 %r1, [%r6];\n";
+  expect_finding(report_of(copy("cp.async.wait_all;", read)), FindingKind::race, 8);
+  expect_clean(report_of(copy("cp.async.wait_all;", "bar.warp.sync -1;\n" + read)));
+  expect_clean(report_of(copy("cp.async.wait_all;", "bar.sync 0;\n" + read)));
+}
+
+TEST(Findings, CopyOverWhatIsStillRead) {
+  const std::string body = copy("cp.async.wait_all;\nbar.sync 0;",
+                                "xor.b32 %r6, %r90, 32;\nmad.lo.u32 %r6, %r6, 16, %r93;\nld.shared.u32 %r1, [%r6];\n");
+  const std::string again = "cp.async.cg.shared.global [%r5], [%rd1], 16;\ncp.async.wait_all;\n";
+  expect_finding(report_of(body + again), FindingKind::race, 10);
+  expect_clean(report_of(body + "bar.sync 0;\n" + again));
+}
+
+TEST(Findings, CopyFromOutOfBounds) {
+  expect_finding(report_of("cp.async.cg.shared.global [%r93], [%rd90+2064], 16;\ncp.async.wait_all;\n", 1),
+                 FindingKind::out_of_bounds, 1);
+}
+
+// ---- mbarrier
+
+// Warp 0 fills words 0 … 31, warp 1 reads them, by way of an mbarrier at smem + 2048.
+std::string handover(const std::string& sync_init, const std::string& arrive, const std::string& wait) {
+  return "setp.ne.u32 %p1, %r90, 0;\n@!%p1 mbarrier.init.shared.b64 [smem+2048], 32;\n" + sync_init +
+         "\nsetp.eq.u32 %p2, %r92, 1;\n@%p2 bra READ;\nst.shared.u32 [%r94], %r90;\n" + arrive +
+         "\nbra.uni END;\nREAD:\n" + wait + "\nld.shared.u32 %r1, [%r94+-128];\nEND:\n";
+}
+constexpr char kArrive[] = "mbarrier.arrive.shared.b64 %rd1, [smem+2048];";
+constexpr char kWait[] = "WAIT: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 0; @!%p3 bra WAIT;";
+
+TEST(Findings, Mbarrier) {
+  expect_clean(report_of(handover("bar.sync 0;", kArrive, kWait)));
+  // Lane 0 arrives 32 times over: it knows of the others only after a __syncwarp.
+  const std::string elected =
+      "@!%p1 mbarrier.arrive.noComplete.shared.b64 %rd1, [smem+2048], 31; @!%p1 mbarrier.arrive.shared.b64 %rd1, [smem+2048];";
+  expect_clean(report_of(handover("bar.sync 0;", "bar.warp.sync -1; " + elected, kWait)));
+  expect_finding(report_of(handover("bar.sync 0;", elected, kWait)), FindingKind::race, 11);
+}
+
+TEST(Findings, MbarrierWithoutWait) { expect_race(report_of(handover("bar.sync 0;", kArrive, "")), 6, 11); }
+
+TEST(Findings, MbarrierWithoutArrival) {
+  const Report report = report_of(handover("bar.sync 0;", "", kWait));
+  expect_finding(report, FindingKind::deadlock, 10);
+  EXPECT_EQ(report.outcome, Outcome::stopped);
+}
+
+TEST(Findings, MbarrierInitialisationNotSynchronised) {
+  expect_finding(report_of(handover("", kArrive, kWait)), FindingKind::race, 7);
+}
+
+TEST(Findings, MbarrierNotInitialised) {
+  const Report report = report_of(
+      "mov.u64 %rd2, 0;\nst.shared.u64 [smem+2048], %rd2;\nmbarrier.arrive.shared.b64 %rd1, [smem+2048];\n", 1);
+  expect_finding(report, FindingKind::invalid_operation, 3);
+}
+
+TEST(Findings, MbarrierWithTooManyArrivals) {
+  expect_finding(
+      report_of(
+          "mbarrier.init.shared.b64 [smem+2048], 2;\nmbarrier.arrive.noComplete.shared.b64 %rd1, [smem+2048], 2;\n", 1),
+      FindingKind::invalid_operation, 2);
+}
+
+TEST(Findings, CopiesCompletedByAnMbarrier) {
+  const auto body = [](const std::string& arrive, const std::string& wait) {
+    return "setp.ne.u32 %p1, %r90, 0;\n@!%p1 mbarrier.init.shared.b64 [smem+2048], 64;\nbar.sync 0;\nmad.lo.u32 %r5, %r90, 16, %r93;\nmad.wide.u32 %rd1, %r90, 16, %rd90;\ncp.async.cg.shared.global [%r5], [%rd1], 16;\n" +
+           arrive + "\n" + wait +
+           "\nxor.b32 %r6, %r90, 63;\nmad.lo.u32 %r6, %r6, 16, %r93;\nld.shared.u32 %r1, [%r6];\n";
+  };
+  const std::string arrive = "cp.async.mbarrier.arrive.noinc.shared.b64 [smem+2048];";
+  expect_clean(report_of(body(arrive, kWait)));
+  expect_finding(report_of(body(arrive, "bar.sync 0;")), FindingKind::race, 11);
+  // An arrival of the threads says nothing about their copies.
+  expect_finding(report_of(body(kArrive, kWait)), FindingKind::race, 11);
+}
+
+// ---- Barriers
+
+TEST(Findings, DivergentBarrier) {
+  const Report report = report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 bra E;\nbar.sync 0;\nE:\n");
+  ASSERT_FALSE(report.findings.empty());
+  EXPECT_EQ(report.findings[0].kind, FindingKind::divergent_barrier) << all(report);
+  EXPECT_EQ(report.findings[0].position[0].line, 3);
+  EXPECT_EQ(report.findings[0].lane, 0);
+  expect_clean(report_of("setp.lt.u32 %p1, %r90, 99;\n@!%p1 bra E;\nbar.sync 0;\nE:\n"));
+  // Lanes that have ended are not waited for.
+  expect_clean(report_of("setp.lt.u32 %p1, %r90, 40;\n@%p1 exit;\nbar.sync 0;\n"));
+}
+
+TEST(Findings, WarpsAtDifferentBarriers) {
+  const Report report =
+      report_of("setp.eq.u32 %p1, %r92, 0;\n@%p1 bra A;\nbar.sync 0;\nbra.uni E;\nA:\nbar.sync 0;\nE:\n");
+  expect_finding(report, FindingKind::divergent_barrier, 3);
+  expect_other(report, 6, 0);
+}
+
+TEST(Findings, BarrierThatNobodyElseReaches) {
+  const Report report = report_of("setp.eq.u32 %p1, %r92, 0;\n@%p1 bar.sync 1, 64;\n");
+  expect_finding(report, FindingKind::deadlock, 2);
+  EXPECT_EQ(report.outcome, Outcome::stopped);
+  EXPECT_EQ(report.totals, Counters{}) << "the counters of a launch that did not end mean nothing";
+}
+
+TEST(Findings, BarrierCounts) {
+  expect_finding(report_of("bar.sync 1, 48;\n"), FindingKind::invalid_operation, 1);
+  expect_finding(report_of("mov.u32 %r1, 16;\nbar.sync %r1;\n"), FindingKind::invalid_operation, 2);
+}
+
+// ---- Shuffles, votes
+
+TEST(Findings, ShuffleWithMissingLanes) {
+  const Report report = report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 shfl.sync.bfly.b32 %r1, %r90, 1, 31, -1;\n");
+  expect_finding(report, FindingKind::missing_lanes, 2);
+  EXPECT_EQ(report.findings[0].lane, 16);
+  expect_clean(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 shfl.sync.bfly.b32 %r1, %r90, 1, 31, 0xffff;\n"));
+  expect_finding(report_of("shfl.sync.bfly.b32 %r1, %r90, 1, 31, 0xffff;\n"), FindingKind::missing_lanes, 1);
+  // The mask is right, but the value comes from outside.
+  expect_finding(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 shfl.sync.bfly.b32 %r1, %r90, 16, 31, 0xffff;\n"),
+                 FindingKind::missing_lanes, 2);
+}
+
+TEST(Findings, OthersWithMissingLanes) {
+  expect_finding(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 vote.sync.ballot.b32 %r1, %p1, -1;\n"),
+                 FindingKind::missing_lanes, 2);
+  expect_finding(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 redux.sync.add.u32 %r1, %r90, -1;\n"),
+                 FindingKind::missing_lanes, 2);
+  expect_finding(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 bar.warp.sync -1;\n"), FindingKind::missing_lanes, 2);
+  expect_finding(
+      report_of(
+          "setp.lt.u32 %p1, %r91, 16;\n@%p1 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};\n"),
+      FindingKind::missing_lanes, 2);
+  expect_finding(
+      report_of(
+          "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nsetp.lt.u32 %p1, %r91, 16;\n@%p1 ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [%r93];\n"),
+      FindingKind::missing_lanes, 4);
+}
+
+// ---- Loops, traps
+
+TEST(Findings, EndlessLoop) {
+  Options options;
+  options.max_warp_instructions_per_cta = 10'000;
+  const Report report = report_of("mov.u32 %r1, 0;\nL:\nadd.u32 %r1, %r1, 1;\nbra.uni L;\n", kThreads, options);
+  ASSERT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings[0].kind, FindingKind::endless_loop);
+  EXPECT_EQ(report.outcome, Outcome::stopped);
+  expect_clean(report_of("mov.u32 %r1, 0;\nL:\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 1000;\n@%p1 bra L;\n",
+                         kThreads, options));
+}
+
+TEST(Findings, Trap) {
+  expect_finding(report_of("setp.eq.u32 %p1, %r90, 33;\n@%p1 trap;\n"), FindingKind::invalid_operation, 2);
+}
+
+// ---- Limits
+
+Report launch_with(std::size_t dynamic_shared_bytes, const Dim3& block, const Options& options,
+                   const std::string& declarations = {}) {
+  Memory memory;
+  const std::string text =
+      ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry test()\n" + declarations + "{\nret;\n}\n";
+  const Module module(text, memory);
+  return launch(module.kernel("test"),
+                {.grid = {}, .block = block, .dynamic_shared_bytes = dynamic_shared_bytes, .parameters = {}}, memory,
+                options);
+}
+
+TEST(Findings, LaunchLimits) {
+  const auto refused = [](const Report& report) {
+    return report.outcome == Outcome::refused && report.findings.size() == 1 &&
+           report.findings[0].kind == FindingKind::launch_limits;
+  };
+  const auto on = [](int sm, int registers = 0) {
+    Options options;
+    options.sm = sm;
+    options.registers_per_thread = registers;
+    return options;
+  };
+  for (const auto& [sm, kilobytes] : {std::pair{80, 163}, {86, 99}, {89, 99}, {90, 227}}) {
+    const std::size_t most = static_cast<std::size_t>(kilobytes) * 1024;
+    expect_clean(launch_with(most, {}, on(sm)));
+    const Report report = launch_with(most + 1, {}, on(sm));
+    EXPECT_TRUE(refused(report));
+    EXPECT_THAT(report.findings[0].message, HasSubstr(std::to_string(most)));
+  }
+  expect_clean(launch_with(0, {1024, 1, 1}, on(80)));
+  EXPECT_TRUE(refused(launch_with(0, {1025, 1, 1}, on(80))));
+  EXPECT_TRUE(refused(launch_with(0, {32, 32, 2}, on(80))));
+  EXPECT_TRUE(refused(launch_with(0, {1, 1, 65}, on(80))));
+  EXPECT_TRUE(refused(launch_with(0, {0, 1, 1}, on(80))));
+  expect_clean(launch_with(0, {256, 1, 1}, on(80, 255)));
+  EXPECT_TRUE(refused(launch_with(0, {288, 1, 1}, on(80, 255)))) << "9 warps of 255 registers do not fit";
+  expect_clean(launch_with(0, {128, 1, 1}, on(80), ".maxntid 128, 1, 1\n"));
+  EXPECT_TRUE(refused(launch_with(0, {160, 1, 1}, on(80), ".maxntid 128, 1, 1\n")));
+  EXPECT_TRUE(refused(launch_with(0, {64, 1, 1}, on(80), ".reqntid 128\n")));
+  EXPECT_THROW(launch_with(0, {}, on(75)), std::invalid_argument);
+}
+
+// ---- Where, how often
+
+TEST(Findings, NamesHelperAndCallers) {
+  const std::string text =
+      ".version 7.8\n.target sm_80\n.address_size 64\n.visible .entry test(.param .u64 input, .param .u64 output)\n{\n.reg .b32 %r<9>;\n.shared .align 4 .b8 smem[64];\n"
+      ".loc 1 40 3\n.loc 1 12 5, function_name $L__a, inlined_at 1 40 3\n.loc 2 7 9, function_name $L__b, inlined_at 1 12 5\nld.shared.u32 %r1, [smem];\nret;\n}\n"
+      ".file 1 \"/a/kernel.cu\"\n.file 2 \"/b/helper.h\"\n.section .debug_str\n{\n$L__a:\n.b8 97,0\n$L__b:\n.b8 98,0\n}\n";
+  const Report report = run_test_kernel(text, 1, {}, 1).report;
+  ASSERT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(to_string(report.findings[0].position), "helper.h:7, called from kernel.cu:12, called from kernel.cu:40");
+  EXPECT_EQ(report.findings[0].position[0].file, "/b/helper.h");
+}
+
+TEST(Findings, AreTheSameWithAnyNumberOfThreads) {
+  // Block b reads out of bounds if b is odd, and has a race if b is a multiple of 3.
+  const std::string text = program(
+      "mov.u32 %r1, %ctaid.x;\nrem.u32 %r2, %r1, 2;\nsetp.eq.u32 %p1, %r2, 1;\n@%p1 ld.global.u32 %r3, [%rd90+9000];\nrem.u32 %r2, %r1, 3;\nsetp.eq.u32 %p1, %r2, 0;\n@%p1 st.shared.u32 [%r93], %r90;\n");
+  std::string first;
+  for (const unsigned threads : {1u, 2u, 3u, 8u}) {
+    Options options;
+    options.threads = threads;
+    const Report report = run_test_kernel(text, kThreads, {}, 1, options, {24, 2, 1}).report;
+    std::string text_of_all =
+        all(report) + std::to_string(report.findings_total) + " " + std::to_string(report.totals.warp_instructions);
+    if (first.empty()) first = text_of_all;
+    EXPECT_EQ(text_of_all, first) << threads << " threads";
+  }
+  EXPECT_THAT(first, HasSubstr("block (1, 0, 0)"));
+}
+
+TEST(Findings, AreCountedBeyondTheLimit) {
+  Options options;
+  options.max_findings = 1;
+  const Report report = report_of("ld.global.u32 %r1, [%rd90+9000];\nld.global.u32 %r1, [%rd90+9000];\n", 32, options);
+  EXPECT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings_total, 64u);
+}
+
+TEST(Findings, WithoutChecksOnlyWhatCouldHarmTheHost) {
+  Options options;
+  options.checks = false;
+  expect_clean(report_of(exchange(32, ""), kThreads, options));
+  expect_finding(report_of("ld.global.u32 %r1, [%rd90+9000];\n", kThreads, options), FindingKind::out_of_bounds, 1);
+  expect_finding(report_of("st.shared.u32 [%r94+4096], %r90;\n", kThreads, options), FindingKind::out_of_bounds, 1);
+}
+
+}  // namespace
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,165 @@
+// Damaged PTX: mutated and truncated texts of the conformance suite. Each is refused with its line, or runs to an end; nothing
+// crashes, hangs or reads what it must not. Meant to be run with the sanitizers as well.
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+
+#include "emulator_cases.h"
+#include "emulator_program.h"
+#include "emulator_run.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+// What becomes of a text: parsed, and each of its kernels run on a small block.
+enum class Fate { refused, ran };
+
+Fate try_text(const std::string& text) {
+  Options options;
+  options.threads = 1;
+  options.max_warp_instructions_per_cta = 2000;
+  options.print = [](std::string_view) {};
+  try {
+    Memory memory(std::size_t{16} << 20);
+    const Module module(text, memory);
+    for (const Kernel* kernel : module.kernels()) {
+      std::vector<std::byte> parameters(kernel->parameter_bytes());
+      const Address some = memory.allocate(4096);
+      memory.fill(some, 1, 4096);
+      for (const KernelParameter& parameter : kernel->parameters()) {
+        if (parameter.size == 8) std::memcpy(parameters.data() + parameter.offset, &some, 8);
+      }
+      launch(*kernel, {.grid = {2, 1, 1}, .block = {40, 1, 1}, .dynamic_shared_bytes = 64, .parameters = parameters}, memory,
+             options);
+    }
+    return Fate::ran;
+  } catch (const PtxError& error) {
+    EXPECT_GE(error.ptx_line(), 0) << error.what();
+    EXPECT_NE(std::string(error.what()).find("PTX line"), std::string::npos) << error.what();
+    return Fate::refused;
+  }
+}
+
+class Mutator {
+ public:
+  explicit Mutator(std::vector<std::string> texts) : texts_(std::move(texts)) {}
+
+  std::string next() {
+    std::string text = texts_[random_() % texts_.size()];
+    for (std::size_t changes = 1 + random_() % 4; changes > 0 && !text.empty(); --changes) change(text);
+    return text;
+  }
+
+ private:
+  void change(std::string& text) {
+    static const char* const kWords[] = {
+        "%r1", "%rd90", "%p1", "-1", "0", "4294967296", "0x", "0f7fffffff", ".b64", ".pred", ".v4", "{", "}", "[", "]", ";", "@!%p1", "bra", "<99999999>", ".align 3",
+        "%tid.x", ":", "|", "_", "ret;", "\"", "//", "/*", "99999999999999999999", "ld.shared.v4.b64", "st.local.u8", "mma.sync", "bar.sync", "call", ".loc 1 1 1", "\n", "%",
+        "[%r1+2147483647]", ".shared .b8 a[1000000000];", ".local .b8 b[2000000];", "exit;", "mbarrier.init.shared.b64", "cp.async.wait_group"};
+    const std::size_t at = random_() % text.size();
+    switch (random_() % 7) {
+      case 0:  // another character
+        text[at] = static_cast<char>(random_() % 256);
+        break;
+      case 1:  // some text gone
+        text.erase(at, 1 + random_() % 12);
+        break;
+      case 2:  // a word put in
+        text.insert(at, fmt::format(" {} ", kWords[random_() % std::size(kWords)]));
+        break;
+      case 3:  // all that follows gone
+        if (random_() % 4 == 0) text.resize(at);
+        break;
+      case 4: {  // a piece of another text
+        const std::string& other = texts_[random_() % texts_.size()];
+        const std::size_t from = random_() % other.size();
+        text.insert(at, other.substr(from, random_() % 60));
+        break;
+      }
+      case 5: {  // a line twice, or moved
+        const std::size_t begin = text.rfind('\n', at), end = text.find('\n', at);
+        if (begin != std::string::npos && end != std::string::npos) text.insert(random_() % text.size(), text.substr(begin, end - begin));
+        break;
+      }
+      default: {  // another number
+        const std::size_t digit = text.find_first_of("0123456789", at);
+        if (digit != std::string::npos) text[digit] = static_cast<char>('0' + random_() % 10);
+        break;
+      }
+    }
+  }
+
+  std::vector<std::string> texts_;
+  std::mt19937 random_{20};
+};
+
+std::vector<std::string> seeds() {
+  std::vector<std::string> texts;
+  for (const ConformanceCase& one : conformance_cases()) {
+    // The cases that are written out have the interesting syntax.
+    if (one.name.find(' ') != std::string::npos || one.name.find("ldmatrix") == 0 || one.name.find("atom") == 0 || texts.size() % 7 == 0) texts.push_back(one.ptx);
+  }
+  texts.push_back(program("@%p1 bra E;\nld.shared.u32 %r1, [%r94];\nE:\nbar.sync 0;\n", ".global .align 8 .b8 names[] = {104, 105, 0};\n.const .f32 table[2][2] = {{1.0, 2.0}, {3.0, 0f40800000}};\n"));
+  texts.push_back(program("{\n.param .b64 p0;\nst.param.b64 [p0], %rd1;\n.param .b64 p1;\nst.param.b64 [p1], %rd2;\n.param .b32 r0;\ncall.uni (r0), vprintf, (p0, p1);\nld.param.b32 %r1, [r0];\n}\n",
+                          ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n"));
+  return texts;
+}
+
+TEST(Fuzz, DamagedTextsAreRefusedOrRun) {
+  Mutator mutator(seeds());
+  int refused = 0, ran = 0;
+  // A few thousand texts; fewer where the machine or a sanitizer is slow.
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(4);
+  for (int i = 0; i < 6000 && std::chrono::steady_clock::now() < end; ++i) {
+    const std::string text = mutator.next();
+    try {
+      (try_text(text) == Fate::refused ? refused : ran)++;
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "text " << i << ": " << error.what() << "\n" << text;
+      return;
+    }
+  }
+  EXPECT_GT(refused, 100);
+  EXPECT_GT(ran, 100);
+}
+
+TEST(Fuzz, EveryTruncationIsRefusedOrRuns) {
+  const std::string text = program("@%p1 bra E;\nmov.b64 {%r1, %r2}, %rd1;\nld.shared.v2.u32 {%r3, %r4}, [%r93+8];\nE:\nshfl.sync.bfly.b32 %r1|%p2, %r2, 1, 31, -1;\n");
+  for (std::size_t length = 0; length <= text.size(); ++length) try_text(text.substr(0, length));
+}
+
+// Errors name the line, the source line where there is one, and what is wrong.
+std::string error_of(const std::string& text) {
+  try {
+    Memory memory;
+    const Module module(text, memory);
+    for (const Kernel* kernel : module.kernels()) kernel->compiled();
+  } catch (const PtxError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Errors, SayWhatAndWhere) {
+  EXPECT_EQ(error_of(program("mov.u32 %r1, 5;\nfrobnicate.s32 %r1, %r2;\n")),
+            "PTX line 25 (kernel.cu:2): the virtual GPU does not know this instruction: frobnicate.s32 %r1, %r2");
+  EXPECT_EQ(error_of(program("add.s32 %r1, %r2;\n")), "PTX line 23 (kernel.cu:1): 2 operands instead of 3: add.s32 %r1, %r2");
+  EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %undeclared;\n")), "PTX line 23: unknown name '%undeclared'");
+  EXPECT_EQ(error_of(program("bra NOWHERE;\n")), "PTX line 23: unknown name 'NOWHERE'");
+  EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %r3\n")), "PTX line 24: expected ';' instead of 'ret'");
+  EXPECT_EQ(error_of(program("add.s32 %r1, %r2, 12ab;\n")), "PTX line 23: malformed number 12ab");
+  EXPECT_EQ(error_of(program("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1], 16;\n")),
+            "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
+            "wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1], 16");
+  EXPECT_EQ(error_of(program("mbarrier.try_wait.shared.b64 %p1, [smem], %rd1;\n")),
+            "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
+            "mbarrier.try_wait.shared.b64 %p1, [smem], %rd1");
+  EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 32\n"), "PTX line 4: only 64-bit addresses are supported (.address_size 64)");
+  EXPECT_EQ(error_of("this is no PTX"), "PTX line 1: unexpected 'this'");
+}
+
+}  // namespace
+}  // namespace flash_ladder::emulator

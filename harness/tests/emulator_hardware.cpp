@@ -1,0 +1,127 @@
+// Runs the conformance suite on a real GPU and writes its results, with which emulator_conformance_test compares the virtual
+// GPU's: emulator-hardware harness/tests/emulator_hardware.json. Uses the driver's library only if there is one, so that it
+// builds everywhere.
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "emulator_cases.h"
+
+namespace {
+
+using flash_ladder::emulator::ConformanceCase;
+
+// The few functions of the CUDA driver API that are needed, by their versioned names.
+class Driver {
+ public:
+  Driver() : library_(dlopen("libcuda.so.1", RTLD_NOW)) {
+    if (library_ == nullptr) throw std::runtime_error("there is no libcuda.so.1: no NVIDIA driver on this machine");
+    check(function<int(unsigned)>("cuInit")(0), "cuInit");
+    check(function<int(int*, int)>("cuDeviceGet")(&device_, 0), "cuDeviceGet");
+    void* context = nullptr;
+    check(function<int(void**, int)>("cuDevicePrimaryCtxRetain")(&context, device_), "cuDevicePrimaryCtxRetain");
+    check(function<int(void*)>("cuCtxSetCurrent")(context), "cuCtxSetCurrent");
+  }
+
+  std::string device_name() {
+    char name[256] = {};
+    check(function<int(char*, int, int)>("cuDeviceGetName")(name, sizeof name, device_), "cuDeviceGetName");
+    return name;
+  }
+  int driver_version() {
+    int version = 0;
+    check(function<int(int*)>("cuDriverGetVersion")(&version), "cuDriverGetVersion");
+    return version;
+  }
+
+  std::vector<std::uint64_t> run(const ConformanceCase& one) {
+    void* module = nullptr;
+    void* kernel = nullptr;
+    check(function<int(void**, const void*)>("cuModuleLoadData")(&module, one.ptx.c_str()), "cuModuleLoadData");
+    check(function<int(void**, void*, const char*)>("cuModuleGetFunction")(&kernel, module, "test"),
+          "cuModuleGetFunction");
+    std::vector<std::uint64_t> output(std::size_t{one.threads} * one.outputs);
+    std::uint64_t input_address = 0, output_address = 0;
+    const auto allocate = function<int(std::uint64_t*, std::size_t)>("cuMemAlloc_v2");
+    const auto upload = function<int(std::uint64_t, const void*, std::size_t)>("cuMemcpyHtoD_v2");
+    // At least as much as the kernel may read.
+    std::vector<std::uint64_t> input = one.input;
+    input.resize(input.size() + 1);
+    check(allocate(&input_address, input.size() * 8), "cuMemAlloc");
+    check(allocate(&output_address, output.size() * 8), "cuMemAlloc");
+    check(upload(input_address, input.data(), input.size() * 8), "cuMemcpyHtoD");
+    check(upload(output_address, output.data(), output.size() * 8), "cuMemcpyHtoD");
+    void* arguments[] = {&input_address, &output_address};
+    const auto launch = function<int(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
+                                     void**, void**)>("cuLaunchKernel");
+    check(launch(kernel, 1, 1, 1, one.threads, 1, 1, 0, nullptr, arguments, nullptr), "cuLaunchKernel");
+    check(function<int(void*, std::uint64_t, std::size_t)>("cuMemcpyDtoH_v2")(output.data(), output_address,
+                                                                              output.size() * 8),
+          "the kernel");
+    const auto free = function<int(std::uint64_t)>("cuMemFree_v2");
+    check(free(input_address), "cuMemFree");
+    check(free(output_address), "cuMemFree");
+    check(function<int(void*)>("cuModuleUnload")(module), "cuModuleUnload");
+    return output;
+  }
+
+ private:
+  template <typename F>
+  F* function(const char* name) {
+    void* symbol = dlsym(library_, name);
+    if (symbol == nullptr) throw std::runtime_error(fmt::format("the driver has no {}", name));
+    return reinterpret_cast<F*>(symbol);
+  }
+  void check(int error, const char* what) {
+    if (error != 0) throw std::runtime_error(fmt::format("{} failed with CUDA error {}", what, error));
+  }
+
+  void* library_;
+  int device_ = 0;
+};
+
+std::string words(const std::vector<std::uint64_t>& values) {
+  std::string text;
+  for (const std::uint64_t value : values) text += fmt::format("{}{:x}", text.empty() ? "" : " ", value);
+  return text;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fputs("usage: emulator-hardware FILE.json\n", stderr);
+    return 2;
+  }
+  try {
+    Driver driver;
+    nlohmann::json results;
+    results["device"] = driver.device_name();
+    results["driver"] = driver.driver_version();
+    int failed = 0;
+    for (const ConformanceCase& one : flash_ladder::emulator::conformance_cases()) {
+      try {
+        results["results"][one.name] = words(driver.run(one));
+      } catch (const std::runtime_error& error) {
+        fmt::print(stderr, "{}: {}\n", one.name, error.what());
+        ++failed;
+      }
+    }
+    std::ofstream file(argv[1]);
+    file << results.dump(1) << '\n';
+    if (!file.flush()) throw std::runtime_error(fmt::format("cannot write {}", argv[1]));
+    fmt::print("{} cases on {}, {} failed\n", results["results"].size(), driver.device_name(), failed);
+    return failed == 0 ? 0 : 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "emulator-hardware: {}\n", error.what());
+    return 3;
+  }
+}

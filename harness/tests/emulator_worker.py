@@ -1,0 +1,25 @@
+"""Runs a worker of the virtual GPU, as the harness does."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
+
+
+def run_worker(program: str, **request: object) -> dict[str, Any]:
+    """The result of one version: worker and request are those of harness/worker/protocol.h."""
+    problem = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "head_dim": 128, "dtype": "fp16"}
+    whole = {"command": "run", "benchmark": False, "problem": problem} | request
+    done = subprocess.run(
+        ["bash", "-c", 'exec "$0" "$1" 3>&1 1>&2', BUILD / program, json.dumps(whole)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["event"] == "result", (last, done.stderr)
+    return last["result"]

@@ -1,0 +1,121 @@
+"""A worker that speaks the protocol of harness/worker/protocol.h and runs nothing.
+
+What it does is told by the file that FLASH_LADDER_FAKE names:
+
+    {"device": {…} or null for "no GPU", "kernels": {"05": "crash"}, "tflops": {"07": 200.0}, "log": "file of requests"}
+
+A kernel that is not named is "ok".
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+request = json.loads(sys.argv[1])
+plan = json.loads(Path(os.environ["FLASH_LADDER_FAKE"]).read_text(encoding="utf-8"))
+with open(plan["log"], "a+", encoding="utf-8") as log:
+    log.seek(0)
+    earlier = [json.loads(line)["pid"] for line in log]
+    still_there = [pid for pid in earlier if Path(f"/proc/{pid}").exists()]
+    log.write(json.dumps({**request, "pid": os.getpid(), "still_there": still_there}) + "\n")
+events = os.fdopen(3, "w", encoding="utf-8")
+
+
+def send(event: dict) -> None:
+    events.write(json.dumps(event) + "\n")
+    events.flush()
+
+
+if request["command"] == "device":
+    devices = plan["device"]
+    devices = devices if isinstance(devices, list) else [devices] if devices else []
+    if request["device"] < len(devices):
+        send({"event": "device", "device": devices[request["device"]]})
+    else:
+        send({"event": "error", "kind": "unavailable", "message": "this machine has no such GPU"})
+    sys.exit()
+
+number = f"{request['kernel']:02}"
+behaviour = plan["kernels"].get(number, "ok")
+print("a kernel's own printf")
+sys.stdout.flush()
+send({"event": "progress", "what": "check normal inputs", "done": 1, "total": 4})
+
+if behaviour == "crash":
+    os.kill(os.getpid(), signal.SIGSEGV)
+elif behaviour == "hang":
+    time.sleep(600)
+elif behaviour == "silent":
+    sys.exit(7)
+elif behaviour == "garbage":
+    events.write("Segmentation fault (core dumped)\n")
+    sys.exit()
+elif behaviour == "slow":  # slower than the time limit in all, but never in one step
+    for done in range(6):
+        time.sleep(0.3)
+        send({"event": "progress", "what": "check ramp inputs", "done": done, "total": 6})
+elif behaviour == "cuda":
+    send({"event": "error", "kind": "cuda", "message": "an illegal memory access was encountered"})
+    sys.exit()
+
+problem = request["problem"]
+names = {int(name[:2]): name[3:] for name in plan["names"]}
+tflops = plan.get("tflops", {}).get(number, 10.0 * request["kernel"])
+work = 4.0 * problem["batch"] * problem["heads"] * problem["seq_len"] * problem["seq_len_kv"] * problem["head_dim"]
+median = work / tflops / 1e9
+result = {
+    "kernel": number,
+    "name": names[request["kernel"]],
+    "config": request["config"],
+    "device": plan["device"]["name"] if isinstance(plan["device"], dict) else plan["device"][request["device"]]["name"],
+    "problem": problem,
+    "status": "ok",
+    "reason": None,
+    "correct": True if request["check"] else None,
+    "max_abs_error": 0.0004 if request["check"] else None,
+    "relative_error": 0.4 if request["check"] else None,
+    "ms": {"median": median, "p10": median * 0.99, "p90": median * 1.01} if request["benchmark"] else None,
+    "tflops": tflops if request["benchmark"] else None,
+    "counters": None,
+    "findings": [],
+    "static": None,
+}
+if behaviour == "wrong":
+    result |= {
+        "status": "wrong",
+        "reason": "the output differs from the reference",
+        "correct": False,
+        "max_abs_error": "nan",
+        "relative_error": 17.5,
+        "mismatches": [
+            {"batch": 1, "head": 2, "row": 345, "column": 67, "got": "nan", "expected": 0.25},
+            {"batch": 1, "head": 3, "row": 346, "column": 68, "got": 0.5, "expected": 0.125},
+        ],
+        "tile_map": "batch 1, head 2:  . . # .\n",
+    }
+elif behaviour == "finding":
+    finding = {
+        "kind": "race",
+        "message": "a read of byte 0 of shared memory, and nothing orders it after the write",
+        "kernel": "flash_attention",
+        "position": ["common/ptx.h:76", "kernels/07_ldmatrix.cu:94"],
+        "cta": [0, 1, 0],
+        "warp": 2,
+        "lane": None,
+        "address": 0,
+        "other_position": ["kernels/07_ldmatrix.cu:62"],
+        "count": 3,
+        "text": "race: a read of byte 0 of shared memory",
+    }
+    result |= {
+        "status": "wrong",
+        "reason": "the virtual GPU found: a read of byte 0",
+        "findings": [finding] * 12,
+        "findings_total": 36,
+    }
+elif behaviour == "other":
+    result["config"] = "another"
+send({"event": "result", "result": result})

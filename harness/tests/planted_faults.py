@@ -1,0 +1,230 @@
+"""Faults planted in the kernels of the ladder, each as small edits to a copy of the kernel's text.
+
+Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own number:
+
+    planted_faults.py --kernels                prints the kernels that faults are planted in
+    planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of kernels/KERNEL.cu
+
+An edit keeps its line, so that what the virtual GPU finds is at the line where it is in the kernel's own file.
+"""
+
+import dataclasses
+import re
+import sys
+from pathlib import Path
+
+FIRST_NUMBER = 50
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """What is broken, and how it has to be caught."""
+
+    name: str
+    kernel: str
+    old: str  # text of the kernel, in one line
+    new: str
+    finding: str | None = None  # its kind; None: a wrong result will do
+    at: str = ""  # text of a line that the finding has to name
+
+    @property
+    def number(self) -> int:
+        return FIRST_NUMBER + FAULTS.index(self)
+
+
+FAULTS = [
+    Fault(
+        "scores are never computed",
+        "01_naive",
+        "  scores<Traits><<<",
+        "  if (false) scores<Traits><<<",
+        "uninitialised_read",
+        "row_max = fmaxf(row_max, S_gmem[key])",
+    ),
+    Fault(
+        "one row too many",
+        "01_naive",
+        "if (query >= args.seq_len) return;",
+        "if (query > args.seq_len) return;",
+        "out_of_bounds",
+        "P_gmem[key] = ",
+    ),
+    Fault(
+        "a lane is missing in a shuffle",
+        "02_online_softmax",
+        "score = warp_sum(score)",
+        "score = (lane_id == 31 ? score : warp_sum(score))",
+        "missing_lanes",
+        "__shfl_xor_sync(0xffffffff, x, mask)",
+    ),
+    Fault(
+        "tiles are overwritten while others read them",
+        "03_tiled",
+        "__syncthreads();  // all warps are done",
+        "                  // all warps are done",
+        "race",
+        "copy_tile_transposed<Traits, kBlockKV>(K_smem",
+    ),
+    Fault(
+        "tiles are read before they are complete",
+        "03_tiled",
+        "__syncthreads();  // K, V and",
+        "                  // K, V and",
+        "race",
+        "load_smem(k, &K_smem",
+    ),
+    Fault(
+        "P is read before its warp has written it",
+        "03_tiled",
+        "__syncwarp();  // P of this warp's queries is complete",
+        "               // P of this warp's queries is complete",
+        "race",
+        "load_smem(p, &P_smem",
+    ),
+    Fault(
+        "the accumulator is not rescaled",
+        "04_mma",
+        "*= rescale[mma_m][i / 2];",
+        "*= 1 + 0 * rescale[mma_m][i / 2];",
+    ),
+    Fault(
+        "the last tile is left out",
+        "04_mma",
+        "kv_row < args.seq_len_kv; kv_row += kBlockKV",
+        "kv_row + kBlockKV < args.seq_len_kv; kv_row += kBlockKV",
+    ),
+    Fault(
+        "no wait for the copies of K",
+        "05_cp_async",
+        "cp_async_wait<1>();",
+        "",
+        "race",
+        "load_K_fragments<Traits>(K_rmem",
+    ),
+    Fault(
+        "the wait for V leaves a group pending",
+        "05_cp_async",
+        "cp_async_wait<0>();",
+        "cp_async_wait<1>();",
+        "race",
+        "load_V_fragments<Traits>(V_rmem",
+    ),
+    Fault(
+        "the copies of V are never committed",
+        "05_cp_async",
+        "copy_tile<Traits, kBlockKV>(V_smem, V_gmem + kv_row * args.V.row_stride, args.V.row_stride);",
+        "copy_tile<Traits, kBlockKV>(V_smem, V_gmem + kv_row * args.V.row_stride, args.V.row_stride); if (false)",
+        "race",
+        "load_K_fragments<Traits>(K_rmem",
+    ),
+    Fault(
+        "copies from addresses that are not multiples of 16",
+        "05_cp_async",
+        "&tile_gmem[row * row_stride + col]);",
+        "&tile_gmem[row * row_stride + col + 1]);",
+        "misaligned",
+        "cp_async_16(&tile_smem",
+    ),
+    Fault(
+        "swizzled by the store, not by the load",
+        "06_swizzle",
+        "&K_smem[smem_offset<Traits>(key, col)]",
+        "&K_smem[key * Traits::kHeadDim + col]",
+    ),
+    Fault(
+        "V is read before all threads have waited",
+        "06_swizzle",
+        "__syncthreads();                        // and so have those",
+        "                                        // and so have those",
+        "race",
+        "load_V_fragments<Traits>(V_rmem",
+    ),
+    Fault(
+        "one warp passes a barrier by",
+        "06_swizzle",
+        "__syncthreads();  // all warps are done",
+        "if (warp_id != 3) __syncthreads();  // all warps are done",
+        "divergent_barrier",
+        "__syncthreads();  // all warps are done",
+    ),
+    Fault(
+        "V is not transposed",
+        "07_ldmatrix",
+        "ldmatrix_x4_trans(B[0]",
+        "ldmatrix_x4(B[0]",
+    ),
+    Fault(
+        "K is read from the next row on",
+        "07_ldmatrix",
+        "K_gmem + kv_row * args.K.row_stride",
+        "K_gmem + (kv_row + 1) * args.K.row_stride",
+        "out_of_bounds",
+        "copy_tile<Traits, kBlockKV>(K_smem",
+    ),
+    Fault(
+        "O is read before its warp has written it",
+        "07_ldmatrix",
+        "__syncwarp();  // the warp's rows of O are complete",
+        "               // the warp's rows of O are complete",
+        "race",
+        "*reinterpret_cast<uint4*>(&O_gmem",
+    ),
+    Fault(
+        "the K after the last is copied",
+        "08_pipelined_kv",
+        "if (next_kv_row < args.seq_len_kv) {",
+        "if (true) {",
+        "out_of_bounds",
+        "copy_tile<Traits, kBlockKV>(K_smem, K_gmem + next_kv_row",
+    ),
+    Fault(
+        "the next K overwrites one that is still read",
+        "08_pipelined_kv",
+        "__syncthreads();     // and so have those of all other threads; all warps are done with this K",
+        "                     // and so have those of all other threads; all warps are done with this K",
+        "race",
+        "copy_tile<Traits, kBlockKV>(K_smem, K_gmem + next_kv_row",
+    ),
+    Fault(
+        "the last K is stale when the number of tiles is odd",
+        "08_pipelined_kv",
+        "if (next_kv_row < args.seq_len_kv) {",
+        "if (next_kv_row + (next_kv_row / kBlockKV % 2 == 0 ? kBlockKV : 0) < args.seq_len_kv) {",
+    ),
+]
+
+
+def broken(fault: Fault, source: Path) -> str:
+    """The kernel's text with the fault, in a namespace and under a number of its own."""
+    text = source.read_text(encoding="utf-8")
+    if (count := text.count(fault.old)) != 1:
+        sys.exit(
+            f"planted_faults.py: the fault '{fault.name}' replaces '{fault.old}', which {source} has {count} times; "
+            "adapt it to the kernel"
+        )
+    text = text.replace(fault.old, fault.new)
+    version = fault.kernel[:2]
+    text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::v{version}_fault_{fault.number}")
+    text = re.sub(r"\.number = \d+", f".number = {fault.number}", text)
+    # One type is enough, and compiles in half the time.
+    text = re.sub(r",\s*configuration<Traits<__nv_bfloat16>>\((?:[^()]|\([^()]*\))*\)", "", text)
+    return f'#line 1 "{source.as_posix()}"\n{text}'
+
+
+def line_of(fault: Fault, source: Path) -> int:
+    """The number of the line that a finding has to name."""
+    lines = source.read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, 1) if fault.at in line)
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--kernels"]:
+        print(";".join(sorted({fault.kernel for fault in FAULTS})), end="")
+        return
+    kernel, source, output = sys.argv[1:]
+    texts = [broken(fault, Path(source)) for fault in FAULTS if fault.kernel == kernel]
+    Path(output).write_text("\n".join(texts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""Validation against the JSON Schemas under harness/results."""
+
+import json
+from typing import Any
+
+from cli import ROOT
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+
+
+def _load(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "harness/results" / name).read_text(encoding="utf-8"))
+
+
+_RESULTS = _load("results.schema.json")
+_PROFILE = _load("profile.schema.json")
+_REGISTRY = Registry().with_resources(
+    (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE)
+)
+
+
+def _validate(schema: dict[str, Any], document: dict[str, Any]) -> None:
+    Draft202012Validator.check_schema(schema)
+    Draft202012Validator(schema, registry=_REGISTRY).validate(document)
+
+
+def validate_results(document: dict[str, Any]) -> None:
+    """A document as --json writes it."""
+    _validate(_RESULTS, document)
+
+
+def validate_profile(document: dict[str, Any]) -> None:
+    """A profile as --record writes it."""
+    _validate(_PROFILE, document)

@@ -1,0 +1,223 @@
+// Kernel files as text: header comments, code lines, diff sizes, hashes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "errors.h"
+#include "source/kernel_source.h"
+#include "source/line_alignment.h"
+#include "source/sha256.h"
+#include "source/tokens.h"
+
+namespace flash_ladder {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+// The examples of FIPS 180-4's companion "SHA-256 Example Computations" and NIST's CAVP byte vectors (SHA256ShortMsg).
+TEST(Sha256, NistVectors) {
+  EXPECT_EQ(sha256(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"),
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  EXPECT_EQ(sha256("\xd3"), "28969cdfa74a12c82f3bad960b0b000aca2ac329deea5c2328ebc6f2ba9802c1");
+  EXPECT_EQ(sha256(std::string(1'000'000, 'a')), "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+// Around the lengths at which the padding needs another block; digests from coreutils' sha256sum.
+TEST(Sha256, PaddingAtBlockEdges) {
+  EXPECT_EQ(sha256(std::string(55, 'x')), "d5e285683cd4efc02d021a5c62014694958901005d6f71e89e0989fac77e4072");
+  EXPECT_EQ(sha256(std::string(56, 'x')), "04c26261370ee7541549d16dee320c723e3fd14671e66a099afe0a377c16888e");
+  EXPECT_EQ(sha256(std::string(63, 'x')), "75220b47218278e656f2013bb8f0c455a25eaf01e86c64924e9d48d89776d6f2");
+  EXPECT_EQ(sha256(std::string(64, 'x')), "7ce100971f64e7001e8fe5a51973ecdfe1ced42befe7ee8d5fd6219506b5393c");
+}
+
+std::vector<std::string> texts(std::string_view source) {
+  std::vector<std::string> result;
+  for (const Token& token : tokens(source)) result.push_back(token.text);
+  return result;
+}
+
+TEST(Tokens, CommentsAndSpaceVanish) {
+  EXPECT_THAT(texts("int a; // b\n/* c\n d */ int/**/e;"), ElementsAre("int", "a", ";", "int", "e", ";"));
+  EXPECT_THAT(texts("// a comment \\\n that goes on\nx"), ElementsAre("x"));
+  EXPECT_THAT(texts("/* never closed"), ElementsAre());
+}
+
+TEST(Tokens, LiteralsKeepWhatLooksLikeAComment) {
+  EXPECT_THAT(texts(R"(s = "a // b /* c"; c = '"'; // '")"),
+              ElementsAre("s", "=", "\"a // b /* c\"", ";", "c", "=", "'\"'", ";"));
+  EXPECT_THAT(texts(R"("a \" // b" x)"), ElementsAre(R"("a \" // b")", "x"));
+  EXPECT_THAT(texts("R\"(a \" // \\\n b)\" x"), ElementsAre("R\"(a \" // \\\n b)\"", "x"));
+  EXPECT_THAT(texts("u8R\"x(a)\" )x\" y"), ElementsAre("u8R\"x(a)\" )x\"", "y"));
+  EXPECT_THAT(texts("FOUR\"a\""), ElementsAre("FOUR", "\"a\"")) << "no raw string: R is the end of a longer name";
+  EXPECT_THAT(texts("1'000'000 + 'a'"), ElementsAre("1'000'000", "+", "'a'"));
+  EXPECT_THAT(texts("1.5e-3f-.5"), ElementsAre("1.5e-3f", "-", ".5"));
+}
+
+TEST(Tokens, OperatorsAreWhole) {
+  EXPECT_THAT(texts("a+ +b a++b x<<<y"), ElementsAre("a", "+", "+", "b", "a", "++", "b", "x", "<<", "<", "y"));
+  EXPECT_THAT(texts("a / b /= c"), ElementsAre("a", "/", "b", "/=", "c"));
+}
+
+TEST(Tokens, ContinuedLinesAreOneLine) {
+  const std::vector<Token> all = tokens("#define A \\\n  ab\\\ncd\n\nx");
+  EXPECT_THAT(texts("#define A \\\n  ab\\\ncd\n\nx"), ElementsAre("#", "define", "A", "abcd", "x"));
+  EXPECT_EQ(all[0].line, all[3].line);
+  EXPECT_NE(all[3].line, all[4].line);
+}
+
+// A directory with a kernel and a common header, which each test changes.
+class SourceFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directories(directory_ / "common");
+    write("common/convert.h", "#pragma once\n#include \"ptx.h\"\nfloat to_float(half x);\n");
+    write("common/ptx.h", "#pragma once\nvoid mma();  // one instruction\n");
+    write("common/unused.h", "int unused;\n");
+    write("06_swizzle.cu", kKernel);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::filesystem::path write(const std::string& name, std::string_view text) {
+    std::ofstream(directory_ / name, std::ios::binary) << text;
+    return directory_ / name;
+  }
+  std::string hash() const { return code_hash(directory_ / "06_swizzle.cu", directory_ / "common"); }
+
+  static constexpr std::string_view kKernel =
+      "// 06 · swizzle\n#include \"convert.h\"\n#include <cuda_fp16.h>\n\n"
+      "#define TWICE(x) 2 * x\nint f(int a) { return a >> 2; }  // a comment\nconst char* s = \"// no comment\";\n";
+
+  // One directory a test: they may run at the same time.
+  const std::filesystem::path directory_ =
+      std::filesystem::path(testing::TempDir()) /
+      ("source_test_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+};
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result(text);
+  const std::size_t position = result.find(from);
+  if (position == std::string::npos) throw std::logic_error("the text to replace is not there");
+  return result.replace(position, from.size(), to);
+}
+
+TEST_F(SourceFiles, HashIgnoresCommentsAndLayout) {
+  const std::string before = hash();
+  EXPECT_THAT(before, testing::MatchesRegex("sha256:[0-9a-f]{64}"));
+  write("06_swizzle.cu", replaced(kKernel, "  // a comment", "/* a better\n comment */"));
+  EXPECT_EQ(hash(), before);
+  write("06_swizzle.cu", replaced(kKernel, "{ return a >> 2; }", "{\n  return a>>2;\n}\n"));
+  EXPECT_EQ(hash(), before);
+  write("06_swizzle.cu", replaced(kKernel, "int f(int a)", "int f(\\\nint a)"));
+  EXPECT_EQ(hash(), before);
+  write("06_swizzle.cu", kKernel);
+  write("common/ptx.h", "#pragma once\n\nvoid mma();  // one instruction, better told\n");
+  EXPECT_EQ(hash(), before);
+}
+
+TEST_F(SourceFiles, HashSeesEveryToken) {
+  const std::string before = hash();
+  std::vector<std::string> hashes = {before};
+  for (const auto& [from, to] :
+       std::initializer_list<std::pair<std::string_view, std::string_view>>{{">> 2", ">> 3"},
+                                                                            {">> 2", "> > 2"},
+                                                                            {"// no", "/ no"},
+                                                                            {"no comment", "no  comment"},
+                                                                            {"2 * x\n", "2 * x "}}) {
+    write("06_swizzle.cu", replaced(kKernel, from, to));
+    hashes.push_back(hash());
+  }
+  std::sort(hashes.begin(), hashes.end());
+  EXPECT_EQ(std::unique(hashes.begin(), hashes.end()), hashes.end()) << "two different sources have the same hash";
+}
+
+TEST_F(SourceFiles, HashSeesIncludedHeadersOnly) {
+  const std::string before = hash();
+  write("common/unused.h", "int unused_no_more;\n");
+  EXPECT_EQ(hash(), before);
+  write("common/convert.h", "#pragma once\n#include \"ptx.h\"\nfloat to_float(bfloat16 x);\n");
+  const std::string direct = hash();
+  EXPECT_NE(direct, before);
+  write("common/ptx.h", "#pragma once\nvoid mma(int);\n");
+  EXPECT_NE(hash(), direct) << "a header that a header includes";
+}
+
+TEST_F(SourceFiles, HashEndsWhereHeadersIncludeEachOther) {
+  write("common/ptx.h", "#pragma once\n#include \"convert.h\"\n");
+  EXPECT_THAT(hash(), HasSubstr("sha256:"));
+}
+
+TEST_F(SourceFiles, MissingFileIsAClearError) {
+  try {
+    code_hash(directory_ / "07_none.cu", directory_ / "common");
+    FAIL() << "no exception";
+  } catch (const UnavailableError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("07_none.cu"));
+  }
+}
+
+TEST_F(SourceFiles, HeaderComment) {
+  const auto path =
+      write("a.cu",
+            "// 06 · swizzle\n//\n// Idea        Eight rows start\n//             in one bank.\n"
+            "// Changed     smem_offset().\n// Prediction  8x fewer\n//               wavefronts.\n//\n"
+            "// Idea that is no paragraph of the header's.\n\n// Idea        Not in the header.\nint a;\n");
+  const HeaderComment header = read_header_comment(path);
+  EXPECT_EQ(header.idea, "Eight rows start in one bank.");
+  EXPECT_EQ(header.changed, "smem_offset().");
+  EXPECT_EQ(header.prediction, "8x fewer wavefronts.");
+}
+
+TEST_F(SourceFiles, HeaderCommentMayLackParagraphs) {
+  const HeaderComment header =
+      read_header_comment(write("a.cu", "// Changed     All.\n// Unknown     Words.\n//             More.\nint a;\n"));
+  EXPECT_EQ(header.idea, "");
+  EXPECT_EQ(header.changed, "All.");
+  EXPECT_EQ(header.prediction, "");
+}
+
+TEST_F(SourceFiles, CodeLines) {
+  const auto path =
+      write("a.cu",
+            "// 06 · swizzle\n\nnamespace v06 {  // six\n\n    int   a = 16;\n/* more\n   words */\n"
+            "const Registration r({\n    .number = 6,\n    .source = \"06\",\n});\n}  // namespace v06\n");
+  EXPECT_THAT(code_lines(path), ElementsAre("namespace vNN {", "int a = 16;", "const Registration r({", ".number = NN,",
+                                            ".source = \"06\",", "});", "}"));
+}
+
+TEST_F(SourceFiles, DiffSize) {
+  const auto a = write("a.cu", "namespace v06 {\nint a;\nint b;\nint c;\n}\n");
+  const auto same = write("b.cu", "// new\nnamespace v07 {\n  int a;  // a\n\nint b;\nint c;\n}\n");
+  EXPECT_EQ(diff_size(a, same).added, 0);
+  EXPECT_EQ(diff_size(a, same).removed, 0);
+
+  // b moves to the front (one line out, one in), c is changed, and d and e are new.
+  const auto changed = write("c.cu", "namespace v07 {\nint b;\nint a;\nlong c;\nint d;\nint e;\n}\n");
+  EXPECT_EQ(diff_size(a, changed).added, 4);
+  EXPECT_EQ(diff_size(a, changed).removed, 2);
+  EXPECT_EQ(diff_size(changed, a).added, 2);
+  EXPECT_EQ(diff_size(changed, a).removed, 4);
+
+  const auto empty = write("d.cu", "// nothing\n");
+  EXPECT_EQ(diff_size(empty, a).added, 5);
+  EXPECT_EQ(diff_size(a, empty).removed, 5);
+}
+
+TEST_F(SourceFiles, AlignLines) {
+  const auto from = numbered_code_lines(write("a.cu", "int a;\n\n// b\nload(b[x]);\nint c;\nint gone;\n"));
+  const auto to = numbered_code_lines(write("b.cu", "int a;\nload(b[x ^ 1]);\nint c;\nint d;\nint e;\n"));
+  // The load was changed, so it is still the same line; what came in the place of `gone` is twice as much.
+  EXPECT_THAT(align_lines(from, to), ElementsAre(Pair(1, 1), Pair(4, 2), Pair(5, 3)));
+  EXPECT_THAT(align_lines(to, from), ElementsAre(Pair(1, 1), Pair(2, 4), Pair(3, 5)));
+  EXPECT_THAT(align_lines(from, from), ElementsAre(Pair(1, 1), Pair(4, 4), Pair(5, 5), Pair(6, 6)));
+  EXPECT_THAT(align_lines(from, {}), ElementsAre());
+}
+
+}  // namespace
+}  // namespace flash_ladder

@@ -1,0 +1,201 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "worker/inputs.h"
+
+namespace flash_ladder {
+namespace {
+
+constexpr AttentionProblem kProblem{.batch = 2, .heads = 3, .seq_len = 128, .seq_len_kv = 192};
+
+// Calls f(tensor, row pointer) for every row of Q (0), K (1) and V (2).
+template <typename F>
+void for_each_row(const Inputs& inputs, F f) {
+  const AttentionProblem& problem = inputs.problem;
+  for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+    for (std::int64_t head = 0; head < problem.heads; ++head) {
+      for (std::int64_t row = 0; row < problem.seq_len; ++row) f(0, inputs.Q_row(batch, head, row));
+      for (std::int64_t row = 0; row < problem.seq_len_kv; ++row) f(1, inputs.K_row(batch, head, row));
+      for (std::int64_t row = 0; row < problem.seq_len_kv; ++row) f(2, inputs.V_row(batch, head, row));
+    }
+}
+
+std::vector<std::uint16_t> all_bits(const Inputs& inputs) {
+  std::vector<std::uint16_t> bits;
+  for_each_row(inputs,
+               [&](int, const std::uint16_t* row) { bits.insert(bits.end(), row, row + inputs.problem.head_dim); });
+  return bits;
+}
+
+// The scores of one query: [seq_len_kv].
+std::vector<double> scores(const Inputs& inputs, std::int64_t batch, std::int64_t head, std::int64_t query) {
+  const std::int64_t head_dim = inputs.problem.head_dim;
+  std::vector<double> S;
+  for (std::int64_t key = 0; key < inputs.problem.seq_len_kv; ++key) {
+    double sum = 0;
+    for (std::int64_t d = 0; d < head_dim; ++d)
+      sum += double{element_to_float(inputs.problem.dtype, inputs.Q_row(batch, head, query)[d])} *
+             element_to_float(inputs.problem.dtype, inputs.K_row(batch, head, key)[d]);
+    S.push_back(sum * softmax_scale(head_dim));
+  }
+  return S;
+}
+
+struct Statistics {
+  double mean = 0, deviation = 0;
+};
+
+Statistics statistics(const Inputs& inputs, int tensor) {
+  double count = 0, sum = 0, squares = 0;
+  for_each_row(inputs, [&](int which, const std::uint16_t* row) {
+    if (which != tensor) return;
+    for (std::int64_t d = 0; d < inputs.problem.head_dim; ++d) {
+      const double x = element_to_float(inputs.problem.dtype, row[d]);
+      ++count, sum += x, squares += x * x;
+    }
+  });
+  const double mean = sum / count;
+  return {mean, std::sqrt(squares / count - mean * mean)};
+}
+
+class EveryDistribution : public testing::TestWithParam<Distribution> {};
+
+TEST_P(EveryDistribution, DoesNotDependOnTheNumberOfThreads) {
+  const auto one = make_inputs(kProblem, GetParam(), Packing::separate, 7, {}, 1);
+  const auto five = make_inputs(kProblem, GetParam(), Packing::separate, 7, {}, 5);
+  EXPECT_EQ(all_bits(one), all_bits(five));
+}
+
+TEST_P(EveryDistribution, DoesNotDependOnThePacking) {
+  AttentionProblem square = kProblem;
+  square.seq_len = square.seq_len_kv;
+  const auto separate = make_inputs(square, GetParam(), Packing::separate, 7);
+  const auto packed = make_inputs(square, GetParam(), Packing::packed_qkv, 7);
+  ASSERT_EQ(packed.buffers.size(), 1u);
+  EXPECT_EQ(packed.buffers[0].size(), 3 * separate.buffers[0].size());
+  EXPECT_EQ(all_bits(separate), all_bits(packed));
+}
+
+TEST_P(EveryDistribution, DependsOnTheSeed) {
+  const auto a = make_inputs(kProblem, GetParam(), Packing::separate, 7);
+  const auto b = make_inputs(kProblem, GetParam(), Packing::separate, 8);
+  EXPECT_NE(all_bits(a), all_bits(b));
+}
+
+TEST_P(EveryDistribution, IsFinite) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+    AttentionProblem problem = kProblem;
+    problem.dtype = dtype;
+    const auto bits = all_bits(make_inputs(problem, GetParam(), Packing::separate, 7));
+    EXPECT_TRUE(std::all_of(bits.begin(), bits.end(), [&](std::uint16_t x) { return is_finite(dtype, x); }));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Inputs, EveryDistribution,
+                         testing::Values(Distribution::normal, Distribution::offset_mean, Distribution::large_logit,
+                                         Distribution::ramp),
+                         [](const auto& info) {
+                           std::string name = to_string(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(Inputs, NoTwoRowsAreAlike) {
+  std::vector<std::vector<std::uint16_t>> rows;
+  for_each_row(make_inputs(kProblem, Distribution::normal, Packing::separate, 7),
+               [&](int, const std::uint16_t* row) { rows.emplace_back(row, row + kProblem.head_dim); });
+  std::sort(rows.begin(), rows.end());
+  EXPECT_EQ(std::adjacent_find(rows.begin(), rows.end()), rows.end());
+}
+
+TEST(Inputs, NormalHasMeanZeroAndDeviationOne) {
+  const auto inputs = make_inputs(kProblem, Distribution::normal, Packing::separate, 7);
+  for (const int tensor : {0, 1, 2}) {  // at least 98,304 elements each: the mean of so many deviates by 0.003
+    EXPECT_NEAR(statistics(inputs, tensor).mean, 0, 0.015);
+    EXPECT_NEAR(statistics(inputs, tensor).deviation, 1, 0.015);
+  }
+}
+
+TEST(Inputs, OffsetMeanHasItsMeans) {
+  const auto inputs = make_inputs(kProblem, Distribution::offset_mean, Packing::separate, 7);
+  EXPECT_NEAR(statistics(inputs, 0).mean, 0.5, 0.015);
+  EXPECT_NEAR(statistics(inputs, 1).mean, 0.5, 0.015);
+  EXPECT_NEAR(statistics(inputs, 2).mean, 1, 0.015);
+}
+
+TEST(Inputs, LargeLogitHasLargeScores) {
+  const auto inputs = make_inputs(kProblem, Distribution::large_logit, Packing::separate, 7);
+  for (std::int64_t query = 0; query < kProblem.seq_len; query += 17) {
+    const auto S = scores(inputs, 1, 2, query);
+    const auto [min, max] = std::minmax_element(S.begin(), S.end());
+    EXPECT_GT(*max - *min, 40);  // exp(-40) is 0 in fp16
+  }
+}
+
+TEST(Inputs, RampRaisesTheMaximumOfEveryRowInEveryTile) {
+  const auto inputs = make_inputs(kProblem, Distribution::ramp, Packing::separate, 7);
+  constexpr std::int64_t kTile = 16;
+  for (std::int64_t batch = 0; batch < kProblem.batch; ++batch)
+    for (std::int64_t head = 0; head < kProblem.heads; ++head)
+      for (std::int64_t query = 0; query < kProblem.seq_len; ++query) {
+        const auto S = scores(inputs, batch, head, query);
+        double running_max = *std::max_element(S.begin(), S.begin() + kTile);
+        EXPECT_LT(running_max, 0);  // so that a maximum that starts at 0 is not hidden
+        for (std::int64_t first = kTile; first < kProblem.seq_len_kv; first += kTile) {
+          const double tile_max = *std::max_element(S.begin() + first, S.begin() + first + kTile);
+          ASSERT_GT(tile_max, running_max)
+              << "batch " << batch << " head " << head << " query " << query << " key " << first;
+          running_max = tile_max;
+        }
+      }
+}
+
+TEST(Elements, RoundToNearestEven) {
+  EXPECT_EQ(element_from_float(Dtype::fp16, 1.0f), 0x3c00);
+  EXPECT_EQ(element_from_float(Dtype::fp16, 1 + 0x1p-11f), 0x3c00);      // a tie goes to the even neighbour, down
+  EXPECT_EQ(element_from_float(Dtype::fp16, 1 + 3 * 0x1p-11f), 0x3c02);  // and up
+  EXPECT_EQ(element_from_float(Dtype::bf16, 1.0f), 0x3f80);
+  EXPECT_EQ(element_from_float(Dtype::bf16, 1 + 0x1p-8f), 0x3f80);
+  EXPECT_EQ(element_from_float(Dtype::bf16, 1 + 3 * 0x1p-8f), 0x3f82);
+}
+
+TEST(Elements, EveryFiniteElementSurvivesTheWayToFloatAndBack) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16})
+    for (int bits = 0; bits < 0x10000; ++bits) {
+      if (is_finite(dtype, bits))
+        ASSERT_EQ(element_from_float(dtype, element_to_float(dtype, bits)), bits);
+      else
+        ASSERT_FALSE(std::isfinite(element_to_float(dtype, bits)));
+    }
+}
+
+TEST(Elements, UlpIsTheDistanceToTheNextElement) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16})
+    for (int bits = 0; is_finite(dtype, bits + 1); ++bits) {
+      const double x = element_to_float(dtype, bits), next = element_to_float(dtype, bits + 1);
+      ASSERT_EQ(ulp(dtype, x), next - x) << x;
+      ASSERT_EQ(ulp(dtype, -x), next - x) << x;
+    }
+}
+
+TEST(ParallelFor, DoesEachPieceOnceAndReportsTheEnd) {
+  std::vector<int> counts(1000);
+  std::int64_t last_done = -1;
+  parallel_for(
+      1000, [&](std::int64_t i) { ++counts[i]; }, [&](std::int64_t done, std::int64_t) { last_done = done; }, 4);
+  EXPECT_TRUE(std::all_of(counts.begin(), counts.end(), [](int count) { return count == 1; }));
+  EXPECT_EQ(last_done, 1000);
+}
+
+TEST(ParallelFor, ThrowsWhatTheWorkThrows) {
+  const auto work = [](std::int64_t i) {
+    if (i == 500) throw std::runtime_error("piece 500");
+  };
+  EXPECT_THROW(parallel_for(1000, work, {}, 4), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace flash_ladder

@@ -1,0 +1,305 @@
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+
+#include "worker/reference.h"
+#include "worker/reference_cache.h"
+
+namespace flash_ladder {
+namespace {
+
+// Inputs whose elements a function of (tensor 0 to 2, batch, head, row, column) gives.
+template <typename F>
+Inputs inputs_from(const AttentionProblem& problem, F element) {
+  Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, 0);
+  const TensorLayout* layouts[] = {&inputs.Q, &inputs.K, &inputs.V};
+  for (int tensor = 0; tensor < 3; ++tensor)
+    for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+      for (std::int64_t head = 0; head < problem.heads; ++head)
+        for (std::int64_t row = 0; row < (tensor == 0 ? problem.seq_len : problem.seq_len_kv); ++row)
+          for (std::int64_t d = 0; d < problem.head_dim; ++d)
+            inputs.buffers[tensor].data()[layouts[tensor]->row(batch, head, row) + d] =
+                element_from_float(problem.dtype, element(tensor, batch, head, row, d));
+  return inputs;
+}
+
+RowSelection every_row(const AttentionProblem& problem) { return {.seq_len = problem.seq_len, .tile = 1, .seed = 0}; }
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double largest = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+TEST(Reference, OneQueryAndTwoKeysByHand) {
+  const AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 2, .head_dim = 2};
+  const float values[3][2][2] = {{{2, 0}, {}},      // the query
+                                 {{1, 0}, {0, 0}},  // keys: scores 2 / sqrt(2) and 0
+                                 {{1, 0}, {0, 4}}};
+  const Inputs inputs = inputs_from(
+      problem, [&](int tensor, auto, auto, std::int64_t row, std::int64_t d) { return values[tensor][row][d]; });
+  const Reference reference = make_reference(inputs, every_row(problem));
+  // P = 1 and exp(-sqrt(2)) = 0.2431167, over their sum.
+  EXPECT_NEAR(reference.output[0], 0.8044297, 1e-7);
+  EXPECT_NEAR(reference.output[1], 4 * 0.1955703, 4e-7);
+}
+
+TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
+  const AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 2, .head_dim = 2};
+  const float values[3][2][2] = {{{100, 0}, {}}, {{100, 0}, {-100, 0}}, {{1, 2}, {3, 4}}};  // scores of ±7071
+  const Inputs inputs = inputs_from(
+      problem, [&](int tensor, auto, auto, std::int64_t row, std::int64_t d) { return values[tensor][row][d]; });
+  const Reference reference = make_reference(inputs, every_row(problem));
+  EXPECT_EQ(reference.output[0], 1);
+  EXPECT_EQ(reference.output[1], 2);
+}
+
+// Attention as one would write it down, in double.
+std::vector<double> naive_attention(const Inputs& inputs) {
+  const auto [batch_size, heads, seq_len, seq_len_kv, head_dim, dtype] = inputs.problem;
+  std::vector<double> O;
+  for (std::int64_t batch = 0; batch < batch_size; ++batch)
+    for (std::int64_t head = 0; head < heads; ++head)
+      for (std::int64_t query = 0; query < seq_len; ++query) {
+        std::vector<double> P(seq_len_kv);
+        for (std::int64_t key = 0; key < seq_len_kv; ++key) {
+          double score = 0;
+          for (std::int64_t d = 0; d < head_dim; ++d)
+            score += double{element_to_float(dtype, inputs.Q_row(batch, head, query)[d])} *
+                     element_to_float(dtype, inputs.K_row(batch, head, key)[d]);
+          P[key] = std::exp(score / std::sqrt(static_cast<double>(head_dim)));
+        }
+        const double sum = std::accumulate(P.begin(), P.end(), 0.0);
+        for (std::int64_t d = 0; d < head_dim; ++d) {
+          double weighted = 0;
+          for (std::int64_t key = 0; key < seq_len_kv; ++key)
+            weighted += P[key] * element_to_float(dtype, inputs.V_row(batch, head, key)[d]);
+          O.push_back(weighted / sum);
+        }
+      }
+  return O;
+}
+
+TEST(Reference, AgreesWithThreeNestedLoops) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16})
+    for (const std::int64_t seq_len_kv : {1, 31, 64, 97})
+      for (const std::int64_t head_dim : {24, 128}) {
+        const AttentionProblem problem{
+            .batch = 2, .heads = 3, .seq_len = 70, .seq_len_kv = seq_len_kv, .head_dim = head_dim, .dtype = dtype};
+        const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
+        // The scale is a float, 6e-8 away from what the naive loop uses.
+        EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)), 1e-6);
+      }
+}
+
+TEST(Reference, ReadsPackedInputs) {
+  const AttentionProblem problem{.batch = 2, .heads = 3, .seq_len = 64, .seq_len_kv = 64};
+  const auto separate =
+      make_reference(make_inputs(problem, Distribution::normal, Packing::separate, 3), every_row(problem));
+  const auto packed =
+      make_reference(make_inputs(problem, Distribution::normal, Packing::packed_qkv, 3), every_row(problem));
+  EXPECT_EQ(separate.output, packed.output);
+  EXPECT_EQ(separate.bound, packed.bound);
+}
+
+TEST(Reference, DoesNotDependOnTheNumberOfThreads) {
+  const AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 200, .seq_len_kv = 96};
+  const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, 3);
+  const auto one = make_reference(inputs, every_row(problem), {}, 1),
+             five = make_reference(inputs, every_row(problem), {}, 5);
+  EXPECT_EQ(one.output, five.output);
+  EXPECT_EQ(one.bound, five.bound);
+}
+
+TEST(Reference, AConstantAddedToAllScoresOfARowChangesNothing) {
+  const AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 16, .seq_len_kv = 80};
+  // Multiples of 1/8, which the type holds exactly even after the shift.
+  const auto element = [](float shift) {
+    return [shift](int tensor, auto, std::int64_t head, std::int64_t row, std::int64_t d) {
+      const float x = static_cast<float>((row * 7 + d * 5 + head * 3 + tensor) % 17) / 8 - 1;
+      return tensor == 1 ? x + shift : x;  // the same vector added to every key adds the same to every score of a row
+    };
+  };
+  const auto plain = make_reference(inputs_from(problem, element(0)), every_row(problem));
+  const auto shifted = make_reference(inputs_from(problem, element(2)), every_row(problem));
+  EXPECT_LT(largest_difference(plain.output, shifted.output), 1e-12);
+}
+
+TEST(Reference, TheOrderOfTheKeysDoesNotMatter) {
+  const AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 16, .seq_len_kv = 80};
+  const auto element = [&](bool reversed) {
+    return [&, reversed](int tensor, auto, std::int64_t head, std::int64_t row, std::int64_t d) {
+      if (reversed && tensor > 0) row = problem.seq_len_kv - 1 - row;
+      return static_cast<float>((row * 7 + d * 5 + head * 3 + tensor) % 17) / 8 - 1;
+    };
+  };
+  const auto forward = make_reference(inputs_from(problem, element(false)), every_row(problem));
+  const auto backward = make_reference(inputs_from(problem, element(true)), every_row(problem));
+  EXPECT_LT(largest_difference(forward.output, backward.output), 1e-12);
+}
+
+TEST(Reference, EqualValuesAreTheirOwnMean) {
+  const AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 8, .seq_len_kv = 70};
+  const auto reference =
+      make_reference(inputs_from(problem,
+                                 [](int tensor, auto, auto, std::int64_t row, std::int64_t d) {
+                                   return tensor == 2 ? 1.5f : static_cast<float>((row * 7 + d) % 13) / 4;
+                                 }),
+                     every_row(problem));
+  for (const double x : reference.output) EXPECT_NEAR(x, 1.5, 1e-12);
+}
+
+TEST(Reference, BaseIsAsCloseAsItsRounding) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16})
+    for (const Distribution distribution :
+         {Distribution::normal, Distribution::offset_mean, Distribution::large_logit, Distribution::ramp}) {
+      const AttentionProblem problem{.batch = 2, .heads = 3, .seq_len = 128, .seq_len_kv = 192, .dtype = dtype};
+      const Inputs inputs = make_inputs(problem, distribution, Packing::separate, 3);
+      const Reference reference = make_reference(inputs, every_row(problem));
+      for (std::int64_t batch = 0; batch < problem.batch; ++batch)
+        for (std::int64_t head = 0; head < problem.heads; ++head) {
+          const double* output = reference.row(batch, head, 0);
+          double largest = 0;
+          for (std::int64_t i = 0; i < problem.seq_len * problem.head_dim; ++i)
+            largest = std::max(largest, std::abs(output[i]));
+          // At least one ulp; at most twice the rounding of the output and of P, the latter weighted by values up to 5, and
+          // one ulp.
+          const double one_ulp = ulp(dtype, largest);
+          EXPECT_GE(reference.bound[batch * problem.heads + head], one_ulp);
+          EXPECT_LE(reference.bound[batch * problem.heads + head], 2 * one_ulp + 2 * 5 * ulp(dtype, 0.5) + one_ulp)
+              << to_string(distribution);
+        }
+    }
+}
+
+TEST(Reference, BoundIsTwiceTheErrorOfBaseAndOneUlp) {
+  const AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 96, .seq_len_kv = 128, .dtype = Dtype::bf16};
+  const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, 3);
+  const Reference reference = make_reference(inputs, every_row(problem));
+  std::vector<std::int64_t> rows(problem.seq_len);
+  std::iota(rows.begin(), rows.end(), 0);
+  for (std::int64_t head = 0; head < problem.heads; ++head) {
+    const AttendedRows attended = attend_rows(inputs, 0, head, rows);
+    double error = 0, largest = 0;
+    for (std::size_t i = 0; i < attended.exact.size(); ++i) {
+      error = std::max(error, std::abs(attended.base[i] - attended.exact[i]));
+      largest = std::max(largest, std::abs(attended.exact[i]));
+    }
+    EXPECT_EQ(reference.bound[head], 2 * error + ulp(Dtype::bf16, largest));
+  }
+}
+
+TEST(RowSelection, HasOneRowInEveryTileOfEveryHead) {
+  const RowSelection rows{.seq_len = 1000, .tile = 64, .seed = 5};
+  ASSERT_EQ(rows.count(), 16);
+  std::vector<std::int64_t> offsets;
+  for (std::int64_t head = 0; head < 4; ++head)
+    for (std::int64_t index = 0; index < rows.count(); ++index) {
+      const std::int64_t row = rows.row(1, head, index);
+      EXPECT_GE(row, index * 64);
+      EXPECT_LT(row, std::min<std::int64_t>(1000, (index + 1) * 64));
+      offsets.push_back(row % 64);
+    }
+  std::sort(offsets.begin(), offsets.end());
+  offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
+  EXPECT_GT(offsets.size(), 30u);  // of 64 draws from 64
+}
+
+TEST(RowSelection, WithTilesOfOneIsEveryRow) {
+  const RowSelection rows{.seq_len = 100, .tile = 1, .seed = 5};
+  ASSERT_EQ(rows.count(), 100);
+  for (std::int64_t index = 0; index < 100; ++index) EXPECT_EQ(rows.row(0, 0, index), index);
+}
+
+TEST(Reference, SelectedRowsAreThoseOfTheWhole) {
+  const AttentionProblem problem{.batch = 2, .heads = 2, .seq_len = 256, .seq_len_kv = 64};
+  const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, 3);
+  const RowSelection rows{.seq_len = 256, .tile = 64, .seed = 5};
+  const Reference some = make_reference(inputs, rows), all = make_reference(inputs, every_row(problem));
+  for (std::int64_t batch = 0; batch < 2; ++batch)
+    for (std::int64_t head = 0; head < 2; ++head)
+      for (std::int64_t index = 0; index < rows.count(); ++index)
+        EXPECT_TRUE(std::equal(some.row(batch, head, index), some.row(batch, head, index) + 128,
+                               all.row(batch, head, rows.row(batch, head, index))));
+}
+
+class ReferenceCache : public testing::Test {
+ protected:
+  void SetUp() override {
+    directory_ =
+        std::filesystem::path(testing::TempDir()) / testing::UnitTest::GetInstance()->current_test_info()->name();
+    std::filesystem::remove_all(directory_);
+    std::filesystem::create_directory(directory_);
+    file_ = directory_ / reference_file_name(problem_, Distribution::normal, rows_, 3);
+    reference_ = make_reference(make_inputs(problem_, Distribution::normal, Packing::separate, 3), rows_);
+    write_reference(file_, reference_);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::string bytes() const {
+    std::ifstream stream(file_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(stream), {}};
+  }
+  void replace(const std::string& bytes) const { std::ofstream(file_, std::ios::binary) << bytes; }
+
+  const AttentionProblem problem_{.batch = 1, .heads = 2, .seq_len = 64, .seq_len_kv = 64};
+  const RowSelection rows_{.seq_len = 64, .tile = 16, .seed = 3};
+  std::filesystem::path directory_, file_;
+  Reference reference_;
+};
+
+TEST_F(ReferenceCache, GivesBackWhatWasWritten) {
+  const auto read = read_reference(file_, problem_, rows_);
+  ASSERT_TRUE(read);
+  EXPECT_EQ(read->output, reference_.output);
+  EXPECT_EQ(read->bound, reference_.bound);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory_), {}), 1);  // no temporary file is left
+}
+
+TEST_F(ReferenceCache, DoesNotReadATruncatedFile) {
+  replace(bytes().substr(0, bytes().size() / 2));
+  EXPECT_FALSE(read_reference(file_, problem_, rows_));
+}
+
+TEST_F(ReferenceCache, DoesNotReadAFileWithOneBitChanged) {
+  const std::string good = bytes();
+  for (const std::size_t position : {std::size_t{0}, good.size() / 2, good.size() - 1}) {
+    std::string bad = good;
+    bad[position] ^= 0x10;
+    replace(bad);
+    EXPECT_FALSE(read_reference(file_, problem_, rows_)) << position;
+  }
+  replace(good);
+  EXPECT_TRUE(read_reference(file_, problem_, rows_));
+}
+
+TEST_F(ReferenceCache, DoesNotReadWhatIsNotThere) {
+  EXPECT_FALSE(read_reference(directory_ / "other", problem_, rows_));
+}
+
+TEST_F(ReferenceCache, AnUnwritableDirectoryIsNoException) {
+  EXPECT_FALSE(write_reference(directory_ / "none" / "file", reference_));
+}
+
+TEST_F(ReferenceCache, NamesDifferInAllThatMatters) {
+  const auto name = [](const AttentionProblem& problem, Distribution distribution, std::int64_t tile,
+                       std::uint64_t seed) {
+    return reference_file_name(problem, distribution, {.seq_len = problem.seq_len, .tile = tile, .seed = seed}, seed);
+  };
+  AttentionProblem bf16 = problem_, longer = problem_;
+  bf16.dtype = Dtype::bf16;
+  longer.seq_len_kv = 128;
+  const std::string names[] = {name(problem_, Distribution::normal, 16, 3), name(problem_, Distribution::ramp, 16, 3),
+                               name(problem_, Distribution::normal, 64, 3), name(problem_, Distribution::normal, 16, 4),
+                               name(bf16, Distribution::normal, 16, 3),     name(longer, Distribution::normal, 16, 3)};
+  for (const std::string& a : names) EXPECT_EQ(std::count(std::begin(names), std::end(names), a), 1) << a;
+}
+
+}  // namespace
+}  // namespace flash_ladder

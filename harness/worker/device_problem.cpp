@@ -1,0 +1,70 @@
+#include "worker/device_problem.h"
+
+#include <fmt/format.h>
+
+#include "worker/check_sets.h"
+#include "worker/cuda_check.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+Tensor device_tensor(const GuardedBuffer& buffer, const TensorLayout& layout) {
+  return {.data = buffer.data() + layout.offset * static_cast<std::int64_t>(sizeof(std::uint16_t)),
+          .batch_stride = layout.batch_stride,
+          .row_stride = layout.row_stride,
+          .head_stride = layout.head_stride};
+}
+
+}  // namespace
+
+DeviceProblem::DeviceProblem(const Version& version, const Configuration& configuration, const Inputs& inputs)
+    : description_(
+          fmt::format("{}, configuration {}, {}", label(version), configuration.name, describe(inputs.problem))),
+      configuration_(configuration),
+      O_("O", output_size(inputs.problem) * static_cast<std::int64_t>(sizeof(std::uint16_t))) {
+  const AttentionProblem& problem = inputs.problem;
+  const char* const names[] = {"Q", "K", "V"};
+  for (std::size_t i = 0; i < inputs.buffers.size(); ++i) {
+    inputs_.emplace_back(inputs.buffers.size() == 1 ? "packed Q, K, V" : names[i], inputs.buffers[i].bytes());
+    inputs_.back().upload(inputs.buffers[i]);
+  }
+  if (const std::size_t bytes = configuration.workspace_bytes(problem); bytes > 0)
+    workspace_.emplace("the workspace", bytes);
+  args_ = {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q),
+           .K = device_tensor(inputs_[inputs.K_buffer], inputs.K),
+           .V = device_tensor(inputs_[inputs.V_buffer], inputs.V),
+           .O = device_tensor(O_, output_layout(problem)),
+           .batch = static_cast<int>(problem.batch),
+           .heads = static_cast<int>(problem.heads),
+           .seq_len = static_cast<int>(problem.seq_len),
+           .seq_len_kv = static_cast<int>(problem.seq_len_kv),
+           .softmax_scale = softmax_scale(problem.head_dim),
+           .workspace = workspace_ ? workspace_->data() : nullptr};
+}
+
+void DeviceProblem::poison(const Stream& stream) {
+  O_.poison(stream);
+  if (workspace_) workspace_->poison(stream);
+}
+
+void DeviceProblem::launch(const Stream& stream) const {
+  check(configuration_.launch(args_, stream.get()), "launching " + description_);
+}
+
+void DeviceProblem::wait() const { check(cudaDeviceSynchronize(), "running " + description_); }
+
+std::vector<HostBuffer> DeviceProblem::inputs() const {
+  std::vector<HostBuffer> buffers;
+  for (const GuardedBuffer& buffer : inputs_) buffers.push_back(buffer.download());
+  return buffers;
+}
+
+std::optional<std::string> DeviceProblem::guard_damage() const {
+  if (auto damage = O_.guard_damage()) return damage;
+  for (const GuardedBuffer& buffer : inputs_)
+    if (auto damage = buffer.guard_damage()) return damage;
+  return workspace_ ? workspace_->guard_damage() : std::nullopt;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,17 @@
+// The GPU that a worker runs on.
+#pragma once
+
+#include <string>
+
+#include "worker/protocol.h"
+
+namespace flash_ladder {
+
+/// Makes a GPU the one that this process uses and says what it is. Throws UnavailableError where there is no driver, no such
+/// GPU, or one that is too old.
+DeviceInfo open_gpu(int ordinal);
+
+/// The PCI bus id of a GPU: "00000000:3B:00.0".
+std::string pci_bus_id(int ordinal);
+
+}  // namespace flash_ladder

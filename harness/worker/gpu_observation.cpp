@@ -1,0 +1,18 @@
+#include "worker/observation.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+
+void prepare_device(const Request& /*request*/) {}
+
+bool device_counts() { return false; }
+
+std::int64_t guard_band_bytes() { return kGuardBytes; }
+
+void mark_poisoned(const void* /*device_pointer*/, std::int64_t /*bytes*/) {}
+
+Observation take_observation() { return {}; }
+
+bool add_findings(Result& /*result*/) { return false; }
+
+}  // namespace flash_ladder

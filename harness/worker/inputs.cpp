@@ -1,0 +1,140 @@
+#include "worker/inputs.h"
+
+#include <cmath>
+#include <numbers>
+#include <stdexcept>
+
+namespace flash_ladder {
+namespace {
+
+// The finaliser of SplitMix64 (Steele, Lea & Flood, 2014): every bit of the result depends on every bit of x.
+std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // the step of SplitMix64's counter
+
+enum class TensorName { Q, K, V };
+
+// x = mean + deviation · z.
+struct Elements {
+  float mean, deviation;
+};
+
+Elements elements(Distribution distribution, TensorName tensor, std::int64_t row, std::int64_t rows) {
+  switch (distribution) {
+    case Distribution::normal:
+      return {0, 1};
+    case Distribution::offset_mean:
+      return {tensor == TensorName::V ? 1.0f : 0.5f, 1};
+    case Distribution::large_logit:
+      return {0, tensor == TensorName::Q ? 16.0f : 1.0f};
+    case Distribution::ramp:
+      // With Q ≈ 1 everywhere a score is sqrt(head_dim) times the mean of its row of K, which goes from -2 to 2.
+      if (tensor == TensorName::Q) return {1, 0.25f};
+      if (tensor == TensorName::K) return {-2 + 4 * (row + 0.5f) / rows, 0.25f};
+      return {0, 1};
+  }
+  throw std::logic_error("a Distribution without elements");
+}
+
+// Fills one row with normal numbers, two at a time (Box & Muller, 1958).
+void fill_row(std::uint16_t* row, std::int64_t head_dim, Dtype dtype, Elements elements, std::uint64_t row_seed) {
+  for (std::int64_t d = 0; d < head_dim; d += 2) {
+    const std::uint64_t bits = mix(row_seed + kGolden * (d / 2 + 1));
+    const float u = ((bits >> 32) + 0.5f) * 0x1p-32f;  // in (0, 1]
+    const float angle = static_cast<float>(bits & 0xffffffffu) * 0x1p-32f * 2 * std::numbers::pi_v<float>;
+    const float radius = elements.deviation * std::sqrt(-2 * std::log(u));
+    row[d] = element_from_float(dtype, elements.mean + radius * std::cos(angle));
+    if (d + 1 < head_dim) row[d + 1] = element_from_float(dtype, elements.mean + radius * std::sin(angle));
+  }
+}
+
+}  // namespace
+
+std::string to_string(Distribution distribution) {
+  switch (distribution) {
+    case Distribution::normal:
+      return "normal";
+    case Distribution::offset_mean:
+      return "offset-mean";
+    case Distribution::large_logit:
+      return "large-logit";
+    case Distribution::ramp:
+      return "ramp";
+  }
+  throw std::logic_error("a Distribution without a name");
+}
+
+const std::uint16_t* Inputs::Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+  return buffers[Q_buffer].data() + Q.row(batch, head, row);
+}
+const std::uint16_t* Inputs::K_row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+  return buffers[K_buffer].data() + K.row(batch, head, row);
+}
+const std::uint16_t* Inputs::V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
+  return buffers[V_buffer].data() + V.row(batch, head, row);
+}
+
+std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
+  std::uint64_t state = mix(seed + kGolden);
+  for (const std::uint64_t value : {a, b, c, d}) state = mix(state + kGolden * (value + 1));
+  return state;
+}
+
+Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
+                   const Progress& progress, int threads) {
+  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype] = problem;
+  Inputs inputs;
+  inputs.problem = problem;
+  if (packing == Packing::packed_qkv) {
+    if (seq_len != seq_len_kv) throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv");
+    const TensorLayout packed = contiguous_layout(seq_len, 3 * heads, head_dim);
+    inputs.buffers.emplace_back(batch * packed.batch_stride);
+    inputs.Q = inputs.K = inputs.V = packed;
+    inputs.K.offset = heads * head_dim;
+    inputs.V.offset = 2 * heads * head_dim;
+  } else {
+    inputs.Q = contiguous_layout(seq_len, heads, head_dim);
+    inputs.K = inputs.V = contiguous_layout(seq_len_kv, heads, head_dim);
+    for (const TensorLayout& layout : {inputs.Q, inputs.K, inputs.V})
+      inputs.buffers.emplace_back(batch * layout.batch_stride);
+    inputs.K_buffer = 1;
+    inputs.V_buffer = 2;
+  }
+
+  struct Part {
+    TensorName name;
+    const TensorLayout* layout;
+    HostBuffer* buffer;
+    std::int64_t rows;
+  };
+  const Part parts[] = {{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], seq_len},
+                        {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], seq_len_kv},
+                        {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], seq_len_kv}};
+  // A piece of work is a run of rows, all heads, since those lie next to each other.
+  constexpr std::int64_t kRows = 64;
+  const auto pieces = [](const Part& part) { return (part.rows + kRows - 1) / kRows; };
+  const std::int64_t pieces_per_batch = pieces(parts[0]) + pieces(parts[1]) + pieces(parts[2]);
+  const auto fill = [&, heads = heads, head_dim = head_dim, dtype = dtype](std::int64_t work) {
+    const std::int64_t b = work / pieces_per_batch;
+    std::int64_t piece = work % pieces_per_batch;
+    const Part* part = parts;
+    for (; piece >= pieces(*part); ++part) piece -= pieces(*part);
+    const std::int64_t end = std::min(part->rows, (piece + 1) * kRows);
+    for (std::int64_t row = piece * kRows; row < end; ++row)
+      for (std::int64_t head = 0; head < heads; ++head)
+        fill_row(part->buffer->data() + part->layout->row(b, head, row), head_dim, dtype,
+                 elements(distribution, part->name, row, part->rows),
+                 hash(seed, static_cast<std::uint64_t>(part->name) + 4 * static_cast<std::uint64_t>(distribution), b,
+                      head, row));
+  };
+  parallel_for(batch * pieces_per_batch, fill, progress, threads);
+  return inputs;
+}
+
+float softmax_scale(std::int64_t head_dim) { return 1 / std::sqrt(static_cast<float>(head_dim)); }
+
+}  // namespace flash_ladder

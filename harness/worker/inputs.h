@@ -1,0 +1,52 @@
+// Q, K and V for a check or a benchmark, made from a seed.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "worker/parallel.h"
+#include "worker/tensors.h"
+
+namespace flash_ladder {
+
+/// What the elements are like. z is a standard normal number.
+enum class Distribution {
+  normal,       // Q, K, V = z
+  offset_mean,  // Q, K = 0.5 + z and V = 1 + z: sums that do not average out to 0
+  large_logit,  // Q = 16 z: scores of about ±50, so that softmax is close to a maximum and most of P underflows
+  ramp,  // scores grow from about -22 to 22 along the keys: the running maximum of every row changes in every tile
+};
+std::string to_string(Distribution distribution);
+
+/// How the three lie in memory.
+enum class Packing {
+  separate,  // each in its own buffer [batch, rows, heads, head_dim]
+  packed_qkv,  // one buffer [batch, rows, 3, heads, head_dim], as a fused projection leaves them; needs seq_len = seq_len_kv
+};
+
+struct Inputs {
+  AttentionProblem problem;
+  std::vector<HostBuffer> buffers;  // one, or one each for Q, K and V
+  TensorLayout Q, K, V;
+  int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // which of the buffers each lies in
+
+  /// The head_dim elements of a row.
+  const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
+  const std::uint16_t* K_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
+  const std::uint16_t* V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
+};
+
+/// A number that looks random and depends on nothing but its arguments.
+std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d = 0);
+
+/// The inputs of a problem. A row's elements depend on the seed, the distribution, the tensor, and the row's batch entry, head
+/// and number, so they are the same whatever the packing and the number of threads.
+Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
+                   const Progress& progress = {}, int threads = 0);
+
+/// The scale of the scores that kernels, reference and base get: 1 / sqrt(head_dim).
+float softmax_scale(std::int64_t head_dim);
+
+}  // namespace flash_ladder

@@ -1,0 +1,78 @@
+// The worker: see protocol.h.
+
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+
+#include "errors.h"
+#include "worker/cuda_check.h"
+#include "worker/events.h"
+#include "worker/gpu.h"
+#include "worker/observation.h"
+#include "worker/protocol.h"
+#include "worker/run.h"
+
+namespace {
+
+using namespace flash_ladder;
+using nlohmann::json;
+
+Request parse_request(int argc, char** argv) {
+  if (argc != 2)
+    throw UsageError(fmt::format("usage: {} REQUEST, a JSON object as harness/worker/protocol.h describes", argv[0]));
+  try {
+    return json::parse(argv[1]).get<Request>();
+  } catch (const std::exception& error) {
+    throw UsageError(fmt::format("the request '{}' is not valid: {}", argv[1], error.what()));
+  }
+}
+
+json answer(const Request& request, EventWriter& events) {
+  prepare_device(request);
+  if (request.command == "device") return {{"event", "device"}, {"device", open_gpu(request.device)}};
+  const RunAnswer answer = run(request, events);
+  json event{{"event", "result"}, {"result", answer.result}, {"load", nullptr}};
+  if (answer.load) event["load"] = *answer.load;
+  return event;
+}
+
+json error_event(const char* kind, const std::exception& error) {
+  return {{"event", "error"}, {"kind", kind}, {"message", error.what()}};
+}
+
+// The one event that ends the work: an answer, or why there is none.
+json last_event(int argc, char** argv, EventWriter& events) {
+  try {
+    return answer(parse_request(argc, argv), events);
+  } catch (const UsageError& error) {
+    return error_event("usage", error);
+  } catch (const UnavailableError& error) {
+    return error_event("unavailable", error);
+  } catch (const CudaError& error) {
+    return error_event("cuda", error);
+  } catch (const std::bad_alloc&) {
+    return error_event("unavailable",
+                       std::runtime_error("the host has not enough memory for this problem's inputs and reference; use "
+                                          "a smaller --batch, --heads or --seq-len"));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  EventWriter events(event_file_descriptor());  // first, before CUDA opens files
+  std::signal(SIGPIPE, SIG_IGN);                // a parent that has gone is an error of write(), not a silent death
+  try {
+    events.write(last_event(argc, argv, events));
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "harness-worker: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,30 @@
+// NVIDIA's management library, which comes with the driver. It is looked for at run time, since machines without a GPU build
+// and start this program too.
+#pragma once
+
+#include <string>
+
+#include "worker/protocol.h"
+
+namespace flash_ladder {
+
+/// What NVML knows of one GPU; nothing where there is no NVML or it does not answer.
+class Nvml {
+ public:
+  /// `pci_bus_id` as cudaDeviceGetPCIBusId writes it.
+  explicit Nvml(const std::string& pci_bus_id);
+  ~Nvml();
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  /// "580.159.04"; empty when not known.
+  std::string driver() const;
+  /// The GPU as it is now.
+  Load load() const;
+
+ private:
+  void* library_ = nullptr;
+  void* device_ = nullptr;
+};
+
+}  // namespace flash_ladder

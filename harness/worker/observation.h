@@ -1,0 +1,40 @@
+// What a device tells beyond what CUDA's functions do. A GPU tells nothing; the virtual GPU tells what it counted and what it
+// found wrong. A worker program is linked with the implementation of its device: gpu_observation.cpp or
+// virtual_gpu_observation.cpp.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "results/result.h"
+#include "worker/protocol.h"
+
+namespace flash_ladder {
+
+/// Hands the device those members of a request that CUDA has no function for. To be called before CUDA is.
+void prepare_device(const Request& request);
+
+/// Whether a launch is worth something even when it is neither checked nor timed: it is counted.
+bool device_counts();
+
+/// How large the guard bands around every buffer are to be. None for the virtual GPU: it knows where each allocation ends, and
+/// would take an access to a band for one that is allowed.
+std::int64_t guard_band_bytes();
+
+/// Tells the device that a buffer was filled with poison: to read it is wrong until it is written again.
+void mark_poisoned(const void* device_pointer, std::int64_t bytes);
+
+/// What was counted of the launches since the last call; empty for a GPU.
+struct Observation {
+  std::map<std::string, std::int64_t> counters;
+  std::vector<LineCounters> lines;
+};
+Observation take_observation();
+
+/// Adds to the result what the device has found wrong so far. With a finding the result is wrong, whatever its output is like.
+/// Returns whether there was any.
+bool add_findings(Result& result);
+
+}  // namespace flash_ladder

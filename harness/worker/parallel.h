@@ -1,0 +1,17 @@
+// Work spread over the cores of the host.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+namespace flash_ladder {
+
+/// Called with how much of the work is done, from the thread that started the work.
+using Progress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+/// Calls work(0) … work(count - 1), each once, in any order, on `threads` threads (0: as many as the host has cores), of which
+/// the caller's is one. The first exception ends the work and is thrown to the caller.
+void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& work, const Progress& progress = {},
+                  int threads = 0);
+
+}  // namespace flash_ladder

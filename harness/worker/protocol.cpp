@@ -1,0 +1,105 @@
+#include "worker/protocol.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "results/result.h"
+
+namespace flash_ladder {
+namespace {
+
+using nlohmann::json;
+
+// Zero and empty mean "not known", which is null in JSON.
+template <typename T>
+json known(const T& value) {
+  return value == T{} ? json(nullptr) : json(value);
+}
+
+template <typename T>
+void read_known(const json& object, const char* member, T& value) {
+  const auto found = object.find(member);
+  value = found == object.end() || found->is_null() ? T{} : found->get<T>();
+}
+
+// Leaves the default where the member is missing.
+template <typename T>
+void read_or_keep(const json& object, const char* member, T& value) {
+  const auto found = object.find(member);
+  if (found != object.end()) found->get_to(value);
+}
+
+}  // namespace
+
+void to_json(json& json, const DeviceInfo& info) {
+  json = {{"name", known(info.name)},
+          {"compute_capability", known(info.compute_capability)},
+          {"memory_total_bytes", known(info.memory_total_bytes)},
+          {"memory_free_bytes", known(info.memory_free_bytes)},
+          {"sm_count", known(info.sm_count)},
+          {"l2_bytes", known(info.l2_bytes)},
+          {"smem_per_cta_bytes", known(info.smem_per_cta_bytes)},
+          {"driver_version", known(info.driver_version)},
+          {"runtime_version", known(info.runtime_version)},
+          {"driver", known(info.driver)},
+          {"sm_clock_max_mhz", known(info.sm_clock_max_mhz)},
+          {"memory_clock_max_mhz", known(info.memory_clock_max_mhz)}};
+}
+
+void from_json(const json& json, DeviceInfo& info) {
+  read_known(json, "name", info.name);
+  read_known(json, "compute_capability", info.compute_capability);
+  read_known(json, "memory_total_bytes", info.memory_total_bytes);
+  read_known(json, "memory_free_bytes", info.memory_free_bytes);
+  read_known(json, "sm_count", info.sm_count);
+  read_known(json, "l2_bytes", info.l2_bytes);
+  read_known(json, "smem_per_cta_bytes", info.smem_per_cta_bytes);
+  read_known(json, "driver_version", info.driver_version);
+  read_known(json, "runtime_version", info.runtime_version);
+  read_known(json, "driver", info.driver);
+  read_known(json, "sm_clock_max_mhz", info.sm_clock_max_mhz);
+  read_known(json, "memory_clock_max_mhz", info.memory_clock_max_mhz);
+}
+
+void to_json(json& json, const Load& load) {
+  json = {{"sm_clock_mhz", known(load.sm_clock_mhz)}, {"power_watts", known(load.power_watts)}};
+}
+
+void from_json(const json& json, Load& load) {
+  read_known(json, "sm_clock_mhz", load.sm_clock_mhz);
+  read_known(json, "power_watts", load.power_watts);
+}
+
+void to_json(json& json, const Request& request) {
+  json = {{"command", request.command}, {"device", request.device},
+          {"sm", request.sm},           {"max_instructions", request.max_instructions},
+          {"kernel", request.kernel},   {"config", request.config},
+          {"problem", request.problem}, {"seed", request.seed},
+          {"check", request.check},     {"benchmark", request.benchmark},
+          {"repeat", request.repeat},   {"reference_cache", request.reference_cache}};
+}
+
+void from_json(const json& json, Request& request) {
+  request = {};
+  json.at("command").get_to(request.command);
+  read_or_keep(json, "device", request.device);
+  read_or_keep(json, "sm", request.sm);
+  read_or_keep(json, "max_instructions", request.max_instructions);
+  if (request.command == "device") return;
+  if (request.command != "run")
+    throw std::runtime_error(fmt::format("command '{}' is unknown; allowed: device, run", request.command));
+  json.at("kernel").get_to(request.kernel);
+  json.at("problem").get_to(request.problem);
+  read_or_keep(json, "config", request.config);
+  read_or_keep(json, "seed", request.seed);
+  read_or_keep(json, "check", request.check);
+  read_or_keep(json, "benchmark", request.benchmark);
+  read_or_keep(json, "repeat", request.repeat);
+  read_or_keep(json, "reference_cache", request.reference_cache);
+  if (request.repeat < 1)
+    throw std::runtime_error(fmt::format("repeat {} is out of range; allowed: 1 or more", request.repeat));
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,177 @@
+#include "worker/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <stdexcept>
+
+#include "worker/row_times_matrix.h"
+
+namespace flash_ladder {
+namespace {
+
+constexpr std::int64_t kWidth = kRowTimesMatrixWidth;
+constexpr std::int64_t kKeys = 64;  // converted at a time: K and V in double and float stay in the L2
+static_assert(kKeys % kWidth == 0);
+
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// Everything in one arithmetic: double for the reference, float for base.
+template <typename T>
+struct Attention {
+  std::int64_t keys, head_dim;     // rounded up, so that no loop has a tail; what is added is 0 and does not count
+  std::vector<T> Q;                // [rows][head_dim]
+  std::vector<T> S;                // [rows][keys], later P
+  std::vector<T> O;                // [rows][head_dim]
+  std::vector<T> K_transposed, V;  // [head_dim][kKeys] and [kKeys][head_dim]
+
+  Attention(std::int64_t rows, std::int64_t keys, std::int64_t head_dim)
+      : keys(keys),
+        head_dim(head_dim),
+        Q(rows * head_dim),
+        S(rows * keys),
+        O(rows * head_dim),
+        K_transposed(head_dim * kKeys),
+        V(kKeys * head_dim) {}
+
+  // S[row][first_key …] = Q[row] · K, for the keys in K_transposed.
+  void add_scores(std::int64_t row, std::int64_t first_key) {
+    for (std::int64_t j = 0; j < kKeys; j += kWidth)
+      add_row_times_matrix(&S[row * keys + first_key + j], &Q[row * head_dim], &K_transposed[j], head_dim, kKeys);
+  }
+  // O[row] += P[row][first_key …] · V.
+  void add_output(std::int64_t row, std::int64_t first_key) {
+    for (std::int64_t d = 0; d < head_dim; d += kWidth)
+      add_row_times_matrix(&O[row * head_dim + d], &S[row * keys + first_key], &V[d], kKeys, head_dim);
+  }
+};
+
+// Rows of one head that are attended together, so that each key is converted once for all of them: as many as keep S small.
+std::int64_t rows_at_a_time(std::int64_t seq_len_kv) { return std::clamp<std::int64_t>((1 << 20) / seq_len_kv, 1, 64); }
+
+}  // namespace
+
+std::int64_t RowSelection::row(std::int64_t batch, std::int64_t head, std::int64_t index) const {
+  const std::int64_t first = index * tile;
+  const std::int64_t size = std::min(tile, seq_len - first);
+  return first + static_cast<std::int64_t>(hash(seed, 0x726f77, batch, head, index) % size);
+}
+
+AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,
+                         std::span<const std::int64_t> rows) {
+  const std::int64_t num_rows = std::ssize(rows), num_keys = inputs.problem.seq_len_kv,
+                     head_dim = inputs.problem.head_dim;
+  const std::int64_t padded_keys = round_up(num_keys, kKeys), padded_dim = round_up(head_dim, kWidth);
+  const Dtype dtype = inputs.problem.dtype;
+  const float scale = softmax_scale(head_dim);
+  Attention<double> exact(num_rows, padded_keys, padded_dim);
+  Attention<float> base(num_rows, padded_keys, padded_dim);
+  std::vector<float> converted(head_dim);
+
+  for (std::int64_t r = 0; r < num_rows; ++r) {
+    elements_to_float(dtype, inputs.Q_row(batch, head, rows[r]), head_dim, &base.Q[r * padded_dim]);
+    std::copy_n(&base.Q[r * padded_dim], head_dim, &exact.Q[r * padded_dim]);
+  }
+
+  // S = Q Kᵀ.
+  for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
+    for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
+      elements_to_float(dtype, inputs.K_row(batch, head, first_key + key), head_dim, converted.data());
+      for (std::int64_t d = 0; d < head_dim; ++d)
+        exact.K_transposed[d * kKeys + key] = base.K_transposed[d * kKeys + key] = converted[d];
+    }
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+      exact.add_scores(r, first_key);
+      base.add_scores(r, first_key);
+    }
+  }
+
+  // P = exp(scale · S - the largest of the row), and its sum. Keys beyond the last get P = 0.
+  std::vector<double> exact_sum(num_rows);
+  std::vector<float> base_sum(num_rows);
+  for (std::int64_t r = 0; r < num_rows; ++r) {
+    double* P = &exact.S[r * padded_keys];
+    for (std::int64_t key = 0; key < num_keys; ++key) P[key] *= scale;
+    const double max = *std::max_element(P, P + num_keys);
+    for (std::int64_t key = 0; key < num_keys; ++key) P[key] = std::exp(P[key] - max);
+    std::fill(P + num_keys, P + padded_keys, 0.0);
+    exact_sum[r] = std::accumulate(P, P + num_keys, 0.0);
+
+    float* base_P = &base.S[r * padded_keys];
+    for (std::int64_t key = 0; key < num_keys; ++key) base_P[key] *= scale;
+    const float base_max = *std::max_element(base_P, base_P + num_keys);
+    for (std::int64_t key = 0; key < num_keys; ++key)
+      base_P[key] = element_to_float(dtype, element_from_float(dtype, std::exp(base_P[key] - base_max)));
+    std::fill(base_P + num_keys, base_P + padded_keys, 0.0f);
+    base_sum[r] = std::accumulate(base_P, base_P + num_keys, 0.0f);
+  }
+
+  // O = P V over the sum.
+  for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
+    for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
+      float* V = &base.V[key * padded_dim];
+      elements_to_float(dtype, inputs.V_row(batch, head, first_key + key), head_dim, V);
+      std::copy_n(V, head_dim, &exact.V[key * padded_dim]);
+    }
+    for (std::int64_t r = 0; r < num_rows; ++r) {
+      exact.add_output(r, first_key);
+      base.add_output(r, first_key);
+    }
+  }
+  AttendedRows result{.exact = std::vector<double>(num_rows * head_dim),
+                      .base = std::vector<float>(num_rows * head_dim)};
+  for (std::int64_t r = 0; r < num_rows; ++r)
+    for (std::int64_t d = 0; d < head_dim; ++d) {
+      result.exact[r * head_dim + d] = exact.O[r * padded_dim + d] / exact_sum[r];
+      const float quotient = base.O[r * padded_dim + d] / base_sum[r];
+      result.base[r * head_dim + d] = element_to_float(dtype, element_from_float(dtype, quotient));
+    }
+  return result;
+}
+
+Reference make_reference(const Inputs& inputs, const RowSelection& rows, const Progress& progress, int threads) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t count = rows.count(), heads_in_all = problem.batch * problem.heads, head_dim = problem.head_dim;
+  Reference reference;
+  reference.problem = problem;
+  reference.rows = rows;
+  reference.output.resize(heads_in_all * count * head_dim);
+  reference.bound.resize(heads_in_all);
+
+  // A head may be more than one piece of work: one head alone must still keep all cores busy.
+  const std::int64_t group = rows_at_a_time(problem.seq_len_kv), groups = (count + group - 1) / group;
+  struct Largest {
+    double error = 0, output = 0;
+  };
+  std::vector<Largest> largest(heads_in_all * groups);
+  const auto attend = [&](std::int64_t work) {
+    const std::int64_t batch = work / groups / problem.heads, head = work / groups % problem.heads;
+    const std::int64_t first = work % groups * group, end = std::min(first + group, count);
+    std::vector<std::int64_t> selected;
+    for (std::int64_t index = first; index < end; ++index) selected.push_back(rows.row(batch, head, index));
+    const AttendedRows attended = attend_rows(inputs, batch, head, selected);
+    double* output = &reference.output[((batch * problem.heads + head) * count + first) * head_dim];
+    for (std::int64_t i = 0; i < std::ssize(attended.exact); ++i) {
+      const double exact = attended.exact[i], error = std::abs(attended.base[i] - exact);
+      if (!std::isfinite(error)) throw std::logic_error("the reference is not finite: these inputs overflow the type");
+      output[i] = exact;
+      largest[work].error = std::max(largest[work].error, error);
+      largest[work].output = std::max(largest[work].output, std::abs(exact));
+    }
+  };
+  parallel_for(heads_in_all * groups, attend, progress, threads);
+
+  for (std::int64_t i = 0; i < heads_in_all; ++i) {
+    Largest all;
+    for (std::int64_t g = 0; g < groups; ++g) {
+      all.error = std::max(all.error, largest[i * groups + g].error);
+      all.output = std::max(all.output, largest[i * groups + g].output);
+    }
+    reference.bound[i] = 2 * all.error + ulp(problem.dtype, all.output);
+  }
+  return reference;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,56 @@
+// What the output should be, and how far from it an honest kernel may be.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "attention.h"
+#include "worker/inputs.h"
+#include "worker/parallel.h"
+
+namespace flash_ladder {
+
+/// The rows of the output that are compared with the reference, for each (batch, head): one of every `tile` rows, drawn from
+/// the seed. With tile 1 that is every row.
+struct RowSelection {
+  std::int64_t seq_len = 0;
+  std::int64_t tile = 1;
+  std::uint64_t seed = 0;
+
+  /// Selected rows of one head.
+  std::int64_t count() const { return (seq_len + tile - 1) / tile; }
+  /// The selected row of tile `index`.
+  std::int64_t row(std::int64_t batch, std::int64_t head, std::int64_t index) const;
+};
+
+/// Attention in float64, and the bound that its correct rounding sets.
+struct Reference {
+  AttentionProblem problem;
+  RowSelection rows;
+  std::vector<double> output;  // [batch][heads][rows.count()][head_dim]
+  // [batch][heads]: 2 · max|base - output| + one ulp of the type at max|output|, over the selected rows. A kernel's element is
+  // right when it is at most this far from `output`.
+  std::vector<double> bound;
+
+  /// The head_dim elements of a selected row.
+  const double* row(std::int64_t batch, std::int64_t head, std::int64_t index) const {
+    return output.data() + ((batch * problem.heads + head) * rows.count() + index) * problem.head_dim;
+  }
+};
+
+/// Some rows of one head, attended twice over.
+struct AttendedRows {
+  std::vector<double> exact;  // [row][head_dim], float64 from end to end
+  // [row][head_dim], attention as a good 16-bit kernel rounds it: S in fp32, P = exp(S - rowmax) rounded to the input type,
+  // the sums of P and of P V in fp32, their quotient rounded to the input type.
+  std::vector<float> base;
+};
+AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,
+                         std::span<const std::int64_t> rows);
+
+/// The reference of all selected rows. Work: 4 · head_dim multiplications per selected row and key.
+Reference make_reference(const Inputs& inputs, const RowSelection& rows, const Progress& progress = {},
+                         int threads = 0);
+
+}  // namespace flash_ladder

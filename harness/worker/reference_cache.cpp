@@ -1,0 +1,77 @@
+#include "worker/reference_cache.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <system_error>
+
+#include "results/atomic_file.h"
+#include "results/result.h"
+
+namespace flash_ladder {
+namespace {
+
+// Changes with the form of the file and with how inputs or references are made.
+constexpr int kFormat = 1;
+
+// Every step is one to one, so any one changed word changes the sum.
+std::uint64_t checksum(const std::string& bytes) {
+  std::uint64_t sum = bytes.size();
+  for (std::size_t i = 0; i + sizeof sum <= bytes.size(); i += sizeof sum) {
+    std::uint64_t word;
+    std::memcpy(&word, bytes.data() + i, sizeof word);
+    sum = ((sum ^ word) * 0x9e3779b97f4a7c15u) ^ (sum >> 32);
+  }
+  return sum;
+}
+
+void append(std::string& bytes, const std::vector<double>& values) {
+  bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(double));
+}
+
+}  // namespace
+
+std::string reference_file_name(const AttentionProblem& problem, Distribution distribution, const RowSelection& rows,
+                                std::uint64_t seed) {
+  return fmt::format("reference-{}-{}-{}-{}-{}-{}-{}-{}-{}-{}.bin", kFormat, problem.batch, problem.heads,
+                     problem.seq_len, problem.seq_len_kv, problem.head_dim, to_string(problem.dtype),
+                     to_string(distribution), rows.tile, seed);
+}
+
+std::optional<Reference> read_reference(const std::filesystem::path& file, const AttentionProblem& problem,
+                                        const RowSelection& rows) {
+  const std::size_t heads = problem.batch * problem.heads, outputs = heads * rows.count() * problem.head_dim;
+  const std::size_t content = (heads + outputs) * sizeof(double);
+  std::uint64_t sum;
+  std::error_code missing;
+  if (std::filesystem::file_size(file, missing) != content + sizeof sum) return std::nullopt;
+  std::string bytes(content, '\0');
+  std::ifstream stream(file, std::ios::binary);
+  stream.read(bytes.data(), static_cast<std::streamsize>(content));
+  stream.read(reinterpret_cast<char*>(&sum), sizeof sum);
+  if (!stream || checksum(bytes) != sum) return std::nullopt;
+
+  Reference reference{
+      .problem = problem, .rows = rows, .output = std::vector<double>(outputs), .bound = std::vector<double>(heads)};
+  std::memcpy(reference.bound.data(), bytes.data(), heads * sizeof(double));
+  std::memcpy(reference.output.data(), bytes.data() + heads * sizeof(double), outputs * sizeof(double));
+  return reference;
+}
+
+bool write_reference(const std::filesystem::path& file, const Reference& reference) {
+  std::string bytes;
+  append(bytes, reference.bound);
+  append(bytes, reference.output);
+  const std::uint64_t sum = checksum(bytes);
+  bytes.append(reinterpret_cast<const char*>(&sum), sizeof sum);
+  try {
+    write_file_atomically(file, bytes);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,194 @@
+#include "worker/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "errors.h"
+#include "registry.h"
+#include "worker/benchmark.h"
+#include "worker/check_sets.h"
+#include "worker/checker.h"
+#include "worker/cuda_check.h"
+#include "worker/device_problem.h"
+#include "worker/gpu.h"
+#include "worker/observation.h"
+#include "worker/reference_cache.h"
+#include "worker/support.h"
+#include "worker/timing.h"
+
+namespace flash_ladder {
+namespace {
+
+const Version& find_version(int number) {
+  std::vector<std::string> known;
+  for (const Version& version : versions()) {
+    if (version.number == number) return version;
+    known.push_back(fmt::format("{:02}", version.number));
+  }
+  throw UsageError(fmt::format("there is no version {:02}; allowed: {}", number, fmt::join(known, ", ")));
+}
+
+const Configuration& find_configuration(const Version& version, const Request& request, const DeviceInfo& device) {
+  const Dtype dtype = request.problem.dtype;
+  if (request.config.empty()) {
+    const Configuration* preferred = preferred_configuration(version, dtype, device.smem_per_cta_bytes);
+    if (preferred != nullptr) return *preferred;
+    throw UsageError(
+        fmt::format("no {} configuration of {} fits the {} bytes of shared memory per CTA of {}; it needs another "
+                    "GPU",
+                    to_string(dtype), label(version), device.smem_per_cta_bytes, device.name));
+  }
+  std::vector<std::string> known;
+  for (const Configuration& configuration : version.configurations) {
+    if (configuration.dtype != dtype) continue;
+    if (configuration.name == request.config) return configuration;
+    known.push_back(configuration.name);
+  }
+  throw UsageError(fmt::format("{} has no {} configuration '{}'; allowed: {}", label(version), to_string(dtype),
+                               request.config, fmt::join(known, ", ")));
+}
+
+void refuse_if(const std::optional<std::string>& why) {
+  if (why) throw UsageError(*why);
+}
+
+// The reference of the problem asked for comes from the cache; the small ones take no time.
+Reference find_reference(const CheckSet& set, const Inputs& inputs, const Request& request, const Progress& progress) {
+  const RowSelection rows{.seq_len = set.problem.seq_len, .tile = set.row_tile, .seed = request.seed};
+  if (request.reference_cache.empty() || set.problem != request.problem) return make_reference(inputs, rows, progress);
+  const auto file = std::filesystem::path(request.reference_cache) /
+                    reference_file_name(set.problem, set.distribution, rows, request.seed);
+  if (auto reference = read_reference(file, set.problem, rows)) return std::move(*reference);
+  Reference reference = make_reference(inputs, rows, progress);
+  write_reference(file, reference);  // if it fails, the next worker computes it again
+  return reference;
+}
+
+// Keeps what the device counts of one launch, and of nothing before it.
+template <typename Launch>
+void count(Result& result, const Launch& launch) {
+  take_observation();
+  launch();
+  Observation observation = take_observation();
+  result.counters = std::move(observation.counters);
+  result.lines = std::move(observation.lines);
+}
+
+// Launches a set's problem several times and says what is wrong: the output first, since what a kernel does elsewhere is
+// often the same mistake.
+Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& problem, std::int64_t block_q,
+                  const Request& request, Result& result, EventWriter& events) {
+  const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
+  const Stream stream;
+  Verdict verdict;
+  HostBuffer first_output;
+  std::optional<std::string> difference;
+  for (int launch = 0; launch < set.launches; ++launch) {
+    events.progress("check " + set.name, launch, set.launches);
+    problem.poison(stream);
+    count(result, [&] {
+      problem.launch(stream);
+      problem.wait();
+    });
+    HostBuffer output = problem.output();
+    if (launch == 0) {
+      verdict = check_output(inputs, reference, output, block_q);
+      first_output = std::move(output);
+    } else if (!difference) {
+      difference = find_difference(set.problem, first_output, output);
+    }
+  }
+  if (verdict.correct()) verdict.reason = problem.guard_damage().value_or("");
+  if (verdict.correct()) verdict.reason = find_changed_input(inputs, problem.inputs()).value_or("");
+  if (verdict.correct()) verdict.reason = difference.value_or("");
+  return verdict;
+}
+
+// Adds a set's verdict to the result, which keeps the worst errors of all sets and describes the first that is wrong.
+void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
+  const auto worst = [](std::optional<double> a, double b) { return !a || std::isnan(b) || b > *a ? b : *a; };
+  result.max_abs_error = worst(result.max_abs_error, verdict.max_abs_error);
+  result.relative_error = worst(result.relative_error, verdict.relative_error);
+  if (verdict.correct()) return;
+  if (result.status == Status::wrong) {
+    result.reason += fmt::format("; also wrong: {}", set.name);
+    return;
+  }
+  result.status = Status::wrong;
+  result.correct = false;
+  result.reason = fmt::format("{} ({}): {}", set.name, describe(set.problem), verdict.reason);
+  result.mismatches = verdict.mismatches;
+  result.tile_map = verdict.tile_map;
+}
+
+void run_sets(const Request& request, const DeviceInfo& device, const Version& version,
+              const Configuration& configuration, RunAnswer& answer, EventWriter& events) {
+  Result& result = answer.result;
+  std::vector<CheckSet> sets = check_sets(configuration, request.problem);
+  if (!request.check) sets.erase(sets.begin(), sets.end() - 1);  // the benchmark needs the last
+  for (const CheckSet& set : sets) {
+    const bool last = &set == &sets.back();
+    if (!request.check && !request.benchmark && !device_counts()) break;
+    const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed,
+                                      events.reporter("make inputs for " + set.name));
+    events.progress("copy inputs for " + set.name, 0, 1);
+    DeviceProblem problem(version, configuration, inputs);
+    if (request.check) {
+      result.correct = result.correct.value_or(true);
+      add_verdict(result, set, check_set(set, inputs, problem, configuration.block_q, request, result, events));
+    } else if (device_counts()) {
+      events.progress("count", 0, 1);
+      const Stream stream;
+      count(result, [&] {
+        problem.launch(stream);
+        problem.wait();
+      });
+    }
+    if (last && request.benchmark && result.status == Status::ok) {
+      const Nvml nvml(pci_bus_id(request.device));
+      const Timing timing = time_launches(problem, device, nvml, request.repeat, events);
+      answer.load = timing.load;
+      result.ms = summarise(timing.milliseconds);
+      result.tflops = tflops(request.problem, result.ms->median);
+    }
+  }
+}
+
+}  // namespace
+
+RunAnswer run(const Request& request, EventWriter& events) {
+  events.progress("open the GPU", 0, 1);
+  const Version& version = find_version(request.kernel);
+  refuse_if(why_impossible(request.problem));
+  const DeviceInfo device = open_gpu(request.device);
+  const Configuration& configuration = find_configuration(version, request, device);
+  refuse_if(why_unsupported(version, configuration, request.problem));
+  refuse_if(why_unsupported_by_device(version, configuration, device));
+  refuse_if(why_no_memory(version, configuration, request.problem, device));
+
+  RunAnswer answer;
+  Result& result = answer.result;
+  result.kernel = version.number;
+  result.name = version.name;
+  result.config = configuration.name;
+  result.device = device.name;
+  result.problem = request.problem;
+  result.status = Status::ok;
+
+  // With the virtual GPU, a kernel that faults has left behind what it did wrong.
+  try {
+    run_sets(request, device, version, configuration, answer, events);
+  } catch (const CudaError& error) {
+    if (!add_findings(result)) throw;
+    result.reason = error.what();
+    return answer;
+  }
+  add_findings(result);
+  return answer;
+}
+
+}  // namespace flash_ladder

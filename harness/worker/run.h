@@ -1,0 +1,21 @@
+// A "run" request: check and time one version.
+#pragma once
+
+#include <optional>
+
+#include "results/result.h"
+#include "worker/events.h"
+#include "worker/protocol.h"
+
+namespace flash_ladder {
+
+struct RunAnswer {
+  Result result;
+  std::optional<Load> load;  // nullopt when nothing was timed
+};
+
+/// Does what the request asks for. A wrong result is an answer, and is not timed. Throws UsageError for what the version does
+/// not support, UnavailableError where there is no GPU for it, CudaError when a CUDA call fails.
+RunAnswer run(const Request& request, EventWriter& events);
+
+}  // namespace flash_ladder

@@ -1,0 +1,145 @@
+#include "worker/support.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "results/result.h"
+
+namespace flash_ladder {
+namespace {
+
+// "seq_len 100 is not a multiple of 64, …; use 64 or 128".
+std::optional<std::string> why_not_whole_tiles(const Version& version, const Configuration& configuration,
+                                               const char* flag, const char* unit, std::int64_t length,
+                                               std::int64_t tile) {
+  if (length % tile == 0) return std::nullopt;
+  const std::int64_t below = length / tile * tile;
+  const std::string use = below > 0 ? fmt::format("{} or {}", below, below + tile) : fmt::format("{}", tile);
+  return fmt::format("{} {} is not a multiple of {}, the {} of a tile of {} (configuration {}); use --{} {}", flag,
+                     length, tile, unit, label(version), configuration.name, flag, use);
+}
+
+// Scores of all heads. Beyond this many, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
+constexpr double kMaxScores = 1ll << 58;
+
+}  // namespace
+
+std::string label(const Version& version) { return fmt::format("{:02}_{}", version.number, version.name); }
+
+std::string compute_capability_name(int compute_capability) {
+  return fmt::format("{}.{}", compute_capability / 10, compute_capability % 10);
+}
+
+std::string format_bytes(double bytes) {
+  constexpr std::array<std::pair<double, const char*>, 5> kUnits{
+      {{1e15, "PB"}, {1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "KB"}}};
+  for (const auto& [size, unit] : kUnits)
+    if (bytes >= size) return fmt::format("{:.1f} {}", bytes / size, unit);
+  return fmt::format("{:.0f} bytes", bytes);
+}
+
+std::optional<std::string> why_impossible(const AttentionProblem& problem) {
+  const std::array<std::pair<const char*, std::int64_t>, 4> sizes{{{"batch", problem.batch},
+                                                                   {"heads", problem.heads},
+                                                                   {"seq-len", problem.seq_len},
+                                                                   {"seq-len-kv", problem.seq_len_kv}}};
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
+  for (const auto& [flag, size] : sizes)
+    if (size < 1 || size > kLargest)
+      return fmt::format("{} {} is out of range; allowed: 1 to {}{}", flag, size, kLargest,
+                         size > kLargest
+                             ? fmt::format(" (these Q, K, V and O would take {})", format_bytes(tensor_bytes(problem)))
+                             : "");
+  for (const auto& [flag, size] : {sizes[0], sizes[1]})
+    if (size > kMaxGridYZ)
+      return fmt::format(
+          "{} {} is more than the {} that one launch can have: a CUDA grid is at most {} wide in y and z, where "
+          "heads and batch entries go; use --{} {} or fewer, in several runs",
+          flag, size, kMaxGridYZ, kMaxGridYZ, flag, kMaxGridYZ);
+  return std::nullopt;
+}
+
+std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
+                                           const AttentionProblem& problem) {
+  if (auto why = why_impossible(problem)) return why;
+  if (problem.dtype != configuration.dtype)
+    return fmt::format("configuration {} of {} computes {}, not {}; ask for another --dtype", configuration.name,
+                       label(version), to_string(configuration.dtype), to_string(problem.dtype));
+  if (problem.head_dim != configuration.head_dim)
+    return fmt::format("head_dim {} is not supported by {}; allowed: {}", problem.head_dim, label(version),
+                       configuration.head_dim);
+  if (auto why =
+          why_not_whole_tiles(version, configuration, "seq-len", "query rows", problem.seq_len, configuration.block_q))
+    return why;
+  return why_not_whole_tiles(version, configuration, "seq-len-kv", "keys", problem.seq_len_kv, configuration.block_kv);
+}
+
+std::optional<std::string> why_no_device(const DriverState& state, int ordinal) {
+  const auto release = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
+  if (state.driver_version == 0)
+    return "no NVIDIA driver was found; install one (nvidia-smi then lists the GPUs), or leave out --device to study without a GPU";
+  if (!state.error.empty() && state.driver_version / 1000 < state.runtime_version / 1000)
+    return fmt::format(
+        "the NVIDIA driver supports CUDA {} and this program was built with CUDA {}; update the driver, or build "
+        "with an older toolkit",
+        release(state.driver_version), release(state.runtime_version));
+  if (!state.error.empty())
+    return fmt::format(
+        "the NVIDIA driver answered: {}; see whether nvidia-smi works, and what CUDA_VISIBLE_DEVICES is set to",
+        state.error);
+  if (state.device_count == 0)
+    return "no GPU is visible; see whether nvidia-smi lists one, and what CUDA_VISIBLE_DEVICES is set to";
+  if (ordinal < 0 || ordinal >= state.device_count)
+    return fmt::format("GPU {} does not exist; allowed: {}", ordinal,
+                       state.device_count == 1 ? "0" : fmt::format("0 to {}", state.device_count - 1));
+  return std::nullopt;
+}
+
+std::optional<std::string> why_unusable(const DeviceInfo& device) {
+  if (device.compute_capability >= kMinComputeCapability) return std::nullopt;
+  return fmt::format(
+      "{} has compute capability {}, but the kernels need {} or newer (Ampere, Ada, Hopper and later); use "
+      "another GPU with --device gpu:N",
+      device.name, compute_capability_name(device.compute_capability), compute_capability_name(kMinComputeCapability));
+}
+
+std::optional<std::string> why_unsupported_by_device(const Version& version, const Configuration& configuration,
+                                                     const DeviceInfo& device) {
+  if (configuration.smem_bytes <= device.smem_per_cta_bytes) return std::nullopt;
+  const Configuration* other = preferred_configuration(version, configuration.dtype, device.smem_per_cta_bytes);
+  return fmt::format("configuration {} of {} needs {} bytes of shared memory per CTA, and {} has {}; {}",
+                     configuration.name, label(version), configuration.smem_bytes, device.name,
+                     device.smem_per_cta_bytes,
+                     other != nullptr ? fmt::format("use --config {}", other->name) : "it needs another GPU");
+}
+
+const Configuration* preferred_configuration(const Version& version, Dtype dtype, int smem_per_cta_bytes) {
+  for (const Configuration& configuration : version.configurations)
+    if (configuration.dtype == dtype && configuration.smem_bytes <= smem_per_cta_bytes) return &configuration;
+  return nullptr;
+}
+
+double memory_needed_bytes(const Configuration& configuration, const AttentionProblem& problem, std::int64_t l2_bytes) {
+  const double scores = 1.0 * problem.batch * problem.heads * problem.seq_len * problem.seq_len_kv;
+  const double workspace = scores <= kMaxScores ? static_cast<double>(configuration.workspace_bytes(problem)) : 0.0;
+  constexpr double kGuards = 5 * 2.0 * kGuardBytes;  // Q, K, V, O and the workspace have two each
+  return tensor_bytes(problem) + workspace + kGuards + flush_bytes(l2_bytes);
+}
+
+std::optional<std::string> why_no_memory(const Version& version, const Configuration& configuration,
+                                         const AttentionProblem& problem, const DeviceInfo& device) {
+  const double needed = memory_needed_bytes(configuration, problem, device.l2_bytes);
+  if (needed <= static_cast<double>(device.memory_free_bytes)) return std::nullopt;
+  return fmt::format(
+      "{} needs {} of GPU memory for this problem, and {} of {} are free on {}; use a smaller --batch, --heads or "
+      "--seq-len",
+      label(version), format_bytes(needed), format_bytes(device.memory_free_bytes),
+      format_bytes(device.memory_total_bytes), device.name);
+}
+
+std::int64_t flush_bytes(std::int64_t l2_bytes) { return l2_bytes > 0 ? 2 * l2_bytes : std::int64_t{64} << 20; }
+
+}  // namespace flash_ladder

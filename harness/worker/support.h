@@ -1,0 +1,78 @@
+// What a version of the ladder, a GPU and the two together can run, decided before anything is launched. Pure functions: they
+// call no CUDA, so the harness uses them to skip versions and the tests need no GPU.
+//
+// Every function answers nullopt for "yes", else one message: what is wrong, with which value, what is allowed, what to do.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "attention.h"
+#include "registry.h"
+#include "worker/protocol.h"
+
+namespace flash_ladder {
+
+/// The largest grid in y and z, on which the ladder launches heads and batch entries (CUDA C++ Programming Guide,
+/// "Technical Specifications per Compute Capability").
+constexpr std::int64_t kMaxGridYZ = 65535;
+
+/// Bytes of the guard band on either side of each buffer of a run: more than a tile of 128 rows of 16 heads.
+constexpr std::int64_t kGuardBytes = std::int64_t{1} << 20;
+
+/// The compute capability whose instructions the ladder uses.
+constexpr int kMinComputeCapability = 80;
+
+/// "06_swizzle".
+std::string label(const Version& version);
+
+/// "8.0" for 80, "12.1" for 121.
+std::string compute_capability_name(int compute_capability);
+
+/// A number of bytes for people: "26.0 GB", "512 KB".
+std::string format_bytes(double bytes);
+
+/// Whether the problem is one at all, for any version: sizes of at least 1 that fit the 32-bit members of AttentionArgs, and
+/// grids that CUDA can launch.
+std::optional<std::string> why_impossible(const AttentionProblem& problem);
+
+/// Whether the configuration computes the problem: why_impossible() and its type, its head_dim and its tiles.
+std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
+                                           const AttentionProblem& problem);
+
+/// What the CUDA runtime says before it touches a GPU.
+struct DriverState {
+  int driver_version = 0;   // the CUDA version that the driver supports, 13000 for 13.0; 0: there is no driver
+  int runtime_version = 0;  // of the CUDA runtime in this program
+  int device_count = 0;
+  std::string error;  // of asking for the count; empty when there was none
+};
+
+/// Whether there is a GPU of this ordinal.
+std::optional<std::string> why_no_device(const DriverState& state, int ordinal);
+
+/// Whether the ladder runs on this GPU at all: compute capability 8.0 or newer.
+std::optional<std::string> why_unusable(const DeviceInfo& device);
+
+/// Whether the configuration's shared memory fits a CTA of this GPU.
+std::optional<std::string> why_unsupported_by_device(const Version& version, const Configuration& configuration,
+                                                     const DeviceInfo& device);
+
+/// The configuration that the version runs on a GPU whose CTAs can have this much shared memory: the first of the right type
+/// that fits, nullptr if none does.
+const Configuration* preferred_configuration(const Version& version, Dtype dtype, int smem_per_cta_bytes);
+
+/// Device memory that a run takes: Q, K, V, O and the version's workspace, each between guard bands, and what the benchmark
+/// writes to flush an L2 of `l2_bytes`. A double, since the sizes that a user may type overflow 64 bits.
+double memory_needed_bytes(const Configuration& configuration, const AttentionProblem& problem, std::int64_t l2_bytes);
+
+/// Whether the problem fits the memory that is free on the GPU.
+std::optional<std::string> why_no_memory(const Version& version, const Configuration& configuration,
+                                         const AttentionProblem& problem, const DeviceInfo& device);
+
+/// Bytes that are written between two timed launches so that nothing of the first is left in the L2: twice its size, and 64 MiB
+/// where that is not known.
+std::int64_t flush_bytes(std::int64_t l2_bytes);
+
+}  // namespace flash_ladder

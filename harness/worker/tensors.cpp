@@ -1,0 +1,56 @@
+#include "worker/tensors.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace flash_ladder {
+namespace {
+
+float fp16_to_float(std::uint16_t bits) { return __half2float(std::bit_cast<__half>(bits)); }
+// A bf16 is the upper half of a float.
+float bf16_to_float(std::uint16_t bits) { return std::bit_cast<float>(std::uint32_t{bits} << 16); }
+
+}  // namespace
+
+std::uint16_t element_from_float(Dtype dtype, float value) {
+  return dtype == Dtype::fp16 ? std::bit_cast<std::uint16_t>(__float2half_rn(value))
+                              : std::bit_cast<std::uint16_t>(__float2bfloat16_rn(value));
+}
+
+float element_to_float(Dtype dtype, std::uint16_t bits) {
+  return dtype == Dtype::fp16 ? fp16_to_float(bits) : bf16_to_float(bits);
+}
+
+void elements_to_float(Dtype dtype, const std::uint16_t* bits, std::int64_t count, float* values) {
+  if (dtype == Dtype::fp16)
+    std::transform(bits, bits + count, values, fp16_to_float);
+  else
+    std::transform(bits, bits + count, values, bf16_to_float);
+}
+
+double ulp(Dtype dtype, double value) {
+  // Bits of the fraction, and the exponent below which numbers are denormal and evenly spaced.
+  const int fraction_bits = dtype == Dtype::fp16 ? 10 : 7;
+  const int min_exponent = dtype == Dtype::fp16 ? -14 : -126;
+  const int exponent = value == 0 ? min_exponent : std::max(std::ilogb(value), min_exponent);
+  return std::ldexp(1.0, exponent - fraction_bits);
+}
+
+TensorLayout contiguous_layout(std::int64_t rows, std::int64_t heads, std::int64_t head_dim) {
+  return {
+      .offset = 0, .batch_stride = rows * heads * head_dim, .row_stride = heads * head_dim, .head_stride = head_dim};
+}
+
+TensorLayout output_layout(const AttentionProblem& problem) {
+  return contiguous_layout(problem.seq_len, problem.heads, problem.head_dim);
+}
+
+std::int64_t output_size(const AttentionProblem& problem) {
+  return problem.batch * problem.seq_len * problem.heads * problem.head_dim;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,129 @@
+#include <cxxabi.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+
+#include "emulator/runtime/virtual_runtime.h"
+#include "worker/observation.h"
+
+namespace flash_ladder {
+namespace {
+
+namespace runtime = emulator::runtime;
+
+std::string file_name(const std::string& file) {
+  const auto path = std::filesystem::path(file).lexically_normal();
+  const auto relative = path.lexically_relative(FLASH_LADDER_SOURCE_DIR);
+  const bool inside = !relative.empty() && *relative.begin() != "..";
+  return inside ? relative.generic_string() : path.filename().string();
+}
+
+SourcePosition source_position(const emulator::SourcePosition& position) {
+  SourcePosition lines;
+  for (const emulator::SourceLine& line : position)
+    lines.push_back(fmt::format("{}:{}", file_name(line.file), line.line));
+  return lines;
+}
+
+// "flash_attention" for the mangled name of flash_ladder::v07::flash_attention<Traits<__half>>(AttentionArgs).
+std::string function_name(const std::string& mangled) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> demangled(
+      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
+  if (status != 0) return mangled;
+  std::string name = demangled.get();
+  name.erase(std::min(name.find_first_of("<("), name.size()));
+  // A template's name has its return type before it.
+  return name.substr(name.find_last_of(": ") + 1);
+}
+
+using NamedCounters = std::map<std::string, std::int64_t>;
+
+void add_traffic(NamedCounters& to, const std::string& name, const std::string& transactions,
+                 const emulator::Traffic& traffic) {
+  to[name + "_requests"] += static_cast<std::int64_t>(traffic.requests);
+  to[name + "_" + transactions] += static_cast<std::int64_t>(traffic.transactions);
+  to[name + "_ideal_" + transactions] += static_cast<std::int64_t>(traffic.ideal);
+  to[name + "_bytes"] += static_cast<std::int64_t>(traffic.bytes);
+}
+
+void add(NamedCounters& to, const emulator::Counters& counters) {
+  for (std::size_t i = 0; i < emulator::kNumInstructionClasses; ++i) {
+    const auto name = emulator::to_string(static_cast<emulator::InstructionClass>(i));
+    to[fmt::format("{}_instructions", name)] += static_cast<std::int64_t>(counters.instructions[i]);
+  }
+  to["warp_instructions"] += static_cast<std::int64_t>(counters.warp_instructions);
+  to["thread_instructions"] += static_cast<std::int64_t>(counters.thread_instructions);
+  add_traffic(to, "global_load", "sectors", counters.global_load);
+  add_traffic(to, "global_store", "sectors", counters.global_store);
+  add_traffic(to, "shared_load", "wavefronts", counters.shared_load);
+  add_traffic(to, "shared_store", "wavefronts", counters.shared_store);
+  add_traffic(to, "shared_copy", "wavefronts", counters.shared_copy);
+  add_traffic(to, "local", "sectors", counters.local);
+  to["barriers"] += static_cast<std::int64_t>(counters.barriers);
+  to["branches"] += static_cast<std::int64_t>(counters.branches);
+  to["divergent_branches"] += static_cast<std::int64_t>(counters.divergent_branches);
+}
+
+Finding finding_for_results(const emulator::Finding& found) {
+  Finding finding;
+  finding.kind = to_string(found.kind);
+  finding.message = found.message;
+  if (!found.kernel.empty()) finding.kernel = function_name(found.kernel);
+  finding.position = source_position(found.position);
+  if (!finding.position.empty()) finding.cta = {found.cta.x, found.cta.y, found.cta.z};
+  if (found.warp >= 0) finding.warp = found.warp;
+  if (found.lane >= 0) finding.lane = found.lane;
+  finding.address = found.address;
+  if (found.other) finding.other_position = source_position(found.other->position);
+  finding.count = static_cast<std::int64_t>(found.count);
+  finding.text = format(found);
+  return finding;
+}
+
+}  // namespace
+
+void prepare_device(const Request& request) {
+  runtime::Settings& settings = runtime::settings();
+  settings.sm = request.sm;
+  if (request.max_instructions > 0) settings.max_warp_instructions_per_cta = request.max_instructions;
+}
+
+bool device_counts() { return true; }
+
+std::int64_t guard_band_bytes() { return 0; }
+
+void mark_poisoned(const void* device_pointer, std::int64_t bytes) {
+  runtime::mark_unwritten(device_pointer, static_cast<std::size_t>(bytes));
+}
+
+Observation take_observation() {
+  Observation observation;
+  for (const runtime::KernelCounters& kernel : runtime::take_counters()) {
+    add(observation.counters, kernel.totals);
+    for (const emulator::LineCounters& line : kernel.lines) {
+      NamedCounters counters;
+      add(counters, line.counters);
+      std::erase_if(counters, [](const auto& counter) { return counter.second == 0; });
+      observation.lines.push_back({.kernel = function_name(kernel.kernel),
+                                   .position = source_position(line.position),
+                                   .counters = std::move(counters)});
+    }
+  }
+  return observation;
+}
+
+bool add_findings(Result& result) {
+  const runtime::Findings findings = runtime::findings();
+  if (findings.total == 0) return false;
+  for (const emulator::Finding& found : findings.kept) result.findings.push_back(finding_for_results(found));
+  result.findings_total = static_cast<std::int64_t>(findings.total);
+  result.status = Status::wrong;
+  if (result.reason.empty()) result.reason = "the virtual GPU found: " + result.findings.front().message;
+  return true;
+}
+
+}  // namespace flash_ladder

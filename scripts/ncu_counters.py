@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""Counts with Nsight Compute what the first lessons are about, and writes profiles/<device>/ncu.json.
+
+For every version at a small shape: shared-memory wavefronts against the conflict-free ideal, shared-memory load
+instructions, and the sectors that global loads and stores ask of L1. At a shape that fills the GPU (from version 02
+on): how busy shared memory and the schedulers are, instructions and cycles. Needs a GPU, and ncu on PATH with the
+permission to read counters. Clocks are left as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from worker_request import ROOT, add_arguments, configurations, run_worker
+
+# Our names for ncu's metrics. All are sums over the launch.
+METRICS = {
+    "shared_wavefronts": "memory_l1_wavefronts_shared",
+    "shared_wavefronts_ideal": "memory_l1_wavefronts_shared_ideal",
+    "shared_load_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum",
+    "shared_store_wavefronts": "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum",
+    "shared_load_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum",
+    "shared_store_bank_conflicts": "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum",
+    "shared_load_instructions": "smsp__inst_executed_op_shared_ld.sum",
+    "ldmatrix_instructions": "smsp__inst_executed_op_ldsm.sum",
+    "ldgsts_instructions": "smsp__inst_executed_op_ldgsts.sum",
+    "global_load_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
+    "global_load_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
+    "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
+    "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
+}
+# The same for the shape that fills the GPU. Percentages are of what the unit can do.
+BUSY_METRICS = {
+    "lsu_data_pipe_percent": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
+    "issue_slots_percent": "smsp__issue_active.avg.pct_of_peak_sustained_active",
+    "warp_instructions": "smsp__inst_executed.sum",
+    "cycles": "sm__cycles_elapsed.max",
+    "dram_bytes": "dram__bytes.sum",
+}
+PROBLEM = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256}
+BUSY_PROBLEM = {"batch": 16, "heads": 16, "seq_len": 2048, "seq_len_kv": 2048}
+
+
+def read_counters(output: str, metrics: dict[str, str]) -> dict[str, float]:
+    """Our counters out of ncu's CSV, added up over the launches of one run (01 has three)."""
+    table = output[output.index('"ID"') :]
+    names = {metric: name for name, metric in metrics.items()}
+    counters: dict[str, float] = dict.fromkeys(metrics, 0)
+    for row in csv.DictReader(io.StringIO(table)):
+        value = float(row["Metric Value"].replace(",", ""))
+        counters[names[row["Metric Name"]]] += int(value) if value.is_integer() else value
+    return counters
+
+
+def count(build: Path, kernels: str, problem: dict[str, Any], metrics: dict[str, str]) -> dict[str, Any]:
+    """The counters of the first launch of every version. Ends the program where ncu fails."""
+    versions = {}
+    ncu = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(metrics.values())]
+    for configuration in configurations(build, kernels, ("fp16",)):
+        launches = "3" if configuration.kernel == "01" else "1"
+        if configuration.kernel == "01" and problem is BUSY_PROBLEM:
+            continue  # percentages of three launches do not add up
+        tool = [*ncu, "--kernel-name", "regex:flash_attention|scores|softmax|output", "--launch-count", launches]
+        request = {"check": False, "benchmark": True, "repeat": 1, "problem": problem}
+        done = run_worker(build, tool, configuration, request)
+        if done.returncode != 0 or '"ID"' not in done.stdout:
+            print(f"ncu failed for {configuration}:\n{done.stdout}", file=sys.stderr)
+            raise SystemExit(3)
+        name = f"{configuration.kernel}_{configuration.name}"
+        versions[name] = read_counters(done.stdout, metrics)
+        print(f"{configuration}: {versions[name]}", flush=True)
+    whole = problem | {"head_dim": 128, "dtype": "fp16"}
+    return {"problem": whole, "metrics": metrics, "versions": versions}
+
+
+def write(path: Path, document: dict[str, Any]) -> None:
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(document, indent=2) + "\n")
+    os.replace(temporary, path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--out", type=Path, help="file to write (default profiles/<device>/ncu.json)")
+    arguments = parser.parse_args()
+    if shutil.which("ncu") is None:
+        print("ncu is not on PATH: it comes with the CUDA toolkit, or as Nsight Compute", file=sys.stderr)
+        return 3
+
+    counted = count(arguments.build, arguments.kernel, PROBLEM, METRICS)
+    counted["busy"] = count(arguments.build, arguments.kernel, BUSY_PROBLEM, BUSY_METRICS)
+
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    device, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
+    slug = re.sub(r"[^a-z0-9]+", "-", device.lower().removeprefix("nvidia ")).strip("-")
+    version = subprocess.check_output(["ncu", "--version"], text=True).strip().splitlines()[-1]
+    path = arguments.out or ROOT / "profiles" / slug / "ncu.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, {"device": device, "driver": driver, "ncu": version} | counted)
+    print(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""What profiles/<device>/ holds, for the plots and the docs: TFLOP/s of each version and of its peers."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import referencing
+
+ROOT = Path(__file__).resolve().parent.parent
+HEADS = 16
+HEAD_DIM = 128
+
+
+class ProfileError(Exception):
+    """A profile that cannot be used: says which, why, and what to do."""
+
+
+@dataclass(frozen=True, order=True)
+class Shape:
+    """One of the standard shapes; heads and head_dim are always the same."""
+
+    seq_len: int
+    batch: int
+
+
+@dataclass
+class Version:
+    """One rung of the ladder as it was recorded: its fastest configuration at each shape."""
+
+    number: int
+    name: str
+    tflops: dict[Shape, float]
+    toolkit: str
+    driver: str | None
+    date: str
+
+    @property
+    def label(self) -> str:
+        return f"{self.number:02} {self.name}"
+
+    @property
+    def file(self) -> str:
+        return f"kernels/{self.number:02}_{self.name}.cu"
+
+
+@dataclass
+class Peer:
+    name: str
+    note: str
+    tflops: dict[Shape, float]
+
+
+@dataclass
+class Device:
+    """Everything that is recorded of one device, for one element type."""
+
+    name: str
+    dtype: str
+    versions: list[Version]  # those that have a profile
+    peers: list[Peer]
+    mma_sync_ceiling: float | None
+    source_of_peers: str
+    missing: list[str]  # files of versions that have no profile
+
+    def shapes(self) -> list[Shape]:
+        return sorted({shape for measured in (*self.versions, *self.peers) for shape in measured.tflops})
+
+
+def load_device(device: str, dtype: str = "fp16") -> Device:
+    """Reads profiles/<device>/. A version without a profile is listed in `missing`. Raises ProfileError."""
+    folder = ROOT / "profiles" / device
+    if not folder.is_dir():
+        raise ProfileError(f"there is no folder {folder}: --device names a folder of profiles/, such as h200")
+
+    versions, missing, names = [], [], set()
+    for kernel in sorted((ROOT / "kernels").glob("[0-9][0-9]_*.cu")):
+        path = folder / f"{kernel.stem}.json"
+        if not path.exists():
+            missing.append(f"kernels/{kernel.name}")
+            continue
+        profile = _read(path, "profile.schema.json")
+        names.add(profile["device"])
+        tflops = _fastest(profile["results"], dtype)
+        number, name = int(kernel.stem[:2]), kernel.stem[3:]
+        versions.append(Version(number, name, tflops, profile["toolkit"], profile["driver"], profile["date"]))
+
+    peers, ceiling, source = [], None, ""
+    path = folder / "peers.json"
+    if path.exists():
+        document = _read(path, "peers.schema.json")
+        names.add(document["device"])
+        source = document["source"]
+        if document["problem"]["dtype"] == dtype:
+            peers = [
+                Peer(
+                    peer["name"],
+                    peer["note"],
+                    {Shape(result["seq_len"], result["batch"]): result["tflops"] for result in peer["results"]},
+                )
+                for peer in document["peers"]
+            ]
+        ceiling = next((c["value"] for c in document["ceilings"] if c["name"] == "mma.sync"), None)
+
+    if len(names) > 1:
+        raise ProfileError(f"the files in {folder} are of different devices: {', '.join(sorted(names))}")
+    return Device(names.pop() if names else device, dtype, versions, peers, ceiling, source, missing)
+
+
+def _fastest(results: list[dict[str, Any]], dtype: str) -> dict[Shape, float]:
+    fastest: dict[Shape, float] = {}
+    for result in results:
+        problem = result["problem"]
+        standard = (
+            problem["dtype"] == dtype
+            and problem["heads"] == HEADS
+            and problem["head_dim"] == HEAD_DIM
+            and problem["seq_len"] == problem["seq_len_kv"]
+        )
+        if standard and result["tflops"] is not None:
+            shape = Shape(problem["seq_len"], problem["batch"])
+            fastest[shape] = max(result["tflops"], fastest.get(shape, 0.0))
+    return fastest
+
+
+def _read(path: Path, schema_name: str) -> dict[str, Any]:
+    """A file of profiles/, checked against its schema in harness/results/."""
+    advice = "record it again with --record, or take it anew from the repository"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{path} cannot be read: {error}; {advice}") from error
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ProfileError(f"{path} is truncated or not JSON ({error.msg} at {where}); {advice}") from error
+
+    schemas = ROOT / "harness" / "results"
+    schema = json.loads((schemas / schema_name).read_text(encoding="utf-8"))
+    wanted = schema["properties"]["schema"]["const"]
+    found = document.get("schema") if isinstance(document, dict) else None
+    if found != wanted:
+        raise ProfileError(f"{path} has schema {json.dumps(found)}, and this program reads schema {wanted}; {advice}")
+    registry: referencing.Registry[Any] = referencing.Registry()
+    for other in schemas.glob("*.schema.json"):
+        resource = referencing.Resource.from_contents(json.loads(other.read_text(encoding="utf-8")))
+        registry = registry.with_resource(other.name, resource)
+    validator = jsonschema.Draft202012Validator(schema, registry=registry)
+    error = jsonschema.exceptions.best_match(validator.iter_errors(document))
+    if error is not None:
+        message = re.sub(r"\s+", " ", error.message)
+        message = message if len(message) <= 160 else message[:157] + "..."
+        raise ProfileError(f"{path} does not follow schema {wanted}: at {error.json_path}, {message}; {advice}")
+    return document
+
+
+def three_digits(value: float | None) -> str:
+    """0.855, 20.0, 336; – where nothing was measured."""
+    return "–" if value is None else f"{value:#.3g}".rstrip(".")
