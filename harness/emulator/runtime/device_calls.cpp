@@ -242,6 +242,11 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   });
 }
 
+// It describes an element of a texture, and needs no device.
+cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w, cudaChannelFormatKind kind) {
+  return {x, y, z, w, kind};
+}
+
 // Profilers have nothing to measure here.
 cudaError_t cudaProfilerStart() {
   return api_call("cudaProfilerStart", [](Device&) { return cudaSuccess; });

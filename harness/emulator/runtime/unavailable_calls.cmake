@@ -8,7 +8,7 @@ foreach(source ${SOURCES})
   list(APPEND defined ${lines})
 endforeach()
 
-file(STRINGS ${HEADER} lines REGEX "^extern .*cudaError_t CUDARTAPI cuda[A-Za-z0-9_]+\\(")
+file(STRINGS ${HEADER} lines REGEX "^ *extern .*cudaError_t CUDARTAPI cuda[A-Za-z0-9_]+\\(")
 list(TRANSFORM lines REPLACE ".*CUDARTAPI (cuda[A-Za-z0-9_]+)\\(.*" "\\1" OUTPUT_VARIABLE declared)
 list(REMOVE_DUPLICATES declared)
 set(missing ${declared})
