@@ -32,8 +32,8 @@ Fate try_text(const std::string& text) {
       for (const KernelParameter& parameter : kernel->parameters()) {
         if (parameter.size == 8) std::memcpy(parameters.data() + parameter.offset, &some, 8);
       }
-      launch(*kernel, {.grid = {2, 1, 1}, .block = {40, 1, 1}, .dynamic_shared_bytes = 64, .parameters = parameters}, memory,
-             options);
+      launch(*kernel, {.grid = {2, 1, 1}, .block = {40, 1, 1}, .dynamic_shared_bytes = 64, .parameters = parameters},
+             memory, options);
     }
     return Fate::ran;
   } catch (const PtxError& error) {
@@ -55,10 +55,49 @@ class Mutator {
 
  private:
   void change(std::string& text) {
-    static const char* const kWords[] = {
-        "%r1", "%rd90", "%p1", "-1", "0", "4294967296", "0x", "0f7fffffff", ".b64", ".pred", ".v4", "{", "}", "[", "]", ";", "@!%p1", "bra", "<99999999>", ".align 3",
-        "%tid.x", ":", "|", "_", "ret;", "\"", "//", "/*", "99999999999999999999", "ld.shared.v4.b64", "st.local.u8", "mma.sync", "bar.sync", "call", ".loc 1 1 1", "\n", "%",
-        "[%r1+2147483647]", ".shared .b8 a[1000000000];", ".local .b8 b[2000000];", "exit;", "mbarrier.init.shared.b64", "cp.async.wait_group"};
+    static const char* const kWords[] = {"%r1",
+                                         "%rd90",
+                                         "%p1",
+                                         "-1",
+                                         "0",
+                                         "4294967296",
+                                         "0x",
+                                         "0f7fffffff",
+                                         ".b64",
+                                         ".pred",
+                                         ".v4",
+                                         "{",
+                                         "}",
+                                         "[",
+                                         "]",
+                                         ";",
+                                         "@!%p1",
+                                         "bra",
+                                         "<99999999>",
+                                         ".align 3",
+                                         "%tid.x",
+                                         ":",
+                                         "|",
+                                         "_",
+                                         "ret;",
+                                         "\"",
+                                         "//",
+                                         "/*",
+                                         "99999999999999999999",
+                                         "ld.shared.v4.b64",
+                                         "st.local.u8",
+                                         "mma.sync",
+                                         "bar.sync",
+                                         "call",
+                                         ".loc 1 1 1",
+                                         "\n",
+                                         "%",
+                                         "[%r1+2147483647]",
+                                         ".shared .b8 a[1000000000];",
+                                         ".local .b8 b[2000000];",
+                                         "exit;",
+                                         "mbarrier.init.shared.b64",
+                                         "cp.async.wait_group"};
     const std::size_t at = random_() % text.size();
     switch (random_() % 7) {
       case 0:  // another character
@@ -81,7 +120,8 @@ class Mutator {
       }
       case 5: {  // a line twice, or moved
         const std::size_t begin = text.rfind('\n', at), end = text.find('\n', at);
-        if (begin != std::string::npos && end != std::string::npos) text.insert(random_() % text.size(), text.substr(begin, end - begin));
+        if (begin != std::string::npos && end != std::string::npos)
+          text.insert(random_() % text.size(), text.substr(begin, end - begin));
         break;
       }
       default: {  // another number
@@ -100,11 +140,16 @@ std::vector<std::string> seeds() {
   std::vector<std::string> texts;
   for (const ConformanceCase& one : conformance_cases()) {
     // The cases that are written out have the interesting syntax.
-    if (one.name.find(' ') != std::string::npos || one.name.find("ldmatrix") == 0 || one.name.find("atom") == 0 || texts.size() % 7 == 0) texts.push_back(one.ptx);
+    if (one.name.find(' ') != std::string::npos || one.name.find("ldmatrix") == 0 || one.name.find("atom") == 0 ||
+        texts.size() % 7 == 0)
+      texts.push_back(one.ptx);
   }
-  texts.push_back(program("@%p1 bra E;\nld.shared.u32 %r1, [%r94];\nE:\nbar.sync 0;\n", ".global .align 8 .b8 names[] = {104, 105, 0};\n.const .f32 table[2][2] = {{1.0, 2.0}, {3.0, 0f40800000}};\n"));
-  texts.push_back(program("{\n.param .b64 p0;\nst.param.b64 [p0], %rd1;\n.param .b64 p1;\nst.param.b64 [p1], %rd2;\n.param .b32 r0;\ncall.uni (r0), vprintf, (p0, p1);\nld.param.b32 %r1, [r0];\n}\n",
-                          ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n"));
+  texts.push_back(program(
+      "@%p1 bra E;\nld.shared.u32 %r1, [%r94];\nE:\nbar.sync 0;\n",
+      ".global .align 8 .b8 names[] = {104, 105, 0};\n.const .f32 table[2][2] = {{1.0, 2.0}, {3.0, 0f40800000}};\n"));
+  texts.push_back(program(
+      "{\n.param .b64 p0;\nst.param.b64 [p0], %rd1;\n.param .b64 p1;\nst.param.b64 [p1], %rd2;\n.param .b32 r0;\ncall.uni (r0), vprintf, (p0, p1);\nld.param.b32 %r1, [r0];\n}\n",
+      ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n"));
   return texts;
 }
 
@@ -127,7 +172,8 @@ TEST(Fuzz, DamagedTextsAreRefusedOrRun) {
 }
 
 TEST(Fuzz, EveryTruncationIsRefusedOrRuns) {
-  const std::string text = program("@%p1 bra E;\nmov.b64 {%r1, %r2}, %rd1;\nld.shared.v2.u32 {%r3, %r4}, [%r93+8];\nE:\nshfl.sync.bfly.b32 %r1|%p2, %r2, 1, 31, -1;\n");
+  const std::string text = program(
+      "@%p1 bra E;\nmov.b64 {%r1, %r2}, %rd1;\nld.shared.v2.u32 {%r3, %r4}, [%r93+8];\nE:\nshfl.sync.bfly.b32 %r1|%p2, %r2, 1, 31, -1;\n");
   for (std::size_t length = 0; length <= text.size(); ++length) try_text(text.substr(0, length));
 }
 
@@ -146,7 +192,8 @@ std::string error_of(const std::string& text) {
 TEST(Errors, SayWhatAndWhere) {
   EXPECT_EQ(error_of(program("mov.u32 %r1, 5;\nfrobnicate.s32 %r1, %r2;\n")),
             "PTX line 25 (kernel.cu:2): the virtual GPU does not know this instruction: frobnicate.s32 %r1, %r2");
-  EXPECT_EQ(error_of(program("add.s32 %r1, %r2;\n")), "PTX line 23 (kernel.cu:1): 2 operands instead of 3: add.s32 %r1, %r2");
+  EXPECT_EQ(error_of(program("add.s32 %r1, %r2;\n")),
+            "PTX line 23 (kernel.cu:1): 2 operands instead of 3: add.s32 %r1, %r2");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %undeclared;\n")), "PTX line 23: unknown name '%undeclared'");
   EXPECT_EQ(error_of(program("bra NOWHERE;\n")), "PTX line 23: unknown name 'NOWHERE'");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %r3\n")), "PTX line 24: expected ';' instead of 'ret'");
@@ -157,7 +204,8 @@ TEST(Errors, SayWhatAndWhere) {
   EXPECT_EQ(error_of(program("mbarrier.try_wait.shared.b64 %p1, [smem], %rd1;\n")),
             "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
             "mbarrier.try_wait.shared.b64 %p1, [smem], %rd1");
-  EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 32\n"), "PTX line 4: only 64-bit addresses are supported (.address_size 64)");
+  EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 32\n"),
+            "PTX line 4: only 64-bit addresses are supported (.address_size 64)");
   EXPECT_EQ(error_of("this is no PTX"), "PTX line 1: unexpected 'this'");
 }
 
