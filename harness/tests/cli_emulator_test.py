@@ -75,6 +75,12 @@ def test_json_has_all_counters(emulator: Cli) -> None:
     files = {place.rpartition(":")[0] for line in result["lines"] for place in line["position"]}
     assert "kernels/08_pipelined_kv.cu" in files and "common/ptx.h" in files
     assert not any(file.startswith("/") for file in files)
+    # By the names that are shown: their order must not depend on where the project and CUDA's headers lie.
+    shown = [
+        [(file, int(number)) for file, _, number in (place.rpartition(":") for place in line["position"])]
+        for line in result["lines"]
+    ]
+    assert shown == sorted(shown)
 
 
 def test_a_range(emulator: Cli) -> None:

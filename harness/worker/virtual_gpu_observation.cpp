@@ -21,11 +21,19 @@ std::string file_name(const std::string& file) {
   return inside ? relative.generic_string() : path.filename().string();
 }
 
-SourcePosition source_position(const emulator::SourcePosition& position) {
+emulator::SourcePosition with_file_names(emulator::SourcePosition position) {
+  for (emulator::SourceLine& line : position) line.file = file_name(line.file);
+  return position;
+}
+
+SourcePosition to_strings(const emulator::SourcePosition& position) {
   SourcePosition lines;
-  for (const emulator::SourceLine& line : position)
-    lines.push_back(fmt::format("{}:{}", file_name(line.file), line.line));
+  for (const emulator::SourceLine& line : position) lines.push_back(fmt::format("{}:{}", line.file, line.line));
   return lines;
+}
+
+SourcePosition source_position(const emulator::SourcePosition& position) {
+  return to_strings(with_file_names(position));
 }
 
 // "flash_attention" for the mangled name of flash_ladder::v07::flash_attention<Traits<__half>>(AttentionArgs).
@@ -104,12 +112,16 @@ Observation take_observation() {
   Observation observation;
   for (const runtime::KernelCounters& kernel : runtime::take_counters()) {
     add(observation.counters, kernel.totals);
-    for (const emulator::LineCounters& line : kernel.lines) {
+    // In the order of the names that are shown: that of whole paths depends on where the project and the toolkit lie.
+    std::vector<emulator::LineCounters> lines = kernel.lines;
+    for (emulator::LineCounters& line : lines) line.position = with_file_names(std::move(line.position));
+    std::ranges::stable_sort(lines, {}, &emulator::LineCounters::position);
+    for (const emulator::LineCounters& line : lines) {
       NamedCounters counters;
       add(counters, line.counters);
       std::erase_if(counters, [](const auto& counter) { return counter.second == 0; });
       observation.lines.push_back({.kernel = function_name(kernel.kernel),
-                                   .position = source_position(line.position),
+                                   .position = to_strings(line.position),
                                    .counters = std::move(counters)});
     }
   }
