@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli import BUILD, H200, NAMES, ROOT, Cli
+from cli import BUILD, H200, NAMES, NUMBERS, ROOT, Cli
 from schemas import validate_results
 
 EMULATOR = ["--device", "emulator"]
@@ -163,6 +163,30 @@ def test_profiles_are_up_to_date(recorded: Path, name: str) -> None:
             for line in result["lines"]:
                 line["position"] = [place.rpartition(":")[0] for place in line["position"]]
     assert old == new, f"record it anew: scripts/harness --kernel {name[:2]} --device emulator --record"
+
+
+def test_every_configuration_runs_within_the_limits_of_its_gpu(cli: Cli, recorded: Path) -> None:
+    """What each GPU would choose; each is checked here or was when it was recorded, at many shapes: see check_sets.cpp."""
+    cli.emulator_worker = BUILD / "harness-worker-emulator"
+    checked = {
+        (result["kernel"], result["config"], result["problem"]["dtype"])
+        for name in NAMES
+        for result in json.loads((recorded / f"{name}.json").read_text(encoding="utf-8"))["results"]
+    }
+    chosen = set()
+    for sm in ("80", "86", "89", "90"):
+        for dtype in ("fp16", "bf16"):
+            shape = [*EMULATOR, "--sm", sm, "--dtype", dtype, "--heads", "1"]
+            found = results(cli, K, "all", *shape, "--no-check")
+            assert [result["kernel"] for result in found] == NUMBERS
+            for result in found:
+                assert result["status"] == "ok" and result["findings"] == [], result["reason"]
+                configuration = (result["kernel"], result["config"], dtype)
+                if configuration not in checked | chosen:
+                    (result,) = results(cli, K, result["kernel"], *shape, "--config", result["config"])
+                    assert result["correct"] is True
+                chosen.add(configuration)
+    assert checked <= chosen, "no GPU would choose these"
 
 
 @pytest.mark.parametrize("threads", ["1", "3"])

@@ -12,6 +12,7 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 EMULATE = ROOT / "scripts" / "emulate"
 PROGRAMS = Path(__file__).parent / "emulated" / "programs.cu"
 RING = PROGRAMS.with_name("ring.cu")
+DECOUPLED_RING = PROGRAMS.with_name("decoupled_ring.cu")
 
 
 def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -40,6 +41,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(RING, tmp_path_factory.mktemp("emulate"))
+
+
+@pytest.fixture(scope="module")
+def decoupled_ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(DECOUPLED_RING, tmp_path_factory.mktemp("emulate"))
 
 
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -205,6 +211,31 @@ def test_faults_in_a_ring_on_mbarriers(ring: Path, fault: str, kind: str) -> Non
     assert done.returncode == 1
     assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
     assert f"ring.cu:{line_of(RING, fault)}" in done.stderr
+
+
+@pytest.mark.parametrize("tiles", [0, 1, 2, 3, 8, 101])
+def test_warps_decoupled_by_a_ring(decoupled_ring: Path, tiles: int) -> None:
+    done = run(decoupled_ring, "0", str(tiles))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        ("1", "race"),  # a stage is filled again before all warps have read it
+        ("2", "race"),  # threads arrive without waiting for their copies
+        ("3", "race"),  # a stage is read before it is full
+        ("4", "deadlock"),  # one warp never declares a stage empty
+        ("5", "race"),  # the lane that arrives for its warp has not waited for the others
+        ("6", "race"),  # a stage counts as full one arrival too early
+        ("7", "deadlock"),  # the wait is for the same phase each time round
+    ],
+)
+def test_faults_in_warps_decoupled_by_a_ring(decoupled_ring: Path, fault: str, kind: str) -> None:
+    done = run(decoupled_ring, fault)
+    assert done.returncode == 1
+    assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"decoupled_ring.cu:{line_of(DECOUPLED_RING, fault)}" in done.stderr
 
 
 def test_every_function_of_cuda_has_an_answer() -> None:

@@ -301,15 +301,18 @@ void CtaExecutor::arrive_when_copied(Warp& warp, const Instruction& instruction,
 void CtaExecutor::complete_async_arrivals(Mbarrier& barrier) {
   for (const Mbarrier::AsyncArrival& arrival : std::exchange(barrier.async, {})) {
     Warp& warp = warps_[static_cast<std::size_t>(arrival.warp)];
-    for (PendingCopy& copy : warp.copies) {
-      if (copy.number < arrival.issued && (copy.mask & arrival.mask) != 0)
-        complete(warp, copy, copy.mask & arrival.mask, true);
+    for (std::uint32_t rest = arrival.mask; rest != 0 && barrier.pending > 0;) {
+      // Lanes beyond those that complete the phase belong to the next, and whoever waits for this one does not have their copies.
+      std::uint32_t lanes = rest;
+      while (static_cast<std::uint32_t>(std::popcount(lanes)) > barrier.pending) lanes &= ~std::bit_floor(lanes);
+      rest &= ~lanes;
+      for (PendingCopy& copy : warp.copies) {
+        if (copy.number < arrival.issued && (copy.mask & lanes) != 0) complete(warp, copy, copy.mask & lanes, true);
+      }
+      if (shadow_ != nullptr) shadow_->clocks().publish_async(arrival.warp, barrier.arriving);
+      arrive(barrier, static_cast<std::uint32_t>(std::popcount(lanes)));
     }
-    if (shadow_ != nullptr) shadow_->clocks().publish_async(arrival.warp, barrier.arriving);
     std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
-    for (std::uint32_t rest = arrival.mask; rest != 0; rest &= rest - 1) {
-      if (barrier.pending > 0) arrive(barrier, 1);
-    }
   }
 }
 
