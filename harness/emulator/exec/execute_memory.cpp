@@ -243,7 +243,9 @@ std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instructi
   if (allocation != nullptr && !allocation->freed && highest - allocation->address < allocation->size &&
       allocation->size - (highest - allocation->address) >= bytes && (low_bits & (bytes - 1)) == 0) {
     for (int lane = 0; lane < kWarpSize; ++lane) {
-      host[lane] = allocation->data + (at.at[static_cast<std::size_t>(lane)] - allocation->address);
+      // Lanes that take no part may hold any address.
+      const bool active = (mask >> lane) & 1;
+      host[lane] = allocation->data + (active ? at.at[static_cast<std::size_t>(lane)] - allocation->address : 0);
     }
     return mask;
   }
