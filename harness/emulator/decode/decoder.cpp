@@ -350,6 +350,13 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   return std::move(kernel_);
 }
 
+std::vector<std::string> decoded_instructions() {
+  std::vector<std::string> names;
+  for (const auto& [name, handler] : KernelDecoder::handlers()) names.emplace_back(name);
+  std::ranges::sort(names);
+  return names;
+}
+
 std::unique_ptr<CompiledKernel> compile(const ModuleImage& image, const ptx::Function& function) {
   return KernelDecoder(image, function).run();
 }

@@ -31,12 +31,13 @@ class KernelDecoder {
 
   std::unique_ptr<CompiledKernel> run();
 
+  using Handler = void (KernelDecoder::*)();
+  static const std::unordered_map<std::string_view, Handler>& handlers();
+
  private:
   using Operand = ptx::Operand;
   using Space = ptx::Space;
   using Kind = Operand::Kind;
-  using Handler = void (KernelDecoder::*)();
-  static const std::unordered_map<std::string_view, Handler>& handlers();
 
   [[noreturn]] void fail(const std::string& message) const;
   [[noreturn]] void fail_unknown() const { fail("the virtual GPU does not know this instruction"); }
