@@ -7,7 +7,6 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <set>
 #include <sstream>
 
@@ -168,10 +167,12 @@ TEST(Conformance, WhoDropsOutOfAnMbarrierIsNotExpectedAgain) {
 TEST(Conformance, EveryDecodedInstructionHasACase) {
   std::string texts = kHints;
   for (const ConformanceCase& one : conformance_cases()) texts += one.ptx;
+  std::set<std::string> used;  // "ld" for ld.global.u32
+  std::istringstream words(texts);
+  for (std::string word; words >> word;) used.insert(word.substr(0, word.find_first_of(".;")));
   for (const std::string& name : decoded_instructions()) {
     if (name == "call" || name == "trap") continue;  // they end in the host's output, or in a finding: see their tests
-    const std::regex use("\\b" + name + "[.; ]");
-    EXPECT_TRUE(std::regex_search(texts, use)) << name << " has no case";
+    EXPECT_TRUE(used.contains(name)) << name << " has no case";
   }
 }
 
