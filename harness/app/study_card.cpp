@@ -63,11 +63,14 @@ std::string format_change(const StudyCard& card, const Paint& paint) {
 std::string format_peers(const StudyCard& card) {
   const auto own = own_speed(card);
   std::vector<std::string> parts;
-  for (const Peer& peer : card.peers)
-    parts.push_back(
-        own ? fmt::format("{:.0f} % of {} ({:.0f})", 100 * own->tflops / peer.tflops, peer.name, peer.tflops)
-            : fmt::format("{} {:.0f}", peer.name, peer.tflops));
-  return fmt::format("{}", fmt::join(parts, ", "));
+  bool external = false;
+  for (const Peer& peer : card.peers) {
+    const std::string tflops = fmt::format("{:.0f}{}", peer.tflops, peer.external ? "*" : "");
+    parts.push_back(own ? fmt::format("{:.0f} % of {} ({})", 100 * own->tflops / peer.tflops, peer.name, tflops)
+                        : fmt::format("{} {}", peer.name, tflops));
+    external = external || peer.external;
+  }
+  return fmt::format("{}{}", fmt::join(parts, ", "), external ? "; *: not measured by this project" : "");
 }
 
 std::string format_recorded(const RecordedSpeed& recorded, const Paint& paint) {

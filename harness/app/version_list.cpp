@@ -32,7 +32,7 @@ std::vector<std::string> configuration_names(const Version& version) {
 }
 
 // harness/results/versions.schema.json
-nlohmann::json versions_document() {
+nlohmann::json versions_document(const Paths& paths) {
   auto all = nlohmann::json::array();
   for (const Version& version : versions()) {
     auto configurations = nlohmann::json::array();
@@ -44,8 +44,10 @@ nlohmann::json versions_document() {
                                 {"head_dim", configuration.head_dim},
                                 {"num_warps", configuration.num_warps},
                                 {"smem_bytes", configuration.smem_bytes}});
-    all.push_back(
-        {{"kernel", fmt::format("{:02}", version.number)}, {"name", version.name}, {"configurations", configurations}});
+    all.push_back({{"kernel", fmt::format("{:02}", version.number)},
+                   {"name", version.name},
+                   {"code_hash", code_hash(source_file(version, paths.source), paths.source / "common")},
+                   {"configurations", configurations}});
   }
   return {{"versions", all}};
 }
@@ -97,7 +99,7 @@ int list_versions(const Options& options) {
   if (devices.empty()) text += fmt::format("\nnothing is recorded in {}\n", options.paths.profiles.string());
   say(options, text);
   for (const auto& problem : recorded.problems()) complain(problem);
-  write_json(options, versions_document());
+  write_json(options, versions_document(options.paths));
   return recorded.problems().empty() ? kExitOk : kExitUnavailable;
 }
 
