@@ -126,6 +126,15 @@ bool first_launch(int ordinal, const Configuration& configuration) {
   return launched.emplace(ordinal, &configuration).second;
 }
 
+const Configuration& configuration_of(const Version& version, Dtype dtype, const std::string& name,
+                                      const DeviceInfo& device) {
+  try {
+    return select_configuration(version, dtype, name, device);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", name.empty() ? "kernel" : "config", error.what()));
+  }
+}
+
 float scale_of(const Call& call, const AttentionProblem& problem) {
   if (!call.softmax_scale) return softmax_scale(problem.head_dim);
   const auto scale = static_cast<float>(*call.softmax_scale);
@@ -177,7 +186,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
   const AttentionProblem problem = check_arrays(arrays);
   const float scale = scale_of(call, problem);
   const DeviceInfo& device = device_of_arrays(call.device);
-  const Configuration& configuration = select_configuration(version, problem.dtype, call.config, device);
+  const Configuration& configuration = configuration_of(version, problem.dtype, call.config, device);
   refuse_if(why_unsupported(version, configuration, problem, kArguments));
   refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));
 

@@ -4,9 +4,9 @@
     out = flash_ladder.forward(q, k, v, kernel="07")       # by version 07
     out, milliseconds = flash_ladder.forward_timed(q, k, v)
 
-q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Where they are decides where
-the kernel runs: arrays on an NVIDIA GPU there; arrays in host memory on the virtual GPU, which runs the kernel's PTX on the
-CPU, is slow, and finds what a GPU hides. Nothing is copied.
+q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Where they are decides
+where the kernel runs: arrays on an NVIDIA GPU there; arrays in host memory on the virtual GPU, which runs the kernel's
+PTX on the CPU, is slow, and finds what a GPU hides. Nothing is copied.
 
 The environment's FLASH_LADDER_SM says which GPU the virtual one is like: 80 (the default), 86, 89 or 90.
 """
@@ -14,7 +14,7 @@ The environment's FLASH_LADDER_SM says which GPU the virtual one is like: 80 (th
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from . import _arrays, _gpu, _virtual_gpu
 
@@ -75,13 +75,13 @@ class DeviceInfo:
 
 
 def kernels() -> list[str]:
-    """The versions of the ladder in their order: ["01_naive", …]. Each is a name for `kernel=`; so are its numbers, "01" and 1."""
+    """The versions of the ladder in their order: ["01_naive", …]. `kernel=` takes each, or its number: "01" or 1."""
     return _gpu.kernels()
 
 
 def configs(kernel: str | int | None = None) -> list[Config]:
-    """The configurations of a kernel. Those of each type are in order of preference: without `config=` the first that fits the
-    device runs.
+    """The configurations of a kernel. Those of one dtype are in order of preference: without `config=` the first that
+    fits the device runs.
 
     Raises ValueError for a kernel that does not exist.
     """
@@ -89,8 +89,8 @@ def configs(kernel: str | int | None = None) -> list[Config]:
 
 
 def device_info(device: str | int = "auto") -> DeviceInfo:
-    """What a device is: "gpu:0" or 0, "emulator" for the virtual GPU, or "auto" for GPU 0 if there is one that the kernels can run
-    on, else the virtual GPU.
+    """What a device is: "gpu:0" or 0, "emulator" for the virtual GPU, or "auto" for GPU 0 if there is one that the
+    kernels can run on, else the virtual GPU.
 
     Raises ValueError for a device that cannot be, RuntimeError for a GPU that is not there or too old.
     """
@@ -123,10 +123,10 @@ def forward(
 ) -> Array:
     """softmax(softmax_scale · q kᵀ) v, for every batch entry and head on its own.
 
-    q has shape [batch, seq_len, heads, head_dim]; k and v have the same but for another seq_len, if you like. All are float16 or
-    all are bfloat16, of one library and on one device. head_dim is 128 and contiguous; the other strides are multiples of 16
-    bytes, so that slices of a packed q, k and v can be given as they are. Each seq_len is a multiple of the kernel's tile: see
-    configs().
+    q has shape [batch, seq_len, heads, head_dim]; k and v have the same, but for another seq_len if you like. All are
+    float16 or all are bfloat16, of one library and on one device. head_dim is 128 and contiguous; the other strides are
+    multiples of 16 bytes, so that slices of a packed q, k and v can be given as they are. Each seq_len is a multiple of
+    the kernel's tile: see configs().
 
     kernel         "07", "07_ldmatrix" or 7; None is the newest
     out            where to write, an array like q that shares no memory with an input; None is a new one
@@ -135,13 +135,14 @@ def forward(
 
     Returns out. There is no backward pass.
 
-    On a GPU the kernel is enqueued on the current stream of PyTorch or CuPy, and forward() does not wait for it. JAX does not say
-    what its stream is: the kernel runs on the default stream, and forward() waits for the inputs and the output. NumPy's arrays,
-    like all arrays in host memory, go to the virtual GPU, and the output is complete when forward() returns.
+    On a GPU the kernel is enqueued on the current stream of PyTorch or CuPy, and forward() does not wait for it. JAX
+    does not say what its stream is: the kernel runs on the default stream, and forward() waits for the inputs and the
+    output. NumPy's arrays, like all arrays in host memory, go to the virtual GPU, and the output is complete when
+    forward() returns.
 
-    Raises TypeError or ValueError for an argument that cannot be, with its name, its value and what is allowed; MemoryError if the
-    workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds; RuntimeError for a GPU that is
-    too old, and for an error of CUDA's.
+    Raises TypeError or ValueError for an argument that cannot be, with its name, its value and what is allowed;
+    MemoryError if the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds;
+    RuntimeError for a GPU that is too old, and for an error of CUDA's.
     """
     return _call(q, k, v, kernel, out, softmax_scale, config, timed=False)[0]
 
@@ -158,9 +159,9 @@ def forward_timed(
 ) -> tuple[Array, float]:
     """forward(), and the milliseconds that the kernel took on the GPU.
 
-    It is the time of one launch between two CUDA events on the same stream, and forward_timed() waits for it. Before the first
-    launch of a configuration the kernel runs once untimed, which loads its code. For a figure worth quoting do as the harness
-    does: warm up, overwrite the L2 between launches, and take the median of many.
+    It is the time of one launch between two CUDA events on the same stream, and forward_timed() waits for it. Before
+    the first launch of a configuration the kernel runs once untimed, which loads its code. For a figure worth quoting
+    do as the harness does: warm up, overwrite the L2 between launches, and take the median of many.
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
@@ -170,8 +171,15 @@ def forward_timed(
 
 
 def _call(
-    q: Any, k: Any, v: Any, kernel: str | int | None, out: Any, softmax_scale: float | None, config: str | None, timed: bool
-) -> tuple[Any, float | None]:
+    q: _arrays.AnyArray,
+    k: _arrays.AnyArray,
+    v: _arrays.AnyArray,
+    kernel: str | int | None,
+    out: _arrays.AnyArray | None,
+    softmax_scale: float | None,
+    config: str | None,
+    timed: bool,
+) -> tuple[_arrays.AnyArray, float | None]:
     kernel_name = _kernel_name(kernel)
     if config is not None and (not isinstance(config, str) or not config):
         raise TypeError(f"config is {config!r}; allowed: None, or the name of one of configs(kernel)")
@@ -185,12 +193,12 @@ def _call(
     on_gpu, device = _arrays.device_of("q", q)
     given = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
     for name, array in given.items():
-        own = _arrays.library_of(name, array)
-        if own.name != library.name:
-            raise TypeError(f"{name} is an array of {own.name} and q one of {library.name}; they must be of one library")
+        other = _arrays.library_of(name, array)
+        if other.name != library.name:
+            raise TypeError(f"{name} is an array of {other.name}, and q of {library.name}; they must be of one library")
         where = _arrays.device_of(name, array)
         if where != (on_gpu, device):
-            raise ValueError(f"{name} is {_place(*where)} and q is {_place(on_gpu, device)}; they must be on one device")
+            raise ValueError(f"{name} is {_place(*where)}, and q {_place(on_gpu, device)}; they must be on one device")
         library.check(name, array, writable=name == "out")
     if timed and not on_gpu:
         raise RuntimeError(
@@ -201,22 +209,27 @@ def _call(
     module = _gpu if on_gpu else _virtual_gpu
     dtypes = [library.dtype(array) for array in (q, k, v)]
     dtypes.append(dtypes[0] if out is None else library.dtype(out))
-    memory = None
+    adopted = None
     if out is None:
         out = library.empty_like(q)
         if out is None:
-            shape = tuple(q.shape)
-            if len(shape) != 4:
-                raise ValueError(f"q has shape {shape}; it must be [batch, seq_len, heads, head_dim]")
-            memory = module.empty(*shape, dtypes[0], device)
-    arrays = [library.hand_over(array, on_gpu) for array in (q, k, v)]
-    arrays.append(library.hand_over(out, on_gpu) if memory is None else memory)
+            if len(q.shape) != 4:
+                raise ValueError(f"q has shape {tuple(q.shape)}; it must be [batch, seq_len, heads, head_dim]")
+            adopted = module.empty(*q.shape, dtypes[0], device)
     findings, milliseconds = module.forward(
-        *arrays, dtypes, kernel_name, config or "", softmax_scale, device, library.stream(device) if on_gpu else 0, timed
+        *(library.hand_over(array, on_gpu) for array in (q, k, v)),
+        library.hand_over(out, on_gpu) if adopted is None else adopted,
+        dtypes,
+        kernel_name,
+        config or "",
+        softmax_scale,
+        device,
+        library.stream(device) if on_gpu else 0,
+        timed,
     )
     if findings:
         raise FindingError(findings)
-    return (out if memory is None else library.adopt(memory)), milliseconds
+    return (out if adopted is None else library.adopt(adopted)), milliseconds
 
 
 def _kernel_name(kernel: str | int | None) -> str:

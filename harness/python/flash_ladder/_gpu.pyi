@@ -1,18 +1,20 @@
 """The extension module that is linked with NVIDIA's CUDA runtime."""
 
-from typing import Any
+from typing import Any, TypeAlias
+
+Exported: TypeAlias = Any  # a DLPack capsule, or an object with __dlpack__ or a buffer
 
 def kernels() -> list[str]: ...
 def configs(kernel: str) -> list[dict[str, Any]]: ...
 def device_info(device: int) -> dict[str, Any]: ...
-def empty(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str, device: int) -> Any:
+def empty(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str, device: int) -> Exported:
     """Memory for an output, as an object with __dlpack__."""
 
 def forward(
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
+    q: Exported,
+    k: Exported,
+    v: Exported,
+    out: Exported,
     dtypes: list[str],
     kernel: str,
     config: str,
@@ -23,6 +25,6 @@ def forward(
 ) -> tuple[list[str], float | None]:
     """Returns the findings of the virtual GPU and, of a timed call, milliseconds.
 
-    The arrays are DLPack capsules, or objects with __dlpack__ or a buffer. `dtypes` says what their elements are, since a
+    `dtypes` says what their elements are, since a
     bfloat16 array of NumPy's comes as one of uint16. An empty `kernel` or `config` leaves the choice to the module.
     """
