@@ -217,8 +217,8 @@ def _call(
                 raise ValueError(f"q has shape {tuple(q.shape)}; it must be [batch, seq_len, heads, head_dim]")
             adopted = module.empty(*q.shape, dtypes[0], device)
     findings, milliseconds = module.forward(
-        *(library.hand_over(array, on_gpu) for array in (q, k, v)),
-        library.hand_over(out, on_gpu) if adopted is None else adopted,
+        *(_arrays.hand_over(library, name, array, on_gpu) for name, array in {"q": q, "k": k, "v": v}.items()),
+        _arrays.hand_over(library, "out", out, on_gpu) if adopted is None else adopted,
         dtypes,
         kernel_name,
         config or "",

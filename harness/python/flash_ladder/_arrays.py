@@ -165,3 +165,11 @@ def device_of(name: str, array: AnyArray) -> tuple[bool, int]:
     if kind in _GPU:
         return True, ordinal
     raise TypeError(f"{name} is on a device of DLPack's type {int(kind)}; allowed: NVIDIA GPUs and host memory")
+
+
+def hand_over(library: Library, name: str, array: AnyArray, on_gpu: bool) -> object:
+    """library.hand_over(). Raises TypeError if it cannot be."""
+    try:
+        return library.hand_over(array, on_gpu)
+    except Exception as error:
+        raise TypeError(f"{name} cannot be handed over by DLPack: {error}") from error
