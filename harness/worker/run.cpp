@@ -32,27 +32,6 @@ const Version& find_version(int number) {
   throw UsageError(fmt::format("there is no version {:02}; allowed: {}", number, fmt::join(known, ", ")));
 }
 
-const Configuration& find_configuration(const Version& version, const Request& request, const std::string& name,
-                                        const DeviceInfo& device) {
-  const Dtype dtype = request.problem.dtype;
-  if (name.empty()) {
-    const Configuration* preferred = preferred_configuration(version, dtype, device.smem_per_cta_bytes);
-    if (preferred != nullptr) return *preferred;
-    throw UsageError(
-        fmt::format("no {} configuration of {} fits the {} bytes of shared memory per CTA of {}; it needs another "
-                    "GPU",
-                    to_string(dtype), label(version), device.smem_per_cta_bytes, device.name));
-  }
-  std::vector<std::string> known;
-  for (const Configuration& configuration : version.configurations) {
-    if (configuration.dtype != dtype) continue;
-    if (configuration.name == name) return configuration;
-    known.push_back(configuration.name);
-  }
-  throw UsageError(fmt::format("{} has no {} configuration '{}'; allowed: {}", label(version), to_string(dtype), name,
-                               fmt::join(known, ", ")));
-}
-
 void refuse_if(const std::optional<std::string>& why) {
   if (why) throw UsageError(*why);
 }
@@ -60,7 +39,7 @@ void refuse_if(const std::optional<std::string>& why) {
 // The configuration of this name, once it is sure that it can run the problem here.
 const Configuration& runnable_configuration(const Version& version, const Request& request, const std::string& name,
                                             const DeviceInfo& device) {
-  const Configuration& configuration = find_configuration(version, request, name, device);
+  const Configuration& configuration = select_configuration(version, request.problem.dtype, name, device);
   refuse_if(why_unsupported(version, configuration, request.problem));
   refuse_if(why_unsupported_by_device(version, configuration, device));
   refuse_if(why_no_memory(version, configuration, request.problem, device));
