@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli import H200, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
-from schemas import validate_profile
+from schemas import validate_peers, validate_profile, validate_tuning
 
 K = "--kernel"
 
@@ -261,3 +261,11 @@ def test_profiles_of_the_repository(path: Path) -> None:
     profile = json.loads(path.read_text(encoding="utf-8"))
     validate_profile(profile)
     assert {(result["kernel"], result["name"]) for result in profile["results"]} == {(path.stem[:2], path.stem[3:])}
+
+
+def test_other_files_of_the_repository() -> None:
+    paths = [*ROOT.glob("profiles/*/peers.json"), *ROOT.glob("profiles/*/tuning.json")]
+    assert paths
+    for path in paths:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        (validate_peers if path.stem == "peers" else validate_tuning)(document)

@@ -190,6 +190,79 @@ def test_figures_of_another_type_are_not_mixed(
     assert "its figures are of bf16, and not of fp16" in capsys.readouterr().err
 
 
+class MadeUpTorch:
+    """What of PyTorch the timing uses, on a GPU whose clock is the order of what it was given."""
+
+    def __init__(self, gpu_is_ahead: bool) -> None:
+        self.given: list[str] = []
+        # By how much later than the host gave it the GPU begins a launch: less than nothing means that it waited.
+        self.lag_ms = -1e9 if gpu_is_ahead else 1e9
+        self.slept: list[int] = []
+        self.uint8 = None
+        self.cuda = self
+
+    def Event(self, enable_timing: bool) -> MadeUpEvent:
+        assert enable_timing
+        return MadeUpEvent(self)
+
+    def empty(self, size: int, dtype: None, device: str) -> MadeUpTorch:
+        assert (size, device) == (2 * 1000, "cuda")
+        return self
+
+    def fill_(self, value: int) -> None:
+        self.given.append("flush")
+
+    def synchronize(self) -> None:
+        self.given.append("wait")
+
+    def _sleep(self, cycles: int) -> None:
+        self.slept.append(cycles)
+        self.given.append("sleep")
+
+
+class MadeUpEvent:
+    def __init__(self, torch: MadeUpTorch) -> None:
+        self.torch, self.at = torch, -1
+
+    def record(self) -> None:
+        self.torch.given.append("event")
+        self.at = len(self.torch.given)
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end: MadeUpEvent) -> float:
+        between = self.torch.given[self.at : end.at - 1]
+        return self.torch.lag_ms if "sleep" in between else {"slow": 2.0, "fast": 1.0}[" ".join(between)]
+
+
+def on_made_up_torch(peers: ModuleType, torch: MadeUpTorch, rounds: int) -> list[list[float]]:
+    machine = object.__new__(peers.Machine)
+    machine.torch = torch
+    machine.properties = type("Properties", (), {"L2_cache_size": 1000})
+    return machine.time_in_turn([lambda: torch.given.append("slow"), lambda: torch.given.append("fast")], rounds)
+
+
+def test_launches_are_timed_alone_and_in_turn(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "WARM_UP_SECONDS", 0.0)
+    torch = MadeUpTorch(gpu_is_ahead=False)
+    # MadeUpEvent knows only what stood between its two events: a launch, and nothing else.
+    assert on_made_up_torch(peers, torch, 3) == [[2.0] * 3, [1.0] * 3]
+    timed = torch.given[torch.given.index("sleep") + 1 :]
+    launch = ["flush", "event", "{}", "event"]
+    in_turn = ("slow", "fast", "fast", "slow", "slow", "fast")
+    assert timed == [word.format(name) for name in in_turn for word in launch] + ["wait"]
+    assert torch.given[: torch.given.index("event")] == ["slow", "fast", "wait"] * 3, "warmed up"
+
+
+def test_a_gpu_that_waited_for_the_host_is_not_believed(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "WARM_UP_SECONDS", 0.0)
+    torch = MadeUpTorch(gpu_is_ahead=True)
+    with pytest.raises(peers.UnavailableError, match="40 of 40 launches reached the GPU late"):
+        on_made_up_torch(peers, torch, 20)
+    assert len(torch.slept) == 3 and torch.slept == sorted(set(torch.slept)), "each try gave the host more time"
+
+
 @pytest.mark.parametrize(
     ("text", "labels"),
     [
