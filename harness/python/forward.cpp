@@ -218,7 +218,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
     } else {
       launch();
     }
-    if (place == Place::host) check(cudaStreamSynchronize(call.stream), "running " + what);
+    if (place == Place::host || call.wait) check(cudaStreamSynchronize(call.stream), "running " + what);
   } catch (const CudaError&) {
     // What the virtual GPU found says more than the error that follows from it.
     answer.findings = take_findings();

@@ -36,6 +36,7 @@ struct Call {
   std::optional<double> softmax_scale;  // nullopt: 1 / sqrt(head_dim)
   int device = 0;                       // ordinal of the GPU that the arrays are on
   cudaStream_t stream = nullptr;
+  bool wait = false;  // until the output is complete
   bool timed = false;
 };
 
@@ -47,7 +48,7 @@ struct Answer {
 /// The version of that name; the newest if it is empty. Throws UsageError when there is none.
 const Version& version_of(const std::string& kernel);
 
-/// Checks the arguments and enqueues one launch. Waits for it when it is timed, and on the virtual GPU. Throws UsageError for
+/// Checks the arguments and enqueues one launch. Also waits for it when it is timed, and on the virtual GPU. Throws UsageError for
 /// arguments that cannot be, UnavailableError where the GPU is too old, OutOfMemory, CudaError.
 Answer forward(const Call& call, const Arrays& arrays, Place place);
 

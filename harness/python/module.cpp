@@ -126,7 +126,7 @@ void define_functions(nb::module_& module, Place place) {
       "forward",
       [place](const AnyArray& q, const AnyArray& k, const AnyArray& v, const AnyArray& out,
               const std::vector<std::string>& dtypes, const std::string& kernel, const std::string& config,
-              std::optional<double> softmax_scale, int device, std::uintptr_t stream, bool timed) {
+              std::optional<double> softmax_scale, int device, std::uintptr_t stream, bool wait, bool timed) {
         const Arrays arrays{.q = array_of("q", q, dtypes.at(0)),
                             .k = array_of("k", k, dtypes.at(1)),
                             .v = array_of("v", v, dtypes.at(2)),
@@ -136,6 +136,7 @@ void define_functions(nb::module_& module, Place place) {
                         .softmax_scale = softmax_scale,
                         .device = device,
                         .stream = reinterpret_cast<cudaStream_t>(stream),
+                        .wait = wait,
                         .timed = timed};
         const Answer answer = [&] {
           const nb::gil_scoped_release others_may_run;
@@ -144,7 +145,7 @@ void define_functions(nb::module_& module, Place place) {
         return std::make_pair(answer.findings, answer.milliseconds);
       },
       nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("dtypes"), nb::arg("kernel"), nb::arg("config"),
-      nb::arg("softmax_scale").none(), nb::arg("device"), nb::arg("stream"), nb::arg("timed"));
+      nb::arg("softmax_scale").none(), nb::arg("device"), nb::arg("stream"), nb::arg("wait"), nb::arg("timed"));
 }
 
 }  // namespace flash_ladder::python

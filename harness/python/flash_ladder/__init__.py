@@ -14,7 +14,8 @@ The environment's FLASH_LADDER_SM says which GPU the virtual one is like: 80 (th
 from __future__ import annotations
 
 import dataclasses
-from typing import TypeVar
+from types import ModuleType
+from typing import TypeVar, cast
 
 from . import _arrays, _gpu, _virtual_gpu
 
@@ -144,7 +145,7 @@ def forward(
     MemoryError if the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds;
     RuntimeError for a GPU that is too old, and for an error of CUDA's.
     """
-    return _call(q, k, v, kernel, out, softmax_scale, config, timed=False)[0]
+    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, config, timed=False)[0])
 
 
 def forward_timed(
@@ -165,9 +166,7 @@ def forward_timed(
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
-    out, milliseconds = _call(q, k, v, kernel, out, softmax_scale, config, timed=True)
-    assert milliseconds is not None
-    return out, milliseconds
+    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, config, timed=True))
 
 
 def _call(
@@ -209,27 +208,31 @@ def _call(
     module = _gpu if on_gpu else _virtual_gpu
     dtypes = [library.dtype(array) for array in (q, k, v)]
     dtypes.append(dtypes[0] if out is None else library.dtype(out))
-    adopted = None
     if out is None:
-        out = library.empty_like(q)
-        if out is None:
-            if len(q.shape) != 4:
-                raise ValueError(f"q has shape {tuple(q.shape)}; it must be [batch, seq_len, heads, head_dim]")
-            adopted = module.empty(*q.shape, dtypes[0], device)
+        out = library.output(q, lambda: _empty(module, q.shape, dtypes[0], device))
     findings, milliseconds = module.forward(
-        *(_arrays.hand_over(library, name, array, on_gpu) for name, array in {"q": q, "k": k, "v": v}.items()),
-        _arrays.hand_over(library, "out", out, on_gpu) if adopted is None else adopted,
+        *(
+            _arrays.hand_over(library, name, array, on_gpu)
+            for name, array in {"q": q, "k": k, "v": v, "out": out}.items()
+        ),
         dtypes,
         kernel_name,
         config or "",
         softmax_scale,
         device,
         library.stream(device) if on_gpu else 0,
+        library.waits,
         timed,
     )
     if findings:
         raise FindingError(findings)
-    return (out if adopted is None else library.adopt(adopted)), milliseconds
+    return library.result(out), milliseconds
+
+
+def _empty(module: ModuleType, shape: tuple[int, ...], dtype: str, device: int) -> object:
+    if len(shape) != 4:
+        raise ValueError(f"q has shape {tuple(shape)}; it must be [batch, seq_len, heads, head_dim]")
+    return module.empty(*shape, dtype, device)
 
 
 def _kernel_name(kernel: str | int | None) -> str:

@@ -5,8 +5,10 @@ Nothing is imported here. Who has an array of a library has imported it.
 
 from __future__ import annotations
 
+import abc
 import sys
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 AnyArray: TypeAlias = Any  # of one of the libraries
 
@@ -17,36 +19,38 @@ _GPU = {2, 13}  # CUDA, and managed memory
 LEGACY_DEFAULT_STREAM = 1  # the DLPack protocol's name for stream 0
 
 
-class Library(Protocol):
+class Library(abc.ABC):
     """One array library."""
 
     name: str
+    waits = False  # whether a call returns only when the output is complete
 
     def dtype(self, array: AnyArray) -> str:
         """The type of the elements as the library calls it: "float16"."""
+        return str(array.dtype)
 
-    def check(self, name: str, array: AnyArray, writable: bool) -> None:
+    def check(self, name: str, array: AnyArray, writable: bool) -> None:  # noqa: B027, most libraries have nothing to check
         """Raises ValueError or TypeError for an array that cannot be handed over."""
 
+    @abc.abstractmethod
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         """The array as the extension modules take it."""
 
+    @abc.abstractmethod
     def stream(self, device: int) -> int:
         """The handle of the stream that work on the GPU of this ordinal goes to."""
 
-    def empty_like(self, array: AnyArray) -> AnyArray | None:
-        """Contiguous memory for an output. None if the library's arrays cannot be written to: then there is adopt()."""
+    @abc.abstractmethod
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        """Contiguous memory for an output: the library's own, or what allocate() gives."""
 
-    def adopt(self, memory: object) -> AnyArray:
-        """The library's array on memory that is none of its own."""
-        raise NotImplementedError
+    def result(self, output: AnyArray) -> AnyArray:
+        """The output as an array of the library."""
+        return output
 
 
 class NumPy(Library):
     name = "NumPy"
-
-    def dtype(self, array: AnyArray) -> str:
-        return str(array.dtype)
 
     def check(self, name: str, array: AnyArray, writable: bool) -> None:
         if writable and not array.flags.writeable:
@@ -65,8 +69,8 @@ class NumPy(Library):
     def stream(self, device: int) -> int:
         return 0
 
-    def empty_like(self, array: AnyArray) -> AnyArray:
-        return sys.modules["numpy"].empty(array.shape, array.dtype)
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        return sys.modules["numpy"].empty(like.shape, like.dtype)
 
 
 class PyTorch(Library):
@@ -88,30 +92,24 @@ class PyTorch(Library):
         return array.__dlpack__(stream=-1) if on_gpu else array.__dlpack__()
 
     def stream(self, device: int) -> int:
-        return sys.modules["torch"].cuda.current_stream(device).cuda_stream
+        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
 
-    def empty_like(self, array: AnyArray) -> AnyArray:
-        return sys.modules["torch"].empty(array.shape, dtype=array.dtype, device=array.device)
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        return sys.modules["torch"].empty(like.shape, dtype=like.dtype, device=like.device)
 
 
 class CuPy(Library):
     name = "CuPy"
 
-    def dtype(self, array: AnyArray) -> str:
-        return str(array.dtype)
-
-    def check(self, name: str, array: AnyArray, writable: bool) -> None:
-        pass
-
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         return array.__dlpack__(stream=-1)  # as with PyTorch
 
     def stream(self, device: int) -> int:
-        return sys.modules["cupy"].cuda.get_current_stream(device).ptr
+        return int(sys.modules["cupy"].cuda.get_current_stream(device).ptr)
 
-    def empty_like(self, array: AnyArray) -> AnyArray:
-        with array.device:
-            return sys.modules["cupy"].empty(array.shape, array.dtype)
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        with like.device:
+            return sys.modules["cupy"].empty(like.shape, like.dtype)
 
 
 class Jax(Library):
@@ -119,26 +117,26 @@ class Jax(Library):
     there, and JAX gets the output when it is complete."""
 
     name = "JAX"
-
-    def dtype(self, array: AnyArray) -> str:
-        return str(array.dtype)
+    waits = True
 
     def check(self, name: str, array: AnyArray, writable: bool) -> None:
         if writable:
             raise TypeError(f"{name} is a JAX array, which cannot be written to; leave {name} out")
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
+        if not isinstance(array, sys.modules["jax"].Array):  # an output, which is no array of JAX's yet
+            return array
         array.block_until_ready()
         return array.__dlpack__(stream=LEGACY_DEFAULT_STREAM) if on_gpu else array.__dlpack__()
 
     def stream(self, device: int) -> int:
         return 0
 
-    def empty_like(self, array: AnyArray) -> AnyArray:
-        return None
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        return allocate()
 
-    def adopt(self, memory: object) -> AnyArray:
-        return sys.modules["jax"].dlpack.from_dlpack(memory)
+    def result(self, output: AnyArray) -> AnyArray:
+        return sys.modules["jax"].dlpack.from_dlpack(output)
 
 
 _LIBRARIES: dict[str, Library] = {"numpy": NumPy(), "torch": PyTorch(), "cupy": CuPy(), "jax": Jax(), "jaxlib": Jax()}

@@ -21,6 +21,7 @@ def forward(
     softmax_scale: float | None,
     device: int,
     stream: int,
+    wait: bool,
     timed: bool,
 ) -> tuple[list[str], float | None]:
     """Returns the findings of the virtual GPU and, of a timed call, milliseconds.
