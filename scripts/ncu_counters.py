@@ -66,13 +66,13 @@ def count(build: Path, kernels: str, problem: dict[str, Any], metrics: dict[str,
     """The counters of the first launch of every version. Ends the program where ncu fails."""
     versions = {}
     ncu = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(metrics.values())]
-    for configuration in configurations(build, kernels, ("fp16",)):
+    for configuration in configurations(build, kernels, ("fp16",), every=False):
         launches = "3" if configuration.kernel == "01" else "1"
         if configuration.kernel == "01" and problem is BUSY_PROBLEM:
             continue  # percentages of three launches do not add up
         tool = [*ncu, "--kernel-name", "regex:flash_attention|scores|softmax|output", "--launch-count", launches]
         request = {"check": False, "benchmark": True, "repeat": 1, "problem": problem}
-        done = run_worker(build, tool, configuration, request)
+        done, _ = run_worker(build, tool, configuration, request)
         if done.returncode != 0 or '"ID"' not in done.stdout:
             print(f"ncu failed for {configuration}:\n{done.stdout}", file=sys.stderr)
             raise SystemExit(3)

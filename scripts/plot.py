@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-REFERENCE = "FlashAttention-2"  # the peer that the ladder aims at
+REFERENCE, SHORT_REFERENCE = "FlashAttention-2", "FA2"  # the peer that the ladder aims at
 BLUE, GREY, RED = "#1f5fa8", "#666666", "#b03030"
 
 
@@ -76,48 +76,90 @@ def plots(device: Device, shape: Shape) -> list[Plot]:
         "title": f"TFLOP/s over seq_len: 16 heads, head_dim 128, {problem}",
         "shapes": [[s.seq_len, s.batch] for s in device.shapes()],
         "versions": [[version.label, [version.tflops.get(s) for s in device.shapes()]] for version in device.versions],
-        "peers": [
-            [peer.name, [peer.tflops.get(s) for s in device.shapes()]]
-            for peer in device.peers
-            if peer.name == REFERENCE
-        ],
-        "ceiling": device.mma_sync_ceiling,
+        "peers": [[peer.name, [peer.tflops.get(s) for s in device.shapes()]] for peer in device.peers],
     }
     return [Plot("ladder", ladder, _draw_ladder), Plot("seq_len", seq_len, _draw_seq_len)]
 
 
+def _first_fast(best: Sequence[float | None], peers: list[float]) -> int:
+    """The first version from which on all are at least a quarter as fast as the slowest peer; 0 where there is none.
+
+    What lies below is told apart on a logarithmic scale only, and what lies above hardly on that.
+    """
+    least = min(peers, default=0.0) / 4
+    first = len(best)
+    while first > 0 and (best[first - 1] or 0.0) >= least:
+        first -= 1
+    return first if first < len(best) else 0
+
+
 def _draw_ladder(data: dict[str, Any]) -> Figure:
+    """All versions on a logarithmic scale, and beside it the fast ones and the peers on a linear one."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot()
-    _style(axes, data["title"])
-
-    labels = [label for label, _ in data["versions"]]
-    measured = [(x, value) for x, (_, value) in enumerate(data["versions"]) if value is not None]
-    axes.plot([x for x, _ in measured], [value for _, value in measured], "o-", color=BLUE)
-    for x, value in measured:
-        axes.annotate(three_digits(value), (x, value), (4, -12), textcoords="offset points", color=BLUE)
-    axes.set_xticks(range(len(labels)), labels, rotation=35, ha="right")
-    axes.set_xlim(-0.5, max(len(labels) - 0.5, 0.5))
-
+    values = [value for _, value in data["versions"]]
+    first = _first_fast(values, [value for _, value in data["peers"]])
     lines = [(name, value, GREY) for name, value in data["peers"]]
     if data["ceiling"] is not None:
         lines.append(("mma.sync ceiling", data["ceiling"], RED))
-    for name, value, color in lines:
-        axes.axhline(value, color=color, linewidth=0.8, linestyle="-" if name == "mma.sync ceiling" else "--")
-    _set_limits(axes, [value for _, value in measured] + [value for _, value, _ in lines])
-    _label_at_right(figure, axes, [(f"{name}  {three_digits(value)}", value, color) for name, value, color in lines])
+
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure.suptitle(data["title"], x=0.01, ha="left", fontsize=10)
+    panels = figure.subplots(1, 2, width_ratios=[2, 3]) if first > 0 else [figure.add_subplot()]
+    if first > 0:
+        # By number: their names, and the figures of those that follow, stand on the right.
+        numbered = [[label[:2], value] for label, value in data["versions"]]
+        _draw_steps(panels[0], numbered, [], with_figures=first + 1)
+        _logarithmic(panels[0])
+        _set_log_limits(panels[0], [value for value in values if value is not None])
+    last = panels[-1]
+    _draw_steps(last, data["versions"][first:], lines, with_figures=len(values))
+    if first > 0:
+        last.set_ylim(0, 1.06 * max(value for _, value, _ in lines + [("", v or 0.0, "") for v in values]))
+    else:
+        _logarithmic(last)
+        _set_log_limits(last, [value for value in values if value is not None] + [value for _, value, _ in lines])
+    _label_at_right(figure, last, [(f"{name}  {three_digits(value)}", value, color) for name, value, color in lines])
     return figure
 
 
+def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, float, str]], with_figures: int) -> None:
+    """A point per version, the first of them with their figures, and a horizontal line per peer."""
+    _style(axes)
+    measured = [(x, value) for x, (_, value) in enumerate(versions) if value is not None]
+    axes.plot([x for x, _ in measured], [value for _, value in measured], "o-", color=BLUE, markersize=5)
+    # Above the points, over the lines of the peers; where the curve is steep, beside it.
+    steep = with_figures < len(versions)
+    box = None if steep else {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+    place, ha = ((-5, 2), "right") if steep else ((0, 7), "center")
+    for x, value in measured[:with_figures]:
+        text = three_digits(value)
+        axes.annotate(text, (x, value), place, textcoords="offset points", ha=ha, color=BLUE, fontsize=7.5, bbox=box)
+    labels = [label for label, _ in versions]
+    tilted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if any(len(text) > 2 for text in labels) else {}
+    axes.set_xticks(range(len(labels)), labels, fontsize=8, **tilted)
+    axes.set_xlim(-0.6, max(len(labels) - 0.4, 0.6))
+    for name, value, color in lines:
+        axes.axhline(value, color=color, linewidth=0.8, linestyle="-" if name == "mma.sync ceiling" else "--", zorder=1)
+
+
 def _draw_seq_len(data: dict[str, Any]) -> Figure:
+    """The fast versions and the peers on a linear scale; the slow versions hardly change with seq_len."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    def best(y: list[float | None]) -> float | None:
+        return max((value for value in y if value is not None), default=None)
+
+    peers = [best(y) for _, y in data["peers"]]
+    first = _first_fast([best(y) for _, y in data["versions"]], [value for value in peers if value is not None])
+    versions = data["versions"][first:]
+
+    figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.add_subplot()
-    _style(axes, data["title"])
+    _style(axes)
+    left_out = f"; version {versions[0][0][:2]} and later" if first > 0 else ""
+    axes.set_title(data["title"] + left_out, loc="left", fontsize=10)
     axes.set_xscale("log", base=2)
     x = [seq_len for seq_len, _ in data["shapes"]]
     axes.set_xticks(x, [f"{seq_len}\nbatch {batch}" for seq_len, batch in data["shapes"]])
@@ -136,41 +178,47 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
         labels.append((name, points[-1][1], color))
         values.extend(value for _, value in points)
 
-    count = len(data["versions"])
-    for i, (name, y) in enumerate(data["versions"]):
-        line(name, y, "o-", colors(0.9 * i / max(count - 1, 1)))
+    count = len(versions)
+    for i, (name, y) in enumerate(versions):
+        line(name, y, "o-", colors(0.8 * i / max(count - 1, 1)))
     for name, y in data["peers"]:
-        line(name, y, "--", GREY)
-    if data["ceiling"] is not None:
-        line("mma.sync ceiling", [data["ceiling"]] * len(x), "-", RED)
-    _set_limits(axes, values)
+        line(name, y, "--", RED if name == REFERENCE else GREY)
+    if first > 0:
+        axes.set_ylim(0, 1.05 * max(values))
+    else:
+        _logarithmic(axes)
+        _set_log_limits(axes, values)
     _label_at_right(figure, axes, labels)
     return figure
 
 
-def _style(axes: Axes, title: str) -> None:
-    axes.set_title(title, loc="left", fontsize=10)
+def _style(axes: Axes) -> None:
     axes.set_ylabel("TFLOP/s")
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.grid(axis="y", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines["right"].set_visible(False)
 
 
-def _set_limits(axes: Axes, values: list[float]) -> None:
+def _logarithmic(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def _set_log_limits(axes: Axes, values: list[float]) -> None:
     if values:
-        axes.set_ylim(min(values) / 1.8, max(values) * 1.4)
+        axes.set_ylim(min(values) / 1.8, max(values) * 1.6)
 
 
 def _label_at_right(figure: Figure, axes: Axes, labels: list[tuple[str, float, Any]]) -> None:
     """Writes each label beside the axes at its value, moved where it would cover another."""
     figure.draw_without_rendering()  # settles how tall the axes are
     low, high = axes.get_ylim()
+    to_scale = log if axes.get_yscale() == "log" else float
     line_height = 11 / (axes.get_window_extent().height * 72 / figure.dpi)  # 11 points, as a part of the axes' height
 
     labels = sorted(labels, key=lambda label: label[1])
-    wanted = [log(value / low) / log(high / low) for _, value, _ in labels]
+    height = to_scale(high) - to_scale(low)
+    wanted = [(to_scale(value) - to_scale(low)) / height for _, value, _ in labels]
     places = list(wanted)
     for i in range(1, len(places)):
         places[i] = max(places[i], places[i - 1] + line_height)

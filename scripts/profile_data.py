@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ class Version:
     toolkit: str
     driver: str | None
     date: str
+    # By scripts/peers, timed in turn with the peers; empty where it was not, or where the code was another.
+    beside_peers: dict[Shape, float]
 
     @property
     def label(self) -> str:
@@ -53,6 +56,7 @@ class Peer:
     name: str
     note: str
     tflops: dict[Shape, float]
+    external: bool  # taken over from elsewhere; no program of this project measured it
 
 
 @dataclass
@@ -63,8 +67,9 @@ class Device:
     dtype: str
     versions: list[Version]  # those that have a profile
     peers: list[Peer]
+    peers_run: dict[str, Any] | None  # what scripts/peers says of its run
     mma_sync_ceiling: float | None
-    source_of_peers: str
+    source_of_external: str  # empty: nothing is external
     missing: list[str]  # files of versions that have no profile
 
     def shapes(self) -> list[Shape]:
@@ -78,6 +83,8 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         raise ProfileError(f"there is no folder {folder}: --device names a folder of profiles/, such as h200")
 
     versions, missing, names = [], [], set()
+    document = _read_peers(folder)
+    beside_peers = _beside_peers(document, dtype)
     for kernel in sorted((ROOT / "kernels").glob("[0-9][0-9]_*.cu")):
         path = folder / f"{kernel.stem}.json"
         if not path.exists():
@@ -87,28 +94,52 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         names.add(profile["device"])
         tflops = _fastest(profile["results"], dtype)
         number, name = int(kernel.stem[:2]), kernel.stem[3:]
-        versions.append(Version(number, name, tflops, profile["toolkit"], profile["driver"], profile["date"]))
+        beside = beside_peers.get((kernel.stem, profile["code_hash"]), {})
+        versions.append(Version(number, name, tflops, profile["toolkit"], profile["driver"], profile["date"], beside))
 
-    peers, ceiling, source = [], None, ""
-    path = folder / "peers.json"
-    if path.exists():
-        document = _read(path, "peers.schema.json")
+    peers: list[Peer] = []
+    ceiling, run, source = None, None, ""
+    if document is not None:
         names.add(document["device"])
-        source = document["source"]
+        external = document["external"] or {"source": "", "ceilings": [], "peers": []}
+        ceiling = next((c["value"] for c in external["ceilings"] if c["name"] == "mma.sync"), None)
+        source = external["source"]
         if document["problem"]["dtype"] == dtype:
-            peers = [
-                Peer(
-                    peer["name"],
-                    peer["note"],
-                    {Shape(result["seq_len"], result["batch"]): result["tflops"] for result in peer["results"]},
-                )
-                for peer in document["peers"]
-            ]
-        ceiling = next((c["value"] for c in document["ceilings"] if c["name"] == "mma.sync"), None)
+            run = document["run"]
+            for is_external, found in ((False, document["peers"]), (True, external["peers"])):
+                peers += [Peer(peer["name"], peer["note"], _tflops(peer), is_external) for peer in found]
 
     if len(names) > 1:
         raise ProfileError(f"the files in {folder} are of different devices: {', '.join(sorted(names))}")
-    return Device(names.pop() if names else device, dtype, versions, peers, ceiling, source, missing)
+    return Device(names.pop() if names else device, dtype, versions, peers, run, ceiling, source, missing)
+
+
+def _read_peers(folder: Path) -> dict[str, Any] | None:
+    path = folder / "peers.json"
+    return _read(path, "peers.schema.json") if path.exists() else None
+
+
+def _tflops(measured: dict[str, Any]) -> dict[Shape, float]:
+    return {Shape(result["seq_len"], result["batch"]): result["tflops"] for result in measured["results"]}
+
+
+def _beside_peers(document: dict[str, Any] | None, dtype: str) -> dict[tuple[str, str | None], dict[Shape, float]]:
+    """(name, code hash) of a version → its fastest configuration at each shape in the run with the peers."""
+    fastest: dict[tuple[str, str | None], dict[Shape, float]] = {}
+    if document is None or document["problem"]["dtype"] != dtype:
+        return fastest
+    for version in document["versions"]:
+        of_version = fastest.setdefault((f"{version['kernel']}_{version['name']}", version["code_hash"]), {})
+        for shape, tflops in _tflops(version).items():
+            of_version[shape] = max(tflops, of_version.get(shape, 0.0))
+    return fastest
+
+
+def harmonic_mean(tflops: Mapping[Shape, float], shapes: list[Shape]) -> float | None:
+    """None where one of the shapes was not measured."""
+    if not shapes or any(shape not in tflops for shape in shapes):
+        return None
+    return len(shapes) / sum(1 / tflops[shape] for shape in shapes)
 
 
 def _fastest(results: list[dict[str, Any]], dtype: str) -> dict[Shape, float]:
@@ -129,7 +160,7 @@ def _fastest(results: list[dict[str, Any]], dtype: str) -> dict[Shape, float]:
 
 def _read(path: Path, schema_name: str) -> dict[str, Any]:
     """A file of profiles/, checked against its schema in harness/results/."""
-    advice = "record it again with --record, or take it anew from the repository"
+    advice = "record it again, or take it anew from the repository"
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs every version, in both types, under compute-sanitizer: memcheck, racecheck, initcheck and synccheck.
+"""Runs every version under compute-sanitizer, in all configurations and both types: memcheck, racecheck, initcheck and
+synccheck.
 
 Needs a GPU and compute-sanitizer on PATH. Exit status: 0 all clean, 1 something was found, 3 a tool is missing.
 """
@@ -7,38 +8,55 @@ Needs a GPU and compute-sanitizer on PATH. Exit status: 0 all clean, 1 something
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from worker_request import add_arguments, configurations, run_worker
+from worker_request import Configuration, add_arguments, configurations, run_worker
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+
+
+def sanitize(build: Path, configuration: Configuration, tool: str) -> tuple[bool, str]:
+    """Whether it is clean, and what the tool printed."""
+    # Two query tiles, an odd number of K/V tiles, two heads: every code path, in little time. Without the checker,
+    # which is slow here and looks for other things.
+    sizes = {"heads": 2, "seq_len": 2 * configuration.block_q, "seq_len_kv": 3 * configuration.block_kv}
+    request = {"check": False, "benchmark": True, "repeat": 1, "problem": sizes}
+    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
+    done, answer = run_worker(build, command, configuration, request)
+    if answer["event"] == "error":  # nothing was launched, or the tool stopped it
+        return False, f"{done.stdout}{answer['message']}"
+    return done.returncode == 0 and "SUMMARY" in done.stdout, done.stdout
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one; may be repeated (default all)")
+    jobs = min(8, os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help="so many at a time (%(default)s)")
     arguments = parser.parse_args()
     if shutil.which("compute-sanitizer") is None:
         print("compute-sanitizer is not on PATH: it comes with the CUDA toolkit", file=sys.stderr)
         return 3
 
+    runs = [
+        (configuration, tool)
+        for configuration in configurations(arguments.build, arguments.kernel, ("fp16", "bf16"))
+        for tool in arguments.tool or TOOLS
+    ]
     failures = 0
-    for configuration in configurations(arguments.build, arguments.kernel, ("fp16", "bf16")):
-        for tool in arguments.tool or TOOLS:
-            # Without the checker, which is slow here and looks for other things.
-            request = {"check": False, "benchmark": True, "repeat": 1}
-            done = run_worker(
-                arguments.build, ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"], configuration, request
-            )
-            summary = [line for line in done.stdout.splitlines() if "SUMMARY" in line]
-            clean = done.returncode == 0 and bool(summary)
+    with ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
+        outcomes = pool.map(lambda run: sanitize(arguments.build, *run), runs)
+        for (configuration, tool), (clean, output) in zip(runs, outcomes, strict=True):
             print(f"{configuration} {tool}: {'clean' if clean else 'FAILED'}", flush=True)
             if not clean:
                 failures += 1
-                print(done.stdout)
-    print(f"{failures} failed" if failures else "all clean")
+                print(output)
+    print(f"{failures} of {len(runs)} failed" if failures else f"{len(runs)} runs, all clean")
     return 1 if failures else 0
 
 

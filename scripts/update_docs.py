@@ -19,7 +19,19 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import plot
-from profile_data import HEAD_DIM, HEADS, ROOT, Device, ProfileError, Shape, Version, load_device, three_digits
+from profile_data import (
+    HEAD_DIM,
+    HEADS,
+    ROOT,
+    Device,
+    Peer,
+    ProfileError,
+    Shape,
+    Version,
+    harmonic_mean,
+    load_device,
+    three_digits,
+)
 
 DEVICE = "h200"  # whose figures the docs show
 SHAPE = Shape(seq_len=4096, batch=16)  # where versions are compared
@@ -33,33 +45,87 @@ class PageError(Exception):
     """A page has not the marks that this script fills in."""
 
 
+def shares(tflops: dict[Shape, float], reference: Peer | None) -> list[str]:
+    """How much of the reference it reaches at SHAPE, and in harmonic mean over all of the reference's shapes."""
+    if reference is None:
+        return ["–", "–"]
+    shapes = sorted(reference.tflops)
+    pairs = [
+        (tflops.get(SHAPE), reference.tflops.get(SHAPE)),
+        (harmonic_mean(tflops, shapes), harmonic_mean(reference.tflops, shapes)),
+    ]
+    return [f"{three_digits(100 * here / there)} %" if here and there else "–" for here, there in pairs]
+
+
 def results_table(device: Device) -> str:
-    """README's table: a row per version, then the peers."""
+    """README's table: a row per version, then the peers, the slowest first."""
     shapes = device.shapes()
     reference = next((peer for peer in device.peers if peer.name == plot.REFERENCE), None)
+    peers = sorted(device.peers, key=lambda peer: peer.tflops.get(SHAPE, 0.0))
 
-    def row(name: str, tflops: dict[Shape, float]) -> str:
-        cells = [name, *(three_digits(tflops.get(shape)) for shape in shapes)]
-        here, there = tflops.get(SHAPE), reference.tflops.get(SHAPE) if reference else None
-        cells.append(f"{three_digits(100 * here / there)} %" if here and there else "–")
+    def row(name: str, tflops: dict[Shape, float], compared: dict[Shape, float]) -> str:
+        cells = [name, *(three_digits(tflops.get(shape)) for shape in shapes), *shares(compared, reference)]
         return f"| {' | '.join(cells)} |"
 
-    header = ["TFLOP/s at seq_len", *(str(shape.seq_len) for shape in shapes), f"of {plot.REFERENCE}"]
+    columns = [*(str(shape.seq_len) for shape in shapes), f"of {plot.SHORT_REFERENCE} at {SHAPE.seq_len}"]
+    header = ["TFLOP/s at seq_len", *columns, f"of {plot.SHORT_REFERENCE}, mean"]
     lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    lines += [row(f"[{version.label}]({version.file})", version.tflops) for version in device.versions]
-    lines += [row(f"*{peer.name}* ({peer.note})", peer.tflops) for peer in device.peers]
+    for version in device.versions:
+        name = f"[{version.label}]({version.file})"
+        lines.append(row(name, version.tflops, version.beside_peers or version.tflops))
+    lines += [row(f"*{peer.name}*{'†' if peer.external else ''}", peer.tflops, peer.tflops) for peer in peers]
 
     batches = {shape.batch: [str(s.seq_len) for s in shapes if s.batch == shape.batch] for shape in shapes}
     batch = "; ".join(f"{size} at {', '.join(seq_lens)}" for size, seq_lens in batches.items())
     text = (
-        f"{device.name}, {device.dtype}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal; batch {batch}. The last"
-        f" column is for seq_len {SHAPE.seq_len}. {recorded_with(device.versions)}"
+        f"{device.name}, {device.dtype}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal; batch {batch}."
+        f" {recorded_with(device.versions)}"
     )
     if device.mma_sync_ceiling:
-        text += f" The ceiling of `mma.sync`: {three_digits(device.mma_sync_ceiling)} TFLOP/s."
-    if device.peers:
-        text += f" The peers: {device.source_of_peers}"
-    return "\n".join([*lines, "", text])
+        text += f" The ceiling of `mma.sync`: {three_digits(device.mma_sync_ceiling)} TFLOP/s†."
+    paragraphs = [text]
+    if reference:
+        paragraphs.append(about_shares(device.versions))
+    if peers or device.mma_sync_ceiling:
+        paragraphs.append(about_peers(device, peers))
+    return "\n".join([*lines, "", "\n\n".join(paragraphs)])
+
+
+def about_shares(versions: list[Version]) -> str:
+    text = (
+        f"{plot.SHORT_REFERENCE} is {plot.REFERENCE}; the mean is the harmonic one, over the lengths that"
+        f" {plot.SHORT_REFERENCE} was measured at."
+    )
+    together = [version.number for version in versions if version.beside_peers]
+    apart = [version.number for version in versions if not version.beside_peers]
+    if together:
+        text += f" Shares of {ranges(together)} are from one run in which all took turns with it (`scripts/peers`)."
+    if apart:
+        text += f" Shares of {ranges(apart)} compare figures of different runs."
+    return text
+
+
+def ranges(numbers: list[int]) -> str:
+    """01–08, 16"""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]:02}–{run[-1]:02}" if len(run) > 1 else f"{run[0]:02}" for run in runs)
+
+
+def about_peers(device: Device, peers: list[Peer]) -> str:
+    named = [f"{peer.name} ({peer.note})" if peer.note else peer.name for peer in peers]
+    text = f"The peers: {'; '.join(named) or 'none'}."
+    if run := device.peers_run:
+        programs = {"PyTorch": "pytorch", "its CUDA": "cuda", "cuDNN": "cudnn", "Triton": "triton", "driver": "driver"}
+        used = ", ".join(f"{name} {run[member]}" for name, member in programs.items() if run[member] is not None)
+        text += f" Measured {run['date'][:10]} by `scripts/peers` in {run['rounds']} rounds, with {used}."
+    if any(peer.external for peer in peers) or device.mma_sync_ceiling:
+        text += f"\n\n† Taken over, and not measured by this project: {device.source_of_external}"
+    return text
 
 
 def recorded_with(versions: list[Version]) -> str:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
-# Two query tiles and an odd number of K/V tiles of most versions, two heads: every code path, in little time.
+# Whole tiles of most versions, two heads: every code path, in little time.
 SMALL_PROBLEM = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 192, "head_dim": 128}
+
+
+# Whose limits the virtual GPU gets: the widest, so that every configuration fits.
+VIRTUAL_SM = 90
 
 
 @dataclass(frozen=True)
@@ -23,6 +29,8 @@ class Configuration:
     name: str
     config: str
     dtype: str
+    block_q: int  # seq_len is a multiple
+    block_kv: int  # seq_len_kv is a multiple
 
     def __str__(self) -> str:
         return f"{self.kernel}_{self.name} {self.config} {self.dtype}"
@@ -33,28 +41,69 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", type=Path, default=BUILD, help="build folder (default build/)")
 
 
-def configurations(build: Path, kernel: str, dtypes: tuple[str, ...]) -> list[Configuration]:
-    """The configurations that the harness launches on this GPU. Where it refuses, ends with its message."""
+def _harness(build: Path, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
+    """What the harness answers. Where it refuses, ends with its exit status; it has said why."""
+    try:
+        done = subprocess.run([build / "harness", *arguments, "--json", "-"], stdout=subprocess.PIPE, check=False)
+    except OSError as error:
+        print(f"{build / 'harness'} cannot be run: {error}; build it with scripts/setup", file=sys.stderr)
+        raise SystemExit(3) from error
+    if done.returncode != 0:
+        raise SystemExit(done.returncode)
+    return json.loads(done.stdout)
+
+
+def configurations(
+    build: Path, kernel: str, dtypes: tuple[str, ...], worker: str = "harness-worker-gpu", every: bool = True
+) -> list[Configuration]:
+    """The configurations of these versions that fit the worker's GPU: every one, or the one that the harness launches.
+
+    Ends the program where there is no such version or no GPU.
+    """
+    selected = {result["kernel"] for result in _harness(build, "--kernel", kernel, "--sass")["results"]}
+    device = ask_worker(build / worker, {"command": "device", "sm": VIRTUAL_SM})
+    if device["event"] != "device":
+        print(f"{worker}: {device['message']}", file=sys.stderr)
+        raise SystemExit(3)
     found = []
-    for dtype in dtypes:
-        command = [build / "harness", "--kernel", kernel, "--device", "gpu", "--dtype", dtype, "--no-bench"]
-        sizes = [f"--{size.replace('_', '-')}={value}" for size, value in SMALL_PROBLEM.items()]
-        done = subprocess.run([*command, *sizes, "--json", "-"], stdout=subprocess.PIPE, check=False)
-        if done.returncode != 0:
-            raise SystemExit(done.returncode)
-        found += [
-            Configuration(result["kernel"], result["name"], result["config"], dtype)
-            for result in json.loads(done.stdout)["results"]
-        ]
+    for version in _harness(build, "--list")["versions"]:
+        for dtype in dtypes if version["kernel"] in selected else ():
+            fitting = [
+                Configuration(version["kernel"], version["name"], one["name"], dtype, one["block_q"], one["block_kv"])
+                for one in version["configurations"]
+                if one["dtype"] == dtype and one["smem_bytes"] <= device["device"]["smem_per_cta_bytes"]
+            ]
+            found += fitting if every else fitting[:1]
     return found
+
+
+def last_event(events: str, otherwise: str) -> dict[str, Any]:
+    """A worker's answer, its last event (harness/worker/protocol.h); where there is none, an error with this text."""
+    lines = events.splitlines()
+    last = json.loads(lines[-1]) if lines else {"event": "progress"}
+    if last["event"] == "progress":
+        return {"event": "error", "kind": "cuda", "message": f"the worker gave no answer: {otherwise}"}
+    return last
+
+
+def ask_worker(program: Path, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
+    """What a worker answers: its last event. One that does not end in time is an error event."""
+    shell = ["sh", "-c", 'exec "$@" 3>&1 1>&2', "sh", str(program), json.dumps(request)]
+    try:
+        done = subprocess.run(shell, capture_output=True, text=True, timeout=timeout, check=False)
+    except subprocess.TimeoutExpired:
+        return {"event": "error", "kind": "cuda", "message": f"no end within {timeout:g} s"}
+    return last_event(done.stdout, f"it ended with status {done.returncode}. {' '.join(done.stderr.split())[-300:]}")
 
 
 def run_worker(
     build: Path, tool: list[str], configuration: Configuration, request: dict[str, Any]
-) -> subprocess.CompletedProcess[str]:
-    """Runs `tool… harness-worker-gpu REQUEST` and returns what it printed. The worker's events go nowhere."""
-    problem = SMALL_PROBLEM | {"dtype": configuration.dtype} | request.pop("problem", {})
-    whole = {"command": "run", "kernel": int(configuration.kernel), "config": configuration.config, "problem": problem}
-    command = [*tool, str(build / "harness-worker-gpu"), json.dumps(whole | request)]
-    shell = ["sh", "-c", 'exec "$@" 3>/dev/null', "sh", *command]
-    return subprocess.run(shell, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Runs `tool… harness-worker-gpu REQUEST` and returns what was printed, and the worker's last event."""
+    problem = SMALL_PROBLEM | {"dtype": configuration.dtype} | request.get("problem", {})
+    whole = {"command": "run", "kernel": int(configuration.kernel), "config": configuration.config}
+    command = [*tool, str(build / "harness-worker-gpu"), json.dumps(whole | request | {"problem": problem})]
+    with tempfile.NamedTemporaryFile(encoding="utf-8", mode="r") as events:
+        shell = ["sh", "-c", 'events=$1; shift; exec "$@" 3>"$events"', "sh", events.name, *command]
+        done = subprocess.run(shell, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        return done, last_event(events.read(), f"it ended with status {done.returncode}")

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
+#include <vector>
 
 #include "sass/occupancy.h"
 #include "worker/support.h"
@@ -14,10 +14,11 @@
 namespace flash_ladder {
 namespace {
 
+// In order of preference.
 std::string names_of_configurations(const Version& version, Dtype dtype) {
-  std::set<std::string> names;
+  std::vector<std::string> names;
   for (const Configuration& configuration : version.configurations)
-    if (configuration.dtype == dtype) names.insert(configuration.name);
+    if (configuration.dtype == dtype) names.push_back(configuration.name);
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -61,17 +62,19 @@ ConfigurationChoice choose_configuration(const Version& version, const std::stri
   if (!name.empty()) {
     configuration = named(version, name, problem.dtype);
     if (!configuration)
-      return {nullptr, fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
-                                   to_string(problem.dtype), names_of_configurations(version, problem.dtype))};
+      return {nullptr,
+              fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
+                          to_string(problem.dtype), names_of_configurations(version, problem.dtype)),
+              "", ""};
   } else {
     configuration = preferred_configuration(version, problem.dtype, device.smem_per_cta_bytes);
     // The first of the type, so that the reason can say what it would need.
     for (const Configuration& other : version.configurations)
       if (!configuration && other.dtype == problem.dtype) configuration = &other;
     if (!configuration)
-      return {nullptr, fmt::format("{} has no configuration for {}", label(version), to_string(problem.dtype))};
+      return {nullptr, fmt::format("{} has no configuration for {}", label(version), to_string(problem.dtype)), "", ""};
   }
-  return {configuration, why_not(version, *configuration, problem, device).value_or("")};
+  return {configuration, why_not(version, *configuration, problem, device).value_or(""), "", ""};
 }
 
 double machine_memory_bytes() {

@@ -12,8 +12,10 @@ namespace flash_ladder {
 
 struct ConfigurationChoice {
   const Configuration* configuration =
-      nullptr;          // the one whose figures to show, even where it cannot run; nullptr: none
-  std::string why_not;  // empty: it can run
+      nullptr;                  // the one whose figures to show, even where it cannot run; nullptr: none
+  std::string why_not;          // empty: it can run
+  std::string tuned;            // what to say where --tune chose it; empty otherwise
+  std::string tuning_not_used;  // why what --tune once found does not count; empty otherwise
 };
 
 /// `name` is what --config asks for, empty for the first that fits. Without a GPU, an SM of compute capability `sm` decides what

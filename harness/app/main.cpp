@@ -8,6 +8,7 @@
 #include "app/recording.h"
 #include "app/sass_report.h"
 #include "app/study.h"
+#include "app/tuning.h"
 #include "app/version_list.h"
 #include "errors.h"
 
@@ -24,6 +25,8 @@ int run(const flash_ladder::Options& options) {
       return report_sass(options);
     case Action::record:
       return record(options);
+    case Action::tune:
+      return tune(options);
     case Action::study:
       break;
   }

@@ -75,6 +75,7 @@ Examples
   harness --kernel 05-08 --seq-len 1024  a range, a line each
   harness --diff 06 07                   what changed, in the source and in the figures
   harness --kernel all --record          measure everything anew for profiles/
+  harness --tune 08 --seq-len 1024       which configuration is the fastest for this problem
   harness --kernel 06 --device emulator --lines
                                          count, per source line, without a GPU
 
@@ -98,7 +99,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   bool list = false, sass = false, record = false, no_check = false, no_bench = false;
 
   app.add_option("--kernel", options.kernels, "Versions: 7, 07, 07_ldmatrix, 05-08, 05,07 or all")->group("What to do");
-  app.add_flag("--list", list, "The versions, a line each, with TFLOP/s from profiles/")->group("What to do");
+  app.add_flag("--list", list, "The versions, a line each, with TFLOP/s from profiles/ and their configurations")
+      ->group("What to do");
   app.add_option("--diff", diff,
                  "Two versions side by side: source, TFLOP/s, counters per source line, registers, SASS")
       ->type_size(2)
@@ -108,6 +110,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_flag("--sass", sass, "SASS counts of --kernel by opcode and class; runs nothing")->group("What to do");
   app.add_flag("--record", record, "Measure or count --kernel at the standard shapes: profiles/<device>/NN_name.json")
       ->group("What to do");
+  app.add_option("--tune", options.tune,
+                 "Time all configurations of one version for a problem; the fastest is kept in "
+                 "profiles/<device>/tuning.json and used from then on")
+      ->type_name("VERSION")
+      ->group("What to do");
 
   app.add_option("--device", device, "auto (a GPU of sm_80 or newer, else the emulator), gpu, gpu:N or emulator")
       ->type_name("DEVICE")
@@ -116,7 +123,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
                  "80, 86, 89 or 90: whose limits the emulator and the static study assume (the GPU's, else 80)")
       ->type_name("SM")
       ->group("Where");
-  app.add_option("--config", options.config, "One of the version's configurations (the first that fits the device)")
+  app.add_option("--config", options.config,
+                 "One of the version's configurations (as --tune found, else the first that fits the device)")
       ->type_name("NAME")
       ->group("Where");
 
@@ -167,14 +175,19 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   }
 
   const auto given = [&](const std::string& flag) { return app.count(flag) != 0; };
-  refuse_together(app, "--list", {"--diff", "--kernel", "--sass", "--record", "--json"},
-                  "--list only shows the versions");
+  refuse_together(app, "--list", {"--diff", "--kernel", "--sass", "--record"}, "--list only shows the versions");
   refuse_together(app, "--diff", {"--kernel", "--sass", "--record", "--json"}, "--diff only compares two versions");
   refuse_together(app, "--sass", {"--record"}, "--sass runs nothing");
   refuse_together(app, "--record", {"--no-check", "--no-bench"}, "a profile holds what was checked and timed");
   refuse_together(app, "--record",
                   {"--batch", "--heads", "--seq-len", "--seq-len-kv", "--head-dim", "--dtype", "--config"},
                   "a profile holds the standard shapes in every configuration");
+  refuse_together(app, "--tune", {"--kernel", "--list", "--diff", "--sass", "--record"},
+                  "--tune takes the version itself and only times its configurations");
+  refuse_together(app, "--tune", {"--config"}, "--tune compares all configurations");
+  refuse_together(app, "--tune", {"--no-check", "--no-bench"}, "what it keeps was checked and timed");
+  refuse_together(app, "--tune", {"--lines", "--max-instructions"},
+                  "these are for the virtual GPU, which has no clock");
   if (given("--no-check") && given("--no-bench"))
     throw UsageError("--no-check and --no-bench leave nothing to run; for counts without running use --sass");
 
@@ -186,11 +199,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     options.action = Action::sass;
   else if (record)
     options.action = Action::record;
+  else if (given("--tune"))
+    options.action = Action::tune;
   if (options.action == Action::diff)
     options.diff = {diff.at(0), diff.at(1)};
-  else if (options.action != Action::list && !given("--kernel"))
+  else if (options.action != Action::list && options.action != Action::tune && !given("--kernel"))
     throw UsageError(
-        "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list or --diff; see harness --help");
+        "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list, --diff or --tune; see harness --help");
   if (given("--json") && options.json.empty())
     throw UsageError("--json needs the name of a file, or - for standard output");
 
@@ -219,10 +234,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   options.benchmark = !no_bench;
   if (given("--repeat")) options.repeat = parse_integer<int>("--repeat", repeat, 1, 100'000);
   constexpr int kLeastForRecord = 20;
-  if (options.action == Action::record && options.repeat < kLeastForRecord)
+  if ((options.action == Action::record || options.action == Action::tune) && options.repeat < kLeastForRecord)
     throw UsageError(
-        fmt::format("--record with --repeat {}: the median and p10/p90 of a profile need at least {} launches",
-                    options.repeat, kLeastForRecord));
+        fmt::format("{} with --repeat {}: the median and p10/p90 of what is kept need at least {} launches",
+                    options.action == Action::tune ? "--tune" : "--record", options.repeat, kLeastForRecord));
   if (given("--timeout")) options.step_timeout = options.emulator_step_timeout = parse_seconds("--timeout", timeout);
   if (given("--max-instructions"))
     options.max_instructions = parse_integer<std::uint64_t>("--max-instructions", max_instructions, 1,
@@ -236,9 +251,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (!given("--emulator-worker")) options.paths.emulator_worker = program_directory / "harness-worker-emulator";
   if (!given("--profiles"))
     options.paths.profiles = options.paths.source / "profiles";
-  else if (options.action != Action::record && !std::filesystem::is_directory(options.paths.profiles))
-    throw UnavailableError(
-        fmt::format("--profiles '{}' is not a directory; --record makes it", options.paths.profiles.string()));
+  else if (options.action != Action::record && options.action != Action::tune &&
+           !std::filesystem::is_directory(options.paths.profiles))
+    throw UnavailableError(fmt::format("--profiles '{}' is not a directory; --record and --tune make it",
+                                       options.paths.profiles.string()));
   return options;
 }
 

@@ -12,8 +12,8 @@
 
 namespace flash_ladder {
 
-/// What to do. `study` and `record` run kernels where there is a device; the others only read.
-enum class Action { study, list, diff, sass, record };
+/// What to do. `study`, `record` and `tune` run kernels where there is a device; the others only read.
+enum class Action { study, list, diff, sass, record, tune };
 
 enum class DeviceKind { automatic, gpu, emulator };
 
@@ -35,10 +35,11 @@ struct Paths {
 struct Options {
   Action action = Action::study;
   std::string kernels;                       // --kernel, as it was typed
+  std::string tune;                          // --tune, as it was typed
   std::pair<std::string, std::string> diff;  // --diff, as it was typed
   DeviceRequest device;
   std::optional<int> sm;              // 80, 86, 89 or 90
-  std::string config;                 // empty: chosen by device
+  std::string config;                 // empty: as --tune found, else chosen by device
   AttentionProblem problem;           // with the defaults filled in
   AttentionProblem emulator_problem;  // the same, with the smaller defaults of the virtual GPU
   std::uint64_t seed = 0;

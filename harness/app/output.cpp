@@ -22,8 +22,12 @@ void say(const Options& options, std::string_view text) {
 void complain(std::string_view message) { fmt::print(stderr, "harness: {}\n", message); }
 
 void write_json(const Options& options, const std::vector<Result>& results) {
+  write_json(options, results_document(results));
+}
+
+void write_json(const Options& options, const nlohmann::json& document) {
   if (options.json.empty()) return;
-  const std::string text = results_document(results).dump(2) + "\n";
+  const std::string text = document.dump(2) + "\n";
   if (options.json != "-") return write_file_atomically(options.json, text);
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
     throw UnavailableError(fmt::format("writing the JSON to standard output failed: {}", std::strerror(errno)));

@@ -1,6 +1,7 @@
 // Where text and results go.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,5 +19,6 @@ void complain(std::string_view message);
 
 /// Writes the document that --json asks for. Throws UnavailableError.
 void write_json(const Options& options, const std::vector<Result>& results);
+void write_json(const Options& options, const nlohmann::json& document);
 
 }  // namespace flash_ladder

@@ -49,19 +49,25 @@ std::vector<Peer> Recorded::peers(const std::string& device, const AttentionProb
   try {
     std::ifstream file(path);
     const auto document = nlohmann::json::parse(file);
-    if (document.at("schema") != 1) throw std::runtime_error("its schema is not 1");
+    if (document.at("schema") != 2) throw std::runtime_error("its schema is not 2");
     const auto& measured = document.at("problem");
     const bool same_problem = measured.at("dtype") == to_string(problem.dtype) &&
                               measured.at("heads") == problem.heads && measured.at("head_dim") == problem.head_dim &&
                               problem.seq_len == problem.seq_len_kv;
     if (!same_problem) return {};
-    for (const auto& peer : document.at("peers"))
-      for (const auto& result : peer.at("results"))
-        if (result.at("batch") == problem.batch && result.at("seq_len") == problem.seq_len)
-          found.push_back({peer.at("name"), result.at("tflops")});
+    const auto add = [&](const nlohmann::json& peers, bool external) {
+      for (const auto& peer : peers)
+        for (const auto& result : peer.at("results"))
+          if (result.at("batch") == problem.batch && result.at("seq_len") == problem.seq_len)
+            found.push_back({peer.at("name"), result.at("tflops"), external});
+    };
+    add(document.at("peers"), false);
+    if (!document.at("external").is_null()) add(document.at("external").at("peers"), true);
   } catch (const std::exception& error) {
     problems_.push_back(
-        fmt::format("'{}' cannot be used: {}; take it anew from the repository", path.string(), error.what()));
+        fmt::format("'{}' cannot be used: {}; measure it anew with scripts/peers, or take it from the "
+                    "repository",
+                    path.string(), error.what()));
     return {};
   }
   std::sort(found.begin(), found.end(), [](const Peer& a, const Peer& b) { return a.tflops < b.tflops; });

@@ -25,6 +25,7 @@ struct Recording {
 struct Peer {
   std::string name;
   double tflops;
+  bool external;  // taken over from elsewhere; no program of this project measured it
 };
 
 /// A view of the profiles directory that reads each file once. A profile that cannot be used counts as missing and is

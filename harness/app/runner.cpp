@@ -47,12 +47,37 @@ Runner::Runner(const Options& options)
       device_(options.action == Action::sass
                   ? DeviceChoice{std::nullopt, "--sass runs nothing"}
                   : choose_device(options.device, worker_, emulator_worker_, options.sm.value_or(kDefaultSm))),
+      tuned_(options.paths, device_.gpu),
       sm_(choose_sm(options, device_)) {
   if (!device_.gpu) check_machine_memory(options.problem);
 }
 
+ConfigurationChoice Runner::choose(const Version& version, const std::string& name,
+                                   const AttentionProblem& problem) const {
+  const auto tuned = name.empty() ? tuned_.find(version, problem) : Tuned::Answer{};
+  const std::string& wanted = tuned.entry ? tuned.entry->ranking.front().config : name;
+  ConfigurationChoice choice = choose_configuration(version, wanted, problem, device_.gpu, sm_);
+  choice.tuning_not_used = tuned.why_not;
+  if (tuned.entry)
+    choice.tuned = fmt::format("{}, the fastest of {} for this problem (--tune, {}); --config picks another", wanted,
+                               tuned.entry->ranking.size(), tuned.entry->date.substr(0, 10));
+  return choice;
+}
+
+Request Runner::request_for(const Version& version, const AttentionProblem& problem) const {
+  Request request;
+  request.device = device_.gpu->ordinal;
+  request.sm = sm_;
+  request.max_instructions = options_.max_instructions;
+  request.kernel = version.number;
+  request.problem = problem;
+  request.seed = options_.seed;
+  request.repeat = options_.repeat;
+  return request;
+}
+
 Result Runner::run(const Version& version, const Run& run) const {
-  const auto choice = choose_configuration(version, run.config, run.problem, device_.gpu, sm_);
+  const auto choice = choose(version, run.config, run.problem);
   Result result;
   result.kernel = version.number;
   result.name = version.name;
@@ -71,17 +96,10 @@ Result Runner::run(const Version& version, const Run& run) const {
   result.status = Status::ok;
   if (!device_.gpu) return with_static_study(result);
 
-  Request request;
-  request.device = device_.gpu->ordinal;
-  request.sm = sm_;
-  request.max_instructions = options_.max_instructions;
-  request.kernel = version.number;
+  Request request = request_for(version, run.problem);
   request.config = result.config;
-  request.problem = run.problem;
-  request.seed = options_.seed;
   request.check = run.check;
   request.benchmark = run.benchmark && !device_.gpu->is_virtual;
-  request.repeat = options_.repeat;
   request.reference_cache = reference_cache_.path().string();
   const WorkerClient& worker = device_.gpu->is_virtual ? emulator_worker_ : worker_;
   const auto answer =
@@ -100,6 +118,31 @@ Result Runner::run(const Version& version, const Run& run) const {
     return with_static_study(result);
   }
   return with_static_study(ran);
+}
+
+void Runner::time_in_turn(const Version& version, const std::vector<std::string>& configs,
+                          std::vector<Result>& results) const {
+  Request request = request_for(version, problem());
+  request.command = "time";
+  request.configs = configs;
+  const auto answer = worker_.time(request, fmt::format("{}, {} configurations, batch {}, seq_len {}", label(version),
+                                                        configs.size(), problem().batch, problem().seq_len));
+  const auto* failure = std::get_if<WorkerFailure>(&answer);
+  const std::vector<Result> none;
+  const auto& timed = failure ? none : std::get<std::vector<Result>>(answer);
+  for (Result& result : results) {
+    if (std::find(configs.begin(), configs.end(), result.config) == configs.end()) continue;
+    request.config = result.config;
+    const auto found =
+        std::find_if(timed.begin(), timed.end(), [&](const Result& other) { return answers(other, request); });
+    if (found == timed.end() || !found->ms || !found->tflops) {
+      result.status = Status::failed;
+      result.reason = failure ? failure->message : "the worker gave no time of this configuration";
+      continue;
+    }
+    result.ms = found->ms;
+    result.tflops = found->tflops;
+  }
 }
 
 int exit_code(const std::vector<Result>& results) {

@@ -5,9 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "app/configuration_choice.h"
 #include "app/device_choice.h"
 #include "app/options.h"
 #include "app/temporary_directory.h"
+#include "app/tuned.h"
 #include "app/worker_client.h"
 #include "registry.h"
 #include "results/result.h"
@@ -17,7 +19,7 @@ namespace flash_ladder {
 /// What to run a version on.
 struct Run {
   AttentionProblem problem;
-  std::string config;  // empty: chosen by device
+  std::string config;  // empty: as --tune found, else the first that fits the device
   bool check = true;
   bool benchmark = true;
 };
@@ -37,13 +39,27 @@ class Runner {
   /// Whose limits the static study assumes: those of --sm, else of the GPU, else of sm_80.
   int sm() const { return sm_; }
 
+  /// The configuration that run() takes. `name` is empty, or what --config asks for.
+  ConfigurationChoice choose(const Version& version, const std::string& name, const AttentionProblem& problem) const;
+
+  /// What is wrong with the device's tuning.json; empty when nothing is.
+  const std::string& tuning_problem() const { return tuned_.problem(); }
+
   /// Never throws for what a version does: that is the result's status and reason. The static study is always filled in.
   Result run(const Version& version, const Run& run) const;
 
+  /// Times configurations of a version in turn, in one process, on problem(), and adds the times to those of `results` that are
+  /// theirs; or else the reason why there are none.
+  void time_in_turn(const Version& version, const std::vector<std::string>& configs,
+                    std::vector<Result>& results) const;
+
  private:
+  Request request_for(const Version& version, const AttentionProblem& problem) const;
+
   const Options& options_;
   WorkerClient worker_, emulator_worker_;
   DeviceChoice device_;
+  Tuned tuned_;
   int sm_;
   TemporaryDirectory reference_cache_;
 };

@@ -1,9 +1,7 @@
 #include "app/selection.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <charconv>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -12,34 +10,6 @@
 #include "worker/support.h"
 
 namespace flash_ladder {
-namespace {
-
-std::optional<int> parse_number(const std::string& text) {
-  int number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || stop != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
-}
-
-std::string known_versions() {
-  std::vector<std::string> names;
-  for (const Version& version : versions()) names.push_back(label(version));
-  return names.empty() ? "none at all" : fmt::format("{}", fmt::join(names, ", "));
-}
-
-const Version* find_version(const std::string& text) {
-  const auto underscore = text.find('_');
-  const auto number = parse_number(text.substr(0, underscore));
-  if (!number) return nullptr;
-  for (const Version& version : versions()) {
-    const bool name_fits = underscore == std::string::npos || text.substr(underscore + 1) == version.name;
-    if (version.number == *number && name_fits) return &version;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
 std::filesystem::path source_file(const Version& version, const std::filesystem::path& source_tree) {
   return source_tree / "kernels" / (label(version) + ".cu");
 }
@@ -49,11 +19,6 @@ const Version* version_before(const Version& version) {
   for (const Version& other : versions())
     if (other.number < version.number) before = &other;
   return before;
-}
-
-const Version& select_version(const std::string& text) {
-  if (const Version* version = find_version(text)) return *version;
-  throw UsageError(fmt::format("there is no version '{}'; there are {}", text, known_versions()));
 }
 
 std::vector<const Version*> select_versions(const std::string& text) {

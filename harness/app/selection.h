@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "registry.h"
+#include "worker/version_name.h"
 
 namespace flash_ladder {
 
@@ -14,9 +15,6 @@ std::filesystem::path source_file(const Version& version, const std::filesystem:
 
 /// The version before it on the ladder; nullptr for the first.
 const Version* version_before(const Version& version);
-
-/// One version: 7, 07 or 07_ldmatrix. Throws UsageError when there is none.
-const Version& select_version(const std::string& text);
 
 /// Versions in order of number, each once: what select_version() takes, 05-08, all, or several of these with commas between.
 /// Throws UsageError when one is unknown or a range is empty.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "app/configuration_choice.h"
 #include "app/counters.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
@@ -80,6 +79,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .result = result,
                  .device = runner.device().why,
                  .ran = runner.device().gpu.has_value(),
+                 .tuned = runner.choose(version, options.config, result.problem).tuned,
                  .sm = runner.sm(),
                  .header = read_header_comment(source_file(version, options.paths.source)),
                  .recorded = recorded_speeds(recorded, devices, version, recorded_problem, result.config),
@@ -94,7 +94,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
   if (!devices.empty()) card.peers = recorded.peers(devices.front(), recorded_problem);
   if (before) {
     card.speed_before = speed_before(recorded, devices, *before, recorded_problem, result, runner);
-    const auto choice = choose_configuration(*before, "", result.problem, runner.device().gpu, runner.sm());
+    const auto choice = runner.choose(*before, "", result.problem);
     if (choice.configuration) card.static_before = static_study(*before, *choice.configuration, options.paths.study);
   }
   return format_study_card(card, paint);
@@ -150,6 +150,8 @@ class Table {
     std::string line = row(label(version), result.config, status(result), first, second, third, recorded, registers,
                            spills, smem, ctas);
     if (result.status == Status::wrong || result.status == Status::failed) line = paint_.bad(line);
+    if (const auto choice = runner_.choose(version, options_.config, result.problem); !choice.tuned.empty())
+      line += labelled("", "tuned: " + choice.tuned);
     if (!result.reason.empty()) line += labelled("", result.reason);
     line += format_findings(result, paint_) + format_mismatches(result, paint_);
     if (options_.lines) line += format_lines(result, kAllLines, options_.paths.source, paint_);
@@ -186,6 +188,14 @@ std::string totals(const std::vector<Result>& results, bool ran) {
     if (count > 0) text += fmt::format(", {} {}", count, status == Status::ok && !ran ? "not run" : to_string(status));
   }
   return text + "\n";
+}
+
+// Where what --tune found is not used although there is something, the figures are those of another configuration.
+void complain_of_tuning(const std::vector<const Version*>& selected, const Options& options, const Runner& runner) {
+  if (!runner.tuning_problem().empty()) complain(runner.tuning_problem());
+  for (const Version* version : selected)
+    if (const auto why = runner.choose(*version, options.config, runner.problem()).tuning_not_used; !why.empty())
+      complain(why);
 }
 
 }  // namespace
@@ -229,6 +239,7 @@ int study(const Options& options) {
       if (!result.reason.empty() && !(selected.size() == 1 && result.status == Status::skipped))
         complain(fmt::format("{:02}_{} {}: {}", result.kernel, result.name, to_string(result.status), result.reason));
   for (const auto& problem : recorded.problems()) complain(problem);
+  complain_of_tuning(selected, options, runner);
   write_json(options, results);
   return exit_code(results);
 }

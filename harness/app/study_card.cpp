@@ -5,6 +5,7 @@
 
 #include "app/counters.h"
 #include "app/opcode_counts.h"
+#include "sass/occupancy.h"
 #include "worker/support.h"
 
 namespace flash_ladder {
@@ -62,11 +63,14 @@ std::string format_change(const StudyCard& card, const Paint& paint) {
 std::string format_peers(const StudyCard& card) {
   const auto own = own_speed(card);
   std::vector<std::string> parts;
-  for (const Peer& peer : card.peers)
-    parts.push_back(
-        own ? fmt::format("{:.0f} % of {} ({:.0f})", 100 * own->tflops / peer.tflops, peer.name, peer.tflops)
-            : fmt::format("{} {:.0f}", peer.name, peer.tflops));
-  return fmt::format("{}", fmt::join(parts, ", "));
+  bool external = false;
+  for (const Peer& peer : card.peers) {
+    const std::string tflops = fmt::format("{:.0f}{}", peer.tflops, peer.external ? "*" : "");
+    parts.push_back(own ? fmt::format("{:.0f} % of {} ({})", 100 * own->tflops / peer.tflops, peer.name, tflops)
+                        : fmt::format("{} {}", peer.name, tflops));
+    external = external || peer.external;
+  }
+  return fmt::format("{}{}", fmt::join(parts, ", "), external ? "; *: not measured by this project" : "");
 }
 
 std::string format_recorded(const RecordedSpeed& recorded, const Paint& paint) {
@@ -125,6 +129,22 @@ std::string describe_occupancy(const StaticStudy& study) {
   return fmt::format("{} CTA{} per SM, limited by {}", study.ctas_per_sm, plural, study.limited_by);
 }
 
+std::string describe_other_occupancies(const Version& version, const Result& result, int sm) {
+  std::vector<std::string> parts;
+  for (const int other : {80, 86, 89, 90}) {
+    const StaticStudy* study = other == sm ? nullptr : study_for(result.static_study, other);
+    if (!study) continue;
+    const Configuration* fitting =
+        preferred_configuration(version, result.problem.dtype, sm_limits(other)->smem_per_cta_bytes);
+    if (study->ctas_per_sm > 0)
+      parts.push_back(fmt::format("sm_{}: {}, {}", other, study->ctas_per_sm, study->limited_by));
+    else
+      parts.push_back(fmt::format("sm_{}: does not fit{}", other,
+                                  fitting ? fmt::format(", {} runs there", fitting->name) : std::string()));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 std::string format_study_card(const StudyCard& card, const Paint& paint) {
   const Result& result = card.result;
   std::string text = paint.bold(fmt::format("{:02} · {}", card.version.number, card.version.name));
@@ -139,6 +159,7 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   text += '\n';
   line("Device", describe_device(card.device, card.ran, paint));
   line("Problem", describe(result.problem));
+  line("Tuned", card.tuned);
   if (card.ran) {
     line("Correct", format_correctness(card, paint));
     if (result.counters.empty()) line("Speed", format_speed(card, paint));
@@ -152,7 +173,8 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   text += format_mismatches(result, paint);
   if (const StaticStudy* study = study_for(result.static_study, card.sm)) {
     line("Resources", describe_resources(*study));
-    line("Occupancy", fmt::format("{} (sm_{})", describe_occupancy(*study), card.sm));
+    line("Occupancy", fmt::format("{} (sm_{}); {}", describe_occupancy(*study), card.sm,
+                                  describe_other_occupancies(card.version, result, card.sm)));
   } else {
     line("Resources", fmt::format("the build has no study for sm_{}", card.sm));
   }

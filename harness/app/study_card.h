@@ -34,6 +34,7 @@ struct StudyCard {
   const Result& result;
   std::string device;  // which it is, and why
   bool ran;            // false: the study is static
+  std::string tuned;   // which configuration --tune chose; empty when it did not
   int sm;              // whose limits count
 
   HeaderComment header;
@@ -66,6 +67,8 @@ std::string describe(const AttentionProblem& problem);
 std::string describe_resources(const StaticStudy& study);
 /// "3 CTAs per SM, limited by registers"
 std::string describe_occupancy(const StaticStudy& study);
+/// The same for the other compute capabilities: "sm_80: 3, registers; sm_86: does not fit, 64x64 runs there". `sm` is left out.
+std::string describe_other_occupancies(const Version& version, const Result& result, int sm);
 
 /// "stale: the code has changed since"
 extern const char* const kStale;

@@ -1,8 +1,12 @@
 #include "app/version_list.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "app/output.h"
 #include "app/recorded.h"
@@ -10,6 +14,7 @@
 #include "app/study_card.h"
 #include "app/terminal.h"
 #include "errors.h"
+#include "results/atomic_file.h"
 #include "source/kernel_source.h"
 #include "worker/support.h"
 
@@ -17,6 +22,35 @@ namespace flash_ladder {
 namespace {
 
 constexpr std::size_t kVersionWidth = 22, kSpeedWidth = 14, kIdeaWidth = 70;
+
+// The names of a version's configurations, the preferred one first.
+std::vector<std::string> configuration_names(const Version& version) {
+  std::vector<std::string> names;
+  for (const Configuration& configuration : version.configurations)
+    if (std::find(names.begin(), names.end(), configuration.name) == names.end()) names.push_back(configuration.name);
+  return names;
+}
+
+// harness/results/versions.schema.json
+nlohmann::json versions_document(const Paths& paths) {
+  auto all = nlohmann::json::array();
+  for (const Version& version : versions()) {
+    auto configurations = nlohmann::json::array();
+    for (const Configuration& configuration : version.configurations)
+      configurations.push_back({{"name", configuration.name},
+                                {"dtype", to_string(configuration.dtype)},
+                                {"block_q", configuration.block_q},
+                                {"block_kv", configuration.block_kv},
+                                {"head_dim", configuration.head_dim},
+                                {"num_warps", configuration.num_warps},
+                                {"smem_bytes", configuration.smem_bytes}});
+    all.push_back({{"kernel", fmt::format("{:02}", version.number)},
+                   {"name", version.name},
+                   {"code_hash", code_hash(source_file(version, paths.source), paths.source / "common")},
+                   {"configurations", configurations}});
+  }
+  return {{"versions", all}};
+}
 
 std::string speed(const Recording* recording, const AttentionProblem& problem) {
   const Result* result = recording ? find_result(*recording, problem) : nullptr;
@@ -35,13 +69,19 @@ std::string in_short(const std::string& idea) {
 }  // namespace
 
 int list_versions(const Options& options) {
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
   const Paint paint;
   Recorded recorded(options.paths);
   const auto devices = recorded.devices();
 
+  std::size_t config_width = 0;
+  for (const Version& version : versions())
+    config_width = std::max(config_width, fmt::format("{}  ", fmt::join(configuration_names(version), ", ")).size());
+
   std::string header = pad("version", kVersionWidth);
   for (const auto& device : devices) header += pad(device, kSpeedWidth);
-  std::string text = labelled("TFLOP/s at", describe(options.problem)) + "\n" + paint.bold(header + "idea") + "\n";
+  std::string text = labelled("TFLOP/s at", describe(options.problem)) + "\n" +
+                     paint.bold(header + pad("config", config_width) + "idea") + "\n";
   bool stale = false;
   for (const Version& version : versions()) {
     text += pad(label(version), kVersionWidth);
@@ -52,12 +92,14 @@ int list_versions(const Options& options) {
       text += pad(is_stale ? paint.notable(figure) : figure, kSpeedWidth);
       stale = stale || is_stale;
     }
+    text += pad(fmt::format("{}", fmt::join(configuration_names(version), ", ")), config_width);
     text += in_short(read_header_comment(source_file(version, options.paths.source)).idea) + "\n";
   }
   if (stale) text += "\nstale: the code has changed since it was recorded; --record measures it anew\n";
   if (devices.empty()) text += fmt::format("\nnothing is recorded in {}\n", options.paths.profiles.string());
   say(options, text);
   for (const auto& problem : recorded.problems()) complain(problem);
+  write_json(options, versions_document(options.paths));
   return recorded.problems().empty() ? kExitOk : kExitUnavailable;
 }
 

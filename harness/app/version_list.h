@@ -1,4 +1,5 @@
-// `harness --list`: the versions, a line each, with what profiles/ says of their speed.
+// `harness --list`: the versions, a line each, with what profiles/ says of their speed. With --json their configurations, for
+// scripts (harness/results/versions.schema.json).
 #pragma once
 
 #include "app/options.h"

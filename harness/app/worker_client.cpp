@@ -33,6 +33,16 @@ WorkerFailure error_event(const json& event) {
   return {Kind::broken, message};
 }
 
+template <typename Answer>
+std::variant<Answer, WorkerFailure> read_answer(std::variant<json, WorkerFailure> answer, const char* what) {
+  if (auto* failure = std::get_if<WorkerFailure>(&answer)) return std::move(*failure);
+  try {
+    return std::get<json>(answer).get<Answer>();
+  } catch (const std::exception& error) {
+    return WorkerFailure{Kind::broken, fmt::format("the worker's answer is not {}: {}", what, error.what())};
+  }
+}
+
 }  // namespace
 
 std::variant<json, WorkerFailure> WorkerClient::ask(const Request& request, const std::string& label) const {
@@ -66,7 +76,7 @@ std::variant<json, WorkerFailure> WorkerClient::ask(const Request& request, cons
       if (name == "progress") {
         step = describe_step(event);
         progress.show(fmt::format("{}: {}", label, step));
-      } else if (name == "device" || name == "result") {
+      } else if (name == "device" || name == "result" || name == "results") {
         answer = event.at(name);
       } else if (name == "error") {
         failure = error_event(event);
@@ -95,23 +105,16 @@ std::variant<DeviceInfo, WorkerFailure> WorkerClient::device(int ordinal, int sm
   request.command = "device";
   request.device = ordinal;
   request.sm = sm;
-  auto answer = ask(request, "looking for a GPU");
-  if (auto* failure = std::get_if<WorkerFailure>(&answer)) return *failure;
-  try {
-    return std::get<json>(answer).get<DeviceInfo>();
-  } catch (const std::exception& error) {
-    return WorkerFailure{Kind::broken, fmt::format("the worker's answer is not a device: {}", error.what())};
-  }
+  return read_answer<DeviceInfo>(ask(request, "looking for a GPU"), "a device");
 }
 
 std::variant<Result, WorkerFailure> WorkerClient::run(const Request& request, const std::string& label) const {
-  auto answer = ask(request, label);
-  if (auto* failure = std::get_if<WorkerFailure>(&answer)) return *failure;
-  try {
-    return std::get<json>(answer).get<Result>();
-  } catch (const std::exception& error) {
-    return WorkerFailure{Kind::broken, fmt::format("the worker's answer is not a result: {}", error.what())};
-  }
+  return read_answer<Result>(ask(request, label), "a result");
+}
+
+std::variant<std::vector<Result>, WorkerFailure> WorkerClient::time(const Request& request,
+                                                                    const std::string& label) const {
+  return read_answer<std::vector<Result>>(ask(request, label), "a list of results");
 }
 
 }  // namespace flash_ladder

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "app/terminal.h"
 #include "results/result.h"
@@ -35,6 +36,9 @@ class WorkerClient {
 
   /// Runs a version. `label` precedes the line of progress. One process per call.
   std::variant<Result, WorkerFailure> run(const Request& request, const std::string& label) const;
+
+  /// Times configurations of a version in turn.
+  std::variant<std::vector<Result>, WorkerFailure> time(const Request& request, const std::string& label) const;
 
  private:
   std::variant<nlohmann::json, WorkerFailure> ask(const Request& request, const std::string& label) const;

@@ -6,4 +6,7 @@ FetchContent_Declare(nlohmann_json GIT_REPOSITORY https://github.com/nlohmann/js
 FetchContent_Declare(CLI11 GIT_REPOSITORY https://github.com/CLIUtils/CLI11 GIT_TAG v2.4.2 FIND_PACKAGE_ARGS 2.1)
 FetchContent_Declare(GTest GIT_REPOSITORY https://github.com/google/googletest GIT_TAG v1.15.2 FIND_PACKAGE_ARGS 1.12)
 set(INSTALL_GTEST OFF)
-FetchContent_MakeAvailable(fmt nlohmann_json CLI11 GTest)
+FetchContent_MakeAvailable(fmt nlohmann_json)
+if(NOT SKBUILD)
+  FetchContent_MakeAvailable(CLI11 GTest)
+endif()

@@ -3,14 +3,9 @@
 #include <fmt/format.h>
 
 #include <cctype>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
-#include "errors.h"
-#include "results/atomic_file.h"
+#include "results/document.h"
 
 namespace flash_ladder {
 namespace {
@@ -23,11 +18,7 @@ void read_optional(const json& value, std::optional<int>& number) {
   if (!value.is_null()) number = value.get<int>();
 }
 
-[[noreturn]] void refuse(const std::filesystem::path& path, const std::string& why) {
-  throw UnavailableError(fmt::format(
-      "the profile '{}' cannot be used: {}; record it again with --record, or take it anew from the repository",
-      path.string(), why));
-}
+constexpr DocumentKind kProfile{"profile", kProfileSchema, "record it again with --record"};
 
 }  // namespace
 
@@ -60,48 +51,18 @@ void from_json(const json& json, Profile& profile) {
 json results_document(const std::vector<Result>& results) { return {{"results", results}}; }
 
 std::optional<Profile> read_profile(const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  errno = 0;
-  if (!file || !(text << file.rdbuf())) refuse(path, errno ? std::strerror(errno) : "it is empty");
-
-  json document;
+  const auto document = read_document(kProfile, path);
+  if (!document) return std::nullopt;
   try {
-    document = json::parse(text.str());
-  } catch (const json::parse_error& error) {
-    refuse(path, fmt::format("it is truncated or not JSON (stopped at byte {} of {})", error.byte, text.str().size()));
-  }
-  if (!document.is_object() || !document.contains("schema")) refuse(path, "it has no \"schema\" and so is no profile");
-  if (document["schema"] != kProfileSchema)
-    refuse(path, fmt::format("it has schema {}, and this program reads schema {}", document["schema"].dump(),
-                             kProfileSchema));
-  try {
-    return document.get<Profile>();
+    return document->get<Profile>();
   } catch (const std::exception& error) {
-    refuse(path, fmt::format("it is not of the form that schema {} asks for ({})", kProfileSchema, error.what()));
+    refuse_document(kProfile, path,
+                    fmt::format("it is not of the form that schema {} asks for ({})", kProfileSchema, error.what()));
   }
 }
 
 void write_profile(const std::filesystem::path& path, const Profile& profile) {
-  std::error_code error;
-  std::filesystem::create_directories(path.parent_path(), error);
-  if (error)
-    throw UnavailableError(
-        fmt::format("cannot make the directory '{}': {}", path.parent_path().string(), error.message()));
-
-  // One result a line: a new recording then shows in a diff as the lines whose figures moved.
-  std::string text = "{\n";
-  std::string results;
-  const json document = profile;
-  for (const auto& [member, value] : document.items())
-    if (member != "results") text += fmt::format("{}: {},\n", json(member).dump(), value.dump());
-  for (const auto& result : document.at("results")) {
-    if (!results.empty()) results += ",\n";
-    results += result.dump();
-  }
-  text += fmt::format("\"results\": [\n{}\n]\n}}\n", results);
-  write_file_atomically(path, text);
+  write_document(path, profile, "results");
 }
 
 std::string device_slug(const std::string& device) {

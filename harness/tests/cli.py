@@ -59,6 +59,8 @@ class Cli:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.harness = HARNESS
+        self.names = NAMES
         self.device: dict[str, Any] | list[dict[str, Any]] | None = H200
         self.kernels: dict[str, str] = {}
         self.tflops: dict[str, float] = {}
@@ -78,14 +80,14 @@ class Cli:
             "--profiles": self.profiles,
             "--source": self.source,
         }
-        return [str(HARNESS), *(str(part) for place in places.items() for part in place), *arguments]
+        return [str(self.harness), *(str(part) for place in places.items() for part in place), *arguments]
 
     def environment(self, **more: str) -> dict[str, str]:
         plan = {
             "device": self.device,
             "kernels": self.kernels,
             "tflops": self.tflops,
-            "names": NAMES,
+            "names": self.names,
             "log": str(self.log),
         }
         fake = self.folder / "plan.json"
@@ -104,8 +106,8 @@ class Cli:
         return Outcome(done.returncode, done.stdout, done.stderr)
 
     def requests(self) -> list[dict[str, Any]]:
-        """What the workers were asked to run, in order."""
+        """What the workers were asked to run or to time, in order."""
         if not self.log.exists():
             return []
         requests = [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]
-        return [request for request in requests if request["command"] == "run"]
+        return [request for request in requests if request["command"] in ("run", "time")]

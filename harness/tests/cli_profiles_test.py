@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli import H200, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
-from schemas import validate_profile
+from schemas import validate_peers, validate_profile, validate_tuning
 
 K = "--kernel"
 
@@ -145,7 +145,14 @@ def test_a_stale_step_is_measured_anew_where_there_is_a_gpu(cli: Cli, tree: Path
 def test_peers_are_shown(cli: Cli) -> None:
     cli.tflops = {"07": 168.15}
     shutil.copytree(ROOT / "profiles/h200", cli.profiles / "h200", dirs_exist_ok=True)
-    assert "50 % of FlashAttention-2 (336)" in cli(K, "07").words
+    peers = json.loads((cli.profiles / "h200/peers.json").read_text(encoding="utf-8"))
+    times = {"ms": {"median": 1, "p10": 1, "p90": 1}, "relative_error": 0.5}
+    result = {"batch": 16, "seq_len": 4096, "tflops": 336.3} | times
+    peers["peers"] = [{"name": "FlashAttention-2", "note": "", "results": [result]}]
+    peers["external"]["peers"] = [{"name": "Elsewhere", "note": "", "results": [result | {"tflops": 672.6}]}]
+    (cli.profiles / "h200/peers.json").write_text(json.dumps(peers), encoding="utf-8")
+    words = "50 % of FlashAttention-2 (336), 25 % of Elsewhere (673*); *: not measured by this project"
+    assert words in cli(K, "07").words
     assert "FlashAttention-2" not in cli(K, "07", "--dtype", "bf16").words, "they were measured in fp16"
     assert "FlashAttention-2" not in cli(K, "07", "--batch", "15").words
 
@@ -254,3 +261,11 @@ def test_profiles_of_the_repository(path: Path) -> None:
     profile = json.loads(path.read_text(encoding="utf-8"))
     validate_profile(profile)
     assert {(result["kernel"], result["name"]) for result in profile["results"]} == {(path.stem[:2], path.stem[3:])}
+
+
+def test_other_files_of_the_repository() -> None:
+    paths = [*ROOT.glob("profiles/*/peers.json"), *ROOT.glob("profiles/*/tuning.json")]
+    assert paths
+    for path in paths:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        (validate_peers if path.stem == "peers" else validate_tuning)(document)

@@ -111,6 +111,16 @@ def test_sm_chooses_the_limits(cli: Cli) -> None:
     assert "(sm_80)" in cli(K, "03").words
 
 
+def test_occupancy_on_every_architecture(cli: Cli) -> None:
+    words = cli(K, "03", "--sm", "86").words
+    results = json.loads(cli(K, "03", "--sass", "--json", "-").out)["results"]
+    studies = results[0]["static"]
+    assert set(studies) == {"sm_80", "sm_86", "sm_89", "sm_90"}
+    others = "; ".join(f"{sm}: {studies[sm]['ctas_per_sm']}, {studies[sm]['limited_by']}" for sm in sorted(studies))
+    others = others.replace(f"sm_86: {studies['sm_86']['ctas_per_sm']}, {studies['sm_86']['limited_by']}; ", "")
+    assert f"limited by {studies['sm_86']['limited_by']} (sm_86); {others}" in words
+
+
 def test_a_configuration_that_does_not_fit_the_device(cli: Cli) -> None:
     cli.device = RTX_4080 | {"smem_per_cta_bytes": 40_000}
     outcome = cli(K, "01-04", "--seq-len", "512")

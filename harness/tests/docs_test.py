@@ -62,6 +62,60 @@ def profile(kernel: str, name: str, tflops: float) -> dict:
     }
 
 
+def measured(tflops: float) -> list[dict]:
+    """Results as scripts/peers writes them: as fast at every length, but half as fast at 512."""
+    return [
+        {
+            "batch": batch,
+            "seq_len": seq_len,
+            "tflops": tflops if seq_len > 512 else tflops / 2,
+            "ms": {"median": 1.0, "p10": 0.9, "p90": 1.1},
+            "relative_error": 0.5,
+        }
+        for batch, seq_len in SHAPES
+    ]
+
+
+def peers() -> dict:
+    """A run of scripts/peers with version 02 in it, at twice the speed of its profile, and a peer from elsewhere."""
+    return {
+        "schema": 2,
+        "device": "NVIDIA H200",
+        "problem": {"dtype": "fp16", "heads": 16, "head_dim": 128, "causal": False},
+        "run": {
+            "date": "2026-02-03T12:00:00Z",
+            "rounds": 20,
+            "driver": "580.159.04",
+            "cuda": "13.0",
+            "pytorch": "2.11.0",
+            "cudnn": None,
+            "triton": "3.6.0",
+            "flash_ladder": "1.0",
+            "python": "3.12.3",
+            "clocks": {"sm_max_mhz": 1980, "memory_max_mhz": 3201},
+            "power_limit_watts": 700.0,
+            "left_out": {"fa3": "not installed"},
+        },
+        "versions": [
+            {
+                "kernel": "02",
+                "name": "online_softmax",
+                "config": None,
+                "code_hash": "sha256:" + "0" * 64,
+                "results": measured(8.125),
+            }
+        ],
+        "peers": [{"name": "FlashAttention-2", "note": "SDPA", "results": measured(325.0)}],
+        "external": {
+            "source": "Measured by somebody else.",
+            "ceilings": [{"name": "mma.sync", "note": "", "value": 629.6, "unit": "TFLOP/s"}],
+            "peers": [
+                {"name": "Elsewhere", "note": "", "results": [{"batch": 16, "seq_len": 4096, "tflops": 162.5}]},
+            ],
+        },
+    }
+
+
 @pytest.fixture(scope="session")
 def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of what the scripts read and write, with two versions, made-up profiles, and docs that are up to date."""
@@ -75,7 +129,7 @@ def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(schema, root / "harness" / "results")
     profiles = root / "profiles" / "h200"
     profiles.mkdir(parents=True)
-    shutil.copy(ROOT / "profiles" / "h200" / "peers.json", profiles)
+    (profiles / "peers.json").write_text(json.dumps(peers()))
     for kernel, name, tflops in [("01", "naive", 0.8125), ("02", "online_softmax", 4.0625)]:
         (root / "kernels" / f"{kernel}_{name}.cu").touch()
         (profiles / f"{kernel}_{name}.json").write_text(json.dumps(profile(kernel, name, tflops)))
@@ -110,10 +164,21 @@ def test_docs_of_this_repository_are_up_to_date() -> None:
 def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
     assert outdated(tree) == []
     readme = (tree / "README.md").read_text()
-    assert (
-        "| [02 online_softmax](kernels/02_online_softmax.cu) | 4.06 | 4.06 | 4.06 | 4.06 | 4.06 | 4.06 | 1.21 % |"
-        in readme
-    )
+    for row in (
+        "| TFLOP/s at seq_len | 512 | 1024 | 2048 | 4096 | 8192 | 16384 | of FA2 at 4096 | of FA2, mean |",
+        # The mean of FlashAttention-2 is 6 / (5 / 325 + 2 / 325) = 279.
+        "| [01 naive](kernels/01_naive.cu) | 0.812 | 0.812 | 0.812 | 0.812 | 0.812 | 0.812 | 0.250 % | 0.292 % |",
+        # As fast as its profile says, and as good as in its run with FlashAttention-2.
+        "02_online_softmax.cu) | 4.06 | 4.06 | 4.06 | 4.06 | 4.06 | 4.06 | 2.50 % | 2.50 % |",
+        "| *Elsewhere*† | – | – | – | 162 | – | – | 50.0 % | – |",
+        "| *FlashAttention-2* | 162 | 325 | 325 | 325 | 325 | 325 | 100 % | 100 % |",
+    ):
+        assert row in readme
+    assert readme.index("*Elsewhere*†") < readme.index("*FlashAttention-2* |"), "the slowest first"
+    assert "Shares of 02 are from one run in which all took turns with it" in readme
+    assert "Shares of 01 compare figures of different runs" in readme
+    assert "Measured 2026-02-03 by `scripts/peers` in 20 rounds, with PyTorch 2.11.0, its CUDA 13.0, Triton" in readme
+    assert "† Taken over, and not measured by this project: Measured by somebody else." in readme
     assert "Recorded 2026-01-31 with CUDA 13.0.88, driver 580.159.04." in readme
     log = (tree / "docs" / "ladder_log.md").read_text()
     assert "<!-- tflops 01 -->0.812<!-- end -->" in log
@@ -132,6 +197,21 @@ def test_a_new_figure_makes_all_docs_out_of_date(tree: Path) -> None:
     assert run(tree, "update_docs.py").returncode == 0
     assert outdated(tree) == []
     assert "4.47" in (tree / "README.md").read_text()
+
+
+def test_other_code_than_that_of_the_profile_is_not_compared_by_its_run(tree: Path) -> None:
+    edit(tree / "profiles" / "h200" / "peers.json", lambda d: d["versions"][0].update(code_hash="sha256:" + "1" * 64))
+    assert outdated(tree) == ["README.md"]
+    assert run(tree, "update_docs.py").returncode == 0
+    readme = (tree / "README.md").read_text()
+    assert "| 4.06 | 1.25 % | 1.46 % |" in readme and "Shares of 01–02 compare figures of different runs" in readme
+
+
+def test_without_peers(tree: Path) -> None:
+    (tree / "profiles" / "h200" / "peers.json").unlink()
+    assert run(tree, "update_docs.py").returncode == 0
+    readme = (tree / "README.md").read_text()
+    assert "| 4.06 | – | – |" in readme and "The peers" not in readme and "†" not in readme
 
 
 def test_a_figure_at_another_seq_len_concerns_only_what_shows_it(tree: Path) -> None:
@@ -183,9 +263,9 @@ def truncate(path: Path) -> None:
     [
         (truncate, "is truncated or not JSON"),
         (lambda path: path.write_text(""), "is truncated or not JSON"),
-        (lambda path: path.write_text("[]"), "has schema null, and this program reads schema 1"),
-        (lambda path: edit(path, lambda d: d.update(schema=2)), "has schema 2, and this program reads schema 1"),
-        (lambda path: edit(path, lambda d: d.pop("device")), "does not follow schema 1: at $, 'device' is a required"),
+        (lambda path: path.write_text("[]"), "has schema null, and this program reads schema"),
+        (lambda path: edit(path, lambda d: d.update(schema=7)), "has schema 7, and this program reads schema"),
+        (lambda path: edit(path, lambda d: d.pop("device")), ": at $, 'device' is a required"),
         (lambda path: edit(path, lambda d: d.update(device="NVIDIA A100")), "are of different devices"),
         (lambda path: path.write_bytes(b"\xff\xfe"), "cannot be read"),
     ],

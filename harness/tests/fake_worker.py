@@ -4,7 +4,8 @@ What it does is told by the file that FLASH_LADDER_FAKE names:
 
     {"device": {…} or null for "no GPU", "kernels": {"05": "crash"}, "tflops": {"07": 200.0}, "log": "file of requests"}
 
-A kernel that is not named is "ok".
+A kernel that is not named is "ok". A key may also name one configuration of a kernel ("05 64x64"), or the request that
+times several of them ("05 time").
 """
 
 import json
@@ -39,7 +40,9 @@ if request["command"] == "device":
     sys.exit()
 
 number = f"{request['kernel']:02}"
-behaviour = plan["kernels"].get(number, "ok")
+timing = request["command"] == "time"
+behaviours = plan["kernels"]
+behaviour = behaviours.get(f"{number} {'time' if timing else request['config']}", behaviours.get(number, "ok"))
 print("a kernel's own printf")
 sys.stdout.flush()
 send({"event": "progress", "what": "check normal inputs", "done": 1, "total": 4})
@@ -63,26 +66,38 @@ elif behaviour == "cuda":
 
 problem = request["problem"]
 names = {int(name[:2]): name[3:] for name in plan["names"]}
-tflops = plan.get("tflops", {}).get(number, 10.0 * request["kernel"])
 work = 4.0 * problem["batch"] * problem["heads"] * problem["seq_len"] * problem["seq_len_kv"] * problem["head_dim"]
-median = work / tflops / 1e9
-result = {
-    "kernel": number,
-    "name": names[request["kernel"]],
-    "config": request["config"],
-    "device": plan["device"]["name"] if isinstance(plan["device"], dict) else plan["device"][request["device"]]["name"],
-    "problem": problem,
-    "status": "ok",
-    "reason": None,
-    "correct": True if request["check"] else None,
-    "max_abs_error": 0.0004 if request["check"] else None,
-    "relative_error": 0.4 if request["check"] else None,
-    "ms": {"median": median, "p10": median * 0.99, "p90": median * 1.01} if request["benchmark"] else None,
-    "tflops": tflops if request["benchmark"] else None,
-    "counters": None,
-    "findings": [],
-    "static": None,
-}
+
+
+def right_result(config: str, check: bool, benchmark: bool) -> dict:
+    figures = plan.get("tflops", {})
+    tflops = figures.get(f"{number} {config}", figures.get(number, 10.0 * request["kernel"]))
+    median = work / tflops / 1e9
+    devices = plan["device"]
+    return {
+        "kernel": number,
+        "name": names[request["kernel"]],
+        "config": config,
+        "device": devices["name"] if isinstance(devices, dict) else devices[request["device"]]["name"],
+        "problem": problem,
+        "status": "ok",
+        "reason": None,
+        "correct": True if check else None,
+        "max_abs_error": 0.0004 if check else None,
+        "relative_error": 0.4 if check else None,
+        "ms": {"median": median, "p10": median * 0.99, "p90": median * 1.01} if benchmark else None,
+        "tflops": tflops if benchmark else None,
+        "counters": None,
+        "findings": [],
+        "static": None,
+    }
+
+
+if timing:
+    configs = request["configs"][1:] if behaviour == "incomplete" else request["configs"]
+    send({"event": "results", "results": [right_result(config, False, True) for config in configs]})
+    sys.exit()
+result = right_result(request["config"], request["check"], request["benchmark"])
 if behaviour == "wrong":
     result |= {
         "status": "wrong",

@@ -14,6 +14,9 @@ def _load(name: str) -> dict[str, Any]:
 
 _RESULTS = _load("results.schema.json")
 _PROFILE = _load("profile.schema.json")
+_TUNING = _load("tuning.schema.json")
+_VERSIONS = _load("versions.schema.json")
+_PEERS = _load("peers.schema.json")
 _REGISTRY = Registry().with_resources(
     (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE)
 )
@@ -27,6 +30,21 @@ def _validate(schema: dict[str, Any], document: dict[str, Any]) -> None:
 def validate_results(document: dict[str, Any]) -> None:
     """A document as --json writes it."""
     _validate(_RESULTS, document)
+
+
+def validate_tuning(document: dict[str, Any]) -> None:
+    """A tuning.json as --tune writes it."""
+    _validate(_TUNING, document)
+
+
+def validate_versions(document: dict[str, Any]) -> None:
+    """A document as --list --json writes it."""
+    _validate(_VERSIONS, document)
+
+
+def validate_peers(document: dict[str, Any]) -> None:
+    """A peers.json as scripts/peers writes it."""
+    _validate(_PEERS, document)
 
 
 def validate_profile(document: dict[str, Any]) -> None:

@@ -193,6 +193,21 @@ TEST(VirtualRuntime, WrongUseIsAnErrorAndAFinding) {
   EXPECT_THAT(findings().kept.back().message, HasSubstr("cudaFree"));
 }
 
+TEST(VirtualRuntime, FindingsAreHandedOverOnce) {
+  take_findings();
+  void* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 16), cudaSuccess);
+  EXPECT_EQ(cudaMemset(device, 0, 17), cudaErrorInvalidValue);
+  const Findings taken = take_findings();
+  EXPECT_EQ(taken.total, 1);
+  ASSERT_EQ(taken.kept.size(), 1);
+  EXPECT_THAT(taken.kept.front().message, HasSubstr("cudaMemset"));
+  EXPECT_EQ(take_findings().total, 0);
+  EXPECT_EQ(findings().kept.size(), 0);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+}
+
 TEST(VirtualRuntime, StreamsAndEventsAreChecked) {
   cudaStream_t stream = nullptr;
   cudaEvent_t event = nullptr, never_recorded = nullptr;

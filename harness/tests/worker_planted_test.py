@@ -63,6 +63,27 @@ def test_references_are_kept(tmp_path: Path) -> None:
     assert run(90, tmp_path, reference_cache=str(cache), benchmark=False)["result"] == second == first
 
 
+def test_configurations_are_timed_in_turn(tmp_path: Path) -> None:
+    request = {"command": "time", "kernel": 90, "configs": ["16x16", "16x16"], "repeat": 30}
+    answer = ask(request | {"problem": PROBLEM | {"dtype": "fp16"}}, tmp_path)
+    assert answer["event"] == "results"
+    first, second = answer["results"]
+    for result in (first, second):
+        assert result["config"] == "16x16" and result["status"] == "ok" and result["correct"] is None
+        assert 0 < result["ms"]["p10"] <= result["ms"]["median"] <= result["ms"]["p90"]
+    assert 0.5 < first["tflops"] / second["tflops"] < 2
+    answer = ask(request | {"configs": ["16x16", "1x1"], "problem": PROBLEM | {"dtype": "fp16"}}, tmp_path)
+    assert answer["kind"] == "usage" and "configuration '1x1'; allowed: 16x16" in answer["message"]
+
+
+def test_the_requested_problem_alone_in_many_launches(tmp_path: Path) -> None:
+    alone = {"only_requested_problem": True, "launches": 100, "benchmark": False}
+    assert run(90, tmp_path, **alone)["result"]["correct"] is True
+    result = run(91, tmp_path, **alone)["result"]
+    assert result["reason"].startswith("the requested problem"), "and not one of the small ones"
+    assert "two launches with the same inputs differ" in run(97, tmp_path, **alone)["result"]["reason"]
+
+
 def test_without_check_nothing_is_said_of_correctness(tmp_path: Path) -> None:
     result = run(91, tmp_path, check=False, repeat=3)["result"]
     assert result["status"] == "ok"

@@ -253,6 +253,9 @@ TEST(Protocol, RequestsSurviveTheWayThroughJson) {
   request.check = false;
   request.benchmark = false;
   request.repeat = 5;
+  request.configs = {"64x64", "128x64"};
+  request.only_requested_problem = true;
+  request.launches = 100;
   request.reference_cache = "/tmp/references";
   const json first = request;
   EXPECT_EQ(json(json::parse(first.dump()).get<Request>()), first);
@@ -279,7 +282,9 @@ TEST(Protocol, WrongRequestsSayWhatIsWrong) {
     request[member] = value;
     return message(request);
   };
-  EXPECT_THAT(changed("command", "dance"), AllOf(HasSubstr("dance"), HasSubstr("allowed: device, run")));
+  EXPECT_THAT(changed("command", "dance"), AllOf(HasSubstr("dance"), HasSubstr("allowed: device, run, time")));
+  EXPECT_THAT(changed("command", "time"), HasSubstr("\"configs\" is empty"));
+  EXPECT_THAT(changed("launches", -1), HasSubstr("launches -1"));
   EXPECT_THAT(changed("repeat", 0), HasSubstr("repeat 0"));
   EXPECT_THAT(changed("kernel", "seven"), HasSubstr("must be number"));
   json no_problem = good;

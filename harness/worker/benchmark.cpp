@@ -16,42 +16,52 @@ constexpr std::chrono::milliseconds kWarmUpTime{300};
 // Enqueued together, so that the GPU is never idle between them, and the launch itself is not in the time.
 constexpr int kBatch = 50;
 
-void warm_up(const DeviceProblem& problem, const Stream& stream, EventWriter& events) {
+void warm_up(const DeviceProblem& problem, const std::vector<const Configuration*>& configurations,
+             const Stream& stream, EventWriter& events) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kWarmUpLaunches || std::chrono::steady_clock::now() - start < kWarmUpTime; ++i) {
     events.progress("warm up", std::min(i, kWarmUpLaunches), kWarmUpLaunches);
-    problem.launch(stream);
-    problem.wait();
+    for (const Configuration* configuration : configurations) {
+      problem.launch(*configuration, stream);
+      problem.wait();
+    }
   }
 }
 
 }  // namespace
 
-Timing time_launches(const DeviceProblem& problem, const DeviceInfo& device, const Nvml& nvml, int repeat,
-                     EventWriter& events) {
+std::vector<Timing> time_launches(const DeviceProblem& problem, const std::vector<const Configuration*>& configurations,
+                                  const DeviceInfo& device, const Nvml& nvml, int repeat, EventWriter& events) {
   const Stream stream;
   GuardedBuffer flushed("the buffer that flushes the L2", flush_bytes(device.l2_bytes));
-  warm_up(problem, stream, events);
+  warm_up(problem, configurations, stream, events);
 
-  Timing timing;
-  std::vector<Event> starts(std::min(repeat, kBatch)), stops(std::min(repeat, kBatch));
-  for (int first = 0; first < repeat; first += kBatch) {
-    const int count = std::min(repeat - first, kBatch);
+  const int turns = static_cast<int>(configurations.size());
+  const int launches = repeat * turns;
+  const auto turn = [&](int launch) { return (launch / turns + launch) % turns; };  // round r begins with r % turns
+
+  std::vector<Timing> timings(turns);
+  std::vector<Event> starts(std::min(launches, kBatch)), stops(std::min(launches, kBatch));
+  for (int first = 0; first < launches; first += kBatch) {
+    const int count = std::min(launches - first, kBatch);
     for (int i = 0; i < count; ++i) {
       flushed.poison(stream);
       starts[i].record(stream);
-      problem.launch(stream);
+      problem.launch(*configurations[turn(first + i)], stream);
       stops[i].record(stream);
     }
     for (int i = 0; i < count; ++i) {
-      events.progress("time launches", first + i, repeat);
+      events.progress("time launches", first + i, launches);
       stops[i].wait();
-      timing.milliseconds.push_back(Event::milliseconds(starts[i], stops[i]));
-      if (first + i == repeat / 2) timing.load = nvml.load();  // the launches after this one are running
+      timings[turn(first + i)].milliseconds.push_back(Event::milliseconds(starts[i], stops[i]));
+      if (first + i == launches / 2) {  // the launches after this one are running
+        const Load load = nvml.load();
+        for (Timing& timing : timings) timing.load = load;
+      }
     }
   }
   problem.wait();
-  return timing;
+  return timings;
 }
 
 }  // namespace flash_ladder

@@ -15,8 +15,10 @@ struct Timing {
   Load load;                         // half-way through them
 };
 
-/// Times `repeat` launches, each between two CUDA events, after a warm-up and with the L2 flushed before each.
-Timing time_launches(const DeviceProblem& problem, const DeviceInfo& device, const Nvml& nvml, int repeat,
-                     EventWriter& events);
+/// Times `repeat` launches of each configuration, each between two CUDA events, after a warm-up and with the L2 flushed before
+/// each. The configurations take turns, and each round begins with another one, so that a clock that falls as the card warms up
+/// falls for all of them. One Timing per configuration, in their order.
+std::vector<Timing> time_launches(const DeviceProblem& problem, const std::vector<const Configuration*>& configurations,
+                                  const DeviceInfo& device, const Nvml& nvml, int repeat, EventWriter& events);
 
 }  // namespace flash_ladder

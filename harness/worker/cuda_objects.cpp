@@ -20,7 +20,7 @@ Stream::Stream() { check(cudaStreamCreate(&stream_), "creating a stream"); }
 
 Event::Event() { check(cudaEventCreate(&event_), "creating an event"); }
 
-void Event::record(const Stream& stream) { check(cudaEventRecord(event_, stream.get()), "recording an event"); }
+void Event::record(cudaStream_t stream) { check(cudaEventRecord(event_, stream), "recording an event"); }
 
 void Event::wait() const { check(cudaEventSynchronize(event_), "waiting for the GPU"); }
 

@@ -35,7 +35,8 @@ class Event {
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
 
-  void record(const Stream& stream);
+  void record(cudaStream_t stream);
+  void record(const Stream& stream) { record(stream.get()); }
   void wait() const;  // of the host, until the GPU has passed the event
   /// Milliseconds between two events that both have passed.
   static double milliseconds(const Event& start, const Event& stop);

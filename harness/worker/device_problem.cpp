@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "worker/check_sets.h"
 #include "worker/cuda_check.h"
 #include "worker/support.h"
@@ -18,10 +20,10 @@ Tensor device_tensor(const GuardedBuffer& buffer, const TensorLayout& layout) {
 
 }  // namespace
 
-DeviceProblem::DeviceProblem(const Version& version, const Configuration& configuration, const Inputs& inputs)
-    : description_(
-          fmt::format("{}, configuration {}, {}", label(version), configuration.name, describe(inputs.problem))),
-      configuration_(configuration),
+DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Configuration*>& configurations,
+                             const Inputs& inputs)
+    : version_(label(version)),
+      problem_(describe(inputs.problem)),
       O_("O", output_size(inputs.problem) * static_cast<std::int64_t>(sizeof(std::uint16_t))) {
   const AttentionProblem& problem = inputs.problem;
   const char* const names[] = {"Q", "K", "V"};
@@ -29,8 +31,12 @@ DeviceProblem::DeviceProblem(const Version& version, const Configuration& config
     inputs_.emplace_back(inputs.buffers.size() == 1 ? "packed Q, K, V" : names[i], inputs.buffers[i].bytes());
     inputs_.back().upload(inputs.buffers[i]);
   }
-  if (const std::size_t bytes = configuration.workspace_bytes(problem); bytes > 0)
-    workspace_.emplace("the workspace", bytes);
+  std::size_t workspace_bytes = 0;
+  for (const Configuration* configuration : configurations) {
+    configurations_ += (configurations_.empty() ? "" : ", ") + configuration->name;
+    workspace_bytes = std::max(workspace_bytes, configuration->workspace_bytes(problem));
+  }
+  if (workspace_bytes > 0) workspace_.emplace("the workspace", workspace_bytes);
   args_ = {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q),
            .K = device_tensor(inputs_[inputs.K_buffer], inputs.K),
            .V = device_tensor(inputs_[inputs.V_buffer], inputs.V),
@@ -48,11 +54,15 @@ void DeviceProblem::poison(const Stream& stream) {
   if (workspace_) workspace_->poison(stream);
 }
 
-void DeviceProblem::launch(const Stream& stream) const {
-  check(configuration_.launch(args_, stream.get()), "launching " + description_);
+std::string DeviceProblem::describe_launch(const std::string& doing, const std::string& configurations) const {
+  return fmt::format("{} {}, configuration {}, {}", doing, version_, configurations, problem_);
 }
 
-void DeviceProblem::wait() const { check(cudaDeviceSynchronize(), "running " + description_); }
+void DeviceProblem::launch(const Configuration& configuration, const Stream& stream) const {
+  check(configuration.launch(args_, stream.get()), describe_launch("launching", configuration.name));
+}
+
+void DeviceProblem::wait() const { check(cudaDeviceSynchronize(), describe_launch("running", configurations_)); }
 
 std::vector<HostBuffer> DeviceProblem::inputs() const {
   std::vector<HostBuffer> buffers;

@@ -1,4 +1,4 @@
-// One problem in device memory, ready to be launched.
+// One problem in device memory, ready to be launched by any of a version's configurations.
 #pragma once
 
 #include <optional>
@@ -14,13 +14,13 @@ namespace flash_ladder {
 
 class DeviceProblem {
  public:
-  /// Copies the inputs to the GPU and allocates the output and the workspace.
-  DeviceProblem(const Version& version, const Configuration& configuration, const Inputs& inputs);
+  /// Copies the inputs to the GPU and allocates the output, and the largest workspace that any of the configurations needs.
+  DeviceProblem(const Version& version, const std::vector<const Configuration*>& configurations, const Inputs& inputs);
 
   /// Enqueues NaN into the output and the workspace.
   void poison(const Stream& stream);
-  /// Enqueues one launch. Throws CudaError when CUDA refuses it.
-  void launch(const Stream& stream) const;
+  /// Enqueues one launch of one of the configurations. Throws CudaError when CUDA refuses it.
+  void launch(const Configuration& configuration, const Stream& stream) const;
   /// Waits for all that was enqueued. Throws CudaError when a kernel has faulted.
   void wait() const;
 
@@ -30,8 +30,10 @@ class DeviceProblem {
   std::optional<std::string> guard_damage() const;
 
  private:
-  std::string description_;  // for messages
-  const Configuration& configuration_;
+  std::string describe_launch(const std::string& doing, const std::string& configurations) const;
+
+  // For messages.
+  std::string version_, configurations_, problem_;
   std::vector<GuardedBuffer> inputs_;
   GuardedBuffer O_;
   std::optional<GuardedBuffer> workspace_;

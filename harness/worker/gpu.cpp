@@ -6,7 +6,6 @@
 #include "errors.h"
 #include "worker/cuda_check.h"
 #include "worker/nvml.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
@@ -30,9 +29,9 @@ int attribute(int ordinal, cudaDeviceAttr attribute, const char* name) {
 
 }  // namespace
 
-DeviceInfo open_gpu(int ordinal) {
+DeviceInfo open_gpu(int ordinal, const Words& words) {
   const DriverState state = driver_state();
-  if (const auto why = why_no_device(state, ordinal)) throw UnavailableError(*why);
+  if (const auto why = why_no_device(state, ordinal, words)) throw UnavailableError(*why);
 
   DeviceInfo info;
   cudaDeviceProp properties{};
@@ -40,7 +39,7 @@ DeviceInfo open_gpu(int ordinal) {
   info.name = properties.name;
   info.compute_capability = 10 * attribute(ordinal, cudaDevAttrComputeCapabilityMajor, "compute capability") +
                             attribute(ordinal, cudaDevAttrComputeCapabilityMinor, "compute capability");
-  if (const auto why = why_unusable(info)) throw UnavailableError(*why);
+  if (const auto why = why_unusable(info, words)) throw UnavailableError(*why);
   info.sm_count = attribute(ordinal, cudaDevAttrMultiProcessorCount, "number of SMs");
   info.l2_bytes = attribute(ordinal, cudaDevAttrL2CacheSize, "L2 size");
   info.smem_per_cta_bytes = attribute(ordinal, cudaDevAttrMaxSharedMemoryPerBlockOptin, "shared memory per CTA");

@@ -4,12 +4,13 @@
 #include <string>
 
 #include "worker/protocol.h"
+#include "worker/support.h"
 
 namespace flash_ladder {
 
 /// Makes a GPU the one that this process uses and says what it is. Throws UnavailableError where there is no driver, no such
 /// GPU, or one that is too old.
-DeviceInfo open_gpu(int ordinal);
+DeviceInfo open_gpu(int ordinal, const Words& words = kFlags);
 
 /// The PCI bus id of a GPU: "00000000:3B:00.0".
 std::string pci_bus_id(int ordinal);

@@ -36,6 +36,7 @@ Request parse_request(int argc, char** argv) {
 json answer(const Request& request, EventWriter& events) {
   prepare_device(request);
   if (request.command == "device") return {{"event", "device"}, {"device", open_gpu(request.device)}};
+  if (request.command == "time") return {{"event", "results"}, {"results", time_in_turn(request, events)}};
   const RunAnswer answer = run(request, events);
   json event{{"event", "result"}, {"result", answer.result}, {"load", nullptr}};
   if (answer.load) event["load"] = *answer.load;

@@ -73,12 +73,21 @@ void from_json(const json& json, Load& load) {
 }
 
 void to_json(json& json, const Request& request) {
-  json = {{"command", request.command}, {"device", request.device},
-          {"sm", request.sm},           {"max_instructions", request.max_instructions},
-          {"kernel", request.kernel},   {"config", request.config},
-          {"problem", request.problem}, {"seed", request.seed},
-          {"check", request.check},     {"benchmark", request.benchmark},
-          {"repeat", request.repeat},   {"reference_cache", request.reference_cache}};
+  json = {{"command", request.command},
+          {"device", request.device},
+          {"sm", request.sm},
+          {"max_instructions", request.max_instructions},
+          {"kernel", request.kernel},
+          {"config", request.config},
+          {"configs", request.configs},
+          {"only_requested_problem", request.only_requested_problem},
+          {"launches", request.launches},
+          {"problem", request.problem},
+          {"seed", request.seed},
+          {"check", request.check},
+          {"benchmark", request.benchmark},
+          {"repeat", request.repeat},
+          {"reference_cache", request.reference_cache}};
 }
 
 void from_json(const json& json, Request& request) {
@@ -88,18 +97,25 @@ void from_json(const json& json, Request& request) {
   read_or_keep(json, "sm", request.sm);
   read_or_keep(json, "max_instructions", request.max_instructions);
   if (request.command == "device") return;
-  if (request.command != "run")
-    throw std::runtime_error(fmt::format("command '{}' is unknown; allowed: device, run", request.command));
+  if (request.command != "run" && request.command != "time")
+    throw std::runtime_error(fmt::format("command '{}' is unknown; allowed: device, run, time", request.command));
   json.at("kernel").get_to(request.kernel);
   json.at("problem").get_to(request.problem);
   read_or_keep(json, "config", request.config);
+  read_or_keep(json, "configs", request.configs);
   read_or_keep(json, "seed", request.seed);
   read_or_keep(json, "check", request.check);
   read_or_keep(json, "benchmark", request.benchmark);
   read_or_keep(json, "repeat", request.repeat);
+  read_or_keep(json, "only_requested_problem", request.only_requested_problem);
+  read_or_keep(json, "launches", request.launches);
   read_or_keep(json, "reference_cache", request.reference_cache);
   if (request.repeat < 1)
     throw std::runtime_error(fmt::format("repeat {} is out of range; allowed: 1 or more", request.repeat));
+  if (request.launches < 0)
+    throw std::runtime_error(fmt::format("launches {} is out of range; allowed: 0 or more", request.launches));
+  if (request.command == "time" && request.configs.empty())
+    throw std::runtime_error("\"configs\" is empty; name the configurations to time");
 }
 
 }  // namespace flash_ladder

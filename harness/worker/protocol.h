@@ -7,6 +7,8 @@
 //   {"event": "device", "device": {…}}                                             the answer to command "device"
 //   {"event": "result", "result": {…}, "load": {…}}                                the answer to command "run": a Result, and
 //                                                                                  a Load, null without a benchmark
+//   {"event": "results", "results": [{…}]}                                         the answer to command "time": a Result per
+//                                                                                  configuration, in the order of the request
 //   {"event": "error", "kind": "usage|unavailable|cuda", "message": "…"}           instead of an answer
 //
 // Standard output and standard error are free for the kernels' own printf. A worker that writes no event for
@@ -16,6 +18,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "attention.h"
 
@@ -47,19 +50,22 @@ struct Load {
 
 /// The whole of a request.
 struct Request {
-  std::string command = "run";  // "run" or "device"
+  std::string command = "run";  // "run", "time" or "device"
   int device = 0;               // ordinal of the GPU
   // For the virtual GPU:
   int sm = 80;                         // whose limits it has: 80, 86, 89 or 90
   std::uint64_t max_instructions = 0;  // of the warps of one CTA, after which it is taken for endless; 0: the default
-  // For "run":
+  // For "run", and for "time", which times several configurations in turn and checks nothing:
   int kernel = 0;
-  std::string config;
+  std::string config;                // "run"; empty: the first that fits the device
+  std::vector<std::string> configs;  // "time"
   AttentionProblem problem;
   std::uint64_t seed = 0;
   bool check = true;
   bool benchmark = true;
   int repeat = 20;
+  bool only_requested_problem = false;  // check it alone, without the small problems that are hard in different ways
+  int launches = 0;  // of the requested problem, which have to agree bit for bit; 0: the check's own number
   // A directory where workers of one harness run keep reference results, so that each is computed once; empty: none.
   std::string reference_cache;
 };

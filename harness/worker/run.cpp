@@ -32,28 +32,36 @@ const Version& find_version(int number) {
   throw UsageError(fmt::format("there is no version {:02}; allowed: {}", number, fmt::join(known, ", ")));
 }
 
-const Configuration& find_configuration(const Version& version, const Request& request, const DeviceInfo& device) {
-  const Dtype dtype = request.problem.dtype;
-  if (request.config.empty()) {
-    const Configuration* preferred = preferred_configuration(version, dtype, device.smem_per_cta_bytes);
-    if (preferred != nullptr) return *preferred;
-    throw UsageError(
-        fmt::format("no {} configuration of {} fits the {} bytes of shared memory per CTA of {}; it needs another "
-                    "GPU",
-                    to_string(dtype), label(version), device.smem_per_cta_bytes, device.name));
-  }
-  std::vector<std::string> known;
-  for (const Configuration& configuration : version.configurations) {
-    if (configuration.dtype != dtype) continue;
-    if (configuration.name == request.config) return configuration;
-    known.push_back(configuration.name);
-  }
-  throw UsageError(fmt::format("{} has no {} configuration '{}'; allowed: {}", label(version), to_string(dtype),
-                               request.config, fmt::join(known, ", ")));
-}
-
 void refuse_if(const std::optional<std::string>& why) {
   if (why) throw UsageError(*why);
+}
+
+// The configuration of this name, once it is sure that it can run the problem here.
+const Configuration& runnable_configuration(const Version& version, const Request& request, const std::string& name,
+                                            const DeviceInfo& device) {
+  const Configuration& configuration = select_configuration(version, request.problem.dtype, name, device);
+  refuse_if(why_unsupported(version, configuration, request.problem));
+  refuse_if(why_unsupported_by_device(version, configuration, device));
+  refuse_if(why_no_memory(version, configuration, request.problem, device));
+  return configuration;
+}
+
+// What is known of a result before anything ran.
+Result result_of(const Version& version, const Configuration& configuration, const Request& request,
+                 const DeviceInfo& device) {
+  Result result;
+  result.kernel = version.number;
+  result.name = version.name;
+  result.config = configuration.name;
+  result.device = device.name;
+  result.problem = request.problem;
+  result.status = Status::ok;
+  return result;
+}
+
+void add_times(Result& result, const Timing& timing) {
+  result.ms = summarise(timing.milliseconds);
+  result.tflops = tflops(result.problem, result.ms->median);
 }
 
 // The reference of the problem asked for comes from the cache; the small ones take no time.
@@ -80,7 +88,7 @@ void count(Result& result, const Launch& launch) {
 
 // Launches a set's problem several times and says what is wrong: the output first, since what a kernel does elsewhere is
 // often the same mistake.
-Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& problem, std::int64_t block_q,
+Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& problem, const Configuration& configuration,
                   const Request& request, Result& result, EventWriter& events) {
   const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
   const Stream stream;
@@ -91,12 +99,12 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
     events.progress("check " + set.name, launch, set.launches);
     problem.poison(stream);
     count(result, [&] {
-      problem.launch(stream);
+      problem.launch(configuration, stream);
       problem.wait();
     });
     HostBuffer output = problem.output();
     if (launch == 0) {
-      verdict = check_output(inputs, reference, output, block_q);
+      verdict = check_output(inputs, reference, output, configuration.block_q);
       first_output = std::move(output);
     } else if (!difference) {
       difference = find_difference(set.problem, first_output, output);
@@ -129,31 +137,32 @@ void run_sets(const Request& request, const DeviceInfo& device, const Version& v
               const Configuration& configuration, RunAnswer& answer, EventWriter& events) {
   Result& result = answer.result;
   std::vector<CheckSet> sets = check_sets(configuration, request.problem);
-  if (!request.check) sets.erase(sets.begin(), sets.end() - 1);  // the benchmark needs the last
+  // The last is the requested problem, which the benchmark needs.
+  if (!request.check || request.only_requested_problem) sets.erase(sets.begin(), sets.end() - 1);
+  sets.back().launches = std::max(sets.back().launches, request.launches);
   for (const CheckSet& set : sets) {
     const bool last = &set == &sets.back();
     if (!request.check && !request.benchmark && !device_counts()) break;
     const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed,
                                       events.reporter("make inputs for " + set.name));
     events.progress("copy inputs for " + set.name, 0, 1);
-    DeviceProblem problem(version, configuration, inputs);
+    DeviceProblem problem(version, {&configuration}, inputs);
     if (request.check) {
       result.correct = result.correct.value_or(true);
-      add_verdict(result, set, check_set(set, inputs, problem, configuration.block_q, request, result, events));
+      add_verdict(result, set, check_set(set, inputs, problem, configuration, request, result, events));
     } else if (device_counts()) {
       events.progress("count", 0, 1);
       const Stream stream;
       count(result, [&] {
-        problem.launch(stream);
+        problem.launch(configuration, stream);
         problem.wait();
       });
     }
     if (last && request.benchmark && result.status == Status::ok) {
       const Nvml nvml(pci_bus_id(request.device));
-      const Timing timing = time_launches(problem, device, nvml, request.repeat, events);
+      const Timing timing = time_launches(problem, {&configuration}, device, nvml, request.repeat, events).front();
       answer.load = timing.load;
-      result.ms = summarise(timing.milliseconds);
-      result.tflops = tflops(request.problem, result.ms->median);
+      add_times(result, timing);
     }
   }
 }
@@ -165,19 +174,11 @@ RunAnswer run(const Request& request, EventWriter& events) {
   const Version& version = find_version(request.kernel);
   refuse_if(why_impossible(request.problem));
   const DeviceInfo device = open_gpu(request.device);
-  const Configuration& configuration = find_configuration(version, request, device);
-  refuse_if(why_unsupported(version, configuration, request.problem));
-  refuse_if(why_unsupported_by_device(version, configuration, device));
-  refuse_if(why_no_memory(version, configuration, request.problem, device));
+  const Configuration& configuration = runnable_configuration(version, request, request.config, device);
 
   RunAnswer answer;
+  answer.result = result_of(version, configuration, request, device);
   Result& result = answer.result;
-  result.kernel = version.number;
-  result.name = version.name;
-  result.config = configuration.name;
-  result.device = device.name;
-  result.problem = request.problem;
-  result.status = Status::ok;
 
   // With the virtual GPU, a kernel that faults has left behind what it did wrong.
   try {
@@ -189,6 +190,28 @@ RunAnswer run(const Request& request, EventWriter& events) {
   }
   add_findings(result);
   return answer;
+}
+
+std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {
+  events.progress("open the GPU", 0, 1);
+  const Version& version = find_version(request.kernel);
+  refuse_if(why_impossible(request.problem));
+  const DeviceInfo device = open_gpu(request.device);
+  std::vector<const Configuration*> configurations;
+  std::vector<Result> results;
+  for (const std::string& name : request.configs) {
+    configurations.push_back(&runnable_configuration(version, request, name, device));
+    results.push_back(result_of(version, *configurations.back(), request, device));
+  }
+
+  const Inputs inputs = make_inputs(request.problem, Distribution::normal, Packing::separate, request.seed,
+                                    events.reporter("make inputs"));
+  events.progress("copy inputs", 0, 1);
+  const DeviceProblem problem(version, configurations, inputs);
+  const Nvml nvml(pci_bus_id(request.device));
+  const auto timings = time_launches(problem, configurations, device, nvml, request.repeat, events);
+  for (std::size_t i = 0; i < results.size(); ++i) add_times(results[i], timings[i]);
+  return results;
 }
 
 }  // namespace flash_ladder

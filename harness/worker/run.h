@@ -1,7 +1,8 @@
-// A "run" request: check and time one version.
+// A "run" request: check and time one version. A "time" request: time several of its configurations.
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "results/result.h"
 #include "worker/events.h"
@@ -17,5 +18,8 @@ struct RunAnswer {
 /// Does what the request asks for. A wrong result is an answer, and is not timed. Throws UsageError for what the version does
 /// not support, UnavailableError where there is no GPU for it, CudaError when a CUDA call fails.
 RunAnswer run(const Request& request, EventWriter& events);
+
+/// Times the configurations in turn, on the same inputs, and checks nothing. Throws as run() does.
+std::vector<Result> time_in_turn(const Request& request, EventWriter& events);
 
 }  // namespace flash_ladder

@@ -1,11 +1,14 @@
 #include "worker/support.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <limits>
 #include <utility>
+#include <vector>
 
+#include "errors.h"
 #include "results/result.h"
 
 namespace flash_ladder {
@@ -13,19 +16,31 @@ namespace {
 
 // "seq_len 100 is not a multiple of 64, …; use 64 or 128".
 std::optional<std::string> why_not_whole_tiles(const Version& version, const Configuration& configuration,
-                                               const char* flag, const char* unit, std::int64_t length,
-                                               std::int64_t tile) {
+                                               const char* name, const char* unit, std::int64_t length,
+                                               std::int64_t tile, const Words& words) {
   if (length % tile == 0) return std::nullopt;
   const std::int64_t below = length / tile * tile;
   const std::string use = below > 0 ? fmt::format("{} or {}", below, below + tile) : fmt::format("{}", tile);
-  return fmt::format("{} {} is not a multiple of {}, the {} of a tile of {} (configuration {}); use --{} {}", flag,
-                     length, tile, unit, label(version), configuration.name, flag, use);
+  return fmt::format("{} {} is not a multiple of {}, the {} of a tile of {} (configuration {}); use {}{}", name, length,
+                     tile, unit, label(version), configuration.name, words.use_size(name), use);
 }
 
 // Scores of all heads. Beyond this many, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
 
 }  // namespace
+
+const Words kFlags{
+    .batch = "batch",
+    .heads = "heads",
+    .seq_len = "seq-len",
+    .seq_len_kv = "seq-len-kv",
+    .head_dim = "head_dim",
+    .use_size = [](const char* name) { return fmt::format("--{} ", name); },
+    .use_config = [](const std::string& name) { return "--config " + name; },
+    .without_gpu = "leave out --device to study without a GPU",
+    .other_gpu = "with --device gpu:N",
+};
 
 std::string label(const Version& version) { return fmt::format("{:02}_{}", version.number, version.name); }
 
@@ -41,46 +56,48 @@ std::string format_bytes(double bytes) {
   return fmt::format("{:.0f} bytes", bytes);
 }
 
-std::optional<std::string> why_impossible(const AttentionProblem& problem) {
-  const std::array<std::pair<const char*, std::int64_t>, 4> sizes{{{"batch", problem.batch},
-                                                                   {"heads", problem.heads},
-                                                                   {"seq-len", problem.seq_len},
-                                                                   {"seq-len-kv", problem.seq_len_kv}}};
+std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words) {
+  const std::array<std::pair<const char*, std::int64_t>, 4> sizes{{{words.batch, problem.batch},
+                                                                   {words.heads, problem.heads},
+                                                                   {words.seq_len, problem.seq_len},
+                                                                   {words.seq_len_kv, problem.seq_len_kv}}};
   constexpr std::int64_t kLargest = std::numeric_limits<std::int32_t>::max();
-  for (const auto& [flag, size] : sizes)
+  for (const auto& [name, size] : sizes)
     if (size < 1 || size > kLargest)
-      return fmt::format("{} {} is out of range; allowed: 1 to {}{}", flag, size, kLargest,
+      return fmt::format("{} {} is out of range; allowed: 1 to {}{}", name, size, kLargest,
                          size > kLargest
                              ? fmt::format(" (these Q, K, V and O would take {})", format_bytes(tensor_bytes(problem)))
                              : "");
-  for (const auto& [flag, size] : {sizes[0], sizes[1]})
+  for (const auto& [name, size] : {sizes[0], sizes[1]})
     if (size > kMaxGridYZ)
       return fmt::format(
           "{} {} is more than the {} that one launch can have: a CUDA grid is at most {} wide in y and z, where "
-          "heads and batch entries go; use --{} {} or fewer, in several runs",
-          flag, size, kMaxGridYZ, kMaxGridYZ, flag, kMaxGridYZ);
+          "heads and batch entries go; use {}{} or fewer, in several runs",
+          name, size, kMaxGridYZ, kMaxGridYZ, words.use_size(name), kMaxGridYZ);
   return std::nullopt;
 }
 
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
-                                           const AttentionProblem& problem) {
-  if (auto why = why_impossible(problem)) return why;
+                                           const AttentionProblem& problem, const Words& words) {
+  if (auto why = why_impossible(problem, words)) return why;
   if (problem.dtype != configuration.dtype)
     return fmt::format("configuration {} of {} computes {}, not {}; ask for another --dtype", configuration.name,
                        label(version), to_string(configuration.dtype), to_string(problem.dtype));
   if (problem.head_dim != configuration.head_dim)
-    return fmt::format("head_dim {} is not supported by {}; allowed: {}", problem.head_dim, label(version),
+    return fmt::format("{} {} is not supported by {}; allowed: {}", words.head_dim, problem.head_dim, label(version),
                        configuration.head_dim);
-  if (auto why =
-          why_not_whole_tiles(version, configuration, "seq-len", "query rows", problem.seq_len, configuration.block_q))
+  if (auto why = why_not_whole_tiles(version, configuration, words.seq_len, "query rows", problem.seq_len,
+                                     configuration.block_q, words))
     return why;
-  return why_not_whole_tiles(version, configuration, "seq-len-kv", "keys", problem.seq_len_kv, configuration.block_kv);
+  return why_not_whole_tiles(version, configuration, words.seq_len_kv, "keys", problem.seq_len_kv,
+                             configuration.block_kv, words);
 }
 
-std::optional<std::string> why_no_device(const DriverState& state, int ordinal) {
+std::optional<std::string> why_no_device(const DriverState& state, int ordinal, const Words& words) {
   const auto release = [](int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); };
   if (state.driver_version == 0)
-    return "no NVIDIA driver was found; install one (nvidia-smi then lists the GPUs), or leave out --device to study without a GPU";
+    return fmt::format("no NVIDIA driver was found; install one (nvidia-smi then lists the GPUs), or {}",
+                       words.without_gpu);
   if (!state.error.empty() && state.driver_version / 1000 < state.runtime_version / 1000)
     return fmt::format(
         "the NVIDIA driver supports CUDA {} and this program was built with CUDA {}; update the driver, or build "
@@ -98,28 +115,49 @@ std::optional<std::string> why_no_device(const DriverState& state, int ordinal) 
   return std::nullopt;
 }
 
-std::optional<std::string> why_unusable(const DeviceInfo& device) {
+std::optional<std::string> why_unusable(const DeviceInfo& device, const Words& words) {
   if (device.compute_capability >= kMinComputeCapability) return std::nullopt;
   return fmt::format(
       "{} has compute capability {}, but the kernels need {} or newer (Ampere, Ada, Hopper and later); use "
-      "another GPU with --device gpu:N",
-      device.name, compute_capability_name(device.compute_capability), compute_capability_name(kMinComputeCapability));
+      "another GPU {}",
+      device.name, compute_capability_name(device.compute_capability), compute_capability_name(kMinComputeCapability),
+      words.other_gpu);
 }
 
 std::optional<std::string> why_unsupported_by_device(const Version& version, const Configuration& configuration,
-                                                     const DeviceInfo& device) {
+                                                     const DeviceInfo& device, const Words& words) {
   if (configuration.smem_bytes <= device.smem_per_cta_bytes) return std::nullopt;
   const Configuration* other = preferred_configuration(version, configuration.dtype, device.smem_per_cta_bytes);
   return fmt::format("configuration {} of {} needs {} bytes of shared memory per CTA, and {} has {}; {}",
                      configuration.name, label(version), configuration.smem_bytes, device.name,
                      device.smem_per_cta_bytes,
-                     other != nullptr ? fmt::format("use --config {}", other->name) : "it needs another GPU");
+                     other != nullptr ? "use " + words.use_config(other->name) : "it needs another GPU");
 }
 
 const Configuration* preferred_configuration(const Version& version, Dtype dtype, int smem_per_cta_bytes) {
   for (const Configuration& configuration : version.configurations)
     if (configuration.dtype == dtype && configuration.smem_bytes <= smem_per_cta_bytes) return &configuration;
   return nullptr;
+}
+
+const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
+                                          const DeviceInfo& device) {
+  if (name.empty()) {
+    const Configuration* preferred = preferred_configuration(version, dtype, device.smem_per_cta_bytes);
+    if (preferred != nullptr) return *preferred;
+    throw UsageError(
+        fmt::format("no {} configuration of {} fits the {} bytes of shared memory per CTA of {}; it needs another "
+                    "GPU",
+                    to_string(dtype), label(version), device.smem_per_cta_bytes, device.name));
+  }
+  std::vector<std::string> known;
+  for (const Configuration& configuration : version.configurations) {
+    if (configuration.dtype != dtype) continue;
+    if (configuration.name == name) return configuration;
+    known.push_back(configuration.name);
+  }
+  throw UsageError(fmt::format("{} has no {} configuration '{}'; allowed: {}", label(version), to_string(dtype), name,
+                               fmt::join(known, ", ")));
 }
 
 double memory_needed_bytes(const Configuration& configuration, const AttentionProblem& problem, std::int64_t l2_bytes) {

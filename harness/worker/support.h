@@ -24,6 +24,23 @@ constexpr std::int64_t kGuardBytes = std::int64_t{1} << 20;
 /// The compute capability whose instructions the ladder uses.
 constexpr int kMinComputeCapability = 80;
 
+/// What messages call the sizes of a problem, and how they say what to give instead: in the words of who asks.
+struct Words {
+  const char* batch;
+  const char* heads;
+  const char* seq_len;
+  const char* seq_len_kv;
+  const char* head_dim;
+  // With the name of a size, what stands before the value that is advised.
+  std::string (*use_size)(const char* name);
+  std::string (*use_config)(const std::string& name);
+  const char* without_gpu;  // what to do on a machine that has none
+  const char* other_gpu;    // how to choose another
+};
+
+/// The command line's: its flags.
+extern const Words kFlags;
+
 /// "06_swizzle".
 std::string label(const Version& version);
 
@@ -35,11 +52,11 @@ std::string format_bytes(double bytes);
 
 /// Whether the problem is one at all, for any version: sizes of at least 1 that fit the 32-bit members of AttentionArgs, and
 /// grids that CUDA can launch.
-std::optional<std::string> why_impossible(const AttentionProblem& problem);
+std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words = kFlags);
 
 /// Whether the configuration computes the problem: why_impossible() and its type, its head_dim and its tiles.
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
-                                           const AttentionProblem& problem);
+                                           const AttentionProblem& problem, const Words& words = kFlags);
 
 /// What the CUDA runtime says before it touches a GPU.
 struct DriverState {
@@ -50,18 +67,22 @@ struct DriverState {
 };
 
 /// Whether there is a GPU of this ordinal.
-std::optional<std::string> why_no_device(const DriverState& state, int ordinal);
+std::optional<std::string> why_no_device(const DriverState& state, int ordinal, const Words& words = kFlags);
 
 /// Whether the ladder runs on this GPU at all: compute capability 8.0 or newer.
-std::optional<std::string> why_unusable(const DeviceInfo& device);
+std::optional<std::string> why_unusable(const DeviceInfo& device, const Words& words = kFlags);
 
 /// Whether the configuration's shared memory fits a CTA of this GPU.
 std::optional<std::string> why_unsupported_by_device(const Version& version, const Configuration& configuration,
-                                                     const DeviceInfo& device);
+                                                     const DeviceInfo& device, const Words& words = kFlags);
 
 /// The configuration that the version runs on a GPU whose CTAs can have this much shared memory: the first of the right type
 /// that fits, nullptr if none does.
 const Configuration* preferred_configuration(const Version& version, Dtype dtype, int smem_per_cta_bytes);
+
+/// The configuration of this name and type, or with an empty name the preferred one. Throws UsageError where there is none.
+const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
+                                          const DeviceInfo& device);
 
 /// Device memory that a run takes: Q, K, V, O and the version's workspace, each between guard bands, and what the benchmark
 /// writes to flush an L2 of `l2_bytes`. A double, since the sizes that a user may type overflow 64 bits.

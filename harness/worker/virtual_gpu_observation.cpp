@@ -129,7 +129,7 @@ Observation take_observation() {
 }
 
 bool add_findings(Result& result) {
-  const runtime::Findings findings = runtime::findings();
+  const runtime::Findings findings = runtime::take_findings();
   if (findings.total == 0) return false;
   for (const emulator::Finding& found : findings.kept) result.findings.push_back(finding_for_results(found));
   result.findings_total = static_cast<std::int64_t>(findings.total);

@@ -21,7 +21,7 @@ constexpr std::size_t kMaxFindings = 100;
 
 thread_local cudaError_t thread_last_error = cudaSuccess;
 
-/// A number from the environment. A setting that is not one ends the program: it was meant to have an effect.
+/// A number from the environment.
 template <typename Number>
 void read_environment(const char* name, Number& value) {
   const char* text = std::getenv(name);
@@ -30,8 +30,7 @@ void read_environment(const char* name, Number& value) {
   const char* const end = text + std::strlen(text);
   const auto [stop, error] = std::from_chars(text, end, number);
   if (error != std::errc() || stop != end || number <= Number{}) {
-    std::fprintf(stderr, "virtual GPU: %s=%s is not a number above 0.\n", name, text);
-    std::exit(2);
+    throw std::invalid_argument(std::string(name) + "=" + text + " is not a number above 0.");
   }
   value = number;
 }
@@ -44,8 +43,7 @@ Settings initial_settings() {
   try {
     sm_limits(settings.sm);
   } catch (const std::invalid_argument& error) {
-    std::fprintf(stderr, "virtual GPU: FLASH_LADDER_SM: %s\n", error.what());
-    std::exit(2);
+    throw std::invalid_argument(std::string("FLASH_LADDER_SM: ") + error.what());
   }
   return settings;
 }
@@ -185,6 +183,13 @@ Findings findings() {
   Device& device = runtime::device();
   const std::lock_guard lock(device.mutex);
   return device.findings;
+}
+
+Findings take_findings() {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  device.pending_error = device.sticky_error = thread_last_error = cudaSuccess;
+  return std::exchange(device.findings, {});
 }
 
 void tell(const std::string& message) {

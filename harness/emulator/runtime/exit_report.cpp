@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <stdexcept>
 
 #include "emulator/runtime/virtual_runtime.h"
 
@@ -54,7 +55,12 @@ void report_crash(int signal, siginfo_t* info, void* /*context*/) {
 
 // First of all initialisers, so that report_at_exit() is the last thing that runs.
 __attribute__((constructor(101))) void install() {
-  settings();  // complains of a setting that is wrong now, not in the middle
+  try {
+    settings();  // now, not in the middle
+  } catch (const std::invalid_argument& error) {
+    std::fprintf(stderr, "virtual GPU: %s\n", error.what());
+    std::exit(2);
+  }
   std::atexit(report_at_exit);
   struct sigaction action{};
   action.sa_sigaction = report_crash;

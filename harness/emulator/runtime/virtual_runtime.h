@@ -25,7 +25,8 @@ struct Settings {
 };
 
 /// The settings in force. At the start they come from the environment, where it says something: FLASH_LADDER_SM,
-/// FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_THREADS.
+/// FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_THREADS. Throws std::invalid_argument for what they cannot be: they were meant to
+/// have an effect.
 Settings& settings();
 
 /// Makes device memory as if it had not been written since it was allocated; its bytes stay. A kernel that reads it then, without
@@ -50,5 +51,8 @@ struct Findings {
   std::uint64_t total = 0;  // occurrences, also of those that were not kept
 };
 Findings findings();
+/// Hands them over and begins anew. An error of a kernel, which every later call would answer, is forgotten with them: what a
+/// GPU needs a new process for.
+Findings take_findings();
 
 }  // namespace flash_ladder::emulator::runtime

@@ -1,0 +1,39 @@
+// What `--tune` found on a device, for those who ask which configuration to launch.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "app/device_choice.h"
+#include "app/options.h"
+#include "registry.h"
+#include "results/tuning.h"
+
+namespace flash_ladder {
+
+/// profiles/<device>/tuning.json.
+std::filesystem::path tuning_file(const Paths& paths, const DeviceInfo& device);
+
+class Tuned {
+ public:
+  /// Reads the GPU's file. There is none for a virtual GPU, which has no clock, nor without a GPU.
+  Tuned(const Paths& paths, const std::optional<Gpu>& gpu);
+
+  struct Answer {
+    const TuningEntry* entry = nullptr;  // nullptr: there is none that can be used
+    std::string why_not;                 // why one that is there is not used; empty otherwise
+  };
+  Answer find(const Version& version, const AttentionProblem& problem) const;
+
+  /// Why the file cannot be used; empty when it can, or when there is none.
+  const std::string& problem() const { return problem_; }
+
+ private:
+  const Paths& paths_;
+  std::filesystem::path file_;
+  std::optional<Tuning> tuning_;
+  std::string problem_;
+};
+
+}  // namespace flash_ladder

@@ -1,0 +1,158 @@
+#include "app/tuning.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/opcode_counts.h"
+#include "app/output.h"
+#include "app/runner.h"
+#include "app/selection.h"
+#include "app/study_card.h"
+#include "app/terminal.h"
+#include "app/tuned.h"
+#include "app/up_to_date.h"
+#include "errors.h"
+#include "results/atomic_file.h"
+#include "results/tuning.h"
+#include "source/kernel_source.h"
+#include "worker/support.h"
+
+namespace flash_ladder {
+namespace {
+
+void refuse_without_a_clock(const Options& options, const DeviceChoice& device) {
+  if (device.gpu && !device.gpu->is_virtual) return;
+  if (options.device.kind == DeviceKind::emulator)
+    throw UsageError(
+        "--tune measures time, and the virtual GPU has no clock; leave --device emulator out on a machine with a GPU");
+  throw UnavailableError(
+      fmt::format("--tune needs a GPU of compute capability 8.0 or newer, since it measures time: {}", device.why));
+}
+
+// Checks each configuration in a process of its own, then times together those that are right.
+std::vector<Result> measure(const Version& version, const Runner& runner) {
+  std::vector<Result> results;
+  std::vector<std::string> right;
+  for (const Configuration& configuration : version.configurations) {
+    if (configuration.dtype != runner.problem().dtype) continue;
+    results.push_back(runner.run(
+        version, {.problem = runner.problem(), .config = configuration.name, .check = true, .benchmark = false}));
+    if (results.back().status == Status::ok) right.push_back(configuration.name);
+  }
+  if (!right.empty()) runner.time_in_turn(version, right, results);
+  // The fastest first; those without a time keep their order, after the others.
+  std::stable_sort(results.begin(), results.end(),
+                   [](const Result& a, const Result& b) { return a.tflops.value_or(0) > b.tflops.value_or(0); });
+  return results;
+}
+
+const Configuration& configuration_of(const Version& version, const Result& result) {
+  return *std::find_if(version.configurations.begin(), version.configurations.end(), [&](const Configuration& other) {
+    return other.name == result.config && other.dtype == result.problem.dtype;
+  });
+}
+
+std::string row(std::string_view rank, std::string_view config, std::string_view tile, std::string_view warps,
+                std::string_view tflops, std::string_view share, std::string_view ms, std::string_view registers,
+                std::string_view smem, std::string_view ctas) {
+  return fmt::format("{:>4}  {:<16} {:>9} {:>6} {:>8} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, config, tile, warps,
+                     tflops, share, ms, registers, smem, ctas);
+}
+
+std::string ranking(const Version& version, const std::vector<Result>& results, int sm, const Paint& paint) {
+  std::string text = paint.bold(row("rank", "config", "tile", "warps", "TFLOP/s", "of best", "ms (p10, p90)",
+                                    "registers", "smem", fmt::format("CTAs/SM (sm_{})", sm)));
+  int rank = 0;
+  for (const Result& result : results) {
+    const Configuration& configuration = configuration_of(version, result);
+    std::string registers = "-", smem = "-", ctas = "-";
+    if (const StaticStudy* study = study_for(result.static_study, sm)) {
+      registers =
+          study->spill_bytes > 0 ? fmt::format("{} spills", study->registers) : std::to_string(study->registers);
+      smem = fmt::format("{:.4g} KiB", study->smem_bytes / 1024.0);
+      ctas = fmt::format("{} {}", study->ctas_per_sm, study->limited_by);
+    }
+    const bool timed = result.tflops && result.ms;
+    std::string line = row(
+        timed ? std::to_string(++rank) : "-", result.config,
+        fmt::format("{}x{}", configuration.block_q, configuration.block_kv), std::to_string(configuration.num_warps),
+        timed ? fmt::format("{:.1f}", *result.tflops) : to_string(result.status),
+        timed ? fmt::format("{:.1f} %", 100 * *result.tflops / *results.front().tflops) : "-",
+        timed ? fmt::format("{:.4g} ({:.4g}, {:.4g})", result.ms->median, result.ms->p10, result.ms->p90) : "-",
+        registers, smem, ctas);
+    if (result.status == Status::wrong || result.status == Status::failed) line = paint.bad(line);
+    if (!result.reason.empty()) line += labelled("", result.reason);
+    text += line + format_mismatches(result, paint);
+  }
+  return text;
+}
+
+TuningEntry entry_of(const Version& version, const std::vector<Result>& results, const DeviceInfo& device,
+                     std::string hash) {
+  TuningEntry entry{.kernel = version.number,
+                    .name = version.name,
+                    .problem = results.front().problem,
+                    .code_hash = std::move(hash),
+                    .toolkit = FLASH_LADDER_TOOLKIT,
+                    .driver = device.driver,
+                    .date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))),
+                    .ranking = {}};
+  for (const Result& result : results)
+    if (result.tflops && result.ms) entry.ranking.push_back({result.config, *result.tflops, *result.ms});
+  return entry;
+}
+
+}  // namespace
+
+int tune(const Options& options) {
+  const Version& version = select_version(options.tune);
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (const auto file = newer_source({&version}, options.paths.source))
+    throw UsageError(fmt::format(
+        "--tune: {} is newer than this program; build again, so that the tuning names the code that ran", *file));
+  const Runner runner(options);
+  refuse_without_a_clock(options, runner.device());
+  const DeviceInfo& device = runner.device().gpu->info;
+  const auto path = tuning_file(options.paths, device);
+  read_tuning(path, device.name);  // a file that cannot be used is refused before the work
+  // The hash before the work: a file that is edited meanwhile is not what ran.
+  const auto hash = code_hash(source_file(version, options.paths.source), options.paths.source / "common");
+
+  const Paint paint;
+  say(options, paint.bold(fmt::format("{:02} · {}\n\n", version.number, version.name)) +
+                   labelled("Device", runner.device().why) + labelled("Problem", describe(runner.problem())) + '\n');
+  const std::vector<Result> results = measure(version, runner);
+  say(options, ranking(version, results, runner.sm(), paint) + '\n');
+
+  const bool any = std::any_of(results.begin(), results.end(), [](const Result& r) { return r.tflops.has_value(); });
+  const bool all_right = std::all_of(results.begin(), results.end(), [](const Result& result) {
+    return result.status == Status::skipped || (result.status == Status::ok && result.tflops);
+  });
+  if (any && all_right) {
+    // Read again: another --tune may have written meanwhile.
+    Tuning tuning = read_tuning(path, device.name).value_or(Tuning{.device = device.name, .entries = {}});
+    tuning.put(entry_of(version, results, device, hash));
+    write_tuning(path, tuning);
+    say(options, fmt::format("wrote {}: for this problem {} now runs {} on {}, unless --config says otherwise\n",
+                             path.string(), label(version), results.front().config, device.name));
+  } else {
+    complain(fmt::format("{}: nothing was written to {}, since {}", label(version), path.string(),
+                         all_right ? "no configuration can run this problem" : "not every configuration was right"));
+  }
+  // With --json - nothing of the above was shown.
+  if (options.json == "-" || !any)
+    for (const Result& result : results)
+      if (!result.reason.empty())
+        complain(fmt::format("{} {} {}: {}", label(version), result.config, to_string(result.status), result.reason));
+  write_json(options, results);
+  return exit_code(results);
+}
+
+}  // namespace flash_ladder

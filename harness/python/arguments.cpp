@@ -1,0 +1,152 @@
+#include "python/arguments.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <numeric>
+
+namespace flash_ladder::python {
+namespace {
+
+constexpr std::int64_t kElementBytes = 2;
+constexpr std::int64_t kAlignment = 16;  // of every row, in bytes: the kernels load and store 16 at a time
+
+std::string shape_of(const Array& array) { return fmt::format("({})", fmt::join(array.shape, ", ")); }
+
+Dtype dtype_of(const Array& array) {
+  if (array.dtype == "float16") return Dtype::fp16;
+  if (array.dtype == "bfloat16") return Dtype::bf16;
+  throw TypeError(fmt::format("{} has dtype {}; allowed: float16, bfloat16", array.name, array.dtype));
+}
+
+void check_shapes(const Arrays& arrays) {
+  for (const Array* array : {&arrays.q, &arrays.k, &arrays.v, &arrays.out})
+    if (array->shape.size() != 4)
+      throw UsageError(fmt::format("{} has shape {}, of {} dimensions; it must be [batch, seq_len, heads, head_dim]",
+                                   array->name, shape_of(*array), array->shape.size()));
+  const auto& [q, k, v, out] = arrays;
+  if (k.shape != v.shape)
+    throw UsageError(fmt::format("k has shape {} and v has shape {}; they must be equal", shape_of(k), shape_of(v)));
+  if (q.shape[0] != k.shape[0] || q.shape[2] != k.shape[2] || q.shape[3] != k.shape[3])
+    throw UsageError(
+        fmt::format("q has shape {} and k has shape {}; only seq_len, shape[1], may differ", shape_of(q), shape_of(k)));
+  if (out.shape != q.shape)
+    throw UsageError(fmt::format("out has shape {}; it must be that of q, {}", shape_of(out), shape_of(q)));
+}
+
+// A dimension of one element has no next one, and libraries write into its stride what they like.
+void check_layout(const Array& array) {
+  if (array.strides[3] != 1)
+    throw UsageError(fmt::format(
+        "{} has stride {} in its last dimension, head_dim; it must be 1: make it contiguous, or transpose another way",
+        array.name, array.strides[3]));
+  for (int i = 0; i < 3; ++i)
+    if (array.shape[i] > 1 && array.strides[i] * kElementBytes % kAlignment != 0)
+      throw UsageError(fmt::format("{} has stride {} in dimension {}; allowed: multiples of {} elements ({} bytes)",
+                                   array.name, array.strides[i], i, kAlignment / kElementBytes, kAlignment));
+  const auto address = reinterpret_cast<std::uintptr_t>(array.data);
+  if (address % kAlignment != 0)
+    throw UsageError(
+        fmt::format("{} begins at address {:#x}, which is no multiple of {} bytes; copy it, or slice it at "
+                    "a multiple of {} elements",
+                    array.name, address, kAlignment, kAlignment / kElementBytes));
+}
+
+// From the smallest stride to the largest, each must step over all that the smaller ones reach. (Strides that pass each other
+// without meeting exist; nobody has them.)
+void check_overlaps_not_itself(const Array& out) {
+  std::array<int, 4> order{};
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(),
+            [&](int a, int b) { return std::abs(out.strides[a]) < std::abs(out.strides[b]); });
+  std::int64_t reach = 0;  // of the strides so far: the distance between the first and the last element
+  for (const int i : order) {
+    if (out.shape[i] == 1) continue;
+    if (std::abs(out.strides[i]) <= reach)
+      throw UsageError(fmt::format(
+          "out has strides ({}) with shape {}: some of its elements are the same memory; give it memory for all",
+          fmt::join(out.strides, ", "), shape_of(out)));
+    reach += (out.shape[i] - 1) * std::abs(out.strides[i]);
+  }
+}
+
+void check_overlaps_no_input(const Arrays& arrays) {
+  const Span out = span_of(arrays.out);
+  for (const Array* input : {&arrays.q, &arrays.k, &arrays.v}) {
+    const Span in = span_of(*input);
+    if (out.begin < in.end && in.begin < out.end)
+      throw UsageError(fmt::format("out, at {:#x} to {:#x}, overlaps {}, at {:#x} to {:#x}; give it memory of its own",
+                                   out.begin, out.end, input->name, in.begin, in.end));
+  }
+}
+
+Tensor tensor_of(const Array& array) {
+  return {.data = array.data,
+          .batch_stride = array.strides[0],
+          .row_stride = array.strides[1],
+          .head_stride = array.strides[2]};
+}
+
+}  // namespace
+
+const Words kArguments{
+    .batch = "q.shape[0] (batch)",
+    .heads = "q.shape[2] (heads)",
+    .seq_len = "q.shape[1] (seq_len)",
+    .seq_len_kv = "k.shape[1] (seq_len of k and v)",
+    .head_dim = "q.shape[3] (head_dim)",
+    .use_size = [](const char* /*name*/) { return std::string(); },
+    .use_config = [](const std::string& name) { return fmt::format("config=\"{}\"", name); },
+    .without_gpu = "give arrays in host memory: they run on the virtual GPU",
+    .other_gpu = "or arrays in host memory: they run on the virtual GPU",
+};
+
+Span span_of(const Array& array) {
+  std::int64_t first = 0, last = 0;
+  for (std::size_t i = 0; i < array.shape.size(); ++i) {
+    const std::int64_t reach = (array.shape[i] - 1) * array.strides[i];
+    (reach < 0 ? first : last) += reach;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(array.data);
+  return {.begin = address + first * kElementBytes, .end = address + (last + 1) * kElementBytes};
+}
+
+AttentionProblem check_arrays(const Arrays& arrays) {
+  const auto& [q, k, v, out] = arrays;
+  const Dtype dtype = dtype_of(q);
+  for (const Array* other : {&k, &v, &out})
+    if (dtype_of(*other) != dtype)
+      throw TypeError(
+          fmt::format("{} has dtype {} and q has dtype {}; they must be equal", other->name, other->dtype, q.dtype));
+  check_shapes(arrays);
+  const AttentionProblem problem{.batch = q.shape[0],
+                                 .heads = q.shape[2],
+                                 .seq_len = q.shape[1],
+                                 .seq_len_kv = k.shape[1],
+                                 .head_dim = q.shape[3],
+                                 .dtype = dtype};
+  if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
+  if (problem.head_dim < 1)
+    throw UsageError(fmt::format("{} is {}; allowed: 128", kArguments.head_dim, problem.head_dim));
+  for (const Array* array : {&q, &k, &v, &out}) check_layout(*array);
+  check_overlaps_not_itself(out);
+  check_overlaps_no_input(arrays);
+  return problem;
+}
+
+AttentionArgs launch_arguments(const Arrays& arrays, const AttentionProblem& problem, float softmax_scale) {
+  return {.Q = tensor_of(arrays.q),
+          .K = tensor_of(arrays.k),
+          .V = tensor_of(arrays.v),
+          .O = tensor_of(arrays.out),
+          .batch = static_cast<int>(problem.batch),
+          .heads = static_cast<int>(problem.heads),
+          .seq_len = static_cast<int>(problem.seq_len),
+          .seq_len_kv = static_cast<int>(problem.seq_len_kv),
+          .softmax_scale = softmax_scale};
+}
+
+}  // namespace flash_ladder::python

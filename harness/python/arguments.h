@@ -1,0 +1,48 @@
+// The arrays of a call: what they must be, and what a launch makes of them.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "attention.h"
+#include "errors.h"
+#include "worker/support.h"
+
+namespace flash_ladder::python {
+
+/// An argument is of a type that it cannot have. A TypeError in Python; every other UsageError is a ValueError.
+struct TypeError : UsageError {
+  using UsageError::UsageError;
+};
+
+/// One of q, k, v and out, as DLPack describes it.
+struct Array {
+  std::string name;   // "q", for messages
+  std::string dtype;  // "float16", as its own library calls it
+  void* data = nullptr;
+  std::vector<std::int64_t> shape, strides;  // strides count elements
+};
+
+struct Arrays {
+  Array q, k, v, out;
+};
+
+/// What messages say to who called a Python function.
+extern const Words kArguments;
+
+/// Checks all that needs neither a version nor a device: types, shapes, strides, alignment, and that `out` overlaps neither an
+/// input nor itself. Returns the problem. Throws TypeError or UsageError.
+AttentionProblem check_arrays(const Arrays& arrays);
+
+/// The argument of a launch, without a workspace. `arrays` and `problem` belong together: see check_arrays().
+AttentionArgs launch_arguments(const Arrays& arrays, const AttentionProblem& problem, float softmax_scale);
+
+/// The bytes between an array's first and last element, both included.
+struct Span {
+  std::uintptr_t begin, end;
+};
+Span span_of(const Array& array);
+
+}  // namespace flash_ladder::python

@@ -1,0 +1,248 @@
+"""FlashAttention's forward pass in numbered CUDA kernels, each of which adds one idea to the one before.
+
+    out = flash_ladder.forward(q, k, v)                    # by the newest kernel
+    out = flash_ladder.forward(q, k, v, kernel="07")       # by version 07
+    out, milliseconds = flash_ladder.forward_timed(q, k, v)
+
+q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Where they are decides
+where the kernel runs: arrays on an NVIDIA GPU there; arrays in host memory on the virtual GPU, which runs the kernel's
+PTX on the CPU, is slow, and finds what a GPU hides. Nothing is copied.
+
+The environment's FLASH_LADDER_SM says which GPU the virtual one is like: 80 (the default), 86, 89 or 90.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import ModuleType
+from typing import TypeVar, cast
+
+from . import _arrays, _gpu, _virtual_gpu
+
+__all__ = [
+    "Config",
+    "DeviceInfo",
+    "FindingError",
+    "configs",
+    "device_info",
+    "forward",
+    "forward_timed",
+    "kernels",
+]
+
+Array = TypeVar("Array")
+
+
+class FindingError(RuntimeError):
+    """The virtual GPU found a mistake of the kernel: a race, an access out of bounds, an endless loop …
+
+    `findings` has a text for each; the first are in the message too.
+    """
+
+    def __init__(self, findings: list[str]) -> None:
+        shown = findings[:3]
+        more = f"\n\n… and {len(findings) - len(shown)} more" if len(findings) > len(shown) else ""
+        super().__init__("the virtual GPU found a mistake of the kernel:\n\n" + "\n\n".join(shown) + more)
+        self.findings = findings
+
+    def __reduce__(self) -> tuple[type[FindingError], tuple[list[str]]]:
+        return FindingError, (self.findings,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One way to launch a kernel."""
+
+    name: str  # what `config=` takes; the same for both types
+    dtype: str  # "float16" or "bfloat16"
+    block_q: int  # query rows per CTA: seq_len of q must be a multiple
+    block_kv: int  # keys per K/V tile: seq_len of k and v must be a multiple
+    num_warps: int  # per CTA
+    smem_bytes: int  # dynamic shared memory per CTA
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceInfo:
+    """A GPU, or the virtual one."""
+
+    name: str
+    compute_capability: str  # "9.0"
+    sm_count: int
+    memory_total_bytes: int
+    memory_free_bytes: int
+    l2_bytes: int
+    smem_per_cta_bytes: int  # the most shared memory that a CTA can have
+    driver: str  # "580.159.04"; empty for the virtual GPU
+
+
+def kernels() -> list[str]:
+    """The versions of the ladder in their order: ["01_naive", …]. `kernel=` takes each, or its number: "01" or 1."""
+    return _gpu.kernels()
+
+
+def configs(kernel: str | int | None = None) -> list[Config]:
+    """The configurations of a kernel. Those of one dtype are in order of preference: without `config=` the first that
+    fits the device runs.
+
+    Raises ValueError for a kernel that does not exist.
+    """
+    return [Config(**config) for config in _gpu.configs(_kernel_name(kernel))]
+
+
+def device_info(device: str | int = "auto") -> DeviceInfo:
+    """What a device is: "gpu:0" or 0, "emulator" for the virtual GPU, or "auto" for GPU 0 if there is one that the
+    kernels can run on, else the virtual GPU.
+
+    Raises ValueError for a device that cannot be, RuntimeError for a GPU that is not there or too old.
+    """
+    if isinstance(device, bool) or not isinstance(device, str | int):
+        raise TypeError(f'device is of type {type(device).__name__}; allowed: "auto", "gpu:0", 0, "emulator"')
+    ordinal = str(device).removeprefix("gpu:")
+    if ordinal.isdecimal():
+        return DeviceInfo(**_gpu.device_info(int(ordinal)))
+    if device == "gpu":
+        return DeviceInfo(**_gpu.device_info(0))
+    if device == "auto":
+        try:
+            return DeviceInfo(**_gpu.device_info(0))
+        except RuntimeError:
+            pass
+    elif device != "emulator":
+        raise ValueError(f'device is {device!r}; allowed: "auto", "gpu:0", 0, "emulator"')
+    return DeviceInfo(**_virtual_gpu.device_info(0))
+
+
+def forward(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    kernel: str | int | None = None,
+    out: Array | None = None,
+    softmax_scale: float | None = None,
+    config: str | None = None,
+) -> Array:
+    """softmax(softmax_scale · q kᵀ) v, for every batch entry and head on its own.
+
+    q has shape [batch, seq_len, heads, head_dim]; k and v have the same, but for another seq_len if you like. All are
+    float16 or all are bfloat16, of one library and on one device. head_dim is 128 and contiguous; the other strides are
+    multiples of 16 bytes, so that slices of a packed q, k and v can be given as they are. Each seq_len is a multiple of
+    the kernel's tile: see configs().
+
+    kernel         "07", "07_ldmatrix" or 7; None is the newest
+    out            where to write, an array like q that shares no memory with an input; None is a new one
+    softmax_scale  None is 1 / sqrt(head_dim)
+    config         one of configs(kernel) by name; None is the first that fits the device
+
+    Returns out. There is no backward pass.
+
+    On a GPU the kernel is enqueued on the current stream of PyTorch or CuPy, and forward() does not wait for it. JAX
+    does not say what its stream is: the kernel runs on the default stream, and forward() waits for the inputs and the
+    output. NumPy's arrays, like all arrays in host memory, go to the virtual GPU, and the output is complete when
+    forward() returns.
+
+    Raises TypeError or ValueError for an argument that cannot be, with its name, its value and what is allowed;
+    MemoryError if the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds;
+    RuntimeError for a GPU that is too old, and for an error of CUDA's.
+    """
+    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, config, timed=False)[0])
+
+
+def forward_timed(
+    q: Array,
+    k: Array,
+    v: Array,
+    *,
+    kernel: str | int | None = None,
+    out: Array | None = None,
+    softmax_scale: float | None = None,
+    config: str | None = None,
+) -> tuple[Array, float]:
+    """forward(), and the milliseconds that the kernel took on the GPU.
+
+    It is the time of one launch between two CUDA events on the same stream, and forward_timed() waits for it. Before
+    the first launch of a configuration the kernel runs once untimed, which loads its code. For a figure worth quoting
+    do as the harness does: warm up, overwrite the L2 between launches, and take the median of many.
+
+    Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
+    """
+    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, config, timed=True))
+
+
+def _call(
+    q: _arrays.AnyArray,
+    k: _arrays.AnyArray,
+    v: _arrays.AnyArray,
+    kernel: str | int | None,
+    out: _arrays.AnyArray | None,
+    softmax_scale: float | None,
+    config: str | None,
+    timed: bool,
+) -> tuple[_arrays.AnyArray, float | None]:
+    kernel_name = _kernel_name(kernel)
+    if config is not None and (not isinstance(config, str) or not config):
+        raise TypeError(f"config is {config!r}; allowed: None, or the name of one of configs(kernel)")
+    if softmax_scale is not None:
+        try:
+            softmax_scale = float(softmax_scale)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"softmax_scale is {softmax_scale!r}; allowed: None, or a number above 0") from error
+
+    library = _arrays.library_of("q", q)
+    on_gpu, device = _arrays.device_of("q", q)
+    given = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
+    for name, array in given.items():
+        other = _arrays.library_of(name, array)
+        if other.name != library.name:
+            raise TypeError(f"{name} is an array of {other.name}, and q of {library.name}; they must be of one library")
+        where = _arrays.device_of(name, array)
+        if where != (on_gpu, device):
+            raise ValueError(f"{name} is {_place(*where)}, and q {_place(on_gpu, device)}; they must be on one device")
+        library.check(name, array, writable=name == "out")
+    if timed and not on_gpu:
+        raise RuntimeError(
+            "forward_timed: q is in host memory, so the kernel would run on the virtual GPU, which has no clock; "
+            "give arrays on a GPU, or use forward()"
+        )
+
+    module = _gpu if on_gpu else _virtual_gpu
+    dtypes = [library.dtype(array) for array in (q, k, v)]
+    dtypes.append(dtypes[0] if out is None else library.dtype(out))
+    if out is None:
+        out = library.output(q, lambda: _empty(module, q.shape, dtypes[0], device))
+    findings, milliseconds = module.forward(
+        *(
+            _arrays.hand_over(library, name, array, on_gpu)
+            for name, array in {"q": q, "k": k, "v": v, "out": out}.items()
+        ),
+        dtypes,
+        kernel_name,
+        config or "",
+        softmax_scale,
+        device,
+        library.stream(device) if on_gpu else 0,
+        library.waits,
+        timed,
+    )
+    if findings:
+        raise FindingError(findings)
+    return library.result(out), milliseconds
+
+
+def _empty(module: ModuleType, shape: tuple[int, ...], dtype: str, device: int) -> object:
+    if len(shape) != 4:
+        raise ValueError(f"q has shape {tuple(shape)}; it must be [batch, seq_len, heads, head_dim]")
+    return module.empty(*shape, dtype, device)
+
+
+def _kernel_name(kernel: str | int | None) -> str:
+    """What the extension modules call it."""
+    if kernel is None:
+        return ""
+    if isinstance(kernel, bool) or not isinstance(kernel, str | int) or kernel == "":
+        raise TypeError(f"kernel is {kernel!r}; allowed: None, or one of {', '.join(kernels())}")
+    return str(kernel)
+
+
+def _place(on_gpu: bool, device: int) -> str:
+    return f"on GPU {device}" if on_gpu else "in host memory"

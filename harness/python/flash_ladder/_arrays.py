@@ -1,0 +1,173 @@
+"""The array libraries that are known: where their arrays are, how they are handed over, on which stream they are used.
+
+Nothing is imported here. Who has an array of a library has imported it.
+"""
+
+from __future__ import annotations
+
+import abc
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+AnyArray: TypeAlias = Any  # of one of the libraries
+
+# DLPack's device types.
+_HOST = {1, 3}  # CPU, and pinned by CUDA
+_GPU = {2, 13}  # CUDA, and managed memory
+
+LEGACY_DEFAULT_STREAM = 1  # the DLPack protocol's name for stream 0
+
+
+class Library(abc.ABC):
+    """One array library."""
+
+    name: str
+    waits = False  # whether a call returns only when the output is complete
+
+    def dtype(self, array: AnyArray) -> str:
+        """The type of the elements as the library calls it: "float16"."""
+        return str(array.dtype)
+
+    def check(self, name: str, array: AnyArray, writable: bool) -> None:  # noqa: B027, most libraries have nothing to check
+        """Raises ValueError or TypeError for an array that cannot be handed over."""
+
+    @abc.abstractmethod
+    def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
+        """The array as the extension modules take it."""
+
+    @abc.abstractmethod
+    def stream(self, device: int) -> int:
+        """The handle of the stream that work on the GPU of this ordinal goes to."""
+
+    @abc.abstractmethod
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        """Contiguous memory for an output: the library's own, or what allocate() gives."""
+
+    def result(self, output: AnyArray) -> AnyArray:
+        """The output as an array of the library."""
+        return output
+
+
+class NumPy(Library):
+    name = "NumPy"
+
+    def check(self, name: str, array: AnyArray, writable: bool) -> None:
+        if writable and not array.flags.writeable:
+            raise ValueError(f"{name} is read-only; it must be writable")
+        for axis, stride in enumerate(array.strides):
+            if stride % array.itemsize != 0:
+                raise ValueError(
+                    f"{name} has a stride of {stride} bytes in dimension {axis}; "
+                    f"allowed: multiples of {array.itemsize}, the size of an element"
+                )
+
+    def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
+        # NumPy's DLPack knows no bfloat16, and a view of the same bits is no copy.
+        return array.view("uint16") if array.itemsize == 2 else array
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        return sys.modules["numpy"].empty(like.shape, like.dtype)
+
+
+class PyTorch(Library):
+    name = "PyTorch"
+
+    def dtype(self, array: AnyArray) -> str:
+        return str(array.dtype).removeprefix("torch.")
+
+    def check(self, name: str, array: AnyArray, writable: bool) -> None:
+        if array.requires_grad and sys.modules["torch"].is_grad_enabled():
+            raise ValueError(
+                f"{name} requires a gradient, and there is no backward pass; "
+                f"give {name}.detach(), or call within torch.no_grad()"
+            )
+
+    def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
+        array = array.detach()
+        # -1: nothing to wait for, since the kernel runs on PyTorch's own current stream.
+        return array.__dlpack__(stream=-1) if on_gpu else array.__dlpack__()
+
+    def stream(self, device: int) -> int:
+        return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
+
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        return sys.modules["torch"].empty(like.shape, dtype=like.dtype, device=like.device)
+
+
+class CuPy(Library):
+    name = "CuPy"
+
+    def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
+        return array.__dlpack__(stream=-1)  # as with PyTorch
+
+    def stream(self, device: int) -> int:
+        return int(sys.modules["cupy"].cuda.get_current_stream(device).ptr)
+
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        with like.device:
+            return sys.modules["cupy"].empty(like.shape, like.dtype)
+
+
+class Jax(Library):
+    """JAX has streams of its own that it does not show. So the kernel runs on the default stream when the inputs are
+    there, and JAX gets the output when it is complete."""
+
+    name = "JAX"
+    waits = True
+
+    def check(self, name: str, array: AnyArray, writable: bool) -> None:
+        if writable:
+            raise TypeError(f"{name} is a JAX array, which cannot be written to; leave {name} out")
+
+    def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
+        if not isinstance(array, sys.modules["jax"].Array):  # an output, which is no array of JAX's yet
+            return array
+        array.block_until_ready()
+        return array.__dlpack__(stream=LEGACY_DEFAULT_STREAM) if on_gpu else array.__dlpack__()
+
+    def stream(self, device: int) -> int:
+        return 0
+
+    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+        return allocate()
+
+    def result(self, output: AnyArray) -> AnyArray:
+        return sys.modules["jax"].dlpack.from_dlpack(output)
+
+
+_LIBRARIES: dict[str, Library] = {"numpy": NumPy(), "torch": PyTorch(), "cupy": CuPy(), "jax": Jax(), "jaxlib": Jax()}
+
+
+def library_of(name: str, array: object) -> Library:
+    """The library of an argument. Raises TypeError if it is not an array of one that is known."""
+    if hasattr(array, "__dlpack__") and hasattr(array, "shape"):
+        for base in type(array).__mro__:
+            library = _LIBRARIES.get(base.__module__.partition(".")[0])
+            if library is not None:
+                return library
+    raise TypeError(f"{name} is of type {type(array).__name__}; allowed: arrays of NumPy, PyTorch, CuPy and JAX")
+
+
+def device_of(name: str, array: AnyArray) -> tuple[bool, int]:
+    """Whether the array is on a GPU, and on which. Raises TypeError if it is neither there nor in host memory."""
+    try:
+        kind, ordinal = array.__dlpack_device__()
+    except Exception as error:
+        raise TypeError(f"{name} cannot be handed over by DLPack: {error}") from error
+    if kind in _HOST:
+        return False, 0
+    if kind in _GPU:
+        return True, ordinal
+    raise TypeError(f"{name} is on a device of DLPack's type {int(kind)}; allowed: NVIDIA GPUs and host memory")
+
+
+def hand_over(library: Library, name: str, array: AnyArray, on_gpu: bool) -> object:
+    """library.hand_over(). Raises TypeError if it cannot be."""
+    try:
+        return library.hand_over(array, on_gpu)
+    except Exception as error:
+        raise TypeError(f"{name} cannot be handed over by DLPack: {error}") from error

@@ -1,0 +1,31 @@
+"""The extension module that is linked with NVIDIA's CUDA runtime."""
+
+from typing import Any, TypeAlias
+
+Exported: TypeAlias = Any  # a DLPack capsule, or an object with __dlpack__ or a buffer
+
+def kernels() -> list[str]: ...
+def configs(kernel: str) -> list[dict[str, Any]]: ...
+def device_info(device: int) -> dict[str, Any]: ...
+def empty(batch: int, seq_len: int, heads: int, head_dim: int, dtype: str, device: int) -> Exported:
+    """Memory for an output, as an object with __dlpack__."""
+
+def forward(
+    q: Exported,
+    k: Exported,
+    v: Exported,
+    out: Exported,
+    dtypes: list[str],
+    kernel: str,
+    config: str,
+    softmax_scale: float | None,
+    device: int,
+    stream: int,
+    wait: bool,
+    timed: bool,
+) -> tuple[list[str], float | None]:
+    """Returns the findings of the virtual GPU and, of a timed call, milliseconds.
+
+    `dtypes` says what their elements are, since a
+    bfloat16 array of NumPy's comes as one of uint16. An empty `kernel` or `config` leaves the choice to the module.
+    """

@@ -1,0 +1,232 @@
+#include "python/forward.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "worker/check_sets.h"
+#include "worker/cuda_check.h"
+#include "worker/cuda_objects.h"
+#include "worker/gpu.h"
+#include "worker/inputs.h"
+#include "worker/observation.h"
+#include "worker/support.h"
+#include "worker/version_name.h"
+
+namespace flash_ladder::python {
+namespace {
+
+/// Gives the thread its current GPU back at the end, whatever became the current one.
+class CurrentDevice {
+ public:
+  CurrentDevice() {
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = kNone;  // no driver or no GPU: others say so better
+  }
+  ~CurrentDevice() {
+    int now = before_;
+    if (before_ != kNone && cudaGetDevice(&now) == cudaSuccess && now != before_) cudaSetDevice(before_);
+  }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+  void set(int ordinal) const {
+    if (before_ != ordinal) check(cudaSetDevice(ordinal), fmt::format("switching to GPU {}", ordinal));
+  }
+
+ private:
+  static constexpr int kNone = -1;
+  int before_ = kNone;
+};
+
+/// Device memory that is allocated and freed in the order of a stream, so that nothing has to wait.
+class Workspace {
+ public:
+  Workspace(const Version& version, std::size_t bytes, cudaStream_t stream) : stream_(stream) {
+    if (bytes == 0) return;
+    const cudaError_t error = cudaMallocAsync(&data_, bytes, stream);
+    if (error == cudaErrorMemoryAllocation) {
+      std::size_t free = 0, total = 0;
+      check(cudaMemGetInfo(&free, &total), "asking for the free GPU memory");
+      throw OutOfMemory(fmt::format(
+          "{} needs {} of GPU memory for its workspace, and {} of {} are free; use a smaller problem, or a kernel that "
+          "needs none (from 02 on)",
+          label(version), format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
+          format_bytes(static_cast<double>(total))));
+    }
+    check(error, fmt::format("allocating the workspace of {}", label(version)));
+  }
+  ~Workspace() {
+    if (data_ != nullptr) cudaFreeAsync(data_, stream_);
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  void* data() const { return data_; }
+
+ private:
+  cudaStream_t stream_;
+  void* data_ = nullptr;
+};
+
+/// Lets the virtual GPU use the arrays where they are, with exact bounds.
+class MappedArrays {
+ public:
+  explicit MappedArrays(const Arrays& arrays) {
+    // Slices of one array, as of a packed q, k and v, lie between each other: they are mapped as one.
+    std::vector<Span> spans;
+    for (const Array* array : {&arrays.q, &arrays.k, &arrays.v, &arrays.out}) spans.push_back(span_of(*array));
+    std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+    std::vector<Span> joined;
+    for (const Span& span : spans) {
+      if (!joined.empty() && span.begin < joined.back().end)
+        joined.back().end = std::max(joined.back().end, span.end);
+      else
+        joined.push_back(span);
+    }
+    for (const Span& span : joined) {
+      auto* const data = reinterpret_cast<void*>(span.begin);
+      check(cudaHostRegister(data, span.end - span.begin, cudaHostRegisterDefault), "mapping an array");
+      mapped_.push_back(data);
+    }
+  }
+  ~MappedArrays() {
+    for (void* data : mapped_) cudaHostUnregister(data);
+  }
+  MappedArrays(const MappedArrays&) = delete;
+  MappedArrays& operator=(const MappedArrays&) = delete;
+
+ private:
+  std::vector<void*> mapped_;
+};
+
+// What this process has asked for or launched before. Threads may call at the same time.
+std::mutex known_mutex;
+
+const DeviceInfo& device_of_arrays(int ordinal) {
+  static std::map<int, DeviceInfo> known;
+  const std::lock_guard lock(known_mutex);
+  const auto found = known.find(ordinal);
+  if (found != known.end()) return found->second;
+  try {
+    return known.emplace(ordinal, device_info(ordinal)).first->second;
+  } catch (const UnavailableError& error) {
+    throw UnavailableError(fmt::format("q is on GPU {}: {}", ordinal, error.what()));
+  }
+}
+
+/// Whether this is the first launch of the configuration on the GPU, which loads its code.
+bool first_launch(int ordinal, const Configuration& configuration) {
+  static std::set<std::pair<int, const Configuration*>> launched;
+  const std::lock_guard lock(known_mutex);
+  return launched.emplace(ordinal, &configuration).second;
+}
+
+const Configuration& configuration_of(const Version& version, Dtype dtype, const std::string& name,
+                                      const DeviceInfo& device) {
+  try {
+    return select_configuration(version, dtype, name, device);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("{}: {}", name.empty() ? "kernel" : "config", error.what()));
+  }
+}
+
+float scale_of(const Call& call, const AttentionProblem& problem) {
+  if (!call.softmax_scale) return softmax_scale(problem.head_dim);
+  const auto scale = static_cast<float>(*call.softmax_scale);
+  if (!std::isfinite(scale) || scale <= 0)
+    throw UsageError(fmt::format("softmax_scale is {}; allowed: finite float32 numbers above 0", *call.softmax_scale));
+  return scale;
+}
+
+void refuse_if(const std::optional<std::string>& why) {
+  if (why) throw UsageError(*why);
+}
+
+std::vector<std::string> take_findings() {
+  Result result;
+  add_findings(result);
+  std::vector<std::string> texts;
+  for (const Finding& finding : result.findings) texts.push_back(finding.text);
+  return texts;
+}
+
+}  // namespace
+
+const Version& version_of(const std::string& kernel) {
+  if (kernel.empty() && !versions().empty()) return versions().back();
+  try {
+    return select_version(kernel);
+  } catch (const UsageError& error) {
+    throw UsageError(fmt::format("kernel: {}", error.what()));
+  }
+}
+
+void* allocate_on_gpu(int ordinal, std::size_t bytes) {
+  const CurrentDevice current;
+  current.set(ordinal);
+  void* data = nullptr;
+  const cudaError_t error = cudaMalloc(&data, bytes);
+  if (error == cudaErrorMemoryAllocation) return nullptr;
+  check(error, fmt::format("allocating {} on GPU {}", format_bytes(static_cast<double>(bytes)), ordinal));
+  return data;
+}
+
+DeviceInfo device_info(int ordinal) {
+  const CurrentDevice restored;
+  return open_gpu(ordinal, kArguments);
+}
+
+Answer forward(const Call& call, const Arrays& arrays, Place place) {
+  const Version& version = version_of(call.kernel);
+  const AttentionProblem problem = check_arrays(arrays);
+  const float scale = scale_of(call, problem);
+  const DeviceInfo& device = device_of_arrays(call.device);
+  const Configuration& configuration = configuration_of(version, problem.dtype, call.config, device);
+  refuse_if(why_unsupported(version, configuration, problem, kArguments));
+  refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));
+
+  // The virtual GPU runs one launch at a time, and two calls may map the same array.
+  static std::mutex virtual_gpu;
+  const auto turn = place == Place::host ? std::unique_lock(virtual_gpu) : std::unique_lock<std::mutex>();
+  const CurrentDevice current;
+  current.set(call.device);
+  cudaGetLastError();  // of a call before this one; launches must not report it
+  std::optional<MappedArrays> mapped;
+  if (place == Place::host) mapped.emplace(arrays);
+  const Workspace workspace(version, configuration.workspace_bytes(problem), call.stream);
+  AttentionArgs args = launch_arguments(arrays, problem, scale);
+  args.workspace = workspace.data();
+
+  const std::string what =
+      fmt::format("{}, configuration {}, {}", label(version), configuration.name, describe(problem));
+  const auto launch = [&] { check(configuration.launch(args, call.stream), "launching " + what); };
+  Answer answer;
+  try {
+    if (first_launch(call.device, configuration) && call.timed) launch();
+    if (call.timed) {
+      Event start, stop;
+      start.record(call.stream);
+      launch();
+      stop.record(call.stream);
+      stop.wait();
+      answer.milliseconds = Event::milliseconds(start, stop);
+    } else {
+      launch();
+    }
+    if (place == Place::host || call.wait) check(cudaStreamSynchronize(call.stream), "running " + what);
+  } catch (const CudaError&) {
+    // What the virtual GPU found says more than the error that follows from it.
+    answer.findings = take_findings();
+    if (answer.findings.empty()) throw;
+    return answer;
+  }
+  answer.findings = take_findings();
+  return answer;
+}
+
+}  // namespace flash_ladder::python

@@ -1,0 +1,151 @@
+#include "python/module.h"
+
+#include <fmt/format.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "worker/cuda_check.h"
+#include "worker/support.h"
+
+namespace nb = nanobind;
+
+namespace flash_ladder::python {
+namespace {
+
+using AnyArray = nb::ndarray<nb::ro>;              // `out` is written to; Python has seen to it that it can be
+using ExportedArray = nb::ndarray<nb::array_api>;  // an object with __dlpack__ and __dlpack_device__
+constexpr std::size_t kHostAlignment = 64;         // what JAX wants of memory that it is to use as it is
+
+// nanobind hands exceptions to the translator registered last.
+void translate_exception(const std::exception_ptr& exception, void* /*payload*/) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const TypeError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
+  } catch (const UsageError& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const OutOfMemory& error) {
+    PyErr_SetString(PyExc_MemoryError, error.what());
+  }
+}
+
+Array array_of(const char* name, const AnyArray& from, std::string dtype) {
+  Array array{
+      .name = name, .dtype = std::move(dtype), .data = const_cast<void*>(from.data()), .shape = {}, .strides = {}};
+  for (std::size_t i = 0; i < from.ndim(); ++i) {
+    array.shape.push_back(static_cast<std::int64_t>(from.shape(i)));
+    array.strides.push_back(from.stride(i));
+  }
+  return array;
+}
+
+nb::dict dict_of(const DeviceInfo& info) {
+  nb::dict dict;
+  dict["name"] = info.name;
+  dict["compute_capability"] = compute_capability_name(info.compute_capability);
+  dict["sm_count"] = info.sm_count;
+  dict["memory_total_bytes"] = info.memory_total_bytes;
+  dict["memory_free_bytes"] = info.memory_free_bytes;
+  dict["l2_bytes"] = info.l2_bytes;
+  dict["smem_per_cta_bytes"] = info.smem_per_cta_bytes;
+  dict["driver"] = info.driver;
+  return dict;
+}
+
+nb::list kernels() {
+  nb::list names;
+  for (const Version& version : versions()) names.append(label(version));
+  return names;
+}
+
+nb::list configs(const std::string& kernel) {
+  nb::list configurations;
+  for (const Configuration& configuration : version_of(kernel).configurations) {
+    nb::dict dict;
+    dict["name"] = configuration.name;
+    dict["dtype"] = configuration.dtype == Dtype::fp16 ? "float16" : "bfloat16";
+    dict["block_q"] = configuration.block_q;
+    dict["block_kv"] = configuration.block_kv;
+    dict["num_warps"] = configuration.num_warps;
+    dict["smem_bytes"] = configuration.smem_bytes;
+    configurations.append(dict);
+  }
+  return configurations;
+}
+
+void free_on_gpu(void* data) noexcept { cudaFree(data); }
+void free_on_host(void* data) noexcept { std::free(data); }
+
+// For libraries whose arrays cannot be written to once they exist.
+ExportedArray empty_array(const std::array<std::size_t, 4>& shape, const std::string& dtype, int device, Place place) {
+  std::size_t bytes = 2;
+  for (const std::size_t size : shape) bytes *= size;
+  bytes = std::max<std::size_t>((bytes + kHostAlignment - 1) / kHostAlignment * kHostAlignment, kHostAlignment);
+  void* data = nullptr;
+  if (place == Place::host)
+    data = std::aligned_alloc(kHostAlignment, bytes);
+  else
+    data = allocate_on_gpu(device, bytes);
+  if (data == nullptr)
+    throw OutOfMemory(fmt::format("out needs {} of memory", format_bytes(static_cast<double>(bytes))));
+  const nb::capsule owner(data, place == Place::host ? free_on_host : free_on_gpu);
+  const auto code = dtype == "bfloat16" ? nb::dlpack::dtype_code::Bfloat : nb::dlpack::dtype_code::Float;
+  return {data,
+          shape.size(),
+          shape.data(),
+          owner,
+          nullptr,
+          nb::dlpack::dtype{.code = static_cast<std::uint8_t>(code), .bits = 16, .lanes = 1},
+          place == Place::host ? nb::device::cpu::value : nb::device::cuda::value,
+          device};
+}
+
+}  // namespace
+
+void define_functions(nb::module_& module, Place place) {
+  nb::register_exception_translator(translate_exception);
+  module.def("kernels", &kernels);
+  module.def("configs", &configs, nb::arg("kernel"));
+  module.def("device_info", [](int device) { return dict_of(device_info(device)); }, nb::arg("device"));
+  module.def(
+      "empty",
+      [place](std::size_t batch, std::size_t seq_len, std::size_t heads, std::size_t head_dim, const std::string& dtype,
+              int device) { return empty_array({batch, seq_len, heads, head_dim}, dtype, device, place); },
+      nb::arg("batch"), nb::arg("seq_len"), nb::arg("heads"), nb::arg("head_dim"), nb::arg("dtype"), nb::arg("device"));
+  module.def(
+      "forward",
+      [place](const AnyArray& q, const AnyArray& k, const AnyArray& v, const AnyArray& out,
+              const std::vector<std::string>& dtypes, const std::string& kernel, const std::string& config,
+              std::optional<double> softmax_scale, int device, std::uintptr_t stream, bool wait, bool timed) {
+        const Arrays arrays{.q = array_of("q", q, dtypes.at(0)),
+                            .k = array_of("k", k, dtypes.at(1)),
+                            .v = array_of("v", v, dtypes.at(2)),
+                            .out = array_of("out", out, dtypes.at(3))};
+        const Call call{.kernel = kernel,
+                        .config = config,
+                        .softmax_scale = softmax_scale,
+                        .device = device,
+                        .stream = reinterpret_cast<cudaStream_t>(stream),
+                        .wait = wait,
+                        .timed = timed};
+        const Answer answer = [&] {
+          const nb::gil_scoped_release others_may_run;
+          return forward(call, arrays, place);
+        }();
+        return std::make_pair(answer.findings, answer.milliseconds);
+      },
+      nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("dtypes"), nb::arg("kernel"), nb::arg("config"),
+      nb::arg("softmax_scale").none(), nb::arg("device"), nb::arg("stream"), nb::arg("wait"), nb::arg("timed"));
+}
+
+}  // namespace flash_ladder::python

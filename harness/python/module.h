@@ -1,0 +1,13 @@
+// The functions of an extension module. Both modules have the same; flash_ladder/_gpu.pyi describes them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "python/forward.h"
+
+namespace flash_ladder::python {
+
+/// `place` says where the arrays are that the module takes.
+void define_functions(nanobind::module_& module, Place place);
+
+}  // namespace flash_ladder::python

@@ -1,0 +1,66 @@
+#include "results/document.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "errors.h"
+#include "results/atomic_file.h"
+
+namespace flash_ladder {
+
+using nlohmann::json;
+
+void refuse_document(const DocumentKind& kind, const std::filesystem::path& path, const std::string& why) {
+  throw UnavailableError(fmt::format("the {} '{}' cannot be used: {}; {}, or take it anew from the repository",
+                                     kind.name, path.string(), why, kind.remedy));
+}
+
+std::optional<json> read_document(const DocumentKind& kind, const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  errno = 0;
+  if (!file || !(text << file.rdbuf())) refuse_document(kind, path, errno ? std::strerror(errno) : "it is empty");
+
+  json document;
+  try {
+    document = json::parse(text.str());
+  } catch (const json::parse_error& error) {
+    refuse_document(
+        kind, path,
+        fmt::format("it is truncated or not JSON (stopped at byte {} of {})", error.byte, text.str().size()));
+  }
+  if (!document.is_object() || !document.contains("schema"))
+    refuse_document(kind, path, fmt::format("it has no \"schema\" and so is no {}", kind.name));
+  if (document["schema"] != kind.schema)
+    refuse_document(
+        kind, path,
+        fmt::format("it has schema {}, and this program reads schema {}", document["schema"].dump(), kind.schema));
+  return document;
+}
+
+void write_document(const std::filesystem::path& path, const json& document, const std::string& lines) {
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  if (error)
+    throw UnavailableError(
+        fmt::format("cannot make the directory '{}': {}", path.parent_path().string(), error.message()));
+
+  std::string text = "{\n";
+  std::string elements;
+  for (const auto& [member, value] : document.items())
+    if (member != lines) text += fmt::format("{}: {},\n", json(member).dump(), value.dump());
+  for (const auto& element : document.at(lines)) {
+    if (!elements.empty()) elements += ",\n";
+    elements += element.dump();
+  }
+  text += fmt::format("{}: [\n{}\n]\n}}\n", json(lines).dump(), elements);
+  write_file_atomically(path, text);
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,104 @@
+#include "results/tuning.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include "results/document.h"
+
+namespace flash_ladder {
+namespace {
+
+using nlohmann::json;
+
+constexpr DocumentKind kTuning{"tuning", kTuningSchema, "delete it and measure again with --tune"};
+
+json to_document(const TunedConfiguration& tuned) {
+  return {{"config", tuned.config},
+          {"tflops", tuned.tflops},
+          {"ms", {{"median", tuned.ms.median}, {"p10", tuned.ms.p10}, {"p90", tuned.ms.p90}}}};
+}
+
+TunedConfiguration tuned_configuration(const json& object) {
+  const json& ms = object.at("ms");
+  return {.config = object.at("config"),
+          .tflops = object.at("tflops"),
+          .ms = {.median = ms.at("median"), .p10 = ms.at("p10"), .p90 = ms.at("p90")}};
+}
+
+json to_document(const TuningEntry& entry) {
+  json ranking = json::array();
+  for (const TunedConfiguration& tuned : entry.ranking) ranking.push_back(to_document(tuned));
+  json object{{"kernel", fmt::format("{:02}", entry.kernel)},
+              {"name", entry.name},
+              {"problem", entry.problem},
+              {"code_hash", entry.code_hash},
+              {"toolkit", entry.toolkit},
+              {"driver", nullptr},
+              {"date", entry.date},
+              {"ranking", ranking}};
+  if (!entry.driver.empty()) object["driver"] = entry.driver;
+  return object;
+}
+
+TuningEntry tuning_entry(const json& object) {
+  TuningEntry entry;
+  entry.kernel = std::stoi(object.at("kernel").get<std::string>());
+  object.at("name").get_to(entry.name);
+  object.at("problem").get_to(entry.problem);
+  object.at("code_hash").get_to(entry.code_hash);
+  object.at("toolkit").get_to(entry.toolkit);
+  if (const auto& driver = object.at("driver"); !driver.is_null()) driver.get_to(entry.driver);
+  object.at("date").get_to(entry.date);
+  for (const json& tuned : object.at("ranking")) entry.ranking.push_back(tuned_configuration(tuned));
+  if (entry.ranking.empty()) throw std::runtime_error("a ranking is empty");
+  return entry;
+}
+
+auto order(const TuningEntry& entry) {
+  const AttentionProblem& p = entry.problem;
+  return std::tuple(entry.kernel, p.dtype, p.seq_len, p.seq_len_kv, p.batch, p.heads, p.head_dim);
+}
+
+}  // namespace
+
+const TuningEntry* Tuning::find(int kernel, const AttentionProblem& problem) const {
+  for (const TuningEntry& entry : entries)
+    if (entry.kernel == kernel && entry.problem == problem) return &entry;
+  return nullptr;
+}
+
+void Tuning::put(TuningEntry entry) {
+  std::erase_if(entries, [&](const TuningEntry& other) { return order(other) == order(entry); });
+  const auto after = std::find_if(entries.begin(), entries.end(),
+                                  [&](const TuningEntry& other) { return order(entry) < order(other); });
+  entries.insert(after, std::move(entry));
+}
+
+std::optional<Tuning> read_tuning(const std::filesystem::path& path, const std::string& device) {
+  const auto document = read_document(kTuning, path);
+  if (!document) return std::nullopt;
+  Tuning tuning;
+  try {
+    document->at("device").get_to(tuning.device);
+    for (const json& entry : document->at("entries")) tuning.entries.push_back(tuning_entry(entry));
+  } catch (const std::exception& error) {
+    refuse_document(kTuning, path,
+                    fmt::format("it is not of the form that schema {} asks for ({})", kTuningSchema, error.what()));
+  }
+  if (tuning.device != device)
+    refuse_document(kTuning, path, fmt::format("it is of another device, {}, and not of {}", tuning.device, device));
+  return tuning;
+}
+
+void write_tuning(const std::filesystem::path& path, const Tuning& tuning) {
+  json entries = json::array();
+  for (const TuningEntry& entry : tuning.entries) entries.push_back(to_document(entry));
+  write_document(path, {{"schema", kTuningSchema}, {"device", tuning.device}, {"entries", entries}}, "entries");
+}
+
+}  // namespace flash_ladder

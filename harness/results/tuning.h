@@ -1,0 +1,54 @@
+// What `--tune` found: the fastest configuration of a version for a problem, kept in profiles/<device>/tuning.json
+// (harness/results/tuning.schema.json).
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "results/result.h"
+
+namespace flash_ladder {
+
+/// The form of the file that this program writes and reads.
+constexpr int kTuningSchema = 1;
+
+/// A configuration, and what it reached.
+struct TunedConfiguration {
+  std::string config;
+  double tflops;
+  Milliseconds ms;
+};
+
+/// One version, one problem.
+struct TuningEntry {
+  int kernel = 0;
+  std::string name;
+  AttentionProblem problem;
+  std::string code_hash;                    // of the version's source when it was measured: see source/kernel_source.h
+  std::string toolkit;                      // nvcc's release, "13.0.88"
+  std::string driver;                       // empty when not known
+  std::string date;                         // UTC, "2026-01-31T12:00:00Z"
+  std::vector<TunedConfiguration> ranking;  // the fastest first; at least one
+};
+
+struct Tuning {
+  std::string device;  // "NVIDIA H200"
+  std::vector<TuningEntry> entries;
+
+  /// nullptr when there is none.
+  const TuningEntry* find(int kernel, const AttentionProblem& problem) const;
+  /// Replaces the entry of the same version and problem, or adds one. Entries are in order of version and problem.
+  void put(TuningEntry entry);
+};
+
+/// Reads the tuning of a device; nullopt when there is no such file. Throws UnavailableError for one that is truncated, of another
+/// schema, of another device or not readable.
+std::optional<Tuning> read_tuning(const std::filesystem::path& path, const std::string& device);
+
+/// Writes it, an entry a line, and makes its directory. Throws UnavailableError.
+void write_tuning(const std::filesystem::path& path, const Tuning& tuning);
+
+}  // namespace flash_ladder

@@ -1,0 +1,41 @@
+// Two made-up versions for tests of the command line: one with several configurations, as the tuned versions of the ladder have,
+// and one with a single one. Only a fake worker ever runs them.
+#include "registry.h"
+
+namespace flash_ladder {
+namespace {
+
+cudaError_t never_launched(const AttentionArgs&, cudaStream_t) { return cudaErrorNotSupported; }
+
+Configuration made_up(const std::string& name, Dtype dtype, int block_q, int block_kv, int num_warps, int smem_kib) {
+  return {.name = name,
+          .dtype = dtype,
+          .block_q = block_q,
+          .block_kv = block_kv,
+          .head_dim = 128,
+          .num_warps = num_warps,
+          .smem_bytes = smem_kib * 1024,
+          .traits = name,
+          .workspace_bytes = no_workspace,
+          .launch = never_launched};
+}
+
+const Registration single({
+    .number = 1,
+    .name = "single",
+    .source = __FILE__,
+    .configurations = {made_up("64x64", Dtype::fp16, 64, 64, 4, 48), made_up("64x64", Dtype::bf16, 64, 64, 4, 48)},
+});
+
+const Registration several({
+    .number = 2,
+    .name = "several",
+    .source = __FILE__,
+    .configurations = {made_up("256x128", Dtype::fp16, 256, 128, 8, 139),
+                       made_up("128x64", Dtype::fp16, 128, 64, 4, 70), made_up("128x32", Dtype::fp16, 128, 32, 4, 50),
+                       made_up("256x128", Dtype::bf16, 256, 128, 8, 139),
+                       made_up("128x64", Dtype::bf16, 128, 64, 4, 70)},
+});
+
+}  // namespace
+}  // namespace flash_ladder

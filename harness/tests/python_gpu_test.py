@@ -1,0 +1,407 @@
+"""The Python package on a GPU, with arrays of PyTorch, and of CuPy and JAX where they are installed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from python_package import ROOT, run_python
+
+try:
+    import torch
+except ImportError:
+    WHY_NOT = "PyTorch is not installed"
+else:
+    WHY_NOT = "" if torch.cuda.is_available() else "PyTorch finds no GPU"
+
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+
+NAMES = sorted(path.stem for path in (ROOT / "kernels").glob("[0-9][0-9]_*.cu"))
+NEWEST = NAMES[-1]
+DTYPES = ["float16", "bfloat16"]
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2}
+# Long enough for another stream to get ahead, in clock cycles: half a second or so.
+LONG = 1_000_000_000
+
+
+def normal(*shape: int, dtype: str = "float16", seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(shape, generator=generator, device="cuda", dtype=torch.float32).to(getattr(torch, dtype))
+
+
+def inputs(
+    batch: int = 2, seq_len: int = 512, seq_len_kv: int = 1024, heads: int = 3, dtype: str = "float16"
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    q = normal(batch, seq_len, heads, 128, dtype=dtype, seed=1)
+    k = normal(batch, seq_len_kv, heads, 128, dtype=dtype, seed=2)
+    v = normal(batch, seq_len_kv, heads, 128, dtype=dtype, seed=3)
+    return q, k, v
+
+
+def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+    """In float64, by PyTorch."""
+    q, k, v = (array.double().transpose(1, 2) for array in (q, k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale).transpose(1, 2)
+
+
+def assert_close(out: torch.Tensor, expected: torch.Tensor) -> None:
+    error = (out.double() - expected).abs().max().item()
+    assert error <= TOLERANCE[str(out.dtype).removeprefix("torch.")], error  # false for NaN
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """After a test PyTorch's CUDA works as before, and its device is the one that it was."""
+    before = torch.cuda.current_device()
+    yield
+    torch.cuda.synchronize()
+    assert torch.cuda.current_device() == before
+    assert torch.arange(4, device="cuda").sum().item() == 6
+
+
+# ---- what it computes ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kernel", NAMES)
+def test_every_configuration_of_every_kernel(fl: ModuleType, kernel: str, dtype: str) -> None:
+    limit = fl.device_info(0).smem_per_cta_bytes
+    configs = [config for config in fl.configs(kernel) if config.dtype == dtype and config.smem_bytes <= limit]
+    assert configs
+    for shape in ({}, {"batch": 1, "seq_len": 256, "seq_len_kv": 256, "heads": 1}, {"batch": 5, "heads": 40}):
+        q, k, v = inputs(dtype=dtype, **shape)
+        expected = reference(q, k, v)
+        for config in configs:
+            out = fl.forward(q, k, v, kernel=kernel, config=config.name)
+            assert (out.shape, out.dtype, out.device) == (q.shape, q.dtype, q.device)
+            assert out.is_contiguous()
+            assert_close(out, expected)
+        preferred = fl.forward(q, k, v, kernel=kernel, config=configs[0].name)
+        assert torch.equal(fl.forward(q, k, v, kernel=kernel), preferred)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_like_flash_attention_2(fl: ModuleType, dtype: str) -> None:
+    q, k, v = inputs(4, 4096, 4096, 16, dtype)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+        peer = torch.nn.functional.scaled_dot_product_attention(*(array.transpose(1, 2) for array in (q, k, v)))
+    assert_close(fl.forward(q, k, v), peer.transpose(1, 2).double())
+
+
+def test_softmax_scale(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    assert_close(fl.forward(q, k, v, softmax_scale=0.3), reference(q, k, v, 0.3))
+
+
+def test_the_newest_kernel_is_the_default(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    assert torch.equal(fl.forward(q, k, v), fl.forward(q, k, v, kernel=NEWEST))
+
+
+def test_the_most_that_one_launch_can_have(fl: ModuleType) -> None:
+    for axis in (0, 2):
+        shape = [1, 256, 1, 128]
+        shape[axis] = 65_535
+        q = normal(*shape)
+        out = fl.forward(q, q, q)
+        some = q.narrow(axis, 65_000, 8)
+        assert_close(out.narrow(axis, 65_000, 8), reference(some, some, some))
+        shape[axis] = 70_000
+        with pytest.raises(ValueError, match=r"70000 is more than the 65535 .* use 65535 or fewer"):
+            fl.forward(*[q.narrow(axis, 0, 1).expand(shape)] * 3)
+
+
+# ---- arrays ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slices_of_packed_tensors(fl: ModuleType, dtype: str) -> None:
+    packed = normal(2, 512, 3, 4, 128, dtype=dtype)
+    q, k, v = packed.unbind(2)
+    expected = fl.forward(q.contiguous(), k.contiguous(), v.contiguous())
+    used = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    out = fl.forward(q, k, v)
+    assert torch.cuda.max_memory_allocated() - used == out.nbytes  # and no copy
+    assert torch.equal(out, expected)
+    heads_first = packed.permute(2, 0, 3, 1, 4).contiguous()  # [3, batch, heads, seq_len, head_dim]
+    assert torch.equal(fl.forward(*heads_first.transpose(2, 3)), expected)
+
+
+def test_out_is_written_in_place(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    around = torch.full((2, 514, 5, 128), 7, dtype=q.dtype, device="cuda")
+    out = around[:, 1:-1, 1:-1]
+    assert fl.forward(q, k, v, out=out) is out
+    assert torch.equal(out, fl.forward(q, k, v))
+    out.fill_(7)
+    assert (around == 7).all()
+
+
+def test_strides_of_more_than_32_bits(fl: ModuleType) -> None:
+    if torch.cuda.mem_get_info()[0] < 16 << 30:
+        pytest.skip("needs 16 GiB of free GPU memory")
+    arrays = inputs(2, 512, 512, 4)
+    expected = fl.forward(*arrays)
+    elements = 6 << 30
+    memory = torch.empty(elements, dtype=torch.float16, device="cuda")
+    # Strides, and how far apart the three arrays begin: batch entries 6 GiB apart, then rows.
+    for strides, size in (((elements // 2, 512, 128, 1), 512 * 512), ((2048, elements // 512, 512, 1), 4096)):
+        far = [memory.as_strided(arrays[0].shape, strides, i * size) for i in range(3)]
+        for array, values in zip(far, arrays, strict=True):
+            array.copy_(values)
+        assert torch.equal(fl.forward(*far), expected)
+        far[0].zero_()
+        assert torch.equal(fl.forward(*arrays, out=far[0]), expected)
+
+
+# ---- streams ----
+
+
+def test_the_current_stream_is_used_and_not_waited_for(fl: ModuleType) -> None:
+    right = inputs()
+    expected = fl.forward(*right)
+    arrays = [torch.zeros_like(array) for array in right]
+    out = torch.zeros_like(expected)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(LONG)
+        for array, value in zip(arrays, right, strict=True):
+            array.copy_(value)
+        fl.forward(*arrays, out=out)
+        assert not stream.query()  # it came back while the stream was still asleep
+    torch.cuda.default_stream().synchronize()
+    assert not stream.query() and not out.any()  # nothing ran on another stream
+    stream.synchronize()
+    assert torch.equal(out, expected)
+
+
+def test_a_timed_call_on_another_stream(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        copies = [array.clone() for array in (q, k, v)]
+        out, milliseconds = fl.forward_timed(*copies)
+        assert torch.cuda.current_stream().query()  # it has waited
+    assert 0 < milliseconds < 1000
+    assert torch.equal(out, fl.forward(q, k, v))
+
+
+def test_a_cuda_graph(fl: ModuleType) -> None:
+    arrays = inputs()
+    out = torch.empty_like(arrays[0])
+    fl.forward(*arrays, out=out)  # loads the code, which a capture cannot
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        fl.forward(*arrays, out=out)
+    arrays[0].copy_(normal(*arrays[0].shape, seed=9))
+    out.zero_()
+    graph.replay()
+    assert_close(out, reference(*arrays))
+
+
+def test_threads(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    expected = fl.forward(q, k, v)
+    outs: list[torch.Tensor] = []
+
+    def work() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                out = fl.forward(q, k, v)
+            torch.cuda.current_stream().synchronize()
+        outs.append(out)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outs) == 4 and all(torch.equal(out, expected) for out in outs)
+
+
+def test_the_time_is_that_of_the_kernel(fl: ModuleType) -> None:
+    q, k, v = inputs(4, 4096, 4096, 16)
+    fl.forward_timed(q, k, v)
+    times = sorted(fl.forward_timed(q, k, v)[1] for _ in range(10))
+    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(10):
+        fl.forward(q, k, v)
+    stop.record()
+    stop.synchronize()
+    assert times[5] == pytest.approx(start.elapsed_time(stop) / 10, rel=0.3)
+    slower = fl.forward_timed(q, torch.cat([k, k], 1), torch.cat([v, v], 1))[1]
+    assert slower == pytest.approx(2 * times[5], rel=0.3)
+
+
+def test_a_workspace_is_given_back(fl: ModuleType) -> None:
+    q, k, v = inputs(1, 2048, 2048, 16)  # a workspace of 400 MB
+    fl.forward(q, k, v, kernel="01")
+    torch.cuda.synchronize()
+    before = torch.cuda.mem_get_info()[0]
+    for _ in range(20):
+        fl.forward(q, k, v, kernel="01")
+    torch.cuda.synchronize()
+    assert torch.cuda.mem_get_info()[0] >= before - (600 << 20)
+
+
+def test_a_workspace_that_does_not_fit(fl: ModuleType) -> None:
+    q = normal(1, 65_536, 64, 128)  # 1.6 TB
+    with pytest.raises(MemoryError, match=r"^01_naive needs 1.6 TB of GPU memory for its workspace"):
+        fl.forward(q, q, q, kernel="01")
+    q, k, v = inputs()
+    assert_close(fl.forward(q, k, v, kernel="01"), reference(q, k, v))  # the error does not stay
+
+
+# ---- devices ----
+
+
+def test_device_info(fl: ModuleType) -> None:
+    info = fl.device_info(0)
+    properties = torch.cuda.get_device_properties(0)
+    assert (info.name, info.sm_count) == (properties.name, properties.multi_processor_count)
+    assert info.compute_capability == f"{properties.major}.{properties.minor}"
+    assert fl.device_info().name == fl.device_info("gpu:0").name == info.name
+
+
+def test_another_gpu_than_the_current_one(fl: ModuleType) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    arrays = inputs()
+    expected = fl.forward(*arrays)
+    there = [array.to("cuda:1") for array in arrays]
+    out = fl.forward(*there)
+    assert torch.cuda.current_device() == 0
+    assert out.device == there[0].device and torch.equal(out.cpu(), expected.cpu())
+    with pytest.raises(ValueError, match=r"^v is on GPU 0, and q on GPU 1; they must be on one device"):
+        fl.forward(*there[:2], arrays[2])
+
+
+def test_tensors_in_host_memory_go_to_the_virtual_gpu(fl: ModuleType) -> None:
+    for dtype in DTYPES:
+        q, k, v = inputs(1, 256, 256, 2, dtype)
+        out = fl.forward(q.cpu(), k.cpu(), v.cpu())
+        assert (out.device.type, out.dtype) == ("cpu", q.dtype)
+        assert_close(out, reference(q, k, v).cpu())
+
+
+# ---- what is refused ----
+
+# Arguments, made from q, k and v: as text, since there may be no PyTorch.
+REFUSED = {
+    "host memory": ("dict(k=k.cpu())", ValueError, "k is in host memory, and q on GPU 0; they must be on one device"),
+    "two libraries": ("dict(v=v.cpu().numpy())", TypeError, "v is an array of NumPy, and q of PyTorch; they must be "),
+    "gradient": ("dict(q=q.requires_grad_())", ValueError, "q requires a gradient, and there is no backward pass; "),
+    "dtype": ("dict(q=q.float())", TypeError, "q has dtype float32; allowed: float16, bfloat16"),
+    "two dtypes": ("dict(v=v.bfloat16())", TypeError, "v has dtype bfloat16 and q has dtype float16; they must be eq"),
+    "sparse": ("dict(q=q[0, :, 0].to_sparse())", TypeError, "q cannot be handed over by DLPack: "),
+    "dimensions": ("dict(q=q[0])", ValueError, "q has shape (512, 3, 128), of 3 dimensions; it must be [batch, seq_"),
+    "k and v": ("dict(v=v[:, 1:])", ValueError, "k has shape (2, 1024, 3, 128) and v has shape (2, 1023, 3, 128); "),
+    "heads": ("dict(q=q[:, :, 1:])", ValueError, "q has shape (2, 512, 2, 128) and k has shape (2, 1024, 3, 128); "),
+    "no batch": ("dict(q=q[:0], k=k[:0], v=v[:0])", ValueError, "q.shape[0] (batch) 0 is out of range; allowed: 1 to"),
+    "head_dim": ("dict(q=q[..., :64], k=k[..., :64], v=v[..., :64])", ValueError, "q.shape[3] (head_dim) 64 is not "),
+    "queries": ("dict(q=q[:, :200])", ValueError, "q.shape[1] (seq_len) 200 is not a multiple of "),
+    "head_dim apart": ("dict(k=k.mT.contiguous().mT)", ValueError, "k has stride 3 in its last dimension, head_dim; "),
+    "address": ("dict(q=torch.cat([q, q], -1)[..., 4:132])", ValueError, "q begins at address 0x"),
+    "stride": (
+        "dict(q=torch.cat([q, q], -1)[..., :132].contiguous()[..., :128])",
+        ValueError,
+        "q has stride 396 in dimension 1; allowed: multiples of 8 elements (16 bytes)",
+    ),
+    "shape of out": ("dict(out=torch.empty_like(k))", ValueError, "out has shape (2, 1024, 3, 128); it must be that "),
+    "dtype of out": ("dict(out=q.bfloat16())", TypeError, "out has dtype bfloat16 and q has dtype float16; they must "),
+    "out on the host": ("dict(out=q.cpu())", ValueError, "out is in host memory, and q on GPU 0; they must be on one "),
+    "out is v": ("dict(out=v[:, :512])", ValueError, "out, at 0x"),
+    "out meets itself": ("dict(out=q[:1].clone().expand(q.shape))", ValueError, "out has strides (0, 384, 128, 1) "),
+    "scale": ("dict(softmax_scale=0)", ValueError, "softmax_scale is 0; allowed: finite float32 numbers above 0"),
+    "kernel": ("dict(kernel=42)", ValueError, "kernel: there is no version '42'; there are 01_naive, "),
+    "config": ("dict(config='1x1', kernel=7)", ValueError, "config: 07_ldmatrix has no fp16 configuration '1x1'; "),
+}
+
+
+@pytest.mark.parametrize("timed", [False, True], ids=["forward", "forward_timed"])
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(fl: ModuleType, case: str, timed: bool) -> None:
+    change, error, message = REFUSED[case]
+    q, k, v = inputs()
+    arguments: dict[str, Any] = {"q": q, "k": k, "v": v}
+    arguments |= eval(change, {"torch": torch}, dict(arguments))
+    with pytest.raises(error) as raised:
+        (fl.forward_timed if timed else fl.forward)(**arguments)
+    assert str(raised.value).startswith(message)
+
+
+def test_a_gradient_that_nobody_wants(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    expected = fl.forward(q, k, v)
+    q.requires_grad_()
+    with torch.no_grad():
+        assert torch.equal(fl.forward(q, k, v), expected)
+
+
+# ---- beside PyTorch ----
+
+BESIDE = """
+import sys
+if "first" in sys.argv: import flash_ladder
+import torch
+def work():
+    x = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
+    return (x * 2).sum().item()
+before = work()
+import flash_ladder
+assert work() == before
+q = torch.randn(1, 256, 2, 128, device="cuda", dtype=torch.float16)
+out = flash_ladder.forward(q, q, q)
+expected = torch.nn.functional.scaled_dot_product_attention(*[q.double().transpose(1, 2)] * 3).transpose(1, 2)
+assert (out.double() - expected).abs().max() < 2e-3
+host = q.cpu()  # both CUDA runtimes of the package, and PyTorch's, in one process
+assert (flash_ladder.forward(host, host, host).double() - expected.cpu()).abs().max() < 2e-3
+assert work() == before
+assert torch.cuda.current_device() == 0
+print("right")
+"""
+
+
+@pytest.mark.parametrize("order", ["import sys; sys.argv.append('first')", ""], ids=["before", "after"])
+def test_beside_pytorch(package_folder: Path, order: str) -> None:
+    done = run_python(package_folder, order + BESIDE)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+# ---- other libraries ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cupy(fl: ModuleType, dtype: str) -> None:
+    cupy = pytest.importorskip("cupy")
+    tensors = inputs(dtype=dtype)
+    try:
+        arrays = [cupy.from_dlpack(tensor) for tensor in tensors]
+    except Exception as error:  # by version, for bfloat16
+        pytest.skip(f"this CuPy takes no {dtype}: {error}")
+    with cupy.cuda.Stream(non_blocking=True) as stream:
+        out = fl.forward(*arrays)
+        stream.synchronize()
+    assert type(out) is cupy.ndarray
+    assert torch.equal(torch.from_dlpack(out), fl.forward(*tensors))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_jax(fl: ModuleType, dtype: str) -> None:
+    jax = pytest.importorskip("jax")
+    if jax.default_backend() != "gpu":
+        pytest.skip("this JAX has no GPU")
+    tensors = inputs(dtype=dtype)
+    arrays = [jax.dlpack.from_dlpack(tensor) for tensor in tensors]
+    out = fl.forward(*arrays)
+    assert isinstance(out, jax.Array) and out.devices() == arrays[0].devices()
+    assert torch.equal(torch.from_dlpack(out), fl.forward(*tensors))
+    with pytest.raises(TypeError, match=r"^out is a JAX array, which cannot be written to; leave out out"):
+        fl.forward(*arrays, out=arrays[0])

@@ -1,0 +1,43 @@
+"""The Python package as pip and CMake install it, for the tests of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
+
+
+def install(folder: Path) -> Path:
+    """Installs the package into a folder and returns it, for sys.path.
+
+    pip installs what pyproject.toml says, CMake the extension modules that are in the build already. pip alone would
+    build those once more, and get the same. FLASH_LADDER_PYTHON_INSTALLED=1 tests what is installed where Python looks
+    by itself.
+    """
+    if os.environ.get("FLASH_LADDER_PYTHON_INSTALLED"):
+        import flash_ladder
+
+        return Path(flash_ladder.__file__).parents[1]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index", "--no-deps"]
+    pip += ["--no-build-isolation", "--config-settings=wheel.cmake=false", "--target", str(folder)]
+    cmake = ["cmake", "--install", str(BUILD), "--component", "python", "--prefix", str(folder)]
+    for command in ([*pip, str(ROOT / "harness" / "python")], cmake):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def run_python(folder: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program in a Python of its own that finds the package."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": str(folder)} | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )

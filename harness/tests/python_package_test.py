@@ -1,0 +1,439 @@
+"""The Python package on the virtual GPU, with arrays of NumPy."""
+
+from __future__ import annotations
+
+import ast
+import pickle
+import re
+import subprocess
+import threading
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import DTypeLike
+from python_package import ROOT, run_python
+
+NAMES = sorted(path.stem for path in (ROOT / "kernels").glob("[0-9][0-9]_*.cu"))
+DTYPES = [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+# What the kernels round by: P before the product with V, and the output.
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2}
+# Whole tiles of every version.
+QUERIES, KEYS = 256, 512
+
+
+def normal(*shape: int, dtype: DTypeLike = np.float16, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def inputs(dtype: DTypeLike = np.float16, batch: int = 2, heads: int = 3) -> list[np.ndarray]:
+    lengths = (QUERIES, KEYS, KEYS)
+    return [normal(batch, length, heads, 128, dtype=dtype, seed=seed) for seed, length in enumerate(lengths)]
+
+
+def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float = 128**-0.5) -> np.ndarray:
+    q, k, v = (array.astype(np.float64) for array in (q, k, v))
+    s = scale * np.einsum("bqhd,bkhd->bhqk", q, k)
+    p = np.exp(s - s.max(axis=-1, keepdims=True))
+    return np.einsum("bhqk,bkhd->bqhd", p / p.sum(axis=-1, keepdims=True), v)
+
+
+def assert_close(out: np.ndarray, expected: np.ndarray) -> None:
+    error = np.abs(out.astype(np.float64) - expected).max()
+    assert error <= TOLERANCE[out.dtype.name], error  # false for NaN
+
+
+def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
+    return np.array_equal(a.view(np.uint16), b.view(np.uint16))
+
+
+# ---- what it computes ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kernel", NAMES)
+def test_every_configuration_of_every_kernel(fl: ModuleType, kernel: str, dtype: np.dtype) -> None:
+    q, k, v = inputs(dtype, batch=1, heads=2)
+    before = [array.copy() for array in (q, k, v)]
+    expected = reference(q, k, v)
+    configs = [config for config in fl.configs(kernel) if config.dtype == dtype.name]
+    assert configs
+    for config in configs:
+        assert QUERIES % config.block_q == 0 and KEYS % config.block_kv == 0
+        out = fl.forward(q, k, v, kernel=kernel, config=config.name)
+        assert (out.shape, out.dtype, type(out)) == (q.shape, dtype, np.ndarray)
+        assert_close(out, expected)
+    assert same_bits(fl.forward(q, k, v, kernel=kernel), fl.forward(q, k, v, kernel=kernel, config=configs[0].name))
+    assert all(same_bits(array, copy) for array, copy in zip((q, k, v), before, strict=True))
+
+
+def test_the_newest_kernel_is_the_default(fl: ModuleType) -> None:
+    assert fl.kernels() == NAMES
+    assert fl.configs() == fl.configs(NAMES[-1])
+    q, k, v = inputs()
+    assert same_bits(fl.forward(q, k, v), fl.forward(q, k, v, kernel=NAMES[-1]))
+
+
+@pytest.mark.parametrize("name", ["7", "07", "07_ldmatrix", 7])
+def test_names_of_a_kernel(fl: ModuleType, name: str | int) -> None:
+    # 02 sums in another order: its output shows which one ran.
+    q, k, v = inputs()
+    assert same_bits(fl.forward(q, k, v, kernel=name), fl.forward(q, k, v, kernel="07_ldmatrix"))
+    assert not same_bits(fl.forward(q, k, v, kernel=name), fl.forward(q, k, v, kernel="02"))
+    assert fl.configs(name) == fl.configs("07_ldmatrix") != fl.configs("02")
+
+
+@pytest.mark.parametrize("scale", [0.01, 1, np.float32(0.3)])
+def test_softmax_scale(fl: ModuleType, scale: float) -> None:
+    q, k, v = inputs()
+    assert_close(fl.forward(q, k, v, softmax_scale=scale), reference(q, k, v, float(scale)))
+
+
+# ---- arrays ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_slices_of_packed_arrays(fl: ModuleType, dtype: np.dtype) -> None:
+    packed = normal(2, QUERIES, 3, 4, 128, dtype=dtype)
+    q, k, v = (packed[:, :, i] for i in range(3))
+    expected = fl.forward(*(np.ascontiguousarray(array) for array in (q, k, v)))
+    assert same_bits(fl.forward(q, k, v), expected)
+    heads_first = np.ascontiguousarray(packed.transpose(2, 0, 3, 1, 4))  # [3, batch, heads, seq_len, head_dim]
+    assert same_bits(fl.forward(*(array.transpose(0, 2, 1, 3) for array in heads_first)), expected)
+
+
+def test_strides_that_repeat_or_go_back(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    k, v = (np.broadcast_to(array[:, :, :1], array.shape) for array in (k, v))  # one head for all, and read-only
+    q = q[::-1]
+    expected = fl.forward(*(np.ascontiguousarray(array) for array in (q, k, v)))
+    assert same_bits(fl.forward(q, k, v), expected)
+
+
+def test_the_stride_of_a_single_batch_entry_means_nothing(fl: ModuleType) -> None:
+    q, k, v = inputs(batch=1)
+    odd = [np.lib.stride_tricks.as_strided(array, strides=(6, *array.strides[1:])) for array in (q, k, v)]
+    assert same_bits(fl.forward(*odd), fl.forward(q, k, v))
+
+
+def test_one_array_for_all_inputs(fl: ModuleType) -> None:
+    q = inputs()[0]
+    assert_close(fl.forward(q, q, q), reference(q, q, q))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_out_is_written_in_place(fl: ModuleType, dtype: np.dtype) -> None:
+    q, k, v = inputs(dtype)
+    around = np.full((2, QUERIES + 2, 5, 128), 7, dtype)
+    out = around[:, 1:-1, 1:-1]
+    assert fl.forward(q, k, v, out=out) is out
+    assert same_bits(np.ascontiguousarray(out), fl.forward(q, k, v))
+    out[:] = 7
+    assert (around == 7).all()
+
+
+def test_threads_take_turns(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    outs: list[np.ndarray] = []
+    threads = [threading.Thread(target=lambda: outs.append(fl.forward(q, k, v))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = fl.forward(q, k, v)
+    assert len(outs) == 4 and all(same_bits(out, expected) for out in outs)
+
+
+# ---- what is refused ----
+
+
+def misaligned(array: np.ndarray) -> np.ndarray:
+    """A copy that begins at 8 bytes past a multiple of 16."""
+    memory = np.empty(array.nbytes + 32, np.uint8)
+    start = -memory.ctypes.data % 16 + 8
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+def padded(array: np.ndarray, elements: int) -> np.ndarray:
+    """A copy whose heads are so many elements further apart."""
+    wide = np.zeros((*array.shape[:3], 128 + elements), array.dtype)
+    wide[..., :128] = array
+    return wide[..., :128]
+
+
+def every_third_byte(array: np.ndarray) -> np.ndarray:
+    """A view of elements that are 3 bytes apart."""
+    record = np.zeros(array.shape, np.dtype([("x", array.dtype), ("y", np.uint8)]))
+    return record["x"]
+
+
+def overlapping_rows(array: np.ndarray) -> np.ndarray:
+    b, s, h, d = array.strides
+    return np.lib.stride_tricks.as_strided(array, strides=(b, s // 2 // 16 * 16, h, d))
+
+
+def repeated(array: np.ndarray) -> np.ndarray:
+    return np.lib.stride_tricks.as_strided(array, strides=(0, *array.strides[1:]))
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+Q, K, V = inputs()
+
+
+def cut(*index: object) -> dict[str, np.ndarray]:
+    return {"q": Q[index], "k": K[index], "v": V[index]}
+
+
+REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no array": ({"q": [1, 2]}, TypeError, "q is of type list; allowed: arrays of NumPy, PyTorch, CuPy and JAX"),
+    "a scalar": ({"v": 1.5}, TypeError, "v is of type float; "),
+    "dtype": ({"q": Q.astype(np.float32)}, TypeError, "q has dtype float32; allowed: float16, bfloat16"),
+    "dtype of 16 bits": ({"k": K.view(np.int16)}, TypeError, "k has dtype int16; allowed: float16, bfloat16"),
+    "byte order": ({"q": Q.astype(">f2")}, TypeError, "q has dtype >f2; "),
+    "two dtypes": (
+        {"v": V.astype(ml_dtypes.bfloat16)},
+        TypeError,
+        "v has dtype bfloat16 and q has dtype float16; they",
+    ),
+    "3 dimensions": (
+        {"q": Q[0]},
+        ValueError,
+        "q has shape (256, 3, 128), of 3 dimensions; it must be [batch, seq_len, ",
+    ),
+    "no dimension": (
+        {"k": np.array(1, np.float16)},
+        ValueError,
+        "k has shape (), of 0 dimensions; it must be [batch, ",
+    ),
+    "k and v": ({"v": V[:, :256]}, ValueError, "k has shape (2, 512, 3, 128) and v has shape (2, 256, 3, 128); they "),
+    "heads": ({"q": Q[:, :, :2]}, ValueError, "q has shape (2, 256, 2, 128) and k has shape (2, 512, 3, 128); only "),
+    "batch": (
+        {"q": Q[:1]},
+        ValueError,
+        "q has shape (1, 256, 3, 128) and k has shape (2, 512, 3, 128); only seq_len, ",
+    ),
+    "head_dim": (cut(..., slice(64)), ValueError, "q.shape[3] (head_dim) 64 is not supported by "),
+    "no head_dim": (cut(..., slice(0)), ValueError, "q.shape[3] (head_dim) is 0; allowed: 128"),
+    "no batch": (cut(slice(0)), ValueError, "q.shape[0] (batch) 0 is out of range; allowed: 1 to 2147483647"),
+    "no heads": (cut(..., slice(0), slice(None)), ValueError, "q.shape[2] (heads) 0 is out of range; allowed: 1 to "),
+    "no queries": ({"q": Q[:, :0]}, ValueError, "q.shape[1] (seq_len) 0 is out of range; allowed: 1 to 2147483647"),
+    "no keys": ({"k": K[:, :0], "v": V[:, :0]}, ValueError, "k.shape[1] (seq_len of k and v) 0 is out of range; allo"),
+    "queries": (
+        {"q": Q[:, :200], "kernel": 7},
+        ValueError,
+        "q.shape[1] (seq_len) 200 is not a multiple of 64, the query rows of a tile of 07_ldmatrix (configuration "
+        "64x64); use 192 or 256",
+    ),
+    "keys": (
+        {"k": K[:, :40], "v": V[:, :40], "kernel": 7},
+        ValueError,
+        "k.shape[1] (seq_len of k and v) 40 is not a multiple of 64, the keys of a tile of 07_ldmatrix (configuration "
+        "64x64); use 64",
+    ),
+    "head_dim apart": (
+        {"q": np.asfortranarray(Q)},
+        ValueError,
+        "q has stride 1536 in its last dimension, head_dim; it must be 1",
+    ),
+    "stride": (
+        {"k": padded(K, 4)},
+        ValueError,
+        "k has stride 396 in dimension 1; allowed: multiples of 8 elements (16 bytes)",
+    ),
+    "bytes apart": (
+        {"q": every_third_byte(Q)},
+        ValueError,
+        "q has a stride of 3 bytes in dimension 3; allowed: multiples of 2",
+    ),
+    "shape of out": (
+        {"out": np.empty_like(K)},
+        ValueError,
+        "out has shape (2, 512, 3, 128); it must be that of q, (2, ",
+    ),
+    "dtype of out": ({"out": Q.astype(np.float32)}, TypeError, "out has dtype float32; allowed: float16, bfloat16"),
+    "out meets itself": (
+        {"out": overlapping_rows(np.empty_like(Q))},
+        ValueError,
+        "out has strides (98304, 192, 128, 1)",
+    ),
+    "out repeats": (
+        {"out": repeated(np.empty_like(Q))},
+        ValueError,
+        "out has strides (0, 384, 128, 1) with shape (2, ",
+    ),
+    "out is read-only": ({"out": read_only(np.empty_like(Q))}, ValueError, "out is read-only; it must be writable"),
+    "scale 0": ({"softmax_scale": 0}, ValueError, "softmax_scale is 0; allowed: finite float32 numbers above 0"),
+    "scale below 0": ({"softmax_scale": -1.5}, ValueError, "softmax_scale is -1.5; allowed: "),
+    "scale NaN": ({"softmax_scale": float("nan")}, ValueError, "softmax_scale is nan; allowed: "),
+    "scale too large": ({"softmax_scale": 1e39}, ValueError, "softmax_scale is 1e+39; allowed: "),
+    "scale too small": ({"softmax_scale": 1e-60}, ValueError, "softmax_scale is 1e-60; allowed: "),
+    "scale no number": ({"softmax_scale": "large"}, TypeError, "softmax_scale is 'large'; allowed: None, or a number"),
+    "kernel": (
+        {"kernel": "42"},
+        ValueError,
+        "kernel: there is no version '42'; there are 01_naive, 02_online_softmax, ",
+    ),
+    "kernel number": ({"kernel": -1}, ValueError, "kernel: there is no version '-1'; there are "),
+    "kernel name": ({"kernel": "07_swizzle"}, ValueError, "kernel: there is no version '07_swizzle'; there are "),
+    "kernel empty": ({"kernel": ""}, TypeError, "kernel is ''; allowed: None, or one of 01_naive, "),
+    "kernel type": ({"kernel": 7.0}, TypeError, "kernel is 7.0; allowed: "),
+    "config": ({"config": "1x1", "kernel": 7}, ValueError, "config: 07_ldmatrix has no fp16 configuration '1x1'; allo"),
+    "config empty": ({"config": ""}, TypeError, "config is ''; allowed: None, or the name of one of configs(kernel)"),
+    "config type": ({"config": 64}, TypeError, "config is 64; allowed: "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(fl: ModuleType, case: str) -> None:
+    change, error, message = REFUSED[case]
+    arguments = {"q": Q, "k": K, "v": V} | change
+    with pytest.raises(error, match="^" + re.escape(message)):
+        fl.forward(arguments.pop("q"), arguments.pop("k"), arguments.pop("v"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"v": misaligned(V)}, "^v begins at address 0x[0-9a-f]+8, which is no multiple of 16 bytes; "),
+        ({"out": Q}, "^out, at 0x[0-9a-f]+ to 0x[0-9a-f]+, overlaps q, at 0x[0-9a-f]+ to 0x[0-9a-f]+; "),
+        ({"out": K[:, 128:384]}, "^out, at .* overlaps k, at "),
+    ],
+)
+def test_refused_with_its_address(fl: ModuleType, change: dict[str, np.ndarray], message: str) -> None:
+    arguments = {"q": Q, "k": K, "v": V} | change
+    with pytest.raises(ValueError, match=message):
+        fl.forward(**arguments)
+
+
+@pytest.mark.parametrize(("axis", "name"), [(0, "batch"), (2, "heads")])
+def test_more_than_one_launch_can_have(fl: ModuleType, axis: int, name: str) -> None:
+    shape = [1, 64, 1, 128]
+    shape[axis] = 70_000
+    q = np.broadcast_to(normal(1, 64, 1, 128), shape)
+    message = rf"^q.shape\[{axis}\] \({name}\) 70000 is more than the 65535 .* use 65535 or fewer"
+    with pytest.raises(ValueError, match=message):
+        fl.forward(q, q, q)
+
+
+def test_a_workspace_that_does_not_fit(fl: ModuleType) -> None:
+    q = normal(1, 32_768, 2, 128)
+    with pytest.raises(
+        MemoryError, match=r"^01_naive needs 12.9 GB .* for its workspace, and 8.6 GB of 8.6 GB are free"
+    ):
+        fl.forward(q, q, q, kernel="01")
+    assert_close(fl.forward(Q, K, V, kernel="01"), reference(Q, K, V))  # the error does not stay
+
+
+def test_only_a_gpu_has_a_clock(fl: ModuleType) -> None:
+    with pytest.raises(RuntimeError, match=r"virtual GPU, which has no clock; .*use forward\(\)"):
+        fl.forward_timed(Q, K, V)
+
+
+# ---- devices and findings ----
+
+
+def test_device_info(fl: ModuleType) -> None:
+    info = fl.device_info("emulator")
+    assert (info.name, info.compute_capability) == ("virtual GPU (sm_80)", "8.0")
+    assert info.smem_per_cta_bytes == 163 * 1024
+    assert info.memory_free_bytes == info.memory_total_bytes == 8 << 30  # nothing of earlier calls is left
+    with pytest.raises(ValueError, match=r"^device is 'tpu'; allowed: "):
+        fl.device_info("tpu")
+    with pytest.raises(TypeError, match=r"^device is of type float; allowed: "):
+        fl.device_info(1.0)
+    with pytest.raises(RuntimeError, match=r"GPU 99 does not exist|no NVIDIA driver|no GPU is visible"):
+        fl.device_info("gpu:99")
+
+
+def test_the_virtual_gpus_architecture(package_folder: Path) -> None:
+    program = "import flash_ladder; print(flash_ladder.device_info('emulator').name)"
+    done = run_python(package_folder, program, FLASH_LADDER_SM="86")
+    assert (done.returncode, done.stdout) == (0, "virtual GPU (sm_86)\n"), done.stderr
+    done = run_python(package_folder, program, FLASH_LADDER_SM="eighty")
+    assert done.returncode == 1 and "ValueError: FLASH_LADDER_SM=eighty is not a number above 0" in done.stderr
+
+
+FINDING = """
+import pickle
+import numpy as np
+import flash_ladder
+
+q = np.ones((1, 256, 1, 128), np.float16)
+texts = []
+for _ in range(2):  # the second call finds what the first one found, and nothing that it left behind
+    try:
+        flash_ladder.forward(q, q, q, kernel="08")
+    except flash_ladder.FindingError as error:
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)
+        assert error.findings[0] in str(error)
+        texts.append(str(error))
+assert len(texts) == 2 and texts[0] == texts[1], texts
+print(texts[0])
+print(flash_ladder.device_info("emulator").memory_free_bytes)
+"""
+
+
+def test_a_finding_is_an_exception(package_folder: Path) -> None:
+    # A budget so small that the virtual GPU takes the kernel's loop for an endless one.
+    done = run_python(package_folder, FINDING, FLASH_LADDER_MAX_INSTRUCTIONS="1000", FLASH_LADDER_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^endless_loop: ", done.stdout, re.MULTILINE), done.stdout
+    assert "08_pipelined_kv.cu:" in done.stdout
+    assert done.stdout.endswith(f"\n{8 << 30}\n")
+
+
+# ---- the package ----
+
+
+def test_importing_does_nothing_else(package_folder: Path) -> None:
+    program = """
+import sys
+import flash_ladder
+maps = open("/proc/self/maps").read()
+print([name for name in ("libcuda.so", "libcudart.so", "libnvidia") if name in maps])
+print([name for name in ("numpy", "torch", "cupy", "jax") if name in sys.modules])
+"""
+    done = run_python(package_folder, program)
+    assert (done.returncode, done.stdout) == (0, "[]\n[]\n"), done.stderr
+
+
+@pytest.mark.parametrize("module", ["_gpu", "_virtual_gpu"])
+def test_modules_have_their_own_cuda(package_folder: Path, module: str) -> None:
+    """No symbol by which they could get into each other's way, or into that of another library's CUDA runtime."""
+    [file] = (package_folder / "flash_ladder").glob(f"{module}.*.so")
+    symbols = subprocess.run(["nm", "-D", file], capture_output=True, text=True, check=True).stdout.splitlines()
+    defined = [line.split()[-1] for line in symbols if line.split()[-2] not in "Uw"]
+    undefined = [line.split()[-1] for line in symbols if line.split()[-2] in "Uw"]
+    assert defined == [f"PyInit_{module}"]
+    assert "PyList_New" in undefined
+    assert [name for name in undefined if "cuda" in name.lower() or re.match("cu[A-Z]", name)] == []
+
+
+def test_types_are_published(fl: ModuleType, package_folder: Path) -> None:
+    folder = package_folder / "flash_ladder"
+    assert (folder / "py.typed").exists()
+    stub = ast.parse((folder / "_gpu.pyi").read_text(encoding="utf-8"))
+    functions = [node for node in stub.body if isinstance(node, ast.FunctionDef)]
+    declared = {function.name: [arg.arg for arg in function.args.args] for function in functions}
+    for module in (fl._gpu, fl._virtual_gpu):
+        # "forward(q: ndarray[…], …) -> …"
+        signatures = {name: getattr(module, name).__doc__ for name in dir(module) if not name.startswith("_")}
+        assert signatures.keys() == declared.keys()
+        for name, signature in signatures.items():
+            arguments = signature.partition("(")[2].rpartition(" -> ")[0]
+            assert re.findall(r"(?:^|, )(\w+):", re.sub(r"\[[^][]*\]", "", arguments)) == declared[name]
+    aliases = ast.parse((folder / "_virtual_gpu.pyi").read_text(encoding="utf-8"))
+    imports = [node for node in aliases.body if isinstance(node, ast.ImportFrom)]
+    assert {name.name for node in imports for name in node.names} == set(declared)
+    for name in fl.__all__:
+        assert getattr(fl, name).__doc__
+    assert pickle.loads(pickle.dumps(fl.configs())) == fl.configs()

@@ -1,0 +1,130 @@
+"""scripts/stress.py and scripts/sanitize.py: on the virtual GPU, and with workers and a tool that only pretend."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli import BUILD, NAMES, NUMBERS, ROOT
+
+# Answers that all is right, but for what it is told to.
+WORKER = """#!{python} -IS
+import json, os, sys
+request = json.loads(sys.argv[1])
+answer = {{"event": "device", "device": {{"smem_per_cta_bytes": 232448}}}}
+if request["command"] == "run":
+    answer = {{"event": "result", "result": {{"status": "ok", "correct": True, "reason": None}}}}
+    if {condition}:
+        answer = {answer}
+if answer is not None:
+    os.write(3, json.dumps(answer).encode() + b"\\n")
+print("==== ERROR SUMMARY: 0 errors")
+"""
+WRONG = '{"event": "result", "result": {"status": "wrong", "correct": False, "reason": "two launches differ"}}'
+REFUSED = '{"event": "error", "kind": "usage", "message": "a grid is at most 65535 wide"}'
+
+
+def run(script: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-B", str(ROOT / "scripts" / script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment, check=False)
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Path:
+    """A build folder with the real harness; its worker says that everything is right."""
+    (tmp_path / "harness").symlink_to(BUILD / "harness")
+    pretend(tmp_path, "False", "None")
+    return tmp_path
+
+
+def pretend(build: Path, condition: str, answer: str) -> None:
+    worker = build / "harness-worker-gpu"
+    worker.write_text(WORKER.format(python=sys.executable, condition=condition, answer=answer), encoding="utf-8")
+    worker.chmod(0o755)
+
+
+def test_every_version_on_the_virtual_gpu() -> None:
+    done = run("stress.py", "--device", "emulator", "--build", str(BUILD))
+    assert done.returncode == 0, "\n".join(line for line in done.stdout.splitlines() if "WRONG" in line) + done.stderr
+    for name in NAMES:
+        for dtype in ("fp16", "bf16"):
+            lines = [line for line in done.stdout.splitlines() if line.startswith(f"{name} ") and f" {dtype}: " in line]
+            assert len(lines) >= 7 and all(line.endswith(": right") for line in lines), lines
+
+
+@pytest.mark.parametrize(
+    ("condition", "answer", "words"),
+    [
+        (
+            'request["problem"]["heads"] == 40',
+            WRONG,
+            "40 heads (batch 1, heads 40, seq_len 64, seq_len_kv 192): WRONG: two",
+        ),
+        ('request.get("launches") == 100', WRONG, "100 launches (batch 2, heads 3"),
+        ('request["problem"]["heads"] == 40', REFUSED, "WRONG: a grid is at most 65535 wide"),
+        ('request["problem"]["heads"] == 40', "None", "WRONG: the worker gave no answer: it ended with status 0"),
+        ('not request["only_requested_problem"]', WRONG, "the whole check"),
+    ],
+)
+def test_what_is_wrong_is_named(build: Path, condition: str, answer: str, words: str) -> None:
+    pretend(build, condition, answer)
+    done = run("stress.py", "--kernel", "07", "--build", str(build))
+    assert done.returncode == 1 and words in done.stdout, done.stdout
+
+
+def test_more_than_a_grid_can_hold_may_be_refused(build: Path) -> None:
+    assert run("stress.py", "--kernel", "07", "--build", str(build)).returncode == 0
+    pretend(build, '70_000 in request["problem"].values()', REFUSED)
+    assert run("stress.py", "--kernel", "07", "--build", str(build)).returncode == 0
+    pretend(build, '70_000 in request["problem"].values()', WRONG)
+    done = run("stress.py", "--kernel", "07", "--build", str(build))
+    assert done.returncode == 1 and done.stdout.count("WRONG") == 4
+
+
+def test_large(build: Path) -> None:
+    # What is right at 4 GiB and wrong beyond, as with a 32-bit offset.
+    pretend(build, '2048 * max(request["problem"]["seq_len"], request["problem"]["seq_len_kv"]) > 1 << 31', WRONG)
+    done = run("stress.py", "--kernel", "06-07", "--large", "--build", str(build))
+    assert done.returncode == 1 and done.stdout.count("WRONG") == 4
+    done = run("stress.py", "--large", "--device", "emulator", "--build", str(build))
+    assert done.returncode == 2 and "--device emulator" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["stress.py", "sanitize.py"])
+def test_what_cannot_be(build: Path, script: str) -> None:
+    tool = build / "compute-sanitizer"
+    tool.symlink_to("/bin/true")
+    path = f"{build}:{os.environ['PATH']}"
+    done = run(script, "--kernel", "42", "--build", str(build), PATH=path)
+    assert done.returncode == 2 and "'42'" in done.stderr
+    done = run(script, "--build", str(build / "nowhere"), PATH=path)
+    assert done.returncode == 3 and "nowhere" in done.stderr
+    worker = build / "harness-worker-gpu"
+    worker.write_text('#!/bin/sh\necho \'{"event": "error", "message": "no GPU is visible"}\' >&3\n', encoding="utf-8")
+    done = run(script, "--build", str(build), PATH=path)
+    assert done.returncode == 3 and "no GPU is visible" in done.stderr
+
+
+def test_sanitizer(build: Path) -> None:
+    tool = build / "compute-sanitizer"
+    tool.write_text('#!/bin/sh\n[ "$1 $3" = "--tool --error-exitcode" ] || exit 1\nshift 4\n"$@"\n', encoding="utf-8")
+    tool.chmod(0o755)
+    path = f"{build}:{os.environ['PATH']}"
+    done = run("sanitize.py", "--build", str(build), PATH=path)
+    assert done.returncode == 0, done.stdout
+    lines = [line for line in done.stdout.splitlines() if line.endswith(": clean")]
+    assert {line[:2] for line in lines} == set(NUMBERS) and len(lines) % (2 * 4) == 0
+    pretend(build, 'request["problem"]["dtype"] == "bf16"', REFUSED)
+    done = run("sanitize.py", "--kernel", "07", "--tool", "racecheck", "--build", str(build), PATH=path)
+    assert done.returncode == 1 and "bf16 racecheck: FAILED" in done.stdout, "nothing was launched"
+    assert "fp16 racecheck: clean" in done.stdout and "1 of 2 failed" in done.stdout
+    tool.write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
+    assert run("sanitize.py", "--kernel", "07", "--build", str(build), PATH=path).returncode == 1
+
+
+def test_no_sanitizer(build: Path) -> None:
+    done = run("sanitize.py", "--build", str(build), PATH=str(build))
+    assert done.returncode == 3 and "compute-sanitizer is not on PATH" in done.stderr

@@ -1,0 +1,20 @@
+// How a version is named: 7, 07 or 07_ldmatrix.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "registry.h"
+
+namespace flash_ladder {
+
+/// A number of a version, whether there is one or not; nullopt for what is no number.
+std::optional<int> parse_number(const std::string& text);
+
+/// "01_naive, 02_online_softmax, …", for messages.
+std::string known_versions();
+
+/// The version of that name. Throws UsageError when there is none.
+const Version& select_version(const std::string& text);
+
+}  // namespace flash_ladder

@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Checks every version, in all configurations and both types, at problems that the harness's own check does not reach.
+
+  first     the whole check: normal, offset-mean, large-logit and ramp inputs, one K/V tile, a packed Q, K, V tensor
+  then      heads 1, 3 and 40; batch 1 and 5; one, two and an odd number of K/V tiles; keys fewer and more than queries
+            100 launches that must agree bit for bit; on a GPU also at a problem that fills it (3 on the virtual GPU,
+            which does all in the same order every time)
+            batch 70,000 and heads 70,000: right, or refused with the limit
+  --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations)
+
+Needs a GPU, or --device emulator. compute-sanitizer's tools: scripts/sanitize.py.
+Exit status: 0 all right, 1 something is wrong, 2 bad usage, 3 a device or program is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from worker_request import VIRTUAL_SM, Configuration, add_arguments, ask_worker, configurations
+
+HEAD_DIM = 128
+BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
+TIMEOUT_SECONDS = 600.0
+# More rows of 16 heads than 4 GiB hold, in whole tiles of every size so far.
+ROWS_OF_4_GIB = (1 << 32) // (16 * HEAD_DIM * 2) + 256
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem for one configuration."""
+
+    name: str
+    configuration: Configuration
+    problem: dict[str, Any]
+    request: dict[str, Any] = field(default_factory=dict)
+    may_be_refused: bool = False
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{size} {self.problem[size]}" for size in ("batch", "heads", "seq_len", "seq_len_kv"))
+        return f"{self.configuration}: {self.name} ({sizes})"
+
+
+def case(
+    name: str, c: Configuration, sizes: tuple[int, int, int, int], may_be_refused: bool = False, **request: object
+) -> Case:
+    """`sizes` are batch, heads, seq_len and seq_len_kv. Only this problem is checked, unless the request is another."""
+    problem = dict(zip(("batch", "heads", "seq_len", "seq_len_kv"), sizes, strict=True))
+    problem |= {"head_dim": HEAD_DIM, "dtype": c.dtype}
+    return Case(name, c, problem, {"only_requested_problem": True} | request, may_be_refused)
+
+
+def cases(c: Configuration, on_gpu: bool) -> list[Case]:
+    q, kv = c.block_q, c.block_kv
+    launches = 100 if on_gpu else 3
+    found = [
+        case("the whole check, two tiles", c, (5, 3, 2 * q, 2 * kv), only_requested_problem=False),
+        case("one tile", c, (1, 1, q, kv)),
+        case("an odd number of tiles, 40 heads", c, (1, 40, q, 3 * kv)),
+        case("more queries than keys", c, (5, 1, 3 * q, kv)),
+        case(f"{launches} launches", c, (2, 3, 2 * q, 5 * kv), launches=launches),
+        case("batch beyond a grid", c, (BEYOND_A_GRID, 1, q, kv), may_be_refused=True),
+        case("heads beyond a grid", c, (1, BEYOND_A_GRID, q, kv), may_be_refused=True),
+    ]
+    if on_gpu:  # of all SMs, so that CTAs run beside each other; 01 to 03 would take long for more
+        found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
+    return found
+
+
+def large_cases(c: Configuration) -> list[Case]:
+    def whole(rows: int, tile: int) -> int:
+        return -(-rows // tile) * tile
+
+    return [
+        case("Q and O beyond 4 GiB", c, (1, 16, whole(ROWS_OF_4_GIB, c.block_q), whole(128, c.block_kv))),
+        case("K and V beyond 4 GiB", c, (1, 16, whole(128, c.block_q), whole(ROWS_OF_4_GIB, c.block_kv))),
+    ]
+
+
+def run(worker: Path, case: Case, references: str) -> str:
+    """What is wrong; empty when all is right."""
+    request = {"command": "run", "sm": VIRTUAL_SM, "benchmark": False, "kernel": int(case.configuration.kernel)}
+    request |= {"config": case.configuration.config, "problem": case.problem, "reference_cache": references}
+    answer = ask_worker(worker, request | case.request, TIMEOUT_SECONDS)
+    if answer["event"] == "error":
+        limit_named = answer["kind"] == "usage" and "65535" in answer["message"]
+        return "" if case.may_be_refused and limit_named else answer["message"]
+    result = answer["result"]
+    if result["status"] == "ok" and result["correct"] is True:
+        return ""
+    return result["reason"] or f"status {result['status']}, correct {result['correct']}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument("--device", choices=("gpu", "emulator"), default="gpu", help="(%(default)s)")
+    parser.add_argument("--large", action="store_true", help="tensors of more than 4 GiB; takes 30 GB of memory a job")
+    parser.add_argument("--jobs", type=int, metavar="N", help="so many at a time (8; 2 for --large and the emulator)")
+    parser.add_argument("--worker", help="program in the build folder to ask (that of the device)")
+    arguments = parser.parse_args()
+    on_gpu = arguments.device == "gpu"
+    if arguments.large and not on_gpu:
+        parser.error("--large does not go with --device emulator, which would take hours; leave one out")
+    if arguments.jobs is not None and arguments.jobs < 1:
+        parser.error(f"--jobs {arguments.jobs} is out of range; give 1 or more")
+    jobs = arguments.jobs or min(os.cpu_count() or 1, 8 if on_gpu and not arguments.large else 2)
+    worker = arguments.worker or f"harness-worker-{arguments.device}"
+
+    dtypes = ("fp16",) if arguments.large else ("fp16", "bf16")
+    found = configurations(arguments.build, arguments.kernel, dtypes, worker, every=not arguments.large)
+    todo = [case for c in found for case in (large_cases(c) if arguments.large else cases(c, on_gpu))]
+    failures = 0
+    with tempfile.TemporaryDirectory() as references, ThreadPoolExecutor(jobs) as pool:
+        outcomes = pool.map(lambda case: run(arguments.build / worker, case, references), todo)
+        for one, wrong in zip(todo, outcomes, strict=True):
+            print(f"{one}: {'WRONG: ' + wrong if wrong else 'right'}", flush=True)
+            failures += bool(wrong)
+    print(f"{failures} of {len(todo)} wrong" if failures else f"{len(todo)} problems, all right")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
