@@ -69,6 +69,35 @@ __device__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Makes 8 bytes of shared memory a barrier whose phases each end with `arrivals` arrivals. One thread calls it, and the
+/// others use the barrier after a __syncthreads(). PTX ISA, "mbarrier.init".
+__device__ inline void mbarrier_init(std::uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(smem_address(barrier)), "r"(arrivals) : "memory");
+}
+
+/// One arrival. What this thread read and wrote before it comes before all that a thread does once it has seen the phase
+/// end. PTX ISA, "mbarrier.arrive".
+__device__ inline void mbarrier_arrive(std::uint64_t* barrier) {
+  asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(smem_address(barrier)) : "memory");
+}
+
+/// One arrival, at the time when all of this thread's cp_async so far have arrived. The barrier must have been told to
+/// expect it (.noinc). PTX ISA, "cp.async.mbarrier.arrive".
+__device__ inline void cp_async_mbarrier_arrive(std::uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(smem_address(barrier)) : "memory");
+}
+
+/// Whether the barrier's latest phase of this parity has ended: 0 for its first, third, … and 1 for its second, fourth, …
+/// phase. A new barrier counts as if a phase of parity 1 had just ended. PTX ISA, "mbarrier.test_wait", .parity.
+__device__ inline bool mbarrier_test_wait(std::uint64_t* barrier, int parity) {
+  std::uint32_t ended;
+  asm volatile("{ .reg .pred ended; mbarrier.test_wait.parity.shared.b64 ended, [%1], %2; selp.u32 %0, 1, 0, ended; }"
+               : "=r"(ended)
+               : "r"(smem_address(barrier)), "r"(parity)
+               : "memory");
+  return ended != 0;
+}
+
 /// Reads four 8×8 matrices of 16-bit elements. Lanes 8i … 8i+7 give the addresses of the eight 16-byte rows of matrix
 /// i; every lane receives in Ri two elements of matrix i: row lane_id / 4, columns lane_id % 4 * 2 and the next. Those
 /// are `group` and `pair` of mma_m16n8k16, so the four matrices are parts of its fragments. PTX ISA, "ldmatrix".

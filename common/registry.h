@@ -24,6 +24,8 @@ struct Configuration {
   int block_kv;    // keys per K/V tile: seq_len_kv must be a multiple
   int head_dim;    // the only head_dim that it supports
   int num_warps;   // per CTA
+  int stages;      // buffers for K/V tiles
+  int step_kv;     // keys per step of S, softmax and P V: block_kv, or a part of it
   int smem_bytes;  // dynamic shared memory per CTA
   // std::type_info::name() of the traits. It is part of the name of each of the configuration's __global__ functions,
   // which is how they are found in a cubin.
@@ -65,6 +67,18 @@ constexpr Dtype dtype_of<__nv_bfloat16>() {
 
 inline std::size_t no_workspace(const AttentionProblem&) { return 0; }
 
+/// What Traits say about steps inside a K/V tile and about buffers; most versions have one of each and need not say so.
+template <typename Traits>
+constexpr int stages_of() {
+  if constexpr (requires { Traits::kStages; }) return Traits::kStages;
+  return 1;
+}
+template <typename Traits>
+constexpr int step_kv_of() {
+  if constexpr (requires { Traits::kStepKV; }) return Traits::kStepKV;
+  return Traits::kBlockKV;
+}
+
 /// The configuration that a version's Traits describe.
 template <typename Traits>
 Configuration configuration(std::string name, cudaError_t (*launch)(const AttentionArgs&, cudaStream_t),
@@ -75,6 +89,8 @@ Configuration configuration(std::string name, cudaError_t (*launch)(const Attent
           .block_kv = Traits::kBlockKV,
           .head_dim = Traits::kHeadDim,
           .num_warps = Traits::kNumWarps,
+          .stages = stages_of<Traits>(),
+          .step_kv = step_kv_of<Traits>(),
           .smem_bytes = Traits::kSmemBytes,
           .traits = typeid(Traits).name(),
           .workspace_bytes = workspace_bytes,

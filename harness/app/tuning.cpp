@@ -60,15 +60,15 @@ const Configuration& configuration_of(const Version& version, const Result& resu
 }
 
 std::string row(std::string_view rank, std::string_view config, std::string_view tile, std::string_view warps,
-                std::string_view tflops, std::string_view share, std::string_view ms, std::string_view registers,
-                std::string_view smem, std::string_view ctas) {
-  return fmt::format("{:>4}  {:<16} {:>9} {:>6} {:>8} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, config, tile, warps,
-                     tflops, share, ms, registers, smem, ctas);
+                std::string_view stages, std::string_view step, std::string_view tflops, std::string_view share,
+                std::string_view ms, std::string_view registers, std::string_view smem, std::string_view ctas) {
+  return fmt::format("{:>4}  {:<16} {:>9} {:>6} {:>6} {:>4} {:>8} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, config, tile,
+                     warps, stages, step, tflops, share, ms, registers, smem, ctas);
 }
 
 std::string ranking(const Version& version, const std::vector<Result>& results, int sm, const Paint& paint) {
-  std::string text = paint.bold(row("rank", "config", "tile", "warps", "TFLOP/s", "of best", "ms (p10, p90)",
-                                    "registers", "smem", fmt::format("CTAs/SM (sm_{})", sm)));
+  std::string text = paint.bold(row("rank", "config", "tile", "warps", "stages", "step", "TFLOP/s", "of best",
+                                    "ms (p10, p90)", "registers", "smem", fmt::format("CTAs/SM (sm_{})", sm)));
   int rank = 0;
   for (const Result& result : results) {
     const Configuration& configuration = configuration_of(version, result);
@@ -83,6 +83,7 @@ std::string ranking(const Version& version, const std::vector<Result>& results, 
     std::string line = row(
         timed ? std::to_string(++rank) : "-", result.config,
         fmt::format("{}x{}", configuration.block_q, configuration.block_kv), std::to_string(configuration.num_warps),
+        std::to_string(configuration.stages), std::to_string(configuration.step_kv),
         timed ? fmt::format("{:.1f}", *result.tflops) : to_string(result.status),
         timed ? fmt::format("{:.1f} %", 100 * *result.tflops / *results.front().tflops) : "-",
         timed ? fmt::format("{:.4g} ({:.4g}, {:.4g})", result.ms->median, result.ms->p10, result.ms->p90) : "-",

@@ -43,6 +43,8 @@ nlohmann::json versions_document(const Paths& paths) {
                                 {"block_kv", configuration.block_kv},
                                 {"head_dim", configuration.head_dim},
                                 {"num_warps", configuration.num_warps},
+                                {"stages", configuration.stages},
+                                {"step_kv", configuration.step_kv},
                                 {"smem_bytes", configuration.smem_bytes}});
     all.push_back({{"kernel", fmt::format("{:02}", version.number)},
                    {"name", version.name},

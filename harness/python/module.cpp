@@ -77,6 +77,8 @@ nb::list configs(const std::string& kernel) {
     dict["block_q"] = configuration.block_q;
     dict["block_kv"] = configuration.block_kv;
     dict["num_warps"] = configuration.num_warps;
+    dict["stages"] = configuration.stages;
+    dict["step_kv"] = configuration.step_kv;
     dict["smem_bytes"] = configuration.smem_bytes;
     configurations.append(dict);
   }

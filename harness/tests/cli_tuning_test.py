@@ -125,7 +125,7 @@ def test_list(ladder: Cli) -> None:
     ]  # fmt: skip
     assert several["configurations"][1] == {
         "name": "128x64", "dtype": "fp16", "block_q": 128, "block_kv": 64, "head_dim": 128, "num_warps": 4,
-        "smem_bytes": 71680,
+        "stages": 2, "step_kv": 16, "smem_bytes": 71680,
     }  # fmt: skip
 
 
@@ -134,10 +134,10 @@ def test_tune(ladder: Cli) -> None:
     outcome = ladder("--tune", "02", "--repeat", "25", "--seed", "4", "--seq-len", "1024")
     assert outcome.rc == 0 and outcome.err == ""
     rows = [line.split() for line in outcome.out.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
-    assert [row[:6] for row in rows[1:]] == [
-        ["1", "128x64", "128x64", "4", "400.0", "100.0"],
-        ["2", "256x128", "256x128", "8", "300.0", "75.0"],
-        ["3", "128x32", "128x32", "4", "200.0", "50.0"],
+    assert [row[:8] for row in rows[1:]] == [
+        ["1", "128x64", "128x64", "4", "2", "16", "400.0", "100.0"],
+        ["2", "256x128", "256x128", "8", "2", "16", "300.0", "75.0"],
+        ["3", "128x32", "128x32", "4", "2", "16", "200.0", "50.0"],
     ]
     assert "02_several now runs 128x64 on NVIDIA H200" in outcome.words
 

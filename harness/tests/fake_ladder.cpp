@@ -14,6 +14,8 @@ Configuration made_up(const std::string& name, Dtype dtype, int block_q, int blo
           .block_kv = block_kv,
           .head_dim = 128,
           .num_warps = num_warps,
+          .stages = 2,
+          .step_kv = 16,
           .smem_bytes = smem_kib * 1024,
           .traits = name,
           .workspace_bytes = no_workspace,

@@ -358,6 +358,8 @@ class HandMadeStudy : public testing::Test {
                                      .block_kv = 16,
                                      .head_dim = 128,
                                      .num_warps = 4,
+                                     .stages = 1,
+                                     .step_kv = 64,
                                      .smem_bytes = 1000,
                                      .traits = typeid(v90::Traits<__half>).name(),
                                      .workspace_bytes = no_workspace,

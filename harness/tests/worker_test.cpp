@@ -34,6 +34,8 @@ Configuration make_configuration(std::string name, Dtype dtype, int block_q, int
           .block_kv = block_kv,
           .head_dim = 128,
           .num_warps = 4,
+          .stages = 1,
+          .step_kv = 64,
           .smem_bytes = smem_bytes,
           .traits = "",
           .workspace_bytes = no_workspace,

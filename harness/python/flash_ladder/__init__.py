@@ -58,6 +58,8 @@ class Config:
     block_q: int  # query rows per CTA: seq_len of q must be a multiple
     block_kv: int  # keys per K/V tile: seq_len of k and v must be a multiple
     num_warps: int  # per CTA
+    stages: int  # buffers for K/V tiles
+    step_kv: int  # keys per step: block_kv, or a part of it
     smem_bytes: int  # dynamic shared memory per CTA
 
 
