@@ -202,6 +202,8 @@ FAULTS = [
         "10_lean_addressing",
         "return (lane_offset ^ col % 64) +",
         "return (lane_offset + col % 64) +",
+        "out_of_bounds",
+        "ldmatrix_x4_trans(V_rmem[0][0]",
     ),
     Fault(
         "a row's sum is that of one lane",
@@ -241,7 +243,7 @@ FAULTS = [
         "K_smem + next_buffer + copy_offset",
         "K_smem + buffer + copy_offset",
         "race",
-        "XX",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
     ),
     Fault(
         "O stays behind when a maximum moves",
@@ -255,15 +257,15 @@ FAULTS = [
         "wait(&full[stage], tile / kStages % 2);",
         "",
         "race",
-        "XX",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
     ),
     Fault(
         "a tile is waited for with the wrong parity",
         "15_decoupled_warps",
         "wait(&full[stage], tile / kStages % 2);",
         "wait(&full[stage], (tile / kStages + 1) % 2);",
-        "race",
-        "XX",
+        "deadlock",
+        "wait(&full[stage], tile / kStages % 2);",
     ),
     Fault(
         "a buffer is filled before all warps are done with it",
@@ -271,7 +273,7 @@ FAULTS = [
         "wait(&empty[(tile + 1) % kStages], tile / kStages % 2);",
         "",
         "race",
-        "XX",
+        "copy_KV_tile((tile + 1) % kStages);",
     ),
     Fault(
         "a thread arrives before its copies do",
@@ -279,15 +281,15 @@ FAULTS = [
         "cp_async_mbarrier_arrive(&full[stage]);",
         "mbarrier_arrive(&full[stage]);",
         "race",
-        "XX",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
     ),
     Fault(
         "no warp says that it is done with a buffer",
         "15_decoupled_warps",
         "if (lane_id == 0) mbarrier_arrive(&empty[stage]);",
         "",
-        "hang",
-        "XX",
+        "deadlock",
+        "wait(&empty[(tile + 1) % kStages], tile / kStages % 2);",
     ),
     Fault(
         "O stays behind when a maximum moves",
@@ -302,12 +304,20 @@ FAULTS = [
         "V_step = V_lane;",
     ),
     Fault(
-        "a buffer is free before its last V is read",
+        "the wrong buffer is said to be free",
         "16_optimized_softmax",
         "mbarrier_arrive(&empty[(stage + kStages - 1) % kStages]);",
         "mbarrier_arrive(&empty[stage]);",
+        "deadlock",
+        "wait(&empty[(tile + 1) % kStages], tile / kStages % 2);",
+    ),
+    Fault(
+        "a buffer is free before all lanes have read it",
+        "16_optimized_softmax",
+        "__syncwarp();  // all lanes have read their fragments of the tile before",
+        "               // all lanes have read their fragments of the tile before",
         "race",
-        "XX",
+        "copy_KV_tile((tile + 1) % kStages);",
     ),
 ]
 

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 NAMES = sorted(path.stem for path in (ROOT / "kernels").glob("[0-9][0-9]_*.cu"))
 NEWEST = NAMES[-1]
 DTYPES = ["float16", "bfloat16"]
-TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2}
 # Long enough for another stream to get ahead, in clock cycles: half a second or so.
 LONG = 1_000_000_000
 
@@ -49,8 +48,10 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | 
 
 
 def assert_close(out: torch.Tensor, expected: torch.Tensor) -> None:
+    # Kernels round twice, each time by half an eps at most: P before the product with V, and the output. That, doubled.
+    allowed = 2 * torch.finfo(out.dtype).eps * expected.abs().max().item()
     error = (out.double() - expected).abs().max().item()
-    assert error <= TOLERANCE[str(out.dtype).removeprefix("torch.")], error  # false for NaN
+    assert error <= allowed, f"{error} > {allowed}"  # false for NaN
 
 
 @pytest.fixture(autouse=True)
