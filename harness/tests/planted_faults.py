@@ -211,8 +211,8 @@ FAULTS = [
         "1 / group_sum(row_sum[mma_m][half])",
         "1 / (row_sum[mma_m][half])",
     ),
-    # The first rescaling finds O empty, so this one is wrong only when another follows: it proves that the inputs of the
-    # check take the rare path.
+    # The first rescaling finds O empty, so this one is wrong only when another follows: it proves that the inputs of
+    # the check take the rare path.
     Fault(
         "O stays behind when a maximum moves",
         "13_lazy_rescale",
