@@ -54,7 +54,7 @@ struct AttentionArgs {
   int heads = 0;
   int seq_len = 0;
   int seq_len_kv = 0;
-  float softmax_scale = 0;    // S = softmax_scale · Q Kᵀ; usually 1 / sqrt(head_dim)
+  float softmax_scale = 0;    // S = softmax_scale · Q Kᵀ, positive; usually 1 / sqrt(head_dim)
   void* workspace = nullptr;  // device memory that the version asked for in its registration
 };
 

@@ -81,14 +81,15 @@ __device__ inline void mbarrier_arrive(std::uint64_t* barrier) {
   asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(smem_address(barrier)) : "memory");
 }
 
-/// One arrival, at the time when all of this thread's cp_async so far have arrived. The barrier must have been told to
-/// expect it (.noinc). PTX ISA, "cp.async.mbarrier.arrive".
+/// One arrival, at the time when all of this thread's cp_async so far have arrived. It is one of those that mbarrier_init
+/// was told to expect (.noinc). PTX ISA, "cp.async.mbarrier.arrive".
 __device__ inline void cp_async_mbarrier_arrive(std::uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(smem_address(barrier)) : "memory");
 }
 
 /// Whether the barrier's latest phase of this parity has ended: 0 for its first, third, … and 1 for its second, fourth, …
-/// phase. A new barrier counts as if a phase of parity 1 had just ended. PTX ISA, "mbarrier.test_wait", .parity.
+/// phase. A new barrier counts as if a phase of parity 1 had just ended. Phases two apart look the same, so who waits must
+/// not fall two behind; a thread without whose own arrival no phase ends cannot. PTX ISA, "mbarrier.test_wait", .parity.
 __device__ inline bool mbarrier_test_wait(std::uint64_t* barrier, int parity) {
   std::uint32_t ended;
   asm volatile("{ .reg .pred ended; mbarrier.test_wait.parity.shared.b64 ended, [%1], %2; selp.u32 %0, 1, 0, ended; }"

@@ -4,7 +4,8 @@
 //             there are two sets of registers for them: the mmas of a piece read one set while ldmatrix fills the other
 //             with the next piece.
 // Changed     The order of loads and mmas in S = Q Kᵀ and O += P V, and how much a load brings: 16 keys or 16 columns
-//             instead of the whole width of a tile. The number of loads and of mmas is that of 08.
+//             instead of the whole width of a tile. The first piece of V is loaded before the softmax. The number of loads
+//             and of mmas is that of 08.
 // Prediction  In 08 the first mma of each mma_k waits some 30 cycles for its fragments, 12 times per tile. The compiler
 //             may already have moved loads up, and the other warp of a scheduler fills part of the gaps: 1.05x. K and V
 //             fragments take 8 registers each instead of 16 and 32, so the kernel should need fewer.
@@ -186,6 +187,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       cp_async_commit();
     }
 
+    // The first piece of V comes before the softmax, so that P V need not wait for it.
     std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
     load_V_fragments<Traits>(V_rmem[0], V_smem, 0, 0);
 

@@ -3,11 +3,12 @@
 // Idea        Compute addresses once. The XOR of the swizzle only touches bits of the column, and where a lane's chunk
 //             is in the first fragment decides all others: fragment mma_k of K is at that offset ^ 16 mma_k, and its
 //             mma_n at 8 mma_n rows more, a constant that the load instruction holds. What is left are three offsets
-//             per lane, for Q, K and V. Global pointers step from copy to copy instead of being multiplied anew.
+//             per lane, for Q, K and V, each with ^ 0, 16, 32 and 48. Global pointers step from copy to copy instead of
+//             being multiplied anew.
 // Changed     The addresses in copy_tile() and the three load_…_fragments() functions, and the pointers to the K/V
 //             tiles, which now move.
-// Prediction  Most of the IMAD, IADD3, LOP3 and SHF in the loop go, and the registers that kept addresses: from 223 to
-//             less than 170, so that three CTAs fit on an SM instead of two. 1.05x in TFLOP/s.
+// Prediction  Most of the IMAD, IADD3, LOP3 and SHF in the loop go, and the registers that kept addresses: on sm_90
+//             from 223 to less than 170, so that three CTAs fit on an SM instead of two. 1.05x in TFLOP/s.
 
 #include "convert.h"
 #include "ptx.h"
@@ -28,19 +29,7 @@ struct Traits {
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
-//
-// clang-format off
-//              chunk   0   1   2   3   4   5   6   7
-//   row 0   goes to    0   1   2   3   4   5   6   7      What a fragment load touches at a time lies in one column of
-//   row 1              1   0   3   2   5   4   7   6      this table: the same chunk of eight rows. Without the XOR its
-//   row 2              2   3   0   1   6   7   4   5      eight entries would be equal, the same four banks eight times
-//   row 3              3   2   1   0   7   6   5   4      over. With it they are all different: 8 × 4 banks, each once.
-//   row 4              4   5   6   7   0   1   2   3
-//   row 5              5   4   7   6   1   0   3   2      The rows of the table are permutations too, so a copy that
-//   row 6              6   7   4   5   2   3   0   1      writes a whole row still meets each bank equally often.
-//   row 7              7   6   5   4   3   2   1   0      Chunks 8 to 15 do the same, 128 bytes further on.
-// clang-format on
+// one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
   constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
@@ -197,6 +186,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       cp_async_commit();
     }
 
+    // The first piece of V comes before the softmax, so that P V need not wait for it.
     std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
     load_V_fragments<Traits>(V_rmem[0], V_smem, V_lane, 0, 0);
 

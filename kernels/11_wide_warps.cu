@@ -3,9 +3,10 @@
 // Idea        Give each warp 32 query rows instead of 16: every fragment of K and V that it loads then feeds two mmas.
 //             O doubles to 128 registers per lane. S must not double too, so a tile has 32 keys instead of 64.
 // Changed     kBlockQ and kBlockKV. All loops over mma_m run twice; until now they ran once.
-// Prediction  Per mma, half as many fragment loads of K and V and as many of Q: of 72 ldmatrix for 64 keys and 16 rows
-//             remain 40. Shared memory, 0.25 cycles per score and SM, was slower than the tensor cores with 0.19;
-//             now it is 0.16. Only two CTAs of 128 threads fit on an SM, but each has twice the work: 1.15x in TFLOP/s.
+// Prediction  Per mma, half as many fragment loads of K and V, but twice as many of Q, since S is half as wide: of 72
+//             ldmatrix for 64 keys and 16 rows 48 remain. Shared memory, 0.28 cycles per score and SM, was slower than
+//             the tensor cores with 0.19; now both take 0.19. Only two CTAs of 128 threads fit on an SM, but each has
+//             twice the work: 1.15x in TFLOP/s.
 
 #include "convert.h"
 #include "ptx.h"
@@ -26,19 +27,7 @@ struct Traits {
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
-//
-// clang-format off
-//              chunk   0   1   2   3   4   5   6   7
-//   row 0   goes to    0   1   2   3   4   5   6   7      What a fragment load touches at a time lies in one column of
-//   row 1              1   0   3   2   5   4   7   6      this table: the same chunk of eight rows. Without the XOR its
-//   row 2              2   3   0   1   6   7   4   5      eight entries would be equal, the same four banks eight times
-//   row 3              3   2   1   0   7   6   5   4      over. With it they are all different: 8 × 4 banks, each once.
-//   row 4              4   5   6   7   0   1   2   3
-//   row 5              5   4   7   6   1   0   3   2      The rows of the table are permutations too, so a copy that
-//   row 6              6   7   4   5   2   3   0   1      writes a whole row still meets each bank equally often.
-//   row 7              7   6   5   4   3   2   1   0      Chunks 8 to 15 do the same, 128 bytes further on.
-// clang-format on
+// one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
   constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
@@ -195,6 +184,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       cp_async_commit();
     }
 
+    // The first piece of V comes before the softmax, so that P V need not wait for it.
     std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
     load_V_fragments<Traits>(V_rmem[0], V_smem, V_lane, 0, 0);
 

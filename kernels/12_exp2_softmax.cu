@@ -1,12 +1,14 @@
 // 12 · exp2_softmax
 //
-// Idea        Fit the softmax to the hardware. exp(softmax_scale · S - max) is 2^(scale · S - max) with the factor log2(e)
-//             in both: one FFMA makes the argument of each ex2. And a row's sum needs its four lanes to meet only once,
-//             after the last tile: until then each lane sums what it has.
+// Idea        Fit the softmax to the hardware, whose exponential has base 2. exp(softmax_scale · S - max) is
+//             2^(scale · S - row_max) when scale and row_max contain the factor log2(e): one FFMA makes the argument of
+//             each ex2. And a row's sum needs its four lanes to meet only once, after the last tile: until then each
+//             lane sums what it has.
 // Changed     The softmax: row_max now counts in powers of two, S is no longer scaled in place, and the sums over lanes
 //             moved to the end.
-// Prediction  For each score two FMUL and one FADD become one FFMA, and of the shuffles half remain: 144 instructions
-//             less of the loop's 700 or so. The mmas leave the issue slots idle half of the time anyway: 1.05x.
+// Prediction  For each score two FMUL and one FADD become one FFMA, and half of the shuffles go, each with its FADD: 80
+//             instructions less of some 600 in the loop. The mmas leave the issue slots idle half of the time anyway:
+//             1.05x.
 
 #include "convert.h"
 #include "ptx.h"
@@ -27,19 +29,7 @@ struct Traits {
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
-//
-// clang-format off
-//              chunk   0   1   2   3   4   5   6   7
-//   row 0   goes to    0   1   2   3   4   5   6   7      What a fragment load touches at a time lies in one column of
-//   row 1              1   0   3   2   5   4   7   6      this table: the same chunk of eight rows. Without the XOR its
-//   row 2              2   3   0   1   6   7   4   5      eight entries would be equal, the same four banks eight times
-//   row 3              3   2   1   0   7   6   5   4      over. With it they are all different: 8 × 4 banks, each once.
-//   row 4              4   5   6   7   0   1   2   3
-//   row 5              5   4   7   6   1   0   3   2      The rows of the table are permutations too, so a copy that
-//   row 6              6   7   4   5   2   3   0   1      writes a whole row still meets each bank equally often.
-//   row 7              7   6   5   4   3   2   1   0      Chunks 8 to 15 do the same, 128 bytes further on.
-// clang-format on
+// one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
   constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
@@ -193,6 +183,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       cp_async_commit();
     }
 
+    // The first piece of V comes before the softmax, so that P V need not wait for it.
     std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
     load_V_fragments<Traits>(V_rmem[0], V_smem, V_lane, 0, 0);
 

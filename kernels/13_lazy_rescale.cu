@@ -6,9 +6,9 @@
 //             the tile computed again. The result is as exact as before.
 // Changed     The softmax: exponentials come first, relative to the old row_max; the search for the maximum and the
 //             rescaling moved behind a branch that is taken for the first tile and rarely after it.
-// Prediction  Per 32 keys and 32 rows a warp saves 32 FMNMX, 8 SHFL and 132 FMUL, a third of all that is not mma, and
+// Prediction  Per 32 keys and 32 rows a warp saves 44 FMNMX, 8 SHFL and 132 FMUL, a third of the loop, and
 //             the chain from the last mma of S to the first of P V gets shorter by the maximum's: 1.1x in TFLOP/s.
-//             Rows whose scores keep growing take the branch each time and get slower than in 12.
+//             Rows whose scores keep growing fast take the branch again and again and get slower than in 12.
 
 #include "convert.h"
 #include "ptx.h"
@@ -29,19 +29,7 @@ struct Traits {
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
-//
-// clang-format off
-//              chunk   0   1   2   3   4   5   6   7
-//   row 0   goes to    0   1   2   3   4   5   6   7      What a fragment load touches at a time lies in one column of
-//   row 1              1   0   3   2   5   4   7   6      this table: the same chunk of eight rows. Without the XOR its
-//   row 2              2   3   0   1   6   7   4   5      eight entries would be equal, the same four banks eight times
-//   row 3              3   2   1   0   7   6   5   4      over. With it they are all different: 8 × 4 banks, each once.
-//   row 4              4   5   6   7   0   1   2   3
-//   row 5              5   4   7   6   1   0   3   2      The rows of the table are permutations too, so a copy that
-//   row 6              6   7   4   5   2   3   0   1      writes a whole row still meets each bank equally often.
-//   row 7              7   6   5   4   3   2   1   0      Chunks 8 to 15 do the same, 128 bytes further on.
-// clang-format on
+// one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
   constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
@@ -117,8 +105,8 @@ __device__ inline float group_sum(float x) {
 }
 
 // P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
-// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether the sums
-// are so small that no element was out of range: far below 65,504, the largest fp16. An infinity or a NaN is not.
+// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
+// all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kBlockKV / 16][4],
                              float (&tile_sum)[Traits::kMmaM][2],
@@ -223,6 +211,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       cp_async_commit();
     }
 
+    // The first piece of V comes before the softmax, so that P V need not wait for it.
     std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
     load_V_fragments<Traits>(V_rmem[0], V_smem, V_lane, 0, 0);
 
@@ -230,6 +219,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     std::uint32_t P_rmem[kMmaM][kBlockKV / 16][4];  // [mma_m][mma_k][A]
     float tile_sum[kMmaM][2];                       // [mma_m][half], of this lane's P
     bool in_range = exponentials<Traits>(P_rmem, tile_sum, S_rmem, row_max, scale);
+    // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
+    // infinite or NaN.
     if (!__all_sync(0xffffffff, in_range)) {
       // They move to the new maximum, and P with them.
 #pragma unroll

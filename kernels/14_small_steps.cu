@@ -2,10 +2,11 @@
 //
 // Idea        Spend registers where they save work. Nothing in the hot path looks at a whole tile any more, so a step of
 //             S, softmax and P V may be as small as one mma allows: 16 keys. S then takes 16 registers and P 8, and what
-//             that frees holds all fragments of Q, which 13 reads again for every tile.
+//             that frees, with the last spare registers, holds all fragments of Q, which 13 reads again for every tile.
 // Changed     The loop over steps inside a tile, and Q's fragments, loaded before it. A step needs K and V, so both are
-//             copied together, a tile ahead: two buffers each, and one barrier per tile instead of two.
-// Prediction  Q's fragments were half of the fragment reads: 0.094 instead of 0.156 cycles of shared memory per score.
+//             copied together, a tile ahead: two buffers each, and one barrier per tile instead of two. 64 KB of shared
+//             memory instead of 48 still leave two CTAs per SM, but one on sm_86 and sm_89.
+// Prediction  Q's fragments were a third of the fragment reads: 0.125 instead of 0.188 cycles of shared memory per score.
 //             A chain of loads, mmas and exponentials is shorter, so the two warps of a scheduler mix better: 1.1x.
 
 #include "convert.h"
@@ -20,28 +21,17 @@ struct Traits {
   static constexpr int kBlockQ = 128;  // query rows per CTA
   static constexpr int kBlockKV = 32;  // keys and values per tile
   static constexpr int kStepKV = 16;   // keys and values per step
-  static constexpr int kStages = 2;    // buffers for K and V
+  static constexpr int kStages = 2;    // buffers for K and V; the loop takes turns between two
   static constexpr int kHeadDim = 128;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
   static constexpr int kSmemBytes = (kBlockQ + 2 * kStages * kBlockKV) * kHeadDim * sizeof(Element);
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
+  static_assert(kStepKV == 16 && kBlockKV % kStepKV == 0, "a step is one mma_k");
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
-//
-// clang-format off
-//              chunk   0   1   2   3   4   5   6   7
-//   row 0   goes to    0   1   2   3   4   5   6   7      What a fragment load touches at a time lies in one column of
-//   row 1              1   0   3   2   5   4   7   6      this table: the same chunk of eight rows. Without the XOR its
-//   row 2              2   3   0   1   6   7   4   5      eight entries would be equal, the same four banks eight times
-//   row 3              3   2   1   0   7   6   5   4      over. With it they are all different: 8 × 4 banks, each once.
-//   row 4              4   5   6   7   0   1   2   3
-//   row 5              5   4   7   6   1   0   3   2      The rows of the table are permutations too, so a copy that
-//   row 6              6   7   4   5   2   3   0   1      writes a whole row still meets each bank equally often.
-//   row 7              7   6   5   4   3   2   1   0      Chunks 8 to 15 do the same, 128 bytes further on.
-// clang-format on
+// one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
   constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
@@ -117,8 +107,8 @@ __device__ inline float group_sum(float x) {
 }
 
 // P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
-// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether the sums
-// are so small that no element was out of range: far below 65,504, the largest fp16. An infinity or a NaN is not.
+// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
+// all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&step_sum)[Traits::kMmaM][2],
@@ -148,12 +138,12 @@ template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(AttentionArgs args, float scale) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
-  constexpr int kStepKV = Traits::kStepKV, kMmaM = Traits::kMmaM;
+  constexpr int kStepKV = Traits::kStepKV, kStages = Traits::kStages, kMmaM = Traits::kMmaM;
 
   extern __shared__ __align__(16) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);  // [kBlockQ][kHeadDim]
-  Element* K_smem = Q_smem + kBlockQ * kHeadDim;       // [2][kBlockKV][kHeadDim]
-  Element* V_smem = K_smem + 2 * kBlockKV * kHeadDim;  // [2][kBlockKV][kHeadDim]
+  Element* Q_smem = reinterpret_cast<Element*>(smem);        // [kBlockQ][kHeadDim]
+  Element* K_smem = Q_smem + kBlockQ * kHeadDim;             // [kStages][kBlockKV][kHeadDim]
+  Element* V_smem = K_smem + kStages * kBlockKV * kHeadDim;  // [kStages][kBlockKV][kHeadDim]
 
   // Where this CTA stands: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
@@ -194,7 +184,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
   // For each K/V tile:
   for (int kv_row = 0; kv_row < args.seq_len_kv; kv_row += kBlockKV) {
-    // Copy the next K and V.
+    // Copy the next K and V. The offsets are those of a tile's buffers in K_smem and V_smem, counted in elements.
     const int buffer = kv_row / kBlockKV % 2 * kBlockKV * kHeadDim, next_buffer = kBlockKV * kHeadDim - buffer;
     cp_async_wait<0>();  // this thread's copies of K and V have arrived
     __syncthreads();     // and so have those of all other threads; all warps are done with the tile before
@@ -207,26 +197,25 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     // For each step of 16 keys:
 #pragma unroll
     for (int step = 0; step < kBlockKV; step += kStepKV) {
+      // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
       const int K_step = K_lane + buffer + step * kHeadDim;  // what this lane reads first of the step's K
       const int V_step = V_lane + buffer + step * kHeadDim;  // and of its V
 
       // S = Q Kᵀ.
       float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
-      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n % 2][B]
-      constexpr int kPiecesK = kStepKV / 16;     // pieces of K, of 16 keys each, for one mma_k
+      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n][B]
       load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
 #pragma unroll
-      for (int piece = 0; piece < kHeadDim / 16 * kPiecesK; ++piece) {
-        const int mma_k = piece / kPiecesK, next = piece + 1, next_mma_k = next / kPiecesK;
-        if (next_mma_k < kHeadDim / 16)
-          load_K_fragments<Traits>(K_rmem[next % 2], K_smem, K_step, next_mma_k, next % kPiecesK * 2);
+      for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) {
+        if (mma_k + 1 < kHeadDim / 16) load_K_fragments<Traits>(K_rmem[(mma_k + 1) % 2], K_smem, K_step, mma_k + 1, 0);
 #pragma unroll
-        for (int n = 0; n < 2; ++n)
+        for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
 #pragma unroll
           for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(S_rmem[mma_m][piece % kPiecesK * 2 + n], Q_rmem[mma_k][mma_m], K_rmem[piece % 2][n]);
+            mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
       }
 
+      // The first piece of V comes before the softmax, so that P V need not wait for it.
       std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
       load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
 
@@ -234,18 +223,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
       float step_sum[kMmaM][2];                      // [mma_m][half], of this lane's P
       bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+      // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
+      // infinite or NaN.
       if (!__all_sync(0xffffffff, in_range)) {
         // They move to the new maximum, and P with them.
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            float tile_max = -INFINITY;
+            float step_max = -INFINITY;
 #pragma unroll
             for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
 #pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) tile_max = fmaxf(tile_max, S_rmem[mma_m][mma_n][i]);
-            const float new_max = fmaxf(row_max[mma_m][half], group_max(tile_max) * scale);
+              for (int i = 2 * half; i < 2 * half + 2; ++i) step_max = fmaxf(step_max, S_rmem[mma_m][mma_n][i]);
+            const float new_max = fmaxf(row_max[mma_m][half], group_max(step_max) * scale);
             const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
             row_max[mma_m][half] = new_max;
             row_sum[mma_m][half] *= rescale;
@@ -262,17 +253,15 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
         for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += step_sum[mma_m][half];
 
       // O += P V.
-      constexpr int kPiecesV = kHeadDim / 16;  // pieces of V, of 16 columns each, for one mma_k
 #pragma unroll
-      for (int piece = 0; piece < kStepKV / 16 * kPiecesV; ++piece) {
-        const int mma_k = piece / kPiecesV, next = piece + 1, next_mma_k = next / kPiecesV;
-        if (next_mma_k < kStepKV / 16)
-          load_V_fragments<Traits>(V_rmem[next % 2], V_smem, V_step, next_mma_k, next % kPiecesV * 2);
+      for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 2) {
+        const int buffer = mma_n / 2 % 2;
+        if (mma_n + 2 < kHeadDim / 8) load_V_fragments<Traits>(V_rmem[1 - buffer], V_smem, V_step, 0, mma_n + 2);
 #pragma unroll
         for (int n = 0; n < 2; ++n)
 #pragma unroll
           for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
+            mma_m16n8k16<Element>(O_rmem[mma_m][mma_n + n], P_rmem[mma_m][0], V_rmem[buffer][n]);
       }
     }
   }

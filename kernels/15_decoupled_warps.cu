@@ -1,9 +1,9 @@
 // 15 · decoupled_warps
 //
-// Idea        A barrier of the whole CTA makes every warp wait for the slowest, tile after tile. Let each wait only for what
-//             it needs: mbarriers in shared memory count threads whose copies of a tile have arrived (full) and warps that
-//             are done with a buffer (empty). A warp may then run ahead of another by half a tile and more. With nothing
-//             to lose by many warps, a CTA has eight: 256 query rows read each K/V tile once.
+// Idea        A barrier of the whole CTA makes every warp wait for the slowest, tile after tile. Let each wait only for
+//             what it needs: mbarriers in shared memory count threads whose copies of a tile have arrived (full) and warps
+//             that are done with a buffer (empty). A warp may then run ahead of another by half a tile and more. With
+//             nothing to lose by many warps, a CTA has eight: 256 query rows read each K/V tile once.
 // Changed     The tile: 256 × 128, on a ring of kStages buffers. __syncthreads() in the loop became waits for full and
 //             empty; the copies are issued in the middle of a tile, when the buffer has long been free. Q passes through
 //             the ring before the first tile that needs its place.
@@ -19,16 +19,18 @@ namespace flash_ladder::v15 {
 template <typename Element_, int kNumWarps_, int kBlockKV_, int kStages_>
 struct Traits {
   using Element = Element_;
-  static constexpr int kNumWarps = kNumWarps_;
-  static constexpr int kBlockQ = kNumWarps * 32;  // query rows per CTA
-  static constexpr int kBlockKV = kBlockKV_;      // keys and values per tile
-  static constexpr int kStages = kStages_;        // tiles in the ring, each of K and V
-  static constexpr int kStepKV = 16;              // keys and values per step
+  static constexpr int kBlockQ = kNumWarps_ * 32;  // query rows per CTA
+  static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
+  static constexpr int kStepKV = 16;               // keys and values per step
+  static constexpr int kStages = kStages_;         // tiles in the ring, each of K and V
   static constexpr int kHeadDim = 128;
+  static constexpr int kNumWarps = kNumWarps_;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   static constexpr int kSmemBytes = kStages * (kStageSize * sizeof(Element) + 2 * sizeof(std::uint64_t));
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
+  static_assert(kStepKV == 16 && kBlockKV % (2 * kStepKV) == 0,
+                "a step is one mma_k; one begins in the middle of a tile");
   static_assert(kBlockQ * kHeadDim <= (kStages - 1) * kStageSize, "Q fits in the stages after the first");
 };
 
@@ -109,8 +111,8 @@ __device__ inline float group_sum(float x) {
 }
 
 // P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
-// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether the sums
-// are so small that no element was out of range: far below 65,504, the largest fp16. An infinity or a NaN is not.
+// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
+// all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&step_sum)[Traits::kMmaM][2],
@@ -153,9 +155,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim], V's between them
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
   Element* Q_smem = K_smem + kStageSize;               // [kBlockQ][kHeadDim], before tile 1 is copied
-  std::uint64_t* full =
-      reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: K and V are there
-  std::uint64_t* empty = full + kStages;                                // [kStages]: all have read them
+  std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
+  std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // Where this CTA stands: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
@@ -182,6 +183,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
+  // At full each thread arrives for its own copies; at empty one lane arrives for its warp.
   if (threadIdx.x < kStages) {
     mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
     mbarrier_init(&empty[threadIdx.x], Traits::kNumWarps);
@@ -195,7 +197,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
-  // Copy Q and the first K and V.
+  // Copy Q and the first K and V, as two groups: Q is waited for alone. Later copies need no groups, full counts them.
   copy_tile<Traits, kBlockQ>(Q_smem + copy_offset, Q_gmem, args.Q.row_stride);
   cp_async_commit();
   copy_KV_tile(0);
@@ -219,10 +221,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     // For each step of 16 keys:
 #pragma unroll 1
     for (int step = 0; step < kBlockKV; step += kStepKV) {
+      // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
       const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // what this lane reads first of the step's K
       const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
 
-      // Copy the next K and V. The place is that of Q or of a tile before this one.
+      // Copy the next K and V. The place is that of Q or of a tile before this one: phase 0 of empty ends, in stages after
+      // the first, when Q has been read; in the first with tile 0; each later phase with a tile.
       if (step == kBlockKV / 2 && tile + 1 < num_tiles) {
         wait(&empty[(tile + 1) % kStages], tile / kStages % 2);
         copy_KV_tile((tile + 1) % kStages);
@@ -242,6 +246,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
             mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
       }
 
+      // The first piece of V comes before the softmax, so that P V need not wait for it.
       std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
       load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
 
@@ -249,18 +254,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
       float step_sum[kMmaM][2];                      // [mma_m][half], of this lane's P
       bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+      // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
+      // infinite or NaN.
       if (!__all_sync(0xffffffff, in_range)) {
         // They move to the new maximum, and P with them.
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            float tile_max = -INFINITY;
+            float step_max = -INFINITY;
 #pragma unroll
             for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
 #pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) tile_max = fmaxf(tile_max, S_rmem[mma_m][mma_n][i]);
-            const float new_max = fmaxf(row_max[mma_m][half], group_max(tile_max) * scale);
+              for (int i = 2 * half; i < 2 * half + 2; ++i) step_max = fmaxf(step_max, S_rmem[mma_m][mma_n][i]);
+            const float new_max = fmaxf(row_max[mma_m][half], group_max(step_max) * scale);
             const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
             row_max[mma_m][half] = new_max;
             row_sum[mma_m][half] *= rescale;

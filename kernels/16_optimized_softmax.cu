@@ -1,11 +1,12 @@
 // 16 · optimized_softmax
 //
-// Idea        Keep the tensor cores busy while a softmax is computed. In 15 a warp alternates S, softmax, P V: two short runs
-//             of mmas with waits at both ends. P V of one step and S of the next depend on nothing of each other: put
-//             them side by side, and the warp has one run of 64 mmas without a gap, under which the other warp of its
-//             scheduler gets its softmax done, and then they change places.
+// Idea        Keep the tensor cores busy while a softmax is computed. In 15 a warp alternates S, softmax, P V: two short
+//             runs of mmas with waits at both ends. P V of one step and S of the next do not depend on each other: side by
+//             side they are one run of 64 mmas without a gap, under which the other warp of the scheduler gets its softmax
+//             done. Then the two change places.
 // Changed     The loop is rotated: it begins with O += P V of the step before, then come S and the softmax of its own
-//             step. The first S and softmax move in front of it, the last P V behind. A buffer is free one step later.
+//             step. The first S and softmax move in front of it, the last P V behind. A buffer is free one step later. A
+//             parameter that is always 0 keeps the compiler to the order. A third tile is there for short sequences.
 // Prediction  The same instructions as in 15. What goes are the waits at the start of S and of P V: 1.08x.
 
 #include "convert.h"
@@ -17,16 +18,18 @@ namespace flash_ladder::v16 {
 template <typename Element_, int kNumWarps_, int kBlockKV_, int kStages_>
 struct Traits {
   using Element = Element_;
-  static constexpr int kNumWarps = kNumWarps_;
-  static constexpr int kBlockQ = kNumWarps * 32;  // query rows per CTA
-  static constexpr int kBlockKV = kBlockKV_;      // keys and values per tile
-  static constexpr int kStages = kStages_;        // tiles in the ring, each of K and V
-  static constexpr int kStepKV = 16;              // keys and values per step
+  static constexpr int kBlockQ = kNumWarps_ * 32;  // query rows per CTA
+  static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
+  static constexpr int kStepKV = 16;               // keys and values per step
+  static constexpr int kStages = kStages_;         // tiles in the ring, each of K and V
   static constexpr int kHeadDim = 128;
+  static constexpr int kNumWarps = kNumWarps_;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   static constexpr int kSmemBytes = kStages * (kStageSize * sizeof(Element) + 2 * sizeof(std::uint64_t));
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
+  static_assert(kStepKV == 16 && kBlockKV % (2 * kStepKV) == 0,
+                "a step is one mma_k; one begins in the middle of a tile");
   static_assert(kBlockQ * kHeadDim <= (kStages - 1) * kStageSize, "Q fits in the stages after the first");
 };
 
@@ -107,8 +110,8 @@ __device__ inline float group_sum(float x) {
 }
 
 // P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
-// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether the sums
-// are so small that no element was out of range: far below 65,504, the largest fp16. An infinity or a NaN is not.
+// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
+// all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&step_sum)[Traits::kMmaM][2],
@@ -151,9 +154,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim], V's between them
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
   Element* Q_smem = K_smem + kStageSize;               // [kBlockQ][kHeadDim], before tile 1 is copied
-  std::uint64_t* full =
-      reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: K and V are there
-  std::uint64_t* empty = full + kStages;                                // [kStages]: all have read them
+  std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
+  std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // Where this CTA stands: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
@@ -180,6 +182,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
+  // At full each thread arrives for its own copies; at empty one lane arrives for its warp.
   if (threadIdx.x < kStages) {
     mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
     mbarrier_init(&empty[threadIdx.x], Traits::kNumWarps);
@@ -193,7 +196,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
-  // Copy Q and the first K and V.
+  // Copy Q and the first K and V, as two groups: Q is waited for alone. Later copies need no groups, full counts them.
   copy_tile<Traits, kBlockQ>(Q_smem + copy_offset, Q_gmem, args.Q.row_stride);
   cp_async_commit();
   copy_KV_tile(0);
@@ -208,7 +211,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   if (lane_id == 0)
     for (int stage = 1; stage < kStages; ++stage) mbarrier_arrive(&empty[stage]);
 
-  // What one step leaves for the next, or one phase for another.
+  // What a step leaves for the next.
   float S_rmem[kMmaM][kStepKV / 8][4];           // [mma_m][mma_n][D]
   std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
   std::uint32_t V_rmem[2][2][2];                 // [buffer][mma_n % 2][B]
@@ -236,18 +239,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const auto compute_P = [&] {
     float step_sum[kMmaM][2];  // [mma_m][half], of this lane's P
     bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+    // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
+    // infinite or NaN.
     if (!__all_sync(0xffffffff, in_range)) {
       // They move to the new maximum, and P with them.
 #pragma unroll
       for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          float tile_max = -INFINITY;
+          float step_max = -INFINITY;
 #pragma unroll
           for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
 #pragma unroll
-            for (int i = 2 * half; i < 2 * half + 2; ++i) tile_max = fmaxf(tile_max, S_rmem[mma_m][mma_n][i]);
-          const float new_max = fmaxf(row_max[mma_m][half], group_max(tile_max) * scale);
+            for (int i = 2 * half; i < 2 * half + 2; ++i) step_max = fmaxf(step_max, S_rmem[mma_m][mma_n][i]);
+          const float new_max = fmaxf(row_max[mma_m][half], group_max(step_max) * scale);
           const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
           row_max[mma_m][half] = new_max;
           row_sum[mma_m][half] *= rescale;
@@ -264,7 +269,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += step_sum[mma_m][half];
   };
 
-  // O += P V, and a head start for the first fragments of V: they are loaded before the softmax.
+  // O += P V of the step that V_step is of. Its first fragments of V are in V_rmem[0]: they were loaded before the softmax.
   const auto accumulate_O = [&] {
 #pragma unroll
     for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 2) {
@@ -288,18 +293,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll 1
   for (int kv_row = kStepKV; kv_row < args.seq_len_kv; kv_row += kStepKV) {
     const int tile = kv_row / kBlockKV, stage = tile % kStages;
-    const int offset = stage * kStageSize + kv_row % kBlockKV * kHeadDim;  // of the step's K in K_smem
+    // Of the step's K in K_smem. Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
+    const int offset = stage * kStageSize + kv_row % kBlockKV * kHeadDim;
     if (kv_row % kBlockKV == 0) wait(&full[stage], tile / kStages % 2);
 
-    // Copy the next K and V. The place is that of Q or of a tile before this one.
+    // Copy the next K and V, if there are any. The place is that of Q or of a tile before this one: phase 0 of empty ends,
+    // in stages after the first, when Q has been read; in the first with tile 0; each later phase with a tile.
     if (kv_row % kBlockKV == kBlockKV / 2 && kv_row + kBlockKV / 2 < args.seq_len_kv) {
       wait(&empty[(tile + 1) % kStages], tile / kStages % 2);
       copy_KV_tile((tile + 1) % kStages);
     }
 
-    // The compiler orders independent mmas as it thinks best, and it likes to begin with S, for which the softmax waits.
-    // Then nothing fills the waits inside S, and speed depends on its mood. So S pretends to need a column of O: `zero` is 0,
-    // but only we know, and K's fragments are not loaded before the mmas of O are under way.
+    // The compiler orders independent mmas as it likes, and it likes to begin with S, for which the softmax waits. Then
+    // nothing fills the waits inside S, and the speed changes with every unrelated edit. So S pretends to need a result of
+    // O += P V: `zero` is 0, which only the launcher knows, and K's fragments are not loaded before some mmas of O.
     accumulate_O();
     compute_S((K_lane + offset) ^ (__float_as_int(O_rmem[1][5][3]) & zero));
     V_step = V_lane + offset;
@@ -365,7 +372,7 @@ const Registration registration({
          // For the 99 KB of shared memory that a CTA gets on sm_86 and sm_89.
          configuration<Traits<__half, 8, 64, 3>>("256x64", launch<Traits<__half, 8, 64, 3>>),
          configuration<Traits<__nv_bfloat16, 8, 64, 3>>("256x64", launch<Traits<__nv_bfloat16, 8, 64, 3>>),
-         // For short sequences: two CTAs per SM hide the start and the end of each other.
+         // For short sequences, by --config or --tune: two CTAs per SM hide the start and the end of each other.
          configuration<Traits<__half, 4, 64, 2>>("128x64", launch<Traits<__half, 4, 64, 2>>),
          configuration<Traits<__nv_bfloat16, 4, 64, 2>>("128x64", launch<Traits<__nv_bfloat16, 4, 64, 2>>)},
 });
