@@ -128,10 +128,10 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
     _style(axes)
     measured = [(x, value) for x, (_, value) in enumerate(versions) if value is not None]
     axes.plot([x for x, _ in measured], [value for _, value in measured], "o-", color=BLUE, markersize=5)
-    # Above the points, over the lines of the peers; where the curve is steep, beside it.
+    # Above the points, over the lines of the peers; where the curve is steep, below and to the right of it.
     steep = with_figures < len(versions)
     box = None if steep else {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
-    place, ha = ((-5, 2), "right") if steep else ((0, 7), "center")
+    place, ha = ((5, -8), "left") if steep else ((0, 7), "center")
     for x, value in measured[:with_figures]:
         text = three_digits(value)
         axes.annotate(text, (x, value), place, textcoords="offset points", ha=ha, color=BLUE, fontsize=7.5, bbox=box)

@@ -17,6 +17,7 @@ from pathlib import Path
 from worker_request import Configuration, add_arguments, configurations, run_worker
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+MBARRIERS = 64  # more than the CTAs of any version have
 
 
 def sanitize(build: Path, configuration: Configuration, tool: str) -> tuple[bool, str]:
@@ -26,6 +27,8 @@ def sanitize(build: Path, configuration: Configuration, tool: str) -> tuple[bool
     sizes = {"heads": 2, "seq_len": 2 * configuration.block_q, "seq_len_kv": 3 * configuration.block_kv}
     request = {"check": False, "benchmark": True, "repeat": 1, "problem": sizes}
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
+    if tool in ("racecheck", "synccheck"):  # of themselves they do not find mbarriers in dynamic shared memory
+        command += ["--num-cuda-barriers", str(MBARRIERS)]
     done, answer = run_worker(build, command, configuration, request)
     if answer["event"] == "error":  # nothing was launched, or the tool stopped it
         return False, f"{done.stdout}{answer['message']}"

@@ -75,7 +75,7 @@ Examples
   harness --kernel 05-08 --seq-len 1024  a range, a line each
   harness --diff 06 07                   what changed, in the source and in the figures
   harness --kernel all --record          measure everything anew for profiles/
-  harness --tune 08 --seq-len 1024       which configuration is the fastest for this problem
+  harness --tune 16 --seq-len 512        which configuration is the fastest for this problem
   harness --kernel 06 --device emulator --lines
                                          count, per source line, without a GPU
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <sstream>
@@ -10,8 +11,15 @@
 #include "worker/support.h"
 
 namespace flash_ladder {
+
 std::filesystem::path source_file(const Version& version, const std::filesystem::path& source_tree) {
   return source_tree / "kernels" / (label(version) + ".cu");
+}
+
+std::size_t version_column_width() {
+  std::size_t longest = 0;
+  for (const Version& version : versions()) longest = std::max(longest, label(version).size());
+  return longest + 2;
 }
 
 const Version* version_before(const Version& version) {

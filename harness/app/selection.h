@@ -13,6 +13,9 @@ namespace flash_ladder {
 /// The version's file in a source tree.
 std::filesystem::path source_file(const Version& version, const std::filesystem::path& source_tree);
 
+/// The width of a column of versions in a table: the longest name, and two spaces.
+std::size_t version_column_width();
+
 /// The version before it on the ladder; nullptr for the first.
 const Version* version_before(const Version& version);
 

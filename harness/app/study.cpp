@@ -163,8 +163,9 @@ class Table {
                          std::string_view tflops, std::string_view step, std::string_view ms, std::string_view recorded,
                          std::string_view registers, std::string_view spills, std::string_view smem,
                          std::string_view ctas) {
-    return fmt::format("{:<20} {:<8} {:<9} {:>7} {:>7} {:>8} {:>13} {:>5} {:>6} {:>9}  {}\n", version, config, status,
-                       tflops, step, ms, recorded, registers, spills, smem, ctas);
+    return fmt::format("{:<{}}{:<8} {:<9} {:>7} {:>7} {:>8} {:>13} {:>5} {:>6} {:>9}  {}\n", version,
+                       version_column_width(), config, status, tflops, step, ms, recorded, registers, spills, smem,
+                       ctas);
   }
 
   static std::string status(const Result& result) {

@@ -21,7 +21,7 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kVersionWidth = 22, kSpeedWidth = 14, kIdeaWidth = 70;
+constexpr std::size_t kSpeedWidth = 14, kIdeaWidth = 70;
 
 // The names of a version's configurations, the preferred one first.
 std::vector<std::string> configuration_names(const Version& version) {
@@ -80,13 +80,13 @@ int list_versions(const Options& options) {
   for (const Version& version : versions())
     config_width = std::max(config_width, fmt::format("{}  ", fmt::join(configuration_names(version), ", ")).size());
 
-  std::string header = pad("version", kVersionWidth);
+  std::string header = pad("version", version_column_width());
   for (const auto& device : devices) header += pad(device, kSpeedWidth);
   std::string text = labelled("TFLOP/s at", describe(options.problem)) + "\n" +
                      paint.bold(header + pad("config", config_width) + "idea") + "\n";
   bool stale = false;
   for (const Version& version : versions()) {
-    text += pad(label(version), kVersionWidth);
+    text += pad(label(version), version_column_width());
     for (const auto& device : devices) {
       const Recording* recording = recorded.find(device, version);
       const std::string figure = speed(recording, options.problem);

@@ -103,6 +103,8 @@ def test_driver_and_clocks_that_are_not_known(cli: Cli) -> None:
 def test_stale_when_the_code_changes_but_not_when_a_comment_does(cli: Cli, tree: Path) -> None:
     record(cli, "06")
     record(cli, "07")
+    listed = cli("--list").out.splitlines()
+    assert [line.split()[0] for line in listed if re.match(r"\d\d_", line)] == NAMES
     assert row(cli("--list").out, "07_ldmatrix").startswith("07_ldmatrix 70.0 ")
     assert "stale" not in cli("--list").out
 

@@ -223,6 +223,7 @@ def test_without_a_gpu_the_study_is_static(cli: Cli) -> None:
     outcome = cli(K, "all")
     assert outcome.rc == 0 and "No kernel was run." in outcome.words
     assert outcome.out.count(" not run ") == len(NAMES)
+    assert [line.split()[0] for line in outcome.out.splitlines() if " not run " in line] == NAMES
     assert f"{len(NAMES)} versions, {len(NAMES)} not run" in outcome.out
     assert "TFLOP/s" in outcome.out
 

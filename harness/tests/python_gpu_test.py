@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -177,7 +178,8 @@ def test_the_current_stream_is_used_and_not_waited_for(fl: ModuleType) -> None:
         fl.forward(*arrays, out=out)
         assert not stream.query()  # it came back while the stream was still asleep
     torch.cuda.default_stream().synchronize()
-    assert not stream.query() and not out.any()  # nothing ran on another stream
+    on_the_host = out.cpu()  # a copy: the first launch of a PyTorch kernel loads it, and may wait for all streams
+    assert not stream.query() and not on_the_host.any()  # nothing ran on another stream
     stream.synchronize()
     assert torch.equal(out, expected)
 
@@ -228,17 +230,15 @@ def test_threads(fl: ModuleType) -> None:
 
 def test_the_time_is_that_of_the_kernel(fl: ModuleType) -> None:
     q, k, v = inputs(4, 4096, 4096, 16)
-    fl.forward_timed(q, k, v)
-    times = sorted(fl.forward_timed(q, k, v)[1] for _ in range(10))
-    start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(10):
-        fl.forward(q, k, v)
-    stop.record()
-    stop.synchronize()
-    assert times[5] == pytest.approx(start.elapsed_time(stop) / 10, rel=0.3)
-    slower = fl.forward_timed(q, torch.cat([k, k], 1), torch.cat([v, v], 1))[1]
-    assert slower == pytest.approx(2 * times[5], rel=0.3)
+    fl.forward(q, k, v)  # loads the code
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    torch.cuda._sleep(LONG)
+    milliseconds = fl.forward_timed(q, k, v)[1]
+    with_the_sleep = 1000 * (time.perf_counter() - start)
+    assert milliseconds < with_the_sleep / 2  # what the stream did before is not in it
+    flops = 4.0 * q.numel() * k.shape[1]
+    assert flops / milliseconds < 1e13  # and all of the kernel is: no GPU does 10,000 TFLOP/s
 
 
 def test_a_workspace_is_given_back(fl: ModuleType) -> None:
