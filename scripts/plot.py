@@ -109,9 +109,10 @@ def _draw_ladder(data: dict[str, Any]) -> Figure:
     if first > 0:
         # By number: their names, and the figures of those that follow, stand on the right.
         numbered = [[label[:2], value] for label, value in data["versions"]]
-        _draw_steps(panels[0], numbered, [], with_figures=first + 1)
+        _draw_steps(panels[0], numbered, lines, with_figures=first + 1)
         _logarithmic(panels[0])
-        _set_log_limits(panels[0], [value for value in values if value is not None])
+        _set_log_limits(panels[0], [value for value in values if value is not None] + [value for _, value, _ in lines])
+        panels[0].set_xlabel("version (the lines are those on the right)", fontsize=8)
     last = panels[-1]
     _draw_steps(last, data["versions"][first:], lines, with_figures=len(values))
     if first > 0:
@@ -245,7 +246,7 @@ def main() -> int:
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"], help="(%(default)s)")
     parser.add_argument("--batch", type=int, default=16, help="of the first figure (%(default)s)")
     parser.add_argument("--seq-len", type=int, default=4096, help="of the first figure (%(default)s)")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "figures", help="folder (docs/figures)")
+    parser.add_argument("--out", type=Path, help="folder (docs/figures; needed for what the docs do not show)")
     arguments = parser.parse_args()
     try:
         device = load_device(arguments.device, arguments.dtype)
@@ -255,8 +256,14 @@ def main() -> int:
     shape = Shape(arguments.seq_len, arguments.batch)
     if shape not in device.shapes():
         known = ", ".join(f"({s.batch}, {s.seq_len})" for s in device.shapes())
-        print(f"plot.py: nothing is recorded at ({shape.batch}, {shape.seq_len}); there is {known}", file=sys.stderr)
+        what = f"plot.py: profiles/{arguments.device} has no TFLOP/s in {arguments.dtype}"
+        where = f"at batch {shape.batch}, seq_len {shape.seq_len}; there are (batch, seq_len) {known}"
+        print(f"{what} {where}" if known else what, file=sys.stderr)
         return 2
+    if arguments.out is None:
+        if (arguments.device, arguments.dtype, arguments.batch, arguments.seq_len) != ("h200", "fp16", 16, 4096):
+            parser.error("the figures of the docs are another device, dtype or shape: name a folder with --out")
+        arguments.out = ROOT / "docs" / "figures"
     for plot in plots(device, shape):
         print(plot.write(arguments.out))
     return 0

@@ -2,7 +2,8 @@
 """Writes what was measured into the docs, from profiles/, so that no figure is ever typed:
 
   README.md             the results, between <!-- results --> and <!-- end -->
-  docs/ladder_log.md    what version 06 reached, between <!-- tflops 06 --> and <!-- end -->
+  docs/ladder_log.md    what version 06 reached, between <!-- tflops 06 --> and <!-- end -->, and how many times the
+                        TFLOP/s of the version before at seq_len 512, between <!-- step 06 512 --> and <!-- end -->
   docs/figures/*.svg    by scripts/plot.py
 
 With --check it writes nothing, names what is out of date, and exits 1 if anything is. Exits 3 when a profile or a page
@@ -150,6 +151,16 @@ def ladder_log_cell(device: Device, number: int) -> str:
     return three_digits(here) + (f" ({three_digits(here / before)}×)" if before else "")
 
 
+def step_at(device: Device, number: int, seq_len: int) -> str:
+    """How many times the TFLOP/s of the version before, at one of the standard shapes."""
+    at = {
+        version.number: next((tflops for shape, tflops in version.tflops.items() if shape.seq_len == seq_len), None)
+        for version in device.versions
+    }
+    here, before = at.get(number), at.get(number - 1)
+    return f"{three_digits(here / before)}×" if here and before else "not recorded"
+
+
 def fill_readme(text: str, device: Device) -> str:
     marked = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end -->)", re.DOTALL)
     if len(marked.findall(text)) != 1:
@@ -158,11 +169,15 @@ def fill_readme(text: str, device: Device) -> str:
 
 
 def fill_ladder_log(text: str, device: Device) -> str:
-    mark = re.compile(r"<!-- tflops (\d\d) -->([^\n|]*?)<!-- end -->")
-    unfinished = text.count("<!-- tflops ") - len(mark.findall(text))
+    reached = re.compile(r"<!-- tflops (\d\d) -->([^\n|]*?)<!-- end -->")
+    step = re.compile(r"<!-- step (\d\d) (\d+) -->([^\n|]*?)<!-- end -->")
+    found = len(reached.findall(text)) + len(step.findall(text))
+    unfinished = text.count("<!-- tflops ") + text.count("<!-- step ") - found
     if unfinished:
-        raise PageError(f"{LADDER_LOG}: {unfinished} of its <!-- tflops NN --> marks have no <!-- end -->")
-    return mark.sub(lambda m: f"<!-- tflops {m[1]} -->{ladder_log_cell(device, int(m[1]))}<!-- end -->", text)
+        marks = "<!-- tflops NN --> or <!-- step NN SEQ_LEN -->"
+        raise PageError(f"{LADDER_LOG}: {unfinished} of its marks {marks} have no <!-- end -->, or no such number")
+    text = reached.sub(lambda m: f"<!-- tflops {m[1]} -->{ladder_log_cell(device, int(m[1]))}<!-- end -->", text)
+    return step.sub(lambda m: f"<!-- step {m[1]} {m[2]} -->{step_at(device, int(m[1]), int(m[2]))}<!-- end -->", text)
 
 
 def update(check: bool) -> list[str]:

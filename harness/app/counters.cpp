@@ -228,7 +228,7 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
   }
 
   SourceText source(source_tree);
-  constexpr std::size_t kPositionWidth = 14, kTextWidth = 60;
+  constexpr std::size_t kPositionWidth = 14, kLineWidth = 120;
   std::string text = paint.bold(fmt::format("{:>6} {:>11} {:>11} {:>7} {:>11} {:>7}  {}", "cost", "warp instr.",
                                             "wavefronts", "ideal", "sectors", "ideal", title)) +
                      '\n';
@@ -238,12 +238,13 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
     const Cost shared = shared_wavefronts(line.counters), global = global_sectors(line.counters);
     const auto cost = static_cast<double>(total_cost(line.counters));
     const std::string code = line.position.empty() ? "" : source.line(line.position.front());
-    text += fmt::format("{:4.1f} % {:>11} {:>11} {:>7} {:>11} {:>7}  {} {}\n",
-                        100 * cost / static_cast<double>(std::max<std::int64_t>(all, 1)),
-                        count_or_dash(get(line.counters, "warp_instructions")), count_or_dash(shared.actual),
-                        shared.ratio(), count_or_dash(global.actual), global.ratio(),
-                        pad(describe_position(line.position), kPositionWidth),
-                        paint.dim(shortened((several ? line.kernel + ": " : "") + code, kTextWidth)));
+    const std::string figures = fmt::format("{:4.1f} % {:>11} {:>11} {:>7} {:>11} {:>7}  {} ",
+                                            100 * cost / static_cast<double>(std::max<std::int64_t>(all, 1)),
+                                            count_or_dash(get(line.counters, "warp_instructions")),
+                                            count_or_dash(shared.actual), shared.ratio(), count_or_dash(global.actual),
+                                            global.ratio(), pad(describe_position(line.position), kPositionWidth));
+    const std::size_t room = kLineWidth - std::min(kLineWidth - 20, display_width(figures));
+    text += figures + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
   }
   return text;
 }

@@ -176,6 +176,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 
   const auto given = [&](const std::string& flag) { return app.count(flag) != 0; };
   refuse_together(app, "--list", {"--diff", "--kernel", "--sass", "--record"}, "--list only shows the versions");
+  refuse_together(app, "--list", {"--device", "--config"}, "--list shows all devices and configurations");
+  refuse_together(app, "--diff", {"--device"}, "--diff compares recordings, and counts on the virtual GPU");
+  refuse_together(app, "--sass", {"--device"}, "--sass runs nothing, and --sm says whose code it shows");
   refuse_together(app, "--diff", {"--kernel", "--sass", "--record", "--json"}, "--diff only compares two versions");
   refuse_together(app, "--sass", {"--record"}, "--sass runs nothing");
   refuse_together(app, "--record", {"--no-check", "--no-bench"}, "a profile holds what was checked and timed");

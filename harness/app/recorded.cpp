@@ -49,7 +49,8 @@ std::vector<Peer> Recorded::peers(const std::string& device, const AttentionProb
   try {
     std::ifstream file(path);
     const auto document = nlohmann::json::parse(file);
-    if (document.at("schema") != 2) throw std::runtime_error("its schema is not 2");
+    if (!document.is_object() || document.value("schema", nlohmann::json()) != 2)
+      throw std::runtime_error("its schema is not 2");
     const auto& measured = document.at("problem");
     const bool same_problem = measured.at("dtype") == to_string(problem.dtype) &&
                               measured.at("heads") == problem.heads && measured.at("head_dim") == problem.head_dim &&

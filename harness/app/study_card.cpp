@@ -40,6 +40,8 @@ std::string format_speed(const StudyCard& card, const Paint& paint) {
   if (result.ms)
     text +=
         fmt::format(", median {:.4g} ms (p10 {:.4g}, p90 {:.4g})", result.ms->median, result.ms->p10, result.ms->p90);
+  if (result.load && result.load->sm_clock_mhz) text += fmt::format(", at {} MHz", *result.load->sm_clock_mhz);
+  if (result.load && result.load->power_watts) text += fmt::format(", {:.0f} W", *result.load->power_watts);
   return text;
 }
 
@@ -52,8 +54,8 @@ std::optional<Speed> own_speed(const StudyCard& card) {
 
 std::string format_change(const StudyCard& card, const Paint& paint) {
   const auto own = own_speed(card);
-  if (!own || !card.speed_before)
-    return fmt::format("version {:02} has no figure to compare with", card.before->number);
+  if (!own) return fmt::format("this version has no figure to compare with that of version {:02}", card.before->number);
+  if (!card.speed_before) return fmt::format("version {:02} has no figure to compare with", card.before->number);
   const double ratio = own->tflops / card.speed_before->tflops;
   const std::string change = fmt::format("{:.2f}x", ratio);
   return fmt::format("{} of version {} ({:.1f} TFLOP/s {})", ratio < 1 ? paint.notable(change) : paint.bold(change),

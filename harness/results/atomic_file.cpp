@@ -15,8 +15,26 @@ namespace {
 namespace fs = std::filesystem;
 
 // Renaming over a device or a pipe would replace it, and over a symbolic link would lose it.
-bool is_special(const fs::path& path) { return fs::exists(path) && !fs::is_regular_file(path); }
-fs::path link_target(const fs::path& path) { return fs::is_symlink(path) ? fs::weakly_canonical(path) : path; }
+bool is_special(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  return fs::exists(status) && !fs::is_regular_file(status);
+}
+
+// What `path` stands for, if it is a symbolic link. `error` where that cannot be found out.
+fs::path link_target(fs::path path, std::error_code& error) {
+  constexpr int kMostLinks = 40;  // as Linux follows
+  for (int links = 0; links < kMostLinks; ++links) {
+    const fs::file_status status = fs::symlink_status(path, error);
+    if (status.type() == fs::file_type::not_found) error.clear();
+    if (error || !fs::is_symlink(status)) return path;
+    const fs::path target = fs::read_symlink(path, error);
+    if (error) return path;
+    path = path.parent_path() / target;  // an absolute target takes the place of all of it
+  }
+  error = std::make_error_code(std::errc::too_many_symbolic_link_levels);
+  return path;
+}
 
 fs::path temporary_name(const fs::path& path) { return fmt::format("{}.{}.tmp", path.string(), getpid()); }
 
@@ -38,7 +56,8 @@ void check_writable(const fs::path& path) {
   std::error_code error;
   if (path.empty()) refuse("the name is empty");
   if (fs::is_directory(path, error)) refuse("it is a directory");
-  const fs::path target = link_target(path);
+  const fs::path target = link_target(path, error);
+  if (error) refuse(error.message());
   if (fs::exists(target, error) && access(target.c_str(), W_OK) != 0) refuse(std::strerror(errno));
   if (is_special(target)) return;
   const fs::path temporary = temporary_name(target);
@@ -48,17 +67,26 @@ void check_writable(const fs::path& path) {
 }
 
 void write_file_atomically(const fs::path& path, const std::string& text) {
-  const fs::path target = link_target(path);
+  const auto fail = [&](const std::string& why) {
+    throw UnavailableError(
+        fmt::format("writing '{}' failed: {}; free some space or choose another place", path.string(), why));
+  };
+  std::error_code error;
+  const fs::path target = link_target(path, error);
+  if (error) fail(error.message());
   const fs::path written = is_special(target) ? target : temporary_name(target);
   errno = 0;
   if (!write(written, text)) {
     const std::string why = std::strerror(errno);
-    std::error_code ignored;
-    if (written != target) fs::remove(written, ignored);
-    throw UnavailableError(
-        fmt::format("writing '{}' failed: {}; free some space or choose another place", path.string(), why));
+    if (written != target) fs::remove(written, error);
+    fail(why);
   }
-  if (written != target) fs::rename(written, target);
+  if (written == target) return;
+  fs::rename(written, target, error);
+  if (!error) return;
+  const std::string why = error.message();
+  fs::remove(written, error);
+  fail(why);
 }
 
 }  // namespace flash_ladder

@@ -69,6 +69,16 @@ void read_optional(const json& object, const char* member, std::optional<double>
 
 }  // namespace
 
+void to_json(json& json, const Load& load) {
+  json = {{"sm_clock_mhz", optional_or_null(load.sm_clock_mhz)}, {"power_watts", number_or_null(load.power_watts)}};
+}
+
+void from_json(const json& json, Load& load) {
+  load = {};
+  read_optional(json, "sm_clock_mhz", load.sm_clock_mhz);
+  read_optional(json, "power_watts", load.power_watts);
+}
+
 void to_json(json& json, const StaticStudy& study) {
   json = {{"registers", study.registers},
           {"spill_bytes", study.spill_bytes},
@@ -202,6 +212,7 @@ void to_json(json& json, const Result& result) {
   if (result.device) json["device"] = *result.device;
   if (result.correct) json["correct"] = *result.correct;
   if (result.ms) json["ms"] = {{"median", result.ms->median}, {"p10", result.ms->p10}, {"p90", result.ms->p90}};
+  if (result.load) json["load"] = *result.load;
   if (!result.lines.empty()) json["lines"] = result.lines;
   // Only a wrong result has these.
   if (!result.mismatches.empty()) json["mismatches"] = result.mismatches;
@@ -232,6 +243,7 @@ void from_json(const json& json, Result& result) {
   if (const auto& ms = json.at("ms"); !ms.is_null())
     result.ms = {ms.at("median").get<double>(), ms.at("p10").get<double>(), ms.at("p90").get<double>()};
   read_optional(json, "tflops", result.tflops);
+  read_optional(json, "load", result.load);
   read_optional(json, "counters", result.counters);
   read_optional(json, "lines", result.lines);
   read_optional(json, "findings", result.findings);

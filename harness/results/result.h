@@ -83,6 +83,12 @@ struct Finding {
   std::string text;                      // all of it, for a reader; some lines
 };
 
+/// The GPU in the middle of a benchmark, as the driver's management library reports it. nullopt: it does not say.
+struct Load {
+  std::optional<int> sm_clock_mhz;
+  std::optional<double> power_watts;
+};
+
 /// One version, one configuration, one problem.
 struct Result {
   int kernel = 0;
@@ -102,6 +108,7 @@ struct Result {
 
   std::optional<Milliseconds> ms;
   std::optional<double> tflops;
+  std::optional<Load> load;  // half-way through the timing; nullopt where there was none, and in older profiles
   // Of the virtual GPU; counters are those of one launch.
   std::map<std::string, std::int64_t> counters;
   std::vector<LineCounters> lines;
@@ -112,9 +119,12 @@ struct Result {
 };
 
 /// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map` and
-/// `findings_total` are there only when the result is wrong, `lines` only when the virtual GPU counted. Reading throws std::exception for anything that is not a Result.
+/// `findings_total` are there only when the result is wrong, `lines` only when the virtual GPU counted, `load` only when a GPU
+/// was timed. Reading throws std::exception for anything that is not a Result.
 void to_json(nlohmann::json& json, const Result& result);
 void from_json(const nlohmann::json& json, Result& result);
+void to_json(nlohmann::json& json, const Load& load);
+void from_json(const nlohmann::json& json, Load& load);
 void to_json(nlohmann::json& json, const StaticStudy& study);
 void from_json(const nlohmann::json& json, StaticStudy& study);
 void to_json(nlohmann::json& json, const Mismatch& mismatch);

@@ -103,6 +103,11 @@ def test_diff_per_source_line(emulator: Cli) -> None:
         assert any(function in row and change in row for row in rows), function
 
 
+def test_a_card_is_not_wider_than_a_screen(emulator: Cli) -> None:
+    for kernel in ("07", NUMBERS[-1]):
+        assert max(map(len, emulator(K, kernel, *EMULATOR, "--lines").out.splitlines())) <= 120
+
+
 def test_limits_of_another_sm(emulator: Cli) -> None:
     (result,) = results(emulator, K, "07", *EMULATOR, "--sm", "86")
     assert result["device"] == "virtual GPU (sm_86)"

@@ -142,6 +142,7 @@ def test_a_stale_step_is_measured_anew_where_there_is_a_gpu(cli: Cli, tree: Path
     assert "2.00x of version 06_swizzle (40.0 TFLOP/s measured now)" in cli(K, "07").words
     cli.device = None
     assert "06_swizzle has no figure" not in cli(K, "07").words
+    assert "this version has no figure to compare with that of version 06" in cli(K, "07").words
 
 
 def test_peers_are_shown(cli: Cli) -> None:
@@ -213,9 +214,10 @@ def test_broken_profiles(cli: Cli, damage: Callable[[str], str], words: str) -> 
 
 def test_broken_peers(cli: Cli) -> None:
     record(cli, "07")
-    (cli.profiles / "h200/peers.json").write_text("{", encoding="utf-8")
-    outcome = cli(K, "07")
-    assert outcome.rc == 0 and "peers.json" in outcome.err
+    for broken, words in (("{", "parse error"), ("[]", "schema is not 2"), ("{}", "schema is not 2")):
+        (cli.profiles / "h200/peers.json").write_text(broken, encoding="utf-8")
+        outcome = cli(K, "07")
+        assert outcome.rc == 0 and "peers.json" in outcome.err and words in outcome.err
 
 
 def test_schema_refuses_what_was_not_right(cli: Cli) -> None:
@@ -263,6 +265,35 @@ def test_profiles_of_the_repository(path: Path) -> None:
     profile = json.loads(path.read_text(encoding="utf-8"))
     validate_profile(profile)
     assert {(result["kernel"], result["name"]) for result in profile["results"]} == {(path.stem[:2], path.stem[3:])}
+
+
+def test_profiles_are_of_these_sources(cli: Cli) -> None:
+    """What the docs show is of the code beside them. The virtual GPU's have a test of their own."""
+    versions = json.loads(cli("--list", "--json", "-").out)["versions"]
+    hashes = {version["kernel"]: version["code_hash"] for version in versions}
+    for path in PROFILES:
+        profile = json.loads(path.read_text(encoding="utf-8"))
+        assert profile["code_hash"] == hashes[path.stem[:2]], f"{path} is stale: record it anew, or delete it"
+    for name, member in (("peers", "versions"), ("tuning", "entries")):
+        for path in ROOT.glob(f"profiles/*/{name}.json"):
+            for entry in json.loads(path.read_text(encoding="utf-8"))[member]:
+                assert entry["code_hash"] == hashes[entry["kernel"]], f"{path} is stale: measure it anew"
+
+
+def paragraph(card: str, label: str) -> str:
+    """What a card says under a label, without its line breaks."""
+    (text,) = re.findall(rf"^{label} (.*(?:\n +.*)*)", card, re.MULTILINE)
+    return " ".join(text.split())
+
+
+def test_the_card_in_the_readme(cli: Cli) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = readme[readme.index("07 · ldmatrix   64x64") :].split("```")[0]
+    cli.profiles = ROOT / "profiles"
+    cli.tflops = {"07": float(paragraph(shown, "Speed").split()[0])}
+    card = cli(K, "07").out
+    for label in ("Idea", "Changed", "Prediction", "Recorded", "Step", "Peers"):
+        assert paragraph(shown, label) == paragraph(card, label), "put a card of a new run into README.md"
 
 
 def test_other_files_of_the_repository() -> None:

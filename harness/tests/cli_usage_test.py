@@ -1,5 +1,6 @@
 """Everything that the harness refuses: what it says, and its exit code."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -54,6 +55,10 @@ BAD_USAGE = [
     ([K, "07", "--record", "--sass"], ["--record", "--sass"]),
     ([K, "07", "--record", "--repeat", "19"], ["--repeat 19", "at least 20"]),
     (["--list", K, "07"], ["--list", "--kernel"]),
+    (["--list", "--device", "gpu"], ["--list", "--device"]),
+    (["--list", "--config", "64x64"], ["--list", "--config"]),
+    (["--diff", "05", "06", "--device", "gpu"], ["--diff", "--device"]),
+    ([K, "07", "--sass", "--device", "gpu"], ["--sass", "--device"]),
     (["--tune", "42"], ["'42'", *NAMES]),
     (["--tune", "05-08"], ["'05-08'", *NAMES]),
     (["--tune", ""], ["''"]),
@@ -120,6 +125,18 @@ def test_json_where_nothing_can_be_written(cli: Cli, tmp_path: Path, where: str)
     assert outcome.rc == 2
     assert str(tmp_path) in outcome.err and "cannot write" in outcome.err
     assert cli.requests() == [], "it has to be refused before the work"
+
+
+def test_json_to_a_link_that_leads_nowhere(cli: Cli, tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to("loop")
+    for target in (loop, tmp_path / ("x" * 300)):
+        outcome = cli(K, "07", "--json", str(target))
+        assert outcome.rc == 2 and "cannot write" in outcome.err and "name a file" in outcome.err
+    dangling = tmp_path / "link"
+    dangling.symlink_to("to-be.json")
+    assert cli(K, "07", "--json", str(dangling)).rc == 0
+    assert dangling.is_symlink() and json.loads((tmp_path / "to-be.json").read_text())["results"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -184,6 +184,7 @@ def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
     assert "<!-- tflops 01 -->0.812<!-- end -->" in log
     assert "<!-- tflops 02 -->4.06 (5.00×)<!-- end -->" in log
     assert "<!-- tflops 03 -->not recorded<!-- end -->" in log
+    assert "<!-- step 14 512 -->not recorded<!-- end -->" in log
 
 
 def test_a_new_figure_makes_all_docs_out_of_date(tree: Path) -> None:
@@ -303,4 +304,6 @@ def test_plot_refuses_what_is_not_recorded(tree: Path) -> None:
     done = run(tree, "plot.py", "--device", "a100")
     assert (done.returncode, "a100" in done.stderr) == (3, True)
     done = run(tree, "plot.py", "--seq-len", "777")
-    assert (done.returncode, "nothing is recorded at (16, 777); there is (16, 512)" in done.stderr) == (2, True)
+    assert (done.returncode, "seq_len 777; there are (batch, seq_len) (16, 512)" in done.stderr) == (2, True)
+    done = run(tree, "plot.py", "--seq-len", "512")
+    assert (done.returncode, "--out" in done.stderr) == (2, True), "these are not the figures of the docs"

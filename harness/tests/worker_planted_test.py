@@ -48,7 +48,7 @@ def test_a_right_kernel_is_checked_and_timed(tmp_path: Path, dtype: str) -> None
     assert 0 < result["relative_error"] <= 1
     assert 0 < result["ms"]["p10"] <= result["ms"]["median"] <= result["ms"]["p90"]
     assert result["tflops"] > 0
-    assert set(answer["load"]) == {"sm_clock_mhz", "power_watts"}
+    assert set(result["load"]) == {"sm_clock_mhz", "power_watts"}
 
 
 def test_references_are_kept(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_skipped_tile_is_found_where_it_is(tmp_path: Path) -> None:
     assert 16 <= first["row"] < 32
     assert "batch  0 head  0  ..\nbatch  0 head  1  .X\n" in result["tile_map"]
     assert result["ms"] is None, "a wrong kernel is not timed"
-    assert answer["load"] is None
+    assert "load" not in result
 
 
 @pytest.mark.parametrize(

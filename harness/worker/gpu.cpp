@@ -29,7 +29,7 @@ int attribute(int ordinal, cudaDeviceAttr attribute, const char* name) {
 
 }  // namespace
 
-DeviceInfo open_gpu(int ordinal, const Words& words) {
+DeviceInfo describe_gpu(int ordinal, const Words& words) {
   const DriverState state = driver_state();
   if (const auto why = why_no_device(state, ordinal, words)) throw UnavailableError(*why);
 
@@ -39,7 +39,6 @@ DeviceInfo open_gpu(int ordinal, const Words& words) {
   info.name = properties.name;
   info.compute_capability = 10 * attribute(ordinal, cudaDevAttrComputeCapabilityMajor, "compute capability") +
                             attribute(ordinal, cudaDevAttrComputeCapabilityMinor, "compute capability");
-  if (const auto why = why_unusable(info, words)) throw UnavailableError(*why);
   info.sm_count = attribute(ordinal, cudaDevAttrMultiProcessorCount, "number of SMs");
   info.l2_bytes = attribute(ordinal, cudaDevAttrL2CacheSize, "L2 size");
   info.smem_per_cta_bytes = attribute(ordinal, cudaDevAttrMaxSharedMemoryPerBlockOptin, "shared memory per CTA");
@@ -54,6 +53,12 @@ DeviceInfo open_gpu(int ordinal, const Words& words) {
   check(cudaMemGetInfo(&free, &total), fmt::format("asking for the memory of GPU {} ({})", ordinal, info.name));
   info.memory_free_bytes = static_cast<std::int64_t>(free);
   info.memory_total_bytes = static_cast<std::int64_t>(total);
+  return info;
+}
+
+DeviceInfo open_gpu(int ordinal, const Words& words) {
+  const DeviceInfo info = describe_gpu(ordinal, words);
+  if (const auto why = why_unusable(info, words)) throw UnavailableError(*why);
   return info;
 }
 

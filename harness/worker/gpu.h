@@ -8,8 +8,11 @@
 
 namespace flash_ladder {
 
-/// Makes a GPU the one that this process uses and says what it is. Throws UnavailableError where there is no driver, no such
-/// GPU, or one that is too old.
+/// Makes a GPU the one that this process uses and says what it is, too old or not. Throws UnavailableError where there is no
+/// driver or no such GPU.
+DeviceInfo describe_gpu(int ordinal, const Words& words = kFlags);
+
+/// The same, but also throws UnavailableError for a GPU that is too old.
 DeviceInfo open_gpu(int ordinal, const Words& words = kFlags);
 
 /// The PCI bus id of a GPU: "00000000:3B:00.0".

@@ -35,12 +35,9 @@ Request parse_request(int argc, char** argv) {
 
 json answer(const Request& request, EventWriter& events) {
   prepare_device(request);
-  if (request.command == "device") return {{"event", "device"}, {"device", open_gpu(request.device)}};
+  if (request.command == "device") return {{"event", "device"}, {"device", describe_gpu(request.device)}};
   if (request.command == "time") return {{"event", "results"}, {"results", time_in_turn(request, events)}};
-  const RunAnswer answer = run(request, events);
-  json event{{"event", "result"}, {"result", answer.result}, {"load", nullptr}};
-  if (answer.load) event["load"] = *answer.load;
-  return event;
+  return {{"event", "result"}, {"result", run(request, events)}};
 }
 
 json error_event(const char* kind, const std::exception& error) {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "worker/protocol.h"
+#include "results/result.h"
 
 namespace flash_ladder {
 

@@ -63,15 +63,6 @@ void from_json(const json& json, DeviceInfo& info) {
   read_known(json, "memory_clock_max_mhz", info.memory_clock_max_mhz);
 }
 
-void to_json(json& json, const Load& load) {
-  json = {{"sm_clock_mhz", known(load.sm_clock_mhz)}, {"power_watts", known(load.power_watts)}};
-}
-
-void from_json(const json& json, Load& load) {
-  read_known(json, "sm_clock_mhz", load.sm_clock_mhz);
-  read_known(json, "power_watts", load.power_watts);
-}
-
 void to_json(json& json, const Request& request) {
   json = {{"command", request.command},
           {"device", request.device},

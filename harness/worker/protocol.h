@@ -5,8 +5,7 @@
 //
 //   {"event": "progress", "what": "check normal inputs", "done": 3, "total": 20}   before every step that may take long
 //   {"event": "device", "device": {…}}                                             the answer to command "device"
-//   {"event": "result", "result": {…}, "load": {…}}                                the answer to command "run": a Result, and
-//                                                                                  a Load, null without a benchmark
+//   {"event": "result", "result": {…}}                                             the answer to command "run": a Result
 //   {"event": "results", "results": [{…}]}                                         the answer to command "time": a Result per
 //                                                                                  configuration, in the order of the request
 //   {"event": "error", "kind": "usage|unavailable|cuda", "message": "…"}           instead of an answer
@@ -42,12 +41,6 @@ struct DeviceInfo {
   int memory_clock_max_mhz = 0;
 };
 
-/// The GPU in the middle of a benchmark, as the driver's management library reports it. Zero members mean "not known".
-struct Load {
-  int sm_clock_mhz = 0;
-  double power_watts = 0;
-};
-
 /// The whole of a request.
 struct Request {
   std::string command = "run";  // "run", "time" or "device"
@@ -72,8 +65,6 @@ struct Request {
 
 void to_json(nlohmann::json& json, const DeviceInfo& info);
 void from_json(const nlohmann::json& json, DeviceInfo& info);
-void to_json(nlohmann::json& json, const Load& load);
-void from_json(const nlohmann::json& json, Load& load);
 void to_json(nlohmann::json& json, const Request& request);
 void from_json(const nlohmann::json& json, Request& request);
 

@@ -62,6 +62,7 @@ Result result_of(const Version& version, const Configuration& configuration, con
 void add_times(Result& result, const Timing& timing) {
   result.ms = summarise(timing.milliseconds);
   result.tflops = tflops(result.problem, result.ms->median);
+  result.load = timing.load;
 }
 
 // The reference of the problem asked for comes from the cache; the small ones take no time.
@@ -134,8 +135,7 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
 }
 
 void run_sets(const Request& request, const DeviceInfo& device, const Version& version,
-              const Configuration& configuration, RunAnswer& answer, EventWriter& events) {
-  Result& result = answer.result;
+              const Configuration& configuration, Result& result, EventWriter& events) {
   std::vector<CheckSet> sets = check_sets(configuration, request.problem);
   // The last is the requested problem, which the benchmark needs.
   if (!request.check || request.only_requested_problem) sets.erase(sets.begin(), sets.end() - 1);
@@ -161,7 +161,6 @@ void run_sets(const Request& request, const DeviceInfo& device, const Version& v
     if (last && request.benchmark && result.status == Status::ok) {
       const Nvml nvml(pci_bus_id(request.device));
       const Timing timing = time_launches(problem, {&configuration}, device, nvml, request.repeat, events).front();
-      answer.load = timing.load;
       add_times(result, timing);
     }
   }
@@ -169,27 +168,25 @@ void run_sets(const Request& request, const DeviceInfo& device, const Version& v
 
 }  // namespace
 
-RunAnswer run(const Request& request, EventWriter& events) {
+Result run(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
   const Version& version = find_version(request.kernel);
   refuse_if(why_impossible(request.problem));
   const DeviceInfo device = open_gpu(request.device);
   const Configuration& configuration = runnable_configuration(version, request, request.config, device);
 
-  RunAnswer answer;
-  answer.result = result_of(version, configuration, request, device);
-  Result& result = answer.result;
+  Result result = result_of(version, configuration, request, device);
 
   // With the virtual GPU, a kernel that faults has left behind what it did wrong.
   try {
-    run_sets(request, device, version, configuration, answer, events);
+    run_sets(request, device, version, configuration, result, events);
   } catch (const CudaError& error) {
     if (!add_findings(result)) throw;
     result.reason = error.what();
-    return answer;
+    return result;
   }
   add_findings(result);
-  return answer;
+  return result;
 }
 
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {

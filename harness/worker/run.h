@@ -1,7 +1,6 @@
 // A "run" request: check and time one version. A "time" request: time several of its configurations.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "results/result.h"
@@ -10,14 +9,9 @@
 
 namespace flash_ladder {
 
-struct RunAnswer {
-  Result result;
-  std::optional<Load> load;  // nullopt when nothing was timed
-};
-
 /// Does what the request asks for. A wrong result is an answer, and is not timed. Throws UsageError for what the version does
 /// not support, UnavailableError where there is no GPU for it, CudaError when a CUDA call fails.
-RunAnswer run(const Request& request, EventWriter& events);
+Result run(const Request& request, EventWriter& events);
 
 /// Times the configurations in turn, on the same inputs, and checks nothing. Throws as run() does.
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events);
