@@ -64,6 +64,7 @@ def line_of(source: Path, fault: str) -> int:
     ("name", "output"),
     [
         ("correct", "sum 1524, expected 1524, 1 launch\n"),
+        ("tiles", "192 of 192 are right\n"),
         ("managed", "3 189\n"),
         ("device_printf", "thread 0 of 3\nthread 1 of 3\nthread 2 of 3\n"),
         ("properties", "virtual GPU (sm_80), 8.0, 166912 bytes of shared memory, 8 blocks per SM\n"),

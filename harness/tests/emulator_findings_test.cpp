@@ -375,8 +375,32 @@ TEST(Findings, DivergentBarrier) {
   EXPECT_EQ(report.findings[0].position[0].line, 3);
   EXPECT_EQ(report.findings[0].lane, 0);
   expect_clean(report_of("setp.lt.u32 %p1, %r90, 99;\n@!%p1 bra E;\nbar.sync 0;\nE:\n"));
-  // Lanes that have ended are not waited for.
-  expect_clean(report_of("setp.lt.u32 %p1, %r90, 40;\n@%p1 exit;\nbar.sync 0;\n"));
+}
+
+TEST(Findings, ThreadsThatEndWithoutComingToABarrier) {
+  // Lanes of a warp, and then whole warps only. A barrier with a count is not for all.
+  for (const char* threads : {"40", "32"}) {
+    const std::string leave = fmt::format("setp.lt.u32 %p1, %r90, {};\n@%p1 exit;\n", threads);
+    const Report report = report_of(leave + "bar.sync 0;\n");
+    expect_finding(report, FindingKind::divergent_barrier, 3);
+    EXPECT_EQ(report.outcome, Outcome::completed);
+    expect_clean(report_of(leave + "bar.sync 1, 32;\n"));
+  }
+  expect_finding(report_of("setp.lt.u32 %p1, %r92, 1;\n@%p1 bar.sync 0;\n"), FindingKind::divergent_barrier, 2);
+}
+
+TEST(Findings, MasksThatDiffer) {
+  const std::string own_half = "setp.lt.u32 %p1, %r91, 16;\nselp.u32 %r1, 0xffff, 0xffff0000, %p1;\n";
+  const std::string all_or_half = "setp.lt.u32 %p1, %r91, 16;\nselp.u32 %r1, 0xffffffff, 0xffff0000, %p1;\n";
+  for (const char* exchange : {"vote.sync.any.pred %p2, %p1, %r1;\n", "vote.sync.ballot.b32 %r2, %p1, %r1;\n",
+                               "bar.warp.sync %r1;\n", "shfl.sync.bfly.b32 %r2|%p2, %r91, 1, 31, %r1;\n",
+                               "match.any.sync.b32 %r2, %r91, %r1;\n", "redux.sync.add.u32 %r2, %r91, %r1;\n"}) {
+    expect_clean(report_of(own_half + exchange));
+    expect_finding(report_of(all_or_half + exchange), FindingKind::missing_lanes, 3);
+  }
+  // Lane 0 reads from lane 20, which is here, but which its mask does not name.
+  expect_finding(report_of(own_half + "shfl.sync.idx.b32 %r2|%p2, %r91, 20, 31, %r1;\n"), FindingKind::missing_lanes,
+                 3);
 }
 
 TEST(Findings, WarpsAtDifferentBarriers) {

@@ -236,7 +236,7 @@ void CtaExecutor::run_warp(Warp& warp) {
     }
     switch (instruction.action) {
       case Action::warp:
-        if (mask != kAllLanes) check_members(warp, instruction, mask, -1);
+        check_all_lanes(warp, instruction, mask);
         instruction.function(registers, instruction.r.data(), mask);
         break;
       case Action::load:

@@ -108,8 +108,8 @@ class CtaExecutor : public ConflictSink {
   // execute_barriers.cpp
   bool barrier(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void release(Barrier& barrier);
+  void check_all_came(const Barrier& barrier);
   void check_barriers();  // after lanes have ended: barriers may have got all that they wait for
-  void warp_barrier(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   bool mbarrier(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void arrive_when_copied(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   Mbarrier* find_mbarrier(Warp& warp, const Instruction& instruction, int lane, std::uint32_t address);
@@ -123,7 +123,13 @@ class CtaExecutor : public ConflictSink {
   void vote(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void match(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void reduce(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  std::uint32_t check_members(Warp& warp, const Instruction& instruction, std::uint32_t mask, std::int32_t members);
+  void warp_barrier(Warp& warp, const Instruction& instruction, std::uint32_t mask);
+  void check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask);
+  template <typename F>
+  void for_each_group(Warp& warp, const Instruction& instruction, std::uint32_t mask, std::int32_t members, F f);
+  void check_group(Warp& warp, const Instruction& instruction, std::uint32_t mask, std::uint32_t lanes,
+                   std::uint32_t named);
+  static void give(Warp& warp, const Instruction& instruction, std::uint32_t lanes, std::uint32_t value);
 
   // execute_print.cpp
   void print(Warp& warp, const Instruction& instruction, std::uint32_t mask);

@@ -1,4 +1,4 @@
-// bar, bar.warp and mbarrier. PTX ISA, "Parallel Synchronization and Communication Instructions".
+// bar and mbarrier. PTX ISA, "Parallel Synchronization and Communication Instructions".
 
 #include <fmt/format.h>
 
@@ -89,6 +89,7 @@ bool CtaExecutor::barrier(Warp& warp, const Instruction& instruction, std::uint3
 
 // All have arrived: the waiting warps go on.
 void CtaExecutor::release(Barrier& barrier) {
+  if (barrier.expected == 0) check_all_came(barrier);
   if (shadow_ != nullptr) {
     Clocks& clocks = shadow_->clocks();
     bool everybody = true;
@@ -124,17 +125,23 @@ void CtaExecutor::release(Barrier& barrier) {
   ++progress_;
 }
 
+// __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but they have missed
+// a barrier that others pass, and CUDA leaves undefined what happens then.
+void CtaExecutor::check_all_came(const Barrier& barrier) {
+  const std::uint32_t ended = num_threads_ - threads_alive_;
+  if (ended == 0) return;
+  const Warp& waiting = warps_[static_cast<std::size_t>(std::countr_zero(barrier.waiting)) % warps_.size()];
+  find(FindingKind::divergent_barrier, &waiting, &code_[static_cast<std::size_t>(barrier.instruction)], -1,
+       std::nullopt,
+       fmt::format("{} of the block's {} threads have ended without coming to this barrier", ended, num_threads_));
+}
+
 void CtaExecutor::check_barriers() {
   for (Barrier& barrier : barriers_) {
     if (barrier.arrived > 0 && barrier.expected == 0 && barrier.arrived >= threads_alive_ && barrier.waiting != 0) {
       release(barrier);
     }
   }
-}
-
-void CtaExecutor::warp_barrier(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  const std::uint32_t named = check_members(warp, instruction, mask, instruction.r[0]);
-  if (shadow_ != nullptr) shadow_->clocks().synchronise(warp.index, named & mask, warp.alive);
 }
 
 // To the race detector, an mbarrier is written when it is initialised or made invalid, and read by all other operations.

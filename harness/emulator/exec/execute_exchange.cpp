@@ -1,4 +1,4 @@
-// Instructions by which the lanes of a warp exchange values: shfl, vote, match, redux. PTX ISA, "shfl.sync", "vote.sync", …
+// Instructions for lanes of a warp that name one another in a mask: shfl, vote, match, redux, bar.warp. PTX ISA, "shfl.sync", …
 
 #include <fmt/format.h>
 
@@ -9,44 +9,81 @@
 #include "emulator/exec/cta_executor.h"
 
 namespace flash_ladder::emulator {
+namespace {
 
-// The lanes that take part. A lane must be in the mask that it passes, and all lanes in that mask must be here, with the same
-// mask. `members` is the operand with the mask, -1: all 32 must be here.
-std::uint32_t CtaExecutor::check_members(Warp& warp, const Instruction& instruction, std::uint32_t mask,
-                                         std::int32_t members) {
-  const int first = std::countr_zero(mask);
-  if (members < 0) {
-    find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(~mask), std::nullopt,
-         fmt::format("all 32 lanes must execute this instruction together; lanes {:#010x} do not", ~mask));
-    return mask;
+std::uint32_t reduced(ReduceOperation operation, std::uint32_t a, std::uint32_t b) {
+  const auto signed_a = static_cast<std::int32_t>(a), signed_b = static_cast<std::int32_t>(b);
+  switch (operation) {
+    case ReduceOperation::add_u:
+      return a + b;
+    case ReduceOperation::min_u:
+      return std::min(a, b);
+    case ReduceOperation::max_u:
+      return std::max(a, b);
+    case ReduceOperation::min_s:
+      return static_cast<std::uint32_t>(std::min(signed_a, signed_b));
+    case ReduceOperation::max_s:
+      return static_cast<std::uint32_t>(std::max(signed_a, signed_b));
+    case ReduceOperation::and_:
+      return a & b;
+    case ReduceOperation::or_:
+      return a | b;
+    case ReduceOperation::xor_:
+      return a ^ b;
   }
+  return a;
+}
+
+}  // namespace
+
+// For instructions of the whole warp that take no mask.
+void CtaExecutor::check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  if (mask == kAllLanes) return;
+  find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(~mask), std::nullopt,
+       fmt::format("all 32 lanes must execute this instruction together; lanes {:#010x} do not", ~mask));
+}
+
+// Calls f(lanes, named) for each group of the executing lanes that pass the same mask; `named` are those of them that the mask
+// names. A lane must be in the mask that it passes, and all lanes in it must be here, with the same mask. `members` is the
+// operand with the mask.
+template <typename F>
+void CtaExecutor::for_each_group(Warp& warp, const Instruction& instruction, std::uint32_t mask, std::int32_t members,
+                                 F f) {
   const auto* masks = reinterpret_cast<const std::uint32_t*>(warp.registers + members);
-  const std::uint32_t named = masks[first];
-  if (named == mask) {
-    std::uint32_t different = 0;
-    for (int lane = 0; lane < kWarpSize; ++lane) different |= (masks[lane] ^ named) & (0u - ((mask >> lane) & 1));
-    if (different == 0) return named;
-  }
-  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+  for (std::uint32_t rest = mask; rest != 0;) {
     const int lane = std::countr_zero(rest);
-    const std::uint32_t lanes_named = masks[lane];
-    if (!((lanes_named >> lane) & 1)) {
-      find(FindingKind::missing_lanes, &warp, &instruction, lane, std::nullopt,
-           fmt::format("the lane is not in the mask that it passes, {:#010x}", lanes_named));
-    } else if (const std::uint32_t missing = lanes_named & warp.alive & ~mask; missing != 0) {
-      find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(missing), std::nullopt,
-           fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", lanes_named, missing));
-    } else if (const std::uint32_t gone = lanes_named & ~warp.alive; gone != 0) {
-      find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(gone), std::nullopt,
-           fmt::format("the mask {:#010x} names lanes that have ended: {:#010x}", lanes_named, gone));
-    }
+    const std::uint32_t named = masks[lane];
+    std::uint32_t different = 0;
+    for (int other = 0; other < kWarpSize; ++other)
+      different |= static_cast<std::uint32_t>(masks[other] != named) << other;
+    const std::uint32_t lanes = rest & ~different;
+    if (lanes != named) check_group(warp, instruction, mask, lanes, named);
+    f(lanes, named & mask);
+    rest &= ~lanes;
   }
-  return named;
+}
+
+// What is wrong with lanes that pass the mask `named`, which are not all that it names.
+void CtaExecutor::check_group(Warp& warp, const Instruction& instruction, std::uint32_t mask, std::uint32_t lanes,
+                              std::uint32_t named) {
+  const auto wrong = [&](std::uint32_t which, const std::string& message) {
+    if (which != 0)
+      find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(which), std::nullopt, message);
+    return which != 0;
+  };
+  if (wrong(lanes & ~named, fmt::format("the lane is not in the mask that it passes, {:#010x}", named))) return;
+  const std::uint32_t missing = named & warp.alive & ~mask, gone = named & ~warp.alive, others = named & mask & ~lanes;
+  if (wrong(missing, fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", named, missing))) return;
+  if (wrong(gone, fmt::format("the mask {:#010x} names lanes that have ended: {:#010x}", named, gone))) return;
+  wrong(others, fmt::format("the mask {:#010x} names lanes that pass another mask: {:#010x}", named, others));
 }
 
 // PTX ISA, "shfl.sync": c holds the clamp in bits 0–4 and the mask of the segment in bits 8–12.
 void CtaExecutor::shuffle(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  check_members(warp, instruction, mask, instruction.r[5]);
+  std::uint32_t named_by[kWarpSize];  // of the lanes that execute it
+  for_each_group(warp, instruction, mask, instruction.r[5], [&](std::uint32_t lanes, std::uint32_t named) {
+    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) named_by[std::countr_zero(rest)] = named;
+  });
   const auto mode = static_cast<ShuffleMode>(instruction.operation);
   const auto* value = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2]);
   const auto* delta = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[3]);
@@ -81,11 +118,12 @@ void CtaExecutor::shuffle(Warp& warp, const Instruction& instruction, std::uint3
     if (!valid) source = own;
     result[lane] = value[source];
     in_range |= static_cast<std::uint32_t>(valid) << lane;
-    absent |= ((mask >> source) & 1) == 0 ? 1u << lane : 0;
+    if ((mask >> lane) & 1) absent |= ((named_by[lane] >> source) & 1) == 0 ? 1u << lane : 0;
   }
-  if ((absent & mask) != 0) {
-    find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(absent & mask), std::nullopt,
-         fmt::format("a shuffle reads from lanes that do not take part; those that do are {:#010x}", mask));
+  if (absent != 0) {
+    const int lane = std::countr_zero(absent);
+    find(FindingKind::missing_lanes, &warp, &instruction, lane, std::nullopt,
+         fmt::format("a shuffle reads from lanes that do not take part; those that do are {:#010x}", named_by[lane]));
   }
   auto* to = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
   if (mask == kAllLanes) {
@@ -100,89 +138,71 @@ void CtaExecutor::shuffle(Warp& warp, const Instruction& instruction, std::uint3
 }
 
 void CtaExecutor::vote(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  const std::uint32_t members = check_members(warp, instruction, mask, instruction.r[2]) & mask;
-  std::uint32_t votes;
-  std::memcpy(&votes, warp.registers + instruction.r[1], 4);
-  votes &= members;
+  std::uint32_t predicates;
+  std::memcpy(&predicates, warp.registers + instruction.r[1], 4);
   const auto mode = static_cast<VoteMode>(instruction.operation);
-  if (mode == VoteMode::ballot) {
-    auto* to = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
-    for (int lane = 0; lane < kWarpSize; ++lane) {
-      if ((mask >> lane) & 1) to[lane] = votes;
+  for_each_group(warp, instruction, mask, instruction.r[2], [&](std::uint32_t lanes, std::uint32_t named) {
+    const std::uint32_t votes = predicates & named;
+    if (mode == VoteMode::ballot) {
+      give(warp, instruction, lanes, votes);
+      return;
     }
-    return;
-  }
-  const bool result = mode == VoteMode::all   ? votes == members
-                      : mode == VoteMode::any ? votes != 0
-                                              : votes == 0 || votes == members;
-  auto& to = *reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
-  to = (to & ~mask) | (result ? mask : 0);
+    const bool result = mode == VoteMode::all   ? votes == named
+                        : mode == VoteMode::any ? votes != 0
+                                                : votes == 0 || votes == named;
+    auto& to = *reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
+    to = (to & ~lanes) | (result ? lanes : 0);
+  });
+}
+
+// Writes the value to the first destination of these lanes.
+void CtaExecutor::give(Warp& warp, const Instruction& instruction, std::uint32_t lanes, std::uint32_t value) {
+  auto* to = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) to[std::countr_zero(rest)] = value;
 }
 
 void CtaExecutor::match(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  const std::uint32_t members = check_members(warp, instruction, mask, instruction.r[3]) & mask;
   std::uint64_t values[kWarpSize] = {};
   for (int lane = 0; lane < kWarpSize; ++lane) {
     std::memcpy(&values[lane], warp.registers + instruction.r[2] + lane * instruction.bytes, instruction.bytes);
   }
   auto* to = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
   auto& predicate = *reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[1]);
-  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-    const int lane = std::countr_zero(rest);
-    std::uint32_t equal = 0;
-    for (int other = 0; other < kWarpSize; ++other) {
-      if (((members >> other) & 1) && values[other] == values[lane]) equal |= 1u << other;
+  for_each_group(warp, instruction, mask, instruction.r[3], [&](std::uint32_t lanes, std::uint32_t named) {
+    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      std::uint32_t equal = 0;
+      for (int other = 0; other < kWarpSize; ++other) {
+        if (((named >> other) & 1) && values[other] == values[lane]) equal |= 1u << other;
+      }
+      if (instruction.operation) {  // match.all
+        const bool all = equal == named;
+        to[lane] = all ? named : 0;
+        predicate = (predicate & ~(1u << lane)) | (static_cast<std::uint32_t>(all) << lane);
+      } else {
+        to[lane] = equal;
+      }
     }
-    if (instruction.operation) {  // match.all
-      const bool all = equal == members;
-      to[lane] = all ? members : 0;
-      predicate = (predicate & ~(1u << lane)) | (static_cast<std::uint32_t>(all) << lane);
-    } else {
-      to[lane] = equal;
-    }
-  }
+  });
 }
 
 void CtaExecutor::reduce(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  const std::uint32_t members = check_members(warp, instruction, mask, instruction.r[2]) & mask;
   const auto* values = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[1]);
   const auto operation = static_cast<ReduceOperation>(instruction.operation);
-  if (members == 0) return;
-  std::uint32_t result = values[std::countr_zero(members)];
-  for (std::uint32_t rest = members & (members - 1); rest != 0; rest &= rest - 1) {
-    const std::uint32_t value = values[std::countr_zero(rest)];
-    const auto a = static_cast<std::int32_t>(result), b = static_cast<std::int32_t>(value);
-    switch (operation) {
-      case ReduceOperation::add_u:
-        result += value;
-        break;
-      case ReduceOperation::min_u:
-        result = std::min(result, value);
-        break;
-      case ReduceOperation::max_u:
-        result = std::max(result, value);
-        break;
-      case ReduceOperation::min_s:
-        result = static_cast<std::uint32_t>(std::min(a, b));
-        break;
-      case ReduceOperation::max_s:
-        result = static_cast<std::uint32_t>(std::max(a, b));
-        break;
-      case ReduceOperation::and_:
-        result &= value;
-        break;
-      case ReduceOperation::or_:
-        result |= value;
-        break;
-      case ReduceOperation::xor_:
-        result ^= value;
-        break;
-    }
-  }
-  auto* to = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    if ((mask >> lane) & 1) to[lane] = result;
-  }
+  for_each_group(warp, instruction, mask, instruction.r[2], [&](std::uint32_t lanes, std::uint32_t named) {
+    if (named == 0) return;
+    std::uint32_t result = values[std::countr_zero(named)];
+    for (std::uint32_t rest = named & (named - 1); rest != 0; rest &= rest - 1)
+      result = reduced(operation, result, values[std::countr_zero(rest)]);
+    give(warp, instruction, lanes, result);
+  });
+}
+
+// bar.warp.sync.
+void CtaExecutor::warp_barrier(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  for_each_group(warp, instruction, mask, instruction.r[0], [&](std::uint32_t, std::uint32_t named) {
+    if (shadow_ != nullptr) shadow_->clocks().synchronise(warp.index, named, warp.alive);
+  });
 }
 
 }  // namespace flash_ladder::emulator

@@ -494,7 +494,7 @@ void CtaExecutor::atomic(Warp& warp, const Instruction& instruction, std::uint32
 
 // Lanes 8i … 8i+7 give the rows of matrix i; every lane gets two elements of each matrix.
 void CtaExecutor::ldmatrix(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  if (mask != kAllLanes) check_members(warp, instruction, mask, -1);
+  check_all_lanes(warp, instruction, mask);
   const std::uint32_t row_lanes = instruction.elements == 4 ? kAllLanes : (1u << (8 * instruction.elements)) - 1;
   alignas(64) std::uint32_t offsets[kWarpSize];
   std::uint32_t good = row_lanes;

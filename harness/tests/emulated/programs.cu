@@ -35,6 +35,29 @@ __global__ void sum_of_block(const float* x, float* sums) {
   if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];
 }
 
+// Tiles of eight lanes, which exchange values and wait for each other in one instruction, each under a mask of its own.
+__global__ void tiles_of_a_warp(int* right) {
+  const unsigned lane = threadIdx.x, mask = 0xffu << (lane / 8 * 8);
+  __shared__ unsigned of_lane[32];
+  of_lane[lane] = lane;
+  __syncwarp(mask);
+  right[lane] = (__ballot_sync(mask, lane % 3 == 0) == (0x49249249u & mask)) +
+                (__any_sync(mask, lane == 20) == (lane / 8 == 2)) + (__all_sync(mask, lane < 16) == (lane < 16)) +
+                (__reduce_add_sync(mask, lane) == 28 + lane / 8 * 64) +
+                (__match_any_sync(mask, lane % 4) == 0x11u << (lane % 4 + lane / 8 * 8)) +
+                (__shfl_xor_sync(mask, lane, 7) == of_lane[lane ^ 7]);
+}
+int tiles() {
+  int *right, sum = 0, host[32];
+  CHECK(cudaMalloc(&right, sizeof host));
+  tiles_of_a_warp<<<1, 32>>>(right);
+  CHECK(cudaMemcpy(host, right, sizeof host, cudaMemcpyDeviceToHost));
+  for (const int of_lane : host) sum += of_lane;
+  std::printf("%d of 192 are right\n", sum);
+  CHECK(cudaFree(right));
+  return 0;
+}
+
 // Everything that an ordinary small program does: two kernels, a stream, events, a symbol, pinned memory.
 int correct() {
   constexpr int kBlocks = 5, kN = kBlocks * 256;
@@ -294,6 +317,7 @@ const struct {
   const char* name;
   int (*run)();
 } programs[] = {PROGRAM(correct),
+                PROGRAM(tiles),
                 PROGRAM(managed),
                 PROGRAM(device_printf),
                 PROGRAM(properties),
