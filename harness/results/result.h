@@ -99,7 +99,7 @@ struct Result {
   Status status = Status::skipped;
   std::string reason;  // empty when ok
 
-  std::optional<bool> correct;
+  std::optional<bool> correct;  // false when wrong, whether by the output or by a finding
   std::optional<double> max_abs_error;
   // The largest over (batch, head) of max|out - ref| / bound: correct when at most 1.
   std::optional<double> relative_error;

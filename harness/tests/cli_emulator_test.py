@@ -117,6 +117,10 @@ def test_a_kernel_that_does_not_end(emulator: Cli) -> None:
     outcome = emulator(K, "07", *EMULATOR, "--max-instructions", "1000")
     assert outcome.rc == 1
     assert "endless_loop" in outcome.out and "kernels/07" not in outcome.err
+    assert re.search(r"^Correct +NO\b", outcome.out, re.MULTILINE)
+    document = json.loads(emulator(K, "07", *EMULATOR, "--max-instructions", "1000", "--json", "-").out)
+    (result,) = document["results"]
+    assert result["status"] == "wrong" and result["correct"] is False
 
 
 def test_without_check_it_still_counts(emulator: Cli) -> None:

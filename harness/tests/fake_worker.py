@@ -129,6 +129,7 @@ elif behaviour == "finding":
     result |= {
         "status": "wrong",
         "reason": "the virtual GPU found: a read of byte 0",
+        "correct": False,
         "findings": [finding] * 12,
         "findings_total": 36,
     }

@@ -134,6 +134,7 @@ bool add_findings(Result& result) {
   for (const emulator::Finding& found : findings.kept) result.findings.push_back(finding_for_results(found));
   result.findings_total = static_cast<std::int64_t>(findings.total);
   result.status = Status::wrong;
+  result.correct = false;
   if (result.reason.empty()) result.reason = "the virtual GPU found: " + result.findings.front().message;
   return true;
 }
