@@ -125,6 +125,30 @@ def test_ten_findings_are_printed_and_the_rest_counted(programs: Path) -> None:
     assert done.stderr.endswith("… and 2 more\n")
 
 
+def test_mistakes_are_counted_that_are_too_many_to_keep(tmp_path: Path) -> None:
+    source = tmp_path / "many.cu"
+    reads = "\n".join(f"  x[{i}] = shared[threadIdx.x + {i} * step];" for i in range(150))
+    source.write_text(
+        f"""
+__global__ void many(int* x, int step) {{
+  __shared__ int shared[512];
+{reads}
+}}
+int main() {{
+  int* x;
+  cudaMalloc(&x, 1024);
+  for (int launch = 0; launch < 2; ++launch) many<<<1, 32>>>(x, 1);
+  cudaDeviceSynchronize();
+}}
+""",
+        encoding="utf-8",
+    )
+    done = run(built(source, tmp_path))
+    assert "150 kinds of mistake found" in done.stderr
+    assert done.stderr.count("uninitialised_read: ") == 10 and done.stderr.count("64 times") == 10
+    assert done.stderr.endswith("… and 140 more\n")
+
+
 def test_no_invented_times(programs: Path) -> None:
     done = run(programs, "elapsed_time")
     assert done.returncode == 3

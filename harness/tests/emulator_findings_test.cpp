@@ -523,6 +523,7 @@ TEST(Findings, AreCountedBeyondTheLimit) {
   options.max_findings = 1;
   const Report report = report_of("ld.global.u32 %r1, [%rd90+9000];\nld.global.u32 %r1, [%rd90+9000];\n", 32, options);
   EXPECT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings_kinds, 2u);
   EXPECT_EQ(report.findings_total, 64u);
 }
 

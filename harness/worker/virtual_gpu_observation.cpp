@@ -132,6 +132,7 @@ bool add_findings(Result& result) {
   const runtime::Findings findings = runtime::take_findings();
   if (findings.total == 0) return false;
   for (const emulator::Finding& found : findings.kept) result.findings.push_back(finding_for_results(found));
+  result.findings_kinds = static_cast<std::int64_t>(findings.kinds);
   result.findings_total = static_cast<std::int64_t>(findings.total);
   result.status = Status::wrong;
   result.correct = false;
