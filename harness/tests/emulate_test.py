@@ -96,6 +96,7 @@ def test_mistakes_of_kernels(programs: Path, name: str, kind: str, output: str) 
     assert done.stdout == output
     assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
     assert f"programs.cu:{line_of(PROGRAMS, name)}" in done.stderr
+    assert re.search(r"^  kernel \w+, block \(0, 0, 0\)", done.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,8 @@ def test_mistakes_of_the_host(programs: Path, name: str, message: str) -> None:
     done = run(programs, name)
     assert done.returncode == 1
     assert "1 kind of mistake found" in done.stderr and message in done.stderr
+    assert "block (" not in done.stderr
+    assert ("kernel write_one_too_far\n" in done.stderr) == (name == "too_much_shared_memory")
 
 
 def test_an_error_in_a_kernel_sticks(programs: Path) -> None:
