@@ -317,11 +317,12 @@ std::string format_line_comparison(const Version& from, const Result& result_fro
 std::string format_findings(const Result& result, const Paint& paint) {
   if (result.findings.empty()) return "";
   constexpr std::size_t kMost = 10;
-  std::string text = paint.bad(fmt::format(
-      "{} found\n", result.findings.size() == 1 ? "1 mistake" : fmt::format("{} mistakes", result.findings.size())));
+  const std::int64_t kinds = result.findings_kinds;
+  std::string text = paint.bad(fmt::format("{} mistake{} found\n", kinds, kinds == 1 ? "" : "s"));
   const std::size_t shown = std::min(result.findings.size(), kMost);
   for (std::size_t i = 0; i < shown; ++i) text += fmt::format("{}\n", result.findings[i].text);
-  if (result.findings.size() > shown) text += fmt::format("… and {} more\n", result.findings.size() - shown);
+  if (const auto more = kinds - static_cast<std::int64_t>(shown); more > 0)
+    text += fmt::format("… and {} more\n", more);
   return text;
 }
 

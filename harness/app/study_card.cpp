@@ -25,7 +25,7 @@ std::string format_correctness(const StudyCard& card, const Paint& paint) {
     case Status::ok:
       break;
   }
-  if (!result.correct) return result.status == Status::wrong ? paint.bad("wrong: ") + result.reason : "not checked";
+  if (!result.correct) return "not checked";
   std::string text = *result.correct ? paint.good("yes") : paint.bad("NO");
   if (result.max_abs_error) text += fmt::format(", max |error| {:.2e}", *result.max_abs_error);
   if (result.relative_error) text += fmt::format(", {:.2f} of what is allowed", *result.relative_error);

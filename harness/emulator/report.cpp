@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "emulator/function_name.h"
+
 namespace flash_ladder::emulator {
 namespace {
 
@@ -88,8 +90,10 @@ std::string format(const Finding& finding) {
   std::string text = fmt::format("{}: {}", to_string(finding.kind), finding.message);
   if (!finding.position.empty()) text += fmt::format("\n  at {}", to_string(finding.position));
   if (finding.ptx_line > 0) text += fmt::format("\n  PTX line {}: {}", finding.ptx_line, finding.instruction);
-  if (finding.kind != FindingKind::launch_limits) {
-    text += fmt::format("\n  block ({}, {}, {})", finding.cta.x, finding.cta.y, finding.cta.z);
+  // A wrong call of the host has neither kernel nor block, a launch that was refused has no block.
+  if (!finding.kernel.empty()) text += fmt::format("\n  kernel {}", function_name(finding.kernel));
+  if (!finding.kernel.empty() && finding.kind != FindingKind::launch_limits) {
+    text += fmt::format(", block ({}, {}, {})", finding.cta.x, finding.cta.y, finding.cta.z);
     if (finding.warp >= 0) text += fmt::format(", warp {}", finding.warp);
     if (finding.lane >= 0) text += fmt::format(", lane {}", finding.lane);
   }

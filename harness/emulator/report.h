@@ -157,7 +157,8 @@ struct Report {
   Counters totals;
   std::vector<LineCounters> lines;   // by position; only those with instructions executed
   std::vector<Finding> findings;     // in order of CTA, then of time; at most Options::max_findings
-  std::uint64_t findings_total = 0;  // occurrences, those of `findings` and of the ones left out
+  std::uint64_t findings_kinds = 0;  // how many are distinct, those of `findings` and the ones left out
+  std::uint64_t findings_total = 0;  // occurrences of all of them
 };
 
 }  // namespace flash_ladder::emulator

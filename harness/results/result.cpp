@@ -217,7 +217,10 @@ void to_json(json& json, const Result& result) {
   // Only a wrong result has these.
   if (!result.mismatches.empty()) json["mismatches"] = result.mismatches;
   if (!result.tile_map.empty()) json["tile_map"] = result.tile_map;
-  if (!result.findings.empty()) json["findings_total"] = result.findings_total;
+  if (!result.findings.empty()) {
+    json["findings_kinds"] = result.findings_kinds;
+    json["findings_total"] = result.findings_total;
+  }
 }
 
 void from_json(const json& json, Result& result) {
@@ -247,6 +250,7 @@ void from_json(const json& json, Result& result) {
   read_optional(json, "counters", result.counters);
   read_optional(json, "lines", result.lines);
   read_optional(json, "findings", result.findings);
+  read_optional(json, "findings_kinds", result.findings_kinds);
   read_optional(json, "findings_total", result.findings_total);
   read_optional(json, "static", result.static_study);
 }

@@ -99,7 +99,7 @@ struct Result {
   Status status = Status::skipped;
   std::string reason;  // empty when ok
 
-  std::optional<bool> correct;
+  std::optional<bool> correct;  // false when wrong, whether by the output or by a finding
   std::optional<double> max_abs_error;
   // The largest over (batch, head) of max|out - ref| / bound: correct when at most 1.
   std::optional<double> relative_error;
@@ -112,14 +112,15 @@ struct Result {
   // Of the virtual GPU; counters are those of one launch.
   std::map<std::string, std::int64_t> counters;
   std::vector<LineCounters> lines;
-  std::vector<Finding> findings;
-  std::int64_t findings_total = 0;  // with repetitions, and with those that were too many to keep
+  std::vector<Finding> findings;    // the first hundred
+  std::int64_t findings_kinds = 0;  // all that differ
+  std::int64_t findings_total = 0;  // all, with repetitions
 
   std::map<std::string, StaticStudy> static_study;  // "sm_80", "sm_86", "sm_89", "sm_90"
 };
 
-/// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map` and
-/// `findings_total` are there only when the result is wrong, `lines` only when the virtual GPU counted, `load` only when a GPU
+/// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map`,
+/// `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` only when the virtual GPU counted, `load` only when a GPU
 /// was timed. Reading throws std::exception for anything that is not a Result.
 void to_json(nlohmann::json& json, const Result& result);
 void from_json(const nlohmann::json& json, Result& result);

@@ -117,6 +117,10 @@ def test_a_kernel_that_does_not_end(emulator: Cli) -> None:
     outcome = emulator(K, "07", *EMULATOR, "--max-instructions", "1000")
     assert outcome.rc == 1
     assert "endless_loop" in outcome.out and "kernels/07" not in outcome.err
+    assert re.search(r"^Correct +NO\b", outcome.out, re.MULTILINE)
+    document = json.loads(emulator(K, "07", *EMULATOR, "--max-instructions", "1000", "--json", "-").out)
+    (result,) = document["results"]
+    assert result["status"] == "wrong" and result["correct"] is False
 
 
 def test_without_check_it_still_counts(emulator: Cli) -> None:
@@ -131,12 +135,14 @@ def test_findings_are_shown_and_make_the_result_wrong(cli: Cli) -> None:
     for kernels in ("07", "06-07"):
         outcome = cli(K, kernels, *EMULATOR)
         assert outcome.rc == 1
-        assert "12 mistakes found" in outcome.out and "… and 2 more" in outcome.out
+        assert "130 mistakes found" in outcome.out and "… and 120 more" in outcome.out
         assert outcome.out.count("race: a read of byte 0") == 10
     outcome = cli(K, "07", *EMULATOR, "--json", "-")
     document = json.loads(outcome.out)
     validate_results(document)
-    assert len(document["results"][0]["findings"]) == 12 and document["results"][0]["findings_total"] == 36
+    (result,) = document["results"]
+    assert len(result["findings"]) == 12
+    assert result["findings_kinds"] == 130 and result["findings_total"] == 390
 
 
 def test_lines_need_the_virtual_gpu(cli: Cli) -> None:

@@ -97,6 +97,7 @@ def test_mistakes_of_kernels(programs: Path, name: str, kind: str, output: str) 
     assert done.stdout == output
     assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
     assert f"programs.cu:{line_of(PROGRAMS, name)}" in done.stderr
+    assert re.search(r"^  kernel \w+, block \(0, 0, 0\)", done.stderr, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,8 @@ def test_mistakes_of_the_host(programs: Path, name: str, message: str) -> None:
     done = run(programs, name)
     assert done.returncode == 1
     assert "1 kind of mistake found" in done.stderr and message in done.stderr
+    assert "block (" not in done.stderr
+    assert ("kernel write_one_too_far\n" in done.stderr) == (name == "too_much_shared_memory")
 
 
 def test_an_error_in_a_kernel_sticks(programs: Path) -> None:
@@ -124,6 +127,30 @@ def test_ten_findings_are_printed_and_the_rest_counted(programs: Path) -> None:
     assert "12 kinds of mistake found" in done.stderr
     assert done.stderr.count("out_of_bounds: ") == 10
     assert done.stderr.endswith("… and 2 more\n")
+
+
+def test_mistakes_are_counted_that_are_too_many_to_keep(tmp_path: Path) -> None:
+    source = tmp_path / "many.cu"
+    reads = "\n".join(f"  x[{i}] = shared[threadIdx.x + {i} * step];" for i in range(150))
+    source.write_text(
+        f"""
+__global__ void many(int* x, int step) {{
+  __shared__ int shared[512];
+{reads}
+}}
+int main() {{
+  int* x;
+  cudaMalloc(&x, 1024);
+  for (int launch = 0; launch < 2; ++launch) many<<<1, 32>>>(x, 1);
+  cudaDeviceSynchronize();
+}}
+""",
+        encoding="utf-8",
+    )
+    done = run(built(source, tmp_path))
+    assert "150 kinds of mistake found" in done.stderr
+    assert done.stderr.count("uninitialised_read: ") == 10 and done.stderr.count("64 times") == 10
+    assert done.stderr.endswith("… and 140 more\n")
 
 
 def test_no_invented_times(programs: Path) -> None:

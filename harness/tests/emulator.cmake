@@ -4,13 +4,14 @@ target_link_libraries(flash_ladder_emulator_cases PRIVATE flash_ladder_options P
 
 flash_ladder_test(
   emulator_test SOURCES emulator_conformance_test.cpp emulator_findings_test.cpp emulator_fuzz_test.cpp
+                        emulator_isa_test.cpp
   LIBRARIES flash_ladder_emulator flash_ladder_emulator_cases GTest::gmock nlohmann_json::nlohmann_json)
 target_compile_definitions(
   emulator_test PRIVATE FLASH_LADDER_HARDWARE_RESULTS="${CMAKE_CURRENT_SOURCE_DIR}/emulator_hardware.json")
 
 # The fuzz test, and the rest with it, under AddressSanitizer and UndefinedBehaviorSanitizer.
 add_executable(emulator_sanitized_test emulator_cases.cpp emulator_conformance_test.cpp emulator_findings_test.cpp
-                                       emulator_fuzz_test.cpp)
+                                       emulator_fuzz_test.cpp emulator_isa_test.cpp)
 target_link_libraries(
   emulator_sanitized_test PRIVATE flash_ladder_options flash_ladder_emulator_sanitized GTest::gtest_main GTest::gmock
                                   nlohmann_json::nlohmann_json)

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "emulator/function_name.h"
 #include "emulator_program.h"
 #include "emulator_run.h"
 
@@ -539,7 +540,13 @@ TEST(Findings, AreTheSameWithAnyNumberOfThreads) {
     if (first.empty()) first = text_of_all;
     EXPECT_EQ(text_of_all, first) << threads << " threads";
   }
-  EXPECT_THAT(first, HasSubstr("block (1, 0, 0)"));
+  EXPECT_THAT(first, HasSubstr("kernel test, block (1, 0, 0)"));
+}
+
+TEST(Findings, NameTheKernelAsTheProgrammerDoes) {
+  EXPECT_EQ(function_name("_ZN12flash_ladder3v0715flash_attentionI6__halfEEv13AttentionArgs"), "flash_attention");
+  EXPECT_EQ(function_name("_ZN12_GLOBAL__N_13addEPf"), "add") << "(anonymous namespace)::add(float*)";
+  EXPECT_EQ(function_name("f"), "f") << "extern \"C\"; mangled it would be the type float";
 }
 
 TEST(Findings, AreCountedBeyondTheLimit) {
@@ -547,6 +554,7 @@ TEST(Findings, AreCountedBeyondTheLimit) {
   options.max_findings = 1;
   const Report report = report_of("ld.global.u32 %r1, [%rd90+9000];\nld.global.u32 %r1, [%rd90+9000];\n", 32, options);
   EXPECT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings_kinds, 2u);
   EXPECT_EQ(report.findings_total, 64u);
 }
 

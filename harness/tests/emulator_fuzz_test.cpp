@@ -38,7 +38,7 @@ Fate try_text(const std::string& text) {
     }
     return Fate::ran;
   } catch (const PtxError& error) {
-    EXPECT_GE(error.ptx_line(), 0) << error.what();
+    EXPECT_GT(error.ptx_line(), 0) << error.what();
     EXPECT_NE(std::string(error.what()).find("PTX line"), std::string::npos) << error.what();
     return Fate::refused;
   }
@@ -172,10 +172,20 @@ TEST(Fuzz, DamagedTextsAreRefusedOrRun) {
   EXPECT_GT(ran, 100);
 }
 
-TEST(Fuzz, EveryTruncationIsRefusedOrRuns) {
+TEST(Fuzz, WhatIsCutShortIsRefused) {
   const std::string text = program(
       "@%p1 bra E;\nmov.b64 {%r1, %r2}, %rd1;\nld.shared.v2.u32 {%r3, %r4}, [%r93+8];\nE:\nshfl.sync.bfly.b32 %r1|%p2, %r2, 1, 31, -1;\n");
-  for (std::size_t length = 0; length <= text.size(); ++length) try_text(text.substr(0, length));
+  // Without its kernel the header is a whole text, and so is what ends behind the kernel.
+  const std::size_t header = text.find("64\n") + 2, kernel = text.find(".visible"), end = text.rfind('}');
+  for (std::size_t length = 0; length <= text.size(); ++length) {
+    const Fate fate = try_text(text.substr(0, length));
+    if (length < header || (length > kernel && length <= end)) {
+      EXPECT_EQ(fate, Fate::refused) << text.substr(0, length);
+    }
+  }
+  EXPECT_EQ(try_text(text.substr(0, header)), Fate::ran);
+  EXPECT_EQ(try_text(text.substr(0, end + 1)), Fate::ran);
+  EXPECT_EQ(try_text(text), Fate::ran);
 }
 
 // Errors name the line, the source line where there is one, and what is wrong.
@@ -208,6 +218,13 @@ TEST(Errors, SayWhatAndWhere) {
   EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 32\n"),
             "PTX line 4: only 64-bit addresses are supported (.address_size 64)");
   EXPECT_EQ(error_of("this is no PTX"), "PTX line 1: unexpected 'this'");
+  EXPECT_EQ(error_of(""), "PTX line 1: expected .version before the end of the text, which is empty or was cut short");
+  EXPECT_EQ(error_of(".version 7.8\n"),
+            "PTX line 2: expected .target before the end of the text, which is empty or was cut short");
+  EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n"),
+            "PTX line 3: expected .address_size 64 before the end of the text, which is empty or was cut short");
+  EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 64\n.visible"),
+            "PTX line 4: expected a function or variable before the end of the text, which is empty or was cut short");
 }
 
 }  // namespace

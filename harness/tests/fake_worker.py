@@ -129,8 +129,10 @@ elif behaviour == "finding":
     result |= {
         "status": "wrong",
         "reason": "the virtual GPU found: a read of byte 0",
+        "correct": False,
         "findings": [finding] * 12,
-        "findings_total": 36,
+        "findings_kinds": 130,  # a worker lists not more than 100
+        "findings_total": 390,
     }
 elif behaviour == "other":
     result["config"] = "another"

@@ -208,6 +208,20 @@ TEST(VirtualRuntime, FindingsAreHandedOverOnce) {
   EXPECT_EQ(cudaFree(device), cudaSuccess);
 }
 
+TEST(VirtualRuntime, FindingsThatAreTooManyToKeepAreCounted) {
+  take_findings();
+  void* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 16), cudaSuccess);
+  for (int round = 0; round < 2; ++round)
+    for (std::size_t size = 17; size < 167; ++size) cudaMemset(device, 0, size);
+  const Findings taken = take_findings();
+  EXPECT_EQ(taken.kept.size(), 100);
+  EXPECT_EQ(taken.kinds, 150);
+  EXPECT_EQ(taken.total, 300);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(take_findings().kinds, 0);
+}
+
 TEST(VirtualRuntime, StreamsAndEventsAreChecked) {
   cudaStream_t stream = nullptr;
   cudaEvent_t event = nullptr, never_recorded = nullptr;

@@ -1,11 +1,9 @@
-#include <cxxabi.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
-#include <memory>
 
+#include "emulator/function_name.h"
 #include "emulator/runtime/virtual_runtime.h"
 #include "worker/observation.h"
 
@@ -34,18 +32,6 @@ SourcePosition to_strings(const emulator::SourcePosition& position) {
 
 SourcePosition source_position(const emulator::SourcePosition& position) {
   return to_strings(with_file_names(position));
-}
-
-// "flash_attention" for the mangled name of flash_ladder::v07::flash_attention<Traits<__half>>(AttentionArgs).
-std::string function_name(const std::string& mangled) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> demangled(
-      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
-  if (status != 0) return mangled;
-  std::string name = demangled.get();
-  name.erase(std::min(name.find_first_of("<("), name.size()));
-  // A template's name has its return type before it.
-  return name.substr(name.find_last_of(": ") + 1);
 }
 
 using NamedCounters = std::map<std::string, std::int64_t>;
@@ -80,9 +66,10 @@ Finding finding_for_results(const emulator::Finding& found) {
   Finding finding;
   finding.kind = to_string(found.kind);
   finding.message = found.message;
-  if (!found.kernel.empty()) finding.kernel = function_name(found.kernel);
+  finding.kernel = emulator::function_name(found.kernel);
   finding.position = source_position(found.position);
-  if (!finding.position.empty()) finding.cta = {found.cta.x, found.cta.y, found.cta.z};
+  const bool ran = !found.kernel.empty() && found.kind != emulator::FindingKind::launch_limits;
+  if (ran) finding.cta = {found.cta.x, found.cta.y, found.cta.z};
   if (found.warp >= 0) finding.warp = found.warp;
   if (found.lane >= 0) finding.lane = found.lane;
   finding.address = found.address;
@@ -120,7 +107,7 @@ Observation take_observation() {
       NamedCounters counters;
       add(counters, line.counters);
       std::erase_if(counters, [](const auto& counter) { return counter.second == 0; });
-      observation.lines.push_back({.kernel = function_name(kernel.kernel),
+      observation.lines.push_back({.kernel = emulator::function_name(kernel.kernel),
                                    .position = to_strings(line.position),
                                    .counters = std::move(counters)});
     }
@@ -132,8 +119,10 @@ bool add_findings(Result& result) {
   const runtime::Findings findings = runtime::take_findings();
   if (findings.total == 0) return false;
   for (const emulator::Finding& found : findings.kept) result.findings.push_back(finding_for_results(found));
+  result.findings_kinds = static_cast<std::int64_t>(findings.kinds);
   result.findings_total = static_cast<std::int64_t>(findings.total);
   result.status = Status::wrong;
+  result.correct = false;
   if (result.reason.empty()) result.reason = "the virtual GPU found: " + result.findings.front().message;
   return true;
 }

@@ -99,7 +99,7 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
     finding.kernel = kernel.name();
     report.outcome = Outcome::refused;
     report.findings.push_back(std::move(finding));
-    report.findings_total = 1;
+    report.findings_kinds = report.findings_total = 1;
     return report;
   }
   if (config.parameters.size() < kernel.parameter_bytes()) {
@@ -161,15 +161,16 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
   } else {
     summarise(compiled, counters, options.count_lines, report);
   }
+  // Numbered as they come: the first ones are kept, under the same numbers.
   std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;
   for (auto& [index, result] : results) {
     if (index > stopped_at) break;
     for (RawFinding& raw : result.findings) {
       report.findings_total += raw.finding.count;
-      if (const auto found = known.find(raw.key()); found != known.end()) {
+      const auto [found, is_new] = known.try_emplace(raw.key(), known.size());
+      if (!is_new && found->second < report.findings.size()) {
         report.findings[found->second].count += raw.finding.count;
-      } else if (report.findings.size() < options.max_findings) {
-        known[raw.key()] = report.findings.size();
+      } else if (is_new && report.findings.size() < options.max_findings) {
         report.findings.push_back(std::move(raw.finding));
       }
     }
@@ -180,6 +181,7 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
       std::fwrite(result.output.data(), 1, result.output.size(), stdout);
     }
   }
+  report.findings_kinds = known.size();
   return report;
 }
 

@@ -174,43 +174,52 @@ void Parser::skip_to_semicolon() {
 }
 
 Text Parser::parse() {
-  bool external = false;
+  bool version = false, target = false, address_size = false;
+  std::string_view linkage;  // ".visible", ".extern" …, of the function or variable that must follow
   while (lexer_.peek().kind != TokenKind::end) {
     if (accept(';')) continue;
     const Token token = expect_word();
     if (token.text == ".version") {
       if (lexer_.peek().kind != TokenKind::real) lexer_.fail("expected a version such as 9.0");
       lexer_.next();
+      version = true;
     } else if (token.text == ".target") {
-      const std::string_view target = expect_word().text;
-      if (target.substr(0, 3) == "sm_") {
-        std::from_chars(target.data() + 3, target.data() + target.size(), text_.target_sm);
-      }
+      const std::string_view name = expect_word().text;
+      if (name.substr(0, 3) == "sm_") std::from_chars(name.data() + 3, name.data() + name.size(), text_.target_sm);
+      target = true;
       while (accept(',')) expect_word();
     } else if (token.text == ".address_size") {
       if (expect_integer() != 64) lexer_.fail("only 64-bit addresses are supported (.address_size 64)");
+      address_size = true;
     } else if (token.text == ".file") {
       parse_file();
     } else if (token.text == ".section") {
       expect_word();
       if (!lexer_.peek().is('{')) lexer_.fail("expected '{'");
       lexer_.skip_block();
-    } else if (token.text == ".visible" || token.text == ".weak" || token.text == ".common") {
-      external = false;
-    } else if (token.text == ".extern") {
-      external = true;
+    } else if (token.text == ".visible" || token.text == ".weak" || token.text == ".common" ||
+               token.text == ".extern") {
+      linkage = token.text;
     } else if (token.text == ".entry" || token.text == ".func") {
       parse_function(token.text == ".entry");
-      external = false;
+      linkage = {};
     } else if (token.text == ".pragma" || token.text == ".alias") {
       skip_to_semicolon();
     } else if (const Space space = space_of(token.text);
                space == Space::global || space == Space::constant || space == Space::shared) {
-      parse_variable(space, external, false);
-      external = false;
+      parse_variable(space, linkage == ".extern", false);
+      linkage = {};
     } else {
       lexer_.fail(fmt::format("unexpected '{}'", token.text));
     }
+  }
+  const char* missing = !version           ? ".version"
+                        : !target          ? ".target"
+                        : !address_size    ? ".address_size 64"
+                        : !linkage.empty() ? "a function or variable"
+                                           : nullptr;
+  if (missing != nullptr) {
+    lexer_.fail(fmt::format("expected {} before the end of the text, which is empty or was cut short", missing));
   }
   name_files();
   return std::move(text_);

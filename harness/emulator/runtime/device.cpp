@@ -8,7 +8,6 @@
 #include <iterator>
 #include <new>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
 #include "emulator/runtime/fat_binary.h"
@@ -48,12 +47,14 @@ Settings initial_settings() {
   return settings;
 }
 
-/// Whether two findings are the same thing seen again.
-bool same(const Finding& a, const Finding& b) {
-  const auto other = [](const Finding& finding) { return finding.other ? finding.other->position : SourcePosition(); };
+FindingKey key_of(const Finding& finding) {
   // Those of the host have no instruction, only a message.
-  return std::tie(a.kind, a.kernel, a.ptx_line, a.position) == std::tie(b.kind, b.kernel, b.ptx_line, b.position) &&
-         (a.ptx_line != 0 || a.message == b.message) && other(a) == other(b);
+  return {finding.kind,
+          finding.kernel,
+          finding.ptx_line,
+          finding.position,
+          finding.ptx_line == 0 ? finding.message : std::string(),
+          finding.other ? finding.other->position : SourcePosition()};
 }
 
 void add(std::vector<LineCounters>& to, const std::vector<LineCounters>& lines) {
@@ -154,21 +155,16 @@ void Device::record(const std::string& kernel, Report report) {
   ++entry->launches;
   entry->totals += report.totals;
   add(entry->lines, report.lines);
-  std::uint64_t kept = 0;
-  for (Finding& finding : report.findings) {
-    kept += finding.count;
-    record(std::move(finding));
-  }
-  findings.total += report.findings_total - kept;
+  for (Finding& finding : report.findings) record(std::move(finding));
 }
 
 void Device::record(Finding finding) {
   findings.total += finding.count;
-  const auto seen = std::find_if(findings.kept.begin(), findings.kept.end(),
-                                 [&](const Finding& candidate) { return same(candidate, finding); });
-  if (seen != findings.kept.end()) {
-    seen->count += finding.count;
-  } else if (findings.kept.size() < kMaxFindings) {
+  const auto [found, is_new] = known_findings.try_emplace(key_of(finding), known_findings.size());
+  findings.kinds = known_findings.size();
+  if (!is_new && found->second < findings.kept.size()) {
+    findings.kept[found->second].count += finding.count;
+  } else if (is_new && findings.kept.size() < kMaxFindings) {
     findings.kept.push_back(std::move(finding));
   }
 }
@@ -189,6 +185,7 @@ Findings take_findings() {
   Device& device = runtime::device();
   const std::lock_guard lock(device.mutex);
   device.pending_error = device.sticky_error = thread_last_error = cudaSuccess;
+  device.known_findings.clear();
   return std::exchange(device.findings, {});
 }
 

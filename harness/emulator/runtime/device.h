@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -70,6 +71,10 @@ struct HostMemory {
   bool owned;    // allocated here, not registered by the program
 };
 
+/// What tells findings of several launches and calls apart: kind, kernel, PTX line, position, message of a call, and where the
+/// other access is.
+using FindingKey = std::tuple<FindingKind, std::string, int, SourcePosition, std::string, SourcePosition>;
+
 /// What the program said of its device code before main(). Later it only changes where a shared library is loaded.
 struct Registry {
   std::mutex mutex;
@@ -106,6 +111,8 @@ struct Device {
 
   std::vector<KernelCounters> counters;
   Findings findings;
+  // All of them, numbered as they came: the first ones are kept, under the same numbers.
+  std::map<FindingKey, std::size_t> known_findings;
 
   /// The function, with its kernel loaded. Throws ApiError if there is none, std::runtime_error if it cannot be loaded.
   Function& function(const void* host_address_or_handle);

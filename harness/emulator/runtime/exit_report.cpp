@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cinttypes>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -23,13 +24,11 @@ bool print_findings() {
   if (found.total == 0) return false;
   std::fflush(nullptr);
   std::cout.flush();
-  std::fprintf(stderr, "\nvirtual GPU: %zu kind%s of mistake found\n", found.kept.size(),
-               found.kept.size() == 1 ? "" : "s");
+  std::fprintf(stderr, "\nvirtual GPU: %" PRIu64 " kind%s of mistake found\n", found.kinds,
+               found.kinds == 1 ? "" : "s");
   const std::size_t printed = std::min(found.kept.size(), kMaxPrinted);
   for (std::size_t i = 0; i < printed; ++i) std::fprintf(stderr, "\n%s\n", format(found.kept[i]).c_str());
-  if (found.kept.size() > printed) {
-    std::fprintf(stderr, "\n… and %zu more\n", found.kept.size() - printed);
-  }
+  if (found.kinds > printed) std::fprintf(stderr, "\n… and %" PRIu64 " more\n", found.kinds - printed);
   return true;
 }
 

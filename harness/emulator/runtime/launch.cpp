@@ -2,6 +2,7 @@
 #include <cuda_occupancy.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -92,6 +93,8 @@ cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, vo
                                     .count_lines = settings.count_lines,
                                     .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
                                     .registers_per_thread = function.library->registers(function.name),
+                                    // All: only with those of other launches is it known which are new.
+                                    .max_findings = std::numeric_limits<std::size_t>::max(),
                                     .print = {}});
 
   cudaError_t answer = cudaSuccess;

@@ -48,7 +48,8 @@ std::vector<KernelCounters> take_counters();
 struct Findings {
   // In order of time. The same in several launches is one, with their count; there is a limit to how many are kept.
   std::vector<Finding> kept;
-  std::uint64_t total = 0;  // occurrences, also of those that were not kept
+  std::uint64_t kinds = 0;  // how many are distinct, also of those that were not kept
+  std::uint64_t total = 0;  // occurrences, likewise
 };
 Findings findings();
 /// Hands them over and begins anew. An error of a kernel, which every later call would answer, is forgotten with them: what a

@@ -1,0 +1,12 @@
+// The name of a kernel as a programmer knows it.
+#pragma once
+
+#include <string>
+
+namespace flash_ladder::emulator {
+
+/// "flash_attention" for the mangled name of flash_ladder::v07::flash_attention<Traits<__half>>(AttentionArgs). A name that is
+/// not mangled stays as it is.
+std::string function_name(const std::string& mangled);
+
+}  // namespace flash_ladder::emulator
