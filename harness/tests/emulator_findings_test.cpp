@@ -241,6 +241,13 @@ TEST(Findings, WriteAfterRead) {
   };
   expect_finding(report_of(alone("")), FindingKind::race, 8);
   expect_clean(report_of(alone("bar.warp.sync -1;")));
+  // A value that the write does not change hides the mistake from the result, not from the check.
+  const auto same = [](const std::string& between) {
+    return "mov.u32 %r1, 7;\nst.shared.u32 [%r94], %r1;\nbar.sync 0;\nld.shared.u32 %r1, [%r93];\n" + between +
+           "\nsetp.eq.u32 %p1, %r90, 40;\n@%p1 st.shared.u32 [%r93], %r1;\n";
+  };
+  expect_finding(report_of(same("")), FindingKind::race, 7);
+  expect_clean(report_of(same("bar.sync 0;")));
   // What a lane alone has read it may overwrite.
   expect_clean(report_of(
       "st.shared.u32 [%r94], %r90;\nld.shared.u32 %r1, [%r94];\nadd.u32 %r1, %r1, 1;\nst.shared.u32 [%r94], %r1;\n"));
@@ -463,6 +470,31 @@ TEST(Findings, EndlessLoop) {
   EXPECT_EQ(report.outcome, Outcome::stopped);
   expect_clean(report_of("mov.u32 %r1, 0;\nL:\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 1000;\n@%p1 bra L;\n",
                          kThreads, options));
+}
+
+// Correct since sm_70: warp 0 waits for what warp 1, which comes later, will do.
+TEST(Findings, WarpsThatWaitForEachOther) {
+  const std::string prologue =
+      "setp.eq.u32 %p9, %r90, 0;\nmov.u32 %r1, 0;\n@%p9 st.shared.u32 [%r93], %r1;\nbar.sync 0;\n"
+      "setp.eq.u32 %p2, %r92, 1;\n@%p2 bra RAISE;\n";
+  const std::string rest =
+      "setp.eq.u32 %p1, %r1, 0;\n@%p1 bra WAIT;\nst.global.u32 [%rd91], %r1;\nbra.uni END;\nRAISE:\nmov.u32 %r2, 7;\n";
+  Options options;
+  options.max_warp_instructions_per_cta = 10'000;
+  for (const auto& [look, raise] : {
+           std::pair{"ld.volatile.shared.u32 %r1, [%r93];", "st.volatile.shared.u32 [%r93], %r2;"},
+           std::pair{"atom.shared.add.u32 %r1, [%r93], 0;", "atom.shared.max.u32 %r3, [%r93], %r2;"},
+           std::pair{"ld.volatile.global.u32 %r1, [%rd91+8];", "st.volatile.global.u32 [%rd91+8], %r2;"},
+       }) {
+    const std::string wait = prologue + "WAIT:\n" + look + "\n" + rest;
+    const RunResult result = run_test_kernel(program(wait + raise + "\nEND:\n"), kThreads, {}, 2, options);
+    expect_clean(result.report);
+    EXPECT_EQ(result.output[0], 7u);
+    const Report endless = report_of(wait + "END:\n", kThreads, options);
+    ASSERT_EQ(endless.findings.size(), 1u) << all(endless);
+    EXPECT_EQ(endless.findings[0].kind, FindingKind::endless_loop);
+    EXPECT_EQ(endless.findings[0].warp, 0);
+  }
 }
 
 TEST(Findings, Trap) {

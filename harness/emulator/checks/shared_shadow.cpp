@@ -150,26 +150,27 @@ void SharedShadow::describe_pending(std::uint32_t cell, Conflict& conflict) cons
 }
 
 void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchanged) {
-  if (access.mask == unchanged) return;
-  check_write_against(writers_.data(), clocks_.known_to_warp(access.warp), -1, access, unchanged);
+  if (access.mask != unchanged) {
+    check_write_against(writers_.data(), clocks_.known_to_warp(access.warp), -1, access, access.mask & ~unchanged);
+  }
   for (int reader = 0; reader < num_warps_; ++reader) {
     const AccessNumber bound =
         reader == access.warp ? clocks_.synced_in_warp(reader) : clocks_.known_of_warp(access.warp, reader);
     if (last_read_[static_cast<std::size_t>(reader)] < bound) continue;  // all that it has read is in order
-    check_write_against(readers(reader), bound, reader, access, unchanged);
+    check_write_against(readers(reader), bound, reader, access, access.mask);
   }
 }
 
 // `cells`: of the writers (reader < 0), or of one warp as a reader. All accesses below `bound` are in order.
 void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber bound, int reader,
-                                       const SharedAccess& access, std::uint32_t unchanged) {
+                                       const SharedAccess& access, std::uint32_t lanes) {
   const std::uint32_t limit = bound << kLaneBits;
   const unsigned count = cells_of(access);
   if (access.mask == kAllLanes &&
       !functions_.any_at_least[std::countr_zero(count)](cells, access.offsets, shift_, limit)) {
     return;
   }
-  for (std::uint32_t rest = access.mask & ~unchanged; rest != 0; rest &= rest - 1) {
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::size_t first = access.offsets[lane] >> shift_;
     for (unsigned i = 0; i < count; ++i) {

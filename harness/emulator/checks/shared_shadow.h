@@ -58,8 +58,9 @@ class SharedShadow {
   void reset();
 
   void read(const SharedAccess& access);
-  /// `unchanged`: lanes that write what is there already. Such a write harms nobody and is no race. Returns the lanes of which
-  /// another lane of the same instruction overwrites what they write.
+  /// `unchanged`: lanes that write what is there already. That is no race with the write before, as when several threads set the
+  /// same flag; but it is with reads, since only these values hide that nothing orders them. Returns the lanes of which another
+  /// lane of the same instruction overwrites what they write.
   std::uint32_t write(const SharedAccess& access, std::uint32_t unchanged);
   /// Tells of those of them that wrote something else.
   void report_overwritten(const SharedAccess& access, std::uint32_t lanes);
@@ -96,7 +97,7 @@ class SharedShadow {
   void describe_pending(std::uint32_t cell, Conflict& conflict) const;
   void check_write(const SharedAccess& access, std::uint32_t unchanged);
   void check_write_against(const std::uint32_t* cells, AccessNumber bound, int reader, const SharedAccess& access,
-                           std::uint32_t unchanged);
+                           std::uint32_t lanes);
   void set_writers(const SharedAccess& access, std::uint32_t flags, AccessNumber number);
 
   ConflictSink& sink_;

@@ -11,6 +11,10 @@ namespace {
 // A spinning CTA is given up after so many rounds in which no warp did anything that another may wait for.
 constexpr int kIdleRounds = 1000;
 
+// A warp that has gone round loops so often gives way: it may wait for what another warp will write. Few, so that waiting costs
+// little, but more than the kernels of the ladder go round between two waits, so that their mbarriers set the order of warps.
+constexpr int kLoopsPerTurn = 256;
+
 std::uint32_t low_mask(std::uint32_t count) { return count >= 32 ? kAllLanes : (1u << count) - 1; }
 
 }  // namespace
@@ -178,8 +182,9 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
   }
 }
 
-// Runs a warp until it has to wait or has ended.
+// Runs a warp until it has to wait, gives way or has ended.
 void CtaExecutor::run_warp(Warp& warp) {
+  int loops_left = kLoopsPerTurn;
   std::byte* const registers = warp.registers;
   const Instruction* const code = code_.data();
   ExecutionCount* const executions = counters_.executions.data();
@@ -210,12 +215,18 @@ void CtaExecutor::run_warp(Warp& warp) {
     switch (instruction.action) {
       case Action::branch: {
         const std::uint32_t taken = mask;
+        const std::int32_t at = warp.pc;
         if (taken == warp.active) {
           warp.pc = instruction.target;
         } else if (taken == 0) {
           ++warp.pc;
         } else {
           part(warp, instruction, taken);
+        }
+        if (warp.pc <= at && --loops_left == 0) {
+          ++progress_;  // it has not come to a wait: the budget, not a deadlock, ends a loop without end
+          warp.status = WarpStatus::yielded;
+          return;
         }
         continue;
       }

@@ -12,7 +12,7 @@ namespace flash_ladder::emulator {
 enum class WarpStatus : std::uint8_t {
   ready,
   waiting,  // at a barrier
-  yielded,  // after a failed test_wait or a nanosleep: goes on in the next round
+  yielded,  // after a failed test_wait, a nanosleep or many loops: goes on in the next round
   ended,
 };
 
