@@ -8,6 +8,10 @@ void join(Clock& clock, const Clock& other) {
   for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
 }
 
+void Renumbering::apply_to(Clock& clock) const {
+  for (AccessNumber& number : clock) number = (*this)(number);
+}
+
 void Clocks::reset(int num_warps, AccessNumber first) {
   num_warps_ = num_warps;
   next_ = first;
@@ -19,6 +23,18 @@ void Clocks::reset(int num_warps, AccessNumber first) {
     warp.of_warp.assign(static_cast<std::size_t>(num_warps), first);
     warp.last_async = 0;
   }
+}
+
+void Clocks::renumber(const Renumbering& renumbering) {
+  for (WarpClock& warp : warps_) {
+    renumbering.apply_to(warp.common);
+    for (Clock& lane : warp.lanes) renumbering.apply_to(lane);
+    warp.least = renumbering(warp.least);
+    warp.own = renumbering(warp.own);
+    renumbering.apply_to(warp.of_warp);
+    warp.last_async = renumbering(warp.last_async);
+  }
+  next_ = renumbering(next_);
 }
 
 const Clock& Clocks::clock_of(int warp, int lane) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "emulator/exec/lane_table.h"
@@ -18,6 +19,20 @@ using AccessNumber = std::uint32_t;
 using Clock = std::vector<AccessNumber>;
 
 void join(Clock& clock, const Clock& other);
+
+/// What access numbers become when those that nobody holds any more are taken out of the count. The order stays. A number that
+/// was taken out becomes the next one that was not, so that what is below a bound stays below it.
+class Renumbering {
+ public:
+  /// `to`: of the numbers from `first` on; those before stay.
+  Renumbering(AccessNumber first, std::vector<AccessNumber> to) : first_(first), to_(std::move(to)) {}
+  AccessNumber operator()(AccessNumber number) const { return number < first_ ? number : to_[number - first_]; }
+  void apply_to(Clock& clock) const;
+
+ private:
+  AccessNumber first_;
+  std::vector<AccessNumber> to_;
+};
 
 class Clocks {
  public:
@@ -49,6 +64,7 @@ class Clocks {
   /// An access by a copy of `warp` that an mbarrier completes: its number. The mbarrier tells others with publish_async().
   AccessNumber take_async(int warp) { return warps_[static_cast<std::size_t>(warp)].last_async = next_++; }
   void publish_async(int warp, Clock& into) const;
+  void renumber(const Renumbering& renumbering);
   Clock empty() const { return Clock(static_cast<std::size_t>(num_warps_) * (kWarpSize + 1)); }
 
  private:

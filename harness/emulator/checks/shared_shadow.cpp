@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace flash_ladder::emulator {
 namespace {
 
-constexpr std::size_t kMaxRecords = std::size_t{1} << 20;
+constexpr std::size_t kRecords = std::size_t{1} << 20;
 
 }  // namespace
 
@@ -18,14 +19,15 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       num_cells_((shared_bytes >> shift_) + 1),
       writers_(num_cells_),
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
-      last_read_(static_cast<std::size_t>(num_warps)) {
+      last_read_(static_cast<std::size_t>(num_warps)),
+      most_records_(kRecords) {
   clocks_.reset(num_warps, 1);
 }
 
 // Numbers go on counting, so that what readers_ holds of the last CTA is older than anything in this one.
 void SharedShadow::reset() {
   std::fill(writers_.begin(), writers_.end(), 0);
-  if (clocks_.next() > kLastNumber / 2) {
+  if (clocks_.next() > kNumbers / 2) {
     std::fill(readers_.begin(), readers_.end(), 0);
     clocks_.reset(num_warps_, 1);
   } else {
@@ -36,30 +38,42 @@ void SharedShadow::reset() {
   first_record_ = clocks_.next();
 }
 
-void SharedShadow::forget() {
-  clocks_.reset(num_warps_, 2);
-  for (std::uint32_t& writer : writers_) {
-    if ((writer & kPending) != 0) {
-      writer = kPending | cell(1, static_cast<int>(writer & 31));
-    } else if (writer != 0) {
-      writer = cell(1, static_cast<int>(writer & 31));
+void SharedShadow::renumber() {
+  const auto index_of = [&](std::uint32_t cell) {  // of the record; beyond them if the cell is of a CTA before
+    return std::size_t{((cell & ~kPending) >> kLaneBits) - first_record_};
+  };
+  std::vector<AccessNumber> to(records_.size() + 1);
+  for (const auto* cells : {&writers_, &readers_}) {
+    for (const std::uint32_t cell : *cells) {
+      if (index_of(cell) < records_.size()) to[index_of(cell)] = 1;
     }
   }
-  std::fill(readers_.begin(), readers_.end(), 0);
-  std::fill(last_read_.begin(), last_read_.end(), 0);
-  records_.clear();
-  first_record_ = 2;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const bool keep = to[i] != 0;
+    to[i] = first_record_ + static_cast<AccessNumber>(kept);
+    if (keep) records_[kept++] = records_[i];
+  }
+  for (auto* cells : {&writers_, &readers_}) {
+    for (std::uint32_t& cell : *cells) {
+      if (index_of(cell) >= records_.size()) continue;
+      constexpr std::uint32_t kFlags = kPending | ((1u << kLaneBits) - 1);
+      cell = (cell & kFlags) | (to[index_of(cell)] << kLaneBits);
+    }
+  }
+  records_.resize(kept);
+  // Not again soon. The most that cells can hold, 33 for each byte of 227 KB, fits twice in the numbers that reset() leaves.
+  most_records_ = std::max(kRecords, 2 * kept);
+  const Renumbering renumbering(first_record_, std::move(to));
+  clocks_.renumber(renumbering);
+  renumbering.apply_to(last_read_);
+  sink_.renumber(renumbering);
 }
 
 AccessNumber SharedShadow::add_record(const SharedAccess& access, bool async) {
-  if (clocks_.next() >= kLastNumber) forget();
-  const AccessNumber number = async ? clocks_.take_async(access.warp) : clocks_.take();
-  if (records_.size() == kMaxRecords) {  // the older half is needed for messages only
-    records_.erase(records_.begin(), records_.begin() + kMaxRecords / 2);
-    first_record_ += kMaxRecords / 2;
-  }
+  if (records_.size() >= most_records_) renumber();
   records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strong, async});
-  return number;
+  return async ? clocks_.take_async(access.warp) : clocks_.take();
 }
 
 const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
@@ -68,13 +82,14 @@ const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
 }
 
 // Whether the access in a cell happened before what (warp, lane) does now, or cannot race with it.
-bool SharedShadow::known(std::uint32_t cell, int warp, int lane, bool strong, bool by_reader, int reader,
-                         Conflict& conflict) const {
+// `inline` because accesses that only an mbarrier orders come here for every lane.
+inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, bool strong, bool by_reader, int reader,
+                                Conflict& conflict) const {
   if (cell == 0) return true;
   const AccessNumber number = (cell & ~kPending) >> kLaneBits;
   const Record* record = record_of(number);
   const int other_lane = static_cast<int>(cell & 31);
-  if (record == nullptr) return true;  // too long ago to tell
+  if (record == nullptr) return true;  // of a CTA before
   const int other = by_reader ? reader : record->warp;
   if (strong && record->strong) return true;
   const bool several = (cell & kSeveralLanes) != 0;

@@ -42,11 +42,12 @@ struct SharedAccess {
   const std::uint32_t* offsets;  // of each lane, checked and aligned
 };
 
-/// Who is told of conflicts.
+/// Who is told of conflicts, and keeps the clocks of barriers.
 class ConflictSink {
  public:
   virtual ~ConflictSink() = default;
   virtual void report(const SharedAccess& access, const Conflict& conflict) = 0;
+  virtual void renumber(const Renumbering& renumbering) = 0;
 };
 
 class SharedShadow {
@@ -80,8 +81,8 @@ class SharedShadow {
 
   static constexpr std::uint32_t kPending = 0x80000000u;
   static constexpr std::uint32_t kSeveralLanes = 0x20;
-  static constexpr int kLaneBits = 6;  // with kSeveralLanes
-  static constexpr AccessNumber kLastNumber = (1u << 25) - 64;
+  static constexpr int kLaneBits = 6;                 // with kSeveralLanes
+  static constexpr AccessNumber kNumbers = 1u << 25;  // that fit in a cell
 
   static std::uint32_t cell(AccessNumber number, int lane) {
     return (number << kLaneBits) | static_cast<std::uint32_t>(lane);
@@ -89,8 +90,8 @@ class SharedShadow {
   unsigned cells_of(const SharedAccess& access) const { return access.bytes >> shift_; }
   void check_reads(const SharedAccess& access, std::uint32_t limit);
   AccessNumber add_record(const SharedAccess& access, bool async);
-  // Numbers are limited; when they are used up, what happened so far is taken as known to everybody.
-  void forget();
+  // Memory and numbers are limited: gives up the records of accesses that are the last in no cell, and their numbers.
+  void renumber();
   const Record* record_of(AccessNumber number) const;
   bool known(std::uint32_t cell, int warp, int lane, bool strong, bool by_reader, int reader, Conflict& conflict) const;
   std::uint32_t* readers(int warp) { return readers_.data() + static_cast<std::size_t>(warp) * num_cells_; }
@@ -109,6 +110,7 @@ class SharedShadow {
   std::vector<AccessNumber> last_read_;  // of each warp
   Clocks clocks_;
   std::vector<Record> records_;  // of the access numbers from first_record_ on
+  std::size_t most_records_;
   AccessNumber first_record_ = 1;
 };
 

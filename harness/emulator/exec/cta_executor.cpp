@@ -498,6 +498,14 @@ void CtaExecutor::find(FindingKind kind, const Warp* warp, const Instruction* in
   findings_.add(describe(kind, warp, instruction, lane, address, message));
 }
 
+void CtaExecutor::renumber(const Renumbering& renumbering) {
+  for (Barrier& barrier : barriers_) renumbering.apply_to(barrier.clock);
+  for (Mbarrier& barrier : mbarriers_) {
+    renumbering.apply_to(barrier.arriving);
+    renumbering.apply_to(barrier.completed);
+  }
+}
+
 // Turns what the shadow of shared memory finds into findings.
 void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];

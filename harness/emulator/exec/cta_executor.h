@@ -166,6 +166,7 @@ class CtaExecutor : public ConflictSink {
 
   // Findings.
   void report(const SharedAccess& access, const Conflict& conflict) override;
+  void renumber(const Renumbering& renumbering) override;
   RawFinding describe(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
                       std::optional<Address> address, const std::string& message) const;
   std::int32_t place_of(std::int32_t instruction) const;
