@@ -169,6 +169,26 @@ std::string describe_position(const SourcePosition& position) {
   return text.empty() ? "(no line information)" : text;
 }
 
+// What each __global__ function of a version with several did, in the order of their launches: the lines' counters added up.
+std::vector<std::string> describe_kernels(const Result& result) {
+  std::vector<std::pair<std::string, Counters>> kernels;
+  for (const LineCounters& line : result.lines) {
+    if (kernels.empty() || kernels.back().first != line.kernel) kernels.emplace_back(line.kernel, Counters());
+    add(kernels.back().second, line.counters);
+  }
+  std::vector<std::string> texts;
+  if (kernels.size() < 2) return texts;
+  for (const auto& [name, counters] : kernels) {
+    std::string text = fmt::format("{} {} warp instructions", name, grouped(get(counters, "warp_instructions")));
+    if (const Cost shared = shared_wavefronts(counters); shared.actual > 0)
+      text += fmt::format(", {} wavefronts", grouped(shared.actual));
+    if (const Cost global = global_sectors(counters); global.actual > 0)
+      text += fmt::format(", {} sectors", grouped(global.actual));
+    texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
 std::string count_or_dash(std::int64_t count) { return count == 0 ? "-" : grouped(count); }
 
 }  // namespace
@@ -201,6 +221,7 @@ std::vector<std::pair<std::string, std::string>> describe_counters(const Result&
                      fmt::format("{} barrier arrivals of warps; {} of {} conditional branches diverged",
                                  grouped(get(counters, "barriers")), grouped(get(counters, "divergent_branches")),
                                  grouped(get(counters, "branches"))));
+  lines.emplace_back("By kernel", join(describe_kernels(result)));
   return lines;
 }
 

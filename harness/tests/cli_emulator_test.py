@@ -46,6 +46,16 @@ def test_the_card_shows_the_five_costliest_lines(emulator: Cli) -> None:
     assert any("ldmatrix_x4(" in line and "1.00x" in line for line in costliest)
 
 
+def test_a_version_of_several_kernels_has_totals_of_each(emulator: Cli) -> None:
+    (result,) = results(emulator, K, "01", *EMULATOR)
+    text = emulator(K, "01", *EMULATOR).words
+    for kernel in ("scores", "softmax", "output"):
+        lines = [line["counters"] for line in result["lines"] if line["kernel"] == kernel]
+        total = sum(line.get("warp_instructions", 0) for line in lines)
+        assert f"{kernel} {total:,} warp instructions, " in text
+    assert "By kernel" not in emulator(K, "07", *EMULATOR).out
+
+
 def test_all_lines(emulator: Cli) -> None:
     lines = emulator(K, "05", *EMULATOR, "--lines").out.split("  Lines\n")[1].split("\n\n")[0].splitlines()
     numbers = [int(place[1]) for line in lines if (place := re.search(r" :(\d+) ", line))]
