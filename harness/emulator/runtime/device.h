@@ -106,6 +106,7 @@ struct Device {
 
   std::vector<KernelCounters> counters;
   Findings findings;
+  bool kernels_not_run = false;
 
   /// The function, with its kernel loaded. Throws ApiError if there is none, std::runtime_error if it cannot be loaded.
   Function& function(const void* host_address_or_handle);
@@ -116,6 +117,8 @@ struct Device {
   /// Adds to `counters` and `findings`.
   void record(const std::string& kernel, Report report);
   void record(Finding finding);
+  /// Says that a kernel was not run, and why: the program gets an error code, but it may not look.
+  void not_run(const std::string& kernel, const std::string& why);
 };
 
 /// The device of this process, made by the first CUDA call. It is never destroyed, since a program may call CUDA until its very
