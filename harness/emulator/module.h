@@ -72,7 +72,7 @@ struct ModuleVariable {
 class Module {
  public:
   /// Parses the text and puts its __device__ and __constant__ variables into `memory`, which must outlive the module.
-  /// Throws PtxError.
+  /// Throws PtxError for what concerns all kernels; what concerns one is said when that one is to run.
   Module(std::string_view ptx, Memory& memory);
   ~Module();
   Module(Module&&) noexcept;

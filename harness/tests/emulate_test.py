@@ -75,6 +75,50 @@ def test_correct_programs(programs: Path, name: str, output: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
 
 
+@pytest.mark.parametrize("sm", ["80", "86", "89", "90"])
+def test_registers_are_known(programs: Path, sm: str) -> None:
+    assert run(programs, "registers", FLASH_LADDER_SM=sm).stdout == "known\n"
+
+
+def test_device_functions(programs: Path) -> None:
+    done = run(programs, "device_functions")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 wrong\n", "")
+
+
+def test_a_debug_build(tmp_path: Path) -> None:
+    program = tmp_path / "programs"
+    done = emulate("--output", program, "-G", PROGRAMS)
+    assert done.returncode == 0, done.stderr
+    for name, output in [
+        ("correct", "sum 1524, expected 1524, 1 launch\n"),
+        ("device_printf", "thread 0 of 3\nthread 1 of 3\nthread 2 of 3\n"),
+        ("device_functions", "0 wrong\n"),
+    ]:
+        done = run(program, name)
+        assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+def test_a_mistake_in_a_called_function_names_the_call(programs: Path) -> None:
+    done = run(programs, "callee_out_of_bounds")
+    assert done.returncode == 1
+    callee, call = (line_of(PROGRAMS, f"callee_out_of_bounds{name}") for name in ["", "_call"])
+    assert f"at programs.cu:{callee}, called from programs.cu:{call}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "why", "output"),
+    [
+        ("function_pointers", "call_through_pointer(int*)", "steps has the address of .*plus_one.* pointers", ""),
+        ("recursion", "call_recursively(int*)", "recursive functions; .*fibonacci", "cudaErrorInvalidPtx\n"),
+    ],
+)
+def test_kernels_that_cannot_be_run(programs: Path, name: str, kernel: str, why: str, output: str) -> None:
+    done = run(programs, name)
+    assert (done.returncode, done.stdout) == (1, output)
+    (line,) = done.stderr.splitlines()
+    assert re.search(rf"the kernel {re.escape(kernel)} was not run: PTX line \d+ \(programs.cu:\d+.*\): .*{why}", line)
+
+
 def test_the_programs_own_exit_code(programs: Path) -> None:
     assert run(programs, "own_code").returncode == 7
 

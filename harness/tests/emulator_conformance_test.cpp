@@ -164,6 +164,61 @@ TEST(Conformance, WhoDropsOutOfAnMbarrierIsNotExpectedAgain) {
 }
 
 // Nor does anything that is decoded by itself.
+// steps(n, count): 0, 1, 2 or 3 of the halvings of n as in the Collatz sequence, with a loop, returns in the middle, a jump table
+// and a call of its own. What it returns is in the first half of its result; the second is what it counted.
+constexpr const char* kFunctions =
+    ".func (.param .b32 result) third(.param .b32 n)\n{\n"
+    ".reg .b32 %r<3>;\n.local .b32 kept[2];\n"
+    "ld.param.b32 %r1, [n];\nst.local.b32 [kept+4], %r1;\nld.local.b32 %r2, [kept+4];\n"
+    "mul.lo.u32 %r2, %r2, 3;\nadd.u32 %r2, %r2, 1;\nst.param.b32 [result], %r2;\nret;\n}\n"
+    ".func (.param .align 8 .b8 result[8]) steps(.param .b32 n, .param .align 4 .b8 limit[8])\n{\n"
+    ".reg .b32 %r<9>;\n.reg .pred %p<3>;\n"
+    "ld.param.b32 %r1, [n];\nld.param.b32 %r2, [limit+4];\nmov.u32 %r3, 0;\n"
+    "LOOP:\nst.param.b32 [result], %r1;\nst.param.b32 [result+4], %r3;\n"
+    "setp.eq.u32 %p1, %r1, 1;\n@%p1 ret;\nsetp.eq.u32 %p1, %r2, %r3;\n@%p1 bra END;\n"
+    "add.u32 %r3, %r3, 1;\nand.b32 %r4, %r1, 1;\n"
+    "TABLE: .branchtargets EVEN, ODD;\nbrx.idx %r4, TABLE;\n"
+    "EVEN:\nshr.u32 %r1, %r1, 1;\nbra LOOP;\n"
+    "ODD:\nsetp.ne.u32 %p2, %r4, 0;\n{\n.param .b32 a;\n.param .b32 b;\nst.param.b32 [a], %r1;\n"
+    "@%p2 call (b), third, (a);\nld.param.b32 %r1, [b];\n}\nbra LOOP;\nEND:\n}\n";
+
+TEST(Conformance, CalledFunctions) {
+  const std::string call =
+      "{\n.param .b32 a;\n.param .align 4 .b8 limit[8];\n.param .align 8 .b8 r[8];\nst.param.b32 [a], %r2;\n"
+      "st.param.b32 [limit+4], %r3;\n@!%p1 call (r), steps, (a, limit);\n@!%p1 ld.param.b64 %rd1, [r];\n}\n";
+  const std::string store = "mad.wide.u32 %rd2, %r90, 16, %rd91;\nst.global.u64 [%rd2+{}], %rd1;\n";
+  const RunResult result = run_test_kernel(
+      program("mov.u32 %r3, 1000;\nadd.u32 %r2, %r90, 1;\nmov.u64 %rd1, 77;\nsetp.eq.u32 %p1, %r90, 5;\n" + call +
+                  fmt::format(fmt::runtime(store), 0) + "mov.u32 %r3, 4;\nadd.u32 %r2, %r2, 20;\n" + call +
+                  fmt::format(fmt::runtime(store), 8),
+              kFunctions),
+      64, {}, 128);
+  EXPECT_EQ(result.report.findings_total, 0u);
+  for (std::uint32_t i = 0; i < 64; ++i) {
+    const auto expected = [&](std::uint32_t n, std::uint64_t limit) {
+      std::uint64_t count = 0;
+      for (; n != 1 && count != limit; ++count) n = n % 2 == 0 ? n / 2 : 3 * n + 1;
+      return count << 32 | n;
+    };
+    EXPECT_EQ(result.output[2 * i], i == 5 ? 77 : expected(i + 1, 1000)) << i;
+    EXPECT_EQ(result.output[2 * i + 1], i == 5 ? 77 : expected(i + 21, 4)) << i;
+  }
+}
+
+// (2⁶⁴-1) · 3 + (2⁶⁴-1), in words.
+TEST(Conformance, MultiplyAndAddWithCarry) {
+  const RunResult result = run_test_kernel(
+      program("mov.u32 %r1, 0xffffffff;\nmov.u32 %r2, 3;\n"
+              "mad.lo.cc.u32 %r10, %r1, %r2, %r1;\nmadc.hi.cc.u32 %r11, %r1, %r2, %r1;\nmadc.hi.u32 %r12, 0, 0, 0;\n"
+              "mad.lo.cc.u32 %r11, %r1, %r2, %r11;\nmadc.hi.u32 %r12, %r1, %r2, %r12;\n"
+              "mov.b64 %rd1, {%r10, %r11};\ncvt.u64.u32 %rd2, %r12;\n"
+              "st.global.u64 [%rd91], %rd1;\nst.global.u64 [%rd91+8], %rd2;\n"),
+      1, {}, 2);
+  const auto expected = static_cast<unsigned __int128>(~std::uint64_t{0}) * 4;
+  EXPECT_EQ(result.output[0], static_cast<std::uint64_t>(expected));
+  EXPECT_EQ(result.output[1], static_cast<std::uint64_t>(expected >> 64));
+}
+
 TEST(Conformance, EveryDecodedInstructionHasACase) {
   std::string texts = kHints;
   for (const ConformanceCase& one : conformance_cases()) texts += one.ptx;

@@ -585,6 +585,18 @@ TEST(Findings, NamesHelperAndCallers) {
   EXPECT_EQ(report.findings[0].position[0].file, "/b/helper.h");
 }
 
+TEST(Findings, InAFunctionNamesItsCall) {
+  const Report report =
+      run_test_kernel(program("call f, ();\nmov.u32 %r1, 1;\ncall f, ();\n",
+                              ".func f ()\n{\n.reg .b32 %r<9>;\n.shared .align 4 .b8 x[64];\n"
+                              ".loc 2 70 9\nld.shared.u32 %r1, [x];\nret;\n}\n.file 2 \"/b/helper.h\"\n"),
+                      1, {}, 1)
+          .report;
+  ASSERT_EQ(report.findings.size(), 2u) << all(report);
+  EXPECT_EQ(to_string(report.findings[0].position), "helper.h:70, called from kernel.cu:1");
+  EXPECT_EQ(to_string(report.findings[1].position), "helper.h:70, called from kernel.cu:3");
+}
+
 TEST(Findings, AreTheSameWithAnyNumberOfThreads) {
   // Block b reads out of bounds if b is odd, and has a race if b is a multiple of 3.
   const std::string text = program(

@@ -2,6 +2,7 @@
 // crashes, hangs or reads what it must not. Meant to be run with the sanitizers as well.
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -151,6 +152,10 @@ std::vector<std::string> seeds() {
   texts.push_back(program(
       "{\n.param .b64 p0;\nst.param.b64 [p0], %rd1;\n.param .b64 p1;\nst.param.b64 [p1], %rd2;\n.param .b32 r0;\ncall.uni (r0), vprintf, (p0, p1);\nld.param.b32 %r1, [r0];\n}\n",
       ".extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n"));
+  texts.push_back(program(
+      "{\n.param .b32 a;\nst.param.b32 [a], %r90;\n.param .b32 r;\n@%p1 call (r), outer, (a);\nld.param.b32 %r1, [r];\n}\n",
+      ".func (.param .b32 r) inner (.param .b32 a)\n{\n.reg .b32 %r<3>;\n.reg .pred %p;\n.local .b32 x[4];\nld.param.b32 %r1, [a];\nsetp.lt.s32 %p, %r1, 7;\n@%p ret;\nbrx.idx %r1, T;\nT: .branchtargets A, B;\nA: st.local.b32 [x+4], %r1;\nB: st.param.b32 [r], %r1;\n}\n"
+      ".func (.param .b32 r) outer (.param .b32 a)\n{\ncall (r), inner, (a);\ncall (r), inner, (r);\nret;\n}\n"));
   return texts;
 }
 
@@ -217,6 +222,21 @@ TEST(Errors, SayWhatAndWhere) {
             "mbarrier.try_wait.shared.b64 %p1, [smem], %rd1");
   EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 32\n"),
             "PTX line 4: only 64-bit addresses are supported (.address_size 64)");
+  EXPECT_EQ(
+      error_of(program("call f, ();\n", ".func f ()\n{\ncall g, ();\n}\n.func g ()\n{\ncall\n\tf, ();\n}\n")),
+      "PTX line 10 (kernel.cu:1): the virtual GPU does not run recursive functions; f calls itself, perhaps through "
+      "others");
+  EXPECT_EQ(
+      error_of(program("call f, ();\n", ".extern .func g ();\n.func f ()\n{\n.reg .b32 %r1;\ncall\n\tg, (%r1);\n}\n")),
+      "PTX line 8 (kernel.cu:1): the virtual GPU does not know the function g, which this file only declares: call g, "
+      "(%r1)");
+  EXPECT_EQ(error_of(program("P: .callprototype _ ();\ncall %rd1, (), P;\n")),
+            "PTX line 25 (kernel.cu:2): calls through pointers are not supported: call %rd1, (), P");
+  EXPECT_EQ(
+      error_of(program("mov.u64 %rd1, g;\n", ".extern .func g ();\n")),
+      "PTX line 24 (kernel.cu:1): the address of a function: calls through pointers are not supported: mov.u64 %rd1, g");
+  EXPECT_EQ(error_of(program("call f, (%r1);\n", ".func f ()\n{\n}\n")),
+            "PTX line 26 (kernel.cu:1): a malformed call of f");
   EXPECT_EQ(error_of("this is no PTX"), "PTX line 1: unexpected 'this'");
   EXPECT_EQ(error_of(""), "PTX line 1: expected .version before the end of the text, which is empty or was cut short");
   EXPECT_EQ(error_of(".version 7.8\n"),
@@ -225,6 +245,36 @@ TEST(Errors, SayWhatAndWhere) {
             "PTX line 3: expected .address_size 64 before the end of the text, which is empty or was cut short");
   EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 64\n.visible"),
             "PTX line 4: expected a function or variable before the end of the text, which is empty or was cut short");
+}
+
+TEST(Errors, CallsThatBecomeTooLong) {
+  // Each function calls the next one twice.
+  std::string functions = ".func f20 ()\n{\n}\n";
+  for (int i = 19; i >= 0; --i) {
+    functions += fmt::format(".func f{} ()\n{{\ncall f{}, ();\ncall f{}, ();\n}}\n", i, i + 1, i + 1);
+  }
+  EXPECT_THAT(error_of(program("call f0, ();\n", functions)), testing::HasSubstr("too many instructions"));
+  EXPECT_EQ(error_of(program("call f10, ();\n", functions)), "no error");
+  const std::string large = ".func f ()\n{\n.reg .b32 %r<1000000>;\nmov.u32 %r1, 1;\n}\n";
+  EXPECT_THAT(error_of(program("call f, ();\n", large)), testing::HasSubstr("registers; f is one of them"));
+}
+
+TEST(Errors, KeepOnlyTheKernelsFromRunningThatTheyConcern) {
+  for (
+      const std::string broken : {
+          ".visible .entry broken()\n{\nmov.u32 %r1, %undeclared;\n}\n",
+          ".visible .entry broken()\n{\n{\nbra NOWHERE;\n}\n}\n",
+          ".visible .entry broken()\n{\n.frobnicate;\n}\n",
+          ".visible .entry broken()\n{\nret\n}\n",
+          ".func f ()\n{\n.reg .b32 %r;\nmov.u32 %r, %undeclared;\n}\n.visible .entry broken()\n{\ncall f, ();\n}\n",
+          ".func f ();\n.global .u64 table[2] = {0, f};\n.visible .entry broken()\n{\n.reg .b64 %r;\nmov.u64 %r, table;\n}\n",
+          ".global .u64 pointer = table;\n.global .u64 table = nothing;\n.visible .entry broken()\n{\n.reg .b64 %r;\nld.global.u64 %r, [pointer];\n}\n",
+      }) {
+    Memory memory;
+    const Module module(program("add.u32 %r1, %r2, %r3;\n", broken), memory);
+    EXPECT_NO_THROW(module.kernel("test").compiled()) << broken;
+    EXPECT_THROW(module.kernel("broken").compiled(), PtxError) << broken;
+  }
 }
 
 }  // namespace

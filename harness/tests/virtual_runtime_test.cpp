@@ -122,6 +122,45 @@ TEST(FatBinary, RegistersComeFromTheMachineCodeThatTheSmWouldRun) {
   EXPECT_EQ(register_counts(fat_binary, 90).at("kernel"), 42);
 }
 
+// As for sm_90: the count is an attribute in the section .nv.info, which names the kernel by its symbol.
+std::string machine_code_with_attributes(const std::string& kernel, std::uint32_t registers) {
+  const std::string names = std::string("\0.nv.info\0", 10) + kernel + std::string("\0", 1);
+  Elf64_Sym symbols[2] = {};
+  symbols[1].st_name = 10;
+  // An attribute of no interest, one without a size, the count.
+  const std::uint32_t info[] = {0x00041104, 1, 0x00ff1903, 0x00082f04, 1, registers};
+  Elf64_Ehdr header{};
+  std::memcpy(header.e_ident, ELFMAG, SELFMAG);
+  header.e_shoff = sizeof header;
+  header.e_shentsize = sizeof(Elf64_Shdr);
+  header.e_shnum = 3;
+  Elf64_Shdr sections[3] = {};
+  sections[0].sh_offset = sizeof header + sizeof sections;
+  sections[0].sh_size = names.size();
+  sections[1].sh_offset = sections[0].sh_offset + names.size();
+  sections[1].sh_size = sizeof symbols;
+  sections[2].sh_name = 1;
+  sections[2].sh_link = 1;
+  sections[2].sh_offset = sections[1].sh_offset + sizeof symbols;
+  sections[2].sh_size = sizeof info;
+  const auto bytes = [](const auto& object) {
+    return std::string(reinterpret_cast<const char*>(&object), sizeof object);
+  };
+  return bytes(header) + bytes(sections) + names + bytes(symbols) + bytes(info);
+}
+
+TEST(FatBinary, RegistersMayBeAttributes) {
+  const std::string good = machine_code_with_attributes("kernel", 43);
+  Container container;
+  container.add(Container::kMachineCode, 90, good);
+  EXPECT_EQ(register_counts(container.get(), 90).at("kernel"), 43);
+  for (std::size_t size = 0; size < good.size(); size += 4) {
+    Container damaged;
+    damaged.add(Container::kMachineCode, 90, good.substr(0, size));
+    EXPECT_EQ(register_counts(damaged.get(), 90).count("kernel"), 0u) << size << " bytes";
+  }
+}
+
 TEST(FatBinary, DamagedMachineCodeHasNoRegisters) {
   const std::string good = machine_code("kernel", 40);
   for (std::size_t size = 0; size < good.size(); size += 8) {

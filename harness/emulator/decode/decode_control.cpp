@@ -147,11 +147,12 @@ void KernelDecoder::nothing() { emit(Action::nothing, InstructionClass::other, {
 
 void KernelDecoder::nanosleep() { emit(Action::yield, InstructionClass::other, {}, {}); }
 
-// Only printf and assert: nvcc inlines the other functions of optimised code.
+// Only printf and assert: the functions that the text defines have been inlined (inline_calls.h).
 void KernelDecoder::call() {
-  std::size_t callee = 0;
-  while (callee < num_operands() && operand(callee).kind != Kind::function) ++callee;
-  if (callee == num_operands()) fail("calls through pointers are not supported");
+  const std::size_t callee = operand(0).kind == Kind::vector ? 1 : 0;
+  if (callee >= num_operands() || operand(callee).kind != Kind::function) {
+    fail("calls through pointers are not supported");
+  }
   const std::string_view name = operand(callee).name;
   const std::vector<Operand> arguments =
       callee + 1 < num_operands() ? elements(operand(callee + 1)) : std::vector<Operand>{};
@@ -179,7 +180,7 @@ void KernelDecoder::call() {
     Instruction& out = emit(Action::trap, InstructionClass::other, {}, {message, file});
     out.operation = 1;
   } else {
-    fail(fmt::format("the virtual GPU does not run calls of device functions; {} was not inlined", name));
+    fail(fmt::format("the virtual GPU does not know the function {}, which this file only declares", name));
   }
 }
 

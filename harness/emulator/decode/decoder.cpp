@@ -19,6 +19,20 @@ std::vector<std::string_view> split(std::string_view opcode) {
   }
 }
 
+// As the text has it, but on one line.
+std::string one_line(std::string_view text) {
+  std::string line;
+  for (const char c : text) {
+    const bool space = c == ' ' || c == '\t' || c == '\n' || c == '\r';
+    if (!space) {
+      line += c;
+    } else if (!line.empty() && line.back() != ' ') {
+      line += ' ';
+    }
+  }
+  return line;
+}
+
 }  // namespace
 
 void KernelDecoder::fail(const std::string& message) const {
@@ -26,7 +40,7 @@ void KernelDecoder::fail(const std::string& message) const {
   if (const SourcePosition& position = function_.positions[instruction_->position]; !position.empty()) {
     where += " (" + to_string(position) + ")";
   }
-  throw PtxError(fmt::format("{}: {}: {}", where, message, instruction_->text), instruction_->line);
+  throw PtxError(fmt::format("{}: {}: {}", where, message, one_line(instruction_->text)), instruction_->line);
 }
 
 int KernelDecoder::temporary(Slot slot) {
@@ -60,6 +74,9 @@ int KernelDecoder::carry() {
 
 // The address that a variable's name stands for, in its own space.
 std::uint64_t KernelDecoder::address_of(const Operand& operand) const {
+  if (const auto unusable = image_.unusable.find(operand.index); unusable != image_.unusable.end()) {
+    fail(unusable->second);
+  }
   const std::optional<std::uint64_t> address = layout_.address(operand.index);
   if (!address) fail(fmt::format("the variable {} has no address", operand.name));
   return *address + static_cast<std::uint64_t>(operand.value);
@@ -130,6 +147,8 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
     case Kind::variable:
       if (slot != Slot::b32 && slot != Slot::b64) fail("an address is 32 or 64 bits wide");
       return constant(slot, address_of(operand));
+    case Kind::function:
+      fail("the address of a function: calls through pointers are not supported");
     default:
       fail("an operand of the wrong kind");
   }
@@ -232,7 +251,7 @@ int KernelDecoder::address_operand(const Operand& operand, Space space, std::int
 // Instructions that the table of lane operations has.
 bool KernelDecoder::decode_lane() {
   const LaneOperation* operation = lane_table().find(instruction_->opcode);
-  if (operation == nullptr) return false;
+  if (operation == nullptr) return decode_multiply_add_with_carry();
   const bool has_carry = operation->writes == 2;
   expect_operands(operation->operands - (has_carry ? 1u : 0u));
   std::vector<int> writes, reads;
@@ -242,6 +261,23 @@ bool KernelDecoder::decode_lane() {
   writes.push_back(write(operand(0), operation->slots[0], operation->sign_extend));
   if (has_carry) writes.push_back(carry());
   emit_lane(*operation, writes, reads);
+  return true;
+}
+
+// mad.lo.cc.u32 d, a, b, c: a product, and then a sum that leaves a carry. madc.… also takes one.
+bool KernelDecoder::decode_multiply_add_with_carry() {
+  if ((parts_[0] != "mad" && parts_[0] != "madc") || parts_.size() < 3) return false;
+  const std::string_view type = parts_.back();
+  const LaneOperation* product = lane_table().find(fmt::format("mul.{}.{}", parts_[1], type));
+  const LaneOperation* sum =
+      lane_table().find(fmt::format("{}{}.{}", parts_[0] == "mad" ? "add" : "addc", has("cc") ? ".cc" : "", type));
+  if (product == nullptr || sum == nullptr || sum->writes != 2 || parts_.size() != (has("cc") ? 4u : 3u)) return false;
+  expect_operands(4);
+  const Slot slot = sum->slots[0];
+  const int a = read(operand(1), slot), b = read(operand(2), slot), c = read(operand(3), slot);
+  const int ab = temporary(slot);
+  emit_lane(*product, {ab}, {a, b});
+  emit_lane(*sum, {write(operand(0), slot), carry()}, {ab, c});
   return true;
 }
 

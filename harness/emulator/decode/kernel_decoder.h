@@ -60,6 +60,7 @@ class KernelDecoder {
   void emit_lane(const LaneOperation& operation, const std::vector<int>& writes, const std::vector<int>& reads);
   void decode(const ptx::Instruction& instruction);
   bool decode_lane();
+  bool decode_multiply_add_with_carry();
   void expect_operands(std::size_t count, std::size_t at_most = 0) const;
   const Operand& operand(std::size_t i) const { return instruction_->operands[i]; }
   std::size_t num_operands() const { return instruction_->operands.size(); }

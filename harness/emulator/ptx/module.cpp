@@ -6,8 +6,10 @@
 
 #include <cstring>
 #include <mutex>
+#include <unordered_map>
 
 #include "emulator/decode/decoder.h"
+#include "emulator/decode/inline_calls.h"
 #include "emulator/decode/memory_layout.h"
 #include "emulator/ptx/module_image.h"
 #include "emulator/ptx/parser.h"
@@ -15,7 +17,24 @@
 namespace flash_ladder::emulator {
 
 struct Kernel::State {
+  State(const ModuleImage& module, const ptx::Function& as_written)
+      : image(module), function(prepared(&as_written)), layout(image, function) {}
+
+  // The kernel with the bodies of the functions that it calls.
+  const ptx::Function& prepared(const ptx::Function* as_written) {
+    if (!as_written->error.empty()) error.emplace(as_written->error, as_written->error_line);
+    if (!calls_functions(image.text, *as_written)) return *as_written;
+    try {
+      return with_callees.emplace(inline_calls(image.text, *as_written));
+    } catch (const PtxError& problem) {
+      error = problem;
+      return *as_written;
+    }
+  }
+
   const ModuleImage& image;
+  std::optional<ptx::Function> with_callees;
+  std::optional<PtxError> error;  // why it cannot be run
   const ptx::Function& function;
   MemoryLayout layout;
   mutable std::mutex mutex;
@@ -23,11 +42,7 @@ struct Kernel::State {
 };
 
 Kernel::Kernel(const ModuleImage& image, int index)
-    : state_(new State{image,
-                       image.text.functions[static_cast<std::size_t>(index)],
-                       MemoryLayout(image, image.text.functions[static_cast<std::size_t>(index)]),
-                       {},
-                       nullptr}) {}
+    : state_(new State(image, image.text.functions[static_cast<std::size_t>(index)])) {}
 
 Kernel::~Kernel() = default;
 
@@ -45,6 +60,7 @@ std::array<std::uint32_t, 3> Kernel::max_block() const {
 std::array<std::uint32_t, 3> Kernel::required_block() const { return state_->function.required_threads; }
 
 const CompiledKernel& Kernel::compiled() const {
+  if (state_->error) throw *state_->error;
   const std::lock_guard lock(state_->mutex);
   if (state_->compiled == nullptr) state_->compiled = compile(state_->image, state_->function);
   return *state_->compiled;
@@ -55,7 +71,7 @@ Module::Module(std::string_view ptx, Memory& memory) : image_(std::make_unique<M
   image_->memory = &memory;
   image_->text = ptx::parse(image_->source);
   const std::vector<ptx::Variable>& variables = image_->text.variables;
-  std::unordered_map<std::string_view, Address> by_name;
+  std::unordered_map<std::string_view, std::size_t> by_name;
   for (const ptx::Variable& variable : variables) {
     Address address = 0;
     if ((variable.space == ptx::Space::global || variable.space == ptx::Space::constant) && !variable.external) {
@@ -67,20 +83,43 @@ Module::Module(std::string_view ptx, Memory& memory) : image_(std::make_unique<M
       }
       memory.fill(address, 0, variable.size);  // variables start at zero
       memory.write(address, variable.initial.data(), variable.initial.size());
-      by_name[variable.name] = address;
+      by_name[variable.name] = image_->addresses.size();
     }
     image_->addresses.push_back(address);
   }
+  // Keeps only those kernels from running that use the variable.
+  const auto set_unusable = [&](std::size_t i, const std::string& symbol, const char* why) {
+    image_->unusable.try_emplace(static_cast<int>(i),
+                                 fmt::format("{} has the address of {}, {}", variables[i].name, symbol, why));
+  };
   for (std::size_t i = 0; i < variables.size(); ++i) {
     for (const ptx::Variable::Relocation& relocation : variables[i].relocations) {
       const auto target = by_name.find(relocation.symbol);
-      if (target == by_name.end() || relocation.offset + 8 > variables[i].size) {
-        throw PtxError(fmt::format("PTX line {}: {} has the address of {}, which is no variable", variables[i].line,
-                                   variables[i].name, relocation.symbol),
+      if (relocation.offset + 8 > variables[i].size || image_->addresses[i] == 0) {
+        throw PtxError(fmt::format("PTX line {}: the values of {} do not fit", variables[i].line, variables[i].name),
                        variables[i].line);
       }
-      const Address value = target->second + static_cast<Address>(relocation.addend);
+      if (target == by_name.end()) {
+        set_unusable(i, relocation.symbol, "which is no variable: calls through pointers are not supported");
+        continue;
+      }
+      const Address value = image_->addresses[target->second] + static_cast<Address>(relocation.addend);
       memory.write(image_->addresses[i] + relocation.offset, &value, sizeof value);
+    }
+  }
+  // Neither can what leads to such a variable be used.
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t i = 0; i < variables.size(); ++i) {
+      for (const ptx::Variable::Relocation& relocation : variables[i].relocations) {
+        const auto target = by_name.find(relocation.symbol);
+        if (image_->unusable.contains(static_cast<int>(i)) || target == by_name.end() ||
+            !image_->unusable.contains(static_cast<int>(target->second))) {
+          continue;
+        }
+        set_unusable(i, relocation.symbol, "which cannot be used");
+        changed = true;
+      }
     }
   }
   for (std::size_t i = 0; i < image_->text.functions.size(); ++i) {

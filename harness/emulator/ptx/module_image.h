@@ -1,6 +1,7 @@
 // A loaded module: its parsed text, and where its variables lie.
 #pragma once
 
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -14,7 +15,8 @@ class ModuleImage {
  public:
   std::string source;  // what the views in `text` point into
   ptx::Text text;
-  std::vector<Address> addresses;  // of each of text.variables that lies in global or constant memory, else 0
+  std::vector<Address> addresses;       // of each of text.variables that lies in global or constant memory, else 0
+  std::map<int, std::string> unusable;  // of text.variables, why a kernel that uses it cannot be run
   Memory* memory = nullptr;
 };
 

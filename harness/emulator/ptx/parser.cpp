@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cstring>
@@ -118,6 +119,7 @@ class Parser {
   void parse_offset(Operand& operand);
   int find_register(std::string_view name) const;
   int find_variable(std::string_view name) const;
+  bool is_function(std::string_view name) const;
   void close_scope();
 
   Lexer lexer_;
@@ -405,7 +407,7 @@ void Parser::parse_function(bool entry) {
   position_ = 0;
   scopes_.emplace_back();
   function.entry = entry;
-  if (!entry && lexer_.peek().is('(')) parse_parameters();  // what it returns
+  if (!entry && lexer_.peek().is('(')) function.results = parse_parameters();
   function.line = lexer_.peek().line;
   function.name = std::string(expect_word().text);
   if (lexer_.peek().is('(')) function.parameters = parse_parameters();
@@ -426,11 +428,24 @@ void Parser::parse_function(bool entry) {
       lexer_.fail(fmt::format("unknown directive '{}'", directive));
     }
   }
-  if (!accept(';')) {
+  if (accept(';')) {
+    close_scope();
+  } else {
     function.defined = true;
-    parse_body();
+    const Lexer at_body = lexer_;
+    try {
+      parse_body();
+      close_scope();
+    } catch (const PtxError& error) {
+      function.error = error.what();
+      function.error_line = error.ptx_line();
+      function.instructions.clear();
+      function.branch_tables.clear();
+      scopes_.clear();
+      lexer_ = at_body;
+      lexer_.skip_block();
+    }
   }
-  close_scope();
   positions_.push_back(lines.take());
   lines_ = nullptr;
   function_ = nullptr;
@@ -451,6 +466,11 @@ void Parser::parse_body() {
       parse_statement();
     }
   }
+}
+
+bool Parser::is_function(std::string_view name) const {
+  return std::any_of(text_.functions.begin(), text_.functions.end(),
+                     [&](const Function& function) { return function.name == name; });
 }
 
 // Labels that this scope has are what its branches mean; the other names may be labels further out.
@@ -474,7 +494,8 @@ void Parser::close_scope() {
     } else if (!scopes_.empty()) {
       scopes_.back().uses.push_back(use);
     } else if (Operand* operand = place();
-               operand != nullptr && function_->instructions[use.instruction].opcode.substr(0, 4) == "call") {
+               operand != nullptr &&
+               (function_->instructions[use.instruction].opcode.substr(0, 4) == "call" || is_function(use.name))) {
       operand->kind = Kind::function;
     } else {
       throw PtxError(fmt::format("PTX line {}: unknown name '{}'", use.line, use.name), use.line);

@@ -8,7 +8,7 @@
 namespace flash_ladder::emulator::ptx {
 
 /// Parses a whole PTX text, which must outlive the result: names in it are views. Knows the grammar, not the instructions.
-/// Throws PtxError with the line of what it does not understand.
+/// What it does not understand in a function's body is in Function::error; for anything else it throws PtxError.
 Text parse(std::string_view text);
 
 /// "f32" → Type. kind 0 if it is no type.

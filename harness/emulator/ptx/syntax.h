@@ -127,6 +127,7 @@ struct Function {
   bool entry = false;
   bool defined = false;
   std::vector<int> parameters;  // indices into Text::variables
+  std::vector<int> results;     // the same, of what a .func returns
   std::vector<Register> registers;
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> branch_tables;  // instruction indices, of .branchtargets
@@ -134,6 +135,9 @@ struct Function {
   std::array<std::uint32_t, 3> max_threads{};
   std::array<std::uint32_t, 3> required_threads{};
   int line = 0;
+  // What was not understood of its body, which is empty then: only kernels that are or call this function cannot be run.
+  std::string error = {};
+  int error_line = 0;
 };
 
 struct Text {

@@ -1,5 +1,7 @@
 #include "emulator/runtime/device.h"
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -169,6 +171,14 @@ void Device::record(Finding finding) {
   }
 }
 
+void Device::not_run(const std::string& kernel, const std::string& why) {
+  kernels_not_run = true;
+  int status = 0;
+  char* const demangled = abi::__cxa_demangle(kernel.c_str(), nullptr, nullptr, &status);
+  tell("the kernel " + (status == 0 ? std::string(demangled) : kernel) + " was not run: " + why);
+  std::free(demangled);
+}
+
 std::vector<KernelCounters> take_counters() {
   Device& device = runtime::device();
   const std::lock_guard lock(device.mutex);
@@ -189,6 +199,12 @@ Findings take_findings() {
   return std::exchange(device.findings, {});
 }
 
+bool kernels_not_run() {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  return device.kernels_not_run;
+}
+
 void tell(const std::string& message) {
   static std::set<std::string> told;
   if (told.insert(message).second) std::fprintf(stderr, "virtual GPU: %s\n", message.c_str());
@@ -207,6 +223,11 @@ cudaError_t last_error(bool reset) {
 
 int answer_not_supported(const char* function, const char* why) {
   tell(std::string(function) + " answers cudaErrorNotSupported: " + why);
+  if (std::strstr(function, "Launch") != nullptr) {
+    Device& device = runtime::device();
+    const std::lock_guard lock(device.mutex);
+    device.kernels_not_run = true;
+  }
   return remember(cudaErrorNotSupported);
 }
 

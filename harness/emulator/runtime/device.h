@@ -113,6 +113,7 @@ struct Device {
   Findings findings;
   // All of them, numbered as they came: the first ones are kept, under the same numbers.
   std::map<FindingKey, std::size_t> known_findings;
+  bool kernels_not_run = false;
 
   /// The function, with its kernel loaded. Throws ApiError if there is none, std::runtime_error if it cannot be loaded.
   Function& function(const void* host_address_or_handle);
@@ -123,6 +124,8 @@ struct Device {
   /// Adds to `counters` and `findings`.
   void record(const std::string& kernel, Report report);
   void record(Finding finding);
+  /// Says that a kernel was not run, and why: the program gets an error code, but it may not look.
+  void not_run(const std::string& kernel, const std::string& why);
 };
 
 /// The device of this process, made by the first CUDA call. It is never destroyed, since a program may call CUDA until its very

@@ -1,5 +1,5 @@
 // For programs that know nothing of the virtual GPU: when they end, says what it found, and makes the exit code 1 if it found
-// something. A program gets it by being linked with this object; scripts/emulate does that.
+// something or could not run a kernel. A program gets it by being linked with this object; scripts/emulate does that.
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,7 +34,10 @@ bool print_findings() {
 
 void report_at_exit() {
   // exit() cannot be called again from here, and nothing that would still have to run comes after this.
-  if (print_findings()) _exit(EXIT_FAILURE);
+  if (!print_findings() && !kernels_not_run()) return;
+  std::fflush(nullptr);
+  std::cout.flush();
+  _exit(EXIT_FAILURE);
 }
 
 // What led to a crash of the host code may be among the findings.

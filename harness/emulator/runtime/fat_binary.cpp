@@ -119,7 +119,7 @@ std::map<std::string, int> register_counts(const void* fat_binary, int sm) {
   if (code == nullptr || code->size < sizeof(Elf64_Ehdr)) return {};
 
   // Machine code is an ELF file. A kernel is a section ".text.<mangled name>", with the register count in the upper eight bits
-  // of sh_info.
+  // of sh_info; for sm_90 only the section .nv.info has it.
   const auto header = load<Elf64_Ehdr>(code->contents);
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_shentsize != sizeof(Elf64_Shdr)) return {};
   const auto fits = [&](std::uint64_t offset, std::uint64_t bytes) {
@@ -132,17 +132,50 @@ std::map<std::string, int> register_counts(const void* fat_binary, int sm) {
   const auto section = [&](int index) {
     return load<Elf64_Shdr>(code->contents + header.e_shoff + index * sizeof(Elf64_Shdr));
   };
+  const auto string_in = [&](const Elf64_Shdr& strings, std::uint32_t offset) -> std::string_view {
+    if (offset >= strings.sh_size || !fits(strings.sh_offset, strings.sh_size)) return {};
+    const auto* text = reinterpret_cast<const char*>(code->contents + strings.sh_offset + offset);
+    return {text, strnlen(text, strings.sh_size - offset)};
+  };
   const Elf64_Shdr names = section(header.e_shstrndx);
-  if (!fits(names.sh_offset, names.sh_size)) return {};
 
   std::map<std::string, int> registers;
   constexpr std::string_view kPrefix = ".text.";
   for (int i = 0; i < header.e_shnum; ++i) {
     const Elf64_Shdr shdr = section(i);
-    if (shdr.sh_name >= names.sh_size) continue;
-    const auto* text = reinterpret_cast<const char*>(code->contents + names.sh_offset + shdr.sh_name);
-    const std::string_view name(text, strnlen(text, names.sh_size - shdr.sh_name));
-    if (name.starts_with(kPrefix)) registers[std::string(name.substr(kPrefix.size()))] = shdr.sh_info >> 24;
+    const std::string_view name = string_in(names, shdr.sh_name);
+    if (name.starts_with(kPrefix) && shdr.sh_info >> 24 != 0) {
+      registers[std::string(name.substr(kPrefix.size()))] = static_cast<int>(shdr.sh_info >> 24);
+    }
+    if (name != ".nv.info" || !fits(shdr.sh_offset, shdr.sh_size) || shdr.sh_link >= header.e_shnum) continue;
+    const Elf64_Shdr symbols = section(static_cast<int>(shdr.sh_link));
+    if (symbols.sh_link >= header.e_shnum || !fits(symbols.sh_offset, symbols.sh_size)) continue;
+    const Elf64_Shdr symbol_names = section(static_cast<int>(symbols.sh_link));
+    // Attributes: a format, a number, and with the format 4 a size, which that many bytes follow.
+    constexpr unsigned char kSized = 4, kRegisterCount = 0x2f;
+    struct Attribute {
+      unsigned char format, number;
+      std::uint16_t size;
+    };
+    struct RegisterCount {
+      std::uint32_t symbol, registers;
+    };
+    const std::byte* const info = code->contents + shdr.sh_offset;
+    for (std::uint64_t at = 0; at + sizeof(Attribute) <= shdr.sh_size;) {
+      const auto attribute = load<Attribute>(info + at);
+      at += sizeof(Attribute);
+      if (attribute.format != kSized) continue;
+      if (attribute.size > shdr.sh_size - at) break;
+      if (attribute.number == kRegisterCount && attribute.size == sizeof(RegisterCount)) {
+        const auto count = load<RegisterCount>(info + at);
+        if (count.symbol < symbols.sh_size / sizeof(Elf64_Sym)) {
+          const auto symbol = load<Elf64_Sym>(code->contents + symbols.sh_offset + count.symbol * sizeof(Elf64_Sym));
+          const std::string_view kernel = string_in(symbol_names, symbol.st_name);
+          if (!kernel.empty()) registers[std::string(kernel)] = static_cast<int>(count.registers & 0xff);
+        }
+      }
+      at += attribute.size;
+    }
   }
   return registers;
 }

@@ -2,7 +2,9 @@
 #include <cuda_occupancy.h>
 
 #include <algorithm>
+#include <exception>
 #include <limits>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -54,8 +56,8 @@ cudaError_t error_of(FindingKind kind) {
   }
 }
 
-cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
-                   std::size_t shared_bytes) {
+cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
+                       std::size_t shared_bytes) {
   Function& function = device.function(handle);
   if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
 
@@ -112,6 +114,27 @@ cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, vo
   }
   device.record(function.name, std::move(report));
   return answer;
+}
+
+std::string name_of(const void* handle) {
+  const Function* function = registry().find_function(handle);
+  return function == nullptr ? "" : function->name;
+}
+
+cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
+                   std::size_t shared_bytes) {
+  try {
+    return try_launch(device, handle, grid, block, arguments, shared_bytes);
+  } catch (const PtxError& error) {
+    device.not_run(name_of(handle), error.what());
+    return cudaErrorInvalidPtx;
+  } catch (const std::bad_alloc&) {
+    device.not_run(name_of(handle), "the host has not enough memory.");
+    return cudaErrorMemoryAllocation;
+  } catch (const std::exception& error) {
+    device.not_run(name_of(handle), error.what());
+    return cudaErrorNoKernelImageForDevice;
+  }
 }
 
 cudaFuncAttributes attributes(const Device& device, const Function& function) {
@@ -218,7 +241,9 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
                            attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z > 1;
       const bool cooperative = attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
       if (cluster || cooperative) {
-        tell("clusters and cooperative launches are not part of the virtual GPU: its CTAs run one after another.");
+        device.not_run(
+            name_of(function),
+            "clusters and cooperative launches are not part of the virtual GPU: its CTAs run one after another.");
         return cudaErrorNotSupported;
       }
     }

@@ -56,4 +56,7 @@ Findings findings();
 /// GPU needs a new process for.
 Findings take_findings();
 
+/// Whether a kernel was not run because the virtual GPU cannot run it. Which and why has been said on standard error.
+bool kernels_not_run();
+
 }  // namespace flash_ladder::emulator::runtime

@@ -1,5 +1,6 @@
 // Small CUDA programs as a student might write them, each started by its name. emulate_test.py runs them on the virtual GPU.
 // Lines that it expects a finding at are marked: // fault: NAME.
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -140,6 +141,95 @@ int elapsed_time() {
 
 int own_code() { return 7; }
 
+int registers() {
+  cudaFuncAttributes attributes;
+  CHECK(cudaFuncGetAttributes(&attributes, sum_of_block));
+  std::printf("%s\n", attributes.numRegs >= 4 && attributes.numRegs <= 64 ? "known" : "unknown");
+  return 0;
+}
+
+struct Pair {
+  double first, second;
+};
+
+__device__ __noinline__ Pair halves(Pair x, int which) {
+  if (which % 3 == 0) return {x.first / 2, x.second};
+  return {x.first, x.second / 2};
+}
+
+__device__ __noinline__ double product_of_halves(Pair x, int which) {
+  const Pair y = halves(x, which), z = halves(y, which + 1);
+  return y.first * y.second + z.first * z.second;
+}
+
+__global__ void call_functions(const double* x, double* y) {
+  const int i = threadIdx.x;
+  y[i] = sin(x[i]);
+  y[64 + i] = pow(x[i], 1.25);
+  y[128 + i] = tgamma(x[i] / 1000);
+  y[192 + i] = product_of_halves({x[i], 3}, i);
+  if (i % 2 == 0) y[192 + i] += product_of_halves({4, x[i]}, i + 1);
+}
+
+// Functions that the compiler does not inline, the mathematical ones among them.
+int device_functions() {
+  double host_x[64], host_y[256], *x, *y;
+  for (int i = 0; i < 64; ++i) host_x[i] = i < 32 ? 1 + i * 0.75 : 1e5 * i;  // large ones take the slow path of sin
+  CHECK(cudaMalloc(&x, sizeof host_x));
+  CHECK(cudaMalloc(&y, sizeof host_y));
+  CHECK(cudaMemcpy(x, host_x, sizeof host_x, cudaMemcpyHostToDevice));
+  call_functions<<<1, 64>>>(x, y);
+  CHECK(cudaGetLastError());
+  CHECK(cudaMemcpy(host_y, y, sizeof host_y, cudaMemcpyDeviceToHost));
+  int wrong = 0;
+  const auto expect = [&](double got, double expected) {
+    const bool same = std::isinf(expected) ? got == expected : std::fabs(got - expected) <= 1e-13 * std::fabs(expected);
+    if (!same) ++wrong;
+  };
+  const auto product = [](double first, double second, int which) {
+    double total = 0;
+    for (int step = 0; step < 2; ++step) {
+      ((which + step) % 3 == 0 ? first : second) /= 2;
+      total += first * second;
+    }
+    return total;
+  };
+  for (int i = 0; i < 64; ++i) {
+    expect(host_y[i], std::sin(host_x[i]));
+    expect(host_y[64 + i], std::pow(host_x[i], 1.25));
+    expect(host_y[128 + i], std::tgamma(host_x[i] / 1000));
+    expect(host_y[192 + i], product(host_x[i], 3, i) + (i % 2 == 0 ? product(4, host_x[i], i + 1) : 0));
+  }
+  std::printf("%d wrong\n", wrong);
+  return 0;
+}
+
+// ---- what the virtual GPU cannot run ----
+
+__device__ int plus_one(int x) { return x + 1; }
+__device__ int twice(int x) { return 2 * x; }
+typedef int (*Step)(int);
+__device__ Step steps[2] = {plus_one, twice};
+
+__global__ void call_through_pointer(int* x) { x[threadIdx.x] = steps[threadIdx.x % 2](threadIdx.x); }
+int function_pointers() {
+  int* x;
+  CHECK(cudaMalloc(&x, 32 * sizeof(int)));
+  call_through_pointer<<<1, 32>>>(x);
+  return 0;  // without a look at the error
+}
+
+__device__ __noinline__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
+
+__global__ void call_recursively(int* x) { x[threadIdx.x] = fibonacci(threadIdx.x); }
+int recursion() {
+  int* x;
+  CHECK(cudaMalloc(&x, 32 * sizeof(int)));
+  call_recursively<<<1, 32>>>(x);
+  std::printf("%s\n", cudaGetErrorName(cudaGetLastError()));
+  return 0;
+}
+
 // ---- mistakes ----
 
 __global__ void write_one_too_far(int* x) {
@@ -150,6 +240,21 @@ int out_of_bounds() {
   CHECK(cudaMalloc(&x, 64 * sizeof(int)));
   write_one_too_far<<<1, 64>>>(x);
   CHECK(cudaGetLastError());
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+__device__ __noinline__ void write_at(int* x, int i) {
+  x[i] = 1;  // fault: callee_out_of_bounds
+}
+__global__ void call_with_wrong_index(int* x) {
+  write_at(x, threadIdx.x);
+  write_at(x, threadIdx.x + 2);  // fault: callee_out_of_bounds_call
+}
+int callee_out_of_bounds() {
+  int* x;
+  CHECK(cudaMalloc(&x, 64 * sizeof(int)));
+  call_with_wrong_index<<<1, 64>>>(x);
   CHECK(cudaDeviceSynchronize());
   return 0;
 }
@@ -323,6 +428,11 @@ const struct {
                 PROGRAM(properties),
                 PROGRAM(elapsed_time),
                 PROGRAM(own_code),
+                PROGRAM(registers),
+                PROGRAM(device_functions),
+                PROGRAM(function_pointers),
+                PROGRAM(recursion),
+                PROGRAM(callee_out_of_bounds),
                 PROGRAM(out_of_bounds),
                 PROGRAM(sticky_error),
                 PROGRAM(missing_syncthreads),

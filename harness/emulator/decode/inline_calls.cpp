@@ -1,0 +1,214 @@
+// Each call gets registers of its own for the callee. What the callee has in local memory has one place for all calls: no
+// function is active twice, and each thread has its own local memory. The callee's parameters are the .param variables that the
+// caller hands over.
+#include "emulator/decode/inline_calls.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+
+#include "emulator/module.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+using ptx::Function;
+using ptx::Instruction;
+using ptx::Operand;
+using Kind = Operand::Kind;
+
+// What is beyond these would take gigabytes to decode.
+constexpr std::size_t kMaxInstructions = 50'000;
+constexpr std::size_t kMaxRegisters = 200'000;
+constexpr std::size_t kMaxDepth = 100;
+
+// call (results), function, (arguments): the results and the arguments may be missing.
+const Operand* callee_of(const Instruction& instruction) {
+  if (instruction.opcode != "call" && instruction.opcode != "call.uni") return nullptr;
+  const std::vector<Operand>& operands = instruction.operands;
+  const std::size_t i = !operands.empty() && operands[0].kind == Kind::vector ? 1 : 0;
+  return i < operands.size() && operands[i].kind == Kind::function ? &operands[i] : nullptr;
+}
+
+// ld.param [%rd1]: in a kernel the parameters have addresses of their own, in a function they lie in its caller's variables.
+bool takes_address_of_parameter(const Instruction& instruction) {
+  return (instruction.opcode.starts_with("ld.param") || instruction.opcode.starts_with("st.param")) &&
+         std::any_of(instruction.operands.begin(), instruction.operands.end(),
+                     [](const Operand& operand) { return operand.address && operand.kind == Kind::reg; });
+}
+
+using Functions = std::unordered_map<std::string_view, const Function*>;
+
+Functions defined_functions(const ptx::Text& text) {
+  Functions functions;
+  for (const Function& function : text.functions) {
+    if (!function.entry && function.defined) functions[function.name] = &function;
+  }
+  return functions;
+}
+
+class Inliner {
+ public:
+  explicit Inliner(const ptx::Text& text) : functions_(defined_functions(text)) {}
+
+  bool calls(const Function& kernel) const {
+    return std::any_of(kernel.instructions.begin(), kernel.instructions.end(),
+                       [&](const Instruction& instruction) { return find(instruction) != nullptr; });
+  }
+
+  Function run(const Function& kernel) {
+    out_ = kernel;
+    out_.registers.clear();
+    out_.instructions.clear();
+    out_.branch_tables.clear();
+    out_.positions.assign(1, {});
+    append(kernel, {}, {});
+    return std::move(out_);
+  }
+
+ private:
+  using Arguments = std::map<int, const Operand*>;  // of the callee's parameters
+
+  const Function* find(const Instruction& instruction) const {
+    const Operand* callee = callee_of(instruction);
+    if (callee == nullptr) return nullptr;
+    const auto found = functions_.find(callee->name);
+    return found == functions_.end() ? nullptr : found->second;
+  }
+
+  [[noreturn]] static void fail(const Instruction& call, const SourcePosition& position, const std::string& message) {
+    const std::string where = position.empty() ? "" : " (" + to_string(position) + ")";
+    throw PtxError(fmt::format("PTX line {}{}: {}", call.line, where, message), call.line);
+  }
+
+  void append(const Function& function, const Arguments& arguments, const SourcePosition& called_at);
+  void append_body(const Function& callee, const Instruction& call);
+  int position(const Function& function, int index, const SourcePosition& called_at);
+
+  Functions functions_;
+  std::vector<const Function*> active_;
+  std::size_t inlined_ = 0;  // instructions
+  Function out_;
+};
+
+// Where an instruction of the function comes from, and where that was called.
+int Inliner::position(const Function& function, int index, const SourcePosition& called_at) {
+  SourcePosition whole = function.positions[static_cast<std::size_t>(index)];
+  whole.insert(whole.end(), called_at.begin(), called_at.end());
+  if (whole.empty()) return 0;
+  if (out_.positions.back() != whole) out_.positions.push_back(std::move(whole));
+  return static_cast<int>(out_.positions.size()) - 1;
+}
+
+void Inliner::append(const Function& function, const Arguments& arguments, const SourcePosition& called_at) {
+  active_.push_back(&function);
+  const int first_register = static_cast<int>(out_.registers.size());
+  const int first_table = static_cast<int>(out_.branch_tables.size());
+  out_.registers.insert(out_.registers.end(), function.registers.begin(), function.registers.end());
+  out_.branch_tables.resize(out_.branch_tables.size() + function.branch_tables.size());
+
+  const auto rename = [&](Operand& operand, const auto& self) -> void {
+    if (operand.kind == Kind::reg) operand.index += first_register;
+    if (operand.kind == Kind::table) operand.index += first_table;
+    if (operand.kind == Kind::variable) {
+      if (const auto argument = arguments.find(operand.index); argument != arguments.end()) {
+        operand.index = argument->second->index;
+        operand.name = argument->second->name;
+      }
+    }
+    for (Operand& element : operand.elements) self(element, self);
+  };
+
+  std::vector<int> start;               // of each instruction of the function in `out_`
+  std::vector<std::size_t> with_label;  // in `out_`: the labels are those of the function until the end
+  const auto branch = [&](Instruction& instruction, std::size_t target) {
+    instruction.opcode = "bra";
+    instruction.operands = {{.kind = Kind::label, .index = static_cast<int>(target)}};
+  };
+  for (const Instruction& original : function.instructions) {
+    if (active_.size() > 1 && (++inlined_ > kMaxInstructions || out_.registers.size() > kMaxRegisters)) {
+      fail(original, called_at,
+           fmt::format("the functions that the kernel calls have too many instructions or registers; {} is one of them",
+                       function.name));
+    }
+    start.push_back(static_cast<int>(out_.instructions.size()));
+    Instruction instruction = original;
+    instruction.position = position(function, original.position, called_at);
+    if (instruction.guard >= 0) instruction.guard += first_register;
+    for (Operand& operand : instruction.operands) rename(operand, rename);
+    const Function* const callee = find(original);
+    if (callee != nullptr && instruction.guard >= 0) {
+      Instruction skip = instruction;
+      skip.guard_negated = !skip.guard_negated;
+      branch(skip, start.size());
+      with_label.push_back(out_.instructions.size());
+      out_.instructions.push_back(std::move(skip));
+    }
+    if (callee != nullptr) {
+      append_body(*callee, instruction);
+      continue;
+    }
+    if (active_.size() > 1 && takes_address_of_parameter(original)) {
+      fail(original, called_at,
+           fmt::format("the virtual GPU does not run {}: it has the address of a parameter in a register",
+                       function.name));
+    }
+    const bool returns = active_.size() > 1 && (original.opcode == "ret" || original.opcode == "ret.uni");
+    if (returns) branch(instruction, function.instructions.size());
+    if (!instruction.operands.empty() && instruction.operands[0].kind == Kind::label) {
+      with_label.push_back(out_.instructions.size());
+    }
+    out_.instructions.push_back(std::move(instruction));
+  }
+  start.push_back(static_cast<int>(out_.instructions.size()));
+  for (const std::size_t i : with_label) {
+    int& index = out_.instructions[i].operands[0].index;
+    index = start[static_cast<std::size_t>(index)];
+  }
+  for (std::size_t i = 0; i < function.branch_tables.size(); ++i) {
+    std::vector<int>& table = out_.branch_tables[static_cast<std::size_t>(first_table) + i];
+    for (const int target : function.branch_tables[i]) table.push_back(start[static_cast<std::size_t>(target)]);
+  }
+  active_.pop_back();
+}
+
+void Inliner::append_body(const Function& callee, const Instruction& call) {
+  if (!callee.error.empty()) throw PtxError(callee.error, callee.error_line);
+  const SourcePosition called_at = out_.positions[static_cast<std::size_t>(call.position)];
+  if (std::find(active_.begin(), active_.end(), &callee) != active_.end()) {
+    fail(call, called_at,
+         fmt::format("the virtual GPU does not run recursive functions; {} calls itself, perhaps through others",
+                     callee.name));
+  }
+  if (active_.size() > kMaxDepth) {
+    fail(call, called_at, fmt::format("{} is called through more than {} functions", callee.name, kMaxDepth));
+  }
+  std::size_t next = 0;
+  Arguments arguments;
+  const auto bind = [&](const std::vector<int>& parameters) {
+    const bool listed = next < call.operands.size() && call.operands[next].kind == Kind::vector;
+    static const std::vector<Operand> nothing;
+    const std::vector<Operand>& given = listed ? call.operands[next++].elements : nothing;
+    bool fits = given.size() == parameters.size();
+    for (std::size_t i = 0; fits && i < given.size(); ++i) {
+      fits = given[i].kind == Kind::variable && given[i].value == 0;
+      arguments[parameters[i]] = &given[i];
+    }
+    if (!fits) fail(call, called_at, fmt::format("a malformed call of {}", callee.name));
+  };
+  bind(callee.results);
+  ++next;  // the function
+  bind(callee.parameters);
+  append(callee, arguments, called_at);
+}
+
+}  // namespace
+
+bool calls_functions(const ptx::Text& text, const ptx::Function& kernel) { return Inliner(text).calls(kernel); }
+
+ptx::Function inline_calls(const ptx::Text& text, const ptx::Function& kernel) { return Inliner(text).run(kernel); }
+
+}  // namespace flash_ladder::emulator
