@@ -9,13 +9,17 @@
 
 namespace flash_ladder::emulator {
 
-std::string function_name(const std::string& mangled) {
-  if (!mangled.starts_with("_Z")) return mangled;  // an extern "C" kernel f is no float
+std::string demangled(const std::string& name) {
+  if (!name.starts_with("_Z")) return name;  // an extern "C" kernel f is no float
   int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> demangled(
-      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
-  if (status != 0) return mangled;
-  std::string name = demangled.get();
+  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
+                                                         &std::free);
+  return status == 0 ? text.get() : name;
+}
+
+std::string function_name(const std::string& mangled) {
+  std::string name = demangled(mangled);
+  if (name == mangled) return name;
   constexpr std::string_view kAnonymous = "(anonymous namespace)::";
   for (std::size_t at = name.find(kAnonymous); at != std::string::npos; at = name.find(kAnonymous)) {
     name.erase(at, kAnonymous.size());

@@ -5,6 +5,9 @@
 
 namespace flash_ladder::emulator {
 
+/// The whole name of a function, with its types: "flash_ladder::v01::scores<float>(…)". A name that is not mangled stays as it is.
+std::string demangled(const std::string& name);
+
 /// "flash_attention" for the mangled name of flash_ladder::v07::flash_attention<Traits<__half>>(AttentionArgs). A name that is
 /// not mangled stays as it is.
 std::string function_name(const std::string& mangled);

@@ -110,6 +110,7 @@ def test_a_mistake_in_a_called_function_names_the_call(programs: Path) -> None:
     [
         ("function_pointers", "call_through_pointer(int*)", "steps has the address of .*plus_one.* pointers", ""),
         ("recursion", "call_recursively(int*)", "recursive functions; .*fibonacci", "cudaErrorInvalidPtx\n"),
+        ("recursion_in_c", "f", "recursive functions; .*fibonacci", ""),
     ],
 )
 def test_kernels_that_cannot_be_run(programs: Path, name: str, kernel: str, why: str, output: str) -> None:

@@ -1,7 +1,5 @@
 #include "emulator/runtime/device.h"
 
-#include <cxxabi.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -12,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "emulator/function_name.h"
 #include "emulator/runtime/fat_binary.h"
 #include "emulator/runtime/not_supported.h"
 
@@ -173,10 +172,7 @@ void Device::record(Finding finding) {
 
 void Device::not_run(const std::string& kernel, const std::string& why) {
   kernels_not_run = true;
-  int status = 0;
-  char* const demangled = abi::__cxa_demangle(kernel.c_str(), nullptr, nullptr, &status);
-  tell("the kernel " + (status == 0 ? std::string(demangled) : kernel) + " was not run: " + why);
-  std::free(demangled);
+  tell("the kernel " + demangled(kernel) + " was not run: " + why);
 }
 
 std::vector<KernelCounters> take_counters() {
@@ -223,7 +219,8 @@ cudaError_t last_error(bool reset) {
 
 int answer_not_supported(const char* function, const char* why) {
   tell(std::string(function) + " answers cudaErrorNotSupported: " + why);
-  if (std::strstr(function, "Launch") != nullptr) {
+  if (std::strstr(function, "Launch") !=
+      nullptr) {  // work that was not done, and the program may not look at the answer
     Device& device = runtime::device();
     const std::lock_guard lock(device.mutex);
     device.kernels_not_run = true;

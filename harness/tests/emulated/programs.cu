@@ -222,6 +222,13 @@ int function_pointers() {
 __device__ __noinline__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
 
 __global__ void call_recursively(int* x) { x[threadIdx.x] = fibonacci(threadIdx.x); }
+extern "C" __global__ void f(int* x) { x[threadIdx.x] = fibonacci(threadIdx.x); }
+int recursion_in_c() {
+  int* x;
+  CHECK(cudaMalloc(&x, 32 * sizeof(int)));
+  f<<<1, 32>>>(x);
+  return 0;
+}
 int recursion() {
   int* x;
   CHECK(cudaMalloc(&x, 32 * sizeof(int)));
@@ -432,6 +439,7 @@ const struct {
                 PROGRAM(device_functions),
                 PROGRAM(function_pointers),
                 PROGRAM(recursion),
+                PROGRAM(recursion_in_c),
                 PROGRAM(callee_out_of_bounds),
                 PROGRAM(out_of_bounds),
                 PROGRAM(sticky_error),
