@@ -142,6 +142,7 @@ void Runner::time_in_turn(const Version& version, const std::vector<std::string>
     }
     result.ms = found->ms;
     result.tflops = found->tflops;
+    result.load = found->load;
   }
 }
 

@@ -170,6 +170,7 @@ def test_tune_by_name_and_as_json(ladder: Cli) -> None:
     validate_results(document)
     assert [result["config"] for result in document["results"]] == ["128x32", "256x128", "128x64"]
     assert all(result["correct"] and result["ms"] and result["tflops"] for result in document["results"])
+    assert all(result["load"]["sm_clock_mhz"] for result in document["results"])
 
 
 def test_tune_leaves_out_what_cannot_run(ladder: Cli) -> None:
