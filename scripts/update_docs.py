@@ -142,22 +142,26 @@ def recorded_with(versions: list[Version]) -> str:
     )
 
 
+def with_the_one_before(device: Device, number: int, seq_len: int) -> tuple[float | None, float | None]:
+    """TFLOP/s of a version and of the one before it, at one of the standard shapes."""
+    at_shape = {
+        version.number: next((tflops for shape, tflops in version.tflops.items() if shape.seq_len == seq_len), None)
+        for version in device.versions
+    }
+    return at_shape.get(number), at_shape.get(number - 1)
+
+
 def ladder_log_cell(device: Device, number: int) -> str:
     """TFLOP/s, and how many times those of the version before: what the predictions are about."""
-    at_shape = {version.number: version.tflops.get(SHAPE) for version in device.versions}
-    here, before = at_shape.get(number), at_shape.get(number - 1)
+    here, before = with_the_one_before(device, number, SHAPE.seq_len)
     if here is None:
         return "not recorded"
     return three_digits(here) + (f" ({three_digits(here / before)}×)" if before else "")
 
 
 def step_at(device: Device, number: int, seq_len: int) -> str:
-    """How many times the TFLOP/s of the version before, at one of the standard shapes."""
-    at = {
-        version.number: next((tflops for shape, tflops in version.tflops.items() if shape.seq_len == seq_len), None)
-        for version in device.versions
-    }
-    here, before = at.get(number), at.get(number - 1)
+    """How many times the TFLOP/s of the version before."""
+    here, before = with_the_one_before(device, number, seq_len)
     return f"{three_digits(here / before)}×" if here and before else "not recorded"
 
 

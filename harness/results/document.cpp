@@ -20,6 +20,11 @@ void refuse_document(const DocumentKind& kind, const std::filesystem::path& path
                                      kind.name, path.string(), why, kind.remedy));
 }
 
+void refuse_form(const DocumentKind& kind, const std::filesystem::path& path, const std::exception& error) {
+  refuse_document(kind, path,
+                  fmt::format("it is not of the form that schema {} asks for ({})", kind.schema, error.what()));
+}
+
 std::optional<json> read_document(const DocumentKind& kind, const std::filesystem::path& path) {
   if (!std::filesystem::exists(path)) return std::nullopt;
   std::ifstream file(path, std::ios::binary);

@@ -1,6 +1,7 @@
 // A file of profiles/: JSON that names its schema.
 #pragma once
 
+#include <exception>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -18,6 +19,9 @@ struct DocumentKind {
 
 /// Says why a file cannot be used. Throws UnavailableError.
 [[noreturn]] void refuse_document(const DocumentKind& kind, const std::filesystem::path& path, const std::string& why);
+
+/// The same for a document of the right schema whose members are not what the schema asks for; `error` says of which.
+[[noreturn]] void refuse_form(const DocumentKind& kind, const std::filesystem::path& path, const std::exception& error);
 
 /// Reads a file and looks at its "schema"; nullopt when there is no such file. Throws UnavailableError for one that is truncated,
 /// of another schema or not readable.

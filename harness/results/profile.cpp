@@ -56,8 +56,7 @@ std::optional<Profile> read_profile(const std::filesystem::path& path) {
   try {
     return document->get<Profile>();
   } catch (const std::exception& error) {
-    refuse_document(kProfile, path,
-                    fmt::format("it is not of the form that schema {} asks for ({})", kProfileSchema, error.what()));
+    refuse_form(kProfile, path, error);
   }
 }
 

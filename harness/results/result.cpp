@@ -69,6 +69,14 @@ void read_optional(const json& object, const char* member, std::optional<double>
 
 }  // namespace
 
+void to_json(json& json, const Milliseconds& ms) { json = {{"median", ms.median}, {"p10", ms.p10}, {"p90", ms.p90}}; }
+
+void from_json(const json& json, Milliseconds& ms) {
+  json.at("median").get_to(ms.median);
+  json.at("p10").get_to(ms.p10);
+  json.at("p90").get_to(ms.p90);
+}
+
 void to_json(json& json, const Load& load) {
   json = {{"sm_clock_mhz", optional_or_null(load.sm_clock_mhz)}, {"power_watts", number_or_null(load.power_watts)}};
 }
@@ -211,7 +219,7 @@ void to_json(json& json, const Result& result) {
           {"static", value_or_null(result.static_study)}};
   if (result.device) json["device"] = *result.device;
   if (result.correct) json["correct"] = *result.correct;
-  if (result.ms) json["ms"] = {{"median", result.ms->median}, {"p10", result.ms->p10}, {"p90", result.ms->p90}};
+  if (result.ms) json["ms"] = *result.ms;
   if (result.load) json["load"] = *result.load;
   if (!result.lines.empty()) json["lines"] = result.lines;
   // Only a wrong result has these.
@@ -243,8 +251,7 @@ void from_json(const json& json, Result& result) {
   read_optional(json, "relative_error", result.relative_error);
   read_optional(json, "mismatches", result.mismatches);
   read_optional(json, "tile_map", result.tile_map);
-  if (const auto& ms = json.at("ms"); !ms.is_null())
-    result.ms = {ms.at("median").get<double>(), ms.at("p10").get<double>(), ms.at("p90").get<double>()};
+  if (const auto& ms = json.at("ms"); !ms.is_null()) result.ms = ms.get<Milliseconds>();
   read_optional(json, "tflops", result.tflops);
   read_optional(json, "load", result.load);
   read_optional(json, "counters", result.counters);

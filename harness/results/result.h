@@ -124,6 +124,8 @@ struct Result {
 /// was timed. Reading throws std::exception for anything that is not a Result.
 void to_json(nlohmann::json& json, const Result& result);
 void from_json(const nlohmann::json& json, Result& result);
+void to_json(nlohmann::json& json, const Milliseconds& ms);
+void from_json(const nlohmann::json& json, Milliseconds& ms);
 void to_json(nlohmann::json& json, const Load& load);
 void from_json(const nlohmann::json& json, Load& load);
 void to_json(nlohmann::json& json, const StaticStudy& study);

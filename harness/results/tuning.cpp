@@ -18,16 +18,11 @@ using nlohmann::json;
 constexpr DocumentKind kTuning{"tuning", kTuningSchema, "delete it and measure again with --tune"};
 
 json to_document(const TunedConfiguration& tuned) {
-  return {{"config", tuned.config},
-          {"tflops", tuned.tflops},
-          {"ms", {{"median", tuned.ms.median}, {"p10", tuned.ms.p10}, {"p90", tuned.ms.p90}}}};
+  return {{"config", tuned.config}, {"tflops", tuned.tflops}, {"ms", tuned.ms}};
 }
 
 TunedConfiguration tuned_configuration(const json& object) {
-  const json& ms = object.at("ms");
-  return {.config = object.at("config"),
-          .tflops = object.at("tflops"),
-          .ms = {.median = ms.at("median"), .p10 = ms.at("p10"), .p90 = ms.at("p90")}};
+  return {.config = object.at("config"), .tflops = object.at("tflops"), .ms = object.at("ms").get<Milliseconds>()};
 }
 
 json to_document(const TuningEntry& entry) {
@@ -87,8 +82,7 @@ std::optional<Tuning> read_tuning(const std::filesystem::path& path, const std::
     document->at("device").get_to(tuning.device);
     for (const json& entry : document->at("entries")) tuning.entries.push_back(tuning_entry(entry));
   } catch (const std::exception& error) {
-    refuse_document(kTuning, path,
-                    fmt::format("it is not of the form that schema {} asks for ({})", kTuningSchema, error.what()));
+    refuse_form(kTuning, path, error);
   }
   if (tuning.device != device)
     refuse_document(kTuning, path, fmt::format("it is of another device, {}, and not of {}", tuning.device, device));

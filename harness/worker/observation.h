@@ -33,7 +33,8 @@ struct Observation {
 };
 Observation take_observation();
 
-/// Adds to the result what the device has found wrong since the last call. With a finding the result is wrong, whatever its output is like.
+/// Adds to the result what the device has found wrong since the last call. With a finding the result is wrong, whatever its
+/// output is like.
 /// Returns whether there was any.
 bool add_findings(Result& result);
 
