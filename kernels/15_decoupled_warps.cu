@@ -1,14 +1,16 @@
 // 15 · decoupled_warps
 //
-// Idea        A barrier of the whole CTA makes every warp wait for the slowest, tile after tile. Let each wait only for
-//             what it needs: mbarriers in shared memory count threads whose copies of a tile have arrived (full) and warps
-//             that are done with a buffer (empty). A warp may then run ahead of another by half a tile and more. With
-//             nothing to lose by many warps, a CTA has eight: 256 query rows read each K/V tile once.
+// Idea        A barrier of the whole CTA makes every warp wait for the slowest, tile after tile, and at the start and the end
+//             of a CTA all its warps wait for memory. Let each wait only for what it needs: mbarriers in shared memory
+//             count threads whose copies of a tile have arrived (full) and threads that have read one (empty). The ring of
+//             buffers need never run dry: a CTA stays, and the first tiles of its next queries follow the last of these.
 // Changed     The tile: 256 × 128, on a ring of kStages buffers. __syncthreads() in the loop became waits for full and
-//             empty; the copies are issued in the middle of a tile, when the buffer has long been free. Q passes through
-//             the ring before the first tile that needs its place.
-// Prediction  No barrier stalls in the loop. Half the reads of K and V from L2, since half as many CTAs read them. One
-//             CTA per SM has no other to hide its start and end, which costs short sequences: 1.08x at 4096.
+//             empty; a tile is copied in the middle of the one before it. The grid is what the GPU runs at a time, with a
+//             loop over query tiles around all. Q and O leave shared memory to the ring: lanes swap chunks for fragments.
+// Prediction  No barrier stalls in the loop. Half the reads of K and V from L2, since half as many CTAs read them: 1.08x
+//             at 4096. More for short sequences, of which the start and the end of a CTA are a larger part.
+
+#include <algorithm>
 
 #include "convert.h"
 #include "ptx.h"
@@ -29,9 +31,9 @@ struct Traits {
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   static constexpr int kSmemBytes = kStages * (kStageSize * sizeof(Element) + 2 * sizeof(std::uint64_t));
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
+  static_assert(kMmaM * 16 == 32, "a lane for each row of the warp");
   static_assert(kStepKV == 16 && kBlockKV % (2 * kStepKV) == 0,
                 "a step is one mma_k; one begins in the middle of a tile");
-  static_assert(kBlockQ * kHeadDim <= (kStages - 1) * kStageSize, "Q fits in the stages after the first");
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
@@ -67,20 +69,8 @@ __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::in
     cp_async_16(&tile_smem[row * Traits::kHeadDim], tile_gmem);
 }
 
-// Fragments are loaded from Q_smem [kBlockQ][kHeadDim], K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim].
-// In each ldmatrix, lanes 0–7 give the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
-
-// A = Q[the warp's rows][16 of head_dim]. The four matrices are the quarters of A: rows 0–7 and 8–15 at the lower eight
-// of head_dim, then both at the upper eight.
-template <typename Traits, typename Element = typename Traits::Element>
-__device__ void load_Q_fragments(std::uint32_t (&Q_rmem)[Traits::kMmaM][4], const Element* Q_smem, int lane_offset,
-                                 int mma_k) {
-#pragma unroll
-  for (int mma_m = 0; mma_m < Traits::kMmaM; ++mma_m) {
-    std::uint32_t(&A)[4] = Q_rmem[mma_m];
-    ldmatrix_x4(A[0], A[1], A[2], A[3], &Q_smem[fragment_offset<Traits>(lane_offset, mma_m * 16, mma_k * 16)]);
-  }
-}
+// Fragments are loaded from K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim]. In each ldmatrix, lanes 0–7 give
+// the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
 
 // B = Kᵀ[16 of head_dim][16 keys], for mma_n and mma_n + 1. Two matrices, side by side along head_dim, make the B of one
 // mma_n, and four those of two.
@@ -108,6 +98,23 @@ __device__ inline float group_max(float x) {
 __device__ inline float group_sum(float x) {
   x += __shfl_xor_sync(0xffffffff, x, 1);
   return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// Transposes the 4 × 4 matrix of which each of the four lanes of a group holds a row, in two rounds of swaps: register i
+// of lane j becomes register j of lane i.
+__device__ inline void swap_in_group(std::uint32_t (&x)[4], int lane_id) {
+#pragma unroll
+  for (int bit = 1; bit <= 2; bit *= 2)
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      if (i % (2 * bit) < bit) {
+        const bool upper = lane_id & bit;
+        const std::uint32_t got = __shfl_xor_sync(0xffffffff, upper ? x[i] : x[i + bit], bit);
+        if (upper)
+          x[i] = got;
+        else
+          x[i + bit] = got;
+      }
 }
 
 // P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
@@ -145,7 +152,8 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
 }
 
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(AttentionArgs args, float scale) {
+__global__ void __launch_bounds__(Traits::kNumWarps * 32)
+    flash_attention(AttentionArgs args, float scale, int q_tiles) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
   constexpr int kStepKV = Traits::kStepKV, kMmaM = Traits::kMmaM;
@@ -154,177 +162,216 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   extern __shared__ __align__(16) unsigned char smem[];
   Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim], V's between them
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
-  Element* Q_smem = K_smem + kStageSize;               // [kBlockQ][kHeadDim], before tile 1 is copied
   std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
-  // Where this CTA stands: one tile of queries of one head of one batch entry.
-  const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
+  // Where a query tile stands. They are counted through: first those of one head, then head by head, then batch by batch.
+  struct Place {
+    int q_block, head, batch;
+  };
+  const auto place_of = [&](int q_tile) {
+    const int q_blocks = args.seq_len / kBlockQ;
+    return Place{q_tile % q_blocks, q_tile / q_blocks % args.heads, q_tile / q_blocks / args.heads};
+  };
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
   // What this thread copies first of each tile.
   const int copy_row = threadIdx.x / 16, copy_col = threadIdx.x % 16 * 8;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
-  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + copy_row) + copy_col;
-  const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
-  const Element* V_gmem = args.V.row<Element>(batch, head, copy_row) + copy_col;
 
-  // What this lane reads first of each tile.
-  const int Q_lane = smem_offset<Traits>(warp_row + lane_id % 16, lane_id / 16 * 8);
-  const int K_lane = smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8);
+  // What this lane reads first of each tile. Left alone, the compiler computes K_lane anew in every step.
+  const int K_lane = keep_in_register(smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8));
   const int V_lane = smem_offset<Traits>(lane_id % 16, lane_id / 16 * 8);
 
-  // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
-  // last index of an array of fragments counts a lane's registers of one A, B or D.
-  float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], of scale · S so far
-  float row_sum[kMmaM][2] = {};               // [mma_m][half], of this lane's 2^(scale · S - row_max) so far
-#pragma unroll
-  for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
-
-  // At full each thread arrives for its own copies; at empty one lane arrives for its warp.
-  if (threadIdx.x < kStages) {
-    mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
-    mbarrier_init(&empty[threadIdx.x], Traits::kNumWarps);
-  }
-  __syncthreads();  // the barriers are there
+  // Each thread arrives: at full when its own copies are there, at empty when it has read its fragments.
+  if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
+  __syncthreads();  // the barriers are there; from here on warps wait for nothing else
 
   // Copies this thread's share of the next tile of K and V, and says so to the others when it has arrived.
+  const Element *K_gmem, *V_gmem;
   const auto copy_KV_tile = [&](int stage) {
     copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride);
     copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride);
     cp_async_mbarrier_arrive(&full[stage]);
   };
+  // Turns to a query tile: K and V are copied from their first tile again, and Q is sent for, to be near when it is loaded.
+  const auto turn_to = [&](int q_tile) {
+    const Place place = place_of(q_tile);
+    const Element* Q_gmem = args.Q.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id);
+    for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
+    K_gmem = args.K.row<Element>(place.batch, place.head, copy_row) + copy_col;
+    V_gmem = args.V.row<Element>(place.batch, place.head, copy_row) + copy_col;
+  };
 
-  // Copy Q and the first K and V, as two groups: Q is waited for alone. Later copies need no groups, full counts them.
-  copy_tile<Traits, kBlockQ>(Q_smem + copy_offset, Q_gmem, args.Q.row_stride);
-  cp_async_commit();
+  // Loads what becomes this lane's fragments of Q, 16 bytes at a time: of each of its rows every fourth chunk.
+  uint4 Q_chunks[kMmaM][2][kHeadDim / 32];  // [mma_m][half][chunk / 4]
+  const auto load_Q = [&](int q_tile) {
+    const Place place = place_of(q_tile);
+    const Element* Q_gmem =
+        args.Q.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id / 4) +
+        lane_id % 4 * 8;
+#pragma unroll
+    for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < kHeadDim / 32; ++i)
+          Q_chunks[mma_m][half][i] =
+              *reinterpret_cast<const uint4*>(&Q_gmem[(mma_m * 16 + half * 8) * args.Q.row_stride + i * 32]);
+  };
+
+  load_Q(blockIdx.x);
+  turn_to(blockIdx.x);
   copy_KV_tile(0);
-  cp_async_commit();
-  cp_async_wait<1>();  // this thread's copies of Q have arrived
-  __syncthreads();     // and so have those of all other threads
 
-  std::uint32_t Q_rmem[kHeadDim / 16][kMmaM][4];  // [mma_k][mma_m][A]
-#pragma unroll
-  for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) load_Q_fragments<Traits>(Q_rmem[mma_k], Q_smem, Q_lane, mma_k);
-  __syncwarp();  // all lanes have read their fragments of Q
-  if (lane_id == 0)
-    for (int stage = 1; stage < kStages; ++stage) mbarrier_arrive(&empty[stage]);
-
-  // For each K/V tile:
+  // For each of this CTA's query tiles:
   const int num_tiles = args.seq_len_kv / kBlockKV;
-  for (int tile = 0; tile < num_tiles; ++tile) {
-    const int stage = tile % kStages;
-    wait(&full[stage], tile / kStages % 2);
-
-    // For each step of 16 keys:
+  int tile = 0;  // counts K/V tiles, of all query tiles
 #pragma unroll 1
-    for (int step = 0; step < kBlockKV; step += kStepKV) {
-      // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
-      const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // what this lane reads first of the step's K
-      const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
+  for (int q_tile = blockIdx.x; q_tile < q_tiles; q_tile += gridDim.x) {
+    const bool is_last = q_tile + gridDim.x >= q_tiles;
 
-      // Copy the next K and V. The place is that of Q or of a tile before this one: phase 0 of empty ends, in stages after
-      // the first, when Q has been read; in the first with tile 0; each later phase with a tile.
-      if (step == kBlockKV / 2 && tile + 1 < num_tiles) {
-        wait(&empty[(tile + 1) % kStages], tile / kStages % 2);
-        copy_KV_tile((tile + 1) % kStages);
-      }
+    // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
+    // last index of an array of fragments counts a lane's registers of one A, B or D.
+    float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
+    float row_max[kMmaM][2];                    // [mma_m][half], of scale · S so far
+    float row_sum[kMmaM][2] = {};               // [mma_m][half], of this lane's 2^(scale · S - row_max) so far
+#pragma unroll
+    for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
-      // S = Q Kᵀ.
-      float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
-      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n][B]
-      load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
+    // The four lanes of a row swap their chunks of Q for fragments.
+    std::uint32_t Q_rmem[kHeadDim / 16][kMmaM][4];  // [mma_k][mma_m][A]
 #pragma unroll
-      for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) {
-        if (mma_k + 1 < kHeadDim / 16) load_K_fragments<Traits>(K_rmem[(mma_k + 1) % 2], K_smem, K_step, mma_k + 1, 0);
+    for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
-        for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < kHeadDim / 32; ++i) {
+          const uint4 chunk = Q_chunks[mma_m][half][i];
+          std::uint32_t x[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
+          swap_in_group(x, lane_id);
+          Q_rmem[2 * i][mma_m][half] = x[0];
+          Q_rmem[2 * i][mma_m][half + 2] = x[1];
+          Q_rmem[2 * i + 1][mma_m][half] = x[2];
+          Q_rmem[2 * i + 1][mma_m][half + 2] = x[3];
+        }
+
+    // For each K/V tile:
+#pragma unroll 1
+    for (int kv_tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {
+      const int stage = tile % kStages, next_stage = (tile + 1) % kStages;
+      wait(&full[stage], tile / kStages % 2);
+
+      // For each step of 16 keys:
+#pragma unroll 1
+      for (int step = 0; step < kBlockKV; step += kStepKV) {
+        // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
+        const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // what this lane reads first of the step's K
+        const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
+
+        // In the middle of a tile, copy the next, which may be the first of the next query tile. The one before it in its
+        // place has long been read: phase after phase of empty ends when a tile has.
+        if (step == kBlockKV / 2) {
+          if (kv_tile + 1 == num_tiles && !is_last) turn_to(q_tile + gridDim.x);
+          if (kv_tile + 1 < num_tiles || !is_last) {
+            wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);  // the first time at once: nothing was there
+            copy_KV_tile(next_stage);
+          }
+        }
+
+        // S = Q Kᵀ.
+        float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
+        std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n][B]
+        load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
+#pragma unroll
+        for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) {
+          if (mma_k + 1 < kHeadDim / 16)
+            load_K_fragments<Traits>(K_rmem[(mma_k + 1) % 2], K_smem, K_step, mma_k + 1, 0);
+#pragma unroll
+          for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
+#pragma unroll
+            for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+              mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
+        }
+
+        // The first piece of V comes before the softmax, so that P V need not wait for it.
+        std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
+        load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
+
+        // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
+        std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
+        float step_sum[kMmaM][2];                      // [mma_m][half], of this lane's P
+        bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+        // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
+        // infinite or NaN.
+        if (!__all_sync(0xffffffff, in_range)) {
+          // They move to the new maximum, and P with them.
 #pragma unroll
           for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
-      }
-
-      // The first piece of V comes before the softmax, so that P V need not wait for it.
-      std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
-      load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
-
-      // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
-      std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
-      float step_sum[kMmaM][2];                      // [mma_m][half], of this lane's P
-      bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
-      // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
-      // infinite or NaN.
-      if (!__all_sync(0xffffffff, in_range)) {
-        // They move to the new maximum, and P with them.
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+              float step_max = -INFINITY;
+#pragma unroll
+              for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; ++i) step_max = fmaxf(step_max, S_rmem[mma_m][mma_n][i]);
+              const float new_max = fmaxf(row_max[mma_m][half], group_max(step_max) * scale);
+              const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
+              row_max[mma_m][half] = new_max;
+              row_sum[mma_m][half] *= rescale;
+#pragma unroll
+              for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;
+            }
+          exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+        }
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float step_max = -INFINITY;
+          for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += step_sum[mma_m][half];
+
+        // O += P V.
 #pragma unroll
-            for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
+        for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 2) {
+          const int buffer = mma_n / 2 % 2;
+          if (mma_n + 2 < kHeadDim / 8) load_V_fragments<Traits>(V_rmem[1 - buffer], V_smem, V_step, 0, mma_n + 2);
 #pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) step_max = fmaxf(step_max, S_rmem[mma_m][mma_n][i]);
-            const float new_max = fmaxf(row_max[mma_m][half], group_max(step_max) * scale);
-            const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
-            row_max[mma_m][half] = new_max;
-            row_sum[mma_m][half] *= rescale;
+          for (int n = 0; n < 2; ++n)
 #pragma unroll
-            for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
+            for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+              mma_m16n8k16<Element>(O_rmem[mma_m][mma_n + n], P_rmem[mma_m][0], V_rmem[buffer][n]);
+        }
+      }
+      mbarrier_arrive(&empty[stage]);
+    }
+
+    load_Q(is_last ? q_tile : q_tile + gridDim.x);  // the next, or anything: a branch would keep the old one alive
+
+    // Normalise and store O. A lane's elements are pairs, 4 bytes each; the four lanes of a row swap them, so that each
+    // stores 16 bytes at a time.
+    const Place place = place_of(q_tile);
+    Element* O_gmem = args.O.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;
+    for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float inverse_sum = 1 / group_sum(row_sum[mma_m][half]);
+        Element* O_row = O_gmem + (mma_m * 16 + half * 8) * args.O.row_stride;
+#pragma unroll
+        for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 4) {
+          std::uint32_t chunk[4];
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            const float* O = &O_rmem[mma_m][mma_n + n][2 * half];
+            chunk[n] = pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
           }
-        exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+          swap_in_group(chunk, lane_id);
+          *reinterpret_cast<uint4*>(&O_row[(mma_n + lane_id % 4) * 8]) =
+              make_uint4(chunk[0], chunk[1], chunk[2], chunk[3]);
+        }
       }
-#pragma unroll
-      for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += step_sum[mma_m][half];
-
-      // O += P V.
-#pragma unroll
-      for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 2) {
-        const int buffer = mma_n / 2 % 2;
-        if (mma_n + 2 < kHeadDim / 8) load_V_fragments<Traits>(V_rmem[1 - buffer], V_smem, V_step, 0, mma_n + 2);
-#pragma unroll
-        for (int n = 0; n < 2; ++n)
-#pragma unroll
-          for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(O_rmem[mma_m][mma_n + n], P_rmem[mma_m][0], V_rmem[buffer][n]);
-      }
-    }
-    __syncwarp();  // all lanes have read their fragments of K and V
-    if (lane_id == 0) mbarrier_arrive(&empty[stage]);
-  }
-
-  // Normalise and store O. A lane's elements are pairs, 4 bytes each; by way of shared memory it stores 16 bytes at a
-  // time, each warp its own rows.
-  Element* O_smem = Q_smem;  // [kBlockQ][kHeadDim]
-  __syncthreads();           // all warps are done with K and V
-#pragma unroll
-  for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float inverse_sum = 1 / group_sum(row_sum[mma_m][half]);
-      const int row = warp_row + mma_m * 16 + half * 8 + lane_id / 4;
-#pragma unroll
-      for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n) {
-        const float* O = &O_rmem[mma_m][mma_n][2 * half];
-        *reinterpret_cast<std::uint32_t*>(&O_smem[smem_offset<Traits>(row, mma_n * 8 + lane_id % 4 * 2)]) =
-            pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
-      }
-    }
-  __syncwarp();  // the warp's rows of O are complete
-
-  Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
-#pragma unroll
-  for (int i = 0; i < kMmaM * 8; ++i) {  // two rows at a time: 16 lanes write one row's 256 bytes
-    const int row = warp_row + i * 2 + lane_id / 16;
-    const int col = lane_id % 16 * 8;
-    *reinterpret_cast<uint4*>(&O_gmem[row * args.O.row_stride + col]) =
-        *reinterpret_cast<const uint4*>(&O_smem[smem_offset<Traits>(row, col)]);
   }
 }
 
@@ -335,9 +382,15 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;
-  const dim3 grid(args.seq_len / Traits::kBlockQ, args.heads, args.batch);
+  // As many CTAs as the GPU runs at a time; none if a call fails, and then the launch fails, too.
+  int device = 0, num_sms = 0, ctas_per_sm = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas_per_sm, kernel, Traits::kNumWarps * 32, Traits::kSmemBytes);
+  const int q_tiles = args.seq_len / Traits::kBlockQ * args.heads * args.batch;
+  const int grid = std::min(q_tiles, num_sms * ctas_per_sm);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
-  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(args, scale);
+  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(args, scale, q_tiles);
   return cudaGetLastError();
 }
 
