@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const int copy_row = threadIdx.x / 16, copy_col = threadIdx.x % 16 * 8;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
 
-  // What this lane reads first of each tile. Left alone, the compiler computes K_lane anew in every step.
+  // What this lane reads first of each tile. Left alone, the compiler computes K_lane anew for every tile.
   const int K_lane = keep_in_register(smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8));
   const int V_lane = smem_offset<Traits>(lane_id % 16, lane_id / 16 * 8);
 
