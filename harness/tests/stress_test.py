@@ -64,6 +64,11 @@ def test_every_version_on_the_virtual_gpu() -> None:
             "40 heads (batch 1, heads 40, seq_len 64, seq_len_kv 192): WRONG: two",
         ),
         ('request.get("launches") == 100', WRONG, "100 launches (batch 2, heads 3"),
+        (
+            'request["problem"]["seq_len_kv"] == 5 * 64 and request["problem"]["batch"] == 9',
+            WRONG,
+            "100 launches of 1,080 query tiles, five K/V tiles each (batch 9, heads 40, seq_len 192, seq_len_kv 320):",
+        ),
         ('request["problem"]["heads"] == 40', REFUSED, "WRONG: a grid is at most 65535 wide"),
         ('request["problem"]["heads"] == 40', "None", "WRONG: the worker gave no answer: it ended with status 0"),
         ('not request["only_requested_problem"]', WRONG, "the whole check"),
@@ -85,8 +90,9 @@ def test_more_than_a_grid_can_hold_may_be_refused(build: Path) -> None:
 
 
 def test_large(build: Path) -> None:
-    # What is right at 4 GiB and wrong beyond, as with a 32-bit offset.
-    pretend(build, '2048 * max(request["problem"]["seq_len"], request["problem"]["seq_len_kv"]) > 1 << 31', WRONG)
+    # What is right up to 4 GiB and wrong beyond, as with a 32-bit offset, in the last 128 rows of every head.
+    rows = 'max(request["problem"]["seq_len"], request["problem"]["seq_len_kv"])'
+    pretend(build, f'256 * request["problem"]["heads"] * ({rows} - 128) >= 1 << 32', WRONG)
     done = run("stress.py", "--kernel", "06-07", "--large", "--build", str(build))
     assert done.returncode == 1 and done.stdout.count("WRONG") == 4
     done = run("stress.py", "--large", "--device", "emulator", "--build", str(build))
