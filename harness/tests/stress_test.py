@@ -132,10 +132,20 @@ shift 4
     assert done.returncode == 0, done.stdout
     lines = [line for line in done.stdout.splitlines() if line.endswith(": clean")]
     assert {line[:2] for line in lines} == set(NUMBERS) and len(lines) % (2 * 4) == 0
+    assert "16_optimized_softmax 128x64 bf16 synccheck (batch 1, heads 2, seq_len 256, seq_len_kv 192): clean" in lines
+    assert (
+        "16_optimized_softmax 128x64 bf16 synccheck (batch 2, heads 150, seq_len 128, seq_len_kv 128): clean" in lines
+    )
     pretend(build, 'request["problem"]["dtype"] == "bf16"', REFUSED)
     done = run("sanitize.py", "--kernel", "07", "--tool", "racecheck", "--build", str(build), PATH=path)
-    assert done.returncode == 1 and "bf16 racecheck: FAILED" in done.stdout, "nothing was launched"
-    assert "fp16 racecheck: clean" in done.stdout and "1 of 2 failed" in done.stdout
+    small = "racecheck (batch 1, heads 2, seq_len 128, seq_len_kv 192)"
+    assert done.returncode == 1 and f"bf16 {small}: FAILED" in done.stdout, "nothing was launched"
+    assert f"fp16 {small}: clean" in done.stdout and "1 of 2 failed" in done.stdout
+    pretend(build, 'request["problem"]["heads"] == 150', REFUSED)
+    done = run("sanitize.py", "--kernel", "14-15", "--tool", "memcheck", "--build", str(build), PATH=path)
+    assert done.returncode == 1 and "4 of 10 failed" in done.stdout
+    failed = [line for line in done.stdout.splitlines() if line.endswith("FAILED")]
+    assert all(line.startswith("15_") and "memcheck (batch 2, heads 150, " in line for line in failed), failed
     tool.write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
     assert run("sanitize.py", "--kernel", "07", "--build", str(build), PATH=path).returncode == 1
 
