@@ -1,8 +1,10 @@
-"""scripts/stress.py and scripts/sanitize.py: on the virtual GPU, and with workers and a tool that only pretend."""
+"""scripts/stress.py, sanitize.py, ncu_counters.py: on the virtual GPU, and with workers and tools that only pretend."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -153,3 +155,64 @@ shift 4
 def test_no_sanitizer(build: Path) -> None:
     done = run("sanitize.py", "--build", str(build), PATH=str(build))
     assert done.returncode == 3 and "compute-sanitizer is not on PATH" in done.stderr
+
+
+# Counts 1,000.5 of everything, in every launch that it is told to count.
+NCU = r"""#!{python} -IS
+import sys
+if "--version" in sys.argv:
+    sys.exit(print("NVIDIA (R) Nsight Compute\nVersion 2025.3"))
+value = dict(zip(sys.argv, sys.argv[1:]))
+metrics = value["--metrics"].split(",")
+{behave}
+print('==PROF== Connected\n"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"')
+for launch in range(int(value["--launch-count"])):
+    for metric in metrics:
+        print(f'"{{launch}}","flash_attention","{{metric}}","","1,000.5"')
+"""
+
+
+def count(build: Path, behave: str = "") -> subprocess.CompletedProcess[str]:
+    tools = {
+        "ncu": NCU.format(python=sys.executable, behave=behave),
+        "nvidia-smi": "#!/bin/sh\necho NVIDIA H200, 580.1\n",
+    }
+    for name, text in tools.items():
+        (build / name).write_text(text, encoding="utf-8")
+        (build / name).chmod(0o755)
+    arguments = ("--build", str(build), "--kernel", "1-2", "--out", str(build / "ncu.json"))
+    return run("ncu_counters.py", *arguments, PATH=f"{build}:{os.environ['PATH']}")
+
+
+def test_counters_say_when_and_of_which_code(build: Path) -> None:
+    done = count(build)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((build / "ncu.json").read_text(encoding="utf-8"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["date"])
+    assert (document["device"], document["driver"], document["ncu"]) == ("NVIDIA H200", "580.1", "Version 2025.3")
+    listed = subprocess.check_output([BUILD / "harness", "--list", "--json", "-"])
+    hashes = {f"{one['kernel']}_{one['name']}": one["code_hash"] for one in json.loads(listed)["versions"]}
+    assert document["code_hash"] == {name: hashes[name] for name in NAMES[:2]}
+    assert document["versions"]["01_naive"]["global_load_sectors"] == 3001.5, "01 has three launches"
+    assert document["versions"][NAMES[1]]["global_load_sectors"] == 1000.5
+    assert set(document["busy"]["versions"][NAMES[1]]) >= {"tensor_pipe_percent", "l2_bytes", "dram_bytes"}
+    assert list(document["busy"]["versions"]) == NAMES[1:2]
+
+
+@pytest.mark.parametrize(
+    ("behave", "words"),
+    [
+        (
+            'if "lts__t_bytes.sum" in metrics: sys.exit("==ERROR== Failed to find metric lts__t_bytes.sum")',
+            "it refused lts__t_bytes.sum",
+        ),
+        ('metrics = [metric for metric in metrics if metric != "lts__t_bytes.sum"]', "it left out lts__t_bytes.sum"),
+        ('print = lambda text: sys.stdout.write(text.replace("1,000.5", "n/a") + "\\n")', "has no number for l1tex__d"),
+        ('sys.exit("==ERROR== ERR_NVGPUCTRPERM")', "it wrote no counters"),
+    ],
+)
+def test_what_ncu_refuses_is_named(build: Path, behave: str, words: str) -> None:
+    done = count(build, behave)
+    assert done.returncode == 3 and f"ncu failed for {NAMES[1]} " in done.stderr, done.stderr
+    assert words in done.stderr.splitlines()[-1]
+    assert not (build / "ncu.json").exists()
