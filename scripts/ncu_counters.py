@@ -3,16 +3,21 @@
 
 For every version at a small shape: shared-memory wavefronts against the conflict-free ideal, shared-memory load
 instructions, and the sectors that global loads and stores ask of L1. At a shape that fills the GPU (from version 02
-on): how busy shared memory and the schedulers are, instructions and cycles. Needs a GPU, and ncu on PATH with the
-permission to read counters. Clocks are left as they are.
+on): how busy shared memory, the schedulers and the tensor cores are, instructions, cycles, and bytes of L2 and DRAM.
+The file says when that was, and of which code: each version's code_hash, as recorded profiles have it.
+
+Needs a GPU, and ncu on PATH with the permission to read counters. Clocks are left as they are. Exit status: 0 written,
+3 ncu or a device is missing, or ncu refused: then it is said what, and nothing is written.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import datetime
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -44,22 +49,46 @@ BUSY_METRICS = {
     "lsu_data_pipe_percent": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
     "issue_slots_percent": "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "warp_instructions": "smsp__inst_executed.sum",
+    "tensor_pipe_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
     "cycles": "sm__cycles_elapsed.max",
+    "l2_bytes": "lts__t_bytes.sum",
     "dram_bytes": "dram__bytes.sum",
 }
 PROBLEM = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256}
 BUSY_PROBLEM = {"batch": 16, "heads": 16, "seq_len": 2048, "seq_len_kv": 2048}
 
 
+class RefusedError(Exception):
+    """ncu did not count; the text says what."""
+
+
 def read_counters(output: str, metrics: dict[str, str]) -> dict[str, float]:
     """Our counters out of ncu's CSV, added up over the launches of one run (01 has three)."""
+    if '"ID"' not in output:
+        # ncu stops at a name that it does not know, and says it: "==ERROR== Failed to find metric …".
+        errors = [line for line in output.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
+        words = set(re.findall(r"\w+", " ".join(errors)))
+        named = [metric for metric in metrics.values() if metric.split(".")[0] in words]
+        raise RefusedError(f"it refused {', '.join(named)}" if named else "it wrote no counters")
     table = output[output.index('"ID"') :]
     names = {metric: name for name, metric in metrics.items()}
-    counters: dict[str, float] = dict.fromkeys(metrics, 0)
+    counters: dict[str, float] = {}
     for row in csv.DictReader(io.StringIO(table)):
-        value = float(row["Metric Value"].replace(",", ""))
-        counters[names[row["Metric Name"]]] += int(value) if value.is_integer() else value
-    return counters
+        metric, text = row["Metric Name"], row["Metric Value"]
+        if metric not in names:  # what the program or ncu printed after the table
+            continue
+        try:
+            value = float(text.replace(",", ""))
+        except ValueError as error:
+            raise RefusedError(f"it has no number for {metric}, but {text!r}") from error
+        if not math.isfinite(value):
+            raise RefusedError(f"it has no number for {metric}, but {text!r}")
+        counters[names[metric]] = counters.get(names[metric], 0) + (int(value) if value.is_integer() else value)
+    # What is counted at single instructions, memory_…, may be missing where a kernel has none of them; no other may.
+    missing = [metric for name, metric in metrics.items() if name not in counters and not metric.startswith("memory_")]
+    if missing:
+        raise RefusedError(f"it left out {', '.join(missing)}")
+    return {name: counters.get(name, 0) for name in metrics}
 
 
 def count(build: Path, kernels: str, problem: dict[str, Any], metrics: dict[str, str]) -> dict[str, Any]:
@@ -72,12 +101,16 @@ def count(build: Path, kernels: str, problem: dict[str, Any], metrics: dict[str,
             continue  # percentages of three launches do not add up
         tool = [*ncu, "--kernel-name", "regex:flash_attention|scores|softmax|output", "--launch-count", launches]
         request = {"check": False, "benchmark": True, "repeat": 1, "problem": problem}
-        done, _ = run_worker(build, tool, configuration, request)
-        if done.returncode != 0 or '"ID"' not in done.stdout:
-            print(f"ncu failed for {configuration}:\n{done.stdout}", file=sys.stderr)
-            raise SystemExit(3)
+        done, answer = run_worker(build, tool, configuration, request)
         name = f"{configuration.kernel}_{configuration.name}"
-        versions[name] = read_counters(done.stdout, metrics)
+        try:
+            if done.returncode != 0 and '"ID"' in done.stdout:
+                raise RefusedError(f"it ended with status {done.returncode}")
+            versions[name] = read_counters(done.stdout, metrics)
+        except RefusedError as why:
+            worker = f"; the worker: {answer['message']}" if answer["event"] == "error" else ""
+            print(f"{done.stdout}\nncu failed for {configuration}: {why}{worker}", file=sys.stderr)
+            raise SystemExit(3) from why
         print(f"{configuration}: {versions[name]}", flush=True)
     whole = problem | {"head_dim": 128, "dtype": "fp16"}
     return {"problem": whole, "metrics": metrics, "versions": versions}
@@ -98,8 +131,11 @@ def main() -> int:
         print("ncu is not on PATH: it comes with the CUDA toolkit, or as Nsight Compute", file=sys.stderr)
         return 3
 
-    counted = count(arguments.build, arguments.kernel, PROBLEM, METRICS)
-    counted["busy"] = count(arguments.build, arguments.kernel, BUSY_PROBLEM, BUSY_METRICS)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    found = configurations(arguments.build, arguments.kernel, ("fp16",), every=False)
+    code = {f"{one.kernel}_{one.name}": one.code_hash for one in found}
+    busy = count(arguments.build, arguments.kernel, BUSY_PROBLEM, BUSY_METRICS)
+    counted = count(arguments.build, arguments.kernel, PROBLEM, METRICS) | {"busy": busy}
 
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     device, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
@@ -107,7 +143,8 @@ def main() -> int:
     version = subprocess.check_output(["ncu", "--version"], text=True).strip().splitlines()[-1]
     path = arguments.out or ROOT / "profiles" / slug / "ncu.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, {"device": device, "driver": driver, "ncu": version} | counted)
+    made = {"date": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "device": device, "driver": driver, "ncu": version}
+    write(path, made | {"code_hash": code} | counted)
     print(f"wrote {path}")
     return 0
 

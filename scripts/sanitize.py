@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs every version under compute-sanitizer, in all configurations and both types: memcheck, racecheck, initcheck and
-synccheck.
+synccheck. Versions whose CTAs are persistent, from 15 on, also with so many query tiles that CTAs take several.
 
 Needs a GPU and compute-sanitizer on PATH. Exit status: 0 all clean, 1 something was found, 3 a tool is missing.
 """
@@ -12,20 +12,44 @@ import os
 import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 from worker_request import Configuration, add_arguments, configurations, run_worker
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-MBARRIERS = 64  # more than the CTAs of any version have
+# More than all CTAs have that run at a time: no version has more than 6 a CTA, or more than 2 CTAs with any on an SM.
+MBARRIERS = 4096
+FIRST_PERSISTENT = 15  # the version
 
 
-def sanitize(build: Path, configuration: Configuration, tool: str) -> tuple[bool, str]:
+@dataclass(frozen=True)
+class Run:
+    """One problem for one configuration, under one tool."""
+
+    configuration: Configuration
+    tool: str
+    problem: dict[str, int]
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} {size}" for name, size in self.problem.items())
+        return f"{self.configuration} {self.tool} ({sizes})"
+
+
+def problems(c: Configuration) -> list[dict[str, int]]:
+    # Two query tiles, an odd number of K/V tiles, two heads: every code path, in little time.
+    found = [{"batch": 1, "heads": 2, "seq_len": 2 * c.block_q, "seq_len_kv": 3 * c.block_kv}]
+    # More query tiles than two CTAs on each of 148 SMs take at a time, so that some take one more.
+    if int(c.kernel) >= FIRST_PERSISTENT:
+        found.append({"batch": 2, "heads": 150, "seq_len": c.block_q, "seq_len_kv": 2 * c.block_kv})
+    return found
+
+
+def sanitize(build: Path, run: Run) -> tuple[bool, str]:
     """Whether it is clean, and what the tool printed."""
-    # Two query tiles, an odd number of K/V tiles, two heads: every code path, in little time. Without the checker,
-    # which is slow here and looks for other things.
-    sizes = {"heads": 2, "seq_len": 2 * configuration.block_q, "seq_len_kv": 3 * configuration.block_kv}
-    request = {"check": False, "benchmark": True, "repeat": 1, "problem": sizes}
+    configuration, tool = run.configuration, run.tool
+    # Without the checker, which is slow here and looks for other things.
+    request = {"check": False, "benchmark": True, "repeat": 1, "problem": run.problem}
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
     if tool in ("racecheck", "synccheck"):  # of themselves they do not find mbarriers in dynamic shared memory
         command += ["--num-cuda-barriers", str(MBARRIERS)]
@@ -47,15 +71,16 @@ def main() -> int:
         return 3
 
     runs = [
-        (configuration, tool)
+        Run(configuration, tool, problem)
         for configuration in configurations(arguments.build, arguments.kernel, ("fp16", "bf16"))
         for tool in arguments.tool or TOOLS
+        for problem in problems(configuration)
     ]
     failures = 0
     with ThreadPoolExecutor(max(1, arguments.jobs)) as pool:
-        outcomes = pool.map(lambda run: sanitize(arguments.build, *run), runs)
-        for (configuration, tool), (clean, output) in zip(runs, outcomes, strict=True):
-            print(f"{configuration} {tool}: {'clean' if clean else 'FAILED'}", flush=True)
+        outcomes = pool.map(lambda run: sanitize(arguments.build, run), runs)
+        for run, (clean, output) in zip(runs, outcomes, strict=True):
+            print(f"{run}: {'clean' if clean else 'FAILED'}", flush=True)
             if not clean:
                 failures += 1
                 print(output)

@@ -3,10 +3,13 @@
 
   first     the whole check: normal, offset-mean, large-logit and ramp inputs, one K/V tile, a packed Q, K, V tensor
   then      heads 1, 3 and 40; batch 1 and 5; one, two and an odd number of K/V tiles; keys fewer and more than queries
-            100 launches that must agree bit for bit; on a GPU also at a problem that fills it (3 on the virtual GPU,
-            which does all in the same order every time)
+            100 launches that must agree bit for bit (3 on the virtual GPU, which does all in the same order every
+            time); on a GPU also of a problem that fills it, and of 1,080 query tiles, of which every CTA of a
+            persistent version takes several, with one K/V tile and with five
             batch 70,000 and heads 70,000: right, or refused with the limit
-  --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations)
+  --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations). K and
+            V have many heads rather than a million keys, over which sums in fp32 lose more than the check allows for,
+            in every version
 
 Needs a GPU, or --device emulator. compute-sanitizer's tools: scripts/sanitize.py.
 Exit status: 0 all right, 1 something is wrong, 2 bad usage, 3 a device or program is missing.
@@ -30,6 +33,9 @@ BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
 TIMEOUT_SECONDS = 600.0
 # More rows of 16 heads than 4 GiB hold, in whole tiles of every size so far.
 ROWS_OF_4_GIB = (1 << 32) // (16 * HEAD_DIM * 2) + 256
+# More heads than 4 GiB hold with so many keys: so many more that the last tile of every head lies wholly beyond.
+KEYS_OF_MANY_HEADS = 4096
+HEADS_OF_4_GIB = (1 << 32) // (KEYS_OF_MANY_HEADS * HEAD_DIM * 2) + 256
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,10 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
     ]
     if on_gpu:  # of all SMs, so that CTAs run beside each other; 01 to 03 would take long for more
         found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
+        # Several query tiles for every CTA of a persistent version: four where an H200 runs two CTAs on each of its 132
+        # SMs. With five K/V tiles, each begins at another place of a ring of two or three than the one before.
+        for name, sizes in (("one K/V tile each", (27, 40, q, kv)), ("five K/V tiles each", (9, 40, 3 * q, 5 * kv))):
+            found.append(case(f"{launches} launches of 1,080 query tiles, {name}", c, sizes, launches=launches))
     return found
 
 
@@ -79,7 +89,11 @@ def large_cases(c: Configuration) -> list[Case]:
 
     return [
         case("Q and O beyond 4 GiB", c, (1, 16, whole(ROWS_OF_4_GIB, c.block_q), whole(128, c.block_kv))),
-        case("K and V beyond 4 GiB", c, (1, 16, whole(128, c.block_q), whole(ROWS_OF_4_GIB, c.block_kv))),
+        case(
+            "K and V beyond 4 GiB",
+            c,
+            (1, HEADS_OF_4_GIB, whole(128, c.block_q), whole(KEYS_OF_MANY_HEADS, c.block_kv)),
+        ),
     ]
 
 

@@ -31,6 +31,7 @@ class Configuration:
     dtype: str
     block_q: int  # seq_len is a multiple
     block_kv: int  # seq_len_kv is a multiple
+    code_hash: str  # of the version's source, as recorded profiles have it
 
     def __str__(self) -> str:
         return f"{self.kernel}_{self.name} {self.config} {self.dtype}"
@@ -69,7 +70,15 @@ def configurations(
     for version in _harness(build, "--list")["versions"]:
         for dtype in dtypes if version["kernel"] in selected else ():
             fitting = [
-                Configuration(version["kernel"], version["name"], one["name"], dtype, one["block_q"], one["block_kv"])
+                Configuration(
+                    kernel=version["kernel"],
+                    name=version["name"],
+                    config=one["name"],
+                    dtype=dtype,
+                    block_q=one["block_q"],
+                    block_kv=one["block_kv"],
+                    code_hash=version["code_hash"],
+                )
                 for one in version["configurations"]
                 if one["dtype"] == dtype and one["smem_bytes"] <= device["device"]["smem_per_cta_bytes"]
             ]

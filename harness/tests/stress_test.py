@@ -1,8 +1,10 @@
-"""scripts/stress.py and scripts/sanitize.py: on the virtual GPU, and with workers and a tool that only pretend."""
+"""scripts/stress.py, sanitize.py, ncu_counters.py: on the virtual GPU, and with workers and tools that only pretend."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +66,11 @@ def test_every_version_on_the_virtual_gpu() -> None:
             "40 heads (batch 1, heads 40, seq_len 64, seq_len_kv 192): WRONG: two",
         ),
         ('request.get("launches") == 100', WRONG, "100 launches (batch 2, heads 3"),
+        (
+            'request["problem"]["seq_len_kv"] == 5 * 64 and request["problem"]["batch"] == 9',
+            WRONG,
+            "100 launches of 1,080 query tiles, five K/V tiles each (batch 9, heads 40, seq_len 192, seq_len_kv 320):",
+        ),
         ('request["problem"]["heads"] == 40', REFUSED, "WRONG: a grid is at most 65535 wide"),
         ('request["problem"]["heads"] == 40', "None", "WRONG: the worker gave no answer: it ended with status 0"),
         ('not request["only_requested_problem"]', WRONG, "the whole check"),
@@ -85,8 +92,9 @@ def test_more_than_a_grid_can_hold_may_be_refused(build: Path) -> None:
 
 
 def test_large(build: Path) -> None:
-    # What is right at 4 GiB and wrong beyond, as with a 32-bit offset.
-    pretend(build, '2048 * max(request["problem"]["seq_len"], request["problem"]["seq_len_kv"]) > 1 << 31', WRONG)
+    # What is right up to 4 GiB and wrong beyond, as with a 32-bit offset, in the last 128 rows of every head.
+    rows = 'max(request["problem"]["seq_len"], request["problem"]["seq_len_kv"])'
+    pretend(build, f'256 * request["problem"]["heads"] * ({rows} - 128) >= 1 << 32', WRONG)
     done = run("stress.py", "--kernel", "06-07", "--large", "--build", str(build))
     assert done.returncode == 1 and done.stdout.count("WRONG") == 4
     done = run("stress.py", "--large", "--device", "emulator", "--build", str(build))
@@ -126,10 +134,20 @@ shift 4
     assert done.returncode == 0, done.stdout
     lines = [line for line in done.stdout.splitlines() if line.endswith(": clean")]
     assert {line[:2] for line in lines} == set(NUMBERS) and len(lines) % (2 * 4) == 0
+    assert "16_optimized_softmax 128x64 bf16 synccheck (batch 1, heads 2, seq_len 256, seq_len_kv 192): clean" in lines
+    assert (
+        "16_optimized_softmax 128x64 bf16 synccheck (batch 2, heads 150, seq_len 128, seq_len_kv 128): clean" in lines
+    )
     pretend(build, 'request["problem"]["dtype"] == "bf16"', REFUSED)
     done = run("sanitize.py", "--kernel", "07", "--tool", "racecheck", "--build", str(build), PATH=path)
-    assert done.returncode == 1 and "bf16 racecheck: FAILED" in done.stdout, "nothing was launched"
-    assert "fp16 racecheck: clean" in done.stdout and "1 of 2 failed" in done.stdout
+    small = "racecheck (batch 1, heads 2, seq_len 128, seq_len_kv 192)"
+    assert done.returncode == 1 and f"bf16 {small}: FAILED" in done.stdout, "nothing was launched"
+    assert f"fp16 {small}: clean" in done.stdout and "1 of 2 failed" in done.stdout
+    pretend(build, 'request["problem"]["heads"] == 150', REFUSED)
+    done = run("sanitize.py", "--kernel", "14-15", "--tool", "memcheck", "--build", str(build), PATH=path)
+    assert done.returncode == 1 and "4 of 10 failed" in done.stdout
+    failed = [line for line in done.stdout.splitlines() if line.endswith("FAILED")]
+    assert all(line.startswith("15_") and "memcheck (batch 2, heads 150, " in line for line in failed), failed
     tool.write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")
     assert run("sanitize.py", "--kernel", "07", "--build", str(build), PATH=path).returncode == 1
 
@@ -137,3 +155,64 @@ shift 4
 def test_no_sanitizer(build: Path) -> None:
     done = run("sanitize.py", "--build", str(build), PATH=str(build))
     assert done.returncode == 3 and "compute-sanitizer is not on PATH" in done.stderr
+
+
+# Counts 1,000.5 of everything, in every launch that it is told to count.
+NCU = r"""#!{python} -IS
+import sys
+if "--version" in sys.argv:
+    sys.exit(print("NVIDIA (R) Nsight Compute\nVersion 2025.3"))
+value = dict(zip(sys.argv, sys.argv[1:]))
+metrics = value["--metrics"].split(",")
+{behave}
+print('==PROF== Connected\n"ID","Kernel Name","Metric Name","Metric Unit","Metric Value"')
+for launch in range(int(value["--launch-count"])):
+    for metric in metrics:
+        print(f'"{{launch}}","flash_attention","{{metric}}","","1,000.5"')
+"""
+
+
+def count(build: Path, behave: str = "") -> subprocess.CompletedProcess[str]:
+    tools = {
+        "ncu": NCU.format(python=sys.executable, behave=behave),
+        "nvidia-smi": "#!/bin/sh\necho NVIDIA H200, 580.1\n",
+    }
+    for name, text in tools.items():
+        (build / name).write_text(text, encoding="utf-8")
+        (build / name).chmod(0o755)
+    arguments = ("--build", str(build), "--kernel", "1-2", "--out", str(build / "ncu.json"))
+    return run("ncu_counters.py", *arguments, PATH=f"{build}:{os.environ['PATH']}")
+
+
+def test_counters_say_when_and_of_which_code(build: Path) -> None:
+    done = count(build)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((build / "ncu.json").read_text(encoding="utf-8"))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["date"])
+    assert (document["device"], document["driver"], document["ncu"]) == ("NVIDIA H200", "580.1", "Version 2025.3")
+    listed = subprocess.check_output([BUILD / "harness", "--list", "--json", "-"])
+    hashes = {f"{one['kernel']}_{one['name']}": one["code_hash"] for one in json.loads(listed)["versions"]}
+    assert document["code_hash"] == {name: hashes[name] for name in NAMES[:2]}
+    assert document["versions"]["01_naive"]["global_load_sectors"] == 3001.5, "01 has three launches"
+    assert document["versions"][NAMES[1]]["global_load_sectors"] == 1000.5
+    assert set(document["busy"]["versions"][NAMES[1]]) >= {"tensor_pipe_percent", "l2_bytes", "dram_bytes"}
+    assert list(document["busy"]["versions"]) == NAMES[1:2]
+
+
+@pytest.mark.parametrize(
+    ("behave", "words"),
+    [
+        (
+            'if "lts__t_bytes.sum" in metrics: sys.exit("==ERROR== Failed to find metric lts__t_bytes.sum")',
+            "it refused lts__t_bytes.sum",
+        ),
+        ('metrics = [metric for metric in metrics if metric != "lts__t_bytes.sum"]', "it left out lts__t_bytes.sum"),
+        ('print = lambda text: sys.stdout.write(text.replace("1,000.5", "n/a") + "\\n")', "has no number for l1tex__d"),
+        ('sys.exit("==ERROR== ERR_NVGPUCTRPERM")', "it wrote no counters"),
+    ],
+)
+def test_what_ncu_refuses_is_named(build: Path, behave: str, words: str) -> None:
+    done = count(build, behave)
+    assert done.returncode == 3 and f"ncu failed for {NAMES[1]} " in done.stderr, done.stderr
+    assert words in done.stderr.splitlines()[-1]
+    assert not (build / "ncu.json").exists()
