@@ -14,13 +14,6 @@ __device__ inline std::uint32_t smem_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-/// x, as if nobody knew how it was computed: no instruction. The compiler keeps it in a register, where it would otherwise
-/// compute it again and again to have that register for something else.
-__device__ inline int keep_in_register(int x) {
-  asm volatile("" : "+r"(x));
-  return x;
-}
-
 /// 2 to the power x, within 2 ulp; a subnormal result becomes 0. The one exponential that the hardware has.
 /// PTX ISA, "ex2", .approx.ftz.
 __device__ inline float exp2_approx(float x) {
@@ -75,10 +68,6 @@ template <int kPending>
 __device__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-
-/// Asks for the 128-byte line of global memory that this address lies in to come to L2, and waits for nothing.
-/// PTX ISA, "prefetch".
-__device__ inline void prefetch_to_L2(const void* gmem) { asm volatile("prefetch.global.L2 [%0];" ::"l"(gmem)); }
 
 /// Makes 8 bytes of shared memory a barrier whose phases each end with `arrivals` arrivals. One thread calls it, and the
 /// others use the barrier after a __syncthreads(). PTX ISA, "mbarrier.init".

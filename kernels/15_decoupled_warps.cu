@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "convert.h"
+#include "hints.h"
 #include "ptx.h"
 #include "registry.h"
 
@@ -31,7 +32,8 @@ struct Traits {
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   static constexpr int kSmemBytes = kStages * (kStageSize * sizeof(Element) + 2 * sizeof(std::uint64_t));
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
-  static_assert(kMmaM * 16 == 32, "a lane for each row of the warp");
+  static_assert(kMmaM * 16 == 32, "turn_to sends for a row per lane");
+  static_assert(kStages >= 2, "a tile is copied while the one before it is read");
   static_assert(kStepKV == 16 && kBlockKV % (2 * kStepKV) == 0,
                 "a step is one mma_k; one begins in the middle of a tile");
 };
@@ -100,21 +102,24 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Transposes the 4 × 4 matrix of which each of the four lanes of a group holds a row, in two rounds of swaps: register i
-// of lane j becomes register j of lane i.
-__device__ inline void swap_in_group(std::uint32_t (&x)[4], int lane_id) {
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2)
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (i % (2 * bit) < bit) {
-        const bool upper = lane_id & bit;
-        const std::uint32_t got = __shfl_xor_sync(0xffffffff, upper ? x[i] : x[i + bit], bit);
-        if (upper)
-          x[i] = got;
-        else
-          x[i + bit] = got;
-      }
+// Four lanes share a row, and each holds 16 bytes of it, four registers. Afterwards lane j has register j of each lane:
+//
+//   lane 0  a0 a1 a2 a3      a0 b0 c0 d0
+//   lane 1  b0 b1 b2 b3  →   a1 b1 c1 d1
+//   lane 2  c0 c1 c2 c3      a2 b2 c2 d2
+//   lane 3  d0 d1 d2 d3      a3 b3 c3 d3
+//
+// Lanes whose numbers differ in one bit exchange x of the upper lane for y of the lower.
+__device__ inline void exchange(std::uint32_t& x, std::uint32_t& y, int lane_id, int bit) {
+  const bool upper = lane_id & bit;
+  const std::uint32_t got = __shfl_xor_sync(0xffffffff, upper ? x : y, bit);
+  (upper ? x : y) = got;
+}
+__device__ inline void transpose_in_group(uint4& v, int lane_id) {
+  exchange(v.x, v.y, lane_id, 1);
+  exchange(v.z, v.w, lane_id, 1);
+  exchange(v.x, v.z, lane_id, 2);
+  exchange(v.y, v.w, lane_id, 2);
 }
 
 // P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
@@ -160,18 +165,15 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   constexpr int kStages = Traits::kStages, kStageSize = Traits::kStageSize;
 
   extern __shared__ __align__(16) unsigned char smem[];
-  Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim], V's between them
+  Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim]; of each stage first K, then V
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
   std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
-  // Where a query tile stands. They are counted through: first those of one head, then head by head, then batch by batch.
-  struct Place {
-    int q_block, head, batch;
-  };
-  const auto place_of = [&](int q_tile) {
-    const int q_blocks = args.seq_len / kBlockQ;
-    return Place{q_tile % q_blocks, q_tile / q_blocks % args.heads, q_tile / q_blocks / args.heads};
+  // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
+  const int q_blocks = args.seq_len / kBlockQ;  // query tiles of one head
+  const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
+    return tensor.row<Element>(q_tile / q_blocks / args.heads, q_tile / q_blocks % args.heads, row);
   };
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
@@ -186,7 +188,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // Each thread arrives: at full when its own copies are there, at empty when it has read its fragments.
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
-  __syncthreads();  // the barriers are there; from here on warps wait for nothing else
+  __syncthreads();  // the barriers are there; it is the last time that all warps wait for each other
 
   // Copies this thread's share of the next tile of K and V, and says so to the others when it has arrived.
   const Element *K_gmem, *V_gmem;
@@ -195,30 +197,27 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride);
     cp_async_mbarrier_arrive(&full[stage]);
   };
-  // Turns to a query tile: K and V are copied from their first tile again, and Q is sent for, to be near when it is loaded.
+  // Prepares for a query tile: K and V are copied from its head's first tile on, and each lane sends for a row of Q, which
+  // is in L2 when load_Q wants it.
   const auto turn_to = [&](int q_tile) {
-    const Place place = place_of(q_tile);
-    const Element* Q_gmem = args.Q.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id);
+    const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
-    K_gmem = args.K.row<Element>(place.batch, place.head, copy_row) + copy_col;
-    V_gmem = args.V.row<Element>(place.batch, place.head, copy_row) + copy_col;
+    K_gmem = row_of(args.K, q_tile, copy_row) + copy_col;
+    V_gmem = row_of(args.V, q_tile, copy_row) + copy_col;
   };
 
-  // Loads what becomes this lane's fragments of Q, 16 bytes at a time: of each of its rows every fourth chunk.
+  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn.
   uint4 Q_chunks[kMmaM][2][kHeadDim / 32];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
-    const Place place = place_of(q_tile);
-    const Element* Q_gmem =
-        args.Q.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id / 4) +
-        lane_id % 4 * 8;
+    const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int i = 0; i < kHeadDim / 32; ++i)
-          Q_chunks[mma_m][half][i] =
-              *reinterpret_cast<const uint4*>(&Q_gmem[(mma_m * 16 + half * 8) * args.Q.row_stride + i * 32]);
+          Q_chunks[mma_m][half][i] = *reinterpret_cast<const uint4*>(
+              &Q_gmem[(mma_m * 16 + half * 8) * args.Q.row_stride + (4 * i + lane_id % 4) * 8]);
   };
 
   load_Q(blockIdx.x);
@@ -230,7 +229,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   int tile = 0;  // counts K/V tiles, of all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < q_tiles; q_tile += gridDim.x) {
-    const bool is_last = q_tile + gridDim.x >= q_tiles;
+    const int next_q_tile = q_tile + gridDim.x;
+    const bool is_last = next_q_tile >= q_tiles;
 
     // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
     // last index of an array of fragments counts a lane's registers of one A, B or D.
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
-    // The four lanes of a row swap their chunks of Q for fragments.
+    // Chunks of Q to fragments.
     std::uint32_t Q_rmem[kHeadDim / 16][kMmaM][4];  // [mma_k][mma_m][A]
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -248,13 +248,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int i = 0; i < kHeadDim / 32; ++i) {
-          const uint4 chunk = Q_chunks[mma_m][half][i];
-          std::uint32_t x[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-          swap_in_group(x, lane_id);
-          Q_rmem[2 * i][mma_m][half] = x[0];
-          Q_rmem[2 * i][mma_m][half + 2] = x[1];
-          Q_rmem[2 * i + 1][mma_m][half] = x[2];
-          Q_rmem[2 * i + 1][mma_m][half + 2] = x[3];
+          uint4 chunk = Q_chunks[mma_m][half][i];
+          transpose_in_group(chunk, lane_id);
+          Q_rmem[2 * i][mma_m][half] = chunk.x;
+          Q_rmem[2 * i][mma_m][half + 2] = chunk.y;
+          Q_rmem[2 * i + 1][mma_m][half] = chunk.z;
+          Q_rmem[2 * i + 1][mma_m][half + 2] = chunk.w;
         }
 
     // For each K/V tile:
@@ -270,12 +269,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
         const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // what this lane reads first of the step's K
         const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
 
-        // In the middle of a tile, copy the next, which may be the first of the next query tile. The one before it in its
-        // place has long been read: phase after phase of empty ends when a tile has.
+        // In the middle of a tile, copy the next, which may be the first for the next query tile. Its buffer holds an older
+        // tile: wait until all warps have read it. The first time nothing was there, and the wait ends at once.
         if (step == kBlockKV / 2) {
-          if (kv_tile + 1 == num_tiles && !is_last) turn_to(q_tile + gridDim.x);
-          if (kv_tile + 1 < num_tiles || !is_last) {
-            wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);  // the first time at once: nothing was there
+          const bool is_last_tile = kv_tile + 1 == num_tiles;
+          if (is_last_tile && !is_last) turn_to(next_q_tile);
+          if (!is_last_tile || !is_last) {
+            wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);
             copy_KV_tile(next_stage);
           }
         }
@@ -347,29 +347,28 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       mbarrier_arrive(&empty[stage]);
     }
 
-    load_Q(is_last ? q_tile : q_tile + gridDim.x);  // the next, or anything: a branch would keep the old one alive
+    // S needs this Q no more: load the next, while O is finished. At the end it is the same Q again, for nothing: under an
+    // `if` the old chunks would have to stay in 64 registers all through the loop.
+    load_Q(is_last ? q_tile : next_q_tile);
 
-    // Normalise and store O. A lane's elements are pairs, 4 bytes each; the four lanes of a row swap them, so that each
+    // Normalise and store O. A lane's elements are pairs, 4 bytes each; the four lanes of a row exchange them, so that each
     // stores 16 bytes at a time.
-    const Place place = place_of(q_tile);
-    Element* O_gmem = args.O.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id / 4);
+    Element* O_gmem = row_of(args.O, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float inverse_sum = 1 / group_sum(row_sum[mma_m][half]);
-        Element* O_row = O_gmem + (mma_m * 16 + half * 8) * args.O.row_stride;
+        const auto pair = [&](int mma_n) {
+          const float* O = &O_rmem[mma_m][mma_n][2 * half];
+          return pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
+        };
 #pragma unroll
-        for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 4) {
-          std::uint32_t chunk[4];
-#pragma unroll
-          for (int n = 0; n < 4; ++n) {
-            const float* O = &O_rmem[mma_m][mma_n + n][2 * half];
-            chunk[n] = pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
-          }
-          swap_in_group(chunk, lane_id);
-          *reinterpret_cast<uint4*>(&O_row[(mma_n + lane_id % 4) * 8]) =
-              make_uint4(chunk[0], chunk[1], chunk[2], chunk[3]);
+        for (int i = 0; i < kHeadDim / 32; ++i) {
+          uint4 chunk = {pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)};
+          transpose_in_group(chunk, lane_id);
+          *reinterpret_cast<uint4*>(&O_gmem[(mma_m * 16 + half * 8) * args.O.row_stride + (4 * i + lane_id % 4) * 8]) =
+              chunk;
         }
       }
   }
@@ -379,14 +378,15 @@ template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
   // More than 48 KB of shared memory per CTA must be asked for.
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
+  // The grid is as many CTAs as the GPU runs at a time, and not more than there are query tiles.
+  int device, num_sms, ctas_per_sm;
+  if (error == cudaSuccess) error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess)
+    error =
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas_per_sm, kernel, Traits::kNumWarps * 32, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;
-  // As many CTAs as the GPU runs at a time; none if a call fails, and then the launch fails, too.
-  int device = 0, num_sms = 0, ctas_per_sm = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas_per_sm, kernel, Traits::kNumWarps * 32, Traits::kSmemBytes);
   const int q_tiles = args.seq_len / Traits::kBlockQ * args.heads * args.batch;
   const int grid = std::min(q_tiles, num_sms * ctas_per_sm);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)

@@ -12,6 +12,7 @@
 #include <algorithm>
 
 #include "convert.h"
+#include "hints.h"
 #include "ptx.h"
 #include "registry.h"
 
@@ -30,7 +31,8 @@ struct Traits {
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
   static constexpr int kSmemBytes = kStages * (kStageSize * sizeof(Element) + 2 * sizeof(std::uint64_t));
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
-  static_assert(kMmaM * 16 == 32, "a lane for each row of the warp");
+  static_assert(kMmaM * 16 == 32, "turn_to sends for a row per lane");
+  static_assert(kStages >= 2, "a tile is copied while the one before it is read");
   static_assert(kStepKV == 16 && kBlockKV % (2 * kStepKV) == 0,
                 "a step is one mma_k; one begins in the middle of a tile");
 };
@@ -99,21 +101,24 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Transposes the 4 × 4 matrix of which each of the four lanes of a group holds a row, in two rounds of swaps: register i
-// of lane j becomes register j of lane i.
-__device__ inline void swap_in_group(std::uint32_t (&x)[4], int lane_id) {
-#pragma unroll
-  for (int bit = 1; bit <= 2; bit *= 2)
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (i % (2 * bit) < bit) {
-        const bool upper = lane_id & bit;
-        const std::uint32_t got = __shfl_xor_sync(0xffffffff, upper ? x[i] : x[i + bit], bit);
-        if (upper)
-          x[i] = got;
-        else
-          x[i + bit] = got;
-      }
+// Four lanes share a row, and each holds 16 bytes of it, four registers. Afterwards lane j has register j of each lane:
+//
+//   lane 0  a0 a1 a2 a3      a0 b0 c0 d0
+//   lane 1  b0 b1 b2 b3  →   a1 b1 c1 d1
+//   lane 2  c0 c1 c2 c3      a2 b2 c2 d2
+//   lane 3  d0 d1 d2 d3      a3 b3 c3 d3
+//
+// Lanes whose numbers differ in one bit exchange x of the upper lane for y of the lower.
+__device__ inline void exchange(std::uint32_t& x, std::uint32_t& y, int lane_id, int bit) {
+  const bool upper = lane_id & bit;
+  const std::uint32_t got = __shfl_xor_sync(0xffffffff, upper ? x : y, bit);
+  (upper ? x : y) = got;
+}
+__device__ inline void transpose_in_group(uint4& v, int lane_id) {
+  exchange(v.x, v.y, lane_id, 1);
+  exchange(v.z, v.w, lane_id, 1);
+  exchange(v.x, v.z, lane_id, 2);
+  exchange(v.y, v.w, lane_id, 2);
 }
 
 // P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
@@ -159,18 +164,15 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   constexpr int kStages = Traits::kStages, kStageSize = Traits::kStageSize;
 
   extern __shared__ __align__(16) unsigned char smem[];
-  Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim], V's between them
+  Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim]; of each stage first K, then V
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
   std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
-  // Where a query tile stands. They are counted through: first those of one head, then head by head, then batch by batch.
-  struct Place {
-    int q_block, head, batch;
-  };
-  const auto place_of = [&](int q_tile) {
-    const int q_blocks = args.seq_len / kBlockQ;
-    return Place{q_tile % q_blocks, q_tile / q_blocks % args.heads, q_tile / q_blocks / args.heads};
+  // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
+  const int q_blocks = args.seq_len / kBlockQ;  // query tiles of one head
+  const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
+    return tensor.row<Element>(q_tile / q_blocks / args.heads, q_tile / q_blocks % args.heads, row);
   };
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
@@ -185,7 +187,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // Each thread arrives: at full when its own copies are there, at empty when it has read its fragments.
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
-  __syncthreads();  // the barriers are there; from here on warps wait for nothing else
+  __syncthreads();  // the barriers are there; it is the last time that all warps wait for each other
 
   // Copies this thread's share of the next tile of K and V, and says so to the others when it has arrived.
   const Element *K_gmem, *V_gmem;
@@ -194,30 +196,27 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride);
     cp_async_mbarrier_arrive(&full[stage]);
   };
-  // Turns to a query tile: K and V are copied from their first tile again, and Q is sent for, to be near when it is loaded.
+  // Prepares for a query tile: K and V are copied from its head's first tile on, and each lane sends for a row of Q, which
+  // is in L2 when load_Q wants it.
   const auto turn_to = [&](int q_tile) {
-    const Place place = place_of(q_tile);
-    const Element* Q_gmem = args.Q.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id);
+    const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
-    K_gmem = args.K.row<Element>(place.batch, place.head, copy_row) + copy_col;
-    V_gmem = args.V.row<Element>(place.batch, place.head, copy_row) + copy_col;
+    K_gmem = row_of(args.K, q_tile, copy_row) + copy_col;
+    V_gmem = row_of(args.V, q_tile, copy_row) + copy_col;
   };
 
-  // Loads what becomes this lane's fragments of Q, 16 bytes at a time: of each of its rows every fourth chunk.
+  // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn.
   uint4 Q_chunks[kMmaM][2][kHeadDim / 32];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
-    const Place place = place_of(q_tile);
-    const Element* Q_gmem =
-        args.Q.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id / 4) +
-        lane_id % 4 * 8;
+    const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int i = 0; i < kHeadDim / 32; ++i)
-          Q_chunks[mma_m][half][i] =
-              *reinterpret_cast<const uint4*>(&Q_gmem[(mma_m * 16 + half * 8) * args.Q.row_stride + i * 32]);
+          Q_chunks[mma_m][half][i] = *reinterpret_cast<const uint4*>(
+              &Q_gmem[(mma_m * 16 + half * 8) * args.Q.row_stride + (4 * i + lane_id % 4) * 8]);
   };
 
   load_Q(blockIdx.x);
@@ -225,10 +224,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   copy_KV_tile(0);
 
   // For each of this CTA's query tiles:
-  int first_tile = 0;  // the number of its first K/V tile; counts those of all query tiles
+  const int num_tiles = args.seq_len_kv / kBlockKV;
+  int first_tile = 0;  // the number of its first K/V tile, counted through all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < q_tiles; q_tile += gridDim.x) {
-    const bool is_last = q_tile + gridDim.x >= q_tiles;
+    const int next_q_tile = q_tile + gridDim.x;
+    const bool is_last = next_q_tile >= q_tiles;
 
     // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
     // last index of an array of fragments counts a lane's registers of one A, B or D.
@@ -238,7 +239,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
-    // The four lanes of a row swap their chunks of Q for fragments.
+    // Chunks of Q to fragments.
     std::uint32_t Q_rmem[kHeadDim / 16][kMmaM][4];  // [mma_k][mma_m][A]
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -246,27 +247,28 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       for (int half = 0; half < 2; ++half)
 #pragma unroll
         for (int i = 0; i < kHeadDim / 32; ++i) {
-          const uint4 chunk = Q_chunks[mma_m][half][i];
-          std::uint32_t x[4] = {chunk.x, chunk.y, chunk.z, chunk.w};
-          swap_in_group(x, lane_id);
-          Q_rmem[2 * i][mma_m][half] = x[0];
-          Q_rmem[2 * i][mma_m][half + 2] = x[1];
-          Q_rmem[2 * i + 1][mma_m][half] = x[2];
-          Q_rmem[2 * i + 1][mma_m][half + 2] = x[3];
+          uint4 chunk = Q_chunks[mma_m][half][i];
+          transpose_in_group(chunk, lane_id);
+          Q_rmem[2 * i][mma_m][half] = chunk.x;
+          Q_rmem[2 * i][mma_m][half + 2] = chunk.y;
+          Q_rmem[2 * i + 1][mma_m][half] = chunk.z;
+          Q_rmem[2 * i + 1][mma_m][half + 2] = chunk.w;
         }
 
-    wait(&full[first_tile % kStages], first_tile / kStages % 2);
-
     // What a step leaves for the next.
-    float S_rmem[kMmaM][kStepKV / 8][4];           // [mma_m][mma_n][D]
     std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
-    std::uint32_t V_rmem[2][2][2];                 // [buffer][mma_n % 2][B]
-    int V_step =
-        V_lane + first_tile % kStages * kStageSize;  // what this lane reads first of V, for the step that P is of
+    std::uint32_t V_rmem[2][2][2];                 // [buffer][mma_n % 2][B]: the first piece of V
+    int V_step;                                    // what this lane reads first of the step's V
 
-    // S = Q Kᵀ. K_step is what this lane reads first of the step's K.
-    const auto compute_S = [&](int K_step) {
-      std::uint32_t K_rmem[2][2][2];  // [buffer][mma_n][B]
+    // The first half of a step: S and its softmax. `offset` is where the step's keys and values begin in K_smem and V_smem.
+    // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0.
+    const auto start_step = [&](int offset, int tie) {
+      const int K_step = (K_lane + offset) ^ tie;  // what this lane reads first of the step's K
+      V_step = V_lane + offset;
+
+      // S = Q Kᵀ.
+      float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
+      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n][B]
       load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
 #pragma unroll
       for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) {
@@ -274,16 +276,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll
         for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
 #pragma unroll
-          for (int mma_m = 0; mma_m < kMmaM; ++mma_m) {
-            float(&S)[4] = S_rmem[mma_m][mma_n];
-            if (mma_k == 0) S[0] = S[1] = S[2] = S[3] = 0;
-            mma_m16n8k16<Element>(S, Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
-          }
+          for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+            mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
       }
-    };
 
-    // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
-    const auto compute_P = [&] {
+      // The first piece of V comes before the softmax, so that P V need not wait for it.
+      load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
+
+      // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
       float step_sum[kMmaM][2];  // [mma_m][half], of this lane's P
       bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
       // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
@@ -316,8 +316,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
         for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += step_sum[mma_m][half];
     };
 
-    // O += P V of the step that V_step is of. Its first fragments of V are in V_rmem[0]: they were loaded before the softmax.
-    const auto accumulate_O = [&] {
+    // The second half: O += P V.
+    const auto finish_step = [&] {
 #pragma unroll
       for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 2) {
         const int buffer = mma_n / 2 % 2;
@@ -331,66 +331,60 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     };
 
     // The first step.
-    compute_S(K_lane + first_tile % kStages * kStageSize);
-    load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
-    compute_P();
+    wait(&full[first_tile % kStages], first_tile / kStages % 2);
+    start_step(first_tile % kStages * kStageSize, 0);
 
     // For each further step of 16 keys:
 #pragma unroll 1
     for (int kv_row = kStepKV; kv_row < args.seq_len_kv; kv_row += kStepKV) {
       const int tile = first_tile + kv_row / kBlockKV, stage = tile % kStages, next_stage = (tile + 1) % kStages;
-      // Of the step's K in K_smem. Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
-      const int offset = stage * kStageSize + kv_row % kBlockKV * kHeadDim;
       if (kv_row % kBlockKV == 0) wait(&full[stage], tile / kStages % 2);
 
-      // In the middle of a tile, copy the next, which may be the first of the next query tile. The one before it in its
-      // place has long been read: phase after phase of empty ends when a tile has.
+      // In the middle of a tile, copy the next, which may be the first for the next query tile. Its buffer holds an older
+      // tile: wait until all warps have read it. The first time nothing was there, and the wait ends at once.
       if (kv_row % kBlockKV == kBlockKV / 2) {
         const bool is_last_tile = kv_row + kBlockKV / 2 == args.seq_len_kv;
-        if (is_last_tile && !is_last) turn_to(q_tile + gridDim.x);
+        if (is_last_tile && !is_last) turn_to(next_q_tile);
         if (!is_last_tile || !is_last) {
-          wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);  // the first time at once: nothing was there
+          wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);
           copy_KV_tile(next_stage);
         }
       }
 
-      // The compiler orders independent mmas as it likes, and it likes to begin with S, for which the softmax waits. Then
-      // nothing fills the waits inside S, and the speed changes with every unrelated edit. So S pretends to need a result
-      // of O += P V: `zero` is 0, which only the launcher knows, and K's fragments are not loaded before some mmas of O.
-      accumulate_O();
-      compute_S((K_lane + offset) ^ (__float_as_int(O_rmem[0][9][3]) & zero));
-      V_step = V_lane + offset;
-      load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
-      compute_P();
+      // P V of the step before, and S of this one. The compiler orders independent mmas as it likes, and it likes to begin
+      // with S, for which the softmax waits. Then the waits between S's dependent mmas stay empty, and the speed changes with
+      // every unrelated edit. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows, and K's
+      // fragments are not loaded before an mma of O is done. Which one hardly matters.
+      finish_step();
+      start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero);
 
       if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);  // the tile before is read
     }
-    load_Q(is_last ? q_tile : q_tile + gridDim.x);  // the next, or anything: a branch would keep the old one alive
-    accumulate_O();
-    first_tile += args.seq_len_kv / kBlockKV;
+    // S needs this Q no more: load the next, while O is finished. At the end it is the same Q again, for nothing: under an
+    // `if` the old chunks would have to stay in 64 registers all through the loop.
+    load_Q(is_last ? q_tile : next_q_tile);
+    finish_step();
+    first_tile += num_tiles;
     mbarrier_arrive(&empty[(first_tile - 1) % kStages]);
 
-    // Normalise and store O. A lane's elements are pairs, 4 bytes each; the four lanes of a row swap them, so that each
+    // Normalise and store O. A lane's elements are pairs, 4 bytes each; the four lanes of a row exchange them, so that each
     // stores 16 bytes at a time.
-    const Place place = place_of(q_tile);
-    Element* O_gmem = args.O.row<Element>(place.batch, place.head, place.q_block * kBlockQ + warp_row + lane_id / 4);
+    Element* O_gmem = row_of(args.O, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float inverse_sum = 1 / group_sum(row_sum[mma_m][half]);
-        Element* O_row = O_gmem + (mma_m * 16 + half * 8) * args.O.row_stride;
+        const auto pair = [&](int mma_n) {
+          const float* O = &O_rmem[mma_m][mma_n][2 * half];
+          return pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
+        };
 #pragma unroll
-        for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 4) {
-          std::uint32_t chunk[4];
-#pragma unroll
-          for (int n = 0; n < 4; ++n) {
-            const float* O = &O_rmem[mma_m][mma_n + n][2 * half];
-            chunk[n] = pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
-          }
-          swap_in_group(chunk, lane_id);
-          *reinterpret_cast<uint4*>(&O_row[(mma_n + lane_id % 4) * 8]) =
-              make_uint4(chunk[0], chunk[1], chunk[2], chunk[3]);
+        for (int i = 0; i < kHeadDim / 32; ++i) {
+          uint4 chunk = {pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)};
+          transpose_in_group(chunk, lane_id);
+          *reinterpret_cast<uint4*>(&O_gmem[(mma_m * 16 + half * 8) * args.O.row_stride + (4 * i + lane_id % 4) * 8]) =
+              chunk;
         }
       }
   }
@@ -400,14 +394,15 @@ template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
   // More than 48 KB of shared memory per CTA must be asked for.
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
+  // The grid is as many CTAs as the GPU runs at a time, and not more than there are query tiles.
+  int device, num_sms, ctas_per_sm;
+  if (error == cudaSuccess) error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  if (error == cudaSuccess)
+    error =
+        cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas_per_sm, kernel, Traits::kNumWarps * 32, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;
-  // As many CTAs as the GPU runs at a time; none if a call fails, and then the launch fails, too.
-  int device = 0, num_sms = 0, ctas_per_sm = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas_per_sm, kernel, Traits::kNumWarps * 32, Traits::kSmemBytes);
   const int q_tiles = args.seq_len / Traits::kBlockQ * args.heads * args.batch;
   const int grid = std::min(q_tiles, num_sms * ctas_per_sm);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
