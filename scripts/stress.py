@@ -6,6 +6,7 @@
             100 launches that must agree bit for bit; on a GPU also at a problem that fills it (3 on the virtual GPU,
             which does all in the same order every time)
             batch 70,000 and heads 70,000: right, or refused with the limit
+            the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): CTAs that stay take several query tiles there, too
   --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations)
 
 Needs a GPU, or --device emulator. compute-sanitizer's tools: scripts/sanitize.py.
@@ -27,6 +28,8 @@ from worker_request import VIRTUAL_SM, Configuration, add_arguments, ask_worker,
 
 HEAD_DIM = 128
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
+# SMs of the virtual GPU: so few that a CTA of 15 and 16 takes several query tiles, and not all CTAs take as many.
+VIRTUAL_SM_COUNT = "3"
 TIMEOUT_SECONDS = 600.0
 # More rows of 16 heads than 4 GiB hold, in whole tiles of every size so far.
 ROWS_OF_4_GIB = (1 << 32) // (16 * HEAD_DIM * 2) + 256
@@ -68,8 +71,8 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
         case("batch beyond a grid", c, (BEYOND_A_GRID, 1, q, kv), may_be_refused=True),
         case("heads beyond a grid", c, (1, BEYOND_A_GRID, q, kv), may_be_refused=True),
     ]
-    if on_gpu:  # of all SMs, so that CTAs run beside each other; 01 to 03 would take long for more
-        found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
+    if on_gpu:  # all SMs, and more than one query tile of 256 rows for each; 01 to 03 would take long for more
+        found.append(case(f"{launches} launches that fill the GPU", c, (2, 24, 1024, 1024), launches=launches))
     return found
 
 
@@ -112,6 +115,7 @@ def main() -> int:
         parser.error(f"--jobs {arguments.jobs} is out of range; give 1 or more")
     jobs = arguments.jobs or min(os.cpu_count() or 1, 8 if on_gpu and not arguments.large else 2)
     worker = arguments.worker or f"harness-worker-{arguments.device}"
+    os.environ.setdefault("FLASH_LADDER_SM_COUNT", VIRTUAL_SM_COUNT)
 
     dtypes = ("fp16",) if arguments.large else ("fp16", "bf16")
     found = configurations(arguments.build, arguments.kernel, dtypes, worker, every=not arguments.large)
