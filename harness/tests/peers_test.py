@@ -270,7 +270,7 @@ def test_a_gpu_that_waited_for_the_host_is_not_believed(peers: ModuleType, monke
         ("4,05", ["04_mma", "05_cp_async"]),
         ("04-05,5", ["04_mma", "05_cp_async"]),
         ("all", KNOWN),
-        ("16,16:128x64", ["16_optimized_softmax", "16_optimized_softmax:128x64"]),
+        ("16,16:256x64", ["16_optimized_softmax", "16_optimized_softmax:256x64"]),
         ("03_tiled", ["03_tiled"]),
     ],
 )
