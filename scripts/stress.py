@@ -7,6 +7,7 @@
             time); on a GPU also of a problem that fills it, and of 1,080 query tiles, of which every CTA of a
             persistent version takes several, with one K/V tile and with five
             batch 70,000 and heads 70,000: right, or refused with the limit
+            the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): CTAs that stay take several query tiles there, too
   --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations). K and
             V have many heads rather than a million keys, over which sums in fp32 lose more than the check allows for,
             in every version
@@ -30,6 +31,8 @@ from worker_request import VIRTUAL_SM, Configuration, add_arguments, ask_worker,
 
 HEAD_DIM = 128
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
+# SMs of the virtual GPU: so few that a CTA of 15 and 16 takes several query tiles, and not all CTAs take as many.
+VIRTUAL_SM_COUNT = "3"
 TIMEOUT_SECONDS = 600.0
 # More rows of 16 heads than 4 GiB hold, in whole tiles of every size so far.
 ROWS_OF_4_GIB = (1 << 32) // (16 * HEAD_DIM * 2) + 256
@@ -126,6 +129,7 @@ def main() -> int:
         parser.error(f"--jobs {arguments.jobs} is out of range; give 1 or more")
     jobs = arguments.jobs or min(os.cpu_count() or 1, 8 if on_gpu and not arguments.large else 2)
     worker = arguments.worker or f"harness-worker-{arguments.device}"
+    os.environ.setdefault("FLASH_LADDER_SM_COUNT", VIRTUAL_SM_COUNT)
 
     dtypes = ("fp16",) if arguments.large else ("fp16", "bf16")
     found = configurations(arguments.build, arguments.kernel, dtypes, worker, every=not arguments.large)

@@ -280,11 +280,12 @@ std::optional<LoopCounts> hot_loop(const SassFunction& function, const std::stri
       const auto& opcodes = function.blocks[block].opcodes;
       instructions[innermost[block]] += std::count(opcodes.begin(), opcodes.end(), opcode);
     }
-  const auto most = std::max_element(instructions.begin(), instructions.end());
-  if (most == instructions.end() || *most == 0) return std::nullopt;
+  // The last of those with the most: inner loops come after those around them.
+  const auto most = std::max_element(instructions.rbegin(), instructions.rend());
+  if (most == instructions.rend() || *most == 0) return std::nullopt;
 
   LoopCounts counts;
-  const Loop& loop = loops[most - instructions.begin()];
+  const Loop& loop = loops[instructions.rend() - most - 1];
   for (const int block : loop.blocks) {
     const bool always = std::all_of(loop.latches.begin(), loop.latches.end(),
                                     [&](int latch) { return dominators.dominates(block, latch); });

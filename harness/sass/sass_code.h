@@ -53,7 +53,8 @@ struct LoopCounts {
   OpcodeCounts cold;  // the loop's other blocks
 };
 
-/// The loop that is closest around the most instructions of one opcode; nullopt when none stands in a loop.
+/// The loop that is closest around the most instructions of one opcode, an inner one rather than one around it; nullopt when none
+/// stands in a loop.
 std::optional<LoopCounts> hot_loop(const SassFunction& function, const std::string& opcode);
 
 }  // namespace flash_ladder

@@ -227,14 +227,14 @@ int main(int argc, char** argv) {
   cudaDeviceProp device;
   cudaGetDeviceProperties(&device, 0);
   for (int i = 1; i < argc; ++i) std::printf("%s ", argv[i]);
-  std::printf("%d %s\n", VALUE, device.name);
+  std::printf("%d %s %d\n", VALUE, device.name, device.multiProcessorCount);
   return 5;
 }
 """,
         encoding="utf-8",
     )
-    done = emulate("--sm", "90", "-DVALUE=42", program, "--sm", "two words")
-    assert (done.returncode, done.stdout) == (5, "--sm two words 42 virtual GPU (sm_90)\n"), done.stderr
+    done = emulate("--sm", "90", "--sm-count", "3", "-DVALUE=42", program, "--sm", "two words")
+    assert (done.returncode, done.stdout) == (5, "--sm two words 42 virtual GPU (sm_90) 3\n"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -262,6 +262,9 @@ def test_a_setting_that_is_no_number(programs: Path) -> None:
     assert done.returncode == 2 and "FLASH_LADDER_SM=eighty" in done.stderr
     done = run(programs, "own_code", FLASH_LADDER_SM="75")
     assert done.returncode == 2 and "75" in done.stderr
+    for count in ("0", "-1", "two", "2.5", "3 "):
+        done = run(programs, "own_code", FLASH_LADDER_SM_COUNT=count)
+        assert done.returncode == 2 and f"FLASH_LADDER_SM_COUNT={count} is not a number above 0" in done.stderr
 
 
 @pytest.mark.parametrize("tiles", [1, 3, 6, 7, 100])

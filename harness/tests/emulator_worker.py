@@ -9,8 +9,11 @@ from typing import Any
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
 
 
-def run_worker(program: str, **request: object) -> dict[str, Any]:
-    """The result of one version: worker and request are those of harness/worker/protocol.h."""
+def run_worker(program: str, *, sm_count: int | None = None, **request: object) -> dict[str, Any]:
+    """The result of one version: worker and request are those of harness/worker/protocol.h.
+
+    The virtual GPU has `sm_count` SMs, or as many as such a GPU really has.
+    """
     problem = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "head_dim": 128, "dtype": "fp16"}
     whole = {"command": "run", "benchmark": False, "problem": problem} | request
     done = subprocess.run(
@@ -19,6 +22,7 @@ def run_worker(program: str, **request: object) -> dict[str, Any]:
         text=True,
         timeout=120,
         check=True,
+        env=os.environ | ({"FLASH_LADDER_SM_COUNT": str(sm_count)} if sm_count else {}),
     )
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["event"] == "result", (last, done.stderr)

@@ -5,7 +5,7 @@ Run by the build, it writes the broken versions of one kernel into one file, whi
     planted_faults.py --kernels                prints the kernels that faults are planted in
     planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of kernels/KERNEL.cu
 
-An edit keeps its line, so that what the virtual GPU finds is at the line where it is in the kernel's own file.
+An edit adds no lines, so that what the virtual GPU finds is at the line where it is in the kernel's own file.
 """
 
 import dataclasses
@@ -22,10 +22,11 @@ class Fault:
 
     name: str
     kernel: str
-    old: str  # text of the kernel, in one line
-    new: str
+    old: str  # text of the kernel
+    new: str  # with as many lines
     finding: str | None = None  # its kind; None: a wrong result will do
     at: str = ""  # text of a line that the finding has to name
+    sm_count: int | None = None  # of the virtual GPU: few, where a CTA has to take several query tiles
 
     @property
     def number(self) -> int:
@@ -264,16 +265,24 @@ FAULTS = [
         "15_decoupled_warps",
         "wait(&full[stage], tile / kStages % 2);",
         "wait(&full[stage], (tile / kStages + 1) % 2);",
-        "deadlock",
-        "wait(&full[stage], tile / kStages % 2);",
+        "race",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
     ),
     Fault(
         "a buffer is filled before all warps are done with it",
         "15_decoupled_warps",
-        "wait(&empty[(tile + 1) % kStages], tile / kStages % 2);",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
         "",
         "race",
-        "copy_KV_tile((tile + 1) % kStages);",
+        "copy_KV_tile(next_stage);",
+    ),
+    Fault(
+        "a buffer is waited for with the wrong parity",
+        "15_decoupled_warps",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2);",
+        "deadlock",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
     ),
     Fault(
         "a thread arrives before its copies do",
@@ -286,10 +295,89 @@ FAULTS = [
     Fault(
         "no warp says that it is done with a buffer",
         "15_decoupled_warps",
-        "if (lane_id == 0) mbarrier_arrive(&empty[stage]);",
+        "      mbarrier_arrive(&empty[stage]);",
         "",
         "deadlock",
-        "wait(&empty[(tile + 1) % kStages], tile / kStages % 2);",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+    ),
+    Fault(
+        "an mbarrier counts warps, and all threads arrive",
+        "15_decoupled_warps",
+        "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);",
+        "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps);",
+        "deadlock",
+        "wait(&full[stage], tile / kStages % 2);",
+    ),
+    Fault(
+        "an mbarrier counts one thread more than there are",
+        "15_decoupled_warps",
+        "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);",
+        "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32 + 1);",
+        "deadlock",
+        "wait(&full[stage], tile / kStages % 2);",
+    ),
+    Fault(
+        "warps arrive at mbarriers that another has yet to make",
+        "15_decoupled_warps",
+        "__syncthreads();  // the barriers are there",
+        "                  // the barriers are there",
+        "race",
+        "cp_async_mbarrier_arrive(&full[stage]);",
+    ),
+    Fault(
+        "a round of swaps is missing",
+        "15_decoupled_warps",
+        "for (int bit = 1; bit <= 2; bit *= 2)",
+        "for (int bit = 1; bit <= 1; bit *= 2)",
+    ),
+    Fault(
+        "the last query tile is thought to have a successor",
+        "15_decoupled_warps",
+        "const bool is_last = q_tile + gridDim.x >= q_tiles;",
+        "const bool is_last = q_tile + gridDim.x > q_tiles;",
+        "out_of_bounds",
+        "copy_KV_tile(next_stage);",
+    ),
+    Fault(
+        "K and V run on when the query tile changes",
+        "15_decoupled_warps",
+        "if (kv_tile + 1 == num_tiles && !is_last) turn_to(q_tile + gridDim.x);",
+        "",
+        "out_of_bounds",
+        "copy_KV_tile(next_stage);",
+        sm_count=3,
+    ),
+    Fault(
+        "K and V are those of the query tile before",
+        "15_decoupled_warps",
+        "if (kv_tile + 1 == num_tiles && !is_last) turn_to(q_tile + gridDim.x);",
+        "if (kv_tile + 1 == num_tiles && !is_last) turn_to(q_tile);",
+        sm_count=3,
+    ),
+    Fault(
+        "nothing is copied for the next query tile",
+        "15_decoupled_warps",
+        "if (kv_tile + 1 < num_tiles || !is_last) {",
+        "if (kv_tile + 1 < num_tiles) {",
+        "deadlock",
+        "wait(&full[stage], tile / kStages % 2);",
+        sm_count=3,
+    ),
+    Fault(
+        "Q is that of the query tile before",
+        "15_decoupled_warps",
+        "load_Q(is_last ? q_tile : q_tile + gridDim.x);",
+        "load_Q(q_tile);",
+        sm_count=3,
+    ),
+    Fault(
+        "the ring starts over with every query tile",
+        "15_decoupled_warps",
+        "for (int kv_tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
+        "for (int kv_tile = tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
+        "deadlock",
+        "wait(&full[stage], tile / kStages % 2);",
+        sm_count=3,
     ),
     Fault(
         "O stays behind when a maximum moves",
@@ -304,20 +392,106 @@ FAULTS = [
         "V_step = V_lane;",
     ),
     Fault(
-        "the wrong buffer is said to be free",
+        "the first tile is not waited for",
         "16_optimized_softmax",
-        "mbarrier_arrive(&empty[(stage + kStages - 1) % kStages]);",
-        "mbarrier_arrive(&empty[stage]);",
-        "deadlock",
-        "wait(&empty[(tile + 1) % kStages], tile / kStages % 2);",
+        "wait(&full[first_tile % kStages], first_tile / kStages % 2);",
+        "",
+        "race",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
     ),
     Fault(
-        "a buffer is free before all lanes have read it",
+        "a tile is not waited for",
         "16_optimized_softmax",
-        "__syncwarp();  // all lanes have read their fragments of the tile before",
-        "               // all lanes have read their fragments of the tile before",
+        "if (kv_row % kBlockKV == 0) wait(&full[stage], tile / kStages % 2);",
+        "",
         "race",
-        "copy_KV_tile((tile + 1) % kStages);",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+    ),
+    Fault(
+        "a buffer is filled before all warps are done with it",
+        "16_optimized_softmax",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "",
+        "race",
+        "copy_KV_tile(next_stage);",
+    ),
+    Fault(
+        "the wrong buffer is said to be free",
+        "16_optimized_softmax",
+        "mbarrier_arrive(&empty[(tile - 1) % kStages]);",
+        "mbarrier_arrive(&empty[stage]);",
+        "deadlock",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+    ),
+    Fault(
+        "no warp says that it is done with a buffer",
+        "16_optimized_softmax",
+        "if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);",
+        "",
+        "deadlock",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+    ),
+    Fault(
+        "a buffer is free before the last of its V is read",
+        "16_optimized_softmax",
+        "if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);",
+        "if ((kv_row + kStepKV) % kBlockKV == 0 && kv_row + kStepKV < args.seq_len_kv) mbarrier_arrive(&empty[stage]);",
+        "race",
+        "copy_KV_tile(next_stage);",
+    ),
+    Fault(
+        "a query tile's last buffer is never free",
+        "16_optimized_softmax",
+        "mbarrier_arrive(&empty[(first_tile - 1) % kStages]);",
+        "",
+        "deadlock",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        sm_count=3,
+    ),
+    Fault(
+        "a query tile's last buffer is free before the last of its V is read",
+        "16_optimized_softmax",
+        """accumulate_O();
+    first_tile += args.seq_len_kv / kBlockKV;
+    mbarrier_arrive(&empty[(first_tile - 1) % kStages]);""",
+        """first_tile += args.seq_len_kv / kBlockKV;
+    mbarrier_arrive(&empty[(first_tile - 1) % kStages]);
+    accumulate_O();""",
+        "race",
+        "copy_KV_tile(next_stage);",
+        sm_count=3,
+    ),
+    Fault(
+        "the first tile is waited for as if it were the CTA's first",
+        "16_optimized_softmax",
+        "wait(&full[first_tile % kStages], first_tile / kStages % 2);",
+        "wait(&full[first_tile % kStages], 0);",
+        "race",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        sm_count=3,
+    ),
+    Fault(
+        "the first V is that of the CTA's first tile",
+        "16_optimized_softmax",
+        "V_lane + first_tile % kStages * kStageSize;",
+        "V_lane;",
+        sm_count=3,
+    ),
+    Fault(
+        "K and V run on when the query tile changes",
+        "16_optimized_softmax",
+        "if (is_last_tile && !is_last) turn_to(q_tile + gridDim.x);",
+        "",
+        "out_of_bounds",
+        "copy_KV_tile(next_stage);",
+        sm_count=3,
+    ),
+    Fault(
+        "Q is that of the query tile after the next",
+        "16_optimized_softmax",
+        "load_Q(is_last ? q_tile : q_tile + gridDim.x);",
+        "load_Q(min(q_tile + 2 * gridDim.x, q_tiles - 1));",
+        sm_count=3,
     ),
 ]
 

@@ -355,9 +355,11 @@ def test_device_info(fl: ModuleType) -> None:
 
 
 def test_the_virtual_gpus_architecture(package_folder: Path) -> None:
-    program = "import flash_ladder; print(flash_ladder.device_info('emulator').name)"
+    program = "import flash_ladder; info = flash_ladder.device_info('emulator'); print(info.name, info.sm_count)"
     done = run_python(package_folder, program, FLASH_LADDER_SM="86")
-    assert (done.returncode, done.stdout) == (0, "virtual GPU (sm_86)\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "virtual GPU (sm_86) 82\n"), done.stderr
+    done = run_python(package_folder, program, FLASH_LADDER_SM_COUNT="3")
+    assert (done.returncode, done.stdout) == (0, "virtual GPU (sm_80) 3\n"), done.stderr
     done = run_python(package_folder, program, FLASH_LADDER_SM="eighty")
     assert done.returncode == 1 and "ValueError: FLASH_LADDER_SM=eighty is not a number above 0" in done.stderr
 

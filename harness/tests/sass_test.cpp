@@ -202,6 +202,24 @@ TEST(HotLoop, Nested) {
   EXPECT_THAT(loop->every_iteration, UnorderedElementsAre(Pair("HMMA", 2), Pair("FADD", 1), Pair("BRA", 1)));
 }
 
+// What stands in front of an inner loop and behind it may be as much as one iteration of it.
+TEST(HotLoop, AnInnerLoopRatherThanAsMuchAroundIt) {
+  const auto loop = hot_loop(function(R"(
+    .L_x_0:
+      HMMA.16816.F32 R4, R8, R12, R4
+    .L_x_1:
+      HMMA.16816.F32 R4, R8, R12, R4
+      HMMA.16816.F32 R4, R8, R12, R4
+      @P0 BRA `(.L_x_1)
+      HMMA.16816.F32 R4, R8, R12, R4
+      STG.E.128 [R2], R4
+      @P1 BRA `(.L_x_0)
+      EXIT)"),
+                             "HMMA");
+  ASSERT_TRUE(loop);
+  EXPECT_THAT(loop->every_iteration, UnorderedElementsAre(Pair("HMMA", 2), Pair("BRA", 1)));
+}
+
 // A wait that spins is an inner loop too, but not the one around the work.
 TEST(HotLoop, InnerLoopWithoutWork) {
   const auto loop = hot_loop(function(R"(

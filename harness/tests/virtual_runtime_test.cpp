@@ -294,6 +294,22 @@ TEST(VirtualRuntime, OneDevice) {
   cudaGetLastError();
 }
 
+TEST(VirtualRuntime, TheNumberOfSmsIsASetting) {
+  const auto sm_count = [] {
+    int value = 0;
+    EXPECT_EQ(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, 0), cudaSuccess);
+    cudaDeviceProp properties{};
+    EXPECT_EQ(cudaGetDeviceProperties(&properties, 0), cudaSuccess);
+    EXPECT_EQ(properties.multiProcessorCount, value);
+    return value;
+  };
+  EXPECT_EQ(sm_count(), 108);
+  settings().sm_count = 3;
+  EXPECT_EQ(sm_count(), 3);
+  settings().sm_count = 0;
+  EXPECT_EQ(sm_count(), 108);
+}
+
 TEST(VirtualRuntime, ErrorsHaveCudasWords) {
   EXPECT_STREQ(cudaGetErrorName(cudaErrorIllegalAddress), "cudaErrorIllegalAddress");
   EXPECT_STREQ(cudaGetErrorString(cudaErrorIllegalAddress), "an illegal memory access was encountered");

@@ -38,6 +38,7 @@ void read_environment(const char* name, Number& value) {
 Settings initial_settings() {
   Settings settings;
   read_environment("FLASH_LADDER_SM", settings.sm);
+  read_environment("FLASH_LADDER_SM_COUNT", settings.sm_count);
   read_environment("FLASH_LADDER_MAX_INSTRUCTIONS", settings.max_warp_instructions_per_cta);
   read_environment("FLASH_LADDER_THREADS", settings.threads);
   try {

@@ -69,7 +69,7 @@ cudaDeviceProp device_properties(const Device& device) {
   properties.maxGridSize[2] = 65535;
   properties.maxThreadsPerMultiProcessor = architecture->threads_per_sm;
   properties.maxBlocksPerMultiProcessor = architecture->ctas_per_sm;
-  properties.multiProcessorCount = architecture->sm_count;
+  properties.multiProcessorCount = settings().sm_count > 0 ? settings().sm_count : architecture->sm_count;
   properties.l2CacheSize = architecture->l2_bytes;
   properties.memPitch = 0x7fffffff;
   properties.textureAlignment = 512;

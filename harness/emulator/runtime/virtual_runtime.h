@@ -16,7 +16,8 @@ namespace flash_ladder::emulator::runtime {
 
 /// What the device is and does. Launches that follow a change go by it; sm and memory_bytes count at the first CUDA call.
 struct Settings {
-  int sm = 80;                                      // whose limits hold: 80, 86, 89 or 90
+  int sm = 80;       // whose limits hold: 80, 86, 89 or 90
+  int sm_count = 0;  // SMs that it says it has; 0: as many as the best-known GPU of that sm
   std::size_t memory_bytes = std::size_t{8} << 30;  // of the device
   unsigned threads = 0;                             // host threads that run CTAs; 0: as many as there are cores
   bool checks = true;                               // look for findings
@@ -25,8 +26,8 @@ struct Settings {
 };
 
 /// The settings in force. At the start they come from the environment, where it says something: FLASH_LADDER_SM,
-/// FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_THREADS. Throws std::invalid_argument for what they cannot be: they were meant to
-/// have an effect.
+/// FLASH_LADDER_SM_COUNT, FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_THREADS. Throws std::invalid_argument for what they cannot
+/// be: they were meant to have an effect.
 Settings& settings();
 
 /// Makes device memory as if it had not been written since it was allocated; its bytes stay. A kernel that reads it then, without
