@@ -325,23 +325,23 @@ FAULTS = [
         "cp_async_mbarrier_arrive(&full[stage]);",
     ),
     Fault(
-        "a round of swaps is missing",
+        "an exchange of the transpose is missing",
         "15_decoupled_warps",
-        "for (int bit = 1; bit <= 2; bit *= 2)",
-        "for (int bit = 1; bit <= 1; bit *= 2)",
+        "  exchange(v.x, v.z, lane_id, 2);",
+        "",
     ),
     Fault(
         "the last query tile is thought to have a successor",
         "15_decoupled_warps",
-        "const bool is_last = q_tile + gridDim.x >= q_tiles;",
-        "const bool is_last = q_tile + gridDim.x > q_tiles;",
+        "const bool is_last = next_q_tile >= q_tiles;",
+        "const bool is_last = next_q_tile > q_tiles;",
         "out_of_bounds",
         "copy_KV_tile(next_stage);",
     ),
     Fault(
         "K and V run on when the query tile changes",
         "15_decoupled_warps",
-        "if (kv_tile + 1 == num_tiles && !is_last) turn_to(q_tile + gridDim.x);",
+        "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "",
         "out_of_bounds",
         "copy_KV_tile(next_stage);",
@@ -350,15 +350,15 @@ FAULTS = [
     Fault(
         "K and V are those of the query tile before",
         "15_decoupled_warps",
-        "if (kv_tile + 1 == num_tiles && !is_last) turn_to(q_tile + gridDim.x);",
-        "if (kv_tile + 1 == num_tiles && !is_last) turn_to(q_tile);",
+        "if (is_last_tile && !is_last) turn_to(next_q_tile);",
+        "if (is_last_tile && !is_last) turn_to(q_tile);",
         sm_count=3,
     ),
     Fault(
         "nothing is copied for the next query tile",
         "15_decoupled_warps",
-        "if (kv_tile + 1 < num_tiles || !is_last) {",
-        "if (kv_tile + 1 < num_tiles) {",
+        "if (!is_last_tile || !is_last) {",
+        "if (!is_last_tile) {",
         "deadlock",
         "wait(&full[stage], tile / kStages % 2);",
         sm_count=3,
@@ -366,7 +366,7 @@ FAULTS = [
     Fault(
         "Q is that of the query tile before",
         "15_decoupled_warps",
-        "load_Q(is_last ? q_tile : q_tile + gridDim.x);",
+        "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(q_tile);",
         sm_count=3,
     ),
@@ -451,12 +451,12 @@ FAULTS = [
     Fault(
         "a query tile's last buffer is free before the last of its V is read",
         "16_optimized_softmax",
-        """accumulate_O();
-    first_tile += args.seq_len_kv / kBlockKV;
+        """finish_step();
+    first_tile += num_tiles;
     mbarrier_arrive(&empty[(first_tile - 1) % kStages]);""",
-        """first_tile += args.seq_len_kv / kBlockKV;
+        """first_tile += num_tiles;
     mbarrier_arrive(&empty[(first_tile - 1) % kStages]);
-    accumulate_O();""",
+    finish_step();""",
         "race",
         "copy_KV_tile(next_stage);",
         sm_count=3,
@@ -471,16 +471,16 @@ FAULTS = [
         sm_count=3,
     ),
     Fault(
-        "the first V is that of the CTA's first tile",
+        "the first K and V are those of the CTA's first tile",
         "16_optimized_softmax",
-        "V_lane + first_tile % kStages * kStageSize;",
-        "V_lane;",
+        "start_step(first_tile % kStages * kStageSize, 0);",
+        "start_step(0, 0);",
         sm_count=3,
     ),
     Fault(
         "K and V run on when the query tile changes",
         "16_optimized_softmax",
-        "if (is_last_tile && !is_last) turn_to(q_tile + gridDim.x);",
+        "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "",
         "out_of_bounds",
         "copy_KV_tile(next_stage);",
@@ -489,8 +489,8 @@ FAULTS = [
     Fault(
         "Q is that of the query tile after the next",
         "16_optimized_softmax",
-        "load_Q(is_last ? q_tile : q_tile + gridDim.x);",
-        "load_Q(min(q_tile + 2 * gridDim.x, q_tiles - 1));",
+        "load_Q(is_last ? q_tile : next_q_tile);",
+        "load_Q(min(next_q_tile + int(gridDim.x), q_tiles - 1));",
         sm_count=3,
     ),
 ]
