@@ -134,9 +134,9 @@ shift 4
     assert done.returncode == 0, done.stdout
     lines = [line for line in done.stdout.splitlines() if line.endswith(": clean")]
     assert {line[:2] for line in lines} == set(NUMBERS) and len(lines) % (2 * 4) == 0
-    assert "16_optimized_softmax 128x64 bf16 synccheck (batch 1, heads 2, seq_len 256, seq_len_kv 192): clean" in lines
+    assert "16_optimized_softmax 256x64 bf16 synccheck (batch 1, heads 2, seq_len 512, seq_len_kv 192): clean" in lines
     assert (
-        "16_optimized_softmax 128x64 bf16 synccheck (batch 2, heads 150, seq_len 128, seq_len_kv 128): clean" in lines
+        "16_optimized_softmax 256x64 bf16 synccheck (batch 2, heads 150, seq_len 256, seq_len_kv 128): clean" in lines
     )
     pretend(build, 'request["problem"]["dtype"] == "bf16"', REFUSED)
     done = run("sanitize.py", "--kernel", "07", "--tool", "racecheck", "--build", str(build), PATH=path)
