@@ -354,7 +354,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       // P V of the step before, and S of this one. The compiler orders independent mmas as it likes, and it likes to begin
       // with S, for which the softmax waits. Then the waits between S's dependent mmas stay empty, and the speed changes with
       // every unrelated edit. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows, and K's
-      // fragments are not loaded before an mma of O is done. Which one hardly matters.
+      // fragments are not loaded before an mma of O is done. Most of the others would serve as well as this one.
       finish_step();
       start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero);
 

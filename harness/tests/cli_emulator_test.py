@@ -209,9 +209,13 @@ def test_every_configuration_runs_within_the_limits_of_its_gpu(cli: Cli, recorde
                 chosen.add(configuration)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "03" <= name[:2] <= "07"])
+# nvcc splits stores of O, which ptxas joins again: every other one of 03 in two, every fourth of 15 and 16 in four.
+SPLIT_STORES = {"03": 1.5, "15": 1.75, "16": 1.75}
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_counters_agree_with_nsight_compute(name: str) -> None:
-    """Within 1 %: docs/virtual_gpu.md has the table, and says why the one exception is none of the virtual GPU's."""
+    """Within 1 %: docs/virtual_gpu.md has the table, and says why the exceptions are none of the virtual GPU's."""
     counted = json.loads((PROFILES / f"{name}.json").read_text(encoding="utf-8"))["results"][0]
     measured = json.loads((ROOT / "profiles" / "h200" / "ncu.json").read_text(encoding="utf-8"))
     assert counted["problem"] == measured["problem"]
@@ -222,8 +226,8 @@ def test_counters_agree_with_nsight_compute(name: str) -> None:
         "global_store_sectors",
     ):
         expected = measured["versions"][name][counter]
-        if name.startswith("03") and counter == "global_store_sectors":
-            expected *= 1.5  # nvcc splits every other store in two, which ptxas joins again
+        if counter == "global_store_sectors":
+            expected *= SPLIT_STORES.get(name[:2], 1)
         assert counted["counters"][counter] == pytest.approx(expected, rel=0.01), counter
 
 

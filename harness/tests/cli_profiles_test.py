@@ -278,6 +278,9 @@ def test_profiles_are_of_these_sources(cli: Cli) -> None:
         for path in ROOT.glob(f"profiles/*/{name}.json"):
             for entry in json.loads(path.read_text(encoding="utf-8"))[member]:
                 assert entry["code_hash"] == hashes[entry["kernel"]], f"{path} is stale: measure it anew"
+    for path in ROOT.glob("profiles/*/ncu.json"):
+        for name, code_hash in json.loads(path.read_text(encoding="utf-8"))["code_hash"].items():
+            assert code_hash == hashes[name[:2]], f"{path} is stale: count it anew"
 
 
 def paragraph(card: str, label: str) -> str:
