@@ -14,6 +14,13 @@ def run_worker(program: str, *, sm_count: int | None = None, **request: object) 
 
     The virtual GPU has `sm_count` SMs, or as many as such a GPU really has.
     """
+    return run_worker_that_prints(program, sm_count=sm_count, **request)[0]
+
+
+def run_worker_that_prints(
+    program: str, *, sm_count: int | None = None, **request: object
+) -> tuple[dict[str, Any], str]:
+    """The same, and what the kernels printed."""
     problem = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "head_dim": 128, "dtype": "fp16"}
     whole = {"command": "run", "benchmark": False, "problem": problem} | request
     done = subprocess.run(
@@ -26,4 +33,4 @@ def run_worker(program: str, *, sm_count: int | None = None, **request: object) 
     )
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["event"] == "result", (last, done.stderr)
-    return last["result"]
+    return last["result"], done.stderr

@@ -1,4 +1,4 @@
-"""Faults planted in the kernels of the ladder, each as small edits to a copy of the kernel's text.
+"""Faults and probes planted in the kernels of the ladder, each as a small edit to a copy of the kernel's text.
 
 Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own number:
 
@@ -30,7 +30,7 @@ class Fault:
 
     @property
     def number(self) -> int:
-        return FIRST_NUMBER + FAULTS.index(self)
+        return FIRST_NUMBER + [*FAULTS, *PROBES].index(self)
 
 
 FAULTS = [
@@ -495,6 +495,19 @@ FAULTS = [
     ),
 ]
 
+# No faults: they print a line for each row whose maximum moves when O is relative to it already. From 13 on that is rare.
+RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
+MOVED = "O moves to a new maximum"
+PROBES = [
+    Fault(
+        "how often O moves",
+        kernel,
+        RESCALE,
+        f'{RESCALE} if (lane_id % 4 == 0 && row_max[mma_m][half] > -INFINITY && rescale < 1) printf("{MOVED}\\n");',
+    )
+    for kernel in ("13_lazy_rescale", "14_small_steps", "15_decoupled_warps", "16_optimized_softmax")
+]
+
 
 def broken(fault: Fault, source: Path) -> str:
     """The kernel's text with the fault, in a namespace and under a number of its own."""
@@ -510,7 +523,7 @@ def broken(fault: Fault, source: Path) -> str:
     text = re.sub(r"\.number = \d+", f".number = {fault.number}", text)
     # The first configuration is enough, and compiles in a fraction of the time.
     text = re.sub(r"(\.configurations =\s*\{configuration<.*?\)),.*?\},\n\}\);", r"\1},\n});", text, flags=re.DOTALL)
-    return f'#line 1 "{source.as_posix()}"\n{text}'
+    return f'#include <cstdio>\n#line 1 "{source.as_posix()}"\n{text}'
 
 
 def line_of(fault: Fault, source: Path) -> int:
@@ -524,7 +537,7 @@ def main() -> None:
         print(";".join(sorted({fault.kernel for fault in FAULTS})), end="")
         return
     kernel, source, output = sys.argv[1:]
-    texts = [broken(fault, Path(source)) for fault in FAULTS if fault.kernel == kernel]
+    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES) if fault.kernel == kernel]
     Path(output).write_text("\n".join(texts), encoding="utf-8")
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from emulator_worker import run_worker
-from planted_faults import FAULTS, Fault, line_of
+from emulator_worker import run_worker, run_worker_that_prints
+from planted_faults import FAULTS, MOVED, PROBES, Fault, line_of
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
@@ -25,3 +25,12 @@ def test_fault_is_caught(fault: Fault) -> None:
         for place in finding["position"] + (finding["other_position"] or [])
     ]
     assert place in places, [finding["text"] for finding in result["findings"]]
+
+
+@pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.kernel)
+def test_the_rare_path_is_checked(probe: Fault) -> None:
+    """With normal inputs O never moves to another maximum. In the check it does, thousands of times, and is right."""
+    result, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.number)
+    assert result["correct"] is True and printed.count(MOVED) > 1000
+    _, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.number, only_requested_problem=True)
+    assert MOVED not in printed
