@@ -6,7 +6,8 @@
 //             buffers need never run dry: a CTA stays, and the first tiles of its next queries follow the last of these.
 // Changed     The tile: 256 × 128, on a ring of kStages buffers. __syncthreads() in the loop became waits for full and
 //             empty; a tile is copied in the middle of the one before it. The grid is what the GPU runs at a time, with a
-//             loop over query tiles around all. Q and O leave shared memory to the ring: lanes swap chunks for fragments.
+//             loop over query tiles around all. Q and O no longer pass through shared memory, which the ring needs: a lane
+//             loads and stores 16 bytes of a row, and the four lanes of a row exchange them for fragments.
 // Prediction  No barrier stalls in the loop. Half the reads of K and V from L2, since half as many CTAs read them: 1.08x
 //             at 4096. More for short sequences, of which the start and the end of a CTA are a larger part.
 
@@ -156,6 +157,7 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
   }
 }
 
+// q_tiles are all query tiles of the problem. Each CTA has at least one.
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     flash_attention(AttentionArgs args, float scale, int q_tiles) {
@@ -175,6 +177,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_blocks / args.heads, q_tile / q_blocks % args.heads, row);
   };
+
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -188,7 +191,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // Each thread arrives: at full when its own copies are there, at empty when it has read its fragments.
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
-  __syncthreads();  // the barriers are there; it is the last time that all warps wait for each other
+  __syncthreads();  // the barriers are there; this is the last time that all warps wait for each other
 
   // Copies this thread's share of the next tile of K and V, and says so to the others when it has arrived.
   const Element *K_gmem, *V_gmem;
@@ -197,6 +200,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride);
     cp_async_mbarrier_arrive(&full[stage]);
   };
+
   // Prepares for a query tile: K and V are copied from its head's first tile on, and each lane sends for a row of Q, which
   // is in L2 when load_Q wants it.
   const auto turn_to = [&](int q_tile) {

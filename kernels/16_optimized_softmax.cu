@@ -6,7 +6,7 @@
 //             done. Then the two change places.
 // Changed     The loop is rotated: it begins with O += P V of the step before, then come S and the softmax of its own
 //             step. The first S and softmax move in front of it, the last P V behind. A buffer is free one step later. A
-//             parameter that is always 0 keeps the compiler to the order.
+//             parameter that is always 0 keeps the compiler to the order, and V_lane is kept in its register as well.
 // Prediction  The same instructions as in 15. What goes are the waits at the start of S and of P V: 1.08x.
 
 #include <algorithm>
@@ -155,6 +155,7 @@ __device__ inline void wait(std::uint64_t* barrier, int parity) {
   }
 }
 
+// q_tiles are all query tiles of the problem. Each CTA has at least one.
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     flash_attention(AttentionArgs args, float scale, int q_tiles, int zero) {
@@ -174,6 +175,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_blocks / args.heads, q_tile / q_blocks % args.heads, row);
   };
+
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -187,7 +189,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // Each thread arrives: at full when its own copies are there, at empty when it has read its fragments.
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
-  __syncthreads();  // the barriers are there; it is the last time that all warps wait for each other
+  __syncthreads();  // the barriers are there; this is the last time that all warps wait for each other
 
   // Copies this thread's share of the next tile of K and V, and says so to the others when it has arrived.
   const Element *K_gmem, *V_gmem;
@@ -196,6 +198,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride);
     cp_async_mbarrier_arrive(&full[stage]);
   };
+
   // Prepares for a query tile: K and V are copied from its head's first tile on, and each lane sends for a row of Q, which
   // is in L2 when load_Q wants it.
   const auto turn_to = [&](int q_tile) {

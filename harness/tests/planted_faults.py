@@ -495,7 +495,7 @@ FAULTS = [
     ),
 ]
 
-# No faults: they print a line for each row whose maximum moves when O is relative to it already. From 13 on that is rare.
+# No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 13 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
 MOVED = "O moves to a new maximum"
 PROBES = [
