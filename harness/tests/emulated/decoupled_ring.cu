@@ -23,18 +23,18 @@ __global__ void add_tiles(const float* tiles, int num_tiles, float* sums) {
   __shared__ std::uint64_t full[kStages], empty[kStages];
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   if (threadIdx.x < kStages) {
-    init(&full[threadIdx.x], kFault == 6 ? kThreads - 1 : kThreads);
-    init(&empty[threadIdx.x], kNumWarps);
+    mbarrier_init(&full[threadIdx.x], kFault == 6 ? kThreads - 1 : kThreads);
+    mbarrier_init(&empty[threadIdx.x], kNumWarps);
   }
   __syncthreads();  // the barriers are there
 
   const auto copy_tile = [&](int tile) {
     const int stage = tile % kStages, first = threadIdx.x * kPerThread;
-    copy_16(&ring[stage][first], &tiles[tile * kTile + first]);  // fault: 1 5
+    cp_async_16(&ring[stage][first], &tiles[tile * kTile + first]);  // fault: 1 5
     if (kFault == 2)
-      arrive(&full[stage]);  // does not wait for the copies
+      mbarrier_arrive(&full[stage]);  // does not wait for the copies
     else
-      arrive_after_copies(&full[stage]);
+      cp_async_mbarrier_arrive(&full[stage]);
   };
   for (int tile = 0; tile < kStages && tile < num_tiles; ++tile) copy_tile(tile);
 
@@ -44,7 +44,7 @@ __global__ void add_tiles(const float* tiles, int num_tiles, float* sums) {
     if (kFault != 3) wait(&full[stage], kFault == 7 ? 0 : parity);    // fault: 7
     for (int i = lane_id; i < kTile; i += 32) sum += ring[stage][i];  // fault: 2 3 6
     if (kFault != 5) __syncwarp();                                    // all lanes have read
-    if (lane_id == 0 && (kFault != 4 || warp_id != 3)) arrive(&empty[stage]);
+    if (lane_id == 0 && (kFault != 4 || warp_id != 3)) mbarrier_arrive(&empty[stage]);
     if (tile + kStages < num_tiles) {
       if (kFault != 1) wait(&empty[stage], parity);  // fault: 4
       copy_tile(tile + kStages);

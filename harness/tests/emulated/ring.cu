@@ -18,20 +18,20 @@ __global__ void add_tiles(const float* tiles, int num_tiles, float* sums) {
   __shared__ std::uint64_t full[kStages], empty[kStages];
   const int warp_id = threadIdx.x / kLanes, first = threadIdx.x % kLanes * kPerLane;
   if (threadIdx.x < kStages) {
-    init(&full[threadIdx.x], kLanes);
-    init(&empty[threadIdx.x], kLanes);
+    mbarrier_init(&full[threadIdx.x], kLanes);
+    mbarrier_init(&empty[threadIdx.x], kLanes);
   }
   __syncthreads();  // the barriers are there
 
   if (warp_id == 0) {
     for (int tile = 0; tile < num_tiles; ++tile) {
       const int stage = tile % kStages, round = tile / kStages;
-      if (kFault != 1) wait(&empty[stage], (round + 1) % 2);                   // fault: 4
-      copy_16(&ring[stage][first], &tiles[tile * kLanes * kPerLane + first]);  // fault: 1
+      if (kFault != 1) wait(&empty[stage], (round + 1) % 2);                       // fault: 4
+      cp_async_16(&ring[stage][first], &tiles[tile * kLanes * kPerLane + first]);  // fault: 1
       if (kFault == 2)
-        arrive(&full[stage]);  // does not wait for the copies
+        mbarrier_arrive(&full[stage]);  // does not wait for the copies
       else
-        arrive_after_copies(&full[stage]);
+        cp_async_mbarrier_arrive(&full[stage]);
     }
   } else {
     float sum[kPerLane] = {};
@@ -39,7 +39,7 @@ __global__ void add_tiles(const float* tiles, int num_tiles, float* sums) {
       const int stage = tile % kStages, round = tile / kStages;
       if (kFault != 3) wait(&full[stage], round % 2);
       for (int i = 0; i < kPerLane; ++i) sum[i] += ring[stage][first + i];  // fault: 2 3
-      if (kFault != 4) arrive(&empty[stage]);
+      if (kFault != 4) mbarrier_arrive(&empty[stage]);
     }
     for (int i = 0; i < kPerLane; ++i) sums[first + i] = sum[i];
   }
