@@ -33,6 +33,16 @@ class Fault:
         return FIRST_NUMBER + [*FAULTS, *PROBES].index(self)
 
 
+def in_each(
+    kernels: tuple[str, ...], name: str, old: str, new: str, *finding_and_at: str, sm_count: int | None = None
+) -> list[Fault]:
+    """The same edit in several kernels."""
+    return [Fault(name, kernel, old, new, *finding_and_at, sm_count=sm_count) for kernel in kernels]
+
+
+LAZY = ("13_lazy_rescale", "14_small_steps", "15_decoupled_warps", "16_optimized_softmax")  # rescale O now and then
+RINGS = LAZY[2:]  # have a ring of K/V tiles
+
 FAULTS = [
     Fault(
         "scores are never computed",
@@ -214,9 +224,9 @@ FAULTS = [
     ),
     # The first rescaling finds O empty, so this one is wrong only when another follows: it proves that the inputs of
     # the check take the rare path.
-    Fault(
+    *in_each(
+        LAZY,
         "O stays behind when a maximum moves",
-        "13_lazy_rescale",
         "O_rmem[mma_m][mma_n][i] *= rescale;",
         "O_rmem[mma_m][mma_n][i] *= 1;",
     ),
@@ -233,24 +243,12 @@ FAULTS = [
         "if (!__all_sync(0xffffffff, in_range) && kv_row == 0) {",
     ),
     Fault(
-        "O stays behind when a maximum moves",
-        "14_small_steps",
-        "O_rmem[mma_m][mma_n][i] *= rescale;",
-        "O_rmem[mma_m][mma_n][i] *= 1;",
-    ),
-    Fault(
         "the next K overwrites the one in use",
         "14_small_steps",
         "K_smem + next_buffer + copy_offset",
         "K_smem + buffer + copy_offset",
         "race",
         "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
-    ),
-    Fault(
-        "O stays behind when a maximum moves",
-        "15_decoupled_warps",
-        "O_rmem[mma_m][mma_n][i] *= rescale;",
-        "O_rmem[mma_m][mma_n][i] *= 1;",
     ),
     Fault(
         "a tile is not waited for",
@@ -268,9 +266,9 @@ FAULTS = [
         "race",
         "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
     ),
-    Fault(
+    *in_each(
+        RINGS,
         "a buffer is filled before all warps are done with it",
-        "15_decoupled_warps",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
         "",
         "race",
@@ -338,9 +336,9 @@ FAULTS = [
         "out_of_bounds",
         "copy_KV_tile(next_stage);",
     ),
-    Fault(
+    *in_each(
+        RINGS,
         "K and V run on when the query tile changes",
-        "15_decoupled_warps",
         "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "",
         "out_of_bounds",
@@ -380,12 +378,6 @@ FAULTS = [
         sm_count=3,
     ),
     Fault(
-        "O stays behind when a maximum moves",
-        "16_optimized_softmax",
-        "O_rmem[mma_m][mma_n][i] *= rescale;",
-        "O_rmem[mma_m][mma_n][i] *= 1;",
-    ),
-    Fault(
         "V is that of the wrong step",
         "16_optimized_softmax",
         "V_step = V_lane + offset;",
@@ -406,14 +398,6 @@ FAULTS = [
         "",
         "race",
         "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
-    ),
-    Fault(
-        "a buffer is filled before all warps are done with it",
-        "16_optimized_softmax",
-        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
-        "",
-        "race",
-        "copy_KV_tile(next_stage);",
     ),
     Fault(
         "the wrong buffer is said to be free",
@@ -478,15 +462,6 @@ FAULTS = [
         sm_count=3,
     ),
     Fault(
-        "K and V run on when the query tile changes",
-        "16_optimized_softmax",
-        "if (is_last_tile && !is_last) turn_to(next_q_tile);",
-        "",
-        "out_of_bounds",
-        "copy_KV_tile(next_stage);",
-        sm_count=3,
-    ),
-    Fault(
         "Q is that of the query tile after the next",
         "16_optimized_softmax",
         "load_Q(is_last ? q_tile : next_q_tile);",
@@ -498,15 +473,12 @@ FAULTS = [
 # No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 13 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
 MOVED = "O moves to a new maximum"
-PROBES = [
-    Fault(
-        "how often O moves",
-        kernel,
-        RESCALE,
-        f'{RESCALE} if (lane_id % 4 == 0 && row_max[mma_m][half] > -INFINITY && rescale < 1) printf("{MOVED}\\n");',
-    )
-    for kernel in ("13_lazy_rescale", "14_small_steps", "15_decoupled_warps", "16_optimized_softmax")
-]
+PROBES = in_each(
+    LAZY,
+    "how often O moves",
+    RESCALE,
+    f'{RESCALE} if (lane_id % 4 == 0 && row_max[mma_m][half] > -INFINITY && rescale < 1) printf("{MOVED}\\n");',
+)
 
 
 def broken(fault: Fault, source: Path) -> str:
