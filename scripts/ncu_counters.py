@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from worker_request import ROOT, add_arguments, configurations, run_worker
+from worker_request import ROOT, Configuration, add_arguments, configurations, run_worker
 
 # Our names for ncu's metrics. All are sums over the launch.
 METRICS = {
@@ -91,11 +91,13 @@ def read_counters(output: str, metrics: dict[str, str]) -> dict[str, float]:
     return {name: counters.get(name, 0) for name in metrics}
 
 
-def count(build: Path, kernels: str, problem: dict[str, Any], metrics: dict[str, str]) -> dict[str, Any]:
-    """The counters of the first launch of every version. Ends the program where ncu fails."""
+def count(
+    build: Path, selected: list[Configuration], problem: dict[str, Any], metrics: dict[str, str]
+) -> dict[str, Any]:
+    """The counters of each one's first launch. Ends the program where ncu fails."""
     versions = {}
     ncu = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(metrics.values())]
-    for configuration in configurations(build, kernels, ("fp16",), every=False):
+    for configuration in selected:
         launches = "3" if configuration.kernel == "01" else "1"
         if configuration.kernel == "01" and problem is BUSY_PROBLEM:
             continue  # percentages of three launches do not add up
@@ -132,10 +134,10 @@ def main() -> int:
         return 3
 
     now = datetime.datetime.now(datetime.timezone.utc)
-    found = configurations(arguments.build, arguments.kernel, ("fp16",), every=False)
-    code = {f"{one.kernel}_{one.name}": one.code_hash for one in found}
-    busy = count(arguments.build, arguments.kernel, BUSY_PROBLEM, BUSY_METRICS)
-    counted = count(arguments.build, arguments.kernel, PROBLEM, METRICS) | {"busy": busy}
+    selected = configurations(arguments.build, arguments.kernel, ("fp16",), every=False)
+    code = {f"{one.kernel}_{one.name}": one.code_hash for one in selected}
+    busy = count(arguments.build, selected, BUSY_PROBLEM, BUSY_METRICS)
+    counted = count(arguments.build, selected, PROBLEM, METRICS) | {"busy": busy}
 
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     device, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
