@@ -399,8 +399,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 15,
-    .name = "decoupled_warps",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half, 8, 128, 2>>("256x128", launch<Traits<__half, 8, 128, 2>>),
                        configuration<Traits<__nv_bfloat16, 8, 128, 2>>("256x128",

@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import referencing
+from kernel_files import KernelFile, kernel_files
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = 16
@@ -31,24 +32,15 @@ class Shape:
 
 @dataclass
 class Version:
-    """One rung of the ladder as it was recorded: its fastest configuration at each shape."""
+    """One rung of the ladder, or an extension, as it was recorded: its fastest configuration at each shape."""
 
-    number: int
-    name: str
+    source: KernelFile
     tflops: dict[Shape, float]
     toolkit: str
     driver: str | None
     date: str
     # By scripts/peers, timed in turn with the peers; empty where it was not, or where the code was another.
     beside_peers: dict[Shape, float]
-
-    @property
-    def label(self) -> str:
-        return f"{self.number:02} {self.name}"
-
-    @property
-    def file(self) -> str:
-        return f"kernels/{self.number:02}_{self.name}.cu"
 
 
 @dataclass
@@ -72,6 +64,10 @@ class Device:
     source_of_external: str  # empty: nothing is external
     missing: list[str]  # files of versions that have no profile
 
+    def rungs(self) -> list[Version]:
+        """Those with a number. Where an extension solves the plain problem, its curve lies on that of its base."""
+        return [version for version in self.versions if version.source.number is not None]
+
     def shapes(self) -> list[Shape]:
         return sorted({shape for measured in (*self.versions, *self.peers) for shape in measured.tflops})
 
@@ -85,17 +81,16 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
     versions, missing, names = [], [], set()
     document = _read_peers(folder)
     beside_peers = _beside_peers(document, dtype)
-    for kernel in sorted((ROOT / "kernels").glob("[0-9][0-9]_*.cu")):
+    for kernel in kernel_files(ROOT):
         path = folder / f"{kernel.stem}.json"
         if not path.exists():
-            missing.append(f"kernels/{kernel.name}")
+            missing.append(kernel.file)
             continue
         profile = _read(path, "profile.schema.json")
         names.add(profile["device"])
         tflops = _fastest(profile["results"], dtype)
-        number, name = int(kernel.stem[:2]), kernel.stem[3:]
-        beside = beside_peers.get((kernel.stem, profile["code_hash"]), {})
-        versions.append(Version(number, name, tflops, profile["toolkit"], profile["driver"], profile["date"], beside))
+        beside = beside_peers.get((kernel.kernel, profile["code_hash"]), {})
+        versions.append(Version(kernel, tflops, profile["toolkit"], profile["driver"], profile["date"], beside))
 
     peers: list[Peer] = []
     ceiling, run, source = None, None, ""
@@ -124,12 +119,12 @@ def _tflops(measured: dict[str, Any]) -> dict[Shape, float]:
 
 
 def _beside_peers(document: dict[str, Any] | None, dtype: str) -> dict[tuple[str, str | None], dict[Shape, float]]:
-    """(name, code hash) of a version → its fastest configuration at each shape in the run with the peers."""
+    """(kernel, code hash) of a version → its fastest configuration at each shape in the run with the peers."""
     fastest: dict[tuple[str, str | None], dict[Shape, float]] = {}
     if document is None or document["problem"]["dtype"] != dtype:
         return fastest
     for version in document["versions"]:
-        of_version = fastest.setdefault((f"{version['kernel']}_{version['name']}", version["code_hash"]), {})
+        of_version = fastest.setdefault((version["kernel"], version["code_hash"]), {})
         for shape, tflops in _tflops(version).items():
             of_version[shape] = max(tflops, of_version.get(shape, 0.0))
     return fastest
@@ -151,6 +146,7 @@ def _fastest(results: list[dict[str, Any]], dtype: str) -> dict[Shape, float]:
             and problem["heads"] == HEADS
             and problem["head_dim"] == HEAD_DIM
             and problem["seq_len"] == problem["seq_len_kv"]
+            and not problem.get("causal", False)
         )
         if standard and result["tflops"] is not None:
             shape = Shape(problem["seq_len"], problem["batch"])

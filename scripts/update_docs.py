@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import plot
+from kernel_files import KernelFile
 from profile_data import (
     HEAD_DIM,
     HEADS,
@@ -72,7 +73,7 @@ def results_table(device: Device) -> str:
     header = ["TFLOP/s at seq_len", *columns, f"of {plot.SHORT_REFERENCE}, mean"]
     lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
     for version in device.versions:
-        name = f"[{version.label}]({version.file})"
+        name = f"[{version.source.label}]({version.source.file})"
         lines.append(row(name, version.tflops, version.beside_peers or version.tflops))
     lines += [row(f"*{peer.name}*{'†' if peer.external else ''}", peer.tflops, peer.tflops) for peer in peers]
 
@@ -97,8 +98,8 @@ def about_shares(versions: list[Version]) -> str:
         f"{plot.SHORT_REFERENCE} is {plot.REFERENCE}; the mean is the harmonic one, over the lengths that"
         f" {plot.SHORT_REFERENCE} was measured at."
     )
-    together = [version.number for version in versions if version.beside_peers]
-    apart = [version.number for version in versions if not version.beside_peers]
+    together = [version.source for version in versions if version.beside_peers]
+    apart = [version.source for version in versions if not version.beside_peers]
     if together:
         text += f" Shares of {ranges(together)} are from one run in which all took turns with it (`scripts/peers`)."
     if apart:
@@ -106,15 +107,16 @@ def about_shares(versions: list[Version]) -> str:
     return text
 
 
-def ranges(numbers: list[int]) -> str:
-    """01–08, 16"""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+def ranges(versions: list[KernelFile]) -> str:
+    """01–08, 16, causal"""
+    runs: list[list[KernelFile]] = []
+    for version in versions:
+        before = runs[-1][-1].number if runs else None
+        if before is not None and version.number == before + 1:
+            runs[-1].append(version)
         else:
-            runs.append([number])
-    return ", ".join(f"{run[0]:02}–{run[-1]:02}" if len(run) > 1 else f"{run[0]:02}" for run in runs)
+            runs.append([version])
+    return ", ".join(f"{run[0].kernel}–{run[-1].kernel}" if len(run) > 1 else run[0].kernel for run in runs)
 
 
 def about_peers(device: Device, peers: list[Peer]) -> str:
@@ -145,8 +147,8 @@ def recorded_with(versions: list[Version]) -> str:
 def with_the_one_before(device: Device, number: int, seq_len: int) -> tuple[float | None, float | None]:
     """TFLOP/s of a version and of the one before it, at one of the standard shapes."""
     at_shape = {
-        version.number: next((tflops for shape, tflops in version.tflops.items() if shape.seq_len == seq_len), None)
-        for version in device.versions
+        one.source.number: next((tflops for shape, tflops in one.tflops.items() if shape.seq_len == seq_len), None)
+        for one in device.rungs()
     }
     return at_shape.get(number), at_shape.get(number - 1)
 

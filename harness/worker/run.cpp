@@ -19,18 +19,10 @@
 #include "worker/reference_cache.h"
 #include "worker/support.h"
 #include "worker/timing.h"
+#include "worker/version_name.h"
 
 namespace flash_ladder {
 namespace {
-
-const Version& find_version(int number) {
-  std::vector<std::string> known;
-  for (const Version& version : versions()) {
-    if (version.number == number) return version;
-    known.push_back(fmt::format("{:02}", version.number));
-  }
-  throw UsageError(fmt::format("there is no version {:02}; allowed: {}", number, fmt::join(known, ", ")));
-}
 
 void refuse_if(const std::optional<std::string>& why) {
   if (why) throw UsageError(*why);
@@ -50,7 +42,7 @@ const Configuration& runnable_configuration(const Version& version, const Reques
 Result result_of(const Version& version, const Configuration& configuration, const Request& request,
                  const DeviceInfo& device) {
   Result result;
-  result.kernel = version.number;
+  result.kernel = kernel_id(version);
   result.name = version.name;
   result.config = configuration.name;
   result.device = device.name;
@@ -136,7 +128,7 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
 
 void run_sets(const Request& request, const DeviceInfo& device, const Version& version,
               const Configuration& configuration, Result& result, EventWriter& events) {
-  std::vector<CheckSet> sets = check_sets(configuration, request.problem);
+  std::vector<CheckSet> sets = check_sets(version, configuration, request.problem);
   // The last is the requested problem, which the benchmark needs.
   if (!request.check || request.only_requested_problem) sets.erase(sets.begin(), sets.end() - 1);
   sets.back().launches = std::max(sets.back().launches, request.launches);
@@ -170,7 +162,7 @@ void run_sets(const Request& request, const DeviceInfo& device, const Version& v
 
 Result run(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
-  const Version& version = find_version(request.kernel);
+  const Version& version = select_version(request.kernel);
   refuse_if(why_impossible(request.problem));
   const DeviceInfo device = open_gpu(request.device);
   const Configuration& configuration = runnable_configuration(version, request, request.config, device);
@@ -191,7 +183,7 @@ Result run(const Request& request, EventWriter& events) {
 
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
-  const Version& version = find_version(request.kernel);
+  const Version& version = select_version(request.kernel);
   refuse_if(why_impossible(request.problem));
   const DeviceInfo device = open_gpu(request.device);
   std::vector<const Configuration*> configurations;
