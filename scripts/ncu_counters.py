@@ -104,7 +104,7 @@ def count(
         tool = [*ncu, "--kernel-name", "regex:flash_attention|scores|softmax|output", "--launch-count", launches]
         request = {"check": False, "benchmark": True, "repeat": 1, "problem": problem}
         done, answer = run_worker(build, tool, configuration, request)
-        name = f"{configuration.kernel}_{configuration.name}"
+        name = configuration.label
         try:
             if done.returncode != 0 and '"ID"' in done.stdout:
                 raise RefusedError(f"it ended with status {done.returncode}")
@@ -135,7 +135,7 @@ def main() -> int:
 
     now = datetime.datetime.now(datetime.timezone.utc)
     selected = configurations(arguments.build, arguments.kernel, ("fp16",), every=False)
-    code = {f"{one.kernel}_{one.name}": one.code_hash for one in selected}
+    code = {one.label: one.code_hash for one in selected}
     busy = count(arguments.build, selected, BUSY_PROBLEM, BUSY_METRICS)
     counted = count(arguments.build, selected, PROBLEM, METRICS) | {"busy": busy}
 

@@ -25,7 +25,7 @@ VIRTUAL_SM = 90
 class Configuration:
     """One configuration of one version."""
 
-    kernel: str  # "06"
+    kernel: str  # "06", or the name of an extension
     name: str
     config: str
     dtype: str
@@ -33,8 +33,13 @@ class Configuration:
     block_kv: int  # seq_len_kv is a multiple
     code_hash: str  # of the version's source, as recorded profiles have it
 
+    @property
+    def label(self) -> str:
+        """ "06_swizzle", and of an extension its name."""
+        return self.name if self.kernel == self.name else f"{self.kernel}_{self.name}"
+
     def __str__(self) -> str:
-        return f"{self.kernel}_{self.name} {self.config} {self.dtype}"
+        return f"{self.label} {self.config} {self.dtype}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

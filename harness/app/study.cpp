@@ -133,11 +133,13 @@ class Table {
     const std::string step = tflops && tflops_before_ ? fmt::format("{:.2f}x", *tflops / *tflops_before_) : "-";
     tflops_before_ = tflops;
     std::string registers = "-", spills = "-", smem = "-", ctas = "-";
-    if (const StaticStudy* study = study_for(result.static_study, runner_.sm(version))) {
+    const int sm = runner_.sm(version);
+    if (const StaticStudy* study = study_for(result.static_study, sm)) {
       registers = std::to_string(study->registers);
       spills = std::to_string(study->spill_bytes);
       smem = fmt::format("{:.4g} KiB", study->smem_bytes / 1024.0);
       ctas = fmt::format("{} {}", study->ctas_per_sm, study->limited_by);
+      if (sm != runner_.sm()) ctas += fmt::format(" (sm_{})", sm);
     }
     std::string first = result.tflops ? fmt::format("{:.1f}", *result.tflops) : "-", second = step,
                 third = result.ms ? fmt::format("{:.4g}", result.ms->median) : "-";

@@ -167,8 +167,9 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   text += format_mismatches(result, paint);
   if (const StaticStudy* study = study_for(result.static_study, card.sm)) {
     line("Resources", describe_resources(*study));
-    line("Occupancy", fmt::format("{} (sm_{}); {}", describe_occupancy(*study), card.sm,
-                                  describe_other_occupancies(card.version, result, card.sm)));
+    const std::string others = describe_other_occupancies(card.version, result, card.sm);
+    line("Occupancy",
+         fmt::format("{} (sm_{}){}{}", describe_occupancy(*study), card.sm, others.empty() ? "" : "; ", others));
   } else {
     line("Resources", fmt::format("the build has no study for sm_{}", card.sm));
   }

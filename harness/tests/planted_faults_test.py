@@ -30,7 +30,7 @@ def test_fault_is_caught(fault: Fault) -> None:
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.kernel)
 def test_the_rare_path_is_checked(probe: Fault) -> None:
     """With normal inputs O never moves to another maximum. In the check it does, thousands of times, and is right."""
-    result, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.number)
+    result, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.version)
     assert result["correct"] is True and printed.count(MOVED) > 1000
-    _, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.number, only_requested_problem=True)
+    _, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.version, only_requested_problem=True)
     assert MOVED not in printed
