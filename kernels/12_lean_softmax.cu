@@ -1,40 +1,44 @@
-// 14 · small_steps
+// 12 · lean_softmax
 //
-// Idea        Spend registers where they save work. Nothing in the hot path looks at a whole tile any more, so a step of
-//             S, softmax and P V may be as small as one mma allows: 16 keys. S then takes 16 registers and P 8, and what
-//             that frees, with the last spare registers, holds all fragments of Q, which 13 reads again for every tile.
-// Changed     The loop over steps inside a tile, and Q's fragments, loaded before it. A step needs K and V, so both are
-//             copied together, a tile ahead: two buffers each, and one barrier per tile instead of two. 64 KB of shared
-//             memory instead of 48 still leave two CTAs per SM, but one on sm_86 and sm_89.
-// Prediction  Q's fragments were a third of the fragment reads: 0.125 instead of 0.188 cycles of shared memory per score.
-//             A chain of loads, mmas and exponentials is shorter, so the two warps of a scheduler mix better: 1.1x.
+// Idea        softmax does not need the maximum: any number that keeps the exponentials in range gives the same result. So
+//             a row keeps an old maximum for as long as that will do, and only a sum that grows large makes it look for a
+//             new one. What is left per score is 2^(scale · S - row_max): one FFMA, since scale and row_max contain the
+//             factor log2(e) that exp needs, one EX2, and one FADD for a sum that the four lanes of a row share out until
+//             the last tile.
+// Changed     The softmax: exponentials come first, relative to the old row_max; the search for the maximum and the
+//             rescaling of O moved behind a branch that is taken for the first tile and rarely after it. P is no longer at
+//             most 1 but less than 4096, which 16 bits hold with as many digits.
+// Prediction  Per 32 keys and 32 rows a warp saves 44 FMNMX, 16 SHFL, 40 FADD and 196 FMUL, and has 32 FFMA more: 264
+//             instructions less of some 600 in the loop. The mmas leave the issue slots idle half of the time, but the
+//             chain from the last mma of S to the first of P V gets shorter, too: 1.15x. Rows whose scores keep growing
+//             fast take the branch again and again, and get slower than in 11.
 
 #include "convert.h"
 #include "ptx.h"
 #include "registry.h"
 
-namespace flash_ladder::v14 {
+namespace flash_ladder::v12 {
 
 template <typename Element_>
 struct Traits {
   using Element = Element_;
   static constexpr int kBlockQ = 128;  // query rows per CTA
-  static constexpr int kBlockKV = 32;  // keys and values per tile
-  static constexpr int kStepKV = 16;   // keys and values per step
-  static constexpr int kStages = 2;    // buffers for K and V; the loop takes turns between two
+  static constexpr int kBlockKV = 32;  // keys and values per iteration
   static constexpr int kHeadDim = 128;
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
-  static constexpr int kSmemBytes = (kBlockQ + 2 * kStages * kBlockKV) * kHeadDim * sizeof(Element);
+  static constexpr int kSmemBytes = (kBlockQ + 2 * kBlockKV) * kHeadDim * sizeof(Element);  // Q, K and V
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
-  static_assert(kStepKV == 16 && kBlockKV % kStepKV == 0, "a step is one mma_k");
+  static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
 // one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
-  constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
+  constexpr int kChunk = Traits::kChunk;
   const int chunk = (col / kChunk) ^ (row % 8);
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
@@ -45,13 +49,14 @@ __device__ int smem_offset(int row, int col) {
 // of the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
-  return (lane_offset ^ col % 64) + row * Traits::kHeadDim + col / 64 * 64;
+  constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
+  return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
 }
 
 // How the CTA shares out a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row, and
 // a thread's next row is kRowsAtOnce further on.
 template <typename Traits>
-constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / (Traits::kHeadDim * sizeof(typename Traits::Element) / 16);
+constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts to copy a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers are those
 // of the thread's first row; tile_gmem is left where the next tile begins.
@@ -110,26 +115,26 @@ __device__ inline float group_sum(float x) {
 // × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
 // all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
 template <typename Traits>
-__device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
-                             float (&step_sum)[Traits::kMmaM][2],
-                             const float (&S_rmem)[Traits::kMmaM][Traits::kStepKV / 8][4],
+__device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kBlockKV / 16][4],
+                             float (&new_sum)[Traits::kMmaM][2],
+                             const float (&S_rmem)[Traits::kMmaM][Traits::kBlockKV / 8][4],
                              const float (&row_max)[Traits::kMmaM][2], float scale) {
   bool in_range = true;
 #pragma unroll
   for (int mma_m = 0; mma_m < Traits::kMmaM; ++mma_m) {
-    step_sum[mma_m][0] = step_sum[mma_m][1] = 0;
+    new_sum[mma_m][0] = new_sum[mma_m][1] = 0;
 #pragma unroll
-    for (int mma_k = 0; mma_k < Traits::kStepKV / 16; ++mma_k)
+    for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int half = i % 2;
         const float* S = &S_rmem[mma_m][2 * mma_k + i / 2][2 * half];
         const float low = exp2_approx(S[0] * scale - row_max[mma_m][half]);
         const float high = exp2_approx(S[1] * scale - row_max[mma_m][half]);
-        step_sum[mma_m][half] += low + high;
+        new_sum[mma_m][half] += low + high;
         P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);
       }
-    in_range = in_range && step_sum[mma_m][0] < 4096 && step_sum[mma_m][1] < 4096;
+    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
   }
   return in_range;
 }
@@ -138,12 +143,12 @@ template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(AttentionArgs args, float scale) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
-  constexpr int kStepKV = Traits::kStepKV, kStages = Traits::kStages, kMmaM = Traits::kMmaM;
+  constexpr int kMmaM = Traits::kMmaM;
 
   extern __shared__ __align__(16) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);        // [kBlockQ][kHeadDim]
-  Element* K_smem = Q_smem + kBlockQ * kHeadDim;             // [kStages][kBlockKV][kHeadDim]
-  Element* V_smem = K_smem + kStages * kBlockKV * kHeadDim;  // [kStages][kBlockKV][kHeadDim]
+  Element* Q_smem = reinterpret_cast<Element*>(smem);  // [kBlockQ][kHeadDim]
+  Element* K_smem = Q_smem + kBlockQ * kHeadDim;       // [kBlockKV][kHeadDim]
+  Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kBlockKV][kHeadDim]
 
   // Where this CTA stands: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
@@ -151,7 +156,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
   // What this thread copies first of each tile.
-  const int copy_row = threadIdx.x / 16, copy_col = threadIdx.x % 16 * 8;
+  const int copy_row = threadIdx.x / Traits::kChunksPerRow;
+  const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
   const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + copy_row) + copy_col;
   const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
@@ -170,106 +176,106 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
-  // Copy Q and the first K and V.
+  // Copy Q and the first K, as one group.
   copy_tile<Traits, kBlockQ>(Q_smem + copy_offset, Q_gmem, args.Q.row_stride);
   copy_tile<Traits, kBlockKV>(K_smem + copy_offset, K_gmem, args.K.row_stride);
-  copy_tile<Traits, kBlockKV>(V_smem + copy_offset, V_gmem, args.V.row_stride);
   cp_async_commit();
-  cp_async_wait<0>();  // this thread's copies have arrived
-  __syncthreads();     // and so have those of all other threads
-
-  std::uint32_t Q_rmem[kHeadDim / 16][kMmaM][4];  // [mma_k][mma_m][A]
-#pragma unroll
-  for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) load_Q_fragments<Traits>(Q_rmem[mma_k], Q_smem, Q_lane, mma_k);
 
   // For each K/V tile:
   for (int kv_row = 0; kv_row < args.seq_len_kv; kv_row += kBlockKV) {
-    // Copy the next K and V. The offsets are those of a tile's buffers in K_smem and V_smem, counted in elements.
-    const int buffer = kv_row / kBlockKV % 2 * kBlockKV * kHeadDim, next_buffer = kBlockKV * kHeadDim - buffer;
-    cp_async_wait<0>();  // this thread's copies of K and V have arrived
-    __syncthreads();     // and so have those of all other threads; all warps are done with the tile before
+    // Copy V.
+    cp_async_wait<0>();  // this thread's copies of K and, the first time, Q have arrived
+    __syncthreads();  // and so have those of all other threads; all warps are done with the V of the iteration before
+    copy_tile<Traits, kBlockKV>(V_smem + copy_offset, V_gmem, args.V.row_stride);
+    cp_async_commit();
+
+    // S = Q Kᵀ.
+    float S_rmem[kMmaM][kBlockKV / 8][4] = {};  // [mma_m][mma_n][D]
+    std::uint32_t Q_rmem[2][kMmaM][4];          // [buffer][mma_m][A], of one mma_k
+    std::uint32_t K_rmem[2][2][2];              // [buffer][mma_n % 2][B]
+    constexpr int kPiecesK = kBlockKV / 16;     // pieces of K, of 16 keys each, for one mma_k
+    load_Q_fragments<Traits>(Q_rmem[0], Q_smem, Q_lane, 0);
+    load_K_fragments<Traits>(K_rmem[0], K_smem, K_lane, 0, 0);
+#pragma unroll
+    for (int piece = 0; piece < kHeadDim / 16 * kPiecesK; ++piece) {
+      const int mma_k = piece / kPiecesK, next = piece + 1, next_mma_k = next / kPiecesK;
+      if (next_mma_k < kHeadDim / 16) {
+        if (next_mma_k > mma_k) load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, next_mma_k);
+        load_K_fragments<Traits>(K_rmem[next % 2], K_smem, K_lane, next_mma_k, next % kPiecesK * 2);
+      }
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+          mma_m16n8k16<Element>(S_rmem[mma_m][piece % kPiecesK * 2 + n], Q_rmem[mma_k % 2][mma_m],
+                                K_rmem[piece % 2][n]);
+    }
+
+    // Copy the next K.
+    cp_async_wait<0>();  // this thread's copies of V have arrived
+    __syncthreads();     // and so have those of all other threads; all warps are done with this K
     if (kv_row + kBlockKV < args.seq_len_kv) {
-      copy_tile<Traits, kBlockKV>(K_smem + next_buffer + copy_offset, K_gmem, args.K.row_stride);
-      copy_tile<Traits, kBlockKV>(V_smem + next_buffer + copy_offset, V_gmem, args.V.row_stride);
+      copy_tile<Traits, kBlockKV>(K_smem + copy_offset, K_gmem, args.K.row_stride);
       cp_async_commit();
     }
 
-    // For each step of 16 keys:
-#pragma unroll
-    for (int step = 0; step < kBlockKV; step += kStepKV) {
-      // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
-      const int K_step = K_lane + buffer + step * kHeadDim;  // what this lane reads first of the step's K
-      const int V_step = V_lane + buffer + step * kHeadDim;  // and of its V
+    // The first piece of V comes before the softmax, so that P V need not wait for it.
+    std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
+    load_V_fragments<Traits>(V_rmem[0], V_smem, V_lane, 0, 0);
 
-      // S = Q Kᵀ.
-      float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
-      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n][B]
-      load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
-#pragma unroll
-      for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) {
-        if (mma_k + 1 < kHeadDim / 16) load_K_fragments<Traits>(K_rmem[(mma_k + 1) % 2], K_smem, K_step, mma_k + 1, 0);
-#pragma unroll
-        for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
-#pragma unroll
-          for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
-      }
-
-      // The first piece of V comes before the softmax, so that P V need not wait for it.
-      std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
-      load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
-
-      // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
-      std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
-      float step_sum[kMmaM][2];                      // [mma_m][half], of this lane's P
-      bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
-      // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
-      // infinite or NaN.
-      if (!__all_sync(0xffffffff, in_range)) {
-        // They move to the new maximum, and P with them.
-#pragma unroll
-        for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float step_max = -INFINITY;
-#pragma unroll
-            for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
-#pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) step_max = fmaxf(step_max, S_rmem[mma_m][mma_n][i]);
-            const float new_max = fmaxf(row_max[mma_m][half], group_max(step_max) * scale);
-            const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
-            row_max[mma_m][half] = new_max;
-            row_sum[mma_m][half] *= rescale;
-#pragma unroll
-            for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
-#pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;
-          }
-        exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
-      }
+    // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some tile before this one.
+    std::uint32_t P_rmem[kMmaM][kBlockKV / 16][4];  // [mma_m][mma_k][A]
+    float new_sum[kMmaM][2];                        // [mma_m][half], of this lane's P
+    bool in_range = exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
+    // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
+    // infinite or NaN.
+    if (!__all_sync(0xffffffff, in_range)) {
+      // They move to the new maximum, and P with them. (Every row has a finite score in its first step. Under a mask that may
+      // hide all of them, row_max stays -inf, and -inf - (-inf) is NaN: give such a row a finite row_max.)
 #pragma unroll
       for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += step_sum[mma_m][half];
+        for (int half = 0; half < 2; ++half) {
+          float S_max = -INFINITY;
+#pragma unroll
+          for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_m][mma_n][i]);
+          const float new_max = fmaxf(row_max[mma_m][half], group_max(S_max) * scale);
+          const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
+          row_max[mma_m][half] = new_max;
+          row_sum[mma_m][half] *= rescale;
+#pragma unroll
+          for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
+#pragma unroll
+            for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;
+        }
+      exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
+    }
+#pragma unroll
+    for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += new_sum[mma_m][half];
 
-      // O += P V.
+    // O += P V.
+    constexpr int kPiecesV = kHeadDim / 16;  // pieces of V, of 16 columns each, for one mma_k
 #pragma unroll
-      for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 2) {
-        const int buffer = mma_n / 2 % 2;
-        if (mma_n + 2 < kHeadDim / 8) load_V_fragments<Traits>(V_rmem[1 - buffer], V_smem, V_step, 0, mma_n + 2);
+    for (int piece = 0; piece < kBlockKV / 16 * kPiecesV; ++piece) {
+      const int mma_k = piece / kPiecesV, next = piece + 1, next_mma_k = next / kPiecesV;
+      if (next_mma_k < kBlockKV / 16)
+        load_V_fragments<Traits>(V_rmem[next % 2], V_smem, V_lane, next_mma_k, next % kPiecesV * 2);
 #pragma unroll
-        for (int n = 0; n < 2; ++n)
+      for (int n = 0; n < 2; ++n)
 #pragma unroll
-          for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(O_rmem[mma_m][mma_n + n], P_rmem[mma_m][0], V_rmem[buffer][n]);
-      }
+        for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+          mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
     }
   }
 
   // Normalise and store O. A lane's elements are pairs, 4 bytes each; by way of shared memory it stores 16 bytes at a
   // time. O goes where this warp's rows of Q were: no other warp uses them any more, so a __syncwarp() is enough.
   Element* O_smem = Q_smem;  // [kBlockQ][kHeadDim]
-  __syncwarp();              // all lanes have read their fragments of Q
+  __syncwarp();              // all lanes have read their fragments of Q for the last time
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
@@ -287,9 +293,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
   Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
 #pragma unroll
-  for (int i = 0; i < kMmaM * 8; ++i) {  // two rows at a time: 16 lanes write one row's 256 bytes
-    const int row = warp_row + i * 2 + lane_id / 16;
-    const int col = lane_id % 16 * 8;
+  for (int i = 0; i < kMmaM * 16; i += 32 / Traits::kChunksPerRow) {  // two rows at a time: 16 lanes write one row
+    const int row = warp_row + i + lane_id / Traits::kChunksPerRow;
+    const int col = lane_id % Traits::kChunksPerRow * Traits::kChunk;
     *reinterpret_cast<uint4*>(&O_gmem[row * args.O.row_stride + col]) =
         *reinterpret_cast<const uint4*>(&O_smem[smem_offset<Traits>(row, col)]);
   }
@@ -314,4 +320,4 @@ const Registration registration({
                        configuration<Traits<__nv_bfloat16>>("128x32", launch<Traits<__nv_bfloat16>>)},
 });
 
-}  // namespace flash_ladder::v14
+}  // namespace flash_ladder::v12
