@@ -129,11 +129,13 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
     _style(axes)
     measured = [(x, value) for x, (_, value) in enumerate(versions) if value is not None]
     axes.plot([x for x, _ in measured], [value for _, value in measured], "o-", color=BLUE, markersize=5)
-    # Above the points, over the lines of the peers; where the curve is steep, below and to the right of it.
+    # Above the points, over the lines of the peers; where the curve is steep, below and to the right of it, unless the
+    # next point is about as high: its figure would stand there.
     steep = with_figures < len(versions)
     box = None if steep else {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
-    place, ha = ((5, -8), "left") if steep else ((0, 7), "center")
-    for x, value in measured[:with_figures]:
+    for i, (x, value) in enumerate(measured[:with_figures]):
+        level = any(value / 1.3 < other < 1.3 * value for _, other in measured[i + 1 : i + 2])
+        place, ha = (((-4, 4), "right") if level else ((5, -8), "left")) if steep else ((0, 7), "center")
         text = three_digits(value)
         axes.annotate(text, (x, value), place, textcoords="offset points", ha=ha, color=BLUE, fontsize=7.5, bbox=box)
     labels = [label for label, _ in versions]

@@ -372,6 +372,33 @@ def test_figures_are_the_same_when_drawn_again(tree: Path) -> None:
     assert (tree / "docs" / "figures" / "seq_len.svg").read_bytes() == before
 
 
+LABELS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import matplotlib
+matplotlib.use("agg")
+import plot
+from matplotlib.text import Text
+from profile_data import Shape, devices, load_device
+
+for of in plot.plots(load_device(devices()[0]), Shape(4096, 16)):
+    figure = of.draw(of.data)
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        boxes = [(text.get_text(), Text.get_window_extent(text)) for text in axes.texts]  # without its line
+        assert len(boxes) > 2
+        for i, (one, box) in enumerate(boxes):
+            for other, other_box in boxes[:i]:
+                assert not box.overlaps(other_box), f"{of.name}: {one} covers {other}"
+"""
+
+
+def test_figures_do_not_cover_each_other() -> None:
+    command = [sys.executable, "-B", "-c", LABELS, str(ROOT / "scripts")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_version_without_a_profile_is_left_out_and_named(tree: Path) -> None:
     (tree / "kernels" / "03_new.cu").write_text(HEADER.format(kernel="03", name="new", prediction="2x"))
     done = run(tree, "update_docs.py")
