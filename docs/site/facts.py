@@ -223,11 +223,20 @@ class Facts:
             moved = self.busy(number, {"hbm": "dram_bytes", "l2": "l2_bytes"}[level])
         return self.busy_flop() / moved
 
-    def instructions_per_32_scores(self, number: int) -> float:
-        """Warp instructions for 32 elements of S with their share of P V."""
-        return 32 * self.busy(number, "warp_instructions") / self.busy_scores()
+    def wavefronts_per_score(self, number: int) -> float:
+        """What passes the data pipe of L1 and shared memory, at most one wavefront per cycle and SM."""
+        return self.shared(number) / 100 * self.cycles_per_score(number)
+
+    def tensor_cycles_per_score(self, number: int) -> float:
+        """How long the tensor cores of an SM are busy with an element of S and its share of P V."""
+        return self.tensor(number) / 100 * self.cycles_per_score(number)
+
+    def cycles_per_score(self, number: int) -> float:
+        """Cycles of an SM."""
+        return self.cycles(number) * GPU["sms"] / self.busy_scores()
 
     def instructions_per_score(self, number: int) -> float:
+        """Warp instructions for an element of S and its share of P V."""
         return self.busy(number, "warp_instructions") / self.busy_scores()
 
     def ncu(self, number: int, metric: str) -> int:
