@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import layouts  # noqa: E402
+import worked  # noqa: E402
 from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
 
 DEVICE = "h200"
@@ -310,6 +311,7 @@ class Facts:
         names = {name: getattr(self, name) for name in dir(type(self)) if not name.startswith("_") and name != "registry"
                  and callable(getattr(type(self), name))}
         names |= {name: getattr(layouts, name) for name in dir(layouts) if not name.startswith("_")}
+        names |= {"steps": worked.steps, "output": worked.output, "SCORES": worked.SCORES}
         names |= {"min": min, "max": max, "range": range, "sum": sum, "exp": math.exp}
         try:
             return eval(expression, {"__builtins__": {}, **names})

@@ -11,6 +11,8 @@
   ```{sass} NN NN              instructions of the hot loop
   ```{drawing} NAME            a drawing of drawings.py; the content is its caption, :alt: what it shows
   ```{interactive} NAME        a part that ladder.js brings to life
+  ```{worked} QUERY            the online softmax of worked.py, step by step
+  ```{folded} SUMMARY          its content, folded away
   ```{source} NN               the whole file, folded away
 """
 
@@ -22,6 +24,7 @@ from typing import Any, ClassVar
 
 import drawings
 import sources
+import worked
 from docutils import nodes
 from docutils.parsers.rst import directives
 from facts import DEVICE, FactError, Facts
@@ -286,6 +289,33 @@ class InteractiveDirective(LadderDirective):
         return [nodes.raw("", text, format="html")]
 
 
+class WorkedDirective(LadderDirective):
+    """The online softmax of one query of worked.py: every score, m, l and O."""
+
+    required_arguments = 1
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        query = self.numbers()[0]
+        rows = []
+        for key, (score, step) in enumerate(zip(worked.SCORES[query], worked.steps(query), strict=True)):
+            O = ", ".join(f"{o:.4f}" for o in step.O)  # noqa: E741 (the paper's symbol)
+            rows.append([str(key), f"{score:g}", f"{step.m:g}", f"{step.rescale:.4f}", f"{step.p:.4f}", f"{step.l:.4f}", O])
+        rows.append(["O / l", "", "", "", "", "", ", ".join(f"{o:.4f}" for o in worked.output(query))])
+        headings = ["key", "score s", "m", "r = exp(m before − m)", "p = exp(s − m)", "l", "O"]
+        return [self.table(headings, rows, ["worked"])]
+
+
+class FoldedDirective(LadderDirective):
+    required_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        return self.folded(self.arguments[0], self.parse_content_to_nodes())
+
+
 class SourceDirective(LadderDirective):
     required_arguments = 1
 
@@ -325,6 +355,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "sass": SassDirective,
         "drawing": DrawingDirective,
         "interactive": InteractiveDirective,
+        "worked": WorkedDirective,
+        "folded": FoldedDirective,
         "source": SourceDirective,
     }.items():
         app.add_directive(name, directive)
