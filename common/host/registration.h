@@ -57,6 +57,8 @@ struct Configuration {
   // Device memory that a launch needs beside Q, K, V and O, in bytes.
   std::size_t (*workspace_bytes)(const AttentionProblem&);
   Launch launch;
+  bool fragments =
+      false;  // a warp owns rows of S and O as accumulators of mma.m16n8k16 (common/ptx.h): its Traits have kMmaM
 };
 
 /// Which GPUs run a version's code.
@@ -168,7 +170,10 @@ Configuration configuration(std::string name, Launch launch,
           .smem_bytes = Traits::kSmemBytes,
           .traits = typeid(Traits).name(),
           .workspace_bytes = workspace_bytes,
-          .launch = launch};
+          .launch = launch,
+          .fragments = requires {Traits::kMmaM;
+}
+};  // namespace flash_ladder
 }
 
 }  // namespace flash_ladder

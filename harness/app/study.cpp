@@ -84,14 +84,15 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .header = read_header_comment(source_file(version, options.paths.source)),
                  .recorded = recorded_speeds(recorded, devices, version, recorded_problem, result.config),
                  .recorded_problem = recorded_problem == result.problem ? "" : describe(recorded_problem),
-                 .peers = {},
+                 .beside_peers = {},
                  .before = before,
                  .speed_before = {},
                  .static_before = {},
                  .lines = options.lines ? kAllLines : kCostliestLines,
                  .source_tree = options.paths.source,
                  .read_on = read_on(version, before, options.paths)};
-  if (!devices.empty()) card.peers = recorded.peers(devices.front(), recorded_problem);
+  if (!devices.empty())
+    card.beside_peers = recorded.beside_peers(devices.front(), version, options.config, recorded_problem);
   if (before) {
     card.speed_before = speed_before(recorded, devices, *before, recorded_problem, result, runner);
     const auto choice = runner.choose(*before, "", result.problem);

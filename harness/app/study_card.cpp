@@ -63,17 +63,16 @@ std::string format_change(const StudyCard& card, const Paint& paint) {
                      label(*card.before), card.speed_before->tflops, card.speed_before->origin);
 }
 
-std::string format_peers(const StudyCard& card) {
-  const auto own = own_speed(card);
+// Shares are of figures of one run and one regime, so of the version's own in that run, and not of this one's.
+std::string format_peers(const BesidePeers& beside) {
+  if (beside.peers.empty()) return "";
   std::vector<std::string> parts;
-  bool external = false;
-  for (const Peer& peer : card.peers) {
-    const std::string tflops = fmt::format("{:.0f}{}", peer.tflops, peer.external ? "*" : "");
-    parts.push_back(own ? fmt::format("{:.0f} % of {} ({})", 100 * own->tflops / peer.tflops, peer.name, tflops)
-                        : fmt::format("{} {}", peer.name, tflops));
-    external = external || peer.external;
-  }
-  return fmt::format("{}{}", fmt::join(parts, ", "), external ? "; *: not measured by this project" : "");
+  for (const Peer& peer : beside.peers)
+    parts.push_back(
+        beside.own ? fmt::format("{:.0f} % of {} ({:.0f})", 100 * *beside.own / peer.tflops, peer.name, peer.tflops)
+                   : fmt::format("{} {:.0f}", peer.name, peer.tflops));
+  const std::string own = beside.own ? fmt::format(", this version {:.0f}", *beside.own) : "";
+  return fmt::format("{}{}: {}", beside.regime, own, fmt::join(parts, ", "));
 }
 
 std::string format_recorded(const RecordedSpeed& recorded, const Paint& paint) {
@@ -158,12 +157,15 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Tuned", card.tuned);
   if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
   if (card.ran && result.counters.empty()) line("Speed", format_speed(card, paint));
+  if (result.diagnosis)
+    for (const std::string& sentence : result.diagnosis->sentences)
+      line(&sentence == &result.diagnosis->sentences.front() ? "Diagnosis" : "", sentence);
   text += format_findings(result, paint);
   for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));
   if (!card.recorded.empty() && !card.recorded_problem.empty()) line("", "at " + card.recorded_problem);
   if (card.recorded.empty()) line("Recorded", "nothing for this problem; --record measures the standard shapes");
   if (card.before) line("Step", format_change(card, paint));
-  line("Peers", format_peers(card));
+  line("Peers", format_peers(card.beside_peers));
   text += format_mismatches(result, paint);
   if (const StaticStudy* study = study_for(result.static_study, card.sm)) {
     line("Resources", describe_resources(*study));

@@ -40,7 +40,7 @@ struct StudyCard {
   HeaderComment header;
   std::vector<RecordedSpeed> recorded;
   std::string recorded_problem;  // empty: the same
-  std::vector<Peer> peers;
+  BesidePeers beside_peers;
 
   const Version* before;  // nullptr for the first version
   std::optional<Speed> speed_before;

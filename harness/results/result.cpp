@@ -125,6 +125,46 @@ void from_json(const json& json, Mismatch& mismatch) {
   mismatch.expected = number(json.at("expected"));
 }
 
+void to_json(json& json, const FragmentElement& element) {
+  json = {{"warp", element.warp},
+          {"lane", element.lane},
+          {"mma_m", element.mma_m},
+          {"mma_n", element.mma_n},
+          {"register", element.reg}};
+}
+
+void from_json(const json& json, FragmentElement& element) {
+  json.at("warp").get_to(element.warp);
+  json.at("lane").get_to(element.lane);
+  json.at("mma_m").get_to(element.mma_m);
+  json.at("mma_n").get_to(element.mma_n);
+  json.at("register").get_to(element.reg);
+}
+
+void to_json(json& json, const Experiment& experiment) {
+  json = {{"name", experiment.name}, {"right", experiment.right}};
+}
+
+void from_json(const json& json, Experiment& experiment) {
+  json.at("name").get_to(experiment.name);
+  json.at("right").get_to(experiment.right);
+}
+
+void to_json(json& json, const Diagnosis& diagnosis) {
+  json = {{"sentences", diagnosis.sentences},
+          {"suggests", diagnosis.suggests},
+          {"first", optional_or_null(diagnosis.first)},
+          {"experiments", diagnosis.experiments}};
+}
+
+void from_json(const json& json, Diagnosis& diagnosis) {
+  diagnosis = {};
+  json.at("sentences").get_to(diagnosis.sentences);
+  json.at("suggests").get_to(diagnosis.suggests);
+  read_optional(json, "first", diagnosis.first);
+  json.at("experiments").get_to(diagnosis.experiments);
+}
+
 void to_json(json& json, const LineCounters& line) {
   json = {{"kernel", line.kernel}, {"position", line.position}, {"counters", line.counters}};
 }
@@ -204,6 +244,7 @@ void to_json(json& json, const Result& result) {
   // Only a wrong result has these.
   if (!result.mismatches.empty()) json["mismatches"] = result.mismatches;
   if (!result.tile_map.empty()) json["tile_map"] = result.tile_map;
+  if (result.diagnosis) json["diagnosis"] = *result.diagnosis;
   if (!result.findings.empty()) {
     json["findings_kinds"] = result.findings_kinds;
     json["findings_total"] = result.findings_total;
@@ -228,6 +269,7 @@ void from_json(const json& json, Result& result) {
   read_optional(json, "relative_error", result.relative_error);
   read_optional(json, "mismatches", result.mismatches);
   read_optional(json, "tile_map", result.tile_map);
+  read_optional(json, "diagnosis", result.diagnosis);
   if (const auto& ms = json.at("ms"); !ms.is_null()) result.ms = ms.get<Milliseconds>();
   read_optional(json, "tflops", result.tflops);
   read_optional(json, "load", result.load);

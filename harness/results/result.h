@@ -31,6 +31,26 @@ struct Mismatch {
   double got, expected;
 };
 
+/// Who holds an element of O in registers: O_rmem[mma_m][mma_n][reg] of a lane of a warp.
+struct FragmentElement {
+  int warp, lane, mma_m, mma_n, reg;
+};
+
+/// A launch with inputs that were chosen to tell where a mistake is not.
+struct Experiment {
+  std::string name;  // "V = 1", "2 K/V tiles"
+  bool right;
+};
+
+/// What a wrong output looks like and what that suggests.
+struct Diagnosis {
+  std::vector<std::string> sentences;  // the most telling first
+  std::vector<std::string>
+      suggests;  // names of the known mistakes that give this very output; more than one: any of them
+  std::optional<FragmentElement> first;  // of the first wrong element; nullopt where the version has no fragments
+  std::vector<Experiment> experiments;
+};
+
 /// Milliseconds of single launches.
 struct Milliseconds {
   double median, p10, p90;
@@ -99,8 +119,9 @@ struct Result {
   std::optional<double> max_abs_error;
   // The largest over (batch, head) of max|out - ref| / bound: correct when at most 1.
   std::optional<double> relative_error;
-  std::vector<Mismatch> mismatches;  // the first few
-  std::string tile_map;              // which tiles are wrong, drawn in text; empty when none
+  std::vector<Mismatch> mismatches;    // the first few
+  std::string tile_map;                // which tiles are wrong, drawn in text; empty when none
+  std::optional<Diagnosis> diagnosis;  // of the first set that is wrong; nullopt where its output is right
 
   std::optional<Milliseconds> ms;
   std::optional<double> tflops;
@@ -119,8 +140,8 @@ struct Result {
 std::string label(const Result& result);
 
 /// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map`,
-/// `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` only when the virtual GPU counted, `load` only when a GPU
-/// was timed. Reading throws std::exception for anything that is not a Result.
+/// `diagnosis`, `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` only when the virtual
+/// GPU counted, `load` only when a GPU was timed. Reading throws std::exception for anything that is not a Result.
 void to_json(nlohmann::json& json, const Result& result);
 void from_json(const nlohmann::json& json, Result& result);
 void to_json(nlohmann::json& json, const Milliseconds& ms);
@@ -131,6 +152,12 @@ void to_json(nlohmann::json& json, const StaticStudy& study);
 void from_json(const nlohmann::json& json, StaticStudy& study);
 void to_json(nlohmann::json& json, const Mismatch& mismatch);
 void from_json(const nlohmann::json& json, Mismatch& mismatch);
+void to_json(nlohmann::json& json, const FragmentElement& element);
+void from_json(const nlohmann::json& json, FragmentElement& element);
+void to_json(nlohmann::json& json, const Experiment& experiment);
+void from_json(const nlohmann::json& json, Experiment& experiment);
+void to_json(nlohmann::json& json, const Diagnosis& diagnosis);
+void from_json(const nlohmann::json& json, Diagnosis& diagnosis);
 void to_json(nlohmann::json& json, const LineCounters& line);
 void from_json(const nlohmann::json& json, LineCounters& line);
 void to_json(nlohmann::json& json, const Finding& finding);
