@@ -41,7 +41,8 @@ def in_each(
     return [Fault(name, kernel, old, new, *finding_and_at, sm_count=sm_count) for kernel in kernels]
 
 
-LAZY = ("12_lean_softmax", "13_decoupled_warps", "14_q_in_registers", "15_persistent_ctas", "16_optimized_softmax")  # rescale O now and then
+# Rescale O now and then.
+LAZY = ("12_lean_softmax", "13_decoupled_warps", "14_q_in_registers", "15_persistent_ctas", "16_optimized_softmax")
 RINGS = LAZY[1:]  # have a ring of K/V tiles
 PERSISTENT = LAZY[3:]  # keep their CTAs for further query tiles
 
