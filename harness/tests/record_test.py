@@ -108,6 +108,11 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", "ncu_counters.py"]
 
 
+def test_the_first_versions_take_long_and_may_be_left_out(sitting: Sitting) -> None:
+    assert sitting.run("--only", "profiles", "--first", "02").returncode == 0
+    assert sitting.ran() == PROFILES[1:]
+
+
 def test_an_interrupted_run_of_peers_goes_on(sitting: Sitting) -> None:
     sitting.write("peers.part.json", {"regimes": {"sustained": regime(1)}})
     assert sitting.run("--only", "peers", "--regime", "sustained").returncode == 0
