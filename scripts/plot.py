@@ -68,14 +68,14 @@ def plots(device: Device, shape: Shape) -> list[Plot]:
     problem = f"{device.dtype}, {device.name}" + (f", {device.regime.name}" if device.regime else "")
     ladder = {
         "title": f"The ladder: batch {shape.batch}, 16 heads, seq_len {shape.seq_len}, head_dim 128, {problem}",
-        "versions": [[version.label, version.tflops.get(shape)] for version in device.versions],
+        "versions": [[version.source.label, version.tflops.get(shape)] for version in device.rungs()],
         "peers": [[peer.name, peer.tflops[shape]] for peer in device.peers if shape in peer.tflops],
         "ceiling": device.mma_sync_ceiling,
     }
     seq_len = {
         "title": f"TFLOP/s over seq_len: 16 heads, head_dim 128, {problem}",
         "shapes": [[s.seq_len, s.batch] for s in device.shapes()],
-        "versions": [[version.label, [version.tflops.get(s) for s in device.shapes()]] for version in device.versions],
+        "versions": [[one.source.label, [one.tflops.get(s) for s in device.shapes()]] for one in device.rungs()],
         "peers": [[peer.name, [peer.tflops.get(s) for s in device.shapes()]] for peer in device.peers],
     }
     return [Plot("ladder", ladder, _draw_ladder), Plot("seq_len", seq_len, _draw_seq_len)]

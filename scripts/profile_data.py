@@ -11,6 +11,7 @@ from typing import Any
 
 import jsonschema
 import referencing
+from kernel_files import KernelFile, kernel_files
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = 16
@@ -42,10 +43,9 @@ class Speeds:
 
 @dataclass
 class Version:
-    """One rung of the ladder: its fastest configuration at each shape."""
+    """One rung of the ladder, or an extension: its fastest configuration at each shape."""
 
-    number: int
-    name: str
+    source: KernelFile
     toolkit: str
     driver: str | None
     date: str
@@ -53,14 +53,6 @@ class Version:
     watts_recorded: list[float]
     # By scripts/peers in the same run as the peers; empty where it was not, or where the code was another.
     beside_peers: Speeds
-
-    @property
-    def label(self) -> str:
-        return f"{self.number:02} {self.name}"
-
-    @property
-    def file(self) -> str:
-        return f"kernels/{self.number:02}_{self.name}.cu"
 
     @property
     def tflops(self) -> dict[Shape, float]:
@@ -101,6 +93,10 @@ class Device:
     regimes: list[Regime]  # the first is the one that is shown
     missing: list[str]  # files of versions that have no profile
 
+    def rungs(self) -> list[Version]:
+        """Those with a number. Where an extension solves the plain problem, its curve lies on that of its base."""
+        return [version for version in self.versions if version.source.number is not None]
+
     @property
     def regime(self) -> Regime | None:
         return self.regimes[0] if self.regimes else None
@@ -118,7 +114,7 @@ class Device:
 
     def step(self, number: int, shape: Shape) -> float | None:
         """How many times the TFLOP/s of the version before, both measured in the same way; None where they were not."""
-        versions = {version.number: version for version in self.versions}
+        versions = {version.source.number: version for version in self.versions}
         if number not in versions or number - 1 not in versions:
             return None
         here, before = versions[number], versions[number - 1]
@@ -154,24 +150,23 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         if document["problem"]["dtype"] == dtype:
             regimes = [_regime(name, document["regimes"][name]) for name in REGIMES if name in document["regimes"]]
     beside_peers = regimes[0].versions if regimes else {}
-    for kernel in sorted((ROOT / "kernels").glob("[0-9][0-9]_*.cu")):
+    for kernel in kernel_files(ROOT):
         path = folder / f"{kernel.stem}.json"
         if not path.exists():
-            missing.append(f"kernels/{kernel.name}")
+            missing.append(kernel.file)
             continue
         profile = _read(path, "profile.schema.json")
         names.add(profile["device"])
         standard = [result for result in profile["results"] if _is_standard(result, dtype)]
         versions.append(
             Version(
-                number=int(kernel.stem[:2]),
-                name=kernel.stem[3:],
+                source=kernel,
                 toolkit=profile["toolkit"],
                 driver=profile["driver"],
                 date=profile["date"],
                 recorded=_fastest(standard),
                 watts_recorded=[watts for result in standard if (watts := result.get("load", {}).get("power_watts"))],
-                beside_peers=beside_peers.get((kernel.stem, profile["code_hash"]), Speeds()),
+                beside_peers=beside_peers.get((kernel.kernel, profile["code_hash"]), Speeds()),
             )
         )
 
@@ -183,8 +178,8 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
 def _regime(name: str, regime: dict[str, Any]) -> Regime:
     versions: dict[tuple[str, str | None], Speeds] = {}
     for version in regime["versions"]:
-        key = (f"{version['kernel']}_{version['name']}", version["code_hash"])
-        _add(versions.setdefault(key, Speeds()), version["results"])
+        of_version = versions.setdefault((version["kernel"], version["code_hash"]), Speeds())
+        _add(of_version, version["results"])
     peers = []
     for peer in regime["peers"]:
         peers.append(Peer(peer["name"], peer["note"], Speeds()))
@@ -224,6 +219,7 @@ def _is_standard(result: dict[str, Any], dtype: str) -> bool:
         and problem["heads"] == HEADS
         and problem["head_dim"] == HEAD_DIM
         and problem["seq_len"] == problem["seq_len_kv"]
+        and not problem.get("causal", False)
     )
 
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import plot
+from kernel_files import KernelFile, kernel_files
 from profile_data import (
     HEAD_DIM,
     HEADS,
@@ -87,7 +88,8 @@ def results_table(device: Device, others: list[Device]) -> str:
     shapes = device.shapes()
     reference = reference_of(device)
     peers = sorted(device.peers, key=lambda peer: peer.tflops.get(SHAPE, 0.0))
-    rows = [(f"[{version.label}]({version.file})", version.tflops, version.beside_peers) for version in device.versions]
+    rows = [(f"[{version.source.label}]({version.source.file})", version.tflops, version.beside_peers)
+            for version in device.versions]  # fmt: skip
     rows += [(f"*{peer.name}*", peer.tflops, peer.speeds) for peer in peers]
     with_load = any(speeds.watts for _, _, speeds in rows)
 
@@ -145,7 +147,7 @@ def about_regimes(device: Device) -> str:
     if apart:
         watts = max((watts for version in apart for watts in version.watts_recorded), default=None)
         text += (
-            f" {ranges([version.number for version in apart])} did not take part: their figures are those of"
+            f" {ranges([version.source for version in apart])} did not take part: their figures are those of"
             f" `harness --record`, alone and for a shorter time{f', at no more than {watts:.0f} W' if watts else ''}."
         )
     return text
@@ -156,10 +158,10 @@ def differences(device: Device) -> str:
     other = device.regimes[1]
     pairs = [(peer.name, peer.tflops, next((p.tflops for p in other.peers if p.name == peer.name), {}))
              for peer in device.peers]  # fmt: skip
-    names = {f"{version.number:02}_{version.name}": version for version in device.versions}
-    for (name, _), speeds in other.versions.items():
-        if name in names and names[name].number == max(version.number for version in device.versions):
-            pairs.append((f"version {name[:2]}", names[name].beside_peers.tflops, speeds.tflops))
+    newest = device.rungs()[-1]
+    for (kernel, _), speeds in other.versions.items():
+        if kernel == newest.source.kernel:
+            pairs.append((f"version {kernel}", newest.beside_peers.tflops, speeds.tflops))
     both = sorted((here[SHAPE], there[SHAPE], name) for name, here, there in pairs if SHAPE in here and SHAPE in there)
     if not both:
         return ""
@@ -173,7 +175,7 @@ def carried_over(shown: list[Device]) -> str:
     for device in shown:
         header += [device.name, f"of {plot.SHORT_REFERENCE}, mean"]
     lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    tables = [{version.label: version.tflops for version in device.versions} for device in shown]
+    tables = [{version.source.label: version.tflops for version in device.versions} for device in shown]
     tables_of_peers = [{f"*{peer.name}*": peer.tflops for peer in device.peers} for device in shown]
     for of_devices in (tables, tables_of_peers):
         names = list(dict.fromkeys(name for table in of_devices for name in table))
@@ -190,15 +192,16 @@ def carried_over(shown: list[Device]) -> str:
     return "\n".join(["What carries over to another GPU:", "", *lines, "", " ".join(texts)])
 
 
-def ranges(numbers: list[int]) -> str:
-    """01–08, 16"""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+def ranges(versions: list[KernelFile]) -> str:
+    """01–08, 16, causal"""
+    runs: list[list[KernelFile]] = []
+    for version in versions:
+        before = runs[-1][-1].number if runs else None
+        if before is not None and version.number == before + 1:
+            runs[-1].append(version)
         else:
-            runs.append([number])
-    return ", ".join(f"{run[0]:02}–{run[-1]:02}" if len(run) > 1 else f"{run[0]:02}" for run in runs)
+            runs.append([version])
+    return ", ".join(f"{run[0].kernel}–{run[-1].kernel}" if len(run) > 1 else run[0].kernel for run in runs)
 
 
 def about_peers(regime: Regime, peers: list[Peer]) -> str:
@@ -226,7 +229,7 @@ def recorded_with(versions: list[Version]) -> str:
 
 
 def kernel_file(number: int) -> Path | None:
-    return next((ROOT / "kernels").glob(f"{number:02}_*.cu"), None)
+    return next((ROOT / kernel.file for kernel in kernel_files(ROOT) if kernel.number == number), None)
 
 
 @dataclass(frozen=True)
@@ -288,13 +291,13 @@ def verdict_cell(device: Device, number: int) -> str:
     if predicted and predicted.is_factor:
         got = device.step(number, SHAPE)
     else:
-        got = next((version.tflops.get(SHAPE) for version in device.versions if version.number == number), None)
+        got = next((version.tflops.get(SHAPE) for version in device.rungs() if version.source.number == number), None)
     return verdict(predicted, got) if predicted and got else "not recorded"
 
 
 def ladder_log_cell(device: Device, number: int) -> str:
     """TFLOP/s, and how many times those of the version before: what the predictions are about."""
-    here = next((version.tflops.get(SHAPE) for version in device.versions if version.number == number), None)
+    here = next((version.tflops.get(SHAPE) for version in device.rungs() if version.source.number == number), None)
     if here is None:
         return "not recorded"
     step = device.step(number, SHAPE)
@@ -334,11 +337,11 @@ def fill_ladder_log(text: str, device: Device) -> str:
     if found != text.count("<!-- ") - text.count("<!-- end -->") or found != text.count("<!-- end -->"):
         marks = "predicted NN, tflops NN, verdict NN, step NN SEQ_LEN, verdict rule"
         raise PageError(f"{LADDER_LOG}: of its marks, some are none of {marks}, or have no <!-- end -->")
-    for version in device.versions:
-        row = rf"^\| {re.escape(version.label)} \|.*<!-- verdict {version.number:02} -->"
-        if not re.search(row, text, re.MULTILINE):
-            start, mark = f"| {version.label} |", f"<!-- verdict {version.number:02} -->"
-            raise PageError(f"{LADDER_LOG} has no row of version {version.label}: none begins {start} and has {mark}")
+    for version in device.rungs():
+        number, label = version.source.kernel, version.source.label
+        if not re.search(rf"^\| {re.escape(label)} \|.*<!-- verdict {number} -->", text, re.MULTILINE):
+            start, mark = f"| {label} |", f"<!-- verdict {number} -->"
+            raise PageError(f"{LADDER_LOG} has no row of version {label}: none begins {start} and has {mark}")
     return text
 
 

@@ -54,8 +54,9 @@ std::optional<Speed> own_speed(const StudyCard& card) {
 
 std::string format_change(const StudyCard& card, const Paint& paint) {
   const auto own = own_speed(card);
-  if (!own) return fmt::format("this version has no figure to compare with that of version {:02}", card.before->number);
-  if (!card.speed_before) return fmt::format("version {:02} has no figure to compare with", card.before->number);
+  if (!own)
+    return fmt::format("this version has no figure to compare with that of version {}", kernel_id(*card.before));
+  if (!card.speed_before) return fmt::format("version {} has no figure to compare with", kernel_id(*card.before));
   const double ratio = own->tflops / card.speed_before->tflops;
   const std::string change = fmt::format("{:.2f}x", ratio);
   return fmt::format("{} of version {} ({:.1f} TFLOP/s {})", ratio < 1 ? paint.notable(change) : paint.bold(change),
@@ -112,13 +113,6 @@ std::string describe_device(const std::string& why, bool ran, const Paint& paint
                      why);
 }
 
-std::string describe(const AttentionProblem& problem) {
-  const std::string keys =
-      problem.seq_len_kv == problem.seq_len ? "" : fmt::format(", seq_len_kv {}", problem.seq_len_kv);
-  return fmt::format("batch {}, heads {}, seq_len {}{}, head_dim {}, {}", problem.batch, problem.heads, problem.seq_len,
-                     keys, problem.head_dim, to_string(problem.dtype));
-}
-
 std::string describe_resources(const StaticStudy& study) {
   const std::string spills = study.spill_bytes == 0 ? "no spills" : fmt::format("{} bytes spilled", study.spill_bytes);
   return fmt::format("{} registers, {}, {:.4g} KiB of shared memory", study.registers, spills,
@@ -148,7 +142,7 @@ std::string describe_other_occupancies(const Version& version, const Result& res
 
 std::string format_study_card(const StudyCard& card, const Paint& paint) {
   const Result& result = card.result;
-  std::string text = paint.bold(fmt::format("{:02} · {}", card.version.number, card.version.name));
+  std::string text = paint.bold(title(card.version));
   text += fmt::format("   {}   {}\n\n", result.config, to_string(result.problem.dtype));
 
   const auto line = [&](std::string_view label, const std::string& value) {
@@ -161,10 +155,11 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Device", describe_device(card.device, card.ran, paint));
   line("Problem", describe(result.problem));
   line("Tuned", card.tuned);
-  if (card.ran) {
-    line("Correct", format_correctness(card, paint));
-    if (result.counters.empty()) line("Speed", format_speed(card, paint));
-  }
+  if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
+  if (card.ran && result.counters.empty()) line("Speed", format_speed(card, paint));
+  if (result.diagnosis)
+    for (const std::string& sentence : result.diagnosis->sentences)
+      line(&sentence == &result.diagnosis->sentences.front() ? "Diagnosis" : "", sentence);
   text += format_findings(result, paint);
   for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));
   if (!card.recorded.empty() && !card.recorded_problem.empty()) line("", "at " + card.recorded_problem);

@@ -22,7 +22,7 @@ from schemas import validate_peers
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "peers"
 HASH = "sha256:" + "7" * 64
-KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax"]
+KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax", "causal"]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ class MadeUpMachine:
 def machine(peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpMachine:
     monkeypatch.setattr(peers, "ROOT", tmp_path)
     harness = tmp_path / "harness"
-    versions = [{"kernel": name[:2], "code_hash": HASH} for name in KNOWN]
+    versions = [{"kernel": name[:2] if "_" in name else name, "code_hash": HASH} for name in KNOWN]
     harness.write_text(f"#!/bin/sh\necho '{json.dumps({'versions': versions})}'\n", encoding="utf-8")
     harness.chmod(0o755)
     monkeypatch.setattr(peers, "HARNESS", harness)
@@ -529,6 +529,7 @@ def test_the_earlier_ladder_is_tuned_as_it_tunes_itself(peers: ModuleType, monke
         ("all", KNOWN),
         ("16,16:256x64", ["16_optimized_softmax", "16_optimized_softmax:256x64"]),
         ("03_tiled", ["03_tiled"]),
+        ("causal", ["causal"]),
     ],
 )
 def test_selection(peers: ModuleType, text: str, labels: list[str]) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HASHES = {"01_naive": "sha256:" + "1" * 64, "02_online_softmax": "sha256:" + "2" * 64}
+TUNED = "02_online_softmax"
 LENGTHS = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]
 STUB = """#!{python}
 import sys
@@ -44,7 +45,14 @@ class Sitting:
         self.folder.mkdir(parents=True)
 
     def program(self, path: str, status: int = 0) -> None:
-        versions = [{"kernel": name[:2], "name": name[3:], "code_hash": code} for name, code in HASHES.items()]
+        versions = [
+            {"kernel": name[:2], "name": name[3:], "file": f"kernels/{name}.cu", "code_hash": code,
+             "configurations": [{"name": "64x64"}, {"name": "64x32" if name == TUNED else "64x64"}]}
+            for name, code in HASHES.items()
+        ]  # fmt: skip
+        extension = {"kernel": "causal", "name": "causal", "file": "kernels/extensions/causal.cu"}
+        more = {"code_hash": "sha256:3", "configurations": [{"name": "64x64"}, {"name": "64x32"}]}
+        versions.append(extension | more)
         listed = json.dumps({"versions": versions})
         text = STUB.format(
             python=sys.executable, listed=listed, log=str(self.log), name=Path(path).name, status=status
@@ -71,7 +79,7 @@ def sitting(tmp_path: Path) -> Sitting:
     return Sitting(tmp_path)
 
 
-PROFILES = ["harness --kernel 01 --record", "harness --kernel 02 --record"]
+PROFILES = [f"harness --kernel {kernel} --record" for kernel in ("01", "02", "causal")]
 TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in LENGTHS]
 
 
@@ -100,7 +108,8 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     entry = {"code_hash": HASHES["02_online_softmax"], "date": ago(1), "problem": {"batch": 16, "seq_len": 1024}}
     sitting.write("tuning.json", {"entries": [entry]})
     sitting.write("peers.json", {"regimes": {"sustained": regime(1), "interleaved": regime(30)}})
-    sitting.write("ncu.json", {"code_hash": HASHES, "date": ago(1)})
+    sitting.write("causal.json", {"code_hash": "sha256:3", "date": ago(1)})
+    sitting.write("ncu.json", {"code_hash": HASHES | {"causal": "sha256:3"}, "date": ago(1)})
     assert sitting.run().returncode == 0
     rest = [line for line in TUNING if "1024" not in line]
     assert sitting.ran() == [PROFILES[1], *rest, "peers --regime interleaved"], "02 has changed, and turns are too old"
