@@ -197,7 +197,9 @@ Instruction& KernelDecoder::emit(Action action, InstructionClass instruction_cla
 
 void KernelDecoder::emit_lane(const LaneOperation& operation, const std::vector<int>& writes,
                               const std::vector<int>& reads) {
-  emit(Action::lane, operation.instruction_class, writes, reads).function = operation.function;
+  Instruction& out = emit(Action::lane, operation.instruction_class, writes, reads);
+  out.function = operation.function;
+  out.lane_operation = &operation;
 }
 
 void KernelDecoder::emit_lane(std::string_view opcode, const std::vector<int>& writes, const std::vector<int>& reads) {
@@ -382,6 +384,7 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   kernel_->local_bytes = layout_.local_bytes();
   kernel_->parameter_bytes = layout_.parameter_bytes();
   find_reconvergence_points(*kernel_);
+  find_undefined_reads(*kernel_, registers_);
   allocate_registers(*kernel_, registers_);
   return std::move(kernel_);
 }

@@ -17,13 +17,14 @@ namespace flash_ladder::emulator {
 
 /// What the executor does for an instruction.
 enum class Action : std::uint8_t {
-  lane,      // function
-  warp,      // function, and all lanes must take part: mma
-  load,      // r: results, address
-  store,     // r: address, values
-  atomic,    // r: result, address, operand, second operand
-  ldmatrix,  // r: results, address
-  cp_async,  // r: shared address, global address, [source size]
+  lane,          // function
+  watched_lane,  // the same, and `watched` is not -1
+  warp,          // function, and all lanes must take part: mma
+  load,          // r: results, address
+  store,         // r: address, values
+  atomic,        // r: result, address, operand, second operand
+  ldmatrix,      // r: results, address
+  cp_async,      // r: shared address, global address, [source size]
   cp_async_commit,
   cp_async_wait,  // all but the newest `count` groups
   cp_async_wait_all,
@@ -82,12 +83,25 @@ struct Instruction {
   ptx::Type type{};            // atomics, reductions
   std::int32_t guard = -1;     // a predicate, -1: none
   LaneFunction function = nullptr;
+  const LaneOperation* lane_operation = nullptr;
   std::array<std::int32_t, kMaxOperands> r{};
   std::int64_t offset = 0;       // added to the address
   std::int32_t target = -1;      // of a branch: an instruction
   std::int32_t reconverge = -1;  // where the lanes that a branch parts meet again, -1: at the end
   std::uint32_t count = 0;
-  std::uint32_t source = 0;  // index into CompiledKernel::sources
+  std::uint32_t source = 0;   // index into CompiledKernel::sources
+  std::int32_t watched = -1;  // index into CompiledKernel::watched, -1: all that it reads has been written
+};
+
+/// Registers that may be read before anything has written them have numbers, from 0: those of an instruction's guard and operands.
+/// -1 for all other registers.
+struct WatchedOperands {
+  std::int32_t guard = -1;
+  std::array<std::int32_t, kMaxOperands> r = [] {
+    std::array<std::int32_t, kMaxOperands> none;
+    none.fill(-1);
+    return none;
+  }();
 };
 
 /// What an instruction was in the text, for messages and counters.
@@ -114,6 +128,8 @@ class CompiledKernel {
   std::vector<SourcePosition> positions;
   std::vector<std::vector<std::int32_t>> branch_tables;
   std::vector<UniformSlot> uniforms;
+  std::vector<WatchedOperands> watched;
+  std::size_t num_watched = 0;     // registers
   std::size_t register_bytes = 0;  // of one warp
   std::size_t parameter_bytes = 0;
   std::size_t static_shared_bytes = 0;

@@ -93,7 +93,9 @@ void CtaExecutor::start(const Dim3& cta) {
     warp.stack.clear();
     warp.copies.clear();
     warp.executed = 0;
+    warp.failed_wait = {};
     std::memset(warp.groups, 0, sizeof warp.groups);
+    if (context_.options.checks) warp.undefined.assign(context_.kernel.num_watched, {.lanes = kAllLanes});
   }
   fill_uniforms(cta);
   std::memset(shared_.data(), 0, shared_.size());
@@ -212,6 +214,7 @@ void CtaExecutor::run_warp(Warp& warp) {
       ++warp.pc;
       continue;
     }
+    if (watches(warp, instruction)) follow_undefined(warp, instruction, mask);
     switch (instruction.action) {
       case Action::branch: {
         const std::uint32_t taken = mask;
@@ -246,6 +249,9 @@ void CtaExecutor::run_warp(Warp& warp) {
       continue;
     }
     switch (instruction.action) {
+      case Action::watched_lane:
+        instruction.function(registers, instruction.r.data(), mask);
+        break;
       case Action::warp:
         check_all_lanes(warp, instruction, mask);
         instruction.function(registers, instruction.r.data(), mask);
@@ -358,10 +364,10 @@ void CtaExecutor::reconverge(Warp& warp) {
 void CtaExecutor::part(Warp& warp, const Instruction& instruction, std::uint32_t taken) {
   ++counters_.details[static_cast<std::size_t>(warp.pc)].divergent;
   const std::uint32_t not_taken = warp.active & ~taken;
-  const std::int32_t next = warp.pc + 1;
+  const std::int32_t at = warp.pc, next = at + 1;
   std::int32_t meet = instruction.reconverge;
   if (meet >= 0) {
-    warp.stack.push_back({meet, warp.reconverge, warp.active});
+    warp.stack.push_back({meet, warp.reconverge, warp.active, warp.pc});
   } else {
     meet = warp.reconverge;
   }
@@ -370,7 +376,7 @@ void CtaExecutor::part(Warp& warp, const Instruction& instruction, std::uint32_t
     warp.pc = instruction.target;
     warp.active = taken;
   } else {
-    if (instruction.target != meet) warp.stack.push_back({instruction.target, meet, taken});
+    if (instruction.target != meet) warp.stack.push_back({instruction.target, meet, taken, at});
     warp.pc = next;
     warp.active = not_taken;
   }
@@ -405,11 +411,11 @@ void CtaExecutor::branch_by_table(Warp& warp, const Instruction& instruction, st
   if (ways.size() > 1) {
     ++counters_.details[static_cast<std::size_t>(warp.pc)].divergent;
     if (instruction.reconverge >= 0) {
-      warp.stack.push_back({instruction.reconverge, warp.reconverge, warp.active});
+      warp.stack.push_back({instruction.reconverge, warp.reconverge, warp.active, warp.pc});
       warp.reconverge = instruction.reconverge;
     }
     for (std::size_t i = ways.size() - 1; i > 0; --i)
-      warp.stack.push_back({ways[i].first, warp.reconverge, ways[i].second});
+      warp.stack.push_back({ways[i].first, warp.reconverge, ways[i].second, warp.pc});
   }
   warp.pc = ways[0].first;
   warp.active = ways[0].second;
@@ -429,33 +435,6 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   }
   if (warp.active == 0) reconverge(warp);
   check_barriers();
-}
-
-void CtaExecutor::report_deadlock() {
-  // If something was found before, it is the cause as likely as not, but say this too.
-  for (const Warp& warp : warps_) {
-    if (warp.status == WarpStatus::ended) continue;
-    const bool at_barrier = warp.status == WarpStatus::waiting;
-    const auto at = static_cast<std::size_t>(std::max(warp.pc - 1, 0));
-    std::string others;
-    for (const Warp& other : warps_) {
-      if (&other == &warp) continue;
-      others += fmt::format("{}warp {} {}", others.empty() ? "" : ", ", other.index,
-                            other.status == WarpStatus::ended     ? "has ended"
-                            : other.status == WarpStatus::waiting ? "waits at a barrier"
-                                                                  : "waits for an mbarrier");
-      if (others.size() > 200) {
-        others += ", …";
-        break;
-      }
-    }
-    find(FindingKind::deadlock, &warp, &code_[at], -1, std::nullopt,
-         fmt::format(
-             "the block cannot go on: warp {} waits {}{}{}", warp.index,
-             at_barrier ? "at a barrier that the others do not reach" : "for an mbarrier whose phase does not complete",
-             others.empty() ? "" : "; ", others));
-    return;
-  }
 }
 
 // Findings are told apart by this: the source position, or the instruction if there is none.

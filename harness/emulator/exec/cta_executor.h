@@ -42,6 +42,9 @@ class AlignedBytes {
   std::size_t size_ = 0;
 };
 
+/// "warp 3", "warps 0–2 and 5"
+std::string list_of_warps(const std::vector<int>& warps);
+
 class CtaExecutor : public ConflictSink {
  public:
   explicit CtaExecutor(const LaunchContext& context);
@@ -68,8 +71,9 @@ class CtaExecutor : public ConflictSink {
 
   struct Mbarrier {
     std::uint32_t address = 0;
-    std::uint32_t count = 0;    // arrivals that the next phase expects
-    std::uint32_t pending = 0;  // that this phase still expects
+    std::uint32_t count = 0;     // arrivals that the next phase expects
+    std::uint32_t expected = 0;  // that this phase expects in all
+    std::uint32_t pending = 0;   // that it still expects
     std::uint32_t phase = 0;
     struct AsyncArrival {  // cp.async.mbarrier.arrive: happens when the copies that the lanes had issued are complete
       int warp;
@@ -89,7 +93,6 @@ class CtaExecutor : public ConflictSink {
   void part(Warp& warp, const Instruction& instruction, std::uint32_t taken);
   void branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void end_lanes(Warp& warp, std::uint32_t mask);
-  void report_deadlock();
   int num_warps() const { return static_cast<int>(warps_.size()); }
 
   // execute_memory.cpp
@@ -118,6 +121,11 @@ class CtaExecutor : public ConflictSink {
                             const std::uint32_t* offsets);
   void complete_async_arrivals(Mbarrier& barrier);
 
+  // deadlock.cpp
+  void report_deadlock();
+  std::string describe_wait(const Warp& warp, std::int32_t& at) const;
+  std::string describe_parting(const Warp& warp, std::uint32_t lanes) const;
+
   // execute_exchange.cpp
   void shuffle(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void vote(Warp& warp, const Instruction& instruction, std::uint32_t mask);
@@ -130,6 +138,17 @@ class CtaExecutor : public ConflictSink {
   void check_group(Warp& warp, const Instruction& instruction, std::uint32_t mask, std::uint32_t lanes,
                    std::uint32_t named);
   static void give(Warp& warp, const Instruction& instruction, std::uint32_t lanes, std::uint32_t value);
+
+  // definedness.cpp
+  void follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask);
+  UndefinedLanes undefined_sources(const Warp& warp, const Instruction& instruction, std::size_t first,
+                                   std::size_t last, std::uint32_t mask) const;
+  void set_undefined(Warp& warp, const Instruction& instruction, std::size_t k, std::uint32_t mask,
+                     const UndefinedLanes& to);
+  void report_undefined(Warp& warp, const Instruction& instruction, const UndefinedLanes& found, const char* use);
+  bool watches(const Warp& warp, const Instruction& instruction) const {
+    return instruction.watched >= 0 && !warp.undefined.empty();
+  }
 
   // execute_print.cpp
   void print(Warp& warp, const Instruction& instruction, std::uint32_t mask);

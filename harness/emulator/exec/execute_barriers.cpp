@@ -34,8 +34,8 @@ bool CtaExecutor::barrier(Warp& warp, const Instruction& instruction, std::uint3
   }
   if (mask != warp.alive) {
     find(FindingKind::divergent_barrier, &warp, &instruction, std::countr_zero(warp.alive & ~mask), std::nullopt,
-         fmt::format("lanes {:#010x} of the warp are at a barrier that its lanes {:#010x} do not reach with them", mask,
-                     warp.alive & ~mask));
+         fmt::format("lanes {:#010x} of the warp are at a barrier that its lanes {:#010x} do not reach with them{}",
+                     mask, warp.alive & ~mask, describe_parting(warp, warp.alive & ~mask)));
   }
   const std::uint32_t count = instruction.has_count ? counts[lane] : 0;
   if (instruction.has_count && (count == 0 || count % kWarpSize != 0)) {
@@ -130,10 +130,16 @@ void CtaExecutor::release(Barrier& barrier) {
 void CtaExecutor::check_all_came(const Barrier& barrier) {
   const std::uint32_t ended = num_threads_ - threads_alive_;
   if (ended == 0) return;
+  std::vector<int> missing;
+  for (const Warp& warp : warps_) {
+    if (warp.alive == 0) missing.push_back(warp.index);
+  }
+  const std::string whole = missing.empty() ? "" : fmt::format(", all of {} among them,", list_of_warps(missing));
   const Warp& waiting = warps_[static_cast<std::size_t>(std::countr_zero(barrier.waiting)) % warps_.size()];
   find(FindingKind::divergent_barrier, &waiting, &code_[static_cast<std::size_t>(barrier.instruction)], -1,
        std::nullopt,
-       fmt::format("{} of the block's {} threads have ended without coming to this barrier", ended, num_threads_));
+       fmt::format("{} of the block's {} threads{} have ended without coming to this barrier", ended, num_threads_,
+                   whole));
 }
 
 void CtaExecutor::check_barriers() {
@@ -203,7 +209,7 @@ bool CtaExecutor::mbarrier(Warp& warp, const Instruction& instruction, std::uint
       std::erase_if(mbarriers_, [&](const Mbarrier& barrier) { return barrier.address == address; });
       Mbarrier& barrier = mbarriers_.emplace_back();
       barrier.address = address;
-      barrier.count = barrier.pending = count;
+      barrier.count = barrier.expected = barrier.pending = count;
       if (shadow_ != nullptr) barrier.arriving = barrier.completed = shadow_->clocks().empty();
       ++progress_;
       continue;
@@ -259,6 +265,9 @@ bool CtaExecutor::mbarrier(Warp& warp, const Instruction& instruction, std::uint
   if (operation == MbarrierOperation::test_wait || operation == MbarrierOperation::test_wait_parity) {
     auto& bits = *reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
     bits = (bits & ~mask) | passed;
+    const std::uint32_t failed = good & ~passed;
+    warp.failed_wait = {};
+    if (failed != 0) warp.failed_wait = {index_of(instruction), offsets[std::countr_zero(failed)], failed};
     for (const auto& [address, lanes] : acquired) {
       const Mbarrier* barrier = find_mbarrier(warp, instruction, std::countr_zero(lanes), address);
       shadow_->clocks().acquire(warp.index, lanes, warp.alive, barrier->completed);
@@ -276,7 +285,7 @@ void CtaExecutor::arrive(Mbarrier& barrier, std::uint32_t count) {
       join(barrier.completed, barrier.arriving);
       barrier.arriving = shadow_->clocks().empty();
     }
-    barrier.pending = barrier.count;
+    barrier.expected = barrier.pending = barrier.count;
   }
 }
 
@@ -299,7 +308,10 @@ void CtaExecutor::arrive_when_copied(Warp& warp, const Instruction& instruction,
     if (barrier == nullptr) continue;
     const bool counts = instruction.operation != 0;
     // Without .noinc the arrival is one more than those that the phase was to have.
-    if (!counts) barrier->pending += static_cast<std::uint32_t>(std::popcount(same));
+    if (!counts) {
+      barrier->expected += static_cast<std::uint32_t>(std::popcount(same));
+      barrier->pending += static_cast<std::uint32_t>(std::popcount(same));
+    }
     barrier->async.push_back({.warp = warp.index, .mask = same, .issued = warp.copies_issued, .counts = counts});
   }
   ++progress_;

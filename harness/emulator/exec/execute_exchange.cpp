@@ -88,7 +88,7 @@ void CtaExecutor::shuffle(Warp& warp, const Instruction& instruction, std::uint3
   const auto* value = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2]);
   const auto* delta = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[3]);
   const auto* control = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[4]);
-  alignas(64) std::uint32_t result[kWarpSize];
+  alignas(64) std::uint32_t result[kWarpSize], sources[kWarpSize];
   std::uint32_t in_range = 0, absent = 0;
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const std::uint32_t segment_mask = (control[lane] >> 8) & 31, clamp = control[lane] & 31;
@@ -117,6 +117,7 @@ void CtaExecutor::shuffle(Warp& warp, const Instruction& instruction, std::uint3
     }
     if (!valid) source = own;
     result[lane] = value[source];
+    sources[lane] = source;
     in_range |= static_cast<std::uint32_t>(valid) << lane;
     if ((mask >> lane) & 1) absent |= ((named_by[lane] >> source) & 1) == 0 ? 1u << lane : 0;
   }
@@ -124,6 +125,14 @@ void CtaExecutor::shuffle(Warp& warp, const Instruction& instruction, std::uint3
     const int lane = std::countr_zero(absent);
     find(FindingKind::missing_lanes, &warp, &instruction, lane, std::nullopt,
          fmt::format("a shuffle reads from lanes that do not take part; those that do are {:#010x}", named_by[lane]));
+  }
+  // One lane may pass on what only it has: __shfl_sync(mask, x, 0).
+  if (watches(warp, instruction)) {
+    const UndefinedLanes given =
+        undefined_sources(warp, instruction, instruction.writes, instruction.writes + 1, kAllLanes);
+    UndefinedLanes taken{.lanes = 0, .origin = given.origin};
+    for (int lane = 0; lane < kWarpSize; ++lane) taken.lanes |= ((given.lanes >> sources[lane]) & 1) << lane;
+    set_undefined(warp, instruction, 0, mask, taken);
   }
   auto* to = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
   if (mask == kAllLanes) {

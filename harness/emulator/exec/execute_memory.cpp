@@ -401,9 +401,14 @@ void CtaExecutor::store(Warp& warp, const Instruction& instruction, std::uint32_
   const unsigned bytes = static_cast<unsigned>(instruction.bytes) * instruction.elements;
   DetailCount& detail = counters_.details[static_cast<std::size_t>(index_of(instruction))];
   ++progress_;
+  const UndefinedLanes undefined = undefined_sources(warp, instruction, 1, instruction.operands, mask);
   for_each_space(instruction, at, mask, [&](Space space, std::uint32_t lanes, const LaneAddresses& inside) {
     std::byte* host[kWarpSize];
     std::uint32_t good = 0;
+    // Local memory is the thread's own: what is read of it later is what matters.
+    if (space != Space::local) {
+      report_undefined(warp, instruction, {undefined.lanes & lanes, undefined.origin}, "stored");
+    }
     switch (space) {
       case Space::shared: {
         std::uint32_t offsets[kWarpSize];
@@ -430,7 +435,9 @@ void CtaExecutor::store(Warp& warp, const Instruction& instruction, std::uint32_
         local_addresses(warp, inside, good, host);
         if (!local_written_.empty()) {
           for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
-            std::memset(local_written_.data() + (host[std::countr_zero(rest)] - local_.data()), 1, bytes);
+            const int lane = std::countr_zero(rest);
+            const bool written = ((undefined.lanes >> lane) & 1) == 0;
+            std::memset(local_written_.data() + (host[lane] - local_.data()), written, bytes);
           }
         }
         break;

@@ -6,12 +6,25 @@
 #include "emulator/exec/instruction_sets.h"
 
 namespace flash_ladder::emulator {
+namespace {
+
+UndefinedRule undefined_rule(std::string_view opcode) {
+  if (opcode.starts_with("mov.")) return UndefinedRule::move;
+  if (opcode.starts_with("selp.")) return UndefinedRule::selp;
+  if (opcode.starts_with("and.")) return UndefinedRule::and_;
+  if (opcode.starts_with("or.")) return UndefinedRule::or_;
+  return UndefinedRule::any;
+}
+
+}  // namespace
 
 void LaneTable::add(const char* opcode, const LaneOperation& operation) {
   const std::string name = opcode;
   const std::size_t open = name.find('[');
   if (open == std::string::npos) {
-    if (!operations_.emplace(name, operation).second) throw std::logic_error("two operations named " + name);
+    const auto [entry, is_new] = operations_.emplace(name, operation);
+    if (!is_new) throw std::logic_error("two operations named " + name);
+    entry->second.undefined_rule = undefined_rule(name);
     return;
   }
   const std::size_t close = name.find(']', open);

@@ -28,6 +28,15 @@ constexpr int slot_bytes(Slot slot) {
 /// lanes in `mask`.
 using LaneFunction = void (*)(std::byte* registers, const std::int32_t* r, std::uint32_t mask);
 
+/// When the result is undefined in a lane in which some source is: a register that nothing has written.
+enum class UndefinedRule : std::uint8_t {
+  any,   // always
+  move,  // always; the result is that source
+  selp,  // not if the source that is not chosen is the undefined one
+  and_,  // not if the other source is 0
+  or_,   // not if the other source has all bits set
+};
+
 struct LaneOperation {
   LaneFunction function = nullptr;
   InstructionClass instruction_class = InstructionClass::other;
@@ -35,6 +44,7 @@ struct LaneOperation {
   bool sign_extend = false;  // how the result fills a register that is wider than it
   std::uint8_t operands = 0;
   Slot slots[6] = {};  // of the operands: results, then sources
+  UndefinedRule undefined_rule = UndefinedRule::any;
 };
 
 class LaneTable {

@@ -74,6 +74,23 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   return {};
 }
 
+// A barrier that threads miss makes races, and a missing one makes races inside warps as well as between them.
+void put_causes_first(std::vector<Finding>& findings) {
+  const auto is_race = [](const Finding& finding) { return finding.kind == FindingKind::race; };
+  std::vector<Finding> races;
+  for (Finding& finding : findings) {
+    if (is_race(finding)) races.push_back(std::move(finding));
+  }
+  std::stable_partition(races.begin(), races.end(),
+                        [](const Finding& race) { return race.other && race.other->warp != race.warp; });
+  auto next = races.begin();
+  for (Finding& finding : findings) {
+    if (is_race(finding)) finding = std::move(*next++);
+  }
+  std::stable_partition(findings.begin(), findings.end(),
+                        [](const Finding& finding) { return finding.kind == FindingKind::divergent_barrier; });
+}
+
 }  // namespace
 
 SmLimits sm_limits(int sm) {
@@ -161,17 +178,16 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
   } else {
     summarise(compiled, counters, options.count_lines, report);
   }
-  // Numbered as they come: the first ones are kept, under the same numbers.
-  std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;
+  std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;  // numbered as they come
   for (auto& [index, result] : results) {
     if (index > stopped_at) break;
     for (RawFinding& raw : result.findings) {
       report.findings_total += raw.finding.count;
       const auto [found, is_new] = known.try_emplace(raw.key(), known.size());
-      if (!is_new && found->second < report.findings.size()) {
-        report.findings[found->second].count += raw.finding.count;
-      } else if (is_new && report.findings.size() < options.max_findings) {
+      if (is_new) {
         report.findings.push_back(std::move(raw.finding));
+      } else {
+        report.findings[found->second].count += raw.finding.count;
       }
     }
     if (result.output.empty()) continue;
@@ -182,6 +198,8 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
     }
   }
   report.findings_kinds = known.size();
+  put_causes_first(report.findings);
+  if (report.findings.size() > options.max_findings) report.findings.resize(options.max_findings);
   return report;
 }
 
