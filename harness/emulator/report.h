@@ -96,7 +96,8 @@ struct Counters {
   bool operator==(const Counters&) const = default;
 };
 
-/// The counters of all instructions that come from one position.
+/// The counters of all instructions that come from one position. What the compiler has moved to a barrier or a wait comes from the
+/// line that first uses it.
 struct LineCounters {
   SourcePosition position;
   Counters counters;

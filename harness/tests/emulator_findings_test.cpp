@@ -676,6 +676,42 @@ TEST(Findings, Trap) {
   expect_finding(report_of("setp.eq.u32 %p1, %r90, 33;\n@%p1 trap;\n"), FindingKind::invalid_operation, 2);
 }
 
+// ---- Counters by line
+
+// What the compiler has moved to a barrier or a wait: lines that compute nothing.
+TEST(Lines, WhatABarrierIsNotChargedFor) {
+  const auto instructions_at = [](const Report& report, int line) {
+    std::uint64_t count = 0;
+    for (const LineCounters& counted : report.lines) {
+      if (is_at(counted.position, line)) count += counted.counters.warp_instructions;
+    }
+    return count;
+  };
+  for (const char* barrier :
+       {"bar.sync 0;", "bar.warp.sync -1;", "cp.async.wait_all;", "cp.async.commit_group;", "membar.cta;"}) {
+    // %r1 is used by way of %r2 and, in the second case, only in the next round.
+    const Report report = report_of(
+        "mov.u32 %r5, 0;\nmov.u32 %r4, 0;\nL:\nadd.u32 %r1, %r90, 1; " + std::string(barrier) +
+            " add.u32 %r2, %r1, 2;\n"
+            "add.u32 %r3, %r2, %r4;\n" +
+            barrier + " add.u32 %r4, %r3, 1;\n" + "add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 10; @%p1 bra L;\n",
+        32);
+    expect_clean(report);
+    EXPECT_EQ(instructions_at(report, 4), 10u) << barrier;
+    EXPECT_EQ(instructions_at(report, 5), 40u) << barrier;
+    EXPECT_EQ(instructions_at(report, 6), 10u) << barrier;
+    EXPECT_EQ(instructions_at(report, 7), 30u) << barrier;
+  }
+  // Another line keeps what stands there, and a barrier the condition under which it is executed.
+  const Report report = report_of(
+      "add.u32 %r1, %r90, 1; shfl.sync.idx.b32 %r2, %r90, 0, 31, -1; add.u32 %r3, %r1, %r2;\nadd.u32 %r4, %r3, %r1;\n"
+      "setp.lt.u32 %p1, %r92, 9; @!%p1 bra E; bar.sync 0;\nE:\n",
+      32);
+  EXPECT_EQ(instructions_at(report, 1), 3u);
+  EXPECT_EQ(instructions_at(report, 2), 1u);
+  EXPECT_EQ(instructions_at(report, 3), 3u);
+}
+
 // ---- Limits
 
 Report launch_with(std::size_t dynamic_shared_bytes, const Dim3& block, const Options& options,

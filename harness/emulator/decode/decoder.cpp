@@ -384,6 +384,7 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   kernel_->local_bytes = layout_.local_bytes();
   kernel_->parameter_bytes = layout_.parameter_bytes();
   find_reconvergence_points(*kernel_);
+  charge_moved_code(*kernel_, registers_);
   find_undefined_reads(*kernel_, registers_);
   allocate_registers(*kernel_, registers_);
   return std::move(kernel_);

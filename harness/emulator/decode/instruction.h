@@ -108,7 +108,8 @@ struct WatchedOperands {
 struct SourceInstruction {
   std::string_view text;
   int ptx_line = 0;
-  int position = 0;  // index into CompiledKernel::positions
+  int position = 0;    // index into CompiledKernel::positions
+  int charged_to = 0;  // the same: whose counters it is among
 };
 
 /// A place in the register file that does not change while a CTA runs.

@@ -79,7 +79,7 @@ void summarise(const CompiledKernel& kernel, const InstructionCounters& counters
     if (counters.executions[i].warps == 0) continue;
     const Counters of_instruction = counters_of(kernel.code[i], counters.executions[i], counters.details[i]);
     report.totals += of_instruction;
-    if (lines) by_position[kernel.sources[kernel.code[i].source].position] += of_instruction;
+    if (lines) by_position[kernel.sources[kernel.code[i].source].charged_to] += of_instruction;
   }
   std::map<SourcePosition, Counters> by_lines;
   for (const auto& [position, of_position] : by_position) {
