@@ -91,7 +91,6 @@ struct Counters {
   std::uint64_t divergent_branches = 0;  // … at which the lanes of a warp parted
 
   std::uint64_t of(InstructionClass c) const { return instructions[static_cast<std::size_t>(c)]; }
-  std::uint64_t mma() const { return of(InstructionClass::mma); }
   Counters& operator+=(const Counters& other);
   bool operator==(const Counters&) const = default;
 };

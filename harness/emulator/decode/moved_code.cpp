@@ -8,27 +8,6 @@
 #include "emulator/decode/virtual_register.h"
 
 namespace flash_ladder::emulator {
-namespace {
-
-// Statements that are nothing but themselves: __syncthreads(), __syncwarp(), cp.async's commit and wait, fences.
-bool computes_nothing(const Instruction& instruction) {
-  switch (instruction.action) {
-    case Action::barrier:
-      return instruction.writes == 0;
-    case Action::warp_barrier:
-    case Action::cp_async_commit:
-    case Action::cp_async_wait:
-    case Action::cp_async_wait_all:
-      return true;
-    case Action::nothing:
-      return instruction.instruction_class == InstructionClass::barrier;
-    default:
-      return false;
-  }
-}
-
-}  // namespace
-
 void charge_moved_code(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers) {
   std::vector<SourceInstruction>& sources = kernel.sources;
   for (SourceInstruction& source : sources) source.charged_to = source.position;
@@ -36,8 +15,7 @@ void charge_moved_code(CompiledKernel& kernel, const std::vector<VirtualRegister
   std::vector<std::vector<std::size_t>> readers(registers.size());  // instructions, in order
   for (std::size_t i = 0; i < kernel.code.size(); ++i) {
     const Instruction& instruction = kernel.code[i];
-    if (computes_nothing(instruction))
-      of_barrier[static_cast<std::size_t>(sources[instruction.source].position)] = true;
+    if (instruction.computes_nothing) of_barrier[static_cast<std::size_t>(sources[instruction.source].position)] = true;
     if (instruction.guard >= 0) readers[static_cast<std::size_t>(instruction.guard)].push_back(i);
     for (std::size_t k = instruction.writes; k < instruction.operands; ++k)
       readers[static_cast<std::size_t>(instruction.r[k])].push_back(i);

@@ -22,7 +22,7 @@ void for_each_read(const Instruction& instruction, F f) {
 void step(const Instruction& instruction, Bits& undefined) {
   bool any = false;
   for_each_read(instruction, [&](int reg) { any |= undefined.get(reg); });
-  const bool hands_on = instruction.action == Action::lane || instruction.action == Action::shuffle;
+  const bool hands_on = instruction.action == Action::lane || instruction.own_sources != 0;
   for (std::size_t k = 0; k < instruction.writes; ++k) {
     if (any && hands_on) {
       undefined.set(instruction.r[k]);

@@ -237,6 +237,7 @@ void CtaExecutor::run_warp(Warp& warp) {
         branch_by_table(warp, instruction, mask);
         continue;
       case Action::exit:
+        if (instruction.execute != nullptr && mask != 0) instruction.execute(*this, warp, instruction, mask);
         ++warp.pc;
         end_lanes(warp, mask);
         if (warp.status == WarpStatus::ended) return;
@@ -244,107 +245,22 @@ void CtaExecutor::run_warp(Warp& warp) {
       default:
         break;
     }
-    if (mask == 0) {
-      ++warp.pc;
-      continue;
-    }
+    ++warp.pc;
+    if (mask == 0) continue;
     switch (instruction.action) {
       case Action::watched_lane:
         instruction.function(registers, instruction.r.data(), mask);
         break;
-      case Action::warp:
-        check_all_lanes(warp, instruction, mask);
-        instruction.function(registers, instruction.r.data(), mask);
-        break;
-      case Action::load:
-        load(warp, instruction, mask);
-        break;
-      case Action::store:
-        store(warp, instruction, mask);
-        break;
-      case Action::atomic:
-        atomic(warp, instruction, mask);
-        break;
-      case Action::ldmatrix:
-        ldmatrix(warp, instruction, mask);
-        break;
-      case Action::cp_async:
-        copy_async(warp, instruction, mask);
-        break;
-      case Action::cp_async_commit:
-        commit_copies(warp, mask);
-        break;
-      case Action::cp_async_wait:
-        wait_for_copies(warp, mask, instruction.count);
-        break;
-      case Action::cp_async_wait_all:
-        wait_for_all_copies(warp, mask);
-        break;
-      case Action::cp_async_mbarrier_arrive:
-        arrive_when_copied(warp, instruction, mask);
-        break;
-      case Action::mbarrier:
-        if (!mbarrier(warp, instruction, mask)) {
-          ++warp.pc;
-          warp.status = WarpStatus::yielded;
-          return;
-        }
-        break;
-      case Action::shuffle:
-        shuffle(warp, instruction, mask);
-        break;
-      case Action::vote:
-        vote(warp, instruction, mask);
-        break;
-      case Action::match:
-        match(warp, instruction, mask);
-        break;
-      case Action::reduce:
-        reduce(warp, instruction, mask);
-        break;
-      case Action::active_mask: {
-        std::uint32_t* to = reinterpret_cast<std::uint32_t*>(registers + instruction.r[0]);
-        for (int lane = 0; lane < kWarpSize; ++lane) {
-          if ((mask >> lane) & 1) to[lane] = mask;
-        }
-        break;
-      }
       case Action::clock:
-        for (int lane = 0; lane < kWarpSize; ++lane) {
-          if (!((mask >> lane) & 1)) continue;
-          if (instruction.bytes == 8) {
-            reinterpret_cast<std::uint64_t*>(registers + instruction.r[0])[lane] = warp.executed;
-          } else {
-            reinterpret_cast<std::uint32_t*>(registers + instruction.r[0])[lane] =
-                static_cast<std::uint32_t>(instruction.operation ? warp.executed >> 32 : warp.executed);
-          }
+        for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+          reinterpret_cast<std::uint64_t*>(registers + instruction.r[0])[std::countr_zero(rest)] = warp.executed;
         }
         break;
-      case Action::barrier:
-        ++warp.pc;
-        if (!barrier(warp, instruction, mask)) {
-          warp.status = WarpStatus::waiting;
-          return;
-        }
-        continue;
-      case Action::warp_barrier:
-        warp_barrier(warp, instruction, mask);
-        break;
-      case Action::print:
-        print(warp, instruction, mask);
-        break;
-      case Action::trap:
-        trap(warp, instruction, mask);
-        if (warp.status == WarpStatus::ended) return;
-        continue;
-      case Action::yield:
-        ++warp.pc;
-        warp.status = WarpStatus::yielded;
-        return;
       default:
+        instruction.execute(*this, warp, instruction, mask);
+        if (warp.status != WarpStatus::ready) return;
         break;
     }
-    ++warp.pc;
   }
 }
 
@@ -435,6 +351,13 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   }
   if (warp.active == 0) reconverge(warp);
   check_barriers();
+}
+
+// For instructions of the whole warp that take no mask.
+void CtaExecutor::check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  if (mask == kAllLanes) return;
+  find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(~mask), std::nullopt,
+       fmt::format("all 32 lanes must execute this instruction together; lanes {:#010x} do not", ~mask));
 }
 
 // Findings are told apart by this: the source position, or the instruction if there is none.

@@ -60,8 +60,7 @@ void CtaExecutor::set_undefined(Warp& warp, const Instruction& instruction, std:
   result.origin = to.origin < 0 && !is_move ? index_of(instruction) : to.origin;
 }
 
-// Before the instruction is executed: reports what is undefined and matters, and notes which results will be. shuffle() notes what
-// it hands on, and store() reports what it stores.
+// Before the instruction is executed: reports what is undefined and matters, and notes which results will be.
 void CtaExecutor::follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const WatchedOperands& watched = context_.kernel.watched[static_cast<std::size_t>(instruction.watched)];
   if (watched.guard >= 0) {
@@ -100,29 +99,15 @@ void CtaExecutor::follow_undefined(Warp& warp, const Instruction& instruction, s
       }
       break;
     }
-    case Action::shuffle:  // from which lane, and which lanes take part
-      report_undefined(warp, instruction, undefined_sources(warp, instruction, first + 1, last, mask), "used");
-      break;
-    case Action::ldmatrix: {
-      const std::uint32_t rows =
-          kAllLanes >> (kWarpSize - 8 * instruction.elements);  // lanes that give their addresses
-      report_undefined(warp, instruction, undefined_sources(warp, instruction, first, last, rows),
-                       "used as an address");
-      break;
-    }
-    case Action::load:
-    case Action::atomic:
-    case Action::store:
-    case Action::cp_async:
-      report_undefined(warp, instruction, undefined_sources(warp, instruction, first, first + 1, mask),
-                       "used as an address");
-      if (instruction.action != Action::store) {
-        report_undefined(warp, instruction, undefined_sources(warp, instruction, first + 1, last, mask), "used");
+    default: {
+      const bool has_address = instruction.role != MemoryRole::none || instruction.space == ptx::Space::shared;
+      for (std::size_t k = first; k < last; ++k) {
+        if ((instruction.own_sources >> (k - first)) & 1) continue;
+        report_undefined(warp, instruction, undefined_sources(warp, instruction, k, k + 1, mask),
+                         has_address && k == first ? "used as an address" : "used");
       }
       break;
-    default:
-      report_undefined(warp, instruction, undefined_sources(warp, instruction, first, last, mask), "used");
-      break;
+    }
   }
   for (std::size_t k = 0; k < first; ++k) set_undefined(warp, instruction, k, mask, result);
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
 

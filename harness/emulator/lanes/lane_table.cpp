@@ -1,9 +1,9 @@
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "emulator/exec/instruction_sets.h"
+#include "emulator/lanes/instruction_sets.h"
 
 namespace flash_ladder::emulator {
 namespace {

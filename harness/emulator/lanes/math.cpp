@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "emulator/exec/float_bits.h"
-#include "emulator/exec/instruction_sets.h"
+#include "emulator/lanes/float_bits.h"
+#include "emulator/lanes/instruction_sets.h"
 
 namespace flash_ladder::emulator {
 namespace {

@@ -1,8 +1,8 @@
-// The lane loops are compiled once for each of these (exec/lanes_*.cpp with EMULATOR_INSTRUCTION_SET as the namespace), and the
+// The lane loops are compiled once for each of these (with EMULATOR_INSTRUCTION_SET as the namespace), and the
 // one that the processor has is chosen at run time.
 #pragma once
 
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
 

@@ -1,4 +1,4 @@
-// Turns a lambda over the values of one lane into a LaneFunction. Included only by the lanes_*.cpp, which are compiled once per
+// Turns a lambda over the values of one lane into a LaneFunction. Included only by the files that are compiled once per
 // instruction set: everything here has internal linkage, so that no code for a newer processor can leak into the others.
 #pragma once
 
@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
 namespace {  // NOLINT(google-build-namespaces): see above

@@ -1,7 +1,7 @@
 // The loops over 32 lanes behind every access to shared memory by a whole warp.
 
-#include "emulator/exec/instruction_sets.h"
-#include "emulator/exec/lane_loops.h"
+#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_loops.h"
 
 namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
 namespace {

@@ -1,8 +1,8 @@
 // cvt, rounded to nearest even or to an integer. PTX ISA, "Data Movement and Conversion Instructions: cvt".
 
-#include "emulator/exec/float_bits.h"
-#include "emulator/exec/instruction_sets.h"
-#include "emulator/exec/lane_loops.h"
+#include "emulator/lanes/float_bits.h"
+#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_loops.h"
 
 namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
 namespace {

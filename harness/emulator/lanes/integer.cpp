@@ -1,8 +1,8 @@
 // Integer arithmetic, logic, shifts, bit fields. PTX ISA, "Integer Arithmetic Instructions", "Logic and Shift Instructions".
 
-#include "emulator/exec/float_bits.h"
-#include "emulator/exec/instruction_sets.h"
-#include "emulator/exec/lane_loops.h"
+#include "emulator/lanes/float_bits.h"
+#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_loops.h"
 
 namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
 namespace {

@@ -1,9 +1,9 @@
 // setp and set. PTX ISA, "Comparison and Selection Instructions". The decoder makes setp's boolean operators and second result
 // from these and the predicate logic.
 
-#include "emulator/exec/float_bits.h"
-#include "emulator/exec/instruction_sets.h"
-#include "emulator/exec/lane_loops.h"
+#include "emulator/lanes/float_bits.h"
+#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_loops.h"
 
 namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
 namespace {

@@ -1,9 +1,9 @@
 // f16, bf16 and packed arithmetic. PTX ISA, "Half Precision Floating-Point Instructions". An f16 result computed in f32 and
 // rounded once more is the correctly rounded one for +, -, ·, since f32 has more than twice its bits; fma needs f64.
 
-#include "emulator/exec/float_bits.h"
-#include "emulator/exec/instruction_sets.h"
-#include "emulator/exec/lane_loops.h"
+#include "emulator/lanes/float_bits.h"
+#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_loops.h"
 
 namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
 namespace {

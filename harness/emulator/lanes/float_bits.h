@@ -2,7 +2,7 @@
 // that loops over them vectorise.
 #pragma once
 
-#include "emulator/exec/lane_loops.h"
+#include "emulator/lanes/lane_loops.h"
 
 namespace flash_ladder::emulator {
 namespace {  // NOLINT(google-build-namespaces): see lane_loops.h

@@ -1,9 +1,9 @@
-#include "emulator/exec/atomics.h"
+#include "emulator/operations/atomics.h"
 
 #include <algorithm>
 #include <bit>
 
-#include "emulator/exec/float_bits.h"
+#include "emulator/lanes/float_bits.h"
 
 namespace flash_ladder::emulator {
 namespace {

@@ -11,6 +11,7 @@
 #include "emulator/decode/decoder.h"
 #include "emulator/decode/inline_calls.h"
 #include "emulator/decode/memory_layout.h"
+#include "emulator/operations/operations.h"
 #include "emulator/ptx/module_image.h"
 #include "emulator/ptx/parser.h"
 
@@ -62,7 +63,7 @@ std::array<std::uint32_t, 3> Kernel::required_block() const { return state_->fun
 const CompiledKernel& Kernel::compiled() const {
   if (state_->error) throw *state_->error;
   const std::lock_guard lock(state_->mutex);
-  if (state_->compiled == nullptr) state_->compiled = compile(state_->image, state_->function);
+  if (state_->compiled == nullptr) state_->compiled = compile(state_->image, state_->function, operation_table());
   return *state_->compiled;
 }
 
@@ -167,8 +168,6 @@ std::optional<ModuleVariable> Module::variable(std::string_view name) const {
   }
   return std::nullopt;
 }
-
-int Module::target_sm() const { return image_->text.target_sm; }
 
 std::vector<std::byte> pack_parameters(const Kernel& kernel, const void* const* arguments) {
   std::vector<std::byte> bytes(kernel.parameter_bytes());
