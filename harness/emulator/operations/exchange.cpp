@@ -111,6 +111,25 @@ void decode_mma(KernelDecoder& d) {
   d.emit(multiply_matrices, InstructionClass::mma, writes, reads).function = function;
 }
 
+// PTX ISA, "movmatrix": a lane holds two neighbours of a row of the 8 × 8 matrix, as ldmatrix hands them out, so that the lanes of
+// a register are the matrix row by row.
+void transpose_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  cta.check_all_lanes(warp, instruction, mask);
+  std::uint16_t matrix[8][8], transposed[8][8];
+  std::memcpy(matrix, warp.registers + instruction.r[1], sizeof matrix);
+  for (int row = 0; row < 8; ++row) {
+    for (int column = 0; column < 8; ++column) transposed[column][row] = matrix[row][column];
+  }
+  std::memcpy(warp.registers + instruction.r[0], transposed, sizeof transposed);
+}
+
+void decode_movmatrix(KernelDecoder& d) {
+  if (d.instruction().opcode != "movmatrix.sync.aligned.m8n8.trans.b16") d.fail_unknown();
+  d.expect_operands(2);
+  const int from = d.read(d.operand(1), Slot::b32);
+  d.emit(transpose_matrix, InstructionClass::shuffle, {d.write(d.operand(0), Slot::b32)}, {from});
+}
+
 // PTX ISA, "shfl.sync": c holds the clamp in bits 0–4 and the mask of the segment in bits 8–12.
 template <ShuffleMode kMode>
 void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
@@ -332,6 +351,7 @@ void decode_warp_barrier(KernelDecoder& d) {
 
 void add_exchange_operations(OperationTable& table) {
   table.add("mma", decode_mma);
+  table.add("movmatrix", decode_movmatrix);
   table.add("shfl", decode_shfl);
   table.add("vote", decode_vote);
   table.add("match", decode_match);
