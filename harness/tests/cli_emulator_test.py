@@ -189,21 +189,21 @@ def test_profiles_are_up_to_date(recorded: Path, kernel: KernelFile) -> None:
     assert old == new, f"record it anew: scripts/harness --kernel {kernel.kernel} --device emulator --record"
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_barrier_or_a_wait_is_not_charged_for_what_was_moved_there(recorded: Path, name: str) -> None:
+@pytest.mark.parametrize("kernel", AMPERE, ids=lambda kernel: kernel.stem)
+def test_a_barrier_or_a_wait_is_not_charged_for_what_was_moved_there(recorded: Path, kernel: KernelFile) -> None:
     """Such as the addresses of the copies: in 08 they were 172 instructions at each wait."""
-    source = ROOT / "kernels" / f"{name}.cu"
+    source = ROOT / kernel.file
     text = source.read_text(encoding="utf-8").splitlines()
     alone = re.compile(r"\s*(__sync\w+\(\)|cp_async_(wait(<\d>)?|commit)\(\));")
     barriers = 0
-    for result in json.loads((recorded / f"{name}.json").read_text(encoding="utf-8"))["results"]:
+    for result in json.loads((recorded / f"{kernel.stem}.json").read_text(encoding="utf-8"))["results"]:
         for line in result["lines"]:
             place, _, number = line["position"][-1].rpartition(":") if line["position"] else ("", "", "1")
             if place.endswith(source.name) and alone.match(text[int(number) - 1]):
                 barriers += 1
                 counters = line["counters"]
                 assert counters["warp_instructions"] == counters["barrier_instructions"], line["position"]
-    assert barriers > 0 or name[:2] in ("01", "02")
+    assert barriers > 0 or kernel.kernel in ("01", "02")
 
 
 def test_every_configuration_runs_within_the_limits_of_its_gpu(cli: Cli, recorded: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every folder of the virtual GPU stands above the ones that it uses: docs/virtual_gpu.md draws them, from the top down."""
+"""Every folder of the virtual GPU stands above the ones that it uses. docs/virtual_gpu.md lists them from the top down."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,6 @@ def layer_of(path: str) -> str:
 
 def upward(order: list[str], file: str, included: list[str]) -> list[str]:
     """What a file includes although it stands above the file."""
-    # emulator.h is for users: it has all of the interface, and nothing here includes it.
     return [f"{file} includes {name}" for name in included if order.index(layer_of(name)) > order.index(layer_of(file))]
 
 
