@@ -1,4 +1,4 @@
-"""Every folder of the virtual GPU stands above the ones that it uses. docs/virtual_gpu.md lists them from the top down."""
+"""Every folder of the virtual GPU stands above those that it uses. docs/virtual_gpu.md lists them from the top down."""
 
 import re
 from pathlib import Path
