@@ -8,7 +8,7 @@
 #include <chrono>
 #include <random>
 
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 #include "emulator_cases.h"
 #include "emulator_program.h"
 #include "emulator_run.h"

@@ -72,6 +72,22 @@ FAULTS = [
         "__shfl_xor_sync(0xffffffff, x, mask)",
     ),
     Fault(
+        "the maximum starts as what happens to be in its register",
+        "02_online_softmax",
+        "float row_max = -INFINITY; ",
+        "float row_max;             ",
+        "uninitialised_read",
+        "const float new_max = fmaxf(row_max, score);",
+    ),
+    Fault(
+        "the product is added to what happens to be in the accumulators",
+        "04_mma",
+        "float S_rmem[kMmaM][kBlockKV / 8][4] = {};",
+        "float S_rmem[kMmaM][kBlockKV / 8][4];",
+        "uninitialised_read",
+        "mma_m16n8k16<Element>(S_rmem[mma_m][mma_n]",
+    ),
+    Fault(
         "tiles are overwritten while others read them",
         "03_tiled",
         "__syncthreads();  // all warps are done",
