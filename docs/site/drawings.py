@@ -315,6 +315,54 @@ def roofline(facts: Facts) -> Figure:
     return figure
 
 
+@drawing
+def over_seq_len(facts: Facts) -> Figure:
+    """TFLOP/s of some versions and of the peers at all lengths."""
+    device = facts.device
+    shapes = device.shapes()
+    figure = Figure(figsize=(7.4, 4.2))
+    axes = figure.add_subplot()
+    labels = []
+    top = max(tflops for measured in (*device.versions, *device.peers) for tflops in measured.tflops.values())
+    shown = [v for v in device.versions if v.number in (5, 6, 7, 10, 11) or v is device.versions[-1]]
+    for measured, name, color, style in [
+        *((version, version.label, BLUE, "o-") for version in shown),
+        *((peer, peer.name, RED if peer.name == "FlashAttention-2" else MUTED, "--") for peer in device.peers),
+    ]:
+        points = [(s.seq_len, measured.tflops[s]) for s in shapes if s in measured.tflops]
+        axes.plot([x for x, _ in points], [y for _, y in points], style, color=color, markersize=3.5, linewidth=1.2)
+        labels.append((name, points[-1][1] / (1.04 * top), color))
+    labels_at_right(axes, labels, 1.02, 0.055)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([s.seq_len for s in shapes], [str(s.seq_len) for s in shapes])
+    axes.minorticks_off()
+    axes.set_ylim(0, 1.04 * top)
+    axes.set_xlabel("seq_len (batch 16; 8 at 8192, 4 at 16384)")
+    axes.set_ylabel("TFLOP/s")
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    return figure
+
+
+@drawing
+def clock_and_watts(facts: Facts) -> Figure:
+    """The SM clock and the power, half-way through the timing of each version at seq_len 4096."""
+    numbers = [version.number for version in facts.device.versions]
+    figure = Figure(figsize=(7.4, 3.2))
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axes, read, color, marker, unit in (
+        (upper, facts.clock_mhz, BLUE, "o", "SM clock, MHz"),
+        (lower, facts.watts, AMBER, "s", "power, W"),
+    ):
+        axes.plot(numbers, [read(n) for n in numbers], marker=marker, color=color, markersize=4, linewidth=1.3)
+        axes.set_ylabel(unit)
+        axes.grid(axis="y", color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+    lower.set_xticks(numbers, [f"{n:02}" for n in numbers])
+    lower.set_xlabel("version")
+    return figure
+
+
 # ---- 00: the GPU ----
 
 
@@ -471,6 +519,34 @@ def warp_row(facts: Facts) -> Figure:
         "the number in a cell is the lane whose sum this lane adds; after five steps all 32 hold the total",
         8,
     )
+    return figure
+
+
+@drawing
+def tile_walk(facts: Facts) -> Figure:
+    """Which tiles a CTA of 03 works on, one after another."""
+    q, kv = facts.block_q(3), facts.block_kv(3)
+    figure, axes = canvas(7.4, 3.6, (-5.2, 30), (-5.4, 12.6))
+    for row in range(4):
+        cell(axes, -4.6, row * 3, "", FILLS[0] if row == 1 else PAPER, width=3.2, height=3, edge=MUTED)
+    note(axes, -4.6, -0.7, "Q", 9, weight="bold")
+    note(axes, -3.0, 4.5, f"{q} queries", 7.5, "center")
+    for tile in range(6):
+        x = tile * 2.6
+        cell(axes, x, -4.6, "", FILLS[2], width=2.6, height=3.2, edge=MUTED)
+        note(axes, x + 1.3, -3.0, f"K {tile}", 8, "center")
+        for row in range(4):
+            text = f"S {tile}" if row == 1 else ""
+            cell(axes, x, row * 3, text, FILLS[3] if row == 1 else PAPER, 8, width=2.6, height=3, edge=MUTED)
+    note(axes, 0, -5.1, f"Kᵀ, tiles of {kv} keys", 8.5)
+    arrow(axes, (0.4, 5.5), (15.2, 5.5))
+    for tile in range(6):
+        cell(axes, 18.4, tile * 2, f"V {tile}", FILLS[4], 8, width=3.2, height=2, edge=MUTED)
+    note(axes, 18.4, -0.7, "V", 9, weight="bold")
+    for row in range(4):
+        fill = FILLS[1] if row == 1 else PAPER
+        cell(axes, 24.6, row * 3, "O += P V" if row == 1 else "", fill, 8, width=4.4, height=3, edge=MUTED)
+    note(axes, 24.6, -0.7, "O", 9, weight="bold")
     return figure
 
 
