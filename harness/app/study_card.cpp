@@ -166,10 +166,10 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
     line("Correct", format_correctness(card, paint));
     if (result.counters.empty()) line("Speed", format_speed(card, paint));
   }
+  text += format_findings(result, paint);
   if (result.diagnosis)
     for (const std::string& sentence : result.diagnosis->sentences)
       line(&sentence == &result.diagnosis->sentences.front() ? "Diagnosis" : "", sentence);
-  text += format_findings(result, paint);
   for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));
   if (!card.recorded.empty() && !card.recorded_problem.empty()) line("", "at " + card.recorded_problem);
   if (card.recorded.empty()) line("Recorded", "nothing for this problem; --record measures the standard shapes");

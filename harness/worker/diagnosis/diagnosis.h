@@ -27,6 +27,7 @@ struct CheckedSet {
 /// An output that the checker called wrong.
 struct WrongOutput {
   const Inputs& inputs;
+  Distribution distribution;  // that they were drawn from
   const Reference& reference;
   const HostBuffer& output;
 };

@@ -206,7 +206,7 @@ std::optional<std::string> describe_set(const std::vector<bool>& wrong) {
   if (all(wrong)) return "";
   const std::int64_t size = std::ssize(wrong);
   std::int64_t period = size;
-  for (std::int64_t shorter = 2; shorter < size && period == size; shorter *= 2)
+  for (std::int64_t shorter = 2; 2 * shorter <= size && period == size; shorter *= 2)
     if (has_period(wrong, shorter)) period = shorter;
   std::vector<std::string> ranges;
   for (std::int64_t first = 0; first < period; ++first) {
