@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <span>
 
 #include "worker/diagnosis/layout.h"
 #include "worker/diagnosis/mistakes.h"
@@ -125,6 +127,89 @@ std::vector<Mistake> mistakes_that_explain(const WrongOutput& wrong, const std::
   return mistakes;
 }
 
+// ---- Parts of O ----
+
+// x that comes nearest to A x = b, for few columns of many rows: by the normal equations, without pivots, since their matrix
+// is positive definite. nullopt where columns depend on each other.
+std::optional<std::vector<double>> least_squares(const std::vector<std::vector<double>>& columns,
+                                                 std::span<const double> b) {
+  const std::size_t n = columns.size();
+  std::vector<std::vector<double>> M(n, std::vector<double>(n + 1));
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j)
+      M[i][j] = std::inner_product(columns[i].begin(), columns[i].end(), columns[j].begin(), 0.0);
+    M[i][n] = std::inner_product(columns[i].begin(), columns[i].end(), b.begin(), 0.0);
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!(M[i][i] > 1e-9)) return std::nullopt;
+    for (std::size_t row = 0; row < n; ++row) {
+      if (row == i) continue;
+      const double factor = M[row][i] / M[i][i];
+      for (std::size_t j = i; j <= n; ++j) M[row][j] -= factor * M[i][j];
+    }
+  }
+  std::vector<double> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = M[i][n] / M[i][i];
+  return x;
+}
+
+// O is a sum of one part for each K/V tile. One sentence where each part is the right one times a factor, in every sampled row.
+std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const std::vector<Sample>& samples,
+                                                 const Tiling& tiling) {
+  constexpr std::int64_t kMaxTiles = 8;
+  const AttentionProblem& problem = wrong.inputs.problem;
+  const std::int64_t tiles = (problem.seq_len_kv + tiling.block_kv - 1) / tiling.block_kv, head_dim = problem.head_dim;
+  if (tiles < 2 || tiles > kMaxTiles) return std::nullopt;
+  struct Range {
+    double least = INFINITY, most = -INFINITY;
+  };
+  std::vector<Range> ranges(tiles);
+  for (const Sample& sample : samples) {
+    const double bound = wrong.reference.bound[sample.batch * problem.heads + sample.head];
+    // The output if a tile were alone: its part of O is that times its share of the row sum.
+    std::vector<AttendedRows> alone;
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+      const auto counts = [=, block = tiling.block_kv](std::int64_t key) { return key / block == tile; };
+      alone.push_back(attend_with({.counts = counts}, tiling, wrong.inputs, sample.batch, sample.head, sample.rows));
+    }
+    for (std::size_t r = 0; r < sample.rows.size(); ++r) {
+      std::vector<std::vector<double>> columns;
+      for (const AttendedRows& rows : alone)
+        columns.emplace_back(rows.exact.begin() + r * head_dim, rows.exact.begin() + (r + 1) * head_dim);
+      std::vector<double> got(head_dim);
+      const std::uint16_t* output =
+          wrong.output.data() + output_layout(problem).row(sample.batch, sample.head, sample.rows[r]);
+      for (std::int64_t d = 0; d < head_dim; ++d) got[d] = element_to_float(problem.dtype, output[d]);
+      const auto parts = least_squares(columns, got);
+      const auto right =
+          least_squares(columns, {wrong.reference.row(sample.batch, sample.head, sample.indices[r]), got.size()});
+      if (!parts || !right) return std::nullopt;
+      double largest = 1;
+      for (const double part : *parts) largest = std::max(largest, std::abs(part));
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        double sum = 0;
+        for (std::int64_t tile = 0; tile < tiles; ++tile) sum += (*parts)[tile] * columns[tile][d];
+        if (!(std::abs(sum - got[d]) <= 2 * bound * largest)) return std::nullopt;
+      }
+      for (std::int64_t tile = 0; tile < tiles; ++tile) {
+        if (!((*right)[tile] > 16 * bound)) continue;  // too small a part to tell its factor
+        const double factor = (*parts)[tile] / (*right)[tile];
+        ranges[tile].least = std::min(ranges[tile].least, factor);
+        ranges[tile].most = std::max(ranges[tile].most, factor);
+      }
+    }
+  }
+  std::vector<std::string> texts;
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    if (ranges[tile].least > ranges[tile].most) continue;
+    const std::string from = fmt::format("{:.2g}", ranges[tile].least), to = fmt::format("{:.2g}", ranges[tile].most);
+    texts.push_back(fmt::format("tile {} times {}", tile, from == to ? from : from + " to " + to));
+  }
+  if (texts.empty()) return std::nullopt;
+  return fmt::format("O is a sum of what each K/V tile adds, and each part is the right one times a factor: {}.",
+                     sentence_of(texts, ", "));
+}
+
 // ---- Launches ----
 
 // Launches and compares with the reference of all rows.
@@ -191,15 +276,19 @@ Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& lab
   const std::int64_t tiles = (wrong.inputs.problem.seq_len_kv + tiling.block_kv - 1) / tiling.block_kv;
   if (tiles == 1) return {1, "There is only one K/V tile, so nothing that one tile leaves to the next is to blame."};
   std::vector<std::int64_t> right;
+  std::int64_t faults = 0;  // with so many tiles; 0: it does not
   const auto is_right = [&](std::int64_t count) {
     // Every row, where that is little work; the rows that were compared, where the problem is large.
     const auto outcome =
         laboratory.launch(with_first_keys(wrong.inputs, count * tiling.block_kv), wrong.reference.rows.tile);
     diagnosis.experiments.push_back({fmt::format("{} K/V tile{}", count, count == 1 ? "" : "s"), outcome.right()});
     if (outcome.right()) right.push_back(count);
+    if (!outcome.output) faults = count;
     return outcome.right();
   };
-  if (!is_right(1)) return {1, "Keys truncated: the first K/V tile alone is wrong already."};
+  const bool first_is_right = is_right(1);
+  if (faults) return {1, "Keys truncated: with the first K/V tile alone the kernel faults."};
+  if (!first_is_right) return {1, "Keys truncated: the first K/V tile alone is wrong already."};
   std::int64_t first_wrong = tiles;
   for (int i = 0; i < kMaxBisections && first_wrong - right.back() > 1; ++i) {
     const std::int64_t middle = i == 0 ? 2 : (right.back() + first_wrong) / 2;
@@ -208,8 +297,8 @@ Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& lab
   std::string list = std::to_string(right.front());
   for (std::size_t i = 1; i < right.size(); ++i)
     list += fmt::format("{}{}", i + 1 == right.size() ? " and " : ", ", right[i]);
-  std::string sentence = fmt::format("Keys truncated: right with {} K/V tile{}, wrong with {}", list,
-                                     right.back() == 1 ? "" : "s", first_wrong);
+  std::string sentence = fmt::format("Keys truncated: right with {} K/V tile{}, {} with {}", list,
+                                     right.back() == 1 ? "" : "s", faults ? "a fault" : "wrong", first_wrong);
   if (first_wrong == 2)
     sentence += ". Suggests what one tile leaves to the next: rescaling, a buffer, a copy ahead";
   else if (first_wrong == 3)
@@ -295,7 +384,7 @@ std::vector<std::string> describe_probes(const Probes& probes, Diagnosis& diagno
     sentences.push_back(
         "With Q = 0, when O is the mean of V, it is right; with scores that depend on the key alone it "
         "is wrong. Suggests that the P of a key meets the V of another, or that keys are mixed up in S.");
-  else
+  else if (probes.S && probes.S->wrong > 0)
     sentences.push_back(
         "With Q = 0, when O is the mean of V, it is right, and so it is with scores that depend on the key "
         "alone. Suggests the fragments of Q or K: the order of head_dim, or of Q's rows, in S = Q Kᵀ.");
@@ -338,7 +427,12 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
   Diagnosis diagnosis;
   const AttentionProblem& problem = wrong.inputs.problem;
   const WrongElements elements = find_wrong(wrong.reference, wrong.output, tiling);
-  if (elements.wrong == 0) return diagnosis;
+  if (elements.wrong == 0) {
+    if (elements.all_rows_compared)
+      diagnosis.sentences.push_back(
+          "Launched once more with the same inputs, it was right: the output changes from launch to launch, as with a race.");
+    return diagnosis;
+  }
   const WrongRow& first = elements.rows.front();
   diagnosis.first = fragment_element(tiling, first.row, elements.first_column);
 
@@ -372,14 +466,18 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
       diagnosis.suggests.push_back(mistake.name);
       if (texts.size() < kMaxNamed) texts.push_back(mistake.text);
     }
-    std::size_t rows = 0;
-    for (const Sample& sample : samples) rows += sample.rows.size();
+    const bool one_head = std::ranges::any_of(mistakes, &Mistake::of_one_head);
+    std::size_t rows = samples.front().rows.size();
+    if (!one_head && samples.size() > 1) rows += samples.back().rows.size();
     sentences.push_back(
         fmt::format("Suggests: {}{}. Computed with that mistake, {} come out as here.", sentence_of(texts, "; or "),
                     mistakes.size() > kMaxNamed ? fmt::format("; or {} more", mistakes.size() - kMaxNamed) : "",
                     rows == 1 ? "the one wrong row does" : fmt::format("all {} wrong rows that were tried", rows)));
   } else {
-    if (const auto factor = describe_factor(wrong.reference, wrong.output, elements)) sentences.push_back(*factor);
+    if (const auto factor = describe_factor(wrong.reference, wrong.output, elements))
+      sentences.push_back(*factor);
+    else if (const auto factors = describe_tile_factors(wrong, samples, tiling))
+      sentences.push_back(*factors);
     constexpr std::int64_t kMaxProbedTiles = 3;
     if (start.tiles <= kMaxProbedTiles)
       if (const auto probes = probe(problem, wrong.distribution, tiling, start.tiles, laboratory);

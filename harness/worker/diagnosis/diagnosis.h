@@ -32,9 +32,10 @@ struct WrongOutput {
   const HostBuffer& output;
 };
 
-/// Launches at most kMaxDiagnosisLaunches times, always with less work than a few launches of the small problems of a check. Says
-/// nothing of a problem whose compared rows are all right.
+/// Launches at most kMaxDiagnosisLaunches times: the same problem with fewer keys, or a problem of a few tiles.
 constexpr int kMaxDiagnosisLaunches = 6;
+
+/// `sets` are all that were checked. An output that is right after all was launched again; then that is all that is said.
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
                    const Launch& launch);
 
