@@ -368,8 +368,11 @@ TEST(Diagnosis, SurvivesLaunchesThatFault) {
   const Inputs inputs = make_inputs(kProblem, Distribution::normal, Packing::separate, 5);
   const Reference reference = make_reference(inputs, {.seq_len = kProblem.seq_len, .tile = 1, .seed = 5});
   const HostBuffer output = kernel.run(inputs);
-  const Diagnosis diagnosis = diagnose({inputs, Distribution::normal, reference, output}, {}, kTiling,
-                                       [](const Inputs&) { return std::nullopt; });
+  int steps = 0;
+  const Diagnosis diagnosis = diagnose(
+      {inputs, Distribution::normal, reference, output}, {}, kTiling, [](const Inputs&) { return std::nullopt; },
+      [&](std::int64_t, std::int64_t) { ++steps; });
+  EXPECT_GT(steps, 100) << "a worker that says nothing for a minute is taken to hang";
   EXPECT_THAT(all_of(diagnosis), HasSubstr("Wrong in all rows"));
   EXPECT_THAT(all_of(diagnosis), HasSubstr("with the first K/V tile alone the kernel faults"));
   EXPECT_THAT(all_of(diagnosis), Not(HasSubstr("is wrong already")));

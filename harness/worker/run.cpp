@@ -149,7 +149,7 @@ Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& check
                        const Configuration& configuration, const Request& request, EventWriter& events) {
   int launches = 0;
   const Launch launch = [&](const Inputs& inputs) -> std::optional<HostBuffer> {
-    events.progress("diagnose " + set.name, launches++, kMaxDiagnosisLaunches + 1);
+    events.progress("launch to diagnose " + set.name, launches++, kMaxDiagnosisLaunches + 1);
     try {
       DeviceProblem problem(version, {&configuration}, inputs);
       const Stream stream;
@@ -170,10 +170,11 @@ Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& check
                       .step_kv = configuration.step_kv,
                       .num_warps = configuration.num_warps,
                       .mma = has_fragments(version)};
-  return diagnose({inputs, set.distribution, reference, *output}, checked, tiling, launch);
+  return diagnose({inputs, set.distribution, reference, *output}, checked, tiling, launch,
+                  events.reporter("diagnose " + set.name));
 }
 
-// Returns the first set whose output is wrong, and what became of all.
+// What became of the sets, and the first whose output was wrong.
 struct Checked {
   std::vector<CheckedSet> sets;
   std::optional<CheckSet> first_wrong;

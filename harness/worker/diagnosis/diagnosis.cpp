@@ -17,7 +17,8 @@ namespace flash_ladder {
 namespace {
 
 constexpr std::int64_t kMaxSampledRows = 16;
-constexpr std::size_t kMaxNamed = 3;  // suggestions in the sentence; the JSON has all
+constexpr std::int64_t kScoreFactors = 100;  // tried, about
+constexpr std::size_t kMaxNamed = 3;         // suggestions in the sentence; the JSON has all
 
 std::string sentence_of(const std::vector<std::string>& names, const char* between) {
   return fmt::format("{}", fmt::join(names, between));
@@ -84,12 +85,14 @@ bool explains(const Mistake& mistake, const WrongOutput& wrong, const std::vecto
 
 // The factor of the scores that fits best, from 1/64 to 64, to three digits; nullopt when none comes near.
 std::optional<Mistake> wrong_score_factor(const WrongOutput& wrong, const std::vector<Sample>& samples,
-                                          const Tiling& tiling) {
+                                          const Tiling& tiling, const Progress& progress) {
   const Sample& sample = samples.front();
   const std::span rows = std::span(sample.rows).first(std::min<std::size_t>(sample.rows.size(), 2));
   const AttentionProblem& problem = wrong.inputs.problem;
   const TensorLayout layout = output_layout(problem);
+  std::int64_t tried = 0;
   const auto distance = [&](double log_factor) {
+    if (progress) progress(tried++, kScoreFactors);
     const Mistake mistake{.name = "", .text = "", .score_factor = std::exp2(log_factor)};
     const AttendedRows attended = attend_with(mistake, tiling, wrong.inputs, sample.batch, sample.head, rows);
     double sum = 0;
@@ -114,16 +117,17 @@ std::optional<Mistake> wrong_score_factor(const WrongOutput& wrong, const std::v
 }
 
 std::vector<Mistake> mistakes_that_explain(const WrongOutput& wrong, const std::vector<Sample>& samples,
-                                           const Tiling& tiling) {
+                                           const Tiling& tiling, const Progress& progress) {
   std::vector<Mistake> known =
       known_mistakes(wrong.inputs.problem, tiling, samples.front().batch, samples.front().head);
   std::vector<char> fits(known.size());
-  parallel_for(std::ssize(known), [&](std::int64_t i) { fits[i] = explains(known[i], wrong, samples, tiling); });
+  parallel_for(
+      std::ssize(known), [&](std::int64_t i) { fits[i] = explains(known[i], wrong, samples, tiling); }, progress);
   std::vector<Mistake> mistakes;
   for (std::size_t i = 0; i < known.size(); ++i)
     if (fits[i]) mistakes.push_back(std::move(known[i]));
   if (!mistakes.empty()) return mistakes;
-  if (auto mistake = wrong_score_factor(wrong, samples, tiling)) mistakes.push_back(std::move(*mistake));
+  if (auto mistake = wrong_score_factor(wrong, samples, tiling, progress)) mistakes.push_back(std::move(*mistake));
   return mistakes;
 }
 
@@ -215,7 +219,8 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
 // Launches and compares with the reference of all rows.
 class Laboratory {
  public:
-  Laboratory(const Tiling& tiling, const Launch& launch) : tiling_(tiling), launch_(launch) {}
+  Laboratory(const Tiling& tiling, const Launch& launch, const Progress& progress)
+      : tiling_(tiling), launch_(launch), progress_(progress) {}
 
   struct Outcome {
     Inputs inputs;
@@ -226,7 +231,7 @@ class Laboratory {
   };
   Outcome launch(Inputs inputs, std::int64_t row_tile = 1) {
     const RowSelection rows{.seq_len = inputs.problem.seq_len, .tile = row_tile, .seed = 0};
-    Reference reference = make_reference(inputs, rows);
+    Reference reference = make_reference(inputs, rows, progress_);
     auto output = launch_(inputs);
     WrongElements wrong;
     if (output) wrong = find_wrong(reference, *output, tiling_);
@@ -236,6 +241,7 @@ class Laboratory {
  private:
   const Tiling& tiling_;
   const Launch& launch_;
+  const Progress& progress_;
 };
 
 // The same queries with the first `num_keys` keys alone, each tensor in a buffer of its own.
@@ -423,7 +429,7 @@ std::optional<std::string> describe_sets(const std::vector<CheckedSet>& sets) {
 }  // namespace
 
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Launch& launch) {
+                   const Launch& launch, const Progress& progress) {
   Diagnosis diagnosis;
   const AttentionProblem& problem = wrong.inputs.problem;
   const WrongElements elements = find_wrong(wrong.reference, wrong.output, tiling);
@@ -436,11 +442,11 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
   const WrongRow& first = elements.rows.front();
   diagnosis.first = fragment_element(tiling, first.row, elements.first_column);
 
-  Laboratory laboratory(tiling, launch);
+  Laboratory laboratory(tiling, launch, progress);
   const Start start = find_start(wrong, tiling, laboratory, diagnosis);
 
   const auto samples = sample_rows(elements);
-  std::vector<Mistake> mistakes = mistakes_that_explain(wrong, samples, tiling);
+  std::vector<Mistake> mistakes = mistakes_that_explain(wrong, samples, tiling, progress);
   if (mistakes.size() > 1) {
     // Another shape may tell them apart: a single query tile, four K/V tiles.
     AttentionProblem other = problem;
@@ -451,7 +457,7 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
     const auto outcome = laboratory.launch(make_inputs(other, wrong.distribution, Packing::separate, 1));
     if (outcome.output && outcome.wrong.wrong > 0) {
       const WrongOutput again{outcome.inputs, wrong.distribution, outcome.reference, *outcome.output};
-      const auto also = mistakes_that_explain(again, sample_rows(outcome.wrong), tiling);
+      const auto also = mistakes_that_explain(again, sample_rows(outcome.wrong), tiling, progress);
       const auto fits = [&](const Mistake& mistake) {
         return std::ranges::any_of(also, [&](const Mistake& m) { return m.name == mistake.name; });
       };

@@ -10,6 +10,7 @@
 #include "results/result.h"
 #include "worker/diagnosis/tiling.h"
 #include "worker/inputs.h"
+#include "worker/parallel.h"
 #include "worker/reference.h"
 #include "worker/tensors.h"
 
@@ -32,11 +33,12 @@ struct WrongOutput {
   const HostBuffer& output;
 };
 
-/// Launches at most kMaxDiagnosisLaunches times: the same problem with fewer keys, or a problem of a few tiles.
+/// Of the same problem with fewer keys, or of a problem of a few tiles.
 constexpr int kMaxDiagnosisLaunches = 6;
 
-/// `sets` are all that were checked. An output that is right after all was launched again; then that is all that is said.
+/// `sets` are all that were checked. Launches at most kMaxDiagnosisLaunches times, and calls `progress` in between, since a
+/// large problem takes its time. An output that is right was wrong before, with the same inputs: then that is what is said.
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Launch& launch);
+                   const Launch& launch, const Progress& progress = {});
 
 }  // namespace flash_ladder
