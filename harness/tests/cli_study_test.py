@@ -199,6 +199,7 @@ def test_a_wrong_result(cli: Cli) -> None:
     assert outcome.rc == 1
     for words in (
         "Correct NO, max |error| nan, 17.50 of what is allowed: the output differs from the reference",
+        "Diagnosis Suggests: the scores are not scaled. Wrong in rows 8–15 modulo 16.",
         "batch head row column got expected",
         "1 2 345 67 nan 0.25",
         "1 3 346 68 0.5 0.125",
@@ -207,6 +208,7 @@ def test_a_wrong_result(cli: Cli) -> None:
         assert words in outcome.words
     outcome = cli(K, "04-06")
     assert outcome.rc == 1 and "1 2 345 67 nan 0.25" in outcome.words and "1 wrong" in outcome.words
+    assert "Diagnosis Suggests: the scores are not scaled." in outcome.words, "in the table, too"
 
 
 def test_wrong_weighs_more_than_failed(cli: Cli) -> None:

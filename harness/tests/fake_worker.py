@@ -112,6 +112,12 @@ if behaviour == "wrong":
             {"batch": 1, "head": 3, "row": 346, "column": 68, "got": 0.5, "expected": 0.125},
         ],
         "tile_map": "batch 1, head 2:  . . # .\n",
+        "diagnosis": {
+            "sentences": ["Suggests: the scores are not scaled.", "Wrong in rows 8–15 modulo 16."],
+            "suggests": ["scale_left_out"],
+            "first": {"warp": 2, "lane": 5, "mma_m": 0, "mma_n": 8, "register": 3},
+            "experiments": [{"name": "1 K/V tile", "right": False}],
+        },
     }
 elif behaviour == "finding":
     finding = {

@@ -29,7 +29,7 @@ std::vector<double> gather(const Inputs& inputs, Which tensor, const std::functi
       const Element wanted{batch, head, row, column}, read = map ? map(wanted) : wanted;
       const std::uint16_t* from = tensor == Which::Q   ? inputs.Q_row(read.batch, read.head, read.row)
                                   : tensor == Which::K ? inputs.K_row(read.batch, read.head, read.row)
-                                                        : inputs.V_row(read.batch, read.head, read.row);
+                                                       : inputs.V_row(read.batch, read.head, read.row);
       *value++ = element_to_float(problem.dtype, from[read.column]);
     }
   return values;
@@ -281,7 +281,23 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
   for (const Misread& stale : stale_tiles(num_keys, block_kv, tiling.step_kv)) {
     all.push_back({.name = "K_" + stale.name, .text = "K " + stale.text, .K = stale.map});
     all.push_back({.name = "V_" + stale.name, .text = "V " + stale.text, .V = stale.map});
-    all.push_back({.name = "KV_" + stale.name, .text = "K and V: each " + stale.text, .K = stale.map, .V = stale.map});
+    if (stale.name != "tiles_swapped")  // both in another order are attention, too
+      all.push_back(
+          {.name = "KV_" + stale.name, .text = "K and V: each " + stale.text, .K = stale.map, .V = stale.map});
+  }
+
+  // Q of another query tile, as of the one that a CTA had before. The sampled rows are of few tiles, all of them wrong.
+  constexpr std::int64_t kMaxTiles = 32;
+  const std::int64_t q_tiles = (problem.seq_len + tiling.block_q - 1) / tiling.block_q;
+  for (std::int64_t i = 0; i < std::min(problem.batch * problem.heads * q_tiles, kMaxTiles); ++i) {
+    const std::int64_t from_batch = i / q_tiles / problem.heads, from_head = i / q_tiles % problem.heads;
+    const std::int64_t first_row = i % q_tiles * tiling.block_q, block_q = tiling.block_q;
+    all.push_back(
+        {.name = "Q_of_other_tile",
+         .text = fmt::format("Q is that of batch entry {}, head {}, query tile {} at batch entry {}, head {}",
+                             from_batch, from_head, i % q_tiles, batch, head),
+         .Q = [=](Element e) { return Element{from_batch, from_head, first_row + e.row % block_q, e.column}; },
+         .of_one_head = true});
   }
 
   // Tensors of another head. The nearest few are enough: a wrong index is wrong for all heads.

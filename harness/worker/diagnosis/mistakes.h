@@ -22,8 +22,8 @@ struct Element {
 
 /// Online softmax (Milakov & Gimelshein, 2018; Dao, FlashAttention-2, Algorithm 1) with at most one thing wrong.
 struct Mistake {
-  std::string name;  // "scale_left_out"
-  std::string text;  // completes "what comes out when …": "the scores are not scaled"
+  std::string name = {};  // "scale_left_out"
+  std::string text = {};  // completes "what comes out when …": "the scores are not scaled"
   double score_factor = 1;
   // The element that is read in the place of the one asked for. Empty: that one.
   std::function<Element(Element)> Q = {}, K = {}, V = {};
