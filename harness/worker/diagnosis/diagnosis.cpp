@@ -249,7 +249,8 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
   Inputs fewer;
   fewer.problem = inputs.problem;
   fewer.problem.seq_len_kv = num_keys;
-  const std::int64_t seq_len = inputs.problem.seq_len, heads = inputs.problem.heads, head_dim = inputs.problem.head_dim;
+  const std::int64_t batch = inputs.problem.batch, heads = inputs.problem.heads;
+  const std::int64_t seq_len = inputs.problem.seq_len, head_dim = inputs.problem.head_dim;
   fewer.Q = contiguous_layout(seq_len, heads, head_dim);
   fewer.K = fewer.V = contiguous_layout(num_keys, heads, head_dim);
   fewer.K_buffer = 1;
