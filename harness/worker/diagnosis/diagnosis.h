@@ -17,7 +17,7 @@
 namespace flash_ladder {
 
 /// A launch of the version that is diagnosed, with these inputs: its output, nullopt where it faults.
-using Launch = std::function<std::optional<HostBuffer>(const Inputs&)>;
+using Relaunch = std::function<std::optional<HostBuffer>(const Inputs&)>;
 
 /// An input set of the check, and whether the output was right.
 struct CheckedSet {
@@ -39,6 +39,6 @@ constexpr int kMaxDiagnosisLaunches = 6;
 /// `sets` are all that were checked. Launches at most kMaxDiagnosisLaunches times, and calls `progress` in between, since a
 /// large problem takes its time. An output that is right was wrong before, with the same inputs: then that is what is said.
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Launch& launch, const Progress& progress = {});
+                   const Relaunch& launch, const Progress& progress = {});
 
 }  // namespace flash_ladder
