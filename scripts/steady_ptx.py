@@ -34,7 +34,7 @@ def ptx_commands(build: Path) -> dict[str, str]:
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     commands = {}
     for line in listed.stdout.splitlines():
-        if " -ptx " in line and (source := re.search(r"/kernels/(\d\d_\w+)\.cu ", line)):
+        if " -ptx " in line and (source := re.search(r"/kernels/(?:extensions/)?(\w+)\.cu ", line)):
             commands[source[1]] = line
     if not commands:
         print(f"{build} has no commands that make PTX: run scripts/setup first", file=sys.stderr)

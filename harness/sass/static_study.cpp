@@ -98,27 +98,30 @@ StaticStudy study_code(const Code& code, const Configuration& configuration) {
 std::map<std::string, StaticStudy> static_study(const Version& version, const Configuration& configuration,
                                                 const std::filesystem::path& directory) {
   // sm_86 and sm_89 run sm_80's code, under their own limits.
-  struct Architecture {
-    int compute_capability, code;
+  struct Target {
+    int compute_capability;
+    std::string code;
   };
-  constexpr Architecture kArchitectures[] = {{80, 80}, {86, 80}, {89, 80}, {90, 90}};
+  const std::vector<Target> targets =
+      version.architecture == Architecture::sm_90a
+          ? std::vector<Target>{{90, "sm_90a"}}
+          : std::vector<Target>{{80, "sm_80"}, {86, "sm_80"}, {89, "sm_80"}, {90, "sm_90"}};
 
   std::map<std::string, StaticStudy> studies;
-  std::map<int, Code> codes;
-  for (const Architecture& architecture : kArchitectures) {
-    const auto [entry, is_new] = codes.try_emplace(architecture.code);
+  std::map<std::string, Code> codes;
+  for (const Target& target : targets) {
+    const auto [entry, is_new] = codes.try_emplace(target.code);
     Code& code = entry->second;
-    if (is_new)
-      code = code_of(configuration, fmt::format("{:02}_{}.sm_{}", version.number, version.name, architecture.code),
-                     directory);
+    if (is_new) code = code_of(configuration, label(version) + "." + target.code, directory);
     if (code.kernels.empty()) continue;
 
     StaticStudy study = study_code(code, configuration);
-    if (architecture.compute_capability != architecture.code) {
+    const std::string name = fmt::format("sm_{}", target.compute_capability);
+    if (!target.code.starts_with(name)) {
       study.sass = study.hot_loop_sass = study.hot_loop_cold_sass = {};
       study.sass_hash.clear();
     }
-    const SmLimits& limits = *sm_limits(architecture.compute_capability);
+    const SmLimits& limits = *sm_limits(target.compute_capability);
     std::optional<Occupancy> smallest;
     for (const Kernel& kernel : code.kernels) {
       const Occupancy occupied = occupancy(limits, configuration.num_warps * 32, kernel.resources.registers,
@@ -127,7 +130,7 @@ std::map<std::string, StaticStudy> static_study(const Version& version, const Co
     }
     study.ctas_per_sm = smallest->ctas_per_sm;
     study.limited_by = smallest->limited_by;
-    studies[fmt::format("sm_{}", architecture.compute_capability)] = std::move(study);
+    studies[name] = std::move(study);
   }
   return studies;
 }
