@@ -79,6 +79,7 @@ void count(Result& result, const Launch& launch) {
   Observation observation = take_observation();
   result.counters = std::move(observation.counters);
   result.lines = std::move(observation.lines);
+  result.ptx_hash = std::move(observation.ptx_hash);
 }
 
 // Launches a set's problem several times and says what is wrong: the output first, since what a kernel does elsewhere is
