@@ -210,7 +210,7 @@ class CtaExecutor : public ConflictSink {
   FindingRecorder findings_;
   std::string output_;
   BankModel banks_;
-  const SharedFunctions& shared_functions_ = shared_functions();
+  const SharedFunctions& shared_functions_ = emulator::shared_functions();  // not the member of that name
 
   Dim3 cta_;
   std::vector<Warp> warps_;
