@@ -204,14 +204,6 @@ void from_json(const json& json, Finding& finding) {
   json.at("text").get_to(finding.text);
 }
 
-std::string to_string(Dtype dtype) { return dtype == Dtype::fp16 ? "fp16" : "bf16"; }
-
-std::optional<Dtype> dtype_from_string(const std::string& text) {
-  if (text == "fp16") return Dtype::fp16;
-  if (text == "bf16") return Dtype::bf16;
-  return std::nullopt;
-}
-
 std::string to_string(Status status) {
   for (const auto& [value, name] : kStatusNames)
     if (value == status) return name;
@@ -224,25 +216,12 @@ std::optional<Status> status_from_string(const std::string& text) {
   return std::nullopt;
 }
 
-void to_json(json& json, const AttentionProblem& problem) {
-  json = {{"batch", problem.batch},           {"heads", problem.heads},       {"seq_len", problem.seq_len},
-          {"seq_len_kv", problem.seq_len_kv}, {"head_dim", problem.head_dim}, {"dtype", to_string(problem.dtype)}};
-}
-
-void from_json(const json& json, AttentionProblem& problem) {
-  json.at("batch").get_to(problem.batch);
-  json.at("heads").get_to(problem.heads);
-  json.at("seq_len").get_to(problem.seq_len);
-  json.at("seq_len_kv").get_to(problem.seq_len_kv);
-  json.at("head_dim").get_to(problem.head_dim);
-  const auto text = json.at("dtype").get<std::string>();
-  const auto dtype = dtype_from_string(text);
-  if (!dtype) throw std::runtime_error(fmt::format("dtype '{}' is unknown; allowed: fp16, bf16", text));
-  problem.dtype = *dtype;
+std::string label(const Result& result) {
+  return result.kernel == result.name ? result.name : fmt::format("{}_{}", result.kernel, result.name);
 }
 
 void to_json(json& json, const Result& result) {
-  json = {{"kernel", fmt::format("{:02}", result.kernel)},
+  json = {{"kernel", result.kernel},
           {"name", result.name},
           {"config", value_or_null(result.config)},
           {"device", nullptr},
@@ -274,10 +253,8 @@ void to_json(json& json, const Result& result) {
 
 void from_json(const json& json, Result& result) {
   result = {};
-  const auto kernel = json.at("kernel").get<std::string>();
-  if (kernel.empty() || kernel.size() > 4 || kernel.find_first_not_of("0123456789") != std::string::npos)
-    throw std::runtime_error(fmt::format("kernel '{}' is not the number of a version", kernel));
-  result.kernel = std::stoi(kernel);
+  json.at("kernel").get_to(result.kernel);
+  if (result.kernel.empty()) throw std::runtime_error("\"kernel\" is empty");
   json.at("name").get_to(result.name);
   read_optional(json, "config", result.config);
   if (const auto& device = json.at("device"); !device.is_null()) result.device = device.get<std::string>();
@@ -302,16 +279,6 @@ void from_json(const json& json, Result& result) {
   read_optional(json, "findings_kinds", result.findings_kinds);
   read_optional(json, "findings_total", result.findings_total);
   read_optional(json, "static", result.static_study);
-}
-
-double floating_point_operations(const AttentionProblem& problem) {
-  return 4.0 * problem.batch * problem.heads * problem.seq_len * problem.seq_len_kv * problem.head_dim;
-}
-
-double tensor_bytes(const AttentionProblem& problem) {
-  constexpr double kElementBytes = 2;  // fp16 and bf16 alike
-  return kElementBytes * problem.batch * problem.heads * problem.head_dim *
-         (2.0 * problem.seq_len + 2.0 * problem.seq_len_kv);
 }
 
 }  // namespace flash_ladder

@@ -9,14 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
+#include "problem/problem.h"
 
 namespace flash_ladder {
-
-/// "fp16" or "bf16".
-std::string to_string(Dtype dtype);
-/// The inverse; nullopt for anything else.
-std::optional<Dtype> dtype_from_string(const std::string& text);
 
 enum class Status {
   ok,       // ran (or was studied without a device) and nothing was wrong
@@ -111,13 +106,14 @@ struct Load {
 
 /// One version, one configuration, one problem.
 struct Result {
-  int kernel = 0;
+  std::string kernel;  // "06", or the name of an extension
   std::string name;
   std::string config;
   std::optional<std::string> device;  // "NVIDIA H200"; nullopt when nothing ran
   AttentionProblem problem;
   Status status = Status::skipped;
-  std::string reason;  // empty when ok
+  std::string reason;          // empty when ok
+  bool device_cannot = false;  // skipped, since the device cannot run the version whatever the problem; not in JSON
 
   std::optional<bool> correct;  // false when wrong, whether by the output or by a finding
   std::optional<double> max_abs_error;
@@ -139,6 +135,9 @@ struct Result {
 
   std::map<std::string, StaticStudy> static_study;  // "sm_80", "sm_86", "sm_89", "sm_90"
 };
+
+/// The version's label: "06_swizzle", "causal".
+std::string label(const Result& result);
 
 /// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map`,
 /// `diagnosis`, `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` only when the virtual
@@ -163,12 +162,5 @@ void to_json(nlohmann::json& json, const LineCounters& line);
 void from_json(const nlohmann::json& json, LineCounters& line);
 void to_json(nlohmann::json& json, const Finding& finding);
 void from_json(const nlohmann::json& json, Finding& finding);
-void to_json(nlohmann::json& json, const AttentionProblem& problem);
-void from_json(const nlohmann::json& json, AttentionProblem& problem);
-
-/// 4 · batch · heads · seq_len · seq_len_kv · head_dim: two products of 2 · M · N · K each.
-double floating_point_operations(const AttentionProblem& problem);
-/// Bytes of Q, K, V and O.
-double tensor_bytes(const AttentionProblem& problem);
 
 }  // namespace flash_ladder

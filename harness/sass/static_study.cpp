@@ -92,24 +92,26 @@ StaticStudy study_code(const std::vector<Kernel>& kernels, const Configuration& 
 std::map<std::string, StaticStudy> static_study(const Version& version, const Configuration& configuration,
                                                 const std::filesystem::path& directory) {
   // sm_86 and sm_89 run sm_80's code, under their own limits.
-  struct Architecture {
-    int compute_capability, code;
+  struct Target {
+    int compute_capability;
+    std::string code;
   };
-  constexpr Architecture kArchitectures[] = {{80, 80}, {86, 80}, {89, 80}, {90, 90}};
+  const std::vector<Target> targets =
+      version.architecture == Architecture::sm_90a
+          ? std::vector<Target>{{90, "sm_90a"}}
+          : std::vector<Target>{{80, "sm_80"}, {86, "sm_80"}, {89, "sm_80"}, {90, "sm_90"}};
 
   std::map<std::string, StaticStudy> studies;
-  std::map<int, std::vector<Kernel>> code;
-  for (const Architecture& architecture : kArchitectures) {
-    auto [kernels, is_new] = code.try_emplace(architecture.code);
-    if (is_new)
-      kernels->second = kernels_of(
-          configuration, fmt::format("{:02}_{}.sm_{}", version.number, version.name, architecture.code), directory);
+  std::map<std::string, std::vector<Kernel>> code;
+  for (const Target& target : targets) {
+    auto [kernels, is_new] = code.try_emplace(target.code);
+    if (is_new) kernels->second = kernels_of(configuration, label(version) + "." + target.code, directory);
     if (kernels->second.empty()) continue;
 
     StaticStudy study = study_code(kernels->second, configuration);
-    if (architecture.compute_capability != architecture.code)
-      study.sass = study.hot_loop_sass = study.hot_loop_cold_sass = {};
-    const SmLimits& limits = *sm_limits(architecture.compute_capability);
+    const std::string name = fmt::format("sm_{}", target.compute_capability);
+    if (!target.code.starts_with(name)) study.sass = study.hot_loop_sass = study.hot_loop_cold_sass = {};
+    const SmLimits& limits = *sm_limits(target.compute_capability);
     std::optional<Occupancy> smallest;
     for (const Kernel& kernel : kernels->second) {
       const Occupancy occupied = occupancy(limits, configuration.num_warps * 32, kernel.resources.registers,
@@ -118,7 +120,7 @@ std::map<std::string, StaticStudy> static_study(const Version& version, const Co
     }
     study.ctas_per_sm = smallest->ctas_per_sm;
     study.limited_by = smallest->limited_by;
-    studies[fmt::format("sm_{}", architecture.compute_capability)] = std::move(study);
+    studies[name] = std::move(study);
   }
   return studies;
 }

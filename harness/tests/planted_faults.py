@@ -1,6 +1,6 @@
 """Faults and probes planted in the kernels of the ladder, each as a small edit to a copy of the kernel's text.
 
-Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own number:
+Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own name:
 
     planted_faults.py --kernels                prints the kernels that faults are planted in
     planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of kernels/KERNEL.cu
@@ -12,8 +12,6 @@ import dataclasses
 import re
 import sys
 from pathlib import Path
-
-FIRST_NUMBER = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +29,9 @@ class Fault:
     says: tuple[str, ...] = ()  # and what it has to say
 
     @property
-    def number(self) -> int:
-        return FIRST_NUMBER + [*FAULTS, *PROBES].index(self)
+    def version(self) -> str:
+        """What the worker calls it."""
+        return f"fault_{[*FAULTS, *PROBES].index(self)}"
 
 
 def in_each(
@@ -650,7 +649,7 @@ PROBES = in_each(
 
 
 def broken(fault: Fault, source: Path) -> str:
-    """The kernel's text with the fault, in a namespace and under a number of its own."""
+    """The kernel's text with the fault, in a namespace and under a name of its own."""
     text = source.read_text(encoding="utf-8")
     if (count := text.count(fault.old)) != 1:
         sys.exit(
@@ -659,8 +658,8 @@ def broken(fault: Fault, source: Path) -> str:
         )
     text = text.replace(fault.old, fault.new)
     version = fault.kernel[:2]
-    text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::v{version}_fault_{fault.number}")
-    text = re.sub(r"\.number = \d+", f".number = {fault.number}", text)
+    text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::{fault.version}")
+    text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')
     # The first configuration is enough, and compiles in a fraction of the time.
     text = re.sub(r"(\.configurations =\s*\{configuration<.*?\)),.*?\},\n\}\);", r"\1},\n});", text, flags=re.DOTALL)
     return f'#include <cstdio>\n#line 1 "{source.as_posix()}"\n{text}'

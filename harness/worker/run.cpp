@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "errors.h"
@@ -22,18 +20,10 @@
 #include "worker/reference_cache.h"
 #include "worker/support.h"
 #include "worker/timing.h"
+#include "worker/version_name.h"
 
 namespace flash_ladder {
 namespace {
-
-const Version& find_version(int number) {
-  std::vector<std::string> known;
-  for (const Version& version : versions()) {
-    if (version.number == number) return version;
-    known.push_back(fmt::format("{:02}", version.number));
-  }
-  throw UsageError(fmt::format("there is no version {:02}; allowed: {}", number, fmt::join(known, ", ")));
-}
 
 void refuse_if(const std::optional<std::string>& why) {
   if (why) throw UsageError(*why);
@@ -53,7 +43,7 @@ const Configuration& runnable_configuration(const Version& version, const Reques
 Result result_of(const Version& version, const Configuration& configuration, const Request& request,
                  const DeviceInfo& device) {
   Result result;
-  result.kernel = version.number;
+  result.kernel = kernel_id(version);
   result.name = version.name;
   result.config = configuration.name;
   result.device = device.name;
@@ -137,13 +127,6 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
   result.tile_map = verdict.tile_map;
 }
 
-// Whether the version multiplies with mma m16n8k16, whose fragments say which lane holds what: its source tells.
-bool has_fragments(const Version& version) {
-  std::ifstream file(version.source);
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  return text.find("mma_m16n8k16<") != std::string::npos;
-}
-
 // Why the output of a set may be wrong, from a few more launches. Empty when this time it is right.
 Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& checked, const Version& version,
                        const Configuration& configuration, const Request& request, EventWriter& events) {
@@ -169,7 +152,7 @@ Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& check
                       .block_kv = configuration.block_kv,
                       .step_kv = configuration.step_kv,
                       .num_warps = configuration.num_warps,
-                      .mma = has_fragments(version)};
+                      .mma = configuration.fragments};
   return diagnose({inputs, set.distribution, reference, *output}, checked, tiling, launch,
                   events.reporter("diagnose " + set.name));
 }
@@ -183,7 +166,7 @@ struct Checked {
 Checked run_sets(const Request& request, const DeviceInfo& device, const Version& version,
                  const Configuration& configuration, Result& result, EventWriter& events) {
   Checked checked;
-  std::vector<CheckSet> sets = check_sets(configuration, request.problem);
+  std::vector<CheckSet> sets = check_sets(version, configuration, request.problem);
   // The last is the requested problem, which the benchmark needs.
   if (!request.check || request.only_requested_problem) sets.erase(sets.begin(), sets.end() - 1);
   sets.back().launches = std::max(sets.back().launches, request.launches);
@@ -222,7 +205,7 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
 
 Result run(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
-  const Version& version = find_version(request.kernel);
+  const Version& version = select_version(request.kernel);
   refuse_if(why_impossible(request.problem));
   const DeviceInfo device = open_gpu(request.device);
   const Configuration& configuration = runnable_configuration(version, request, request.config, device);
@@ -249,7 +232,7 @@ Result run(const Request& request, EventWriter& events) {
 
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
-  const Version& version = find_version(request.kernel);
+  const Version& version = select_version(request.kernel);
   refuse_if(why_impossible(request.problem));
   const DeviceInfo device = open_gpu(request.device);
   std::vector<const Configuration*> configurations;

@@ -249,7 +249,8 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
   Inputs fewer;
   fewer.problem = inputs.problem;
   fewer.problem.seq_len_kv = num_keys;
-  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype] = fewer.problem;
+  const std::int64_t batch = fewer.problem.batch, heads = fewer.problem.heads, seq_len = fewer.problem.seq_len,
+                     head_dim = fewer.problem.head_dim;
   fewer.Q = contiguous_layout(seq_len, heads, head_dim);
   fewer.K = fewer.V = contiguous_layout(num_keys, heads, head_dim);
   fewer.K_buffer = 1;
