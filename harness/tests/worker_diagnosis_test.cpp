@@ -261,6 +261,18 @@ TEST_P(EachMistake, IsNamed) {
 INSTANTIATE_TEST_SUITE_P(All, EachMistake, testing::ValuesIn(names_of_mistakes()),
                          [](const auto& info) { return info.param; });
 
+TEST(Mistakes, TheMaskOfACausalProblemIsKnown) {
+  AttentionProblem causal = kProblem;  // 128 queries and 96 keys: the first 32 rows see no key
+  causal.causal = true;
+  const Inputs inputs = make_inputs(causal, Distribution::normal, Packing::separate, 5);
+  const std::vector<std::int64_t> rows = {0, 31, 32, 100, 127};
+  const AttendedRows expected = attend_rows(inputs, 0, 1, rows);
+  const AttendedRows got = attend_with({}, kTiling, inputs, 0, 1, rows);
+  for (std::size_t i = 0; i < expected.exact.size(); ++i) ASSERT_NEAR(got.exact[i], expected.exact[i], 1e-12);
+  HostKernel kernel{.mistake = {.masked = false}};
+  EXPECT_THAT(kernel.diagnose(causal).suggests, Contains("mask_left_out"));
+}
+
 TEST(Diagnosis, OfAnOutputThatIsRightThisTime) {
   HostKernel kernel;
   const Diagnosis diagnosis = kernel.diagnose(kProblem);

@@ -219,7 +219,7 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
 // Launches and compares with the reference of all rows.
 class Laboratory {
  public:
-  Laboratory(const Tiling& tiling, const Relaunch& launch, const Progress& progress)
+  Laboratory(const Tiling& tiling, const Launch& launch, const Progress& progress)
       : tiling_(tiling), launch_(launch), progress_(progress) {}
 
   struct Outcome {
@@ -240,7 +240,7 @@ class Laboratory {
 
  private:
   const Tiling& tiling_;
-  const Relaunch& launch_;
+  const Launch& launch_;
   const Progress& progress_;
 };
 
@@ -249,8 +249,8 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
   Inputs fewer;
   fewer.problem = inputs.problem;
   fewer.problem.seq_len_kv = num_keys;
-  const std::int64_t batch = inputs.problem.batch, heads = inputs.problem.heads;
-  const std::int64_t seq_len = inputs.problem.seq_len, head_dim = inputs.problem.head_dim;
+  const std::int64_t batch = fewer.problem.batch, heads = fewer.problem.heads, seq_len = fewer.problem.seq_len,
+                     head_dim = fewer.problem.head_dim;
   fewer.Q = contiguous_layout(seq_len, heads, head_dim);
   fewer.K = fewer.V = contiguous_layout(num_keys, heads, head_dim);
   fewer.K_buffer = 1;
@@ -430,7 +430,7 @@ std::optional<std::string> describe_sets(const std::vector<CheckedSet>& sets) {
 }  // namespace
 
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Relaunch& launch, const Progress& progress) {
+                   const Launch& launch, const Progress& progress) {
   Diagnosis diagnosis;
   const AttentionProblem& problem = wrong.inputs.problem;
   const WrongElements elements = find_wrong(wrong.reference, wrong.output, tiling);
