@@ -1,6 +1,7 @@
 // Counters of one instruction, while a launch runs.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <vector>
 
@@ -8,6 +9,15 @@
 #include "emulator/report.h"
 
 namespace flash_ladder::emulator {
+
+/// Adds one request of the lanes in the mask, of so many bytes each.
+inline void count(Traffic& traffic, std::uint32_t mask, unsigned bytes, std::uint64_t transactions,
+                  std::uint64_t ideal) {
+  ++traffic.requests;
+  traffic.transactions += transactions;
+  traffic.ideal += ideal;
+  traffic.bytes += static_cast<std::uint64_t>(std::popcount(mask)) * bytes;
+}
 
 /// How often an instruction was executed, by how many lanes in all.
 struct ExecutionCount {

@@ -144,7 +144,10 @@ class CtaExecutor : public ConflictSink {
   void check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                          unsigned bytes);
   void count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
-                    const std::uint32_t* offsets, bool by_matrix = false);
+                    const std::uint32_t* offsets, bool by_matrix = false) {
+    const Wavefronts wavefronts = banks_.count(offsets, good, bytes, by_matrix);
+    count(detail(instruction).shared, lanes, bytes, wavefronts.actual, wavefronts.ideal);
+  }
   std::byte* local_address(const Warp& warp, int lane, std::uint64_t address);
 
   // Barriers and copies, barriers.cpp.

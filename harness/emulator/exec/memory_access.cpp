@@ -24,13 +24,6 @@ unsigned count_local_sectors(const std::uint64_t* addresses, std::uint32_t mask,
   return sectors;
 }
 
-void count(Traffic& traffic, std::uint32_t mask, unsigned bytes, std::uint64_t transactions, std::uint64_t ideal) {
-  ++traffic.requests;
-  traffic.transactions += transactions;
-  traffic.ideal += ideal;
-  traffic.bytes += static_cast<std::uint64_t>(std::popcount(mask)) * bytes;
-}
-
 std::uint64_t ideal_sectors(std::uint32_t mask, unsigned bytes) {
   return (static_cast<std::uint64_t>(std::popcount(mask)) * bytes + 31) / 32;
 }
@@ -265,12 +258,6 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
         count_global(counters.global, at.at.data(), access.lanes, access.good, bytes);
       break;
   }
-}
-
-void CtaExecutor::count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
-                               const std::uint32_t* offsets, bool by_matrix) {
-  const Wavefronts wavefronts = banks_.count(offsets, good, bytes, by_matrix);
-  count(detail(instruction).shared, lanes, bytes, wavefronts.actual, wavefronts.ideal);
 }
 
 // Whether what is read was written, and in order.
