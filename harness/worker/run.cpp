@@ -132,7 +132,7 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
 Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& checked, const Version& version,
                        const Configuration& configuration, const Request& request, EventWriter& events) {
   int launches = 0;
-  const Launch launch = [&](const Inputs& inputs) -> std::optional<HostBuffer> {
+  const LaunchWith launch = [&](const Inputs& inputs) -> std::optional<HostBuffer> {
     events.progress("diagnose " + set.name, launches++, kMaxDiagnosisLaunches + 1);
     try {
       DeviceProblem problem(version, {&configuration}, inputs);

@@ -129,7 +129,7 @@ std::vector<Mistake> mistakes_that_explain(const WrongOutput& wrong, const std::
 // Launches and compares with the reference of all rows.
 class Laboratory {
  public:
-  Laboratory(const Tiling& tiling, const Launch& launch) : tiling_(tiling), launch_(launch) {}
+  Laboratory(const Tiling& tiling, const LaunchWith& launch) : tiling_(tiling), launch_(launch) {}
 
   struct Outcome {
     Inputs inputs;
@@ -149,7 +149,7 @@ class Laboratory {
 
  private:
   const Tiling& tiling_;
-  const Launch& launch_;
+  const LaunchWith& launch_;
 };
 
 // The same queries with the first `num_keys` keys alone, each tensor in a buffer of its own.
@@ -157,7 +157,7 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
   Inputs fewer;
   fewer.problem = inputs.problem;
   fewer.problem.seq_len_kv = num_keys;
-  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype] = fewer.problem;
+  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal] = fewer.problem;
   fewer.Q = contiguous_layout(seq_len, heads, head_dim);
   fewer.K = fewer.V = contiguous_layout(num_keys, heads, head_dim);
   fewer.K_buffer = 1;
@@ -370,7 +370,7 @@ std::optional<std::string> describe_sets(const std::vector<CheckedSet>& sets) {
 }  // namespace
 
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Launch& launch) {
+                   const LaunchWith& launch) {
   Diagnosis diagnosis;
   const AttentionProblem& problem = wrong.inputs.problem;
   const WrongElements elements = find_wrong(wrong.reference, wrong.output, tiling);

@@ -16,7 +16,7 @@
 namespace flash_ladder {
 
 /// A launch of the version that is diagnosed, with these inputs: its output, nullopt where it faults.
-using Launch = std::function<std::optional<HostBuffer>(const Inputs&)>;
+using LaunchWith = std::function<std::optional<HostBuffer>(const Inputs&)>;
 
 /// An input set of the check, and whether the output was right.
 struct CheckedSet {
@@ -35,6 +35,6 @@ struct WrongOutput {
 /// nothing of a problem whose compared rows are all right.
 constexpr int kMaxDiagnosisLaunches = 6;
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Launch& launch);
+                   const LaunchWith& launch);
 
 }  // namespace flash_ladder
