@@ -378,6 +378,9 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
   const WrongRow& first = elements.rows.front();
   diagnosis.first = fragment_element(tiling, first.row, elements.first_column);
 
+  // The experiments that follow, and the mistakes that are known, are those of a problem without a mask.
+  if (problem.causal) return diagnosis;
+
   Laboratory laboratory(tiling, launch);
   const Start start = find_start(wrong, tiling, laboratory, diagnosis);
 
