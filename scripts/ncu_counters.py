@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from worker_request import ROOT, Configuration, add_arguments, configurations, run_worker
+from worker_request import ROOT, Configuration, add_arguments, configurations, device_slug, run_worker
 
 # Our names for ncu's metrics. All are sums over the launch.
 METRICS = {
@@ -141,9 +141,8 @@ def main() -> int:
 
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     device, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
-    slug = re.sub(r"[^a-z0-9]+", "-", device.lower().removeprefix("nvidia ")).strip("-")
     version = subprocess.check_output(["ncu", "--version"], text=True).strip().splitlines()[-1]
-    path = arguments.out or ROOT / "profiles" / slug / "ncu.json"
+    path = arguments.out or ROOT / "profiles" / device_slug(device) / "ncu.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     made = {"date": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "device": device, "driver": driver, "ncu": version}
     write(path, made | {"code_hash": code} | counted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,11 @@ class Configuration:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="all", help="versions, as for the harness: 7, 05-08, all (default all)")
     parser.add_argument("--build", type=Path, default=BUILD, help="build folder (default build/)")
+
+
+def device_slug(name: str) -> str:
+    """The device's folder in profiles/, as the harness names it: "NVIDIA H200" is h200."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
 
 
 def _harness(build: Path, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)

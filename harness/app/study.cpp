@@ -156,7 +156,7 @@ class Table {
     if (const auto choice = runner_.choose(version, options_.config, result.problem); !choice.tuned.empty())
       line += labelled("", "tuned: " + choice.tuned);
     if (!result.reason.empty()) line += labelled("", result.reason);
-    line += format_findings(result, paint_) + format_mismatches(result, paint_);
+    line += format_findings(result, paint_) + format_diagnosis(result, paint_) + format_mismatches(result, paint_);
     if (options_.lines) line += format_lines(result, kAllLines, options_.paths.source, paint_);
     say(options_, line);
   }
@@ -239,10 +239,14 @@ int study(const Options& options) {
   }
   // With --json - nothing of the above was shown.
   if (options.json == "-")
-    for (const Result& result : results)
+    for (const Result& result : results) {
       if (!result.reason.empty() &&
           !(selected.size() == 1 && result.status == Status::skipped && !result.device_cannot))
         complain(fmt::format("{} {}: {}", label(result), to_string(result.status), result.reason));
+      if (!result.diagnosis) continue;
+      for (const std::string& sentence : result.diagnosis->sentences)
+        complain(fmt::format("{}: {}", label(result), sentence));
+    }
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);
   write_json(options, results);

@@ -1,6 +1,7 @@
 """The virtual GPU catches every fault planted in the ladder's kernels: at the right line, or as a wrong result."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emulator_worker import run_worker, run_worker_that_prints
@@ -16,6 +17,7 @@ def test_fault_is_caught(fault: Fault) -> None:
     assert result["status"] == "wrong", result
     if fault.finding is None:
         assert result["correct"] is False and result["tile_map"]
+        assert_diagnosis(fault, result)
         return
     place = f"kernels/{fault.kernel}.cu:{line_of(fault, KERNELS / f'{fault.kernel}.cu')}"
     places = [
@@ -25,6 +27,18 @@ def test_fault_is_caught(fault: Fault) -> None:
         for place in finding["position"] + (finding["other_position"] or [])
     ]
     assert place in places, [finding["text"] for finding in result["findings"]]
+
+
+def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:
+    """The diagnosis suggests and says what the fault wants."""
+    diagnosis = result["diagnosis"]
+    whole = "\n".join(diagnosis["sentences"])
+    if fault.suggests is not None:
+        assert fault.suggests in diagnosis["suggests"], whole
+        assert len(diagnosis["suggests"]) <= 2, whole
+    for text in fault.says:
+        assert text in whole, whole
+    assert (diagnosis["first"] is None) == (fault.kernel < "04"), "01 to 03 have no fragments"
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.kernel)

@@ -408,7 +408,9 @@ TEST_F(HandMadeStudy, SeveralFunctions) {
   EXPECT_EQ(study.limited_by, "registers");
   EXPECT_THAT(study.sass, UnorderedElementsAre(Pair("FADD", 2), Pair("FFMA", 1), Pair("BRA", 1), Pair("EXIT", 2)));
   EXPECT_THAT(study.hot_loop_sass, UnorderedElementsAre(Pair("FADD", 1), Pair("FFMA", 1), Pair("BRA", 1)));
+  EXPECT_THAT(study.sass_hash, testing::StartsWith("sha256:"));
   EXPECT_THAT(studies.at("sm_86").sass, IsEmpty());
+  EXPECT_THAT(studies.at("sm_86").sass_hash, IsEmpty()) << "it runs the code of sm_80, which has it";
   EXPECT_EQ(studies.at("sm_86").registers, 128);
 }
 
@@ -423,6 +425,17 @@ TEST_F(HandMadeStudy, AVersionForSm90aHasItsOwnFilesAndNoOthers) {
   ASSERT_THAT(studies, UnorderedElementsAre(Pair("sm_90", testing::_)));
   EXPECT_EQ(studies.at("sm_90").registers, 168);
   EXPECT_THAT(studies.at("sm_90").sass, UnorderedElementsAre(Pair("HGMMA", 1), Pair("EXIT", 1)));
+}
+
+TEST_F(HandMadeStudy, TheHashIsOfTheText) {
+  const auto hash_of = [&](const std::string& instructions) {
+    write("90_made_up.sm_80.sass", section(mangled("scores"), instructions));
+    write("90_made_up.sm_80.ptxas", report("scores", 40, 0, 0));
+    return static_study(version_, configuration_, directory_).at("sm_80").sass_hash;
+  };
+  const std::string hash = hash_of("FADD R1, R1, R1\nEXIT");
+  EXPECT_EQ(hash_of("FADD R1, R1, R1\nEXIT"), hash);
+  EXPECT_NE(hash_of("FADD R1, R1, R2\nEXIT"), hash) << "the same counts, and another text";
 }
 
 TEST_F(HandMadeStudy, NoFiles) { EXPECT_THAT(static_study(version_, configuration_, directory_), IsEmpty()); }
