@@ -766,25 +766,25 @@ def address_bits(facts: Facts) -> Figure:
     return figure
 
 
-@drawing
-def sass_stack(facts: Facts) -> Figure:
-    """What the hot loop consists of, from 04 on, per 64 × 16 scores."""
+def _sass_stack(facts: Facts, numbers: list[int]) -> Figure:
+    """What hot loops consist of, per 128 mmas: from 14 on a loop has half as many."""
+    uniform = ("UIADD3", "ULEA", "ULOP3", "USHF", "UIMAD")
     groups = [
         ("tensor cores: HMMA", ("HMMA",), BLUE),
         ("shared memory: LDS, LDSM, STS", ("LDS", "LDSM", "STS"), GREEN),
         ("copies: LDG, LDGSTS", ("LDG", "LDGSTS"), VIOLET),
         ("fp32: FMUL, FADD, FFMA, FMNMX, MUFU", ("FMUL", "FADD", "FFMA", "FMNMX", "MUFU"), AMBER),
-        ("addresses: IMAD, LEA, LOP3, IADD3 …", ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV"), RED),
+        ("addresses: IMAD, LEA, LOP3, IADD3 …", ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV", *uniform), RED),
         ("rounding and packing: F2FP, PRMT", ("F2FP", "PRMT"), FILLS[4]),
         ("others", (), MUTED),
     ]
-    numbers = [n for n in range(4, 12) if n in facts.numbers()]
-    figure = Figure(figsize=(7.4, 3.3))
+    figure = Figure(figsize=(7.4, 0.36 * len(numbers) + 0.5))
     axes = figure.add_subplot()
     for i, n in enumerate(numbers):
-        loop, left = facts.hot_loop(n), 0
+        loop = facts.hot_loop(n)
+        scale, left = 128 / loop["HMMA"], 0.0
         for name, opcodes, color in groups:
-            count = sum(loop.get(o, 0) for o in opcodes) if opcodes else sum(loop.values()) - left
+            count = scale * sum(loop.get(o, 0) for o in opcodes) if opcodes else scale * sum(loop.values()) - left
             axes.barh(
                 i,
                 count,
@@ -796,9 +796,106 @@ def sass_stack(facts: Facts) -> Figure:
                 label=name if i == 0 else None,
             )
             left += count
-        axes.text(left + 8, i, str(left), va="center", fontsize=8)
+        axes.text(left + 8, i, f"{left:.0f}", va="center", fontsize=8)
     axes.set_yticks(range(len(numbers)), [facts.stem(n).replace("_", " ", 1) for n in numbers])
     axes.set_ylim(len(numbers) - 0.4, -0.6)
-    axes.set_xlabel("instructions in the hot loop, sm_90")
+    axes.set_xlabel("instructions in the hot loop for 128 mmas, sm_90")
     figure.legend(loc="upper left", bbox_to_anchor=(0.0, -0.01), ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+@drawing
+def sass_stack(facts: Facts) -> Figure:
+    """The hot loops of 04 to 11."""
+    return _sass_stack(facts, [n for n in range(4, 12) if n in facts.numbers()])
+
+
+# ---- 12 to 16 ----
+
+
+@drawing
+def p_range(facts: Facts) -> Figure:
+    """How far rounding to 16 bits may be off, relative to what is rounded: half a unit in the last place."""
+    del facts
+    figure = Figure(figsize=(7.4, 2.9))
+    axes = figure.add_subplot()
+    # Bits of the significand, the binary exponents of the smallest normal number and of the first that is too large.
+    for name, bits, smallest, beyond, color in (("fp16", 11, -14, 16, BLUE), ("bf16", 8, -126, 128, VIOLET)):
+        xs = [x / 4 for x in range(-24 * 4, min(beyond, 20) * 4 + 1)]
+        axes.plot(xs, [-bits + max(smallest - x, 0) for x in xs], color=color, linewidth=1.6)
+        note(axes, -9, -bits + 0.55, f"{name}: 2^{-bits}", 8.5, color=color)
+    for x, text in ((0, "1"), (12, "4096")):
+        axes.plot([x, x], [-12, -0.5], color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+        note(axes, x + 0.3, -1.1, text, 8.5)
+    axes.plot([16], [-11], "o", color=RED, markersize=4.5)
+    note(axes, 15.8, -10.3, "65,504", 8, "right", RED)
+    axes.set_xticks([-24, -14, 0, 12, 16], ["2^-24", "2^-14", "1", "2^12", "2^16"])
+    axes.set_yticks([-11, -8, -4, 0], ["2^-11", "2^-8", "2^-4", "1"])
+    axes.set_ylim(-12.2, 0)
+    axes.set_xlim(-24.5, 20.5)
+    axes.set_xlabel("P")
+    axes.set_ylabel("relative error, at most")
+    axes.grid(color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    return figure
+
+
+@drawing
+def ring_phases(facts: Facts) -> Figure:
+    """13: which tile is in which buffer, and the phases of the four mbarriers, while tiles 0 to 6 are read."""
+    del facts
+    stages, tiles = 2, 7
+    figure, axes = canvas(7.4, 3.6, (-2.0, tiles + 0.6), (-1.1, 8.6))
+    for tile in range(tiles):
+        note(axes, tile + 0.5, -0.6, f"reads tile {tile}", 7, "center")
+        axes.plot([tile, tile], [-0.2, 7.4], color=GRID, linewidth=0.6)
+    for stage in range(stages):
+        y = stage * 3.8
+        for row, name in enumerate((f"buffer {stage}", f"full[{stage}]", f"empty[{stage}]")):
+            note(axes, -0.8, y + row + 0.5, name, 8, "right", weight="bold" if row == 0 else "normal")
+        copied = read = -0.7
+        for tile in range(stage, tiles, stages):
+            phase = tile // stages
+            # The copy is asked for in the middle of the tile before, and here it takes the rest of that tile.
+            cell(axes, tile - 0.5, y, f"copy {tile}", FILLS[7], 7, width=0.5, height=0.85, edge=MUTED)
+            cell(axes, tile, y, f"tile {tile}", FILLS[2], 8, width=1, height=0.85, edge=MUTED)
+            for row, start, end in ((1, copied, float(tile)), (2, read, tile + 1.0)):
+                fill = FILLS[0] if phase % 2 == 0 else FILLS[3]
+                cell(axes, start, y + row, f"{phase}" if end - start < 1 else f"phase {phase}", fill, 7.5,
+                     width=end - start, height=0.85, edge=MUTED)  # fmt: skip
+            copied, read = float(tile), tile + 1.0
+    for parity, fill in ((0, FILLS[0]), (1, FILLS[3])):
+        cell(axes, 0.2 + parity * 1.8, 7.7, "", fill, width=0.4, height=0.6, edge=MUTED)
+        note(axes, 0.7 + parity * 1.8, 8.0, f"parity {parity}", 8)
+    return figure
+
+
+@drawing
+def q_transpose(facts: Facts) -> Figure:
+    """14: 16 bytes of each lane of a group, before and after the exchanges, and which registers of A they are."""
+    del facts
+    chunks = [layouts.Q_chunk(lane, 0) for lane in range(32)]
+    origin = [[(lane, register) for register in range(4)] for lane in range(32)]
+    after = layouts.transpose_in_group(origin)
+    figure, axes = canvas(7.4, 2.9, (-3.4, 24.4), (-2.3, 6.0))
+    for x, title, grid in ((0, "as loaded", origin), (13.4, "after the exchanges", after)):
+        note(axes, x + 4.8, -1.7, title, 8.5, "center", weight="bold")
+        for register in range(4):
+            note(axes, x + register * 2.4 + 1.2, -0.5, f"register {register}", 7, "center", MUTED)
+        for lane in range(4):
+            note(axes, x - 0.3, lane + 0.5, f"lane {lane}", 7.5, "right")
+            for register, (from_lane, from_register) in enumerate(grid[lane]):
+                col = chunks[from_lane][from_register][1]
+                cell(axes, x + register * 2.4, lane, f"{col}, {col + 1}", FILLS[from_lane], 8, width=2.4, edge=MUTED)
+    arrow(axes, (10.0, 2), (11.2, 2))
+    for register in range(4):
+        text = f"mma_k {register // 2}\nA[{register % 2 * 2}]"
+        note(axes, 13.4 + register * 2.4 + 1.2, 4.9, text, 7.5, "center")
+    note(axes, 0, 4.7, "the numbers: columns of Q in row 0", 8)
+    return figure
+
+
+@drawing
+def sass_stack_late(facts: Facts) -> Figure:
+    """The hot loops of 10 to 16, per 128 mmas."""
+    return _sass_stack(facts, [n for n in range(10, 17) if n in facts.numbers()])

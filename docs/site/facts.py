@@ -153,6 +153,17 @@ class Facts:
         """The SM clock half-way through the timing."""
         return self._load(number, seq_len)["sm_clock_mhz"]
 
+    def share_of_allowed(self, number: int, dtype: str = "fp16") -> float:
+        """The largest error that the checks found on the device, as a part of the error that is allowed."""
+        shares = [
+            result["relative_error"]
+            for result in self._profile(DEVICE, number)["results"]
+            if result["problem"]["dtype"] == dtype and result["relative_error"] is not None
+        ]
+        if not shares:
+            raise FactError(f"version {number:02} was not checked in {dtype}")
+        return max(shares)
+
     def watts(self, number: int, seq_len: int = SEQ_LEN) -> float:
         return self._load(number, seq_len)["power_watts"]
 
@@ -288,6 +299,10 @@ class Facts:
     def loop(self, number: int, arch: str = ARCH) -> int:
         """Instructions in the hot loop."""
         return sum(self._static(number, arch)["hot_loop_sass"].values())
+
+    def behind_branches(self, number: int, arch: str = ARCH) -> int:
+        """Instructions in the same loop that are behind an `if`, and so not in the count of loop()."""
+        return sum((self._static(number, arch)["hot_loop_cold_sass"] or {}).values())
 
     def hot_loop(self, number: int, arch: str = ARCH) -> dict[str, int]:
         return self._static(number, arch)["hot_loop_sass"]

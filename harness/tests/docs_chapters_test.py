@@ -220,6 +220,25 @@ def test_ldmatrix_deals_out_what_the_fragments_want() -> None:
                 assert got == wanted, (which, lane, i)
 
 
+def test_exchanged_chunks_of_Q_are_fragments() -> None:
+    """As 14 assigns them: of chunk i, registers 0 to 3 are A[half], A[half + 2] of mma_k 2 i, then of 2 i + 1."""
+    for i in range(4):
+        after = layouts.transpose_in_group([layouts.Q_chunk(lane, i) for lane in range(32)])
+        for lane in range(32):
+            for register in range(4):
+                row, col = after[lane][register]
+                wanted = layouts.fragment_A(lane, register % 2 * 2)  # half 0: rows 0 to 7
+                assert (row, col - (2 * i + register // 2) * 16) == wanted[0]
+
+
+def test_exchanged_pairs_of_O_are_16_bytes_of_a_row() -> None:
+    """Lane j of a group has columns 8 mma_n + 2 j of accumulators mma_n = 4 i to 4 i + 3, and stores chunk 4 i + j."""
+    for i in range(4):
+        pairs = [[(lane // 4, (4 * i + n) * 8 + lane % 4 * 2) for n in range(4)] for lane in range(32)]
+        for lane, stored in enumerate(layouts.transpose_in_group(pairs)):
+            assert stored == layouts.Q_chunk(lane, i)
+
+
 # ---- the online softmax that the learning path works by hand ----
 
 
