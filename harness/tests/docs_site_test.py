@@ -178,7 +178,7 @@ def test_every_page_is_sound_at_400_pixels_light_and_dark(site: Path, tmp_path: 
     found = visit(tmp_path, site, tasks)
     assert len(found) == len(tasks)
     for page, result in found.items():
-        assert result == {"wide": False, "empty": [], "faint": {"light": [], "dark": []}}, page
+        assert result == {"wide": [], "empty": [], "faint": {"light": [], "dark": []}}, page
 
 
 @needs_chromium
