@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ VIRTUAL_SM = 90
 class Configuration:
     """One configuration of one version."""
 
-    kernel: str  # "06"
+    kernel: str  # "06", or the name of an extension
     name: str
     config: str
     dtype: str
@@ -33,13 +34,23 @@ class Configuration:
     block_kv: int  # seq_len_kv is a multiple
     code_hash: str  # of the version's source, as recorded profiles have it
 
+    @property
+    def label(self) -> str:
+        """ "06_swizzle", and of an extension its name."""
+        return self.name if self.kernel == self.name else f"{self.kernel}_{self.name}"
+
     def __str__(self) -> str:
-        return f"{self.kernel}_{self.name} {self.config} {self.dtype}"
+        return f"{self.label} {self.config} {self.dtype}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="all", help="versions, as for the harness: 7, 05-08, all (default all)")
     parser.add_argument("--build", type=Path, default=BUILD, help="build folder (default build/)")
+
+
+def device_slug(name: str) -> str:
+    """The device's folder in profiles/, as the harness names it: "NVIDIA H200" is h200."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
 
 
 def _harness(build: Path, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
@@ -67,8 +78,10 @@ def configurations(
         print(f"{worker}: {device['message']}", file=sys.stderr)
         raise SystemExit(3)
     found = []
+    gpu = device["device"]
+    runs = {"sm_80": True, "sm_90a": gpu["compute_capability"] == 90 and not gpu["is_virtual"]}
     for version in _harness(build, "--list")["versions"]:
-        for dtype in dtypes if version["kernel"] in selected else ():
+        for dtype in dtypes if version["kernel"] in selected and runs[version["architecture"]] else ():
             fitting = [
                 Configuration(
                     kernel=version["kernel"],
@@ -80,7 +93,7 @@ def configurations(
                     code_hash=version["code_hash"],
                 )
                 for one in version["configurations"]
-                if one["dtype"] == dtype and one["smem_bytes"] <= device["device"]["smem_per_cta_bytes"]
+                if one["dtype"] == dtype and one["smem_bytes"] <= gpu["smem_per_cta_bytes"]
             ]
             found += fitting if every else fitting[:1]
     return found
@@ -110,7 +123,7 @@ def run_worker(
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """Runs `tool… harness-worker-gpu REQUEST` and returns what was printed, and the worker's last event."""
     problem = SMALL_PROBLEM | {"dtype": configuration.dtype} | request.get("problem", {})
-    whole = {"command": "run", "kernel": int(configuration.kernel), "config": configuration.config}
+    whole = {"command": "run", "kernel": configuration.kernel, "config": configuration.config}
     command = [*tool, str(build / "harness-worker-gpu"), json.dumps(whole | request | {"problem": problem})]
     with tempfile.NamedTemporaryFile(encoding="utf-8", mode="r") as events:
         shell = ["sh", "-c", 'events=$1; shift; exec "$@" 3>"$events"', "sh", events.name, *command]

@@ -174,14 +174,14 @@ def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: flo
 def ladder(facts: Facts) -> Figure:
     """A bar per version, which leads to its chapter; the peers as lines."""
     shape = Shape(SEQ_LEN, BATCH[SEQ_LEN])
-    versions = [version for version in facts.device.versions if shape in version.tflops]
+    versions = [version for version in facts.device.rungs() if shape in version.tflops]
     figure = Figure(figsize=(7.4, 0.3 * len(versions) + 1.2))
     axes = figure.add_subplot()
     for i, version in enumerate(versions):
-        value, link = version.tflops[shape], f"chapter:{version.number:02}"
+        value, link = version.tflops[shape], f"chapter:{version.source.number:02}"
         bar = axes.barh(i, value, color=BLUE, height=0.72)[0]
         bar.set_url(link)
-        label = axes.text(-6, i, version.label, ha="right", va="center", fontsize=9, color=BLUE)
+        label = axes.text(-6, i, version.source.label, ha="right", va="center", fontsize=9, color=BLUE)
         label.set_url(link)
         inside = value > 60
         x, ha, color = (value - 5, "right", PAPER) if inside else (value + 5, "left", INK)

@@ -134,8 +134,8 @@ class Facts:
         return next(one for one in self.registry[f"{number:02}"]["configurations"] if one["dtype"] == "fp16")
 
     def tflops(self, number: int, seq_len: int = SEQ_LEN) -> float:
-        for version in self.device.versions:
-            if version.number == number:
+        for version in self.device.rungs():
+            if version.source.number == number:
                 shape = Shape(seq_len, BATCH[seq_len])
                 if shape in version.tflops:
                     return version.tflops[shape]

@@ -182,9 +182,9 @@ class MeasuredDirective(LadderDirective):
     def build(self, facts: Facts) -> list[nodes.Node]:
         number = self.numbers()[0]
         numbers = [number - 1, number] if number > 1 else [number]
-        versions = [version for version in facts.device.versions if version.number in numbers]
+        versions = [version for version in facts.device.rungs() if version.source.number in numbers]
         shapes = [s for s in facts.device.shapes() if all(s in version.tflops for version in versions)]
-        rows = [[version.label, *(three_digits(version.tflops[s]) for s in shapes)] for version in versions]
+        rows = [[version.source.label, *(three_digits(version.tflops[s]) for s in shapes)] for version in versions]
         if number > 1:
             rows.append(["step", *(f"{three_digits(facts.step(number, s.seq_len))}×" for s in shapes)])
         return [self.table(["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows, ["measured"])]

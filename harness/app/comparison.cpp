@@ -84,8 +84,7 @@ std::string counted_lines(const Version& from, const Version& to, const Options&
     const Result result_from = runner.run(from, run), result_to = runner.run(to, run);
     for (const Result* result : {&result_from, &result_to})
       if (result->lines.empty())
-        return fmt::format("Counters: {:02}_{} {}: {}\n", result->kernel, result->name, to_string(result->status),
-                           result->reason);
+        return fmt::format("Counters: {} {}: {}\n", label(*result), to_string(result->status), result->reason);
     return paint.bold(fmt::format("Counted by the {}, {}\n", *result_to.device, describe(run.problem))) +
            counter_rows(result_from, result_to) + '\n' +
            format_line_comparison(from, result_from, to, result_to, options.paths.source, paint);
@@ -132,8 +131,8 @@ int compare(const Options& options) {
   const Version& to = select_version(options.diff.second);
   const Paint paint;
   const auto& tree = options.paths.source;
-  constexpr int kDefaultSm = 80;
-  const int sm = options.sm.value_or(kDefaultSm);
+  const int sm = options.sm.value_or(
+      runs_on(from.architecture, kDefaultSm) && runs_on(to.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
 
   std::string text = paint.bold(fmt::format("{} → {}", label(from), label(to))) + "\n\n";
   const HeaderComment header = read_header_comment(source_file(to, tree));

@@ -267,6 +267,13 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
     const std::size_t room = kLineWidth - std::min(kLineWidth - 20, display_width(figures));
     text += figures + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
   }
+  text +=
+      paint.dim(
+          "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has") +
+      '\n';
+  text +=
+      paint.dim("moved to a barrier or a wait is charged to the line that uses it; the rest to where the PTX says.") +
+      '\n';
   return text;
 }
 
@@ -327,7 +334,7 @@ std::string format_line_comparison(const Version& from, const Result& result_fro
     const std::string code = row.to != 0 ? text_of.line(fmt::format("{}:{}", relative(source_to), row.to))
                                          : text_of.line(fmt::format("{}:{}", relative(source_from), row.from));
     const std::string place =
-        row.to != 0 ? fmt::format(":{} ", row.to) : fmt::format("{:02}:{} ", from.number, row.from);
+        row.to != 0 ? fmt::format(":{} ", row.to) : fmt::format("{}:{} ", kernel_id(from), row.from);
     text += row_text(shortened(place + code, kTextWidth),
                      arrow(count_or_dash(instructions_a), count_or_dash(instructions_b)),
                      arrow(shared_a.ratio(), shared_b.ratio()), arrow(global_a.ratio(), global_b.ratio()));

@@ -8,12 +8,16 @@
 #include <string>
 #include <utility>
 
-#include "attention.h"
+#include "host/problem.h"
 
 namespace flash_ladder {
 
 /// What to do. `study`, `record` and `tune` run kernels where there is a device; the others only read.
 enum class Action { study, list, diff, sass, record, tune };
+
+/// Whose limits a study without a GPU assumes: the oldest that the ladder runs on; for code that only Hopper runs, Hopper's.
+constexpr int kDefaultSm = 80;
+constexpr int kHopperSm = 90;
 
 enum class DeviceKind { automatic, gpu, emulator };
 

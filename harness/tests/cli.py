@@ -13,8 +13,14 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 HARNESS = BUILD / "harness"
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
-NAMES = sorted(path.stem for path in (ROOT / "kernels").glob("[0-9][0-9]_*.cu"))
-NUMBERS = [name[:2] for name in NAMES]
+sys.path.append(str(ROOT / "scripts"))
+from kernel_files import kernel_files  # noqa: E402
+
+KERNELS = kernel_files(ROOT)
+NAMES = [kernel.stem for kernel in KERNELS]
+NUMBERS = [kernel.kernel for kernel in KERNELS]  # as --kernel names them
+# What runs on sm_80, the virtual GPU among them.
+AMPERE = [kernel for kernel in KERNELS if "/hopper/" not in kernel.file]
 
 H200 = {
     "name": "NVIDIA H200",
@@ -64,6 +70,7 @@ class Cli:
         self.device: dict[str, Any] | list[dict[str, Any]] | None = H200
         self.kernels: dict[str, str] = {}
         self.tflops: dict[str, float] = {}
+        self.seconds_per_step = 0.0  # of a worker that is "slow"
         self.profiles = folder / "profiles"
         self.profiles.mkdir()
         self.source = ROOT
@@ -87,6 +94,7 @@ class Cli:
             "device": self.device,
             "kernels": self.kernels,
             "tflops": self.tflops,
+            "seconds_per_step": self.seconds_per_step,
             "names": self.names,
             "log": str(self.log),
         }
@@ -94,16 +102,18 @@ class Cli:
         fake.write_text(json.dumps(plan), encoding="utf-8")
         return os.environ | {"FLASH_LADDER_FAKE": str(fake)} | more
 
-    def __call__(self, *arguments: str, timeout: float = 60, **environment: str) -> Outcome:
+    def __call__(self, *arguments: str, **environment: str) -> Outcome:
         done = subprocess.run(
             self.command(*arguments),
             env=self.environment(**environment),
             capture_output=True,
             text=True,
-            timeout=timeout,
             check=False,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
+
+    def forget_requests(self) -> None:
+        self.log.unlink(missing_ok=True)
 
     def requests(self) -> list[dict[str, Any]]:
         """What the workers were asked to run or to time, in order."""

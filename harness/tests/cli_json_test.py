@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import NAMES, RTX_4080, Cli
+from cli import KERNELS, RTX_4080, Cli
 from schemas import validate_results
 
 K = "--kernel"
@@ -39,7 +39,7 @@ def test_what_was_not_measured_is_null(cli: Cli) -> None:
     assert result["correct"] is None and result["max_abs_error"] is None and result["tflops"] == 70.0
     cli.device = None
     results = results_of(cli, K, "all")
-    assert [result["name"] for result in results] == [name[3:] for name in NAMES]
+    assert [result["name"] for result in results] == [kernel.name for kernel in KERNELS]
     for result in results:
         assert result["status"] == "ok"
         for member in ("device", "reason", "correct", "max_abs_error", "relative_error", "ms", "tflops", "counters"):
@@ -56,6 +56,17 @@ def test_of_every_status(cli: Cli) -> None:
     assert wrong["correct"] is False and wrong["max_abs_error"] == "nan"
     assert wrong["mismatches"][0] == {"batch": 1, "head": 2, "row": 345, "column": 67, "got": "nan", "expected": 0.25}
     assert wrong["tile_map"]
+    diagnosis = wrong["diagnosis"]
+    assert diagnosis["suggests"] == ["scale_left_out"] and len(diagnosis["sentences"]) == 2
+    assert diagnosis["first"] == {"warp": 2, "lane": 5, "mma_m": 0, "mma_n": 8, "register": 3}
+    assert diagnosis["experiments"] == [{"name": "1 K/V tile", "right": False}]
+    assert all("diagnosis" not in result for result in results if result["status"] != "wrong")
+
+
+def test_the_log_of_json_has_the_diagnosis(cli: Cli) -> None:
+    cli.kernels = {"05": "wrong"}
+    outcome = cli(K, "05", "--json", "-")
+    assert "05_cp_async: Suggests: the scores are not scaled." in outcome.err
 
 
 def test_of_a_single_version_that_does_not_support_the_problem(cli: Cli) -> None:

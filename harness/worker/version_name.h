@@ -1,4 +1,4 @@
-// How a version is named: 7, 07 or 07_ldmatrix.
+// How a version is named: 7, 07 or 07_ldmatrix; an extension by its name alone.
 #pragma once
 
 #include <optional>
