@@ -215,7 +215,7 @@ def ladder(facts: Facts) -> Figure:
 @drawing
 def busy(facts: Facts) -> Figure:
     """Which unit is busy, version by version."""
-    numbers = [n for n in facts.numbers() if facts.has_busy(n)]
+    numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)]
     figure = Figure(figsize=(7.4, 3.3))
     axes = figure.add_subplot()
     labels = []
@@ -239,7 +239,7 @@ def busy(facts: Facts) -> Figure:
 @drawing
 def ceilings(facts: Facts) -> Figure:
     """A roof per level and version: what TFLOP/s would be if this level never waited, and no other counted."""
-    numbers = [n for n in facts.numbers() if facts.has_busy(n)]
+    numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)]
     reached = [facts.tflops(n, 2048) for n in numbers]
     hbm = [facts.flop_per_byte(n, "hbm") * GPU["hbm_tb_per_s"] for n in numbers]
     figure = Figure(figsize=(7.4, 3.8))
@@ -277,23 +277,24 @@ def roofline(facts: Facts) -> Figure:
     """The classical one, for HBM and for shared memory."""
     clock = facts.max_clock_mhz() * 1e6
     shared_rate = GPU["sms"] * GPU["smem_bytes_per_cycle"] * clock / 1e12  # TB/s
-    ceiling, fp32 = facts.mma_ceiling(), GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
+    ceiling = facts.device.mma_sync_ceiling  # None where it is not recorded: then the roofs have no end
+    fp32 = GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
     figure = Figure(figsize=(7.4, 3.8))
     axes = figure.add_subplot()
     x, y = [0.3, 3000], [3, 1400]
     for name, rate, color, at in (("HBM", GPU["hbm_tb_per_s"], RED, 14), ("shared memory", shared_rate, GREEN, 1.0)):
-        knee = ceiling / rate
+        highest = ceiling or y[1]
         start = max(x[0], y[0] / rate)
-        axes.plot([start, knee], [start * rate, ceiling], color=color, linewidth=1.4)
+        axes.plot([start, highest / rate], [start * rate, highest], color=color, linewidth=1.4)
         axes.text(at, at * rate * 1.25, f"{name}, {rate:.3g} TB/s", color=color, fontsize=8, rotation=33,
                   rotation_mode="anchor", ha="left", va="bottom")  # fmt: skip
-    axes.plot([ceiling / shared_rate, x[1]], [ceiling, ceiling], color=BLUE, linewidth=1.4)
-    axes.text(
-        x[1], ceiling * 1.1, f"tensor cores by mma.sync, {ceiling:.0f}", color=BLUE, fontsize=8, ha="right", va="bottom"
-    )
+    if ceiling:
+        axes.plot([ceiling / shared_rate, x[1]], [ceiling, ceiling], color=BLUE, linewidth=1.4)
+        text = f"tensor cores by mma.sync, {ceiling:.0f}"
+        axes.text(x[1], ceiling * 1.1, text, color=BLUE, fontsize=8, ha="right", va="bottom")
     axes.plot([fp32 / shared_rate, x[1]], [fp32, fp32], color=AMBER, linewidth=1.0, linestyle=(0, (4, 2)))
     axes.text(x[1], fp32 * 1.1, f"FFMA, {fp32:.0f}", color=AMBER, fontsize=8, ha="right", va="bottom")
-    for n in (n for n in facts.numbers() if facts.has_busy(n)):
+    for n in (n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)):
         reached = facts.tflops(n, 2048)
         for level, color, marker in (("shared", GREEN, "^"), ("hbm", RED, "o")):
             where = facts.flop_per_byte(n, level)
@@ -323,10 +324,10 @@ def over_seq_len(facts: Facts) -> Figure:
     figure = Figure(figsize=(7.4, 4.2))
     axes = figure.add_subplot()
     labels = []
-    top = max(tflops for measured in (*device.versions, *device.peers) for tflops in measured.tflops.values())
-    shown = [v for v in device.versions if v.number in (5, 6, 7, 10, 11) or v is device.versions[-1]]
+    top = max(tflops for measured in (*device.rungs(), *device.peers) for tflops in measured.tflops.values())
+    shown = [v for v in device.rungs() if v.source.number in (5, 6, 7, 10, 11) or v is device.rungs()[-1]]
     for measured, name, color, style in [
-        *((version, version.label, BLUE, "o-") for version in shown),
+        *((version, version.source.label, BLUE, "o-") for version in shown),
         *((peer, peer.name, RED if peer.name == "FlashAttention-2" else MUTED, "--") for peer in device.peers),
     ]:
         points = [(s.seq_len, measured.tflops[s]) for s in shapes if s in measured.tflops]
@@ -347,7 +348,7 @@ def over_seq_len(facts: Facts) -> Figure:
 @drawing
 def clock_and_watts(facts: Facts) -> Figure:
     """The SM clock and the power, half-way through the timing of each version at seq_len 4096."""
-    numbers = [version.number for version in facts.device.versions]
+    numbers = [n for n in facts.numbers() if facts.has_tflops(n)]
     figure = Figure(figsize=(7.4, 3.2))
     upper, lower = figure.subplots(2, 1, sharex=True)
     for axes, read, color, marker, unit in (
@@ -807,7 +808,7 @@ def _sass_stack(facts: Facts, numbers: list[int]) -> Figure:
 @drawing
 def sass_stack(facts: Facts) -> Figure:
     """The hot loops of 04 to 11."""
-    return _sass_stack(facts, [n for n in range(4, 12) if n in facts.numbers()])
+    return _sass_stack(facts, [n for n in range(4, 12) if n in facts.numbers() and facts.has_tflops(n)])
 
 
 # ---- 12 to 16 ----
@@ -898,4 +899,4 @@ def q_transpose(facts: Facts) -> Figure:
 @drawing
 def sass_stack_late(facts: Facts) -> Figure:
     """The hot loops of 10 to 16, per 128 mmas."""
-    return _sass_stack(facts, [n for n in range(10, 17) if n in facts.numbers()])
+    return _sass_stack(facts, [n for n in range(10, 17) if n in facts.numbers() and facts.has_tflops(n)])

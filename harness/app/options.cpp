@@ -64,7 +64,7 @@ Exit status
   0  all that ran is correct, or nothing could run and the study was static (it says so)
   1  a wrong result or a finding
   2  bad usage, or the single version asked for does not support the problem
-  3  a device or tool asked for by name is missing, or a CUDA error)";
+  3  a device or tool asked for by name is missing, or cannot run the version, or a CUDA error)";
 
 }  // namespace
 

@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 import layouts  # noqa: E402
 import sources  # noqa: E402
 import worked  # noqa: E402
-from facts import FactError, Facts, check_blank  # noqa: E402
+from facts import FactError, Facts, NotRecordedError, check_blank  # noqa: E402
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "chapters").glob("*.md")])
@@ -39,6 +39,15 @@ SECTIONS = [
 @pytest.fixture(scope="module")
 def facts() -> Facts:
     return Facts(BUILD / "harness")
+
+
+@pytest.fixture
+def counted(facts: Facts) -> Facts:
+    """For tests of what the virtual GPU counted by line. cli_profiles_test.py says whether recordings are current."""
+    stale = [n for n in (1, 4, 5, 6, 7) if any("emulator" in file for file in facts.stale(n))]
+    if stale:
+        pytest.skip(f"the recordings of {stale} are of other code")
+    return facts
 
 
 def name(page: Path) -> str:
@@ -71,22 +80,25 @@ def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
         assert counted, f"{page.name}: no blank is held against a counter"
 
 
-def test_a_wrong_answer_is_refused(facts: Facts) -> None:
+def test_a_wrong_answer_is_refused(counted: Facts) -> None:
     right = "16384 = at(6, 'K_rmem[mma_n][i] =', 'shared_load_wavefronts')"
-    assert check_blank(facts, right) == "16384"
+    assert check_blank(counted, right) == "16384"
     with pytest.raises(FactError, match="the answer 16385 is not"):
-        check_blank(facts, right.replace("16384", "16385"))
+        check_blank(counted, right.replace("16384", "16385"))
     with pytest.raises(FactError, match="ANSWER = EXPRESSION"):
-        check_blank(facts, "at(6)")
+        check_blank(counted, "at(6)")
+    with pytest.raises(FactError, match="0 lines with 'no such text'"):
+        counted.text("at(6, 'no such text', 'warp_instructions')")
 
 
-def test_what_is_not_recorded_is_an_error(facts: Facts) -> None:
-    with pytest.raises(FactError, match="no TFLOP/s at seq_len 16384"):
-        facts.text("tflops(1, 16384)")
+def test_what_is_not_recorded_is_a_dash_and_what_is_not_there_an_error(facts: Facts) -> None:
+    assert facts.text("tflops(1, 16384)") == "–"
+    with pytest.raises(NotRecordedError, match="no TFLOP/s at seq_len 16384"):
+        facts.evaluate("tflops(1, 16384)")
     with pytest.raises(FactError, match="cannot be computed"):
         facts.text("speed(6)")
-    with pytest.raises(FactError, match="0 lines with 'no such text'"):
-        facts.text("at(6, 'no such text', 'warp_instructions')")
+    with pytest.raises(FactError, match="0 versions have the number 99"):
+        facts.text("tflops(99)")
 
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=name)
@@ -159,28 +171,28 @@ V_REGISTERS = [(n, k, i, high) for n in range(16) for k in range(4) for i in ran
 
 
 @pytest.mark.parametrize(("version", "swizzled"), [(4, False), (5, False), (6, True)])
-def test_banks_are_those_that_the_virtual_gpu_counts(version: int, swizzled: bool, facts: Facts) -> None:
+def test_banks_are_those_that_the_virtual_gpu_counts(version: int, swizzled: bool, counted: Facts) -> None:
     K = PAIRS * sum(layouts.wavefronts(layouts.K_load(swizzled, *register), 4) for register in K_REGISTERS)
-    assert facts.at(version, "K_rmem[mma_n][i] =", "shared_load_wavefronts") == K
+    assert counted.at(version, "K_rmem[mma_n][i] =", "shared_load_wavefronts") == K
     Q = PAIRS * sum(layouts.wavefronts(layouts.Q_load(swizzled, k, i), 4) for k in range(8) for i in range(4))
-    assert facts.at(version, "Q_rmem[mma_m][i] =", "shared_load_wavefronts") == Q
+    assert counted.at(version, "Q_rmem[mma_m][i] =", "shared_load_wavefronts") == Q
     V = PAIRS * sum(layouts.wavefronts(layouts.V_load(swizzled, *register), 2) for register in V_REGISTERS)
-    counted = [facts.at(version, text, "shared_load_wavefronts") for text in ("low = V_bits", "high = V_bits")]
+    counted = [counted.at(version, text, "shared_load_wavefronts") for text in ("low = V_bits", "high = V_bits")]
     assert sum(counted) == V
 
 
-def test_ldmatrix_is_what_the_virtual_gpu_counts(facts: Facts) -> None:
+def test_ldmatrix_is_what_the_virtual_gpu_counts(counted: Facts) -> None:
     for which, text in (("Q", "ldmatrix_x4(A[0]"), ("K", "&K_smem[smem_offset"), ("V", "ldmatrix_x4_trans")):
-        loads = facts.at(7, text, "shared_load_requests")
+        loads = counted.at(7, text, "shared_load_requests")
         each = layouts.ldmatrix_wavefronts(layouts.ldmatrix_rows(which), swizzled=True)
-        assert facts.at(7, text, "shared_load_wavefronts") == loads * each
+        assert counted.at(7, text, "shared_load_wavefronts") == loads * each
 
 
-def test_sectors_are_those_that_the_virtual_gpu_counts(facts: Facts) -> None:
-    loads = facts.at(1, "score += to_float(Q_gmem[d])", "global_load_requests") // 2  # one of Q and one of K
+def test_sectors_are_those_that_the_virtual_gpu_counts(counted: Facts) -> None:
+    loads = counted.at(1, "score += to_float(Q_gmem[d])", "global_load_requests") // 2  # one of Q and one of K
     Q = layouts.sectors([lane // 16 * 256 for lane in range(32)], 2)
     K = layouts.sectors([lane % 16 * 256 for lane in range(32)], 2)
-    assert facts.at(1, "score += to_float(Q_gmem[d])", "global_load_sectors") == loads * (Q + K)
+    assert counted.at(1, "score += to_float(Q_gmem[d])", "global_load_sectors") == loads * (Q + K)
 
 
 def test_fragments_cover_each_element_once() -> None:

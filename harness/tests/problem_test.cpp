@@ -154,7 +154,8 @@ const Registration registrations[] = {
     Registration({.source = "kernels/extensions/window.cu", .extends = "02", .configurations = {}}),
     Registration({.source = "kernels/hopper/17_wgmma.cu", .architecture = Architecture::sm_90a, .configurations = {}}),
     Registration({.source = "kernels/02_second.cu", .configurations = {}}),
-    Registration({.source = "kernels/extensions/causal.cu", .extends = "02", .solves = {.causal = true}, .configurations = {}}),
+    Registration(
+        {.source = "kernels/extensions/causal.cu", .extends = "02", .solves = {.causal = true}, .configurations = {}}),
 };
 
 TEST(Registration, VersionsAreInOrderOfNumberAndExtensionsComeLast) {
