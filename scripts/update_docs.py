@@ -359,10 +359,12 @@ COUNTERS = (
 def counters_table(device: Device, numbers: list[int]) -> str:
     """What the virtual GPU counted of each version, and Nsight Compute on the device of the same problem."""
     path = ROOT / "profiles" / device.folder / "ncu.json"
-    try:
-        counted = json.loads(path.read_text(encoding="utf-8"))["versions"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ProfileError(f"{path} cannot be used: {error!r}; measure it anew with scripts/ncu_counters.py") from error
+    counted: dict[str, dict[str, int]] = {}
+    if path.exists():
+        try:
+            counted = json.loads(path.read_text(encoding="utf-8"))["versions"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ProfileError(f"{path} cannot be used: {error!r}; measure it anew with scripts/ncu_counters.py") from error
     short = device.name.removeprefix("NVIDIA ")
     headings = ["version", *(heading.format(device=short) for heading, _ in COUNTERS)]
     lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]

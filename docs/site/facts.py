@@ -168,15 +168,17 @@ class Facts:
         """The SM clock half-way through the timing."""
         return self._load(number, seq_len)["sm_clock_mhz"]
 
-    def share_of_allowed(self, number: int, dtype: str = "fp16") -> float:
+    def share_of_allowed(self, number: int, dtype: str = "fp16", seq_len: int = SEQ_LEN) -> float:
         """The largest error that the checks found on the device, as a part of the error that is allowed."""
         shares = [
             result["relative_error"]
             for result in self._profile(DEVICE, number)["results"]
-            if result["problem"]["dtype"] == dtype and result["relative_error"] is not None
+            if result["problem"]["dtype"] == dtype
+            and result["problem"]["seq_len"] == seq_len
+            and result["relative_error"] is not None
         ]
         if not shares:
-            raise FactError(f"version {number:02} was not checked in {dtype}")
+            raise NotRecordedError(f"version {number:02} was not checked in {dtype}")
         return max(shares)
 
     def watts(self, number: int, seq_len: int = SEQ_LEN) -> float:
