@@ -8,8 +8,8 @@
                           <!-- verdict 06 -->       what that makes of the prediction
                           <!-- verdict rule -->     how it is judged
                           <!-- step 06 512 -->      how many times the TFLOP/s of the version before at seq_len 512
-  docs/virtual_gpu.md   between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual GPU and
-                        Nsight Compute count of these versions, side by side
+  docs/virtual_gpu.md   between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
+                        GPU and Nsight Compute count of these versions, side by side
   docs/figures/*.svg    by scripts/plot.py
 
 The device is the first of profiles/ (profiles/shown_first.txt names it); the README sets others beside it.
@@ -364,7 +364,8 @@ def counters_table(device: Device, numbers: list[int]) -> str:
         try:
             counted = json.loads(path.read_text(encoding="utf-8"))["versions"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ProfileError(f"{path} cannot be used: {error!r}; measure it anew with scripts/ncu_counters.py") from error
+            advice = "measure it anew with scripts/ncu_counters.py"
+            raise ProfileError(f"{path} cannot be used: {error!r}; {advice}") from error
     short = device.name.removeprefix("NVIDIA ")
     headings = ["version", *(heading.format(device=short) for heading, _ in COUNTERS)]
     lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
