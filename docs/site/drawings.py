@@ -174,22 +174,27 @@ def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: flo
 def ladder(facts: Facts) -> Figure:
     """A bar per version, which leads to its chapter; the peers as lines."""
     shape = Shape(SEQ_LEN, BATCH[SEQ_LEN])
-    versions = [version for version in facts.device.rungs() if shape in version.tflops]
+    tflops = {version.source.number: version.tflops.get(shape) for version in facts.device.rungs()}
+    versions = facts.numbers()
     figure = Figure(figsize=(7.4, 0.3 * len(versions) + 1.2))
     axes = figure.add_subplot()
-    for i, version in enumerate(versions):
-        value, link = version.tflops[shape], f"chapter:{version.source.number:02}"
+    for i, number in enumerate(versions):
+        value, link = tflops.get(number), f"chapter:{number:02}"
+        name = facts.stem(number).replace("_", " ", 1)
+        label = axes.text(-6, i, name, ha="right", va="center", fontsize=9, color=BLUE)
+        label.set_url(link)
+        if value is None:
+            axes.text(5, i, "not recorded", va="center", fontsize=8, color=MUTED).set_url(link)
+            continue
         bar = axes.barh(i, value, color=BLUE, height=0.72)[0]
         bar.set_url(link)
-        label = axes.text(-6, i, version.source.label, ha="right", va="center", fontsize=9, color=BLUE)
-        label.set_url(link)
         inside = value > 60
         x, ha, color = (value - 5, "right", PAPER) if inside else (value + 5, "left", INK)
         axes.text(x, i, three_digits(value), ha=ha, va="center", fontsize=8, color=color)
     lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
     if facts.device.mma_sync_ceiling is not None:
         lines.append(("mma.sync ceiling", facts.device.mma_sync_ceiling, RED))
-    top = max([value for _, value, _ in lines] + [version.tflops[shape] for version in versions])
+    top = max([value for _, value, _ in lines] + [value for value in tflops.values() if value is not None])
     # The lines' names stand above, each left of its line, and higher than the lines that would cross it.
     placed: list[tuple[float, int]] = []
     for name, value, color in sorted(lines, key=lambda line: line[1]):

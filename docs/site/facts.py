@@ -342,6 +342,12 @@ class Facts:
     def limited_by(self, number: int, arch: str = ARCH) -> str:
         return self._static(number, arch)["limited_by"]
 
+    def has_machine_code(self, number: int, arch: str = ARCH) -> bool:
+        try:
+            return bool(self._static(number, arch))
+        except NotRecordedError:
+            return False
+
     def _static(self, number: int, arch: str) -> dict[str, Any]:
         for result in self._profile(DEVICE, number)["results"]:
             if result["problem"]["dtype"] == "fp16" and result["static"]:

@@ -205,16 +205,12 @@ class BusyDirective(LadderDirective):
             "from memory, GB",
         ]
         headings += ["instructions per score", "cycles, millions"]
+        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2_gb({}); .1f", "dram_gb({}); .2f")
+        figures += ("instructions_per_score({})", "cycles({}) / 1e6")
         rows = [
             [
                 html.escape(facts.stem(n).replace("_", " ", 1)),
-                f"{facts.issue(n):.0f}",
-                f"{facts.shared(n):.0f}",
-                f"{facts.tensor(n):.0f}",
-                f"{facts.l2_gb(n):.1f}",
-                f"{facts.dram_gb(n):.2f}",
-                three_digits(facts.instructions_per_score(n)),
-                three_digits(facts.cycles(n) / 1e6),
+                *(facts.text(figure.format(n)) for figure in figures),  # – where nothing is recorded
             ]
             for n in numbers
         ]
@@ -227,14 +223,19 @@ class BusyDirective(LadderDirective):
 
 
 class SassDirective(LadderDirective):
-    """Opcodes of the hot loop; those with fewer than :least: instructions in every column are added up."""
+    """Opcodes of the hot loop; those with fewer than :least: instructions in every column are added up.
+
+    A version that is not recorded has no column.
+    """
 
     required_arguments = 1
     final_argument_whitespace = True
     option_spec: ClassVar[dict[str, Any]] = {"least": directives.nonnegative_int}
 
     def build(self, facts: Facts) -> list[nodes.Node]:
-        numbers, least = self.numbers(), self.options.get("least", 8)
+        numbers, least = [n for n in self.numbers() if facts.has_machine_code(n)], self.options.get("least", 8)
+        if not numbers:
+            return [nodes.paragraph("", "Not recorded.", classes=["table-note"])]
         loops = [facts.hot_loop(n) for n in numbers]
         opcodes = {opcode for loop in loops for opcode in loop}
         shown = {opcode for opcode in opcodes if max(loop.get(opcode, 0) for loop in loops) >= least}
