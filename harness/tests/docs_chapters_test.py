@@ -277,3 +277,37 @@ def test_the_worked_example_is_the_one_on_the_page() -> None:
         for line in block.splitlines()
     ]
     assert [list(column) for column in zip(*rows, strict=True)] == [worked.Q, worked.K, worked.V]
+
+
+# ---- what chapters say in words ----
+
+SAID = [
+    # what no expression on a page can say, since it is a word there: "less than predicted", "the busiest unit"
+    ("02, as predicted", "4.5 < step(2) < 6"),
+    ("03, better than predicted", "step(3) > 4.2"),
+    ("04, far less than predicted", "step(4) < 2"),
+    ("05, 5 % at most, and the limit stays", "step(5) <= 1.1 and shared(5) > 90"),
+    ("06, the step that gains the most", "max((tflops(n) - tflops(n - 1), n) for n in range(2, 12))[1] == 6"),
+    ("06, less than its wavefronts promise", "step(6) < wavefronts_per_score(5) / wavefronts_per_score(6)"),
+    ("07, as predicted", "1.2 < step(7) < 1.45"),
+    ("08, less than predicted", "1 < step(8) < 1.1"),
+    ("08, the faster version gets the lower clock", "clock_mhz(8) < clock_mhz(7)"),
+    ("09, a step down", "step(9) < 1 and registers(9) > registers(8)"),
+    ("10, better than predicted", "step(10) > 1.06 and ctas(10) == 3 and ctas(9) == 2"),
+    ("11, less than predicted", "1 < step(11) < 1.15"),
+    (
+        "11, shared memory was slower than the tensor cores",
+        "wavefronts_per_score(10) > 1.3 * tensor_cycles_per_score(10)",
+    ),
+    ("02, issue slots", "issue(2) > 80 and issue(2) > shared(2)"),
+    ("03, shared memory", "shared(3) > issue(3)"),
+    ("04, shared memory, nearly all the time", "shared(4) > 95"),
+    ("06, nothing is near 100 %", "max(shared(6), issue(6), tensor(6)) < 80"),
+    ("09, issue slots are busier, tensor cores less", "issue(9) > issue(8) and tensor(9) < tensor(8)"),
+    ("00, each byte moves once from 02 on", "max(dram_gb(n) for n in range(2, 12)) < 0.6"),
+]
+
+
+@pytest.mark.parametrize(("words", "holds"), SAID, ids=[words for words, _ in SAID])
+def test_what_is_said_in_words_is_what_was_measured(words: str, holds: str, facts: Facts) -> None:
+    assert facts.evaluate(holds), f"{words}: {holds} no longer holds; measure again, or rewrite the chapter"
