@@ -8,6 +8,8 @@
                           <!-- verdict 06 -->       what that makes of the prediction
                           <!-- verdict rule -->     how it is judged
                           <!-- step 06 512 -->      how many times the TFLOP/s of the version before at seq_len 512
+  docs/virtual_gpu.md   between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
+                        GPU and Nsight Compute count of these versions, side by side
   docs/figures/*.svg    by scripts/plot.py
 
 The device is the first of profiles/ (profiles/shown_first.txt names it); the README sets others beside it.
@@ -22,6 +24,7 @@ a header cannot be used.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
@@ -52,6 +55,7 @@ SHAPE = Shape(seq_len=4096, batch=16)  # where versions are compared
 
 README = Path("README.md")
 LADDER_LOG = Path("docs/ladder_log.md")
+VIRTUAL_GPU = Path("docs/virtual_gpu.md")
 FIGURES = Path("docs/figures")
 
 WITHIN = 1.5  # a gain is as predicted when it is at most so many times more or less
@@ -344,6 +348,63 @@ def fill_ladder_log(text: str, device: Device) -> str:
     return text
 
 
+COUNTERS = (
+    ("shared loads, wavefronts: virtual / {device}", "shared_load_wavefronts"),
+    ("shared stores", "shared_store_wavefronts"),
+    ("global loads, sectors", "global_load_sectors"),
+    ("global stores", "global_store_sectors"),
+)
+
+
+def counters_table(device: Device, numbers: list[int]) -> str:
+    """What the virtual GPU counted of each version, and Nsight Compute on the device of the same problem."""
+    path = ROOT / "profiles" / device.folder / "ncu.json"
+    counted: dict[str, dict[str, int]] = {}
+    if path.exists():
+        try:
+            counted = json.loads(path.read_text(encoding="utf-8"))["versions"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            advice = "measure it anew with scripts/ncu_counters.py"
+            raise ProfileError(f"{path} cannot be used: {error!r}; {advice}") from error
+    short = device.name.removeprefix("NVIDIA ")
+    headings = ["version", *(heading.format(device=short) for heading, _ in COUNTERS)]
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * len(headings)}"]
+    for number in numbers:
+        kernel = next((kernel for kernel in kernel_files(ROOT) if kernel.number == number), None)
+        if kernel is None:
+            raise PageError(f"{VIRTUAL_GPU}: there is no version {number:02}")
+        virtual = virtual_counters(kernel)
+        on_device = counted.get(kernel.stem)
+        cells = []
+        for _, counter in COUNTERS:
+            both = [found and found[counter] for found in (virtual, on_device)]
+            figures = ["not recorded" if figure is None else f"{figure:,d}" for figure in both]
+            cells.append("–" if both == [0, 0] else " / ".join(figures))
+        lines.append(f"| {kernel.label} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def virtual_counters(kernel: KernelFile) -> dict[str, int] | None:
+    """Of the version's first configuration and fp16; None where it is not recorded."""
+    path = ROOT / "profiles" / "emulator" / f"{kernel.stem}.json"
+    if not path.is_file():
+        return None
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))["results"]
+        return next(result["counters"] for result in results if result["problem"]["dtype"] == "fp16")
+    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+        raise ProfileError(f"{path} cannot be used: {error!r}; record it again") from error
+
+
+def fill_virtual_gpu(text: str, device: Device) -> str:
+    marked = re.compile(r"(?<=<!-- counters )([\d ]+)( -->\n)(.*?)(?=<!-- end -->)", re.DOTALL)
+    if len(marked.findall(text)) != 1:
+        raise PageError(
+            f"{VIRTUAL_GPU} needs the marks <!-- counters 03 04 … --> and <!-- end --> once, each on a line of its own"
+        )
+    return marked.sub(lambda m: f"{m[1]}{m[2]}{counters_table(device, [int(n) for n in m[1].split()])}\n", text)
+
+
 def update(check: bool) -> list[str]:
     """The files that were out of date; they are mended unless `check`."""
     folders = devices()
@@ -359,6 +420,7 @@ def update(check: bool) -> list[str]:
     for page, fill_page in (
         (README, lambda text: fill_readme(text, device, others)),
         (LADDER_LOG, lambda text: fill_ladder_log(text, device)),
+        (VIRTUAL_GPU, lambda text: fill_virtual_gpu(text, device)),
     ):
         path = ROOT / page
         if not path.is_file():

@@ -174,22 +174,27 @@ def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: flo
 def ladder(facts: Facts) -> Figure:
     """A bar per version, which leads to its chapter; the peers as lines."""
     shape = Shape(SEQ_LEN, BATCH[SEQ_LEN])
-    versions = [version for version in facts.device.rungs() if shape in version.tflops]
+    tflops = {version.source.number: version.tflops.get(shape) for version in facts.device.rungs()}
+    versions = facts.numbers()
     figure = Figure(figsize=(7.4, 0.3 * len(versions) + 1.2))
     axes = figure.add_subplot()
-    for i, version in enumerate(versions):
-        value, link = version.tflops[shape], f"chapter:{version.source.number:02}"
+    for i, number in enumerate(versions):
+        value, link = tflops.get(number), f"chapter:{number:02}"
+        name = facts.stem(number).replace("_", " ", 1)
+        label = axes.text(-6, i, name, ha="right", va="center", fontsize=9, color=BLUE)
+        label.set_url(link)
+        if value is None:
+            axes.text(5, i, "not recorded", va="center", fontsize=8, color=MUTED).set_url(link)
+            continue
         bar = axes.barh(i, value, color=BLUE, height=0.72)[0]
         bar.set_url(link)
-        label = axes.text(-6, i, version.source.label, ha="right", va="center", fontsize=9, color=BLUE)
-        label.set_url(link)
         inside = value > 60
         x, ha, color = (value - 5, "right", PAPER) if inside else (value + 5, "left", INK)
         axes.text(x, i, three_digits(value), ha=ha, va="center", fontsize=8, color=color)
     lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
     if facts.device.mma_sync_ceiling is not None:
         lines.append(("mma.sync ceiling", facts.device.mma_sync_ceiling, RED))
-    top = max([value for _, value, _ in lines] + [version.tflops[shape] for version in versions])
+    top = max([value for _, value, _ in lines] + [value for value in tflops.values() if value is not None])
     # The lines' names stand above, each left of its line, and higher than the lines that would cross it.
     placed: list[tuple[float, int]] = []
     for name, value, color in sorted(lines, key=lambda line: line[1]):
@@ -215,7 +220,7 @@ def ladder(facts: Facts) -> Figure:
 @drawing
 def busy(facts: Facts) -> Figure:
     """Which unit is busy, version by version."""
-    numbers = [n for n in facts.numbers() if facts.has_busy(n)]
+    numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)]
     figure = Figure(figsize=(7.4, 3.3))
     axes = figure.add_subplot()
     labels = []
@@ -239,7 +244,7 @@ def busy(facts: Facts) -> Figure:
 @drawing
 def ceilings(facts: Facts) -> Figure:
     """A roof per level and version: what TFLOP/s would be if this level never waited, and no other counted."""
-    numbers = [n for n in facts.numbers() if facts.has_busy(n)]
+    numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)]
     reached = [facts.tflops(n, 2048) for n in numbers]
     hbm = [facts.flop_per_byte(n, "hbm") * GPU["hbm_tb_per_s"] for n in numbers]
     figure = Figure(figsize=(7.4, 3.8))
@@ -277,23 +282,24 @@ def roofline(facts: Facts) -> Figure:
     """The classical one, for HBM and for shared memory."""
     clock = facts.max_clock_mhz() * 1e6
     shared_rate = GPU["sms"] * GPU["smem_bytes_per_cycle"] * clock / 1e12  # TB/s
-    ceiling, fp32 = facts.mma_ceiling(), GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
+    ceiling = facts.device.mma_sync_ceiling  # None where it is not recorded: then the roofs have no end
+    fp32 = GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
     figure = Figure(figsize=(7.4, 3.8))
     axes = figure.add_subplot()
     x, y = [0.3, 3000], [3, 1400]
     for name, rate, color, at in (("HBM", GPU["hbm_tb_per_s"], RED, 14), ("shared memory", shared_rate, GREEN, 1.0)):
-        knee = ceiling / rate
+        highest = ceiling or y[1]
         start = max(x[0], y[0] / rate)
-        axes.plot([start, knee], [start * rate, ceiling], color=color, linewidth=1.4)
+        axes.plot([start, highest / rate], [start * rate, highest], color=color, linewidth=1.4)
         axes.text(at, at * rate * 1.25, f"{name}, {rate:.3g} TB/s", color=color, fontsize=8, rotation=33,
                   rotation_mode="anchor", ha="left", va="bottom")  # fmt: skip
-    axes.plot([ceiling / shared_rate, x[1]], [ceiling, ceiling], color=BLUE, linewidth=1.4)
-    axes.text(
-        x[1], ceiling * 1.1, f"tensor cores by mma.sync, {ceiling:.0f}", color=BLUE, fontsize=8, ha="right", va="bottom"
-    )
+    if ceiling:
+        axes.plot([ceiling / shared_rate, x[1]], [ceiling, ceiling], color=BLUE, linewidth=1.4)
+        text = f"tensor cores by mma.sync, {ceiling:.0f}"
+        axes.text(x[1], ceiling * 1.1, text, color=BLUE, fontsize=8, ha="right", va="bottom")
     axes.plot([fp32 / shared_rate, x[1]], [fp32, fp32], color=AMBER, linewidth=1.0, linestyle=(0, (4, 2)))
     axes.text(x[1], fp32 * 1.1, f"FFMA, {fp32:.0f}", color=AMBER, fontsize=8, ha="right", va="bottom")
-    for n in (n for n in facts.numbers() if facts.has_busy(n)):
+    for n in (n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)):
         reached = facts.tflops(n, 2048)
         for level, color, marker in (("shared", GREEN, "^"), ("hbm", RED, "o")):
             where = facts.flop_per_byte(n, level)
@@ -323,10 +329,10 @@ def over_seq_len(facts: Facts) -> Figure:
     figure = Figure(figsize=(7.4, 4.2))
     axes = figure.add_subplot()
     labels = []
-    top = max(tflops for measured in (*device.versions, *device.peers) for tflops in measured.tflops.values())
-    shown = [v for v in device.versions if v.number in (5, 6, 7, 10, 11) or v is device.versions[-1]]
+    top = max(tflops for measured in (*device.rungs(), *device.peers) for tflops in measured.tflops.values())
+    shown = [v for v in device.rungs() if v.source.number in (5, 6, 7, 10, 11) or v is device.rungs()[-1]]
     for measured, name, color, style in [
-        *((version, version.label, BLUE, "o-") for version in shown),
+        *((version, version.source.label, BLUE, "o-") for version in shown),
         *((peer, peer.name, RED if peer.name == "FlashAttention-2" else MUTED, "--") for peer in device.peers),
     ]:
         points = [(s.seq_len, measured.tflops[s]) for s in shapes if s in measured.tflops]
@@ -347,7 +353,7 @@ def over_seq_len(facts: Facts) -> Figure:
 @drawing
 def clock_and_watts(facts: Facts) -> Figure:
     """The SM clock and the power, half-way through the timing of each version at seq_len 4096."""
-    numbers = [version.number for version in facts.device.versions]
+    numbers = [n for n in facts.numbers() if facts.has_tflops(n)]
     figure = Figure(figsize=(7.4, 3.2))
     upper, lower = figure.subplots(2, 1, sharex=True)
     for axes, read, color, marker, unit in (
@@ -766,25 +772,25 @@ def address_bits(facts: Facts) -> Figure:
     return figure
 
 
-@drawing
-def sass_stack(facts: Facts) -> Figure:
-    """What the hot loop consists of, from 04 on, per 64 × 16 scores."""
+def _sass_stack(facts: Facts, numbers: list[int]) -> Figure:
+    """What hot loops consist of, per 128 mmas: from 14 on a loop has half as many."""
+    uniform = ("UIADD3", "ULEA", "ULOP3", "USHF", "UIMAD")
     groups = [
         ("tensor cores: HMMA", ("HMMA",), BLUE),
         ("shared memory: LDS, LDSM, STS", ("LDS", "LDSM", "STS"), GREEN),
         ("copies: LDG, LDGSTS", ("LDG", "LDGSTS"), VIOLET),
         ("fp32: FMUL, FADD, FFMA, FMNMX, MUFU", ("FMUL", "FADD", "FFMA", "FMNMX", "MUFU"), AMBER),
-        ("addresses: IMAD, LEA, LOP3, IADD3 …", ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV"), RED),
+        ("addresses: IMAD, LEA, LOP3, IADD3 …", ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV", *uniform), RED),
         ("rounding and packing: F2FP, PRMT", ("F2FP", "PRMT"), FILLS[4]),
         ("others", (), MUTED),
     ]
-    numbers = [n for n in range(4, 12) if n in facts.numbers()]
-    figure = Figure(figsize=(7.4, 3.3))
+    figure = Figure(figsize=(7.4, 0.36 * len(numbers) + 0.5))
     axes = figure.add_subplot()
     for i, n in enumerate(numbers):
-        loop, left = facts.hot_loop(n), 0
+        loop = facts.hot_loop(n)
+        scale, left = 128 / loop["HMMA"], 0.0
         for name, opcodes, color in groups:
-            count = sum(loop.get(o, 0) for o in opcodes) if opcodes else sum(loop.values()) - left
+            count = scale * sum(loop.get(o, 0) for o in opcodes) if opcodes else scale * sum(loop.values()) - left
             axes.barh(
                 i,
                 count,
@@ -796,9 +802,106 @@ def sass_stack(facts: Facts) -> Figure:
                 label=name if i == 0 else None,
             )
             left += count
-        axes.text(left + 8, i, str(left), va="center", fontsize=8)
+        axes.text(left + 8, i, f"{left:.0f}", va="center", fontsize=8)
     axes.set_yticks(range(len(numbers)), [facts.stem(n).replace("_", " ", 1) for n in numbers])
     axes.set_ylim(len(numbers) - 0.4, -0.6)
-    axes.set_xlabel("instructions in the hot loop, sm_90")
+    axes.set_xlabel("instructions in the hot loop for 128 mmas, sm_90")
     figure.legend(loc="upper left", bbox_to_anchor=(0.0, -0.01), ncols=3, frameon=False, fontsize=8)
     return figure
+
+
+@drawing
+def sass_stack(facts: Facts) -> Figure:
+    """The hot loops of 04 to 11."""
+    return _sass_stack(facts, [n for n in range(4, 12) if n in facts.numbers() and facts.has_tflops(n)])
+
+
+# ---- 12 to 16 ----
+
+
+@drawing
+def p_range(facts: Facts) -> Figure:
+    """How far rounding to 16 bits may be off, relative to what is rounded: half a unit in the last place."""
+    del facts
+    figure = Figure(figsize=(7.4, 2.9))
+    axes = figure.add_subplot()
+    # Bits of the significand, the binary exponents of the smallest normal number and of the first that is too large.
+    for name, bits, smallest, beyond, color in (("fp16", 11, -14, 16, BLUE), ("bf16", 8, -126, 128, VIOLET)):
+        xs = [x / 4 for x in range(-24 * 4, min(beyond, 20) * 4 + 1)]
+        axes.plot(xs, [-bits + max(smallest - x, 0) for x in xs], color=color, linewidth=1.6)
+        note(axes, -9, -bits + 0.55, f"{name}: 2^{-bits}", 8.5, color=color)
+    for x, text in ((0, "1"), (12, "4096")):
+        axes.plot([x, x], [-12, -0.5], color=MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+        note(axes, x + 0.3, -1.1, text, 8.5)
+    axes.plot([16], [-11], "o", color=RED, markersize=4.5)
+    note(axes, 15.8, -10.3, "65,504", 8, "right", RED)
+    axes.set_xticks([-24, -14, 0, 12, 16], ["2^-24", "2^-14", "1", "2^12", "2^16"])
+    axes.set_yticks([-11, -8, -4, 0], ["2^-11", "2^-8", "2^-4", "1"])
+    axes.set_ylim(-12.2, 0)
+    axes.set_xlim(-24.5, 20.5)
+    axes.set_xlabel("P")
+    axes.set_ylabel("relative error, at most")
+    axes.grid(color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    return figure
+
+
+@drawing
+def ring_phases(facts: Facts) -> Figure:
+    """13: which tile is in which buffer, and the phases of the four mbarriers, while tiles 0 to 6 are read."""
+    del facts
+    stages, tiles = 2, 7
+    figure, axes = canvas(7.4, 3.6, (-2.0, tiles + 0.6), (-1.1, 8.6))
+    for tile in range(tiles):
+        note(axes, tile + 0.5, -0.6, f"reads tile {tile}", 7, "center")
+        axes.plot([tile, tile], [-0.2, 7.4], color=GRID, linewidth=0.6)
+    for stage in range(stages):
+        y = stage * 3.8
+        for row, name in enumerate((f"buffer {stage}", f"full[{stage}]", f"empty[{stage}]")):
+            note(axes, -0.8, y + row + 0.5, name, 8, "right", weight="bold" if row == 0 else "normal")
+        copied = read = -0.7
+        for tile in range(stage, tiles, stages):
+            phase = tile // stages
+            # The copy is asked for in the middle of the tile before, and here it takes the rest of that tile.
+            cell(axes, tile - 0.5, y, f"copy {tile}", FILLS[7], 7, width=0.5, height=0.85, edge=MUTED)
+            cell(axes, tile, y, f"tile {tile}", FILLS[2], 8, width=1, height=0.85, edge=MUTED)
+            for row, start, end in ((1, copied, float(tile)), (2, read, tile + 1.0)):
+                fill = FILLS[0] if phase % 2 == 0 else FILLS[3]
+                cell(axes, start, y + row, f"{phase}" if end - start < 1 else f"phase {phase}", fill, 7.5,
+                     width=end - start, height=0.85, edge=MUTED)  # fmt: skip
+            copied, read = float(tile), tile + 1.0
+    for parity, fill in ((0, FILLS[0]), (1, FILLS[3])):
+        cell(axes, 0.2 + parity * 1.8, 7.7, "", fill, width=0.4, height=0.6, edge=MUTED)
+        note(axes, 0.7 + parity * 1.8, 8.0, f"parity {parity}", 8)
+    return figure
+
+
+@drawing
+def q_transpose(facts: Facts) -> Figure:
+    """14: 16 bytes of each lane of a group, before and after the exchanges, and which registers of A they are."""
+    del facts
+    chunks = [layouts.Q_chunk(lane, 0) for lane in range(32)]
+    origin = [[(lane, register) for register in range(4)] for lane in range(32)]
+    after = layouts.transpose_in_group(origin)
+    figure, axes = canvas(7.4, 2.9, (-3.4, 24.4), (-2.3, 6.0))
+    for x, title, grid in ((0, "as loaded", origin), (13.4, "after the exchanges", after)):
+        note(axes, x + 4.8, -1.7, title, 8.5, "center", weight="bold")
+        for register in range(4):
+            note(axes, x + register * 2.4 + 1.2, -0.5, f"register {register}", 7, "center", MUTED)
+        for lane in range(4):
+            note(axes, x - 0.3, lane + 0.5, f"lane {lane}", 7.5, "right")
+            for register, (from_lane, from_register) in enumerate(grid[lane]):
+                col = chunks[from_lane][from_register][1]
+                cell(axes, x + register * 2.4, lane, f"{col}, {col + 1}", FILLS[from_lane], 8, width=2.4, edge=MUTED)
+    arrow(axes, (10.0, 2), (11.2, 2))
+    for register in range(4):
+        text = f"mma_k {register // 2}\nA[{register % 2 * 2}]"
+        note(axes, 13.4 + register * 2.4 + 1.2, 4.9, text, 7.5, "center")
+    note(axes, 0, 4.7, "the numbers: columns of Q in row 0", 8)
+    return figure
+
+
+@drawing
+def sass_stack_late(facts: Facts) -> Figure:
+    """The hot loops of 10 to 16, per 128 mmas."""
+    return _sass_stack(facts, [n for n in range(10, 17) if n in facts.numbers() and facts.has_tflops(n)])

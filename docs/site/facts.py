@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import layouts  # noqa: E402
 import worked  # noqa: E402
+from kernel_files import KernelFile, kernel_files  # noqa: E402
 from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
 
 DEVICE = "h200"
@@ -50,7 +51,11 @@ GPU: dict[str, float] = {
 
 
 class FactError(Exception):
-    """A page asks for something that profiles/ or the registry does not have."""
+    """A page asks for something that there is not."""
+
+
+class NotRecordedError(FactError):
+    """It asks for a figure that profiles/ does not have yet: pages show "–" for it."""
 
 
 class Facts:
@@ -83,19 +88,27 @@ class Facts:
     @cache  # noqa: B019 (one object lives as long as the build)
     def stem(self, number: int) -> str:
         """06_swizzle"""
-        found = sorted((ROOT / "kernels").glob(f"{number:02}_*.cu"))
+        return self._kernel(number).stem
+
+    @cache  # noqa: B019
+    def file(self, number: int) -> str:
+        """kernels/06_swizzle.cu"""
+        return self._kernel(number).file
+
+    def _kernel(self, number: int) -> KernelFile:
+        found = [kernel for kernel in kernel_files(ROOT) if kernel.number == number]
         if len(found) != 1:
-            raise FactError(f"there are {len(found)} files kernels/{number:02}_*.cu")
-        return found[0].stem
+            raise FactError(f"{len(found)} versions have the number {number:02}")
+        return found[0]
 
     def numbers(self) -> list[int]:
-        return [int(path.name[:2]) for path in sorted((ROOT / "kernels").glob("[0-9][0-9]_*.cu"))]
+        return [kernel.number for kernel in kernel_files(ROOT) if kernel.number is not None]
 
     @cache  # noqa: B019
     def _profile(self, device: str, number: int) -> dict[str, Any]:
         path = ROOT / "profiles" / device / f"{self.stem(number)}.json"
         if not path.is_file():
-            raise FactError(f"there is no {path.relative_to(ROOT)}")
+            raise NotRecordedError(f"there is no {path.relative_to(ROOT)}")
         return json.loads(path.read_text(encoding="utf-8"))
 
     def stale(self, number: int) -> list[str]:
@@ -134,16 +147,18 @@ class Facts:
         return next(one for one in self.registry[f"{number:02}"]["configurations"] if one["dtype"] == "fp16")
 
     def tflops(self, number: int, seq_len: int = SEQ_LEN) -> float:
+        shape = Shape(seq_len, BATCH[seq_len])
         for version in self.device.rungs():
-            if version.source.number == number:
-                shape = Shape(seq_len, BATCH[seq_len])
-                if shape in version.tflops:
-                    return version.tflops[shape]
-        raise FactError(f"version {number:02} has no TFLOP/s at seq_len {seq_len}")
+            if version.source.stem == self.stem(number) and shape in version.tflops:
+                return version.tflops[shape]
+        raise NotRecordedError(f"version {number:02} has no TFLOP/s at seq_len {seq_len}")
 
     def step(self, number: int, seq_len: int = SEQ_LEN) -> float:
         """How many times the TFLOP/s of the version before."""
-        return self.tflops(number, seq_len) / self.tflops(number - 1, seq_len)
+        step = self.device.step(number, Shape(seq_len, BATCH[seq_len]))
+        if step is None:
+            raise NotRecordedError(f"version {number:02} was not measured like {number - 1:02} at seq_len {seq_len}")
+        return step
 
     def milliseconds(self, number: int, seq_len: int = SEQ_LEN) -> float:
         batch = BATCH[seq_len]
@@ -153,6 +168,19 @@ class Facts:
         """The SM clock half-way through the timing."""
         return self._load(number, seq_len)["sm_clock_mhz"]
 
+    def share_of_allowed(self, number: int, dtype: str = "fp16", seq_len: int = SEQ_LEN) -> float:
+        """The largest error that the checks found on the device, as a part of the error that is allowed."""
+        shares = [
+            result["relative_error"]
+            for result in self._profile(DEVICE, number)["results"]
+            if result["problem"]["dtype"] == dtype
+            and result["problem"]["seq_len"] == seq_len
+            and result["relative_error"] is not None
+        ]
+        if not shares:
+            raise NotRecordedError(f"version {number:02} was not checked in {dtype}")
+        return max(shares)
+
     def watts(self, number: int, seq_len: int = SEQ_LEN) -> float:
         return self._load(number, seq_len)["power_watts"]
 
@@ -161,18 +189,18 @@ class Facts:
             problem = result["problem"]
             if problem["dtype"] == "fp16" and problem["seq_len"] == seq_len and result.get("load"):
                 return result["load"]
-        raise FactError(f"version {number:02} has no clock and watts at seq_len {seq_len}")
+        raise NotRecordedError(f"version {number:02} has no clock and watts at seq_len {seq_len}")
 
     def peer(self, name: str, seq_len: int = SEQ_LEN) -> float:
         for peer in self.device.peers:
             if peer.name == name:
                 return peer.tflops[Shape(seq_len, BATCH[seq_len])]
-        raise FactError(f"there is no peer {name}")
+        raise NotRecordedError(f"there is no peer {name}")
 
     def mma_ceiling(self) -> float:
         """TFLOP/s that mma.sync reaches with operands in registers."""
         if self.device.mma_sync_ceiling is None:
-            raise FactError("peers.json has no ceiling of mma.sync")
+            raise NotRecordedError("peers.json has no ceiling of mma.sync")
         return self.device.mma_sync_ceiling
 
     def max_clock_mhz(self) -> float:
@@ -184,8 +212,12 @@ class Facts:
         """A metric of profiles/h200/ncu.json's "busy" table, as it stands there."""
         version = self._ncu["busy"]["versions"].get(self.stem(number))
         if version is None or metric not in version:
-            raise FactError(f"profiles/{DEVICE}/ncu.json has no {metric} of {self.stem(number)}")
+            raise NotRecordedError(f"profiles/{DEVICE}/ncu.json has no {metric} of {self.stem(number)}")
         return version[metric]
+
+    def has_tflops(self, number: int) -> bool:
+        """Whether the version was measured at all, under the name that it has now."""
+        return any(v.source.stem == self.stem(number) and v.recorded for v in self.device.rungs())
 
     def has_busy(self, number: int) -> bool:
         return self.stem(number) in self._ncu["busy"]["versions"]
@@ -259,24 +291,33 @@ class Facts:
     def at(self, number: int, text: str, counter: str, within: str | None = None) -> int:
         """The same, of the one source line that contains `text`, and of what is inlined there.
 
-        Where another line calls it, `within` can name that one, too.
+        Where another line calls it, `within` can name that one, too. Lines are found in the file as it is now, so a
+        recording of an older one says nothing.
         """
+        if self._profile("emulator", number)["code_hash"] != self.registry[f"{number:02}"]["code_hash"]:
+            raise NotRecordedError(f"kernels/{self.stem(number)}.cu has changed since the virtual GPU counted it")
         places = [self._line(number, text)] + ([self._line(number, within)] if within else [])
-        lines = [line for line in self._counted(number)["lines"] if all(p in line["position"] for p in places)]
+        lines = []
+        for line in self._counted(number)["lines"]:
+            names = {position.rpartition("/")[2] for position in line["position"]}
+            if names.issuperset(places):
+                lines.append(line)
         if not lines:
-            raise FactError(f"the virtual GPU counted nothing at {places}")
+            again = f"harness --kernel {number:02} --device emulator --record"
+            raise FactError(f"the virtual GPU counted nothing at {places}: have lines moved? {again} counts anew")
         return sum(line["counters"].get(counter, 0) for line in lines)
 
     def _counted(self, number: int) -> dict[str, Any]:
         return self._profile("emulator", number)["results"][0]
 
     def _line(self, number: int, text: str) -> str:
-        file = f"kernels/{self.stem(number)}.cu"
+        """06_swizzle.cu:45, as positions have it, whatever folder they name before that."""
+        file = self.file(number)
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
         found = [i for i, line in enumerate(lines, 1) if text in line]
         if len(found) != 1:
             raise FactError(f"{file} has {len(found)} lines with {text!r}, and one is needed")
-        return f"{file}:{found[0]}"
+        return f"{self.stem(number)}.cu:{found[0]}"
 
     # Machine code.
 
@@ -288,6 +329,10 @@ class Facts:
     def loop(self, number: int, arch: str = ARCH) -> int:
         """Instructions in the hot loop."""
         return sum(self._static(number, arch)["hot_loop_sass"].values())
+
+    def behind_branches(self, number: int, arch: str = ARCH) -> int:
+        """Instructions in the same loop that are behind an `if`, and so not in the count of loop()."""
+        return sum((self._static(number, arch)["hot_loop_cold_sass"] or {}).values())
 
     def hot_loop(self, number: int, arch: str = ARCH) -> dict[str, int]:
         return self._static(number, arch)["hot_loop_sass"]
@@ -302,11 +347,17 @@ class Facts:
     def limited_by(self, number: int, arch: str = ARCH) -> str:
         return self._static(number, arch)["limited_by"]
 
+    def has_machine_code(self, number: int, arch: str = ARCH) -> bool:
+        try:
+            return bool(self._static(number, arch))
+        except NotRecordedError:
+            return False
+
     def _static(self, number: int, arch: str) -> dict[str, Any]:
         for result in self._profile(DEVICE, number)["results"]:
             if result["problem"]["dtype"] == "fp16" and result["static"]:
                 return result["static"][arch]
-        raise FactError(f"profiles/{DEVICE} has no machine code of version {number:02}")
+        raise NotRecordedError(f"profiles/{DEVICE} has no machine code of version {number:02}")
 
     # ---- how pages ask ----
 
@@ -327,9 +378,12 @@ class Facts:
             raise FactError(f"{expression!r} cannot be computed: {type(error).__name__}: {error}") from error
 
     def text(self, source: str) -> str:
-        """`EXPRESSION`, or `EXPRESSION; FORMAT` with a format of Python's, such as .0f or ,d"""
+        """`EXPRESSION`, or `EXPRESSION; FORMAT` with a format of Python's (.0f); – where it is not recorded."""
         expression, _, form = (part.strip() for part in source.partition(";"))
-        value = self.evaluate(expression)
+        try:
+            value = self.evaluate(expression)
+        except NotRecordedError:
+            return "–"
         if form:
             return format(value, form)
         if isinstance(value, str):
@@ -338,11 +392,17 @@ class Facts:
 
 
 def check_blank(facts: Facts, text: str) -> str:
-    """The answer of `ANSWER = EXPRESSION`. Raises FactError where it is not the figure."""
+    """The answer of `ANSWER = EXPRESSION`. Raises FactError where it is not the figure.
+
+    Where the figure is not recorded nothing can be checked; the chapter then says that its profile is stale.
+    """
     answer, equals, expression = (part.strip() for part in text.partition("="))
     if not equals or not answer.replace(".", "", 1).isdigit():
         raise FactError(f"a blank is written ANSWER = EXPRESSION, not {text!r}")
-    value = facts.evaluate(expression)
+    try:
+        value = facts.evaluate(expression)
+    except NotRecordedError:
+        return answer
     digits = len(answer.partition(".")[2])
     if round(value, digits) != float(answer):
         raise FactError(f"the answer {answer} is not {expression}, which is {value}")

@@ -140,7 +140,7 @@ class ChapterDirective(LadderDirective):
 
     def build(self, facts: Facts) -> list[nodes.Node]:
         number = self.numbers()[0]
-        file = f"kernels/{facts.stem(number)}.cu"
+        file = facts.file(number)
         self.env.note_dependency(str(ROOT / file))
         found: list[nodes.Node] = []
         stale = facts.stale(number)
@@ -155,11 +155,11 @@ class ChapterDirective(LadderDirective):
             banner += nodes.title("", "Stale profile")
             banner.extend(self.parsed(text))
             found.append(banner)
-        speed = f"{three_digits(facts.tflops(number))} TFLOP/s on the {facts.device.name}, fp16, seq_len 4096"
+        speed = f"{facts.text(f'tflops({number})')} TFLOP/s on the {facts.device.name}, fp16, seq_len 4096"
         if number > 1:
-            before = f"kernels/{facts.stem(number - 1)}.cu"
+            before = facts.file(number - 1)
             added, removed = sources.code_lines_changed(before, file)
-            speed += f" · {three_digits(facts.step(number))}× version {number - 1:02}"
+            speed += f" · {facts.text(f'step({number})')}× version {number - 1:02}"
             speed += f" · {added} lines of code added, {removed} removed"
         found += self.parsed(f"`{file}` · {speed}")
         return found
@@ -170,7 +170,7 @@ class PredictionDirective(LadderDirective):
 
     def build(self, facts: Facts) -> list[nodes.Node]:
         number = self.numbers()[0]
-        header = sources.header(f"kernels/{facts.stem(number)}.cu")
+        header = sources.header(facts.file(number))
         block = nodes.block_quote("", nodes.paragraph("", header["Prediction"]))
         asked = "Write your factor down first. Then open what the header of the file predicts."
         return self.folded(asked, [block], "prediction")
@@ -186,7 +186,7 @@ class MeasuredDirective(LadderDirective):
         shapes = [s for s in facts.device.shapes() if all(s in version.tflops for version in versions)]
         rows = [[version.source.label, *(three_digits(version.tflops[s]) for s in shapes)] for version in versions]
         if number > 1:
-            rows.append(["step", *(f"{three_digits(facts.step(number, s.seq_len))}×" for s in shapes)])
+            rows.append(["step", *(f"{facts.text(f'step({number}, {s.seq_len})')}×" for s in shapes)])
         return [self.table(["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows, ["measured"])]
 
 
@@ -205,16 +205,12 @@ class BusyDirective(LadderDirective):
             "from memory, GB",
         ]
         headings += ["instructions per score", "cycles, millions"]
+        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2_gb({}); .1f", "dram_gb({}); .2f")
+        figures += ("instructions_per_score({})", "cycles({}) / 1e6")
         rows = [
             [
                 html.escape(facts.stem(n).replace("_", " ", 1)),
-                f"{facts.issue(n):.0f}",
-                f"{facts.shared(n):.0f}",
-                f"{facts.tensor(n):.0f}",
-                f"{facts.l2_gb(n):.1f}",
-                f"{facts.dram_gb(n):.2f}",
-                three_digits(facts.instructions_per_score(n)),
-                three_digits(facts.cycles(n) / 1e6),
+                *(facts.text(figure.format(n)) for figure in figures),  # – where nothing is recorded
             ]
             for n in numbers
         ]
@@ -227,14 +223,19 @@ class BusyDirective(LadderDirective):
 
 
 class SassDirective(LadderDirective):
-    """Opcodes of the hot loop; those with fewer than :least: instructions in every column are added up."""
+    """Opcodes of the hot loop; those with fewer than :least: instructions in every column are added up.
+
+    A version that is not recorded has no column.
+    """
 
     required_arguments = 1
     final_argument_whitespace = True
     option_spec: ClassVar[dict[str, Any]] = {"least": directives.nonnegative_int}
 
     def build(self, facts: Facts) -> list[nodes.Node]:
-        numbers, least = self.numbers(), self.options.get("least", 8)
+        numbers, least = [n for n in self.numbers() if facts.has_machine_code(n)], self.options.get("least", 8)
+        if not numbers:
+            return [nodes.paragraph("", "Not recorded.", classes=["table-note"])]
         loops = [facts.hot_loop(n) for n in numbers]
         opcodes = {opcode for loop in loops for opcode in loop}
         shown = {opcode for opcode in opcodes if max(loop.get(opcode, 0) for loop in loops) >= least}
@@ -324,7 +325,7 @@ class SourceDirective(LadderDirective):
     required_arguments = 1
 
     def build(self, facts: Facts) -> list[nodes.Node]:
-        file = f"kernels/{facts.stem(self.numbers()[0])}.cu"
+        file = facts.file(self.numbers()[0])
         self.env.note_dependency(str(ROOT / file))
         text = (ROOT / file).read_text(encoding="utf-8")
         block = nodes.literal_block(text, text, language="cuda", linenos=True)

@@ -7,6 +7,9 @@ docs_chapters_test.py holds them against the counters of the virtual GPU, so tha
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 HEAD_DIM = 128
 ELEMENT = 2  # bytes
@@ -104,3 +107,25 @@ def ldmatrix_wavefronts(rows: list[tuple[int, int]], swizzled: bool) -> int:
     """Of one ldmatrix.x4: a matrix, eight rows of 16 bytes, at a time."""
     addresses = [smem_offset(row, col, swizzled) for row, col in rows]
     return sum(most_words_in_a_bank(addresses[i : i + 8], 16) for i in range(0, 32, 8))
+
+
+# ---- 14 and later: Q from global memory to fragments, without shared memory ----
+
+
+def transpose_in_group(registers: list[list[T]]) -> list[list[T]]:
+    """What transpose_in_group() of the kernels makes of four registers in each lane of a warp: [lane][register].
+
+    The same exchanges, one after another: the lower lane's y for the upper lane's x.
+    """
+    found = [list(of_lane) for of_lane in registers]
+    for x, y, bit in ((0, 1, 1), (2, 3, 1), (0, 2, 2), (1, 3, 2)):
+        for lane in range(len(found)):
+            if not lane & bit:
+                found[lane][y], found[lane ^ bit][x] = found[lane ^ bit][x], found[lane][y]
+    return found
+
+
+def Q_chunk(lane: int, i: int) -> list[tuple[int, int]]:
+    """(row, first of two columns) in each of the four registers of a lane's chunk i, as load_Q brings them."""
+    first = (4 * i + lane % 4) * 8
+    return [(lane // 4, first + 2 * register) for register in range(4)]

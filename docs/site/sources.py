@@ -23,8 +23,10 @@ class Quote:
 
     @property
     def text(self) -> str:
-        indent = min((len(line) - len(line.lstrip()) for line in self.lines if line.strip()), default=0)
-        return "\n".join(line[indent:] for line in self.lines)
+        """Moved to the left as far as it goes; a #pragma stands there already."""
+        moved = [line for line in self.lines if line.strip() and not line.startswith("#")]
+        indent = min((len(line) - len(line.lstrip()) for line in moved), default=0)
+        return "\n".join(line if line.startswith("#") else line[indent:] for line in self.lines)
 
 
 def quote(file: str, start: str, end: str | None) -> Quote:

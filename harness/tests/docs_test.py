@@ -15,6 +15,7 @@ from kernel_files import KernelFile, kernel_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]
+COUNTERS = ("shared_load_wavefronts", "shared_store_wavefronts", "global_load_sectors", "global_store_sectors")
 ALL_DOCS = ["README.md", "docs/ladder_log.md", "docs/figures/ladder.svg", "docs/figures/seq_len.svg"]
 
 
@@ -162,6 +163,15 @@ def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         header = HEADER.format(kernel=kernel, name=name, prediction=prediction)
         (root / "kernels" / f"{kernel}_{name}.cu").write_text(header)
         (profiles / f"{kernel}_{name}.json").write_text(json.dumps(profile(kernel, name, tflops)))
+    emulator = root / "profiles" / "emulator"
+    emulator.mkdir()
+    for name, counts in (("01_naive", (0, 0, 1234567, 64)), ("02_online_softmax", (256, 0, 512, 32))):
+        counted = [{"problem": {"dtype": "fp16"}, "counters": dict(zip(COUNTERS, counts, strict=True))}]
+        (emulator / f"{name}.json").write_text(json.dumps({"results": counted}))
+    on_device = {"versions": {"01_naive": dict(zip(COUNTERS, (0, 0, 1234568, 64), strict=True))}}
+    (profiles / "ncu.json").write_text(json.dumps(on_device))
+    page = root / "docs" / "virtual_gpu.md"
+    page.write_text(re.sub(r"<!-- counters [\d ]+ -->", "<!-- counters 01 02 -->", page.read_text()))
     done = run(root, "update_docs.py")
     assert done.returncode == 0, done.stderr
     return root
@@ -222,6 +232,33 @@ def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
     assert "<!-- tflops 03 -->not recorded<!-- end -->" in log and "<!-- verdict 03 -->not recorded<!-- end -->" in log
     assert "<!-- predicted 03 -->–<!-- end -->" in log
     assert "<!-- step 14 512 -->not recorded<!-- end -->" in log
+
+
+def test_what_was_counted_stands_in_the_docs(tree: Path) -> None:
+    page = tree / "docs" / "virtual_gpu.md"
+    assert "| version | shared loads, wavefronts: virtual / H200 | shared stores |" in page.read_text()
+    assert "| 01 naive | – | – | 1,234,567 / 1,234,568 | 64 / 64 |" in page.read_text()
+    assert "| 02 online_softmax | 256 / not recorded | 0 / not recorded | 512 / not recorded |" in page.read_text()
+    page.write_text(page.read_text().replace("1,234,568", "1,234,567"))
+    assert outdated(tree) == ["docs/virtual_gpu.md"]
+    (tree / "profiles" / "h200" / "ncu.json").unlink()
+    (tree / "profiles" / "emulator" / "01_naive.json").unlink()
+    assert run(tree, "update_docs.py").returncode == 0
+    assert f"| 01 naive |{' not recorded / not recorded |' * 4}\n" in page.read_text()
+
+
+@pytest.mark.parametrize("name", ["h200/ncu.json", "emulator/02_online_softmax.json"])
+def test_counters_that_cannot_be_used_are_named(tree: Path, name: str) -> None:
+    truncate(tree / "profiles" / name)
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3 and f"{name} cannot be used" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_counters_of_a_version_that_does_not_exist(tree: Path) -> None:
+    page = tree / "docs" / "virtual_gpu.md"
+    page.write_text(page.read_text().replace("<!-- counters 01 02 -->", "<!-- counters 01 77 -->"))
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3 and "docs/virtual_gpu.md: there is no version 77" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -443,7 +480,12 @@ def test_a_profile_that_cannot_be_used_is_named(
 
 
 @pytest.mark.parametrize(
-    ("page", "mark"), [("README.md", "<!-- results -->"), ("docs/ladder_log.md", "(5.00×)<!-- end -->")]
+    ("page", "mark"),
+    [
+        ("README.md", "<!-- results -->"),
+        ("docs/ladder_log.md", "(5.00×)<!-- end -->"),
+        ("docs/virtual_gpu.md", "<!-- counters 01 02 -->"),
+    ],
 )
 def test_a_page_without_its_marks_is_named(tree: Path, page: str, mark: str) -> None:
     path = tree / page
