@@ -147,18 +147,6 @@ class SourceText {
   std::map<std::string, std::vector<std::string>> files_;
 };
 
-// At most `width` columns.
-std::string shortened(const std::string& text, std::size_t width) {
-  if (display_width(text) <= width) return text;
-  std::string start;
-  std::size_t columns = 0;
-  for (const char c : text) {
-    if ((c & 0xC0) != 0x80 && ++columns == width) break;
-    start += c;
-  }
-  return start + "…";
-}
-
 // ":74 ← :171", the line and the lines that call it; with the file where it is not the kernel's.
 std::string describe_position(const SourcePosition& position) {
   std::string text;
@@ -249,9 +237,14 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
   }
 
   SourceText source(source_tree);
-  constexpr std::size_t kPositionWidth = 14, kLineWidth = 120;
-  std::string text = paint.bold(fmt::format("{:>6} {:>11} {:>11} {:>7} {:>11} {:>7}  {}", "cost", "warp instr.",
-                                            "wavefronts", "ideal", "sectors", "ideal", title)) +
+  constexpr std::size_t kPositionWidth = 14, kWidest = 120, kRoomForAll = 100;
+  const std::size_t width = std::min(output_width(), kWidest);
+  // Of the two kinds of memory, most of the ladder is about shared memory.
+  const auto global_cells = [&](const std::string& sectors, const std::string& ratio) {
+    return width < kRoomForAll ? std::string() : fmt::format(" {:>11} {:>7}", sectors, ratio);
+  };
+  std::string text = paint.bold(fmt::format("{:>6} {:>11} {:>11} {:>7}{}  {}", "cost", "warp instr.", "wavefronts",
+                                            "ideal", global_cells("sectors", "ideal"), title)) +
                      '\n';
   const bool several =
       std::any_of(lines.begin(), lines.end(), [&](const Line& line) { return line.kernel != lines.front().kernel; });
@@ -259,12 +252,12 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
     const Cost shared = shared_wavefronts(line.counters), global = global_sectors(line.counters);
     const auto cost = static_cast<double>(total_cost(line.counters));
     const std::string code = line.position.empty() ? "" : source.line(line.position.front());
-    const std::string figures = fmt::format("{:4.1f} % {:>11} {:>11} {:>7} {:>11} {:>7}  {} ",
-                                            100 * cost / static_cast<double>(std::max<std::int64_t>(all, 1)),
-                                            count_or_dash(get(line.counters, "warp_instructions")),
-                                            count_or_dash(shared.actual), shared.ratio(), count_or_dash(global.actual),
-                                            global.ratio(), pad(describe_position(line.position), kPositionWidth));
-    const std::size_t room = kLineWidth - std::min(kLineWidth - 20, display_width(figures));
+    const std::string figures = fmt::format(
+        "{:4.1f} % {:>11} {:>11} {:>7}{}  {} ", 100 * cost / static_cast<double>(std::max<std::int64_t>(all, 1)),
+        count_or_dash(get(line.counters, "warp_instructions")), count_or_dash(shared.actual), shared.ratio(),
+        global_cells(count_or_dash(global.actual), global.ratio()),
+        pad(describe_position(line.position), kPositionWidth));
+    const std::size_t room = width - std::min(width, display_width(figures));
     text += figures + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
   }
   return text;
@@ -306,10 +299,11 @@ std::string format_line_comparison(const Version& from, const Result& result_fro
   const auto arrow = [](const std::string& a, const std::string& b) {
     return a == b ? a : fmt::format("{} → {}", a, b);
   };
-  constexpr std::size_t kTextWidth = 52;
+  constexpr std::size_t kWidestText = 52, kFigures = 58;
+  const std::size_t text_width = std::clamp<std::size_t>(output_width() - kFigures, 16, kWidestText);
   const auto row_text = [&](const std::string& name, const std::string& instructions, const std::string& shared,
                             const std::string& global) {
-    std::string row = fmt::format("{} {} {} {}", pad(name, kTextWidth), pad(instructions, 22), pad(shared, 17), global);
+    std::string row = fmt::format("{} {} {} {}", pad(name, text_width), pad(instructions, 22), pad(shared, 17), global);
     row.erase(row.find_last_not_of(' ') + 1);
     return row + '\n';
   };
@@ -328,7 +322,7 @@ std::string format_line_comparison(const Version& from, const Result& result_fro
                                          : text_of.line(fmt::format("{}:{}", relative(source_from), row.from));
     const std::string place =
         row.to != 0 ? fmt::format(":{} ", row.to) : fmt::format("{:02}:{} ", from.number, row.from);
-    text += row_text(shortened(place + code, kTextWidth),
+    text += row_text(shortened(place + code, text_width),
                      arrow(count_or_dash(instructions_a), count_or_dash(instructions_b)),
                      arrow(shared_a.ratio(), shared_b.ratio()), arrow(global_a.ratio(), global_b.ratio()));
   }
@@ -341,7 +335,7 @@ std::string format_findings(const Result& result, const Paint& paint) {
   const std::int64_t kinds = result.findings_kinds;
   std::string text = paint.bad(fmt::format("{} mistake{} found\n", kinds, kinds == 1 ? "" : "s"));
   const std::size_t shown = std::min(result.findings.size(), kMost);
-  for (std::size_t i = 0; i < shown; ++i) text += fmt::format("{}\n", result.findings[i].text);
+  for (std::size_t i = 0; i < shown; ++i) text += wrapped(result.findings[i].text, output_width(), 4) + '\n';
   if (const auto more = kinds - static_cast<std::int64_t>(shown); more > 0)
     text += fmt::format("… and {} more\n", more);
   return text;

@@ -8,7 +8,9 @@
 #include <limits>
 #include <vector>
 
+#include "app/output.h"
 #include "errors.h"
+#include "host/sm_limits.h"
 #include "results/result.h"
 
 namespace flash_ladder {
@@ -54,10 +56,12 @@ Dtype parse_dtype(const std::string& text) {
   return *dtype;
 }
 
+// 90 or sm_90.
 int parse_sm(const std::string& text) {
-  for (const int sm : {80, 86, 89, 90})
-    if (text == std::to_string(sm)) return sm;
-  throw UsageError(fmt::format("--sm '{}' is unknown; allowed are 80, 86, 89 and 90", text));
+  const std::string number = text.starts_with("sm_") ? text.substr(3) : text;
+  for (const SmLimits& limits : kSmLimits)
+    if (number == std::to_string(limits.compute_capability)) return limits.compute_capability;
+  throw UsageError(fmt::format("--sm '{}' is unknown; allowed are {}", text, known_sms()));
 }
 
 // Two flags that cannot both be meant.
@@ -80,10 +84,10 @@ Examples
                                          count, per source line, without a GPU
 
 Exit status
-  0  all that ran is correct, or nothing could run and the study was static (it says so)
+  0  what was asked for was done, and all that ran is correct
   1  a wrong result or a finding
   2  bad usage, or the single version asked for does not support the problem
-  3  a device or tool asked for by name is missing, or a CUDA error)";
+  3  a device, a tool or a file is missing (a study is then static, and says so), or a CUDA error)";
 
 }  // namespace
 
@@ -120,7 +124,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->type_name("DEVICE")
       ->group("Where");
   app.add_option("--sm", sm,
-                 "80, 86, 89 or 90: whose limits the emulator and the static study assume (the GPU's, else 80)")
+                 fmt::format("{}: whose limits the emulator and the static study assume (the GPU's, else {})",
+                             known_sms(" or "), kDefaultSm))
       ->type_name("SM")
       ->group("Where");
   app.add_option("--config", options.config,
@@ -168,7 +173,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
-    app.exit(help);
+    write_out(app.help());
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
     throw UsageError(fmt::format("{}; see harness --help", error.what()));

@@ -38,7 +38,7 @@ struct Options {
   std::string tune;                          // --tune, as it was typed
   std::pair<std::string, std::string> diff;  // --diff, as it was typed
   DeviceRequest device;
-  std::optional<int> sm;              // 80, 86, 89 or 90
+  std::optional<int> sm;              // a compute capability of host/sm_limits.h
   std::string config;                 // empty: as --tune found, else chosen by device
   AttentionProblem problem;           // with the defaults filled in
   AttentionProblem emulator_problem;  // the same, with the smaller defaults of the virtual GPU

@@ -99,7 +99,8 @@ int record(const Options& options) {
     throw UsageError(fmt::format(
         "--record: {} is newer than this program; build again, so that the profile names the code that ran", *file));
   const Runner runner(options);
-  if (!runner.device().gpu) throw UnavailableError(fmt::format("--record needs a GPU: {}", runner.device().why));
+  if (!runner.device().gpu)
+    throw UnavailableError(fmt::format("--record needs a GPU, or the virtual one: {}", runner.device().why));
   const DeviceInfo& device = runner.device().gpu->info;
   const auto directory =
       options.paths.profiles / (runner.is_virtual() ? std::string("emulator") : device_slug(device.name));

@@ -14,8 +14,6 @@
 namespace flash_ladder {
 namespace {
 
-constexpr int kDefaultSm = 80;
-
 // Without a GPU the problem only chooses what is shown, so that any will do which some machine could hold.
 void check_machine_memory(const AttentionProblem& problem) {
   const double needed = tensor_bytes(problem), available = machine_memory_bytes();
@@ -45,7 +43,7 @@ Runner::Runner(const Options& options)
       worker_(options.paths.worker, options.step_timeout, options.json == "-"),
       emulator_worker_(options.paths.emulator_worker, options.emulator_step_timeout, options.json == "-"),
       device_(options.action == Action::sass
-                  ? DeviceChoice{std::nullopt, "--sass runs nothing"}
+                  ? DeviceChoice{std::nullopt, "--sass runs nothing", ""}
                   : choose_device(options.device, worker_, emulator_worker_, options.sm.value_or(kDefaultSm))),
       tuned_(options.paths, device_.gpu),
       sm_(choose_sm(options, device_)) {

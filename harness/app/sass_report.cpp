@@ -86,16 +86,19 @@ int report_sass(const Options& options) {
   const Runner runner(options);
   const Paint paint;
   std::vector<Result> results;
+  bool has_all_code = true;
   for (const Version* version : selected) {
     results.push_back(runner.run(*version, {.problem = options.problem, .config = options.config}));
     const Result& result = results.back();
+    has_all_code = has_all_code && (result.status == Status::skipped || code_for(result.static_study, runner.sm()));
     if (result.status == Status::skipped)
       complain(result.reason);
     else
       say(options, fmt::format("{}{}", results.size() > 1 ? "\n" : "", format_report(result, runner.sm(), paint)));
   }
   write_json(options, results);
-  return exit_code(results);
+  const int code = exit_code(results);
+  return code == kExitOk && !has_all_code ? kExitUnavailable : code;
 }
 
 }  // namespace flash_ladder

@@ -133,11 +133,11 @@ std::string describe_occupancy(const StaticStudy& study) {
 
 std::string describe_other_occupancies(const Version& version, const Result& result, int sm) {
   std::vector<std::string> parts;
-  for (const int other : {80, 86, 89, 90}) {
+  for (const SmLimits& limits : kSmLimits) {
+    const int other = limits.compute_capability;
     const StaticStudy* study = other == sm ? nullptr : study_for(result.static_study, other);
     if (!study) continue;
-    const Configuration* fitting =
-        preferred_configuration(version, result.problem.dtype, sm_limits(other)->smem_per_cta_bytes);
+    const Configuration* fitting = preferred_configuration(version, result.problem.dtype, limits.smem_per_cta_bytes);
     if (study->ctas_per_sm > 0)
       parts.push_back(fmt::format("sm_{}: {}, {}", other, study->ctas_per_sm, study->limited_by));
     else

@@ -92,24 +92,17 @@ StaticStudy study_code(const std::vector<Kernel>& kernels, const Configuration& 
 std::map<std::string, StaticStudy> static_study(const Version& version, const Configuration& configuration,
                                                 const std::filesystem::path& directory) {
   // sm_86 and sm_89 run sm_80's code, under their own limits.
-  struct Architecture {
-    int compute_capability, code;
-  };
-  constexpr Architecture kArchitectures[] = {{80, 80}, {86, 80}, {89, 80}, {90, 90}};
-
   std::map<std::string, StaticStudy> studies;
   std::map<int, std::vector<Kernel>> code;
-  for (const Architecture& architecture : kArchitectures) {
-    auto [kernels, is_new] = code.try_emplace(architecture.code);
+  for (const SmLimits& limits : kSmLimits) {
+    auto [kernels, is_new] = code.try_emplace(limits.code);
     if (is_new)
-      kernels->second = kernels_of(
-          configuration, fmt::format("{:02}_{}.sm_{}", version.number, version.name, architecture.code), directory);
+      kernels->second = kernels_of(configuration,
+                                   fmt::format("{:02}_{}.sm_{}", version.number, version.name, limits.code), directory);
     if (kernels->second.empty()) continue;
 
     StaticStudy study = study_code(kernels->second, configuration);
-    if (architecture.compute_capability != architecture.code)
-      study.sass = study.hot_loop_sass = study.hot_loop_cold_sass = {};
-    const SmLimits& limits = *sm_limits(architecture.compute_capability);
+    if (limits.compute_capability != limits.code) study.sass = study.hot_loop_sass = study.hot_loop_cold_sass = {};
     std::optional<Occupancy> smallest;
     for (const Kernel& kernel : kernels->second) {
       const Occupancy occupied = occupancy(limits, configuration.num_warps * 32, kernel.resources.registers,
@@ -118,17 +111,9 @@ std::map<std::string, StaticStudy> static_study(const Version& version, const Co
     }
     study.ctas_per_sm = smallest->ctas_per_sm;
     study.limited_by = smallest->limited_by;
-    studies[fmt::format("sm_{}", architecture.compute_capability)] = std::move(study);
+    studies[fmt::format("sm_{}", limits.compute_capability)] = std::move(study);
   }
   return studies;
-}
-
-std::map<std::string, double> per_hmma(const std::map<std::string, int>& hot_loop_sass) {
-  const auto hmma = hot_loop_sass.find("HMMA");
-  std::map<std::string, double> result;
-  if (hmma == hot_loop_sass.end()) return result;
-  for (const auto& [opcode, count] : hot_loop_sass) result[opcode] = static_cast<double>(count) / hmma->second;
-  return result;
 }
 
 }  // namespace flash_ladder

@@ -13,7 +13,8 @@
 
 namespace flash_ladder {
 
-/// Hands the device those members of a request that CUDA has no function for. To be called before CUDA is.
+/// Hands the device those members of a request that CUDA has no function for. To be called before CUDA is. Throws UsageError where
+/// the environment asks the virtual GPU for what cannot be.
 void prepare_device(const Request& request);
 
 /// Whether a launch is worth something even when it is neither checked nor timed: it is counted.

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "host/sm_limits.h"
 
 namespace flash_ladder {
 
@@ -46,7 +47,7 @@ struct Request {
   std::string command = "run";  // "run", "time" or "device"
   int device = 0;               // ordinal of the GPU
   // For the virtual GPU:
-  int sm = 80;                         // whose limits it has: 80, 86, 89 or 90
+  int sm = kDefaultSm;                 // whose limits it has
   std::uint64_t max_instructions = 0;  // of the warps of one CTA, after which it is taken for endless; 0: the default
   // For "run", and for "time", which times several configurations in turn and checks nothing:
   int kernel = 0;

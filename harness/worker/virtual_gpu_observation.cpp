@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <stdexcept>
 
 #include "emulator/function_name.h"
 #include "emulator/runtime/virtual_runtime.h"
+#include "errors.h"
 #include "worker/observation.h"
 
 namespace flash_ladder {
@@ -82,9 +84,13 @@ Finding finding_for_results(const emulator::Finding& found) {
 }  // namespace
 
 void prepare_device(const Request& request) {
-  runtime::Settings& settings = runtime::settings();
-  settings.sm = request.sm;
-  if (request.max_instructions > 0) settings.max_warp_instructions_per_cta = request.max_instructions;
+  try {
+    runtime::Settings& settings = runtime::settings();
+    settings.sm = request.sm;
+    if (request.max_instructions > 0) settings.max_warp_instructions_per_cta = request.max_instructions;
+  } catch (const std::invalid_argument& error) {  // the environment asks for what cannot be
+    throw UsageError(error.what());
+  }
 }
 
 bool device_counts() { return true; }
