@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "host/traits_limits.h"
 
 namespace flash_ladder {
 
@@ -83,6 +84,7 @@ constexpr int step_kv_of() {
 template <typename Traits>
 Configuration configuration(std::string name, cudaError_t (*launch)(const AttentionArgs&, cudaStream_t),
                             std::size_t (*workspace_bytes)(const AttentionProblem&) = no_workspace) {
+  check_limits<Traits, step_kv_of<Traits>()>();
   return {.name = std::move(name),
           .dtype = dtype_of<typename Traits::Element>(),
           .block_q = Traits::kBlockQ,

@@ -90,7 +90,8 @@ std::string counted_lines(const Version& from, const Version& to, const Options&
       if (result->lines.empty())
         return fmt::format("Counters: {:02}_{} {}: {}\n", result->kernel, result->name, to_string(result->status),
                            result->reason);
-    return paint.bold(fmt::format("Counted by the {}, {}\n", *result_to.device, describe(run.problem))) +
+    return paint.bold(wrapped(fmt::format("Counted by the {}, {}\n", *result_to.device, describe(run.problem)),
+                              text_width(), 2)) +
            counter_rows(result_from, result_to) + '\n' +
            format_line_comparison(from, result_from, to, result_to, options.paths.source, paint);
   } catch (const UnavailableError& error) {

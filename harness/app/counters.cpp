@@ -258,7 +258,7 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
         global_cells(count_or_dash(global.actual), global.ratio()),
         pad(describe_position(line.position), kPositionWidth));
     const std::size_t room = width - std::min(width, display_width(figures));
-    text += figures + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
+    text += shortened(figures, width) + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
   }
   return text;
 }

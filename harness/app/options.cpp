@@ -1,6 +1,7 @@
 #include "app/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -9,12 +10,16 @@
 #include <vector>
 
 #include "app/output.h"
+#include "app/terminal.h"
 #include "errors.h"
 #include "host/sm_limits.h"
 #include "results/result.h"
+#include "worker/suggestion.h"
 
 namespace flash_ladder {
 namespace {
+
+constexpr std::size_t kHelpColumn = 30;  // where --help begins to say what a flag means
 
 // CLI11 would say "Could not convert: --batch = two"; we also want to say what is allowed.
 template <typename Integer>
@@ -73,6 +78,34 @@ void refuse_together(const CLI::App& app, const std::string& flag, const std::ve
       throw UsageError(fmt::format("{} does not go with {}: {}; leave one out", flag, other, why));
 }
 
+// What was typed and is no flag: a wrong letter in one, or a version without one.
+[[noreturn]] void refuse_extra(const CLI::App& app, const Options& options) {
+  const auto extras = app.remaining();
+  const std::string& extra = extras.front();
+  if (extra.starts_with('-')) {
+    std::vector<std::string> flags;
+    for (const CLI::Option* option : app.get_options())
+      if (!option->get_group().empty()) flags.push_back(option->get_name());
+    const std::string meant = closest(extra, flags);
+    throw UsageError(fmt::format("there is no flag {}{}; see harness --help", extra,
+                                 meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+  }
+  const std::string versions = options.kernels.empty() ? fmt::format("{}", fmt::join(extras, ","))
+                                                       : fmt::format("{},{}", options.kernels, fmt::join(extras, ","));
+  throw UsageError(fmt::format("'{}' belongs to no flag; if it names a version, write --kernel {}; see harness --help",
+                               extra, versions));
+}
+
+// "05-06" for --diff, which wants them apart.
+[[noreturn]] void refuse_single(const std::string& version) {
+  const auto separator = version.find_first_of("-,:");
+  const bool two = separator != std::string::npos && separator > 0 && separator + 1 < version.size();
+  throw UsageError(
+      fmt::format("--diff takes two versions, and '{}' is one word; write {}", version,
+                  two ? fmt::format("--diff {} {}", version.substr(0, separator), version.substr(separator + 1))
+                      : fmt::format("--diff A {}, with the version to compare it with for A", version)));
+}
+
 const char* const kEpilogue = R"(
 Examples
   harness --kernel 07                    check, time and dissect version 07
@@ -94,7 +127,7 @@ Exit status
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   CLI::App app("FlashAttention's forward pass in numbered CUDA kernels: checks, times and dissects them.", "harness");
   app.footer(kEpilogue);
-  app.get_formatter()->column_width(30);
+  app.get_formatter()->column_width(kHelpColumn);
 
   Options options;
   std::vector<std::string> diff;
@@ -102,13 +135,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
               max_instructions, source;
   bool list = false, sass = false, record = false, no_check = false, no_bench = false;
 
-  app.add_option("--kernel", options.kernels, "Versions: 7, 07, 07_ldmatrix, 05-08, 05,07 or all")->group("What to do");
+  app.add_option("--kernel", options.kernels, "Versions: 7, 07, 07_ldmatrix, ldmatrix, 05-08, 05,07 or all")
+      ->group("What to do");
   app.add_flag("--list", list, "The versions, a line each, with TFLOP/s from profiles/ and their configurations")
       ->group("What to do");
   app.add_option("--diff", diff,
                  "Two versions side by side: source, TFLOP/s, counters per source line, registers, SASS")
-      ->type_size(2)
-      ->expected(1)
+      ->expected(1, 2)
       ->type_name("A B")
       ->group("What to do");
   app.add_flag("--sass", sass, "SASS counts of --kernel by opcode and class; runs nothing")->group("What to do");
@@ -173,8 +206,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
-    write_out(app.help());
+    write_out(wrapped(app.help(), output_width(), kHelpColumn));
     return std::nullopt;
+  } catch (const CLI::ExtrasError&) {
+    refuse_extra(app, options);
   } catch (const CLI::ParseError& error) {
     throw UsageError(fmt::format("{}; see harness --help", error.what()));
   }
@@ -209,6 +244,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     options.action = Action::record;
   else if (given("--tune"))
     options.action = Action::tune;
+  if (options.action == Action::diff && diff.size() == 1) refuse_single(diff.front());
   if (options.action == Action::diff)
     options.diff = {diff.at(0), diff.at(1)};
   else if (options.action != Action::list && options.action != Action::tune && !given("--kernel"))

@@ -33,7 +33,7 @@ std::vector<const Version*> select_versions(const std::string& text) {
   std::set<int> numbers;
   std::istringstream parts(text + ",");
   for (std::string part; std::getline(parts, part, ',');) {
-    if (part == "all") {
+    if (part.substr(std::min(part.find_first_not_of(' '), part.size())) == "all") {
       for (const Version& version : versions()) numbers.insert(version.number);
       continue;
     }

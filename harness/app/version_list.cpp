@@ -64,8 +64,9 @@ std::string speed(const Recording* recording, const AttentionProblem& problem) {
 std::string in_short(const std::string& idea, std::size_t width) {
   const std::string text = idea.substr(0, idea.find(". "));
   if (display_width(text) <= width) return text;
-  const std::size_t end = text.rfind(' ', shortened(text, width - std::min<std::size_t>(width, 2)).size());
-  return end == std::string::npos || display_width(text.substr(0, end)) + 2 > width ? "" : text.substr(0, end) + " …";
+  const std::string first = wrapped(text, std::max<std::size_t>(width, 3) - 2, 0);
+  const std::string words = first.substr(0, first.find('\n'));
+  return display_width(words) + 2 > width ? "" : words + " …";
 }
 
 }  // namespace

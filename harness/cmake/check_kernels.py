@@ -1,8 +1,8 @@
 """Refuses kernel files whose code the linker would take for another version's: check_kernels.py FILE…
 
-The build runs it before it compiles them. A template's name is all that the linker sees of it: of two versions whose traits
-have one name it keeps the code of either, and runs that for both. So the code of a file lies in a namespace that no other
-file has: flash_ladder::vNN in NN_name.cu, flash_ladder::name in name.cu.
+The build runs it before it compiles them. A template's name is all that the linker sees of it: of two versions whose
+traits have one name it keeps the code of either, and runs that for both. So the code of a file lies in a namespace that
+no other file has: flash_ladder::vNN in NN_name.cu, flash_ladder::name in name.cu.
 
 Prints each mistake as FILE:LINE: what is wrong; what to change. Exits 1 when there is one.
 """

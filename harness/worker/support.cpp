@@ -38,7 +38,7 @@ const Words kFlags{
     .head_dim = "head_dim",
     .use_size = [](const char* name) { return fmt::format("--{} ", name); },
     .use_config = [](const std::string& name) { return "--config " + name; },
-    .without_gpu = "leave out --device to study without a GPU",
+    .without_gpu = "study without one, with --device emulator",
     .other_gpu = "with --device gpu:N",
 };
 

@@ -3,16 +3,30 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
 #include "errors.h"
+#include "worker/suggestion.h"
 #include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
 
-const Version* find_version(const std::string& text) {
+// "07_ldmatrix" for " kernels/07_ldmatrix.cu ".
+std::string without_blanks_and_path(std::string text) {
+  text.erase(0, text.find_first_not_of(' '));
+  text.erase(text.find_last_not_of(' ') + 1);
+  const std::string ending = ".cu";
+  if (text.ends_with(ending)) text = text.substr(0, text.size() - ending.size());
+  return text.substr(text.rfind('/') + 1);
+}
+
+const Version* find_version(const std::string& typed) {
+  const std::string text = without_blanks_and_path(typed);
+  for (const Version& version : versions())
+    if (text == version.name) return &version;
   const auto underscore = text.find('_');
   const auto number = parse_number(text.substr(0, underscore));
   if (!number) return nullptr;
@@ -27,8 +41,10 @@ const Version* find_version(const std::string& text) {
 
 std::optional<int> parse_number(const std::string& text) {
   int number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || stop != text.data() + text.size() || number < 0) return std::nullopt;
+  const std::size_t first = std::min(text.find_first_not_of(' '), text.size());
+  const char *begin = text.data() + first, *end = text.data() + text.find_last_not_of(' ') + 1;
+  const auto [stop, error] = std::from_chars(begin, std::max(begin, end), number);
+  if (error != std::errc{} || stop != end || number < 0) return std::nullopt;
   return number;
 }
 
@@ -40,7 +56,11 @@ std::string known_versions() {
 
 const Version& select_version(const std::string& text) {
   if (const Version* version = find_version(text)) return *version;
-  throw UsageError(fmt::format("there is no version '{}'; there are {}", text, known_versions()));
+  std::vector<std::string> names;
+  for (const Version& version : versions()) names.insert(names.end(), {label(version), version.name});
+  const std::string meant = closest(without_blanks_and_path(text), names);
+  throw UsageError(fmt::format("there is no version '{}'{}; there are {}", text,
+                               meant.empty() ? "" : fmt::format("; did you mean {}?", meant), known_versions()));
 }
 
 }  // namespace flash_ladder
