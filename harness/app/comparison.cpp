@@ -62,17 +62,19 @@ std::string speed_rows(const std::string& device, const Recording* from, const R
   return text;
 }
 
-// The totals that differ.
+// The totals that differ. Both have been counted.
 std::string counter_rows(const Result& from, const Result& to) {
   std::string text;
-  for (const auto& [name, count] : to.counters) {
-    const auto found = from.counters.find(name);
-    const std::int64_t old = found == from.counters.end() ? 0 : found->second;
-    if (count == old) continue;
+  std::vector<std::uint64_t> before;
+  for_each_counter(*from.counters, [&](const std::string&, std::uint64_t count) { before.push_back(count); });
+  auto old = before.begin();
+  for_each_counter(*to.counters, [&](const std::string& name, std::uint64_t count) {
+    const std::uint64_t was = *old++;
+    if (count == was) return;
     const std::string change =
-        old == 0 ? "" : fmt::format("{:.2f}x", static_cast<double>(count) / static_cast<double>(old));
-    text += row("  " + name, std::to_string(old), std::to_string(count), change);
-  }
+        was == 0 ? "" : fmt::format("{:.2f}x", static_cast<double>(count) / static_cast<double>(was));
+    text += row("  " + name, std::to_string(was), std::to_string(count), change);
+  });
   return text;
 }
 
@@ -87,7 +89,7 @@ std::string counted_lines(const Version& from, const Version& to, const Options&
     const Result result_from = runner.run(from, run), result_to = runner.run(to, run);
     code = exit_code({result_from, result_to});
     for (const Result* result : {&result_from, &result_to})
-      if (result->lines.empty())
+      if (!result->counters)
         return fmt::format("Counters: {:02}_{} {}: {}\n", result->kernel, result->name, to_string(result->status),
                            result->reason);
     return paint.bold(wrapped(fmt::format("Counted by the {}, {}\n", *result_to.device, describe(run.problem)),

@@ -44,7 +44,7 @@ Profile profile_of(const DeviceInfo& device, std::string code_hash, std::vector<
 std::string line(const Result& result) {
   std::string figure = to_string(result.status);
   if (result.tflops) figure = fmt::format("{:.1f} TFLOP/s", *result.tflops);
-  if (!result.counters.empty()) figure = summarise_counters(result).instructions + " instr.";
+  if (result.counters) figure = summarise_counters(result).instructions + " instr.";
   std::string text = fmt::format("  {}  {:<8} {:>16}\n", pad(describe(result.problem), 66), result.config, figure);
   if (!result.reason.empty()) text += labelled("", result.reason);
   return text;
@@ -119,7 +119,7 @@ int record(const Options& options) {
       say(options, line(result) + format_findings(result, paint) + format_mismatches(result, paint));
       all.push_back(result);
       if (result.status == Status::skipped) continue;  // what this device cannot hold is no fault of the version
-      const bool measured = runner.is_virtual() ? !result.counters.empty() : result.ms && result.tflops;
+      const bool measured = runner.is_virtual() ? result.counters.has_value() : result.ms && result.tflops;
       all_right = all_right && result.status == Status::ok && result.correct == true && measured;
       // The host's mathematics library has a part in these, and so they are not the same everywhere.
       if (runner.is_virtual()) result.max_abs_error = result.relative_error = std::nullopt;

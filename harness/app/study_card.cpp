@@ -164,7 +164,7 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Tuned", card.tuned);
   if (card.ran) {
     line("Correct", format_correctness(card, paint));
-    if (result.counters.empty()) line("Speed", format_speed(card, paint));
+    if (!result.counters) line("Speed", format_speed(card, paint));
   }
   text += format_findings(result, paint);
   for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));

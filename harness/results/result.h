@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "attention.h"
+#include "results/counters.h"
 
 namespace flash_ladder {
 
@@ -65,7 +66,7 @@ using SourcePosition = std::vector<std::string>;
 struct LineCounters {
   std::string kernel;  // the __global__ function: "flash_attention"
   SourcePosition position;
-  std::map<std::string, std::int64_t> counters;  // those that are not 0
+  Counters counters;
 };
 
 /// What the virtual GPU found wrong. The same in several CTAs, or again and again in a loop, is one.
@@ -108,9 +109,8 @@ struct Result {
 
   std::optional<Milliseconds> ms;
   std::optional<double> tflops;
-  std::optional<Load> load;  // half-way through the timing; nullopt where there was none, and in older profiles
-  // Of the virtual GPU; counters are those of one launch.
-  std::map<std::string, std::int64_t> counters;
+  std::optional<Load> load;          // half-way through the timing; nullopt where there was none, and in older profiles
+  std::optional<Counters> counters;  // of one launch; nullopt where the virtual GPU did not count
   std::vector<LineCounters> lines;
   std::vector<Finding> findings;    // the first hundred
   std::int64_t findings_kinds = 0;  // all that differ

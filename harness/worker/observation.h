@@ -4,8 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "results/result.h"
@@ -27,9 +26,9 @@ std::int64_t guard_band_bytes();
 /// Tells the device that a buffer was filled with poison: to read it is wrong until it is written again.
 void mark_poisoned(const void* device_pointer, std::int64_t bytes);
 
-/// What was counted of the launches since the last call; empty for a GPU.
+/// What was counted of the launches since the last call; nothing for a GPU.
 struct Observation {
-  std::map<std::string, std::int64_t> counters;
+  std::optional<Counters> counters;
   std::vector<LineCounters> lines;
 };
 Observation take_observation();
