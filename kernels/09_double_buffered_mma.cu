@@ -22,10 +22,13 @@ struct Traits {
   static constexpr int kBlockQ = 64;   // query rows per CTA
   static constexpr int kBlockKV = 64;  // keys and values per iteration
   static constexpr int kHeadDim = 128;
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 1
   static constexpr int kSmemBytes = (kBlockQ + 2 * kBlockKV) * kHeadDim * sizeof(Element);  // Q, K and V
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
+  static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
@@ -44,7 +47,7 @@ struct Traits {
 // clang-format on
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
-  constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
+  constexpr int kChunk = Traits::kChunk;
   const int chunk = (col / kChunk) ^ (row % 8);
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
@@ -53,8 +56,7 @@ __device__ int smem_offset(int row, int col) {
 // CTA takes part: 16 neighbouring threads read one row.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int64_t row_stride) {
-  constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes
-  constexpr int kChunksPerRow = Traits::kHeadDim / kChunk;
+  constexpr int kChunk = Traits::kChunk, kChunksPerRow = Traits::kChunksPerRow;
   constexpr int kNumThreads = Traits::kNumWarps * 32;
 #pragma unroll
   for (int i = 0; i < kRows * kChunksPerRow / kNumThreads; ++i) {
@@ -281,9 +283,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
   Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
 #pragma unroll
-  for (int i = 0; i < kMmaM * 8; ++i) {  // two rows at a time: 16 lanes write one row's 256 bytes
-    const int row = warp_row + i * 2 + lane_id / 16;
-    const int col = lane_id % 16 * 8;
+  for (int i = 0; i < kMmaM * 16; i += 32 / Traits::kChunksPerRow) {  // two rows at a time: 16 lanes write one row
+    const int row = warp_row + i + lane_id / Traits::kChunksPerRow;
+    const int col = lane_id % Traits::kChunksPerRow * Traits::kChunk;
     *reinterpret_cast<uint4*>(&O_gmem[row * args.O.row_stride + col]) =
         *reinterpret_cast<const uint4*>(&O_smem[smem_offset<Traits>(row, col)]);
   }

@@ -20,17 +20,20 @@ struct Traits {
   static constexpr int kBlockQ = 128;  // query rows per CTA
   static constexpr int kBlockKV = 32;  // keys and values per iteration
   static constexpr int kHeadDim = 128;
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
   static constexpr int kSmemBytes = (kBlockQ + 2 * kBlockKV) * kHeadDim * sizeof(Element);  // Q, K and V
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
+  static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
 // one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
-  constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
+  constexpr int kChunk = Traits::kChunk;
   const int chunk = (col / kChunk) ^ (row % 8);
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
@@ -41,13 +44,14 @@ __device__ int smem_offset(int row, int col) {
 // of the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
-  return (lane_offset ^ col % 64) + row * Traits::kHeadDim + col / 64 * 64;
+  constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
+  return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
 }
 
 // How the CTA shares out a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row, and
 // a thread's next row is kRowsAtOnce further on.
 template <typename Traits>
-constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / (Traits::kHeadDim * sizeof(typename Traits::Element) / 16);
+constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts to copy a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers are those
 // of the thread's first row; tile_gmem is left where the next tile begins.
@@ -122,7 +126,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
   // What this thread copies first of each tile.
-  const int copy_row = threadIdx.x / 16, copy_col = threadIdx.x % 16 * 8;
+  const int copy_row = threadIdx.x / Traits::kChunksPerRow;
+  const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
   const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + copy_row) + copy_col;
   const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
@@ -278,9 +283,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
   Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
 #pragma unroll
-  for (int i = 0; i < kMmaM * 8; ++i) {  // two rows at a time: 16 lanes write one row's 256 bytes
-    const int row = warp_row + i * 2 + lane_id / 16;
-    const int col = lane_id % 16 * 8;
+  for (int i = 0; i < kMmaM * 16; i += 32 / Traits::kChunksPerRow) {  // two rows at a time: 16 lanes write one row
+    const int row = warp_row + i + lane_id / Traits::kChunksPerRow;
+    const int col = lane_id % Traits::kChunksPerRow * Traits::kChunk;
     *reinterpret_cast<uint4*>(&O_gmem[row * args.O.row_stride + col]) =
         *reinterpret_cast<const uint4*>(&O_smem[smem_offset<Traits>(row, col)]);
   }

@@ -1,12 +1,13 @@
 // 16 · optimized_softmax
 //
-// Idea        Keep the tensor cores busy while a softmax is computed. In 15 a warp alternates S, softmax, P V: two short
-//             runs of mmas with waits at both ends. P V of one step and S of the next do not depend on each other: side by
-//             side they are one run of 64 mmas without a gap, under which the other warp of the scheduler gets its softmax
-//             done. Then the two change places.
+// Idea        Hide what is left of the softmax. Its instructions are few since 12, but in 15 a warp that computes them gives
+//             the tensor cores nothing, and before and after them it stands at the waits of two short runs of mmas, S and
+//             P V. P V of one step and S of the next do not depend on each other: side by side they are one run of 64 mmas
+//             without a gap, under which the other warp of the scheduler gets its softmax done. Then the two change places.
 // Changed     The loop is rotated: it begins with O += P V of the step before, then come S and the softmax of its own
-//             step. The first S and softmax move in front of it, the last P V behind. A buffer is free one step later. A
-//             parameter that is always 0 keeps the compiler to the order, and V_lane is kept in its register as well.
+//             step. The first S and softmax move in front of it, the last P V behind. A tile's buffer is free one step
+//             later, so the larger tile is the first choice. A parameter that is always 0 keeps the compiler to the order,
+//             and V_lane is kept in its register as well.
 // Prediction  The same instructions as in 15. What goes are the waits at the start of S and of P V: 1.08x.
 
 #include <algorithm>
@@ -18,30 +19,33 @@
 
 namespace flash_ladder::v16 {
 
-template <typename Element_, int kNumWarps_, int kBlockKV_, int kStages_>
+template <typename Element_, int kBlockKV_, int kStages_>
 struct Traits {
   using Element = Element_;
-  static constexpr int kBlockQ = kNumWarps_ * 32;  // query rows per CTA
-  static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
-  static constexpr int kStepKV = 16;               // keys and values per step
-  static constexpr int kStages = kStages_;         // tiles in the ring, each of K and V
+  static constexpr int kBlockQ = 256;         // query rows per CTA
+  static constexpr int kBlockKV = kBlockKV_;  // keys and values per tile
+  static constexpr int kStepKV = 16;          // keys and values per step
+  static constexpr int kStages = kStages_;    // tiles in the ring, each of K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = kNumWarps_;
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunksPerRow = kHeadDim / kChunk;
+  static constexpr int kNumWarps = 8;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
-  static constexpr int kSmemBytes = kStages * (kStageSize * sizeof(Element) + 2 * sizeof(std::uint64_t));
+  // The ring, and two barriers of 8 bytes per stage.
+  static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
-  static_assert(kMmaM * 16 == 32, "turn_to sends for a row per lane");
-  static_assert(kStages >= 2, "a tile is copied while the one before it is read");
-  static_assert(kStepKV == 16 && kBlockKV % (2 * kStepKV) == 0,
-                "a step is one mma_k; one begins in the middle of a tile");
+  static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
+  static_assert(kMmaM * 16 == 32, "turn_to has each lane fetch a row");
+  static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
+                kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the one before
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
 // one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
-  constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
+  constexpr int kChunk = Traits::kChunk;
   const int chunk = (col / kChunk) ^ (row % 8);
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
@@ -52,13 +56,14 @@ __device__ int smem_offset(int row, int col) {
 // of the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
-  return (lane_offset ^ col % 64) + row * Traits::kHeadDim + col / 64 * 64;
+  constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
+  return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
 }
 
 // How the CTA shares out a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row, and
 // a thread's next row is kRowsAtOnce further on.
 template <typename Traits>
-constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / (Traits::kHeadDim * sizeof(typename Traits::Element) / 16);
+constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts to copy a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers are those
 // of the thread's first row; tile_gmem is left where the next tile begins.
@@ -126,13 +131,13 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
 // all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
-                             float (&step_sum)[Traits::kMmaM][2],
+                             float (&new_sum)[Traits::kMmaM][2],
                              const float (&S_rmem)[Traits::kMmaM][Traits::kStepKV / 8][4],
                              const float (&row_max)[Traits::kMmaM][2], float scale) {
   bool in_range = true;
 #pragma unroll
   for (int mma_m = 0; mma_m < Traits::kMmaM; ++mma_m) {
-    step_sum[mma_m][0] = step_sum[mma_m][1] = 0;
+    new_sum[mma_m][0] = new_sum[mma_m][1] = 0;
 #pragma unroll
     for (int mma_k = 0; mma_k < Traits::kStepKV / 16; ++mma_k)
 #pragma unroll
@@ -141,10 +146,10 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
         const float* S = &S_rmem[mma_m][2 * mma_k + i / 2][2 * half];
         const float low = exp2_approx(S[0] * scale - row_max[mma_m][half]);
         const float high = exp2_approx(S[1] * scale - row_max[mma_m][half]);
-        step_sum[mma_m][half] += low + high;
+        new_sum[mma_m][half] += low + high;
         P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);
       }
-    in_range = in_range && step_sum[mma_m][0] < 4096 && step_sum[mma_m][1] < 4096;
+    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
   }
   return in_range;
 }
@@ -153,15 +158,17 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   while (!mbarrier_test_wait(barrier, parity)) {
   }
+  __syncwarp();  // lanes may leave the loop at different times, and ldmatrix and mma want the whole warp (.aligned)
 }
 
-// q_tiles are all query tiles of the problem. Each CTA has at least one.
+// num_q_tiles counts all query tiles of the problem. Each CTA has at least one.
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32)
-    flash_attention(AttentionArgs args, float scale, int q_tiles, int zero) {
+    flash_attention(AttentionArgs args, float scale, int num_q_tiles, int zero) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
   constexpr int kStepKV = Traits::kStepKV, kMmaM = Traits::kMmaM;
+  constexpr int kLaneChunks = Traits::kChunksPerRow / 4;  // chunks of a row of Q or O that one of its four lanes moves
   constexpr int kStages = Traits::kStages, kStageSize = Traits::kStageSize;
 
   extern __shared__ __align__(16) unsigned char smem[];
@@ -171,16 +178,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
-  const int q_blocks = args.seq_len / kBlockQ;  // query tiles of one head
+  const int q_tiles_per_head = args.seq_len / kBlockQ;  // query tiles of one head
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
-    return tensor.row<Element>(q_tile / q_blocks / args.heads, q_tile / q_blocks % args.heads, row);
+    return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };
 
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
   // What this thread copies first of each tile.
-  const int copy_row = threadIdx.x / 16, copy_col = threadIdx.x % 16 * 8;
+  const int copy_row = threadIdx.x / Traits::kChunksPerRow;
+  const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
 
   // What this lane reads first of each tile. Left alone, the compiler computes these anew in every step.
@@ -199,27 +207,27 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
-  // Prepares for a query tile: K and V are copied from its head's first tile on, and each lane sends for a row of Q, which
-  // is in L2 when load_Q wants it.
+  // Prepares for a query tile: K and V are copied from its head's first tile on, and each lane has a row of Q brought to
+  // L2, where load_Q will find it.
   const auto turn_to = [&](int q_tile) {
-    const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id);
+    const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
     K_gmem = row_of(args.K, q_tile, copy_row) + copy_col;
     V_gmem = row_of(args.V, q_tile, copy_row) + copy_col;
   };
 
   // Loads this lane's share of Q: the four lanes of a row take its 16-byte chunks in turn.
-  uint4 Q_chunks[kMmaM][2][kHeadDim / 32];  // [mma_m][half][chunk / 4]
+  uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
   const auto load_Q = [&](int q_tile) {
-    const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id / 4);
+    const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int i = 0; i < kHeadDim / 32; ++i)
+        for (int i = 0; i < kLaneChunks; ++i)
           Q_chunks[mma_m][half][i] = *reinterpret_cast<const uint4*>(
-              &Q_gmem[(mma_m * 16 + half * 8) * args.Q.row_stride + (4 * i + lane_id % 4) * 8]);
+              &Q_gmem[(mma_m * 16 + half * 8) * args.Q.row_stride + (4 * i + lane_id % 4) * Traits::kChunk]);
   };
 
   load_Q(blockIdx.x);
@@ -230,9 +238,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const int num_tiles = args.seq_len_kv / kBlockKV;
   int first_tile = 0;  // the number of its first K/V tile, counted through all query tiles
 #pragma unroll 1
-  for (int q_tile = blockIdx.x; q_tile < q_tiles; q_tile += gridDim.x) {
+  for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     const int next_q_tile = q_tile + gridDim.x;
-    const bool is_last = next_q_tile >= q_tiles;
+    const bool is_last = next_q_tile >= num_q_tiles;
 
     // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
     // last index of an array of fragments counts a lane's registers of one A, B or D.
@@ -249,7 +257,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int i = 0; i < kHeadDim / 32; ++i) {
+        for (int i = 0; i < kLaneChunks; ++i) {
           uint4 chunk = Q_chunks[mma_m][half][i];
           transpose_in_group(chunk, lane_id);
           Q_rmem[2 * i][mma_m][half] = chunk.x;
@@ -271,38 +279,42 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
       // S = Q Kᵀ.
       float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
-      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n][B]
+      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n % 2][B]
+      constexpr int kPiecesK = kStepKV / 16;     // pieces of K, of 16 keys each, for one mma_k
       load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
 #pragma unroll
-      for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) {
-        if (mma_k + 1 < kHeadDim / 16) load_K_fragments<Traits>(K_rmem[(mma_k + 1) % 2], K_smem, K_step, mma_k + 1, 0);
+      for (int piece = 0; piece < kHeadDim / 16 * kPiecesK; ++piece) {
+        const int mma_k = piece / kPiecesK, next = piece + 1, next_mma_k = next / kPiecesK;
+        if (next_mma_k < kHeadDim / 16)
+          load_K_fragments<Traits>(K_rmem[next % 2], K_smem, K_step, next_mma_k, next % kPiecesK * 2);
 #pragma unroll
-        for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
+        for (int n = 0; n < 2; ++n)
 #pragma unroll
           for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
+            mma_m16n8k16<Element>(S_rmem[mma_m][piece % kPiecesK * 2 + n], Q_rmem[mma_k][mma_m], K_rmem[piece % 2][n]);
       }
 
       // The first piece of V comes before the softmax, so that P V need not wait for it.
       load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
 
       // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
-      float step_sum[kMmaM][2];  // [mma_m][half], of this lane's P
-      bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+      float new_sum[kMmaM][2];  // [mma_m][half], of this lane's P
+      bool in_range = exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
       // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
       // infinite or NaN.
       if (!__all_sync(0xffffffff, in_range)) {
-        // They move to the new maximum, and P with them.
+        // They move to the new maximum, and P with them. (Every row has a finite score in its first step. Under a mask that may
+        // hide all of them, row_max stays -inf, and -inf - (-inf) is NaN: give such a row a finite row_max.)
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            float step_max = -INFINITY;
+            float S_max = -INFINITY;
 #pragma unroll
             for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
 #pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) step_max = fmaxf(step_max, S_rmem[mma_m][mma_n][i]);
-            const float new_max = fmaxf(row_max[mma_m][half], group_max(step_max) * scale);
+              for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_m][mma_n][i]);
+            const float new_max = fmaxf(row_max[mma_m][half], group_max(S_max) * scale);
             const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
             row_max[mma_m][half] = new_max;
             row_sum[mma_m][half] *= rescale;
@@ -311,25 +323,27 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll
               for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;
           }
-        exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+        exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
       }
 #pragma unroll
       for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += step_sum[mma_m][half];
+        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += new_sum[mma_m][half];
     };
 
     // The second half: O += P V.
     const auto finish_step = [&] {
+      constexpr int kPiecesV = kHeadDim / 16;  // pieces of V, of 16 columns each, for one mma_k
 #pragma unroll
-      for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 2) {
-        const int buffer = mma_n / 2 % 2;
-        if (mma_n + 2 < kHeadDim / 8) load_V_fragments<Traits>(V_rmem[1 - buffer], V_smem, V_step, 0, mma_n + 2);
+      for (int piece = 0; piece < kStepKV / 16 * kPiecesV; ++piece) {
+        const int mma_k = piece / kPiecesV, next = piece + 1, next_mma_k = next / kPiecesV;
+        if (next_mma_k < kStepKV / 16)
+          load_V_fragments<Traits>(V_rmem[next % 2], V_smem, V_step, next_mma_k, next % kPiecesV * 2);
 #pragma unroll
         for (int n = 0; n < 2; ++n)
 #pragma unroll
           for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(O_rmem[mma_m][mma_n + n], P_rmem[mma_m][0], V_rmem[buffer][n]);
+            mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
       }
     };
 
@@ -372,7 +386,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
     // Normalise and store O. A lane's elements are pairs, 4 bytes each; the four lanes of a row exchange them, so that each
     // stores 16 bytes at a time.
-    Element* O_gmem = row_of(args.O, q_tile, q_tile % q_blocks * kBlockQ + warp_row + lane_id / 4);
+    Element* O_gmem = row_of(args.O, q_tile, q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
@@ -383,11 +397,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
           return pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
         };
 #pragma unroll
-        for (int i = 0; i < kHeadDim / 32; ++i) {
+        for (int i = 0; i < kLaneChunks; ++i) {
           uint4 chunk = {pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)};
           transpose_in_group(chunk, lane_id);
-          *reinterpret_cast<uint4*>(&O_gmem[(mma_m * 16 + half * 8) * args.O.row_stride + (4 * i + lane_id % 4) * 8]) =
-              chunk;
+          *reinterpret_cast<uint4*>(
+              &O_gmem[(mma_m * 16 + half * 8) * args.O.row_stride + (4 * i + lane_id % 4) * Traits::kChunk]) = chunk;
         }
       }
   }
@@ -406,10 +420,10 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
     error =
         cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas_per_sm, kernel, Traits::kNumWarps * 32, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;
-  const int q_tiles = args.seq_len / Traits::kBlockQ * args.heads * args.batch;
-  const int grid = std::min(q_tiles, num_sms * ctas_per_sm);
+  const int num_q_tiles = args.seq_len / Traits::kBlockQ * args.heads * args.batch;
+  const int grid = std::min(num_q_tiles, num_sms * ctas_per_sm);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
-  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(args, scale, q_tiles, 0);
+  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(args, scale, num_q_tiles, 0);
   return cudaGetLastError();
 }
 
@@ -417,13 +431,11 @@ const Registration registration({
     .number = 16,
     .name = "optimized_softmax",
     .source = __FILE__,
-    .configurations = {configuration<Traits<__half, 8, 128, 2>>("256x128", launch<Traits<__half, 8, 128, 2>>),
-                       configuration<Traits<__nv_bfloat16, 8, 128, 2>>("256x128",
-                                                                       launch<Traits<__nv_bfloat16, 8, 128, 2>>),
+    .configurations = {configuration<Traits<__half, 128, 2>>("256x128", launch<Traits<__half, 128, 2>>),
+                       configuration<Traits<__nv_bfloat16, 128, 2>>("256x128", launch<Traits<__nv_bfloat16, 128, 2>>),
                        // For the 99 KB of shared memory that a CTA gets on sm_86 and sm_89.
-                       configuration<Traits<__half, 8, 64, 3>>("256x64", launch<Traits<__half, 8, 64, 3>>),
-                       configuration<Traits<__nv_bfloat16, 8, 64, 3>>("256x64",
-                                                                      launch<Traits<__nv_bfloat16, 8, 64, 3>>)},
+                       configuration<Traits<__half, 64, 3>>("256x64", launch<Traits<__half, 64, 3>>),
+                       configuration<Traits<__nv_bfloat16, 64, 3>>("256x64", launch<Traits<__nv_bfloat16, 64, 3>>)},
 });
 
 }  // namespace flash_ladder::v16

@@ -40,8 +40,9 @@ def in_each(
     return [Fault(name, kernel, old, new, *finding_and_at, sm_count=sm_count) for kernel in kernels]
 
 
-LAZY = ("13_lazy_rescale", "14_small_steps", "15_decoupled_warps", "16_optimized_softmax")  # rescale O now and then
-RINGS = LAZY[2:]  # have a ring of K/V tiles
+LAZY = ("12_lean_softmax", "13_decoupled_warps", "14_q_in_registers", "15_persistent_ctas", "16_optimized_softmax")  # rescale O now and then
+RINGS = LAZY[1:]  # have a ring of K/V tiles
+PERSISTENT = LAZY[3:]  # keep their CTAs for further query tiles
 
 FAULTS = [
     Fault(
@@ -211,14 +212,14 @@ FAULTS = [
     Fault(
         "columns are added where they have to be XORed",
         "10_lean_addressing",
-        "return (lane_offset ^ col % 64) +",
-        "return (lane_offset + col % 64) +",
+        "return (lane_offset ^ col % kSwizzled) +",
+        "return (lane_offset + col % kSwizzled) +",
         "out_of_bounds",
         "ldmatrix_x4_trans(V_rmem[0][0]",
     ),
     Fault(
         "a row's sum is that of one lane",
-        "12_exp2_softmax",
+        "12_lean_softmax",
         "1 / group_sum(row_sum[mma_m][half])",
         "1 / (row_sum[mma_m][half])",
     ),
@@ -232,27 +233,19 @@ FAULTS = [
     ),
     Fault(
         "row sums stay behind when a maximum moves",
-        "13_lazy_rescale",
+        "12_lean_softmax",
         "row_sum[mma_m][half] *= rescale;",
         "row_sum[mma_m][half] *= 1;",
     ),
     Fault(
         "no exponential is ever out of range",
-        "13_lazy_rescale",
+        "12_lean_softmax",
         "if (!__all_sync(0xffffffff, in_range)) {",
         "if (!__all_sync(0xffffffff, in_range) && kv_row == 0) {",
     ),
     Fault(
-        "the next K overwrites the one in use",
-        "14_small_steps",
-        "K_smem + next_buffer + copy_offset",
-        "K_smem + buffer + copy_offset",
-        "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
-    ),
-    Fault(
         "a tile is not waited for",
-        "15_decoupled_warps",
+        "13_decoupled_warps",
         "wait(&full[stage], tile / kStages % 2);",
         "",
         "race",
@@ -260,7 +253,7 @@ FAULTS = [
     ),
     Fault(
         "a tile is waited for with the wrong parity",
-        "15_decoupled_warps",
+        "13_decoupled_warps",
         "wait(&full[stage], tile / kStages % 2);",
         "wait(&full[stage], (tile / kStages + 1) % 2);",
         "race",
@@ -276,7 +269,7 @@ FAULTS = [
     ),
     Fault(
         "a buffer is waited for with the wrong parity",
-        "15_decoupled_warps",
+        "13_decoupled_warps",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2);",
         "deadlock",
@@ -284,7 +277,7 @@ FAULTS = [
     ),
     Fault(
         "a thread arrives before its copies do",
-        "15_decoupled_warps",
+        "13_decoupled_warps",
         "cp_async_mbarrier_arrive(&full[stage]);",
         "mbarrier_arrive(&full[stage]);",
         "race",
@@ -292,15 +285,15 @@ FAULTS = [
     ),
     Fault(
         "no warp says that it is done with a buffer",
-        "15_decoupled_warps",
-        "      mbarrier_arrive(&empty[stage]);",
+        "13_decoupled_warps",
+        "mbarrier_arrive(&empty[stage]);",
         "",
         "deadlock",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
     ),
     Fault(
         "an mbarrier counts warps, and all threads arrive",
-        "15_decoupled_warps",
+        "13_decoupled_warps",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps);",
         "deadlock",
@@ -308,7 +301,7 @@ FAULTS = [
     ),
     Fault(
         "an mbarrier counts one thread more than there are",
-        "15_decoupled_warps",
+        "13_decoupled_warps",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32 + 1);",
         "deadlock",
@@ -316,28 +309,34 @@ FAULTS = [
     ),
     Fault(
         "warps arrive at mbarriers that another has yet to make",
-        "15_decoupled_warps",
+        "13_decoupled_warps",
         "__syncthreads();  // the barriers are there",
         "                  // the barriers are there",
         "race",
         "cp_async_mbarrier_arrive(&full[stage]);",
     ),
     Fault(
+        "a fragment of Q takes the columns of the next",
+        "14_q_in_registers",
+        "Q_rmem[2 * i][mma_m][half + 2] = chunk.y;",
+        "Q_rmem[2 * i][mma_m][half + 2] = chunk.z;",
+    ),
+    Fault(
         "an exchange of the transpose is missing",
-        "15_decoupled_warps",
+        "14_q_in_registers",
         "  exchange(v.x, v.z, lane_id, 2);",
         "",
     ),
     Fault(
         "the last query tile is thought to have a successor",
-        "15_decoupled_warps",
-        "const bool is_last = next_q_tile >= q_tiles;",
-        "const bool is_last = next_q_tile > q_tiles;",
+        "15_persistent_ctas",
+        "const bool is_last = next_q_tile >= num_q_tiles;",
+        "const bool is_last = next_q_tile > num_q_tiles;",
         "out_of_bounds",
         "copy_KV_tile(next_stage);",
     ),
     *in_each(
-        RINGS,
+        PERSISTENT,
         "K and V run on when the query tile changes",
         "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "",
@@ -347,14 +346,14 @@ FAULTS = [
     ),
     Fault(
         "K and V are those of the query tile before",
-        "15_decoupled_warps",
+        "15_persistent_ctas",
         "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "if (is_last_tile && !is_last) turn_to(q_tile);",
         sm_count=3,
     ),
     Fault(
         "nothing is copied for the next query tile",
-        "15_decoupled_warps",
+        "15_persistent_ctas",
         "if (!is_last_tile || !is_last) {",
         "if (!is_last_tile) {",
         "deadlock",
@@ -363,14 +362,14 @@ FAULTS = [
     ),
     Fault(
         "Q is that of the query tile before",
-        "15_decoupled_warps",
+        "15_persistent_ctas",
         "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(q_tile);",
         sm_count=3,
     ),
     Fault(
         "the ring starts over with every query tile",
-        "15_decoupled_warps",
+        "15_persistent_ctas",
         "for (int kv_tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
         "for (int kv_tile = tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
         "deadlock",
@@ -465,12 +464,12 @@ FAULTS = [
         "Q is that of the query tile after the next",
         "16_optimized_softmax",
         "load_Q(is_last ? q_tile : next_q_tile);",
-        "load_Q(min(next_q_tile + int(gridDim.x), q_tiles - 1));",
+        "load_Q(min(next_q_tile + int(gridDim.x), num_q_tiles - 1));",
         sm_count=3,
     ),
 ]
 
-# No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 13 on.
+# No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
 MOVED = "O moves to a new maximum"
 PROBES = in_each(

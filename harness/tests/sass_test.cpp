@@ -514,7 +514,7 @@ TEST(StudyFiles, CopiesAndFragmentLoads) {
         EXPECT_EQ(all("LDGSTS") > 0, version.number >= 5);
         EXPECT_EQ(all("LDG") + all("STS") > 0, version.number < 5);
         EXPECT_EQ(all("LDSM") > 0, version.number >= 7);
-        const bool mbarriers = version.number >= 15;
+        const bool mbarriers = version.number >= 13;
         const bool reads_mbarriers = mbarriers && architecture == "sm_80";  // sm_90 has an instruction for it
         EXPECT_EQ(all("LDS") > 0, version.number < 7 || reads_mbarriers);
       });

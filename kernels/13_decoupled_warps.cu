@@ -1,40 +1,46 @@
-// 14 · small_steps
+// 13 · decoupled_warps
 //
-// Idea        Spend registers where they save work. Nothing in the hot path looks at a whole tile any more, so a step of
-//             S, softmax and P V may be as small as one mma allows: 16 keys. S then takes 16 registers and P 8, and what
-//             that frees, with the last spare registers, holds all fragments of Q, which 13 reads again for every tile.
-// Changed     The loop over steps inside a tile, and Q's fragments, loaded before it. A step needs K and V, so both are
-//             copied together, a tile ahead: two buffers each, and one barrier per tile instead of two. 64 KB of shared
-//             memory instead of 48 still leave two CTAs per SM, but one on sm_86 and sm_89.
-// Prediction  Q's fragments were a third of the fragment reads: 0.125 instead of 0.188 cycles of shared memory per score.
-//             A chain of loads, mmas and exponentials is shorter, so the two warps of a scheduler mix better: 1.1x.
+// Idea        A barrier of the whole CTA makes every warp wait for the slowest, twice per tile. Let each wait only for what
+//             it needs: mbarriers in shared memory count the threads whose copies of a tile have arrived (full), and those
+//             that have read it (empty). Tiles go round a ring of buffers, so one warp may be ahead of another.
+// Changed     Copies: K and V of a tile go to one buffer of the ring, in the middle of the tile before. __syncthreads() in
+//             the loop became waits for full and empty. A tile has 64 keys, which are read in two steps of 32: S and P have
+//             no registers for more.
+// Prediction  No barrier stalls in the loop. But the two CTAs of an SM were not in step with each other: while one waited,
+//             the other had work. 1.08x.
 
 #include "convert.h"
 #include "ptx.h"
 #include "registry.h"
 
-namespace flash_ladder::v14 {
+namespace flash_ladder::v13 {
 
-template <typename Element_>
+template <typename Element_, int kNumWarps_>
 struct Traits {
   using Element = Element_;
-  static constexpr int kBlockQ = 128;  // query rows per CTA
-  static constexpr int kBlockKV = 32;  // keys and values per tile
-  static constexpr int kStepKV = 16;   // keys and values per step
-  static constexpr int kStages = 2;    // buffers for K and V; the loop takes turns between two
+  static constexpr int kBlockQ = kNumWarps_ * 32;  // query rows per CTA
+  static constexpr int kBlockKV = 64;              // keys and values per tile
+  static constexpr int kStepKV = 32;               // keys and values per step
+  static constexpr int kStages = 2;                // tiles in the ring, each of K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = 4;
-  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
-  static constexpr int kSmemBytes = (kBlockQ + 2 * kStages * kBlockKV) * kHeadDim * sizeof(Element);
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunksPerRow = kHeadDim / kChunk;
+  static constexpr int kNumWarps = kNumWarps_;
+  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
+  static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
+  // Q, the ring, and two barriers of 8 bytes per stage.
+  static constexpr int kSmemBytes = (kBlockQ * kHeadDim + kStages * kStageSize) * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
-  static_assert(kStepKV == 16 && kBlockKV % kStepKV == 0, "a step is one mma_k");
+  static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
+  static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
+                kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the one before
 };
 
 // Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
 // one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
-  constexpr int kChunk = 16 / sizeof(typename Traits::Element);  // elements in 16 bytes
+  constexpr int kChunk = Traits::kChunk;
   const int chunk = (col / kChunk) ^ (row % 8);
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
@@ -45,13 +51,14 @@ __device__ int smem_offset(int row, int col) {
 // of the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
-  return (lane_offset ^ col % 64) + row * Traits::kHeadDim + col / 64 * 64;
+  constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
+  return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
 }
 
 // How the CTA shares out a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row, and
 // a thread's next row is kRowsAtOnce further on.
 template <typename Traits>
-constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / (Traits::kHeadDim * sizeof(typename Traits::Element) / 16);
+constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
 // Starts to copy a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers are those
 // of the thread's first row; tile_gmem is left where the next tile begins.
@@ -111,13 +118,13 @@ __device__ inline float group_sum(float x) {
 // all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
-                             float (&step_sum)[Traits::kMmaM][2],
+                             float (&new_sum)[Traits::kMmaM][2],
                              const float (&S_rmem)[Traits::kMmaM][Traits::kStepKV / 8][4],
                              const float (&row_max)[Traits::kMmaM][2], float scale) {
   bool in_range = true;
 #pragma unroll
   for (int mma_m = 0; mma_m < Traits::kMmaM; ++mma_m) {
-    step_sum[mma_m][0] = step_sum[mma_m][1] = 0;
+    new_sum[mma_m][0] = new_sum[mma_m][1] = 0;
 #pragma unroll
     for (int mma_k = 0; mma_k < Traits::kStepKV / 16; ++mma_k)
 #pragma unroll
@@ -126,24 +133,34 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
         const float* S = &S_rmem[mma_m][2 * mma_k + i / 2][2 * half];
         const float low = exp2_approx(S[0] * scale - row_max[mma_m][half]);
         const float high = exp2_approx(S[1] * scale - row_max[mma_m][half]);
-        step_sum[mma_m][half] += low + high;
+        new_sum[mma_m][half] += low + high;
         P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);
       }
-    in_range = in_range && step_sum[mma_m][0] < 4096 && step_sum[mma_m][1] < 4096;
+    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
   }
   return in_range;
+}
+
+// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+__device__ inline void wait(std::uint64_t* barrier, int parity) {
+  while (!mbarrier_test_wait(barrier, parity)) {
+  }
+  __syncwarp();  // lanes may leave the loop at different times, and ldmatrix and mma want the whole warp (.aligned)
 }
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(AttentionArgs args, float scale) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
-  constexpr int kStepKV = Traits::kStepKV, kStages = Traits::kStages, kMmaM = Traits::kMmaM;
+  constexpr int kStepKV = Traits::kStepKV, kMmaM = Traits::kMmaM;
+  constexpr int kStages = Traits::kStages, kStageSize = Traits::kStageSize;
 
   extern __shared__ __align__(16) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);        // [kBlockQ][kHeadDim]
-  Element* K_smem = Q_smem + kBlockQ * kHeadDim;             // [kStages][kBlockKV][kHeadDim]
-  Element* V_smem = K_smem + kStages * kBlockKV * kHeadDim;  // [kStages][kBlockKV][kHeadDim]
+  Element* Q_smem = reinterpret_cast<Element*>(smem);  // [kBlockQ][kHeadDim]
+  Element* K_smem = Q_smem + kBlockQ * kHeadDim;       // [kStages][kBlockKV][kHeadDim]; of each stage first K, then V
+  Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
+  std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
+  std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // Where this CTA stands: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
@@ -151,7 +168,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
   // What this thread copies first of each tile.
-  const int copy_row = threadIdx.x / 16, copy_col = threadIdx.x % 16 * 8;
+  const int copy_row = threadIdx.x / Traits::kChunksPerRow;
+  const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
   const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + copy_row) + copy_col;
   const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
@@ -170,49 +188,60 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
-  // Copy Q and the first K and V.
-  copy_tile<Traits, kBlockQ>(Q_smem + copy_offset, Q_gmem, args.Q.row_stride);
-  copy_tile<Traits, kBlockKV>(K_smem + copy_offset, K_gmem, args.K.row_stride);
-  copy_tile<Traits, kBlockKV>(V_smem + copy_offset, V_gmem, args.V.row_stride);
-  cp_async_commit();
-  cp_async_wait<0>();  // this thread's copies have arrived
-  __syncthreads();     // and so have those of all other threads
+  // Each thread arrives: at full when its own copies are there, at empty when it has read its fragments.
+  if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
+  __syncthreads();  // the barriers are there; this is the last time that all warps wait for each other
 
-  std::uint32_t Q_rmem[kHeadDim / 16][kMmaM][4];  // [mma_k][mma_m][A]
-#pragma unroll
-  for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) load_Q_fragments<Traits>(Q_rmem[mma_k], Q_smem, Q_lane, mma_k);
+  // Copies this thread's share of the next tile of K and V, and says so to the others when it has arrived.
+  const auto copy_KV_tile = [&](int stage) {
+    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride);
+    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride);
+    cp_async_mbarrier_arrive(&full[stage]);
+  };
+
+  // Copy Q and the first K and V. Q has arrived when they have.
+  copy_tile<Traits, kBlockQ>(Q_smem + copy_offset, Q_gmem, args.Q.row_stride);
+  copy_KV_tile(0);
 
   // For each K/V tile:
-  for (int kv_row = 0; kv_row < args.seq_len_kv; kv_row += kBlockKV) {
-    // Copy the next K and V. The offsets are those of a tile's buffers in K_smem and V_smem, counted in elements.
-    const int buffer = kv_row / kBlockKV % 2 * kBlockKV * kHeadDim, next_buffer = kBlockKV * kHeadDim - buffer;
-    cp_async_wait<0>();  // this thread's copies of K and V have arrived
-    __syncthreads();     // and so have those of all other threads; all warps are done with the tile before
-    if (kv_row + kBlockKV < args.seq_len_kv) {
-      copy_tile<Traits, kBlockKV>(K_smem + next_buffer + copy_offset, K_gmem, args.K.row_stride);
-      copy_tile<Traits, kBlockKV>(V_smem + next_buffer + copy_offset, V_gmem, args.V.row_stride);
-      cp_async_commit();
-    }
+  for (int tile = 0; tile < args.seq_len_kv / kBlockKV; ++tile) {
+    const int stage = tile % kStages, next_stage = (tile + 1) % kStages;
+    wait(&full[stage], tile / kStages % 2);
 
-    // For each step of 16 keys:
-#pragma unroll
+    // For each step of kStepKV keys:
+#pragma unroll 1
     for (int step = 0; step < kBlockKV; step += kStepKV) {
       // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
-      const int K_step = K_lane + buffer + step * kHeadDim;  // what this lane reads first of the step's K
-      const int V_step = V_lane + buffer + step * kHeadDim;  // and of its V
+      const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // what this lane reads first of the step's K
+      const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
+
+      // In the middle of a tile, copy the next. Its buffer holds an older tile: wait until all warps have read it. The
+      // first time nothing was there, and the wait ends at once.
+      if (step == kBlockKV / 2 && (tile + 1) * kBlockKV < args.seq_len_kv) {
+        wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);
+        copy_KV_tile(next_stage);
+      }
 
       // S = Q Kᵀ.
       float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
-      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n][B]
+      std::uint32_t Q_rmem[2][kMmaM][4];         // [buffer][mma_m][A], of one mma_k
+      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n % 2][B]
+      constexpr int kPiecesK = kStepKV / 16;     // pieces of K, of 16 keys each, for one mma_k
+      load_Q_fragments<Traits>(Q_rmem[0], Q_smem, Q_lane, 0);
       load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
 #pragma unroll
-      for (int mma_k = 0; mma_k < kHeadDim / 16; ++mma_k) {
-        if (mma_k + 1 < kHeadDim / 16) load_K_fragments<Traits>(K_rmem[(mma_k + 1) % 2], K_smem, K_step, mma_k + 1, 0);
+      for (int piece = 0; piece < kHeadDim / 16 * kPiecesK; ++piece) {
+        const int mma_k = piece / kPiecesK, next = piece + 1, next_mma_k = next / kPiecesK;
+        if (next_mma_k < kHeadDim / 16) {
+          if (next_mma_k > mma_k) load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, next_mma_k);
+          load_K_fragments<Traits>(K_rmem[next % 2], K_smem, K_step, next_mma_k, next % kPiecesK * 2);
+        }
 #pragma unroll
-        for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
+        for (int n = 0; n < 2; ++n)
 #pragma unroll
           for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_k][mma_m], K_rmem[mma_k % 2][mma_n]);
+            mma_m16n8k16<Element>(S_rmem[mma_m][piece % kPiecesK * 2 + n], Q_rmem[mma_k % 2][mma_m],
+                                  K_rmem[piece % 2][n]);
       }
 
       // The first piece of V comes before the softmax, so that P V need not wait for it.
@@ -221,22 +250,23 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
       // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
       std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
-      float step_sum[kMmaM][2];                      // [mma_m][half], of this lane's P
-      bool in_range = exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+      float new_sum[kMmaM][2];                       // [mma_m][half], of this lane's P
+      bool in_range = exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
       // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
       // infinite or NaN.
       if (!__all_sync(0xffffffff, in_range)) {
-        // They move to the new maximum, and P with them.
+        // They move to the new maximum, and P with them. (Every row has a finite score in its first step. Under a mask that may
+        // hide all of them, row_max stays -inf, and -inf - (-inf) is NaN: give such a row a finite row_max.)
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            float step_max = -INFINITY;
+            float S_max = -INFINITY;
 #pragma unroll
             for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
 #pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) step_max = fmaxf(step_max, S_rmem[mma_m][mma_n][i]);
-            const float new_max = fmaxf(row_max[mma_m][half], group_max(step_max) * scale);
+              for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_m][mma_n][i]);
+            const float new_max = fmaxf(row_max[mma_m][half], group_max(S_max) * scale);
             const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
             row_max[mma_m][half] = new_max;
             row_sum[mma_m][half] *= rescale;
@@ -245,31 +275,34 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll
               for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;
           }
-        exponentials<Traits>(P_rmem, step_sum, S_rmem, row_max, scale);
+        exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
       }
 #pragma unroll
       for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += step_sum[mma_m][half];
+        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += new_sum[mma_m][half];
 
       // O += P V.
+      constexpr int kPiecesV = kHeadDim / 16;  // pieces of V, of 16 columns each, for one mma_k
 #pragma unroll
-      for (int mma_n = 0; mma_n < kHeadDim / 8; mma_n += 2) {
-        const int buffer = mma_n / 2 % 2;
-        if (mma_n + 2 < kHeadDim / 8) load_V_fragments<Traits>(V_rmem[1 - buffer], V_smem, V_step, 0, mma_n + 2);
+      for (int piece = 0; piece < kStepKV / 16 * kPiecesV; ++piece) {
+        const int mma_k = piece / kPiecesV, next = piece + 1, next_mma_k = next / kPiecesV;
+        if (next_mma_k < kStepKV / 16)
+          load_V_fragments<Traits>(V_rmem[next % 2], V_smem, V_step, next_mma_k, next % kPiecesV * 2);
 #pragma unroll
         for (int n = 0; n < 2; ++n)
 #pragma unroll
           for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
-            mma_m16n8k16<Element>(O_rmem[mma_m][mma_n + n], P_rmem[mma_m][0], V_rmem[buffer][n]);
+            mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
       }
     }
+    mbarrier_arrive(&empty[stage]);
   }
 
   // Normalise and store O. A lane's elements are pairs, 4 bytes each; by way of shared memory it stores 16 bytes at a
   // time. O goes where this warp's rows of Q were: no other warp uses them any more, so a __syncwarp() is enough.
   Element* O_smem = Q_smem;  // [kBlockQ][kHeadDim]
-  __syncwarp();              // all lanes have read their fragments of Q
+  __syncwarp();              // all lanes have read their fragments of Q for the last time
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
@@ -287,9 +320,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
   Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
 #pragma unroll
-  for (int i = 0; i < kMmaM * 8; ++i) {  // two rows at a time: 16 lanes write one row's 256 bytes
-    const int row = warp_row + i * 2 + lane_id / 16;
-    const int col = lane_id % 16 * 8;
+  for (int i = 0; i < kMmaM * 16; i += 32 / Traits::kChunksPerRow) {  // two rows at a time: 16 lanes write one row
+    const int row = warp_row + i + lane_id / Traits::kChunksPerRow;
+    const int col = lane_id % Traits::kChunksPerRow * Traits::kChunk;
     *reinterpret_cast<uint4*>(&O_gmem[row * args.O.row_stride + col]) =
         *reinterpret_cast<const uint4*>(&O_smem[smem_offset<Traits>(row, col)]);
   }
@@ -309,11 +342,14 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 14,
-    .name = "small_steps",
+    .number = 13,
+    .name = "decoupled_warps",
     .source = __FILE__,
-    .configurations = {configuration<Traits<__half>>("128x32", launch<Traits<__half>>),
-                       configuration<Traits<__nv_bfloat16>>("128x32", launch<Traits<__nv_bfloat16>>)},
+    .configurations = {configuration<Traits<__half, 4>>("128x64", launch<Traits<__half, 4>>),
+                       configuration<Traits<__nv_bfloat16, 4>>("128x64", launch<Traits<__nv_bfloat16, 4>>),
+                       // For sm_80, where shared memory has no room for two CTAs of the first.
+                       configuration<Traits<__half, 8>>("256x64", launch<Traits<__half, 8>>),
+                       configuration<Traits<__nv_bfloat16, 8>>("256x64", launch<Traits<__nv_bfloat16, 8>>)},
 });
 
-}  // namespace flash_ladder::v14
+}  // namespace flash_ladder::v13

@@ -1,0 +1,376 @@
+// 14 · q_in_registers
+//
+// Idea        Spend registers where they save work. Nothing in the hot path looks at a whole tile any more, so a step of
+//             S, softmax and P V may be as small as one mma allows: 16 keys. S then takes 16 registers and P 8, and what
+//             that frees, with the last spare registers, holds all fragments of Q, which 13 reads again in every step.
+// Changed     The size of a step. Q and O no longer pass through shared memory: a lane loads and stores 16 bytes of a row,
+//             and the four lanes of a row exchange them for fragments. What Q leaves is the ring's: three stages, which
+//             eight warps share. (13 can have eight warps, too, but gains nothing by it: their Q fills 64 KB.)
+// Prediction  Q's fragments were a third of the fragment reads: 0.125 instead of 0.188 cycles of shared memory per score.
+//             A chain of loads, mmas and exponentials is shorter, so the two warps of a scheduler mix better, and half as
+//             many CTAs read K and V from L2: 1.1x.
+
+#include "convert.h"
+#include "ptx.h"
+#include "registry.h"
+
+namespace flash_ladder::v14 {
+
+template <typename Element_, int kBlockKV_, int kStages_>
+struct Traits {
+  using Element = Element_;
+  static constexpr int kBlockQ = 256;         // query rows per CTA
+  static constexpr int kBlockKV = kBlockKV_;  // keys and values per tile
+  static constexpr int kStepKV = 16;          // keys and values per step
+  static constexpr int kStages = kStages_;    // tiles in the ring, each of K and V
+  static constexpr int kHeadDim = 128;
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunksPerRow = kHeadDim / kChunk;
+  static constexpr int kNumWarps = 8;
+  static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
+  static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
+  // The ring, and two barriers of 8 bytes per stage.
+  static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
+  static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
+  static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
+  static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
+                kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the one before
+};
+
+// Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
+// one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
+template <typename Traits>
+__device__ int smem_offset(int row, int col) {
+  constexpr int kChunk = Traits::kChunk;
+  const int chunk = (col / kChunk) ^ (row % 8);
+  return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
+}
+
+// The same for a fragment that starts at (row, col), both constants, when lane_offset is what this lane reads of the
+// fragment at (0, 0). Rows come in steps of 8, so they leave the XOR alone and are added. Columns come in steps of 16:
+// within the 64 that the XOR permutes they are an XOR themselves, and beyond they are added. What is added becomes part
+// of the load instruction.
+template <typename Traits>
+__device__ int fragment_offset(int lane_offset, int row, int col) {
+  constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
+  return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
+}
+
+// How the CTA shares out a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row, and
+// a thread's next row is kRowsAtOnce further on.
+template <typename Traits>
+constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
+
+// Starts to copy a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers are those
+// of the thread's first row; tile_gmem is left where the next tile begins.
+template <typename Traits, int kRows, typename Element = typename Traits::Element>
+__device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride) {
+  static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
+#pragma unroll
+  for (int row = 0; row < kRows; row += kRowsAtOnce<Traits>, tile_gmem += kRowsAtOnce<Traits> * row_stride)
+    cp_async_16(&tile_smem[row * Traits::kHeadDim], tile_gmem);
+}
+
+// Fragments are loaded from K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim]. In each ldmatrix, lanes 0–7 give
+// the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
+
+// B = Kᵀ[16 of head_dim][16 keys], for mma_n and mma_n + 1. Two matrices, side by side along head_dim, make the B of one
+// mma_n, and four those of two.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void load_K_fragments(std::uint32_t (&K_rmem)[2][2], const Element* K_smem, int lane_offset, int mma_k,
+                                 int mma_n) {
+  ldmatrix_x4(K_rmem[0][0], K_rmem[0][1], K_rmem[1][0], K_rmem[1][1],
+              &K_smem[fragment_offset<Traits>(lane_offset, mma_n * 8, mma_k * 16)]);
+}
+
+// B = V[16 keys][16 of head_dim], for mma_n and mma_n + 1. Two matrices, one below the other along the keys, make the B
+// of one mma_n. Transposed on their way, they give each lane two neighbouring keys in a register.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void load_V_fragments(std::uint32_t (&V_rmem)[2][2], const Element* V_smem, int lane_offset, int mma_k,
+                                 int mma_n) {
+  ldmatrix_x4_trans(V_rmem[0][0], V_rmem[0][1], V_rmem[1][0], V_rmem[1][1],
+                    &V_smem[fragment_offset<Traits>(lane_offset, mma_k * 16, mma_n * 8)]);
+}
+
+// Maximum and sum over the four lanes that share the rows of an accumulator: lanes 4 · group to 4 · group + 3.
+__device__ inline float group_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float group_sum(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// Four lanes share a row, and each holds 16 bytes of it, four registers. Afterwards lane j has register j of each lane:
+//
+//   lane 0  a0 a1 a2 a3      a0 b0 c0 d0
+//   lane 1  b0 b1 b2 b3  →   a1 b1 c1 d1
+//   lane 2  c0 c1 c2 c3      a2 b2 c2 d2
+//   lane 3  d0 d1 d2 d3      a3 b3 c3 d3
+//
+// Lanes whose numbers differ in one bit exchange x of the upper lane for y of the lower.
+__device__ inline void exchange(std::uint32_t& x, std::uint32_t& y, int lane_id, int bit) {
+  const bool upper = lane_id & bit;
+  const std::uint32_t got = __shfl_xor_sync(0xffffffff, upper ? x : y, bit);
+  (upper ? x : y) = got;
+}
+__device__ inline void transpose_in_group(uint4& v, int lane_id) {
+  exchange(v.x, v.y, lane_id, 1);
+  exchange(v.z, v.w, lane_id, 1);
+  exchange(v.x, v.z, lane_id, 2);
+  exchange(v.y, v.w, lane_id, 2);
+}
+
+// P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
+// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
+// all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
+template <typename Traits>
+__device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
+                             float (&new_sum)[Traits::kMmaM][2],
+                             const float (&S_rmem)[Traits::kMmaM][Traits::kStepKV / 8][4],
+                             const float (&row_max)[Traits::kMmaM][2], float scale) {
+  bool in_range = true;
+#pragma unroll
+  for (int mma_m = 0; mma_m < Traits::kMmaM; ++mma_m) {
+    new_sum[mma_m][0] = new_sum[mma_m][1] = 0;
+#pragma unroll
+    for (int mma_k = 0; mma_k < Traits::kStepKV / 16; ++mma_k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = i % 2;
+        const float* S = &S_rmem[mma_m][2 * mma_k + i / 2][2 * half];
+        const float low = exp2_approx(S[0] * scale - row_max[mma_m][half]);
+        const float high = exp2_approx(S[1] * scale - row_max[mma_m][half]);
+        new_sum[mma_m][half] += low + high;
+        P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);
+      }
+    in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
+  }
+  return in_range;
+}
+
+// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+__device__ inline void wait(std::uint64_t* barrier, int parity) {
+  while (!mbarrier_test_wait(barrier, parity)) {
+  }
+  __syncwarp();  // lanes may leave the loop at different times, and ldmatrix and mma want the whole warp (.aligned)
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(AttentionArgs args, float scale) {
+  using Element = typename Traits::Element;
+  constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
+  constexpr int kStepKV = Traits::kStepKV, kMmaM = Traits::kMmaM;
+  constexpr int kLaneChunks = Traits::kChunksPerRow / 4;  // chunks of a row of Q or O that one of its four lanes moves
+  constexpr int kStages = Traits::kStages, kStageSize = Traits::kStageSize;
+
+  extern __shared__ __align__(16) unsigned char smem[];
+  Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim]; of each stage first K, then V
+  Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
+  std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
+  std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
+
+  // Where this CTA stands: one tile of queries of one head of one batch entry.
+  const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
+  const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
+  const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
+
+  // What this thread copies first of each tile.
+  const int copy_row = threadIdx.x / Traits::kChunksPerRow;
+  const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
+  const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
+  const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
+  const Element* V_gmem = args.V.row<Element>(batch, head, copy_row) + copy_col;
+
+  // What this lane reads first of each tile.
+  const int K_lane = smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8);
+  const int V_lane = smem_offset<Traits>(lane_id % 16, lane_id / 16 * 8);
+
+  // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
+  // last index of an array of fragments counts a lane's registers of one A, B or D.
+  float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
+  float row_max[kMmaM][2];                    // [mma_m][half], of scale · S so far
+  float row_sum[kMmaM][2] = {};               // [mma_m][half], of this lane's 2^(scale · S - row_max) so far
+#pragma unroll
+  for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
+
+  // Each thread arrives: at full when its own copies are there, at empty when it has read its fragments.
+  if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
+  __syncthreads();  // the barriers are there; this is the last time that all warps wait for each other
+
+  // Copies this thread's share of the next tile of K and V, and says so to the others when it has arrived.
+  const auto copy_KV_tile = [&](int stage) {
+    copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride);
+    copy_tile<Traits, kBlockKV>(V_smem + stage * kStageSize + copy_offset, V_gmem, args.V.row_stride);
+    cp_async_mbarrier_arrive(&full[stage]);
+  };
+
+  // Load Q: the four lanes of a row take its 16-byte chunks in turn.
+  uint4 Q_chunks[kMmaM][2][kLaneChunks];  // [mma_m][half][chunk / 4]
+  const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ + warp_row + lane_id / 4);
+#pragma unroll
+  for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < kLaneChunks; ++i)
+        Q_chunks[mma_m][half][i] = *reinterpret_cast<const uint4*>(
+            &Q_gmem[(mma_m * 16 + half * 8) * args.Q.row_stride + (4 * i + lane_id % 4) * Traits::kChunk]);
+
+  copy_KV_tile(0);
+
+  // Chunks of Q to fragments.
+  std::uint32_t Q_rmem[kHeadDim / 16][kMmaM][4];  // [mma_k][mma_m][A]
+#pragma unroll
+  for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int i = 0; i < kLaneChunks; ++i) {
+        uint4 chunk = Q_chunks[mma_m][half][i];
+        transpose_in_group(chunk, lane_id);
+        Q_rmem[2 * i][mma_m][half] = chunk.x;
+        Q_rmem[2 * i][mma_m][half + 2] = chunk.y;
+        Q_rmem[2 * i + 1][mma_m][half] = chunk.z;
+        Q_rmem[2 * i + 1][mma_m][half + 2] = chunk.w;
+      }
+
+  // For each K/V tile:
+  for (int tile = 0; tile < args.seq_len_kv / kBlockKV; ++tile) {
+    const int stage = tile % kStages, next_stage = (tile + 1) % kStages;
+    wait(&full[stage], tile / kStages % 2);
+
+    // For each step of kStepKV keys:
+#pragma unroll 1
+    for (int step = 0; step < kBlockKV; step += kStepKV) {
+      // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row.
+      const int K_step = K_lane + stage * kStageSize + step * kHeadDim;  // what this lane reads first of the step's K
+      const int V_step = V_lane + stage * kStageSize + step * kHeadDim;  // and of its V
+
+      // In the middle of a tile, copy the next. Its buffer holds an older tile: wait until all warps have read it. The
+      // first time nothing was there, and the wait ends at once.
+      if (step == kBlockKV / 2 && (tile + 1) * kBlockKV < args.seq_len_kv) {
+        wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);
+        copy_KV_tile(next_stage);
+      }
+
+      // S = Q Kᵀ.
+      float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
+      std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n % 2][B]
+      constexpr int kPiecesK = kStepKV / 16;     // pieces of K, of 16 keys each, for one mma_k
+      load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
+#pragma unroll
+      for (int piece = 0; piece < kHeadDim / 16 * kPiecesK; ++piece) {
+        const int mma_k = piece / kPiecesK, next = piece + 1, next_mma_k = next / kPiecesK;
+        if (next_mma_k < kHeadDim / 16)
+          load_K_fragments<Traits>(K_rmem[next % 2], K_smem, K_step, next_mma_k, next % kPiecesK * 2);
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+          for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+            mma_m16n8k16<Element>(S_rmem[mma_m][piece % kPiecesK * 2 + n], Q_rmem[mma_k][mma_m], K_rmem[piece % 2][n]);
+      }
+
+      // The first piece of V comes before the softmax, so that P V need not wait for it.
+      std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
+      load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
+
+      // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
+      std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
+      float new_sum[kMmaM][2];                       // [mma_m][half], of this lane's P
+      bool in_range = exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
+      // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
+      // infinite or NaN.
+      if (!__all_sync(0xffffffff, in_range)) {
+        // They move to the new maximum, and P with them. (Every row has a finite score in its first step. Under a mask that may
+        // hide all of them, row_max stays -inf, and -inf - (-inf) is NaN: give such a row a finite row_max.)
+#pragma unroll
+        for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            float S_max = -INFINITY;
+#pragma unroll
+            for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
+#pragma unroll
+              for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_m][mma_n][i]);
+            const float new_max = fmaxf(row_max[mma_m][half], group_max(S_max) * scale);
+            const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
+            row_max[mma_m][half] = new_max;
+            row_sum[mma_m][half] *= rescale;
+#pragma unroll
+            for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
+#pragma unroll
+              for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;
+          }
+        exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
+      }
+#pragma unroll
+      for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += new_sum[mma_m][half];
+
+      // O += P V.
+      constexpr int kPiecesV = kHeadDim / 16;  // pieces of V, of 16 columns each, for one mma_k
+#pragma unroll
+      for (int piece = 0; piece < kStepKV / 16 * kPiecesV; ++piece) {
+        const int mma_k = piece / kPiecesV, next = piece + 1, next_mma_k = next / kPiecesV;
+        if (next_mma_k < kStepKV / 16)
+          load_V_fragments<Traits>(V_rmem[next % 2], V_smem, V_step, next_mma_k, next % kPiecesV * 2);
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+#pragma unroll
+          for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+            mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
+      }
+    }
+    mbarrier_arrive(&empty[stage]);
+  }
+
+  // Normalise and store O. A lane's elements are pairs, 4 bytes each; the four lanes of a row exchange them, so that each
+  // stores 16 bytes at a time.
+  Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ + warp_row + lane_id / 4);
+#pragma unroll
+  for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float inverse_sum = 1 / group_sum(row_sum[mma_m][half]);
+      const auto pair = [&](int mma_n) {
+        const float* O = &O_rmem[mma_m][mma_n][2 * half];
+        return pack<Element>(O[0] * inverse_sum, O[1] * inverse_sum);
+      };
+#pragma unroll
+      for (int i = 0; i < kLaneChunks; ++i) {
+        uint4 chunk = {pair(4 * i), pair(4 * i + 1), pair(4 * i + 2), pair(4 * i + 3)};
+        transpose_in_group(chunk, lane_id);
+        *reinterpret_cast<uint4*>(
+            &O_gmem[(mma_m * 16 + half * 8) * args.O.row_stride + (4 * i + lane_id % 4) * Traits::kChunk]) = chunk;
+      }
+    }
+}
+
+template <typename Traits>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  const auto kernel = flash_attention<Traits>;
+  // More than 48 KB of shared memory per CTA must be asked for.
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
+  if (error != cudaSuccess) return error;
+  const dim3 grid(args.seq_len / Traits::kBlockQ, args.heads, args.batch);
+  const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
+  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(args, scale);
+  return cudaGetLastError();
+}
+
+const Registration registration({
+    .number = 14,
+    .name = "q_in_registers",
+    .source = __FILE__,
+    .configurations = {configuration<Traits<__half, 64, 3>>("256x64", launch<Traits<__half, 64, 3>>),
+                       configuration<Traits<__nv_bfloat16, 64, 3>>("256x64", launch<Traits<__nv_bfloat16, 64, 3>>),
+                       // Needs more than the 99 KB of shared memory that a CTA gets on sm_86 and sm_89.
+                       configuration<Traits<__half, 128, 2>>("256x128", launch<Traits<__half, 128, 2>>),
+                       configuration<Traits<__nv_bfloat16, 128, 2>>("256x128", launch<Traits<__nv_bfloat16, 128, 2>>)},
+});
+
+}  // namespace flash_ladder::v14
