@@ -65,7 +65,7 @@ TEST(Table, LeavesOutTheLeastImportantFirst) {
 
 TEST(Wrapped, BreaksAtBlanks) {
   EXPECT_EQ(wrapped("one two three\nfour", 7, 2), "one two\n  three\nfour");
-  EXPECT_EQ(wrapped("  --flag  what it means", 16, 10), "  --flag  what\n          it means");
+  EXPECT_EQ(wrapped("  --flag  what it means", 18, 10), "  --flag  what it\n          means");
   EXPECT_EQ(wrapped("unbreakable", 4, 2), "unbreakable");
   EXPECT_EQ(wrapped("", 4, 2), "");
   EXPECT_EQ(wrapped("a\n\nb\n", 4, 2), "a\n\nb\n");
