@@ -1,4 +1,4 @@
-// What is computed, and on what memory: the two structs that every kernel and the harness share.
+// On what memory attention is computed: what every kernel gets as its argument.
 //
 //   O = softmax(Q Kᵀ / sqrt(head_dim)) V        (Dao et al., FlashAttention, section 2.2)
 //
@@ -16,22 +16,6 @@
 
 namespace flash_ladder {
 
-/// The type of Q, K, V and O in memory. Softmax and accumulation are fp32 whatever it is.
-enum class Dtype { fp16, bf16 };
-
-/// The sizes of one problem. Q and O have shape [batch, seq_len, heads, head_dim], K and V have
-/// [batch, seq_len_kv, heads, head_dim].
-struct AttentionProblem {
-  std::int64_t batch = 1;
-  std::int64_t heads = 1;
-  std::int64_t seq_len = 0;     // queries
-  std::int64_t seq_len_kv = 0;  // keys, and as many values
-  std::int64_t head_dim = 128;
-  Dtype dtype = Dtype::fp16;
-
-  bool operator==(const AttentionProblem&) const = default;
-};
-
 /// One of Q, K, V and O in device memory: shape [batch, seq_len, heads, head_dim]. Strides count elements and are
 /// 64-bit, since a tensor may pass 4 GiB. head_dim is contiguous, and every row starts at a multiple of 16 bytes.
 struct Tensor {
@@ -47,7 +31,8 @@ struct Tensor {
   }
 };
 
-/// The argument of every launch.
+/// The argument of every kernel. It never grows: what a problem has beyond this is in ExtendedArgs (host/extended_args.h), from
+/// which a launch hands its kernel the fields that it needs. So a new field changes the code of no version that ignores it.
 struct AttentionArgs {
   Tensor Q, K, V, O;
   int batch = 0;

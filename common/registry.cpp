@@ -1,9 +1,28 @@
-#include "registry.h"
-
 #include <algorithm>
+#include <stdexcept>
+
+#include "host/registration.h"
 
 namespace flash_ladder {
 namespace {
+
+constexpr std::string_view kKernels = "kernels/";
+constexpr std::string_view kEnding = ".cu";
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// A lower-case name that C++ takes for an identifier.
+bool is_name(std::string_view text) {
+  const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_'; };
+  return !text.empty() && text[0] >= 'a' && text[0] <= 'z' && std::all_of(text.begin(), text.end(), fits);
+}
+
+bool is_numbered(std::string_view stem) {
+  return stem.size() > 3 && is_digit(stem[0]) && is_digit(stem[1]) && stem[2] == '_' && is_name(stem.substr(3)) &&
+         stem.substr(0, 2) != "00";
+}
+
+std::string two_digits(int number) { return (number < 10 ? "0" : "") + std::to_string(number); }
 
 // A function's static, since registrations run before main in an order that nothing fixes.
 std::vector<Version>& registry() {
@@ -11,15 +30,73 @@ std::vector<Version>& registry() {
   return versions;
 }
 
+// Extensions, which have no number, come last.
+bool comes_before(const Version& a, const Version& b) {
+  if (a.is_extension() != b.is_extension()) return b.is_extension();
+  return a.is_extension() ? a.name < b.name : a.number < b.number;
+}
+
 }  // namespace
+
+Version version_of_file(std::string_view path) {
+  // The last folder of that name: a checkout may itself lie in another one.
+  auto start = path.rfind(kKernels);
+  while (start != std::string_view::npos && start > 0 && path[start - 1] != '/')
+    start = path.rfind(kKernels, start - 1);
+  if (start != std::string_view::npos && path.ends_with(kEnding)) {
+    const std::string_view file = path.substr(start);
+    const auto slash = file.rfind('/');
+    const std::string_view folder = file.substr(kKernels.size(), slash + 1 - kKernels.size());
+    const std::string_view stem = file.substr(slash + 1, file.size() - slash - 1 - kEnding.size());
+    Version version;
+    version.source = file;
+    if ((folder.empty() || folder == "hopper/") && is_numbered(stem)) {
+      version.track = folder.empty() ? Track::ladder : Track::hopper;
+      version.number = 10 * (stem[0] - '0') + stem[1] - '0';
+      version.name = stem.substr(3);
+      return version;
+    }
+    if (folder == "extensions/" && is_name(stem)) {
+      version.track = Track::extension;
+      version.name = stem;
+      return version;
+    }
+  }
+  throw std::invalid_argument("'" + std::string(path) +
+                              "' is not the path of a kernel; allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, "
+                              "kernels/extensions/name.cu, with small letters, digits and _ in the name");
+}
+
+std::string kernel_id(const Version& version) {
+  return version.is_extension() ? version.name : two_digits(version.number);
+}
+
+std::string label(const Version& version) {
+  return version.is_extension() ? version.name : kernel_id(version) + "_" + version.name;
+}
+
+std::string title(const Version& version) {
+  return version.is_extension() ? version.name : kernel_id(version) + " · " + version.name;
+}
+
+std::string code_namespace(const Version& version) {
+  return version.is_extension() ? version.name : "v" + kernel_id(version);
+}
 
 const std::vector<Version>& versions() { return registry(); }
 
-Registration::Registration(Version version) {
+Registration::Registration(Description description) {
+  Version version = version_of_file(description.source);
+  version.extends = std::move(description.extends);
+  version.architecture = description.architecture;
+  version.solves = description.solves;
+  version.configurations = std::move(description.configurations);
   auto& all = registry();
-  auto position = std::upper_bound(all.begin(), all.end(), version.number,
-                                   [](int number, const Version& other) { return number < other.number; });
-  all.insert(position, std::move(version));
+  for (const Version& other : all)
+    if (kernel_id(other) == kernel_id(version))
+      throw std::invalid_argument(other.source + " and " + version.source + " are both version " + kernel_id(version) +
+                                  "; give one of them another " + (version.is_extension() ? "name" : "number"));
+  all.insert(std::upper_bound(all.begin(), all.end(), version, comes_before), std::move(version));
 }
 
 }  // namespace flash_ladder

@@ -120,8 +120,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 1,
-    .name = "naive",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half>>("16x16", launch<Traits<__half>>, workspace_bytes<Traits<__half>>),
                        configuration<Traits<__nv_bfloat16>>("16x16", launch<Traits<__nv_bfloat16>>,

@@ -104,8 +104,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 2,
-    .name = "online_softmax",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half>>("16x1", launch<Traits<__half>>),
                        configuration<Traits<__nv_bfloat16>>("16x1", launch<Traits<__nv_bfloat16>>)},

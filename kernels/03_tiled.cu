@@ -237,8 +237,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 3,
-    .name = "tiled",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half>>("64x32", launch<Traits<__half>>),
                        configuration<Traits<__nv_bfloat16>>("64x32", launch<Traits<__nv_bfloat16>>)},

@@ -278,8 +278,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 4,
-    .name = "mma",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half>>("64x64", launch<Traits<__half>>),
                        configuration<Traits<__nv_bfloat16>>("64x64", launch<Traits<__nv_bfloat16>>)},

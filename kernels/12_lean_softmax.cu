@@ -315,8 +315,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 12,
-    .name = "lean_softmax",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half>>("128x32", launch<Traits<__half>>),
                        configuration<Traits<__nv_bfloat16>>("128x32", launch<Traits<__nv_bfloat16>>)},

@@ -342,8 +342,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 13,
-    .name = "decoupled_warps",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half, 4>>("128x64", launch<Traits<__half, 4>>),
                        configuration<Traits<__nv_bfloat16, 4>>("128x64", launch<Traits<__nv_bfloat16, 4>>),

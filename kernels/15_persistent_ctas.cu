@@ -410,8 +410,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 15,
-    .name = "persistent_ctas",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half, 64, 3>>("256x64", launch<Traits<__half, 64, 3>>),
                        configuration<Traits<__nv_bfloat16, 64, 3>>("256x64", launch<Traits<__nv_bfloat16, 64, 3>>),

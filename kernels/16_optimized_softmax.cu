@@ -428,8 +428,6 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 const Registration registration({
-    .number = 16,
-    .name = "optimized_softmax",
     .source = __FILE__,
     .configurations = {configuration<Traits<__half, 128, 2>>("256x128", launch<Traits<__half, 128, 2>>),
                        configuration<Traits<__nv_bfloat16, 128, 2>>("256x128", launch<Traits<__nv_bfloat16, 128, 2>>),

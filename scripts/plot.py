@@ -18,7 +18,7 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profile_data import ROOT, Device, ProfileError, Shape, load_device, three_digits
+from profile_data import ROOT, Device, ProfileError, Shape, devices, load_device, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,17 +65,17 @@ class Plot:
 
 def plots(device: Device, shape: Shape) -> list[Plot]:
     """All figures of a device; `shape` is that of the first."""
-    problem = f"{device.dtype}, {device.name}"
+    problem = f"{device.dtype}, {device.name}" + (f", {device.regime.name}" if device.regime else "")
     ladder = {
         "title": f"The ladder: batch {shape.batch}, 16 heads, seq_len {shape.seq_len}, head_dim 128, {problem}",
-        "versions": [[version.label, version.tflops.get(shape)] for version in device.versions],
+        "versions": [[version.source.label, version.tflops.get(shape)] for version in device.rungs()],
         "peers": [[peer.name, peer.tflops[shape]] for peer in device.peers if shape in peer.tflops],
         "ceiling": device.mma_sync_ceiling,
     }
     seq_len = {
         "title": f"TFLOP/s over seq_len: 16 heads, head_dim 128, {problem}",
         "shapes": [[s.seq_len, s.batch] for s in device.shapes()],
-        "versions": [[version.label, [version.tflops.get(s) for s in device.shapes()]] for version in device.versions],
+        "versions": [[one.source.label, [one.tflops.get(s) for s in device.shapes()]] for one in device.rungs()],
         "peers": [[peer.name, [peer.tflops.get(s) for s in device.shapes()]] for peer in device.peers],
     }
     return [Plot("ladder", ladder, _draw_ladder), Plot("seq_len", seq_len, _draw_seq_len)]
@@ -129,11 +129,13 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
     _style(axes)
     measured = [(x, value) for x, (_, value) in enumerate(versions) if value is not None]
     axes.plot([x for x, _ in measured], [value for _, value in measured], "o-", color=BLUE, markersize=5)
-    # Above the points, over the lines of the peers; where the curve is steep, below and to the right of it.
+    # Above the points, over the lines of the peers; where the curve is steep, below and to the right of it, unless the
+    # next point is about as high: its figure would stand there.
     steep = with_figures < len(versions)
     box = None if steep else {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
-    place, ha = ((5, -8), "left") if steep else ((0, 7), "center")
-    for x, value in measured[:with_figures]:
+    for i, (x, value) in enumerate(measured[:with_figures]):
+        level = any(value / 1.3 < other < 1.3 * value for _, other in measured[i + 1 : i + 2])
+        place, ha = (((-4, 4), "right") if level else ((5, -8), "left")) if steep else ((0, 7), "center")
         text = three_digits(value)
         axes.annotate(text, (x, value), place, textcoords="offset points", ha=ha, color=BLUE, fontsize=7.5, bbox=box)
     labels = [label for label, _ in versions]
@@ -242,7 +244,8 @@ def _label_at_right(figure: Figure, axes: Axes, labels: list[tuple[str, float, A
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Draws docs/figures/*.svg from profiles/.")
-    parser.add_argument("--device", default="h200", help="a folder of profiles/ (%(default)s)")
+    first = next(iter(devices()), None)
+    parser.add_argument("--device", default=first, required=first is None, help="a folder of profiles/ (%(default)s)")
     parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"], help="(%(default)s)")
     parser.add_argument("--batch", type=int, default=16, help="of the first figure (%(default)s)")
     parser.add_argument("--seq-len", type=int, default=4096, help="of the first figure (%(default)s)")
@@ -261,7 +264,7 @@ def main() -> int:
         print(f"{what} {where}" if known else what, file=sys.stderr)
         return 2
     if arguments.out is None:
-        if (arguments.device, arguments.dtype, arguments.batch, arguments.seq_len) != ("h200", "fp16", 16, 4096):
+        if (arguments.device, arguments.dtype, arguments.batch, arguments.seq_len) != (first, "fp16", 16, 4096):
             parser.error("the figures of the docs are another device, dtype or shape: name a folder with --out")
         arguments.out = ROOT / "docs" / "figures"
     for plot in plots(device, shape):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import referencing
+from kernel_files import KernelFile, kernel_files
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADS = 16
 HEAD_DIM = 128
+REGIMES = ("sustained", "interleaved")  # of scripts/peers, in the order in which they are shown; never compared
 
 
 class ProfileError(Exception):
@@ -30,33 +32,54 @@ class Shape:
 
 
 @dataclass
-class Version:
-    """One rung of the ladder as it was recorded: its fastest configuration at each shape."""
+class Speeds:
+    """What scripts/peers measured of one implementation in one regime."""
 
-    number: int
-    name: str
-    tflops: dict[Shape, float]
+    tflops: dict[Shape, float] = field(default_factory=dict)
+    watts: dict[Shape, float] = field(default_factory=dict)  # where it had the card alone; so are the others
+    sm_clock_mhz: dict[Shape, int] = field(default_factory=dict)
+    tflops_per_watt: dict[Shape, float] = field(default_factory=dict)
+
+
+@dataclass
+class Version:
+    """One rung of the ladder, or an extension: its fastest configuration at each shape."""
+
+    source: KernelFile
     toolkit: str
     driver: str | None
     date: str
-    # By scripts/peers, timed in turn with the peers; empty where it was not, or where the code was another.
-    beside_peers: dict[Shape, float]
+    recorded: dict[Shape, float]  # by --record
+    watts_recorded: list[float]
+    # By scripts/peers in the same run as the peers; empty where it was not, or where the code was another.
+    beside_peers: Speeds
 
     @property
-    def label(self) -> str:
-        return f"{self.number:02} {self.name}"
-
-    @property
-    def file(self) -> str:
-        return f"kernels/{self.number:02}_{self.name}.cu"
+    def tflops(self) -> dict[Shape, float]:
+        """The figures that are shown."""
+        return self.beside_peers.tflops or self.recorded
 
 
 @dataclass
 class Peer:
     name: str
     note: str
-    tflops: dict[Shape, float]
-    external: bool  # taken over from elsewhere; no program of this project measured it
+    speeds: Speeds
+
+    @property
+    def tflops(self) -> dict[Shape, float]:
+        return self.speeds.tflops
+
+
+@dataclass
+class Regime:
+    """How scripts/peers measured, and what."""
+
+    name: str  # one of REGIMES
+    run: dict[str, Any]  # as peers.json has it
+    versions: dict[tuple[str, str | None], Speeds]  # by name and code hash
+    peers: list[Peer]
+    ceilings: dict[str, float]  # TFLOP/s of one kind of instruction
 
 
 @dataclass
@@ -64,16 +87,52 @@ class Device:
     """Everything that is recorded of one device, for one element type."""
 
     name: str
+    folder: str
     dtype: str
     versions: list[Version]  # those that have a profile
-    peers: list[Peer]
-    peers_run: dict[str, Any] | None  # what scripts/peers says of its run
-    mma_sync_ceiling: float | None
-    source_of_external: str  # empty: nothing is external
+    regimes: list[Regime]  # the first is the one that is shown
     missing: list[str]  # files of versions that have no profile
+
+    def rungs(self) -> list[Version]:
+        """Those with a number. Where an extension solves the plain problem, its curve lies on that of its base."""
+        return [version for version in self.versions if version.source.number is not None]
+
+    @property
+    def regime(self) -> Regime | None:
+        return self.regimes[0] if self.regimes else None
+
+    @property
+    def peers(self) -> list[Peer]:
+        return self.regime.peers if self.regime else []
+
+    @property
+    def mma_sync_ceiling(self) -> float | None:
+        return self.regime.ceilings.get("mma.sync") if self.regime else None
 
     def shapes(self) -> list[Shape]:
         return sorted({shape for measured in (*self.versions, *self.peers) for shape in measured.tflops})
+
+    def step(self, number: int, shape: Shape) -> float | None:
+        """How many times the TFLOP/s of the version before, both measured in the same way; None where they were not."""
+        versions = {version.source.number: version for version in self.versions}
+        if number not in versions or number - 1 not in versions:
+            return None
+        here, before = versions[number], versions[number - 1]
+        for mine, theirs in (
+            (here.beside_peers.tflops, before.beside_peers.tflops),
+            (here.recorded, before.recorded),
+        ):
+            if shape in mine and shape in theirs:
+                return mine[shape] / theirs[shape]
+        return None
+
+
+def devices() -> list[str]:
+    """Folders of profiles/ with figures of GPUs. The first is named in profiles/shown_first.txt, if that is there."""
+    folders = [path for path in (ROOT / "profiles").glob("*") if path.is_dir() and path.name != "emulator"]
+    named = ROOT / "profiles" / "shown_first.txt"
+    first = named.read_text(encoding="utf-8").strip() if named.exists() else ""
+    return sorted((path.name for path in folders), key=lambda name: (name != first, name))
 
 
 def load_device(device: str, dtype: str = "fp16") -> Device:
@@ -83,56 +142,67 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         raise ProfileError(f"there is no folder {folder}: --device names a folder of profiles/, such as h200")
 
     versions, missing, names = [], [], set()
-    document = _read_peers(folder)
-    beside_peers = _beside_peers(document, dtype)
-    for kernel in sorted((ROOT / "kernels").glob("[0-9][0-9]_*.cu")):
+    path = folder / "peers.json"
+    document = _read(path, "peers.schema.json") if path.exists() else None
+    regimes: list[Regime] = []
+    if document is not None:
+        names.add(document["device"])
+        if document["problem"]["dtype"] == dtype:
+            regimes = [_regime(name, document["regimes"][name]) for name in REGIMES if name in document["regimes"]]
+    beside_peers = regimes[0].versions if regimes else {}
+    for kernel in kernel_files(ROOT):
         path = folder / f"{kernel.stem}.json"
         if not path.exists():
-            missing.append(f"kernels/{kernel.name}")
+            missing.append(kernel.file)
             continue
         profile = _read(path, "profile.schema.json")
         names.add(profile["device"])
-        tflops = _fastest(profile["results"], dtype)
-        number, name = int(kernel.stem[:2]), kernel.stem[3:]
-        beside = beside_peers.get((kernel.stem, profile["code_hash"]), {})
-        versions.append(Version(number, name, tflops, profile["toolkit"], profile["driver"], profile["date"], beside))
-
-    peers: list[Peer] = []
-    ceiling, run, source = None, None, ""
-    if document is not None:
-        names.add(document["device"])
-        external = document["external"] or {"source": "", "ceilings": [], "peers": []}
-        ceiling = next((c["value"] for c in external["ceilings"] if c["name"] == "mma.sync"), None)
-        source = external["source"]
-        if document["problem"]["dtype"] == dtype:
-            run = document["run"]
-            for is_external, found in ((False, document["peers"]), (True, external["peers"])):
-                peers += [Peer(peer["name"], peer["note"], _tflops(peer), is_external) for peer in found]
+        standard = [result for result in profile["results"] if _is_standard(result, dtype)]
+        versions.append(
+            Version(
+                source=kernel,
+                toolkit=profile["toolkit"],
+                driver=profile["driver"],
+                date=profile["date"],
+                recorded=_fastest(standard),
+                watts_recorded=[watts for result in standard if (watts := result.get("load", {}).get("power_watts"))],
+                beside_peers=beside_peers.get((kernel.kernel, profile["code_hash"]), Speeds()),
+            )
+        )
 
     if len(names) > 1:
         raise ProfileError(f"the files in {folder} are of different devices: {', '.join(sorted(names))}")
-    return Device(names.pop() if names else device, dtype, versions, peers, run, ceiling, source, missing)
+    return Device(names.pop() if names else device, device, dtype, versions, regimes, missing)
 
 
-def _read_peers(folder: Path) -> dict[str, Any] | None:
-    path = folder / "peers.json"
-    return _read(path, "peers.schema.json") if path.exists() else None
+def _regime(name: str, regime: dict[str, Any]) -> Regime:
+    versions: dict[tuple[str, str | None], Speeds] = {}
+    for version in regime["versions"]:
+        of_version = versions.setdefault((version["kernel"], version["code_hash"]), Speeds())
+        _add(of_version, version["results"])
+    peers = []
+    for peer in regime["peers"]:
+        peers.append(Peer(peer["name"], peer["note"], Speeds()))
+        _add(peers[-1].speeds, peer["results"])
+    ceilings = {ceiling["name"]: ceiling["tflops"] for ceiling in regime["ceilings"]}
+    return Regime(name, regime["run"], versions, peers, ceilings)
 
 
-def _tflops(measured: dict[str, Any]) -> dict[Shape, float]:
-    return {Shape(result["seq_len"], result["batch"]): result["tflops"] for result in measured["results"]}
-
-
-def _beside_peers(document: dict[str, Any] | None, dtype: str) -> dict[tuple[str, str | None], dict[Shape, float]]:
-    """(name, code hash) of a version → its fastest configuration at each shape in the run with the peers."""
-    fastest: dict[tuple[str, str | None], dict[Shape, float]] = {}
-    if document is None or document["problem"]["dtype"] != dtype:
-        return fastest
-    for version in document["versions"]:
-        of_version = fastest.setdefault((f"{version['kernel']}_{version['name']}", version["code_hash"]), {})
-        for shape, tflops in _tflops(version).items():
-            of_version[shape] = max(tflops, of_version.get(shape, 0.0))
-    return fastest
+def _add(speeds: Speeds, results: list[dict[str, Any]]) -> None:
+    """Keeps the faster one where a shape was measured in several configurations."""
+    for result in results:
+        shape = Shape(result["seq_len"], result["batch"])
+        if result["tflops"] <= speeds.tflops.get(shape, 0.0):
+            continue
+        speeds.tflops[shape] = result["tflops"]
+        for member, kept in (
+            ("power_watts", speeds.watts),
+            ("sm_clock_mhz", speeds.sm_clock_mhz),
+            ("tflops_per_watt", speeds.tflops_per_watt),
+        ):
+            kept.pop(shape, None)
+            if result[member] is not None:
+                kept[shape] = result[member]
 
 
 def harmonic_mean(tflops: Mapping[Shape, float], shapes: list[Shape]) -> float | None:
@@ -142,18 +212,22 @@ def harmonic_mean(tflops: Mapping[Shape, float], shapes: list[Shape]) -> float |
     return len(shapes) / sum(1 / tflops[shape] for shape in shapes)
 
 
-def _fastest(results: list[dict[str, Any]], dtype: str) -> dict[Shape, float]:
+def _is_standard(result: dict[str, Any], dtype: str) -> bool:
+    problem = result["problem"]
+    return (
+        problem["dtype"] == dtype
+        and problem["heads"] == HEADS
+        and problem["head_dim"] == HEAD_DIM
+        and problem["seq_len"] == problem["seq_len_kv"]
+        and not problem.get("causal", False)
+    )
+
+
+def _fastest(results: list[dict[str, Any]]) -> dict[Shape, float]:
     fastest: dict[Shape, float] = {}
     for result in results:
-        problem = result["problem"]
-        standard = (
-            problem["dtype"] == dtype
-            and problem["heads"] == HEADS
-            and problem["head_dim"] == HEAD_DIM
-            and problem["seq_len"] == problem["seq_len_kv"]
-        )
-        if standard and result["tflops"] is not None:
-            shape = Shape(problem["seq_len"], problem["batch"])
+        if result["tflops"] is not None:
+            shape = Shape(result["problem"]["seq_len"], result["problem"]["batch"])
             fastest[shape] = max(result["tflops"], fastest.get(shape, 0.0))
     return fastest
 

@@ -102,7 +102,7 @@ def large_cases(c: Configuration) -> list[Case]:
 
 def run(worker: Path, case: Case, references: str) -> str:
     """What is wrong; empty when all is right."""
-    request = {"command": "run", "sm": VIRTUAL_SM, "benchmark": False, "kernel": int(case.configuration.kernel)}
+    request = {"command": "run", "sm": VIRTUAL_SM, "benchmark": False, "kernel": case.configuration.kernel}
     request |= {"config": case.configuration.config, "problem": case.problem, "reference_cache": references}
     answer = ask_worker(worker, request | case.request, TIMEOUT_SECONDS)
     if answer["event"] == "error":

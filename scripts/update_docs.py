@@ -2,12 +2,21 @@
 """Writes what was measured into the docs, from profiles/, so that no figure is ever typed:
 
   README.md             the results, between <!-- results --> and <!-- end -->
-  docs/ladder_log.md    what version 06 reached, between <!-- tflops 06 --> and <!-- end -->, and how many times the
-                        TFLOP/s of the version before at seq_len 512, between <!-- step 06 512 --> and <!-- end -->
+  docs/ladder_log.md    between the following and <!-- end -->:
+                          <!-- predicted 06 -->     the factor that the header of version 06 predicts
+                          <!-- tflops 06 -->        what it reached, and how many times that of the version before
+                          <!-- verdict 06 -->       what that makes of the prediction
+                          <!-- verdict rule -->     how it is judged
+                          <!-- step 06 512 -->      how many times the TFLOP/s of the version before at seq_len 512
   docs/figures/*.svg    by scripts/plot.py
 
-With --check it writes nothing, names what is out of date, and exits 1 if anything is. Exits 3 when a profile or a page
-cannot be used.
+The device is the first of profiles/ (profiles/shown_first.txt names it); the README sets others beside it.
+
+What a version predicts is the last factor in the Prediction of its header: "1.05x", or "gains 5 %", or, for the first
+version, "1 TFLOP/s".
+
+With --check it writes nothing, names what is out of date, and exits 1 if anything is. Exits 3 when a profile, a page or
+a header cannot be used.
 """
 
 from __future__ import annotations
@@ -16,10 +25,12 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import plot
+from kernel_files import KernelFile, kernel_files
 from profile_data import (
     HEAD_DIM,
     HEADS,
@@ -27,23 +38,27 @@ from profile_data import (
     Device,
     Peer,
     ProfileError,
+    Regime,
     Shape,
+    Speeds,
     Version,
+    devices,
     harmonic_mean,
     load_device,
     three_digits,
 )
 
-DEVICE = "h200"  # whose figures the docs show
 SHAPE = Shape(seq_len=4096, batch=16)  # where versions are compared
 
 README = Path("README.md")
 LADDER_LOG = Path("docs/ladder_log.md")
 FIGURES = Path("docs/figures")
 
+WITHIN = 1.5  # a gain is as predicted when it is at most so many times more or less
+
 
 class PageError(Exception):
-    """A page has not the marks that this script fills in."""
+    """A page has not the marks that this script fills in, or a header not what goes there."""
 
 
 def shares(tflops: dict[Shape, float], reference: Peer | None) -> list[str]:
@@ -58,23 +73,32 @@ def shares(tflops: dict[Shape, float], reference: Peer | None) -> list[str]:
     return [f"{three_digits(100 * here / there)} %" if here and there else "–" for here, there in pairs]
 
 
-def results_table(device: Device) -> str:
+def reference_of(device: Device) -> Peer | None:
+    return next((peer for peer in device.peers if peer.name == plot.REFERENCE), None)
+
+
+def load_cells(speeds: Speeds) -> list[str]:
+    """Watts and clock, and TFLOP/s per watt, at SHAPE."""
+    watts, clock, per_watt = (of.get(SHAPE) for of in (speeds.watts, speeds.sm_clock_mhz, speeds.tflops_per_watt))
+    return [f"{watts:.0f} W, {clock} MHz" if watts and clock else "–", three_digits(per_watt)]
+
+
+def results_table(device: Device, others: list[Device]) -> str:
     """README's table: a row per version, then the peers, the slowest first."""
     shapes = device.shapes()
-    reference = next((peer for peer in device.peers if peer.name == plot.REFERENCE), None)
+    reference = reference_of(device)
     peers = sorted(device.peers, key=lambda peer: peer.tflops.get(SHAPE, 0.0))
+    rows = [(f"[{version.source.label}]({version.source.file})", version.tflops, version.beside_peers) for version in device.versions]
+    rows += [(f"*{peer.name}*", peer.tflops, peer.speeds) for peer in peers]
+    with_load = any(speeds.watts for _, _, speeds in rows)
 
-    def row(name: str, tflops: dict[Shape, float], compared: dict[Shape, float]) -> str:
-        cells = [name, *(three_digits(tflops.get(shape)) for shape in shapes), *shares(compared, reference)]
-        return f"| {' | '.join(cells)} |"
-
-    columns = [*(str(shape.seq_len) for shape in shapes), f"of {plot.SHORT_REFERENCE} at {SHAPE.seq_len}"]
-    header = ["TFLOP/s at seq_len", *columns, f"of {plot.SHORT_REFERENCE}, mean"]
+    header = ["TFLOP/s at seq_len", *(str(shape.seq_len) for shape in shapes)]
+    header += [f"of {plot.SHORT_REFERENCE} at {SHAPE.seq_len}", f"of {plot.SHORT_REFERENCE}, mean"]
+    header += [f"at {SHAPE.seq_len}", "TFLOP/s per W"] if with_load else []
     lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    for version in device.versions:
-        name = f"[{version.label}]({version.file})"
-        lines.append(row(name, version.tflops, version.beside_peers or version.tflops))
-    lines += [row(f"*{peer.name}*{'†' if peer.external else ''}", peer.tflops, peer.tflops) for peer in peers]
+    for name, tflops, speeds in rows:
+        cells = [name, *(three_digits(tflops.get(shape)) for shape in shapes), *shares(tflops, reference)]
+        lines.append(f"| {' | '.join(cells + (load_cells(speeds) if with_load else []))} |")
 
     batches = {shape.batch: [str(s.seq_len) for s in shapes if s.batch == shape.batch] for shape in shapes}
     batch = "; ".join(f"{size} at {', '.join(seq_lens)}" for size, seq_lens in batches.items())
@@ -83,49 +107,110 @@ def results_table(device: Device) -> str:
         f" {recorded_with(device.versions)}"
     )
     if device.mma_sync_ceiling:
-        text += f" The ceiling of `mma.sync`: {three_digits(device.mma_sync_ceiling)} TFLOP/s†."
+        text += f" The ceiling of `mma.sync`: {three_digits(device.mma_sync_ceiling)} TFLOP/s."
     paragraphs = [text]
-    if reference:
-        paragraphs.append(about_shares(device.versions))
-    if peers or device.mma_sync_ceiling:
-        paragraphs.append(about_peers(device, peers))
+    if device.regime:
+        paragraphs.append(about_regimes(device))
+        paragraphs.append(about_peers(device.regime, peers))
+    if others:
+        paragraphs.append(carried_over([device, *others]))
     return "\n".join([*lines, "", "\n\n".join(paragraphs)])
 
 
-def about_shares(versions: list[Version]) -> str:
-    text = (
-        f"{plot.SHORT_REFERENCE} is {plot.REFERENCE}; the mean is the harmonic one, over the lengths that"
-        f" {plot.SHORT_REFERENCE} was measured at."
-    )
-    together = [version.number for version in versions if version.beside_peers]
-    apart = [version.number for version in versions if not version.beside_peers]
-    if together:
-        text += f" Shares of {ranges(together)} are from one run in which all took turns with it (`scripts/peers`)."
+def about_regimes(device: Device) -> str:
+    """How what the table shows was timed, and what the other way gives."""
+    shown, *others = device.regimes
+    text = ""
+    if shown.name == "sustained":
+        limit = shown.run["power_limit_watts"]
+        at_limit = f" of {limit:.0f} W" if limit else ""
+        text = (
+            f"*Sustained*: each ran alone, {shown.run['warm_up_seconds']:g} s to warm up and then at least"
+            f" {shown.run['timed_seconds']:g} s timed, at the clock that the power limit{at_limit} leaves it."
+        )
+        if others:
+            text += (
+                " *Interleaved* figures differ: there all take turns, launch by launch, and kernels that draw much"
+                " power profit from the rests that slower ones give the power budget."
+            )
+            text += differences(device)
+            text += " Figures are compared inside one regime only."
+    else:
+        text = "*Interleaved*: all took turns, launch by launch."
+    if reference_of(device):
+        text += (
+            f" {plot.SHORT_REFERENCE} is {plot.REFERENCE}; the mean is the harmonic one, over the lengths that"
+            f" {plot.SHORT_REFERENCE} was measured at."
+        )
+    apart = [version for version in device.versions if not version.beside_peers.tflops]
     if apart:
-        text += f" Shares of {ranges(apart)} compare figures of different runs."
+        watts = max((watts for version in apart for watts in version.watts_recorded), default=None)
+        text += (
+            f" {ranges([version.source for version in apart])} did not take part: their figures are those of"
+            f" `harness --record`, alone and for a shorter time{f', at no more than {watts:.0f} W' if watts else ''}."
+        )
     return text
 
 
-def ranges(numbers: list[int]) -> str:
-    """01–08, 16"""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
+def differences(device: Device) -> str:
+    """What the other regime gives at SHAPE: the fastest version, and the peers."""
+    other = device.regimes[1]
+    pairs = [(peer.name, peer.tflops, next((p.tflops for p in other.peers if p.name == peer.name), {}))
+             for peer in device.peers]  # fmt: skip
+    newest = device.rungs()[-1]
+    for (kernel, _), speeds in other.versions.items():
+        if kernel == newest.source.kernel:
+            pairs.append((f"version {kernel}", newest.beside_peers.tflops, speeds.tflops))
+    both = sorted((here[SHAPE], there[SHAPE], name) for name, here, there in pairs if SHAPE in here and SHAPE in there)
+    if not both:
+        return ""
+    figures = ", ".join(f"{name} {three_digits(there)} instead of {three_digits(here)}" for here, there, name in both)
+    return f" At {SHAPE.seq_len}, in TFLOP/s: {figures}."
+
+
+def carried_over(shown: list[Device]) -> str:
+    """A short table of all devices: what of the ladder holds on another GPU."""
+    header = [f"TFLOP/s at seq_len {SHAPE.seq_len}"]
+    for device in shown:
+        header += [device.name, f"of {plot.SHORT_REFERENCE}, mean"]
+    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
+    tables = [{version.source.label: version.tflops for version in device.versions} for device in shown]
+    tables_of_peers = [{f"*{peer.name}*": peer.tflops for peer in device.peers} for device in shown]
+    for of_devices in (tables, tables_of_peers):
+        names = list(dict.fromkeys(name for table in of_devices for name in table))
+        if of_devices is tables_of_peers:
+            names.sort(key=lambda name: of_devices[0].get(name, {}).get(SHAPE, 0.0))
+        for name in names:
+            cells = [name]
+            for device, table in zip(shown, of_devices, strict=True):
+                tflops = table.get(name, {})
+                cells += [three_digits(tflops.get(SHAPE)), shares(tflops, reference_of(device))[1]]
+            lines.append(f"| {' | '.join(cells)} |")
+    texts = [f"{device.name}: {device.regime.name if device.regime else 'no peers'}, {recorded_with(device.versions)}"
+             for device in shown[1:]]  # fmt: skip
+    return "\n".join(["What carries over to another GPU:", "", *lines, "", " ".join(texts)])
+
+
+def ranges(versions: list[KernelFile]) -> str:
+    """01–08, 16, causal"""
+    runs: list[list[KernelFile]] = []
+    for version in versions:
+        before = runs[-1][-1].number if runs else None
+        if before is not None and version.number == before + 1:
+            runs[-1].append(version)
         else:
-            runs.append([number])
-    return ", ".join(f"{run[0]:02}–{run[-1]:02}" if len(run) > 1 else f"{run[0]:02}" for run in runs)
+            runs.append([version])
+    return ", ".join(f"{run[0].kernel}–{run[-1].kernel}" if len(run) > 1 else run[0].kernel for run in runs)
 
 
-def about_peers(device: Device, peers: list[Peer]) -> str:
+def about_peers(regime: Regime, peers: list[Peer]) -> str:
     named = [f"{peer.name} ({peer.note})" if peer.note else peer.name for peer in peers]
-    text = f"The peers: {'; '.join(named) or 'none'}."
-    if run := device.peers_run:
-        programs = {"PyTorch": "pytorch", "its CUDA": "cuda", "cuDNN": "cudnn", "Triton": "triton", "driver": "driver"}
-        used = ", ".join(f"{name} {run[member]}" for name, member in programs.items() if run[member] is not None)
-        text += f" Measured {run['date'][:10]} by `scripts/peers` in {run['rounds']} rounds, with {used}."
-    if any(peer.external for peer in peers) or device.mma_sync_ceiling:
-        text += f"\n\n† Taken over, and not measured by this project: {device.source_of_external}"
+    run = regime.run
+    programs = {"PyTorch": "pytorch", "its CUDA": "cuda", "cuDNN": "cudnn", "Triton": "triton", "driver": "driver"}
+    used = ", ".join(f"{name} {run[member]}" for name, member in programs.items() if run[member] is not None)
+    text = f"The peers: {'; '.join(named) or 'none'}. Measured {run['date'][:10]} by `scripts/peers`, with {used}."
+    if run["left_out"]:
+        text += f" Left out: {'; '.join(f'{what} ({why})' for what, why in run['left_out'].items())}."
     return text
 
 
@@ -142,62 +227,142 @@ def recorded_with(versions: list[Version]) -> str:
     )
 
 
-def with_the_one_before(device: Device, number: int, seq_len: int) -> tuple[float | None, float | None]:
-    """TFLOP/s of a version and of the one before it, at one of the standard shapes."""
-    at_shape = {
-        version.number: next((tflops for shape, tflops in version.tflops.items() if shape.seq_len == seq_len), None)
-        for version in device.versions
-    }
-    return at_shape.get(number), at_shape.get(number - 1)
+def kernel_file(number: int) -> Path | None:
+    return next((ROOT / kernel.file for kernel in kernel_files(ROOT) if kernel.number == number), None)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a version's header says it will reach: a factor over the version before, or TFLOP/s."""
+
+    value: float
+    is_factor: bool
+
+    def __str__(self) -> str:
+        return f"{self.value:g}×" if self.is_factor else f"{self.value:g} TFLOP/s"
+
+
+def prediction(kernel: Path) -> Prediction:
+    """The last factor in the Prediction of its header. Raises PageError where there is none."""
+    header = kernel.read_text(encoding="utf-8").split("\n\n")[0:2]
+    lines = [line.removeprefix("//").strip() for line in "\n".join(header).splitlines() if line.startswith("//")]
+    text = " ".join(lines).partition("Prediction ")[2]
+    found = list(re.finditer(r"(?<![\w.])(\d+(?:\.\d+)?)x\b|gains? (\d+) %|(?<![\w.])(\d+(?:\.\d+)?) TFLOP/s", text))
+    if not found:
+        raise PageError(f'{kernel.relative_to(ROOT)}: its Prediction names no factor, such as "1.1x in TFLOP/s"')
+    factor, percent, tflops = found[-1].groups()
+    if tflops:
+        return Prediction(float(tflops), is_factor=False)
+    value = float(factor) if factor else 1 + int(percent) / 100
+    if value == 1:
+        raise PageError(f"{kernel.relative_to(ROOT)}: a factor of 1 in its Prediction predicts nothing to judge")
+    return Prediction(value, is_factor=True)
+
+
+def verdict(predicted: Prediction, got: float) -> str:
+    """Of a factor, or of TFLOP/s. A factor is judged by its gain: what it is more than 1."""
+    share = (got - 1) / (predicted.value - 1) if predicted.is_factor else got / predicted.value
+    if 1 / WITHIN <= share <= WITHIN:
+        return "as predicted"
+    if predicted.is_factor and (got < 1) != (predicted.value < 1):
+        return "slower" if got < 1 else "faster"
+    return "less than predicted" if share < 1 else "more than predicted"
+
+
+def verdict_rule() -> str:
+    return (
+        f"The gain is what a factor is more than 1, so 0.1 for 1.1×. A step is *as predicted* when its gain at seq_len"
+        f" {SHAPE.seq_len} is at most {WITHIN:g} times as much as was predicted, and at least 1/{WITHIN:g} of it;"
+        f" else it is *less* or *more than predicted*, and *slower* below 1×. Of the first version the TFLOP/s are"
+        f" judged so."
+    )
+
+
+def predicted_cell(number: int) -> str:
+    kernel = kernel_file(number)
+    return str(prediction(kernel)) if kernel else "–"
+
+
+def verdict_cell(device: Device, number: int) -> str:
+    kernel = kernel_file(number)
+    predicted = prediction(kernel) if kernel else None
+    if predicted and predicted.is_factor:
+        got = device.step(number, SHAPE)
+    else:
+        got = next((version.tflops.get(SHAPE) for version in device.rungs() if version.source.number == number), None)
+    return verdict(predicted, got) if predicted and got else "not recorded"
 
 
 def ladder_log_cell(device: Device, number: int) -> str:
     """TFLOP/s, and how many times those of the version before: what the predictions are about."""
-    here, before = with_the_one_before(device, number, SHAPE.seq_len)
+    here = next((version.tflops.get(SHAPE) for version in device.rungs() if version.source.number == number), None)
     if here is None:
         return "not recorded"
-    return three_digits(here) + (f" ({three_digits(here / before)}×)" if before else "")
+    step = device.step(number, SHAPE)
+    return three_digits(here) + (f" ({three_digits(step)}×)" if step else "")
 
 
-def step_at(device: Device, number: int, seq_len: int) -> str:
+def step_cell(device: Device, number: int, seq_len: int) -> str:
     """How many times the TFLOP/s of the version before."""
-    here, before = with_the_one_before(device, number, seq_len)
-    return f"{three_digits(here / before)}×" if here and before else "not recorded"
+    shape = next((shape for shape in device.shapes() if shape.seq_len == seq_len), None)
+    step = device.step(number, shape) if shape else None
+    return f"{three_digits(step)}×" if step else "not recorded"
 
 
-def fill_readme(text: str, device: Device) -> str:
+def fill_readme(text: str, device: Device, others: list[Device]) -> str:
     marked = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end -->)", re.DOTALL)
     if len(marked.findall(text)) != 1:
         raise PageError(f"{README} needs the marks <!-- results --> and <!-- end --> once, each on a line of its own")
-    return marked.sub(lambda _: results_table(device) + "\n", text)
+    return marked.sub(lambda _: results_table(device, others) + "\n", text)
 
 
 def fill_ladder_log(text: str, device: Device) -> str:
-    reached = re.compile(r"<!-- tflops (\d\d) -->([^\n|]*?)<!-- end -->")
-    step = re.compile(r"<!-- step (\d\d) (\d+) -->([^\n|]*?)<!-- end -->")
-    found = len(reached.findall(text)) + len(step.findall(text))
-    unfinished = text.count("<!-- tflops ") + text.count("<!-- step ") - found
-    if unfinished:
-        marks = "<!-- tflops NN --> or <!-- step NN SEQ_LEN -->"
-        raise PageError(f"{LADDER_LOG}: {unfinished} of its marks {marks} have no <!-- end -->, or no such number")
-    text = reached.sub(lambda m: f"<!-- tflops {m[1]} -->{ladder_log_cell(device, int(m[1]))}<!-- end -->", text)
-    return step.sub(lambda m: f"<!-- step {m[1]} {m[2]} -->{step_at(device, int(m[1]), int(m[2]))}<!-- end -->", text)
+    fillers: dict[str, Callable[..., str]] = {
+        r"predicted (\d\d)": lambda number: predicted_cell(int(number)),
+        r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
+        r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
+        r"step (\d\d) (\d+)": lambda number, seq_len: step_cell(device, int(number), int(seq_len)),
+        r"verdict rule": verdict_rule,
+    }
+    found = 0
+    for mark, fill in fillers.items():
+        text, count = re.subn(
+            rf"<!-- ({mark}) -->[^\n|]*?<!-- end -->",
+            lambda m, fill=fill: f"<!-- {m[1]} -->{fill(*m.groups()[1:])}<!-- end -->",
+            text,
+        )
+        found += count
+    if found != text.count("<!-- ") - text.count("<!-- end -->") or found != text.count("<!-- end -->"):
+        marks = "predicted NN, tflops NN, verdict NN, step NN SEQ_LEN, verdict rule"
+        raise PageError(f"{LADDER_LOG}: of its marks, some are none of {marks}, or have no <!-- end -->")
+    for version in device.rungs():
+        mark = f"<!-- verdict {version.source.kernel} -->"
+        if mark not in text:
+            raise PageError(f"{LADDER_LOG} has no row of version {version.source.label}: there is no {mark}")
+    return text
 
 
 def update(check: bool) -> list[str]:
     """The files that were out of date; they are mended unless `check`."""
-    device = load_device(DEVICE)
+    folders = devices()
+    if not folders:
+        raise ProfileError(f"{ROOT / 'profiles'} holds no device: harness --record measures one")
+    device, *others = (load_device(folder) for folder in folders)
     for file in device.missing:
-        folder = f"profiles/{DEVICE}"
+        folder = f"profiles/{device.folder}"
         print(f"update_docs.py: {file} has no profile in {folder}, so the docs show no figures of it", file=sys.stderr)
 
     outdated = []
-    for page, fill in ((README, fill_readme), (LADDER_LOG, fill_ladder_log)):
+    fill_page: Callable[[str], str]
+    for page, fill_page in (
+        (README, lambda text: fill_readme(text, device, others)),
+        (LADDER_LOG, lambda text: fill_ladder_log(text, device)),
+    ):
         path = ROOT / page
         if not path.is_file():
             raise PageError(f"there is no {page}")
         text = path.read_text(encoding="utf-8")
-        filled = fill(text, device)
+        filled = fill_page(text)
         if filled != text:
             outdated.append(str(page))
             if not check:

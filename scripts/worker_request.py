@@ -67,8 +67,10 @@ def configurations(
         print(f"{worker}: {device['message']}", file=sys.stderr)
         raise SystemExit(3)
     found = []
+    gpu = device["device"]
+    runs = {"sm_80": True, "sm_90a": gpu["compute_capability"] == 90 and not gpu["is_virtual"]}
     for version in _harness(build, "--list")["versions"]:
-        for dtype in dtypes if version["kernel"] in selected else ():
+        for dtype in dtypes if version["kernel"] in selected and runs[version["architecture"]] else ():
             fitting = [
                 Configuration(
                     kernel=version["kernel"],
@@ -80,7 +82,7 @@ def configurations(
                     code_hash=version["code_hash"],
                 )
                 for one in version["configurations"]
-                if one["dtype"] == dtype and one["smem_bytes"] <= device["device"]["smem_per_cta_bytes"]
+                if one["dtype"] == dtype and one["smem_bytes"] <= gpu["smem_per_cta_bytes"]
             ]
             found += fitting if every else fitting[:1]
     return found
@@ -110,7 +112,7 @@ def run_worker(
 ) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """Runs `tool… harness-worker-gpu REQUEST` and returns what was printed, and the worker's last event."""
     problem = SMALL_PROBLEM | {"dtype": configuration.dtype} | request.get("problem", {})
-    whole = {"command": "run", "kernel": int(configuration.kernel), "config": configuration.config}
+    whole = {"command": "run", "kernel": configuration.kernel, "config": configuration.config}
     command = [*tool, str(build / "harness-worker-gpu"), json.dumps(whole | request | {"problem": problem})]
     with tempfile.NamedTemporaryFile(encoding="utf-8", mode="r") as events:
         shell = ["sh", "-c", 'events=$1; shift; exec "$@" 3>"$events"', "sh", events.name, *command]

@@ -67,6 +67,9 @@ constexpr int kReservedSmemBytes = 1024;  // of every CTA, by the system
 /// Whose limits hold where nobody says: those of the GPUs that the ladder's predictions, its log and profiles/ speak of.
 constexpr int kDefaultSm = 90;
 
+/// The compute capability of Hopper's own instructions, sm_90a; nothing older or newer has them.
+constexpr int kHopperSm = 90;
+
 /// nullptr for a compute capability that is not in the list.
 constexpr const SmLimits* sm_limits(int compute_capability) {
   for (const SmLimits& limits : kSmLimits)

@@ -87,11 +87,10 @@ std::string counted_lines(const Version& from, const Version& to, const Options&
     const Runner runner(counting);
     const Run run{.problem = runner.problem(), .config = options.config, .check = false, .benchmark = false};
     const Result result_from = runner.run(from, run), result_to = runner.run(to, run);
-    code = exit_code({result_from, result_to});
+    code = exit_code(options, {result_from, result_to});
     for (const Result* result : {&result_from, &result_to})
       if (!result->counters)
-        return fmt::format("Counters: {:02}_{} {}: {}\n", result->kernel, result->name, to_string(result->status),
-                           result->reason);
+        return fmt::format("Counters: {} {}: {}\n", label(*result), to_string(result->status), result->reason);
     return paint.bold(wrapped(fmt::format("Counted by the {}, {}\n", *result_to.device, describe(run.problem)),
                               text_width(), 2)) +
            counter_rows(result_from, result_to) + '\n' +
@@ -145,7 +144,8 @@ int compare(const Options& options) {
   const Version& to = select_version(options.diff.second);
   const Paint paint;
   const auto& tree = options.paths.source;
-  const int sm = options.sm.value_or(kDefaultSm);
+  const int sm = options.sm.value_or(
+      runs_on(from.architecture, kDefaultSm) && runs_on(to.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
 
   std::string text = paint.bold(fmt::format("{} → {}", label(from), label(to))) + "\n\n";
   const HeaderComment header = read_header_comment(source_file(to, tree));

@@ -57,7 +57,8 @@ std::optional<std::string> why_not(const Version& version, const Configuration& 
 
 ConfigurationChoice choose_configuration(const Version& version, const std::string& name,
                                          const AttentionProblem& problem, const std::optional<Gpu>& gpu, int sm) {
-  const DeviceInfo device = gpu ? gpu->info : bare_sm(sm);
+  const auto why_not_here = gpu ? why_not_on_device(version, gpu->info) : std::nullopt;
+  const DeviceInfo device = gpu && !why_not_here ? gpu->info : bare_sm(sm);
   const Configuration* configuration = nullptr;
   if (!name.empty()) {
     configuration = named(version, name, problem.dtype);
@@ -65,16 +66,18 @@ ConfigurationChoice choose_configuration(const Version& version, const std::stri
       return {nullptr,
               fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
                           to_string(problem.dtype), names_of_configurations(version, problem.dtype)),
-              "", ""};
+              false, "", ""};
   } else {
     configuration = preferred_configuration(version, problem.dtype, device.smem_per_cta_bytes);
     // The first of the type, so that the reason can say what it would need.
     for (const Configuration& other : version.configurations)
       if (!configuration && other.dtype == problem.dtype) configuration = &other;
     if (!configuration)
-      return {nullptr, fmt::format("{} has no configuration for {}", label(version), to_string(problem.dtype)), "", ""};
+      return {nullptr, fmt::format("{} has no configuration for {}", label(version), to_string(problem.dtype)), false,
+              "", ""};
   }
-  return {configuration, why_not(version, *configuration, problem, device).value_or(""), "", ""};
+  if (const auto why = why_not(version, *configuration, problem, device)) return {configuration, *why, false, "", ""};
+  return {configuration, why_not_here.value_or(""), why_not_here.has_value(), "", ""};
 }
 
 double machine_memory_bytes() {

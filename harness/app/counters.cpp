@@ -304,7 +304,7 @@ std::string format_line_comparison(const Version& from, const Result& result_fro
     const std::string code = row.to != 0 ? text_of.line(fmt::format("{}:{}", relative(source_to), row.to))
                                          : text_of.line(fmt::format("{}:{}", relative(source_from), row.from));
     const std::string place =
-        row.to != 0 ? fmt::format(":{} ", row.to) : fmt::format("{:02}:{} ", from.number, row.from);
+        row.to != 0 ? fmt::format(":{} ", row.to) : fmt::format("{}:{} ", kernel_id(from), row.from);
     text += row_text(shortened(place + code, text_width),
                      arrow(count_or_dash(instructions_a), count_or_dash(instructions_b)),
                      arrow(shared_a.ratio(), shared_b.ratio()), arrow(global_a.ratio(), global_b.ratio()));

@@ -10,30 +10,17 @@
 #include <vector>
 
 #include "app/output.h"
+#include "app/parse_integer.h"
+#include "app/problem_flags.h"
 #include "app/terminal.h"
 #include "errors.h"
 #include "host/sm_limits.h"
-#include "results/result.h"
 #include "worker/suggestion.h"
 
 namespace flash_ladder {
 namespace {
 
 constexpr std::size_t kHelpColumn = 30;  // where --help begins to say what a flag means
-
-// CLI11 would say "Could not convert: --batch = two"; we also want to say what is allowed.
-template <typename Integer>
-Integer parse_integer(const std::string& flag, const std::string& text, Integer least, Integer most) {
-  Integer value{};
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  const bool is_number = stop == end && !text.empty();
-  if (!is_number || error == std::errc::invalid_argument)
-    throw UsageError(fmt::format("{} '{}' is not a whole number; give one from {} on", flag, text, least));
-  if (error == std::errc::result_out_of_range || value < least || value > most)
-    throw UsageError(fmt::format("{} {} is out of range; allowed are {} to {}", flag, text, least, most));
-  return value;
-}
 
 std::chrono::milliseconds parse_seconds(const std::string& flag, const std::string& text) {
   double seconds = 0;
@@ -53,12 +40,6 @@ DeviceRequest parse_device(const std::string& text) {
   if (text.starts_with(prefix))
     return {DeviceKind::gpu, parse_integer<int>("--device gpu:", text.substr(prefix.size()), 0, 1023)};
   throw UsageError(fmt::format("--device '{}' is unknown; allowed are auto, gpu, gpu:N and emulator", text));
-}
-
-Dtype parse_dtype(const std::string& text) {
-  const auto dtype = dtype_from_string(text);
-  if (!dtype) throw UsageError(fmt::format("--dtype '{}' is unknown; allowed are fp16 and bf16", text));
-  return *dtype;
 }
 
 // 90 or sm_90.
@@ -131,11 +112,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 
   Options options;
   std::vector<std::string> diff;
-  std::string device = "auto", sm, batch, heads, seq_len, seq_len_kv, head_dim, dtype = "fp16", seed, repeat, timeout,
-              max_instructions, source;
+  std::string device = "auto", sm, seed, repeat, timeout, max_instructions, source;
   bool list = false, sass = false, record = false, no_check = false, no_bench = false;
 
-  app.add_option("--kernel", options.kernels, "Versions: 7, 07, 07_ldmatrix, ldmatrix, 05-08, 05,07 or all")
+  app.add_option("--kernel", options.kernels,
+                 "Versions: 7, 07, 07_ldmatrix, ldmatrix, 05-08, 05,07 or all; extensions by name")
       ->group("What to do");
   app.add_flag("--list", list, "The versions, a line each, with TFLOP/s from profiles/ and their configurations")
       ->group("What to do");
@@ -166,16 +147,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->type_name("NAME")
       ->group("Where");
 
-  app.add_option("--batch", batch, "(16; emulator: 1)")->type_name("N")->group("The problem");
-  app.add_option("--heads", heads, "(16; emulator: 2)")->type_name("N")->group("The problem");
-  app.add_option("--seq-len", seq_len, "Queries (4096; emulator: 256); a multiple of the version's tile")
-      ->type_name("N")
-      ->group("The problem");
-  app.add_option("--seq-len-kv", seq_len_kv, "Keys and values (as --seq-len)")->type_name("N")->group("The problem");
-  app.add_option("--head-dim", head_dim, "(128, the only one that the versions support)")
-      ->type_name("N")
-      ->group("The problem");
-  app.add_option("--dtype", dtype, "fp16 or bf16 (fp16)")->type_name("TYPE")->group("The problem");
+  ProblemFlags problem(app);
   app.add_option("--seed", seed, "Of the random inputs (0)")->type_name("N")->group("The problem");
 
   app.add_flag("--no-check", no_check, "Do not compare with the reference")->group("How");
@@ -222,9 +194,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--diff", {"--kernel", "--sass", "--record", "--json"}, "--diff only compares two versions");
   refuse_together(app, "--sass", {"--record"}, "--sass runs nothing");
   refuse_together(app, "--record", {"--no-check", "--no-bench"}, "a profile holds what was checked and timed");
-  refuse_together(app, "--record",
-                  {"--batch", "--heads", "--seq-len", "--seq-len-kv", "--head-dim", "--dtype", "--config"},
-                  "a profile holds the standard shapes in every configuration");
+  refuse_together(app, "--record", ProblemFlags::names(), "a profile holds the standard shapes");
+  refuse_together(app, "--record", {"--config"}, "a profile holds every configuration");
   refuse_together(app, "--tune", {"--kernel", "--list", "--diff", "--sass", "--record"},
                   "--tune takes the version itself and only times its configurations");
   refuse_together(app, "--tune", {"--config"}, "--tune compares all configurations");
@@ -256,22 +227,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   options.device = parse_device(device);
   if (given("--sm")) options.sm = parse_sm(sm);
 
-  // Sizes may be as large as they like here: what fits is decided where it is known how much memory there is.
-  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
-  const auto size = [&](const char* flag, const std::string& text, std::int64_t otherwise) {
-    return given(flag) ? parse_integer<std::int64_t>(flag, text, 1, kMost) : otherwise;
-  };
-  options.problem.batch = size("--batch", batch, 16);
-  options.problem.heads = size("--heads", heads, 16);
-  options.problem.seq_len = size("--seq-len", seq_len, 4096);
-  options.problem.seq_len_kv = size("--seq-len-kv", seq_len_kv, options.problem.seq_len);
-  options.problem.head_dim = size("--head-dim", head_dim, 128);
-  options.problem.dtype = parse_dtype(dtype);
-  options.emulator_problem = options.problem;
-  options.emulator_problem.batch = size("--batch", batch, 1);
-  options.emulator_problem.heads = size("--heads", heads, 2);
-  options.emulator_problem.seq_len = size("--seq-len", seq_len, 256);
-  options.emulator_problem.seq_len_kv = size("--seq-len-kv", seq_len_kv, options.emulator_problem.seq_len);
+  options.problem = problem.problem(/*is_virtual=*/false);
+  options.emulator_problem = problem.problem(/*is_virtual=*/true);
   if (given("--seed"))
     options.seed = parse_integer<std::uint64_t>("--seed", seed, 0, std::numeric_limits<std::uint64_t>::max());
   options.check = !no_check;

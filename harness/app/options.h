@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "attention.h"
+#include "host/problem.h"
 
 namespace flash_ladder {
 

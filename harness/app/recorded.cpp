@@ -15,13 +15,23 @@ namespace flash_ladder {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+constexpr int kPeersSchema = 3;  // harness/results/peers.schema.json
+
+}  // namespace
+
 std::vector<std::string> Recorded::devices() const {
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(paths_.profiles, error))
     if (entry.is_directory() && entry.path().filename() != "emulator")
       names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
+  std::string first;
+  std::ifstream(paths_.profiles / "shown_first.txt") >> first;
+  std::sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
+    return std::pair(a != first, a) < std::pair(b != first, b);
+  });
   return names;
 }
 
@@ -42,37 +52,50 @@ const Recording* Recorded::find(const std::string& device, const Version& versio
   return recording.get();
 }
 
-std::vector<Peer> Recorded::peers(const std::string& device, const AttentionProblem& problem) {
+BesidePeers Recorded::beside_peers(const std::string& device, const Version& version, const std::string& config,
+                                   const AttentionProblem& problem) {
   const fs::path path = paths_.profiles / device / "peers.json";
   if (!fs::exists(path)) return {};
-  std::vector<Peer> found;
   try {
     std::ifstream file(path);
     const auto document = nlohmann::json::parse(file);
-    if (!document.is_object() || document.value("schema", nlohmann::json()) != 2)
-      throw std::runtime_error("its schema is not 2");
+    if (!document.is_object() || document.value("schema", nlohmann::json()) != kPeersSchema)
+      throw std::runtime_error(fmt::format("its schema is not {}", kPeersSchema));
     const auto& measured = document.at("problem");
     const bool same_problem = measured.at("dtype") == to_string(problem.dtype) &&
                               measured.at("heads") == problem.heads && measured.at("head_dim") == problem.head_dim &&
                               problem.seq_len == problem.seq_len_kv;
     if (!same_problem) return {};
-    const auto add = [&](const nlohmann::json& peers, bool external) {
-      for (const auto& peer : peers)
-        for (const auto& result : peer.at("results"))
-          if (result.at("batch") == problem.batch && result.at("seq_len") == problem.seq_len)
-            found.push_back({peer.at("name"), result.at("tflops"), external});
+    const auto tflops = [&](const nlohmann::json& entry) -> std::optional<double> {
+      for (const auto& result : entry.at("results"))
+        if (result.at("batch") == problem.batch && result.at("seq_len") == problem.seq_len)
+          return result.at("tflops").get<double>();
+      return std::nullopt;
     };
-    add(document.at("peers"), false);
-    if (!document.at("external").is_null()) add(document.at("external").at("peers"), true);
+    const auto& regimes = document.at("regimes");
+    for (const char* name : {"sustained", "interleaved"}) {  // as docs show them: harness/results/peers.schema.json
+      if (!regimes.contains(name)) continue;
+      BesidePeers found{.regime = name, .peers = {}, .own = {}};
+      for (const auto& peer : regimes.at(name).at("peers"))
+        if (const auto speed = tflops(peer)) found.peers.push_back({peer.at("name"), *speed});
+      const auto hash = code_hash(source_file(version, paths_.source), paths_.source / "common");
+      for (const auto& entry : regimes.at(name).at("versions")) {
+        const auto& its_config = entry.at("config");
+        const bool same_config = its_config.is_null() ? config.empty() : its_config == config;
+        if (entry.at("kernel") == fmt::format("{:02}", version.number) && same_config && entry.at("code_hash") == hash)
+          found.own = tflops(entry);
+      }
+      std::sort(found.peers.begin(), found.peers.end(),
+                [](const Peer& a, const Peer& b) { return a.tflops < b.tflops; });
+      return found;
+    }
   } catch (const std::exception& error) {
     problems_.push_back(
         fmt::format("'{}' cannot be used: {}; measure it anew with scripts/peers, or take it from the "
                     "repository",
                     path.string(), error.what()));
-    return {};
   }
-  std::sort(found.begin(), found.end(), [](const Peer& a, const Peer& b) { return a.tflops < b.tflops; });
-  return found;
+  return {};
 }
 
 const Result* find_result(const Recording& recording, const AttentionProblem& problem, const std::string& config) {

@@ -25,7 +25,14 @@ struct Recording {
 struct Peer {
   std::string name;
   double tflops;
-  bool external;  // taken over from elsewhere; no program of this project measured it
+};
+
+/// A run of scripts/peers in one regime: figures that may be compared with each other, and with no others.
+struct BesidePeers {
+  std::string regime;       // "sustained", or "interleaved" where there is no other; empty: there is none at all
+  std::vector<Peer> peers;  // the slowest first
+  std::optional<double>
+      own;  // TFLOP/s of the version in that run; none where it was not in it, or its code was another
 };
 
 /// A view of the profiles directory that reads each file once. A profile that cannot be used counts as missing and is
@@ -34,14 +41,16 @@ class Recorded {
  public:
   explicit Recorded(const Paths& paths) : paths_(paths) {}
 
-  /// Names of the folders, sorted: "h200". That of the virtual GPU, which has no TFLOP/s, is left out.
+  /// Names of the folders, sorted: "h200", but the one that profiles/shown_first.txt names comes first. That of the
+  /// virtual GPU, which has no TFLOP/s, is left out.
   std::vector<std::string> devices() const;
 
   /// nullptr when there is none.
   const Recording* find(const std::string& device, const Version& version);
 
-  /// From profiles/<device>/peers.json: those that were measured for this problem, the slowest first.
-  std::vector<Peer> peers(const std::string& device, const AttentionProblem& problem);
+  /// From profiles/<device>/peers.json: what was measured for this problem. An empty config is the version's own choice.
+  BesidePeers beside_peers(const std::string& device, const Version& version, const std::string& config,
+                           const AttentionProblem& problem);
 
   /// What was wrong with profiles so far, a message each.
   const std::vector<std::string>& problems() const { return problems_; }

@@ -54,7 +54,7 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
   std::vector<std::pair<AttentionProblem, const Configuration*>> runs;
   if (is_virtual) {
     for (const Configuration& configuration : version.configurations)
-      for (const AttentionProblem& problem : emulator_problems(configuration))
+      for (const AttentionProblem& problem : emulator_problems(version, configuration))
         runs.emplace_back(problem, &configuration);
     return runs;
   }
@@ -68,28 +68,43 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
 
 std::vector<AttentionProblem> standard_problems(const Version& version) {
   std::vector<AttentionProblem> problems;
-  const auto add = [&](std::int64_t batch, std::int64_t seq_len, Dtype dtype) {
-    if (version.number < kFirstFastVersion && seq_len > kLongestSlowSeqLen) return;
-    problems.push_back(
-        {.batch = batch, .heads = 16, .seq_len = seq_len, .seq_len_kv = seq_len, .head_dim = 128, .dtype = dtype});
+  const auto add = [&](std::int64_t batch, std::int64_t seq_len, Dtype dtype, bool causal) {
+    if (!version.is_extension() && version.number < kFirstFastVersion && seq_len > kLongestSlowSeqLen) return;
+    problems.push_back({.batch = batch,
+                        .heads = 16,
+                        .seq_len = seq_len,
+                        .seq_len_kv = seq_len,
+                        .head_dim = 128,
+                        .dtype = dtype,
+                        .causal = causal});
   };
-  for (const auto& [batch, seq_len] : {std::pair(16, 512), {16, 1024}, {16, 2048}, {16, 4096}, {8, 8192}, {4, 16384}})
-    add(batch, seq_len, Dtype::fp16);
-  add(16, 4096, Dtype::bf16);
+  const auto add_all = [&](bool causal) {
+    for (const auto& [batch, seq_len] : {std::pair(16, 512), {16, 1024}, {16, 2048}, {16, 4096}, {8, 8192}, {4, 16384}})
+      add(batch, seq_len, Dtype::fp16, causal);
+    add(16, 4096, Dtype::bf16, causal);
+  };
+  add_all(false);
+  if (version.solves.causal) add_all(true);
   return problems;
 }
 
-std::vector<AttentionProblem> emulator_problems(const Configuration& configuration) {
+std::vector<AttentionProblem> emulator_problems(const Version& version, const Configuration& configuration) {
   constexpr std::int64_t kSeqLen = 256;  // an even number of the tiles of every configuration
-  const auto problem = [&](std::int64_t seq_len_kv) {
-    return AttentionProblem{.batch = 1,
-                            .heads = 2,
-                            .seq_len = kSeqLen,
-                            .seq_len_kv = seq_len_kv,
-                            .head_dim = configuration.head_dim,
-                            .dtype = configuration.dtype};
+  std::vector<AttentionProblem> problems;
+  const auto add = [&](std::int64_t seq_len, std::int64_t seq_len_kv, bool causal) {
+    problems.push_back({.batch = 1,
+                        .heads = 2,
+                        .seq_len = seq_len,
+                        .seq_len_kv = seq_len_kv,
+                        .head_dim = configuration.head_dim,
+                        .dtype = configuration.dtype,
+                        .causal = causal});
   };
-  return {problem(kSeqLen), problem(kSeqLen - configuration.block_kv)};
+  add(kSeqLen, kSeqLen, false);
+  add(kSeqLen, kSeqLen - configuration.block_kv, false);
+  if (version.solves.any_length) add(kSeqLen - 1, kSeqLen - 1, false);
+  if (version.solves.causal) add(kSeqLen, kSeqLen, true);
+  return problems;
 }
 
 int record(const Options& options) {
@@ -137,7 +152,7 @@ int record(const Options& options) {
     }
   }
   write_json(options, all);
-  return exit_code(all);
+  return exit_code(options, all);
 }
 
 }  // namespace flash_ladder

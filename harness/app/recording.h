@@ -8,11 +8,12 @@
 
 namespace flash_ladder {
 
-/// What a version is recorded at on a GPU: the six standard shapes in fp16 and one in bf16.
+/// What a version is recorded at on a GPU: the six standard shapes in fp16 and one in bf16; the same causal where it solves that.
 std::vector<AttentionProblem> standard_problems(const Version& version);
 
-/// What a configuration is recorded at on the virtual GPU: a small shape, and one with an odd number of K/V tiles.
-std::vector<AttentionProblem> emulator_problems(const Configuration& configuration);
+/// What a configuration is recorded at on the virtual GPU: a small shape, and one with an odd number of K/V tiles; more where the
+/// version solves more than the plain problem.
+std::vector<AttentionProblem> emulator_problems(const Version& version, const Configuration& configuration);
 
 /// Returns the exit code. A version's profile is written only when everything that ran was right.
 int record(const Options& options);

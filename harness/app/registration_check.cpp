@@ -7,8 +7,6 @@
 #include <map>
 #include <memory>
 
-#include "worker/support.h"
-
 namespace flash_ladder {
 namespace {
 
@@ -22,14 +20,9 @@ std::string demangled(const std::string& name) {
 }  // namespace
 
 std::optional<std::string> why_mixed_up(const std::vector<Version>& versions) {
-  std::map<int, const Version*> numbers;
   std::map<std::string, const Version*> owners;
   for (const Version& version : versions) {
-    const auto [same, is_new] = numbers.try_emplace(version.number, &version);
-    if (!is_new)
-      return fmt::format("{} and {} are both version {:02}; give one of them another number, and build again",
-                         same->second->source, version.source, version.number);
-    const std::string name_space = fmt::format("flash_ladder::v{:02}::", version.number);
+    const std::string name_space = "flash_ladder::" + code_namespace(version);
     for (const Configuration& configuration : version.configurations) {
       const std::string traits = demangled(configuration.traits);
       const auto [owner, is_first] = owners.try_emplace(traits, &version);
@@ -37,12 +30,12 @@ std::optional<std::string> why_mixed_up(const std::vector<Version>& versions) {
         return fmt::format(
             "{} and {} both have {}, so that the linker kept the code of one for both; put all of {}'s code into "
             "namespace {}, and build again",
-            label(*owner->second), label(version), traits, label(version), name_space.substr(0, name_space.size() - 2));
-      if (!traits.starts_with(name_space))
+            label(*owner->second), label(version), traits, label(version), name_space);
+      if (!traits.starts_with(name_space + "::"))
         return fmt::format(
             "{}: the traits {} of configuration {} do not lie in namespace {}; put all of the version's "
             "code there, and build again",
-            version.source, traits, configuration.name, name_space.substr(0, name_space.size() - 2));
+            version.source, traits, configuration.name, name_space);
     }
   }
   return std::nullopt;

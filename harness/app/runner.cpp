@@ -50,11 +50,15 @@ Runner::Runner(const Options& options)
   if (!device_.gpu) check_machine_memory(options.problem);
 }
 
+int Runner::sm(const Version& version) const {
+  return options_.sm || runs_on(version.architecture, sm_) ? sm_ : kHopperSm;
+}
+
 ConfigurationChoice Runner::choose(const Version& version, const std::string& name,
                                    const AttentionProblem& problem) const {
   const auto tuned = name.empty() ? tuned_.find(version, problem) : Tuned::Answer{};
   const std::string& wanted = tuned.entry ? tuned.entry->ranking.front().config : name;
-  ConfigurationChoice choice = choose_configuration(version, wanted, problem, device_.gpu, sm_);
+  ConfigurationChoice choice = choose_configuration(version, wanted, problem, device_.gpu, sm(version));
   choice.tuning_not_used = tuned.why_not;
   if (tuned.entry)
     choice.tuned = fmt::format("{}, the fastest of {} for this problem (--tune, {}); --config picks another", wanted,
@@ -67,7 +71,7 @@ Request Runner::request_for(const Version& version, const AttentionProblem& prob
   request.device = device_.gpu->ordinal;
   request.sm = sm_;
   request.max_instructions = options_.max_instructions;
-  request.kernel = version.number;
+  request.kernel = kernel_id(version);
   request.problem = problem;
   request.seed = options_.seed;
   request.repeat = options_.repeat;
@@ -77,7 +81,7 @@ Request Runner::request_for(const Version& version, const AttentionProblem& prob
 Result Runner::run(const Version& version, const Run& run) const {
   const auto choice = choose(version, run.config, run.problem);
   Result result;
-  result.kernel = version.number;
+  result.kernel = kernel_id(version);
   result.name = version.name;
   result.problem = run.problem;
   if (choice.configuration) result.config = choice.configuration->name;
@@ -89,6 +93,7 @@ Result Runner::run(const Version& version, const Run& run) const {
   if (!choice.why_not.empty()) {
     result.status = Status::skipped;
     result.reason = choice.why_not;
+    result.device_cannot = choice.device_cannot;
     return with_static_study(result);
   }
   result.status = Status::ok;
@@ -144,13 +149,19 @@ void Runner::time_in_turn(const Version& version, const std::vector<std::string>
   }
 }
 
-int exit_code(const std::vector<Result>& results) {
+int exit_code(const Options& options, const std::vector<Result>& results) {
   const auto any = [&](Status status) {
     return std::any_of(results.begin(), results.end(), [&](const Result& result) { return result.status == status; });
   };
   if (any(Status::wrong)) return kExitWrong;
   if (any(Status::failed)) return kExitUnavailable;
-  return any(Status::ok) ? kExitOk : kExitUsage;
+  if (any(Status::ok)) return kExitOk;
+  const bool device_cannot =
+      std::any_of(results.begin(), results.end(), [](const Result& result) { return result.device_cannot; });
+  if (!device_cannot) return kExitUsage;
+  // Where nobody asked for a run on this very device, the static study is an answer.
+  const bool static_will_do = options.action == Action::study && options.device.kind == DeviceKind::automatic;
+  return static_will_do ? kExitOk : kExitUnavailable;
 }
 
 }  // namespace flash_ladder

@@ -38,6 +38,8 @@ class Runner {
 
   /// Whose limits the static study assumes: those of --sm, else of the GPU, else of kDefaultSm.
   int sm() const { return sm_; }
+  /// The same for one version: sm_90's where it has no code for the others.
+  int sm(const Version& version) const;
 
   /// The configuration that run() takes. `name` is empty, or what --config asks for.
   ConfigurationChoice choose(const Version& version, const std::string& name, const AttentionProblem& problem) const;
@@ -64,7 +66,9 @@ class Runner {
   TemporaryDirectory reference_cache_;
 };
 
-/// What the process returns: 1 for a wrong result, else 3 for a failed one, else 2 when all were skipped, else 0.
-int exit_code(const std::vector<Result>& results);
+/// What the process returns: 1 for a wrong result, else 3 for a failed one, else 0 when one ran or was studied. When all were
+/// skipped: 2 where no version supports the problem; where the device cannot run a version, 0 for a study on a device that was not
+/// asked for by name, else 3.
+int exit_code(const Options& options, const std::vector<Result>& results);
 
 }  // namespace flash_ladder

@@ -36,9 +36,9 @@ std::string format_row(std::string_view name, int whole, int loop, int cold, int
                      figure(cold));
 }
 
-std::string format_report(const Result& result, int sm, const Paint& paint) {
+std::string format_report(const Version& version, const Result& result, int sm, const Paint& paint) {
   const StaticStudy* study = code_for(result.static_study, sm);
-  std::string text = paint.bold(fmt::format("{:02} · {}", result.kernel, result.name)) +
+  std::string text = paint.bold(title(version)) +
                      fmt::format("   {}   {}   {}\n\n", result.config, to_string(result.problem.dtype), code_name(sm));
   if (!study) return text + fmt::format("The build has no {} code of this configuration.\n", code_name(sm));
 
@@ -94,10 +94,11 @@ int report_sass(const Options& options) {
     if (result.status == Status::skipped)
       complain(result.reason);
     else
-      say(options, fmt::format("{}{}", results.size() > 1 ? "\n" : "", format_report(result, runner.sm(), paint)));
+      say(options, fmt::format("{}{}", results.size() > 1 ? "\n" : "",
+                               format_report(*version, result, runner.sm(*version), paint)));
   }
   write_json(options, results);
-  const int code = exit_code(results);
+  const int code = exit_code(options, results);
   return code == kExitOk && !has_all_code ? kExitUnavailable : code;
 }
 

@@ -13,7 +13,7 @@
 namespace flash_ladder {
 
 std::filesystem::path source_file(const Version& version, const std::filesystem::path& source_tree) {
-  return source_tree / "kernels" / (label(version) + ".cu");
+  return source_tree / version.source;
 }
 
 std::size_t version_column_width() {
@@ -23,25 +23,26 @@ std::size_t version_column_width() {
 }
 
 const Version* version_before(const Version& version) {
+  if (version.is_extension()) return &select_version(version.extends);
   const Version* before = nullptr;
   for (const Version& other : versions())
-    if (other.number < version.number) before = &other;
+    if (!other.is_extension() && other.number < version.number) before = &other;
   return before;
 }
 
 std::vector<const Version*> select_versions(const std::string& text) {
-  std::set<int> numbers;
+  std::set<const Version*> chosen;
   std::istringstream parts(text + ",");
   for (std::string part; std::getline(parts, part, ',');) {
     if (part.substr(std::min(part.find_first_not_of(' '), part.size())) == "all") {
-      for (const Version& version : versions()) numbers.insert(version.number);
+      for (const Version& version : versions()) chosen.insert(&version);
       continue;
     }
     const auto dash = part.find('-');
     const auto first = parse_number(part.substr(0, dash));
     const auto last = dash == std::string::npos ? std::nullopt : parse_number(part.substr(dash + 1));
     if (!first || !last) {
-      numbers.insert(select_version(part).number);
+      chosen.insert(&select_version(part));
       continue;
     }
     if (*first > *last)
@@ -49,8 +50,8 @@ std::vector<const Version*> select_versions(const std::string& text) {
           fmt::format("the range '{}' is empty: it ends before it starts; write {:02}-{:02}", part, *last, *first));
     bool found = false;
     for (const Version& version : versions())
-      if (version.number >= *first && version.number <= *last) {
-        numbers.insert(version.number);
+      if (!version.is_extension() && version.number >= *first && version.number <= *last) {
+        chosen.insert(&version);
         found = true;
       }
     if (!found) throw UsageError(fmt::format("the range '{}' is empty: there are {}", part, known_versions()));
@@ -58,7 +59,7 @@ std::vector<const Version*> select_versions(const std::string& text) {
 
   std::vector<const Version*> selected;
   for (const Version& version : versions())
-    if (numbers.contains(version.number)) selected.push_back(&version);
+    if (chosen.contains(&version)) selected.push_back(&version);
   if (selected.empty())
     throw UsageError(fmt::format("--kernel '{}' names no version; there are {}", text, known_versions()));
   return selected;

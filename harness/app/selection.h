@@ -16,10 +16,10 @@ std::filesystem::path source_file(const Version& version, const std::filesystem:
 /// The width of a column of versions in a table: the longest name, and two spaces.
 std::size_t version_column_width();
 
-/// The version before it on the ladder; nullptr for the first.
+/// What it is compared with: the version before it on the ladder, or for an extension what it extends; nullptr for the first.
 const Version* version_before(const Version& version);
 
-/// Versions in order of number, each once: what select_version() takes, 05-08, all, or several of these with commas between.
+/// Versions in the order of versions(), each once: what select_version() takes, 05-08, all, or several of these with commas between.
 /// Throws UsageError when one is unknown or a range is empty.
 std::vector<const Version*> select_versions(const std::string& text);
 

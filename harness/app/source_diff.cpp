@@ -11,27 +11,22 @@
 #include "app/selection.h"
 #include "app/temporary_directory.h"
 #include "errors.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
 
-// The file without its header comment, and with v06, 6 and "swizzle" written as vNN, NN and "name".
+// The file without its header comment, and with v06 written as vNN.
 std::string normalised(const Version& version, const std::filesystem::path& source_tree) {
   const auto path = source_file(version, source_tree);
   std::ifstream file(path);
   if (!file) throw UnavailableError(fmt::format("'{}' cannot be read; --diff needs the source tree", path.string()));
-  const std::regex name_space(fmt::format("\\bv{:02}\\b", version.number));
-  const std::regex number(fmt::format("(\\.number = ){}\\b", version.number));
-  const std::regex name(fmt::format("(\\.name = )\"{}\"", version.name));
+  const std::regex name_space(fmt::format("\\bflash_ladder::{}\\b", code_namespace(version)));
   std::string text;
   bool in_header = true;
   for (std::string line; std::getline(file, line);) {
     in_header = in_header && line.starts_with("//");
     if (in_header) continue;
-    line = std::regex_replace(line, name_space, "vNN");
-    line = std::regex_replace(line, number, "$1NN");
-    text += std::regex_replace(line, name, "$1\"name\"") + '\n';
+    text += std::regex_replace(line, name_space, "flash_ladder::vNN") + '\n';
   }
   return text;
 }
@@ -57,8 +52,7 @@ std::string source_diff(const Version& from, const Version& to, const std::files
   // The directory's name comes from TMPDIR, which is the user's to choose: it goes to the shell as a variable.
   setenv("FLASH_LADDER_DIFF", directory.path().c_str(), 1);
   const std::string diff =
-      run(fmt::format("cd \"$FLASH_LADDER_DIFF\" && diff -u --label kernels/{}.cu --label kernels/{}.cu from to",
-                      label(from), label(to)));
+      run(fmt::format("cd \"$FLASH_LADDER_DIFF\" && diff -u --label {} --label {} from to", from.source, to.source));
   std::string text;
   std::istringstream lines(diff);
   for (std::string line; std::getline(lines, line);) {

@@ -79,9 +79,9 @@ std::vector<std::string> read_on(const Version& version, const Version* before, 
   std::vector<std::string> places;
   const std::string chapter = fmt::format("docs/{}.md", label(version));
   if (std::filesystem::exists(paths.source / chapter)) places.push_back(chapter);
-  places.push_back(fmt::format("kernels/{}.cu", label(version)));
-  if (before) places.push_back(fmt::format("harness --diff {:02} {:02}", before->number, version.number));
-  places.push_back(fmt::format("harness --kernel {:02} --sass", version.number));
+  places.push_back(version.source);
+  if (before) places.push_back(fmt::format("harness --diff {} {}", kernel_id(*before), kernel_id(version)));
+  places.push_back(fmt::format("harness --kernel {} --sass", kernel_id(version)));
   return places;
 }
 
@@ -94,20 +94,21 @@ std::string card_of(const Version& version, const Result& result, const Options&
   StudyCard card{.version = version,
                  .result = result,
                  .device = runner.device().why,
-                 .ran = runner.device().gpu.has_value(),
+                 .ran = runner.device().gpu && result.status != Status::skipped,
                  .tuned = runner.choose(version, options.config, result.problem).tuned,
-                 .sm = runner.sm(),
+                 .sm = runner.sm(version),
                  .header = read_header_comment(source_file(version, options.paths.source)),
                  .recorded = speeds_for_card(recorded, devices, version, recorded_problem, options, result.config),
                  .recorded_problem = recorded_problem == result.problem ? "" : describe(recorded_problem),
-                 .peers = {},
+                 .beside_peers = {},
                  .before = before,
                  .speed_before = {},
                  .static_before = {},
                  .lines = options.lines ? kAllLines : kCostliestLines,
                  .source_tree = options.paths.source,
                  .read_on = read_on(version, before, options.paths)};
-  if (!devices.empty()) card.peers = recorded.peers(devices.front(), recorded_problem);
+  if (!devices.empty())
+    card.beside_peers = recorded.beside_peers(devices.front(), version, options.config, recorded_problem);
   if (before) {
     card.speed_before = speed_before(recorded, devices, *before, recorded_problem, result, runner);
     const auto choice = runner.choose(*before, "", result.problem);
@@ -145,7 +146,7 @@ class VersionTable {
     const std::string step = tflops && tflops_before_ ? fmt::format("{:.2f}x", *tflops / *tflops_before_) : "-";
     tflops_before_ = tflops;
     std::string registers = "-", spills = "-", smem = "-", ctas = "-";
-    if (const StaticStudy* study = study_for(result.static_study, runner_.sm())) {
+    if (const StaticStudy* study = study_for(result.static_study, runner_.sm(version))) {
       registers = std::to_string(study->registers);
       spills = std::to_string(study->spill_bytes);
       smem = fmt::format("{:.4g} KiB", study->smem_bytes / 1024.0);
@@ -241,7 +242,7 @@ int study(const Options& options) {
     const Version& version = *selected.front();
     results.push_back(runner.run(version, run));
     const Result& result = results.front();
-    if (result.status == Status::skipped)
+    if (result.status == Status::skipped && !result.device_cannot)
       complain(result.reason);
     else
       say(options, card_of(version, result, options, runner, recorded, paint));
@@ -252,17 +253,18 @@ int study(const Options& options) {
       table.add(*version, results.back());
     }
     say(options, totals(results, runner.device().gpu.has_value()));
-    if (exit_code(results) == kExitUsage) complain("no version supports this problem: every one was skipped");
+    if (exit_code(options, results) == kExitUsage) complain("no version supports this problem: every one was skipped");
   }
   // With --json - nothing of the above was shown.
   if (options.json == "-")
     for (const Result& result : results)
-      if (!result.reason.empty() && !(selected.size() == 1 && result.status == Status::skipped))
-        complain(fmt::format("{:02}_{} {}: {}", result.kernel, result.name, to_string(result.status), result.reason));
+      if (!result.reason.empty() &&
+          !(selected.size() == 1 && result.status == Status::skipped && !result.device_cannot))
+        complain(fmt::format("{} {}: {}", label(result), to_string(result.status), result.reason));
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);
   write_json(options, results);
-  const int code = exit_code(results);
+  const int code = exit_code(options, results);
   return code == kExitOk && !runner.device().gpu ? kExitUnavailable : code;  // what was asked for was to run them
 }
 

@@ -54,25 +54,25 @@ std::optional<Speed> own_speed(const StudyCard& card) {
 
 std::string format_change(const StudyCard& card, const Paint& paint) {
   const auto own = own_speed(card);
-  if (!own) return fmt::format("this version has no figure to compare with that of version {:02}", card.before->number);
-  if (!card.speed_before) return fmt::format("version {:02} has no figure to compare with", card.before->number);
+  if (!own)
+    return fmt::format("this version has no figure to compare with that of version {}", kernel_id(*card.before));
+  if (!card.speed_before) return fmt::format("version {} has no figure to compare with", kernel_id(*card.before));
   const double ratio = own->tflops / card.speed_before->tflops;
   const std::string change = fmt::format("{:.2f}x", ratio);
   return fmt::format("{} of version {} ({:.1f} TFLOP/s {})", ratio < 1 ? paint.notable(change) : paint.bold(change),
                      label(*card.before), card.speed_before->tflops, card.speed_before->origin);
 }
 
-std::string format_peers(const StudyCard& card) {
-  const auto own = own_speed(card);
+// Shares are of figures of one run and one regime, so of the version's own in that run, and not of this one's.
+std::string format_peers(const BesidePeers& beside) {
+  if (beside.peers.empty()) return "";
   std::vector<std::string> parts;
-  bool external = false;
-  for (const Peer& peer : card.peers) {
-    const std::string tflops = fmt::format("{:.0f}{}", peer.tflops, peer.external ? "*" : "");
-    parts.push_back(own ? fmt::format("{:.0f} % of {} ({})", 100 * own->tflops / peer.tflops, peer.name, tflops)
-                        : fmt::format("{} {}", peer.name, tflops));
-    external = external || peer.external;
-  }
-  return fmt::format("{}{}", fmt::join(parts, ", "), external ? "; *: not measured by this project" : "");
+  for (const Peer& peer : beside.peers)
+    parts.push_back(
+        beside.own ? fmt::format("{:.0f} % of {} ({:.0f})", 100 * *beside.own / peer.tflops, peer.name, peer.tflops)
+                   : fmt::format("{} {:.0f}", peer.name, peer.tflops));
+  const std::string own = beside.own ? fmt::format(", this version {:.0f}", *beside.own) : "";
+  return fmt::format("{}{}: {}", beside.regime, own, fmt::join(parts, ", "));
 }
 
 std::string format_recorded(const RecordedSpeed& recorded, const Paint& paint) {
@@ -113,13 +113,6 @@ std::string describe_device(const std::string& why, bool ran, const Paint& paint
                      why);
 }
 
-std::string describe(const AttentionProblem& problem) {
-  const std::string keys =
-      problem.seq_len_kv == problem.seq_len ? "" : fmt::format(", seq_len_kv {}", problem.seq_len_kv);
-  return fmt::format("batch {}, heads {}, seq_len {}{}, head_dim {}, {}", problem.batch, problem.heads, problem.seq_len,
-                     keys, problem.head_dim, to_string(problem.dtype));
-}
-
 std::string describe_resources(const StaticStudy& study) {
   const std::string spills = study.spill_bytes == 0 ? "no spills" : fmt::format("{} bytes spilled", study.spill_bytes);
   return fmt::format("{} registers, {}, {:.4g} KiB of shared memory", study.registers, spills,
@@ -149,7 +142,7 @@ std::string describe_other_occupancies(const Version& version, const Result& res
 
 std::string format_study_card(const StudyCard& card, const Paint& paint) {
   const Result& result = card.result;
-  std::string text = paint.bold(fmt::format("{:02} · {}", card.version.number, card.version.name));
+  std::string text = paint.bold(title(card.version));
   text += fmt::format("   {}   {}\n\n", result.config, to_string(result.problem.dtype));
 
   const auto line = [&](std::string_view label, const std::string& value) {
@@ -162,16 +155,17 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Device", describe_device(card.device, card.ran, paint));
   line("Problem", describe(result.problem));
   line("Tuned", card.tuned);
-  if (card.ran) {
-    line("Correct", format_correctness(card, paint));
-    if (!result.counters) line("Speed", format_speed(card, paint));
-  }
+  if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
+  if (card.ran && !result.counters) line("Speed", format_speed(card, paint));
+  if (result.diagnosis)
+    for (const std::string& sentence : result.diagnosis->sentences)
+      line(&sentence == &result.diagnosis->sentences.front() ? "Diagnosis" : "", sentence);
   text += format_findings(result, paint);
   for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));
   if (!card.recorded.empty() && !card.recorded_problem.empty()) line("", "at " + card.recorded_problem);
   if (card.recorded.empty()) line("Recorded", "nothing for this problem; --record measures the standard shapes");
   if (card.before) line("Step", format_change(card, paint));
-  line("Peers", format_peers(card));
+  line("Peers", format_peers(card.beside_peers));
   text += format_mismatches(result, paint);
   if (const StaticStudy* study = study_for(result.static_study, card.sm)) {
     line("Resources", describe_resources(*study));

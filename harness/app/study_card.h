@@ -40,7 +40,7 @@ struct StudyCard {
   HeaderComment header;
   std::vector<RecordedSpeed> recorded;
   std::string recorded_problem;  // empty: the same
-  std::vector<Peer> peers;
+  BesidePeers beside_peers;
 
   const Version* before;  // nullptr for the first version
   std::optional<Speed> speed_before;
@@ -59,9 +59,6 @@ std::string format_mismatches(const Result& result, const Paint& paint);
 
 /// Which device it is and why, or that nothing was run and why not.
 std::string describe_device(const std::string& why, bool ran, const Paint& paint);
-
-/// "batch 16, heads 16, seq_len 4096, head_dim 128, fp16"
-std::string describe(const AttentionProblem& problem);
 
 /// "168 registers, no spills, 48.0 KB of shared memory"
 std::string describe_resources(const StaticStudy& study);

@@ -27,11 +27,11 @@ Tuned::Tuned(const Paths& paths, const std::optional<Gpu>& gpu) : paths_(paths) 
 }
 
 Tuned::Answer Tuned::find(const Version& version, const AttentionProblem& problem) const {
-  const TuningEntry* entry = tuning_ ? tuning_->find(version.number, problem) : nullptr;
+  const TuningEntry* entry = tuning_ ? tuning_->find(kernel_id(version), problem) : nullptr;
   if (!entry) return {};
   const auto refuse = [&](const std::string& why) {
-    return Answer{nullptr, fmt::format("what '{}' says of {} is not used: {}; harness --tune {:02} measures it anew",
-                                       file_.string(), label(version), why, version.number)};
+    return Answer{nullptr, fmt::format("what '{}' says of {} is not used: {}; harness --tune {} measures it anew",
+                                       file_.string(), label(version), why, kernel_id(version))};
   };
   if (entry->code_hash != code_hash(source_file(version, paths_.source), paths_.source / "common"))
     return refuse("it is stale, the code has changed since");

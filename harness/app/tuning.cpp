@@ -108,7 +108,7 @@ std::string ranking(const Version& version, const std::vector<Result>& results, 
 
 TuningEntry entry_of(const Version& version, const std::vector<Result>& results, const DeviceInfo& device,
                      std::string hash) {
-  TuningEntry entry{.kernel = version.number,
+  TuningEntry entry{.kernel = kernel_id(version),
                     .name = version.name,
                     .problem = results.front().problem,
                     .code_hash = std::move(hash),
@@ -138,8 +138,8 @@ int tune(const Options& options) {
   const auto hash = code_hash(source_file(version, options.paths.source), options.paths.source / "common");
 
   const Paint paint;
-  say(options, paint.bold(fmt::format("{:02} · {}\n\n", version.number, version.name)) +
-                   labelled("Device", runner.device().why) + labelled("Problem", describe(runner.problem())) + '\n');
+  say(options, paint.bold(title(version) + "\n\n") + labelled("Device", runner.device().why) +
+                   labelled("Problem", describe(runner.problem())) + '\n');
   const std::vector<Result> results = measure(version, runner);
   say(options, ranking(version, results, runner.sm(), paint) + '\n');
 
@@ -164,7 +164,7 @@ int tune(const Options& options) {
       if (!result.reason.empty())
         complain(fmt::format("{} {} {}: {}", label(version), result.config, to_string(result.status), result.reason));
   write_json(options, results);
-  return exit_code(results);
+  return exit_code(options, results);
 }
 
 }  // namespace flash_ladder

@@ -11,7 +11,7 @@ std::optional<std::string> newer_source(const std::vector<const Version*>& versi
   const auto built = fs::last_write_time(fs::read_symlink("/proc/self/exe"), error);
   std::vector<fs::path> files;
   for (const Version* version : versions) files.push_back(source_file(*version, source_tree));
-  for (const auto& entry : fs::directory_iterator(source_tree / "common", error))
+  for (const auto& entry : fs::recursive_directory_iterator(source_tree / "common", error))
     if (entry.path().extension() == ".h") files.push_back(entry.path());
   for (const auto& file : files) {
     const auto written = fs::last_write_time(file, error);

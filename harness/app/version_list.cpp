@@ -46,10 +46,15 @@ nlohmann::json versions_document(const Paths& paths) {
                                 {"stages", configuration.stages},
                                 {"step_kv", configuration.step_kv},
                                 {"smem_bytes", configuration.smem_bytes}});
-    all.push_back({{"kernel", fmt::format("{:02}", version.number)},
+    all.push_back({{"kernel", kernel_id(version)},
                    {"name", version.name},
+                   {"file", version.source},
+                   {"extends", nullptr},
+                   {"architecture", version.architecture == Architecture::sm_90a ? "sm_90a" : "sm_80"},
+                   {"solves", {{"causal", version.solves.causal}, {"any_length", version.solves.any_length}}},
                    {"code_hash", code_hash(source_file(version, paths.source), paths.source / "common")},
                    {"configurations", configurations}});
+    if (version.is_extension()) all.back()["extends"] = version.extends;
   }
   return {{"versions", all}};
 }

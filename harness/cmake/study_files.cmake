@@ -5,6 +5,8 @@
 #   NN_name.sm_80.sass       the same as text, by nvdisasm
 #   NN_name.sm_80.ptxas      ptxas's report: registers and spills
 #
+# and for a kernel of kernels/hopper/ only the last three, of sm_90a.
+#
 # CMake 3.25 compiles to PTX by itself, with the options, include directories and dependency files that the kernels' object
 # library has; ptxas and nvdisasm then run by custom command. That is faster than nvcc -cubin (which would parse each source a
 # third time, only for its PTX), and needs neither cuobjdump nor an object that has machine code for both architectures: under
@@ -28,40 +30,45 @@ if(NOT FLASH_LADDER_NVDISASM)
       "`pip install nvidia-cuda-nvdisasm` into .venv; or name the program with -DFLASH_LADDER_NVDISASM=/path/to/nvdisasm.")
 endif()
 
-# flash_ladder_study_files(SOURCES…): adds the target flash_ladder_study, which makes the files above for each source.
-function(flash_ladder_study_files)
+add_custom_target(flash_ladder_study ALL)
+
+# flash_ladder_study_files(ARCH SOURCES…): the target flash_ladder_study also makes the files above for each source and this
+# architecture: 80, 90 or 90a.
+function(flash_ladder_study_files arch)
+  if(NOT ARGN)
+    return()
+  endif()
   set(study ${PROJECT_BINARY_DIR}/study)
   set(script ${PROJECT_SOURCE_DIR}/harness/cmake/study_one_kernel.cmake)
   set(all_files)
-  foreach(arch 80 90)
-    set(ptx_library flash_ladder_ptx_${arch})
-    add_library(${ptx_library} OBJECT ${ARGN})
-    target_link_libraries(${ptx_library} PRIVATE flash_ladder_common flash_ladder_options)
-    target_compile_options(${ptx_library} PRIVATE -lineinfo)
-    add_dependencies(${ptx_library} flash_ladder_check_kernels)
-    set_target_properties(
-      ${ptx_library} PROPERTIES CUDA_PTX_COMPILATION ON CUDA_ARCHITECTURES ${arch}-virtual EXPORT_COMPILE_COMMANDS OFF)
+  set(ptx_library flash_ladder_ptx_${arch})
+  add_library(${ptx_library} OBJECT ${ARGN})
+  target_link_libraries(${ptx_library} PRIVATE flash_ladder_common flash_ladder_options)
+  target_compile_options(${ptx_library} PRIVATE -lineinfo)
+  add_dependencies(${ptx_library} flash_ladder_check_kernels)
+  set_target_properties(
+    ${ptx_library} PROPERTIES CUDA_PTX_COMPILATION ON CUDA_ARCHITECTURES ${arch}-virtual EXPORT_COMPILE_COMMANDS OFF)
 
-    foreach(source ${ARGN})
-      get_filename_component(kernel ${source} NAME_WE)
-      set(ptx "$<FILTER:$<TARGET_OBJECTS:${ptx_library}>,INCLUDE,/${kernel}\\.>")
-      set(files ${study}/${kernel}.sm_${arch}.cubin ${study}/${kernel}.sm_${arch}.sass ${study}/${kernel}.sm_${arch}.ptxas)
-      set(ptx_copy)
-      if(arch EQUAL 80)
-        set(ptx_copy ${study}/${kernel}.compute_80.ptx)
-        list(APPEND files ${ptx_copy})
-      endif()
-      add_custom_command(
-        OUTPUT ${files}
-        COMMAND
-          ${CMAKE_COMMAND} -D NVCC=${CMAKE_CUDA_COMPILER} -D NVDISASM=${FLASH_LADDER_NVDISASM} -D ARCH=${arch} -D PTX=${ptx} -D
-          PTX_COPY=${ptx_copy} -D OUTPUT=${study}/${kernel}.sm_${arch} -P ${script}
-        DEPENDS ${ptx} ${script} ${FLASH_LADDER_NVDISASM}
-        COMMENT "Studying ${kernel} for sm_${arch}"
-        VERBATIM)
-      list(APPEND all_files ${files})
-    endforeach()
+  foreach(source ${ARGN})
+    get_filename_component(kernel ${source} NAME_WE)
+    set(ptx "$<FILTER:$<TARGET_OBJECTS:${ptx_library}>,INCLUDE,/${kernel}\\.>")
+    set(files ${study}/${kernel}.sm_${arch}.cubin ${study}/${kernel}.sm_${arch}.sass ${study}/${kernel}.sm_${arch}.ptxas)
+    set(ptx_copy)
+    if(arch STREQUAL 80)
+      set(ptx_copy ${study}/${kernel}.compute_80.ptx)
+      list(APPEND files ${ptx_copy})
+    endif()
+    add_custom_command(
+      OUTPUT ${files}
+      COMMAND
+        ${CMAKE_COMMAND} -D NVCC=${CMAKE_CUDA_COMPILER} -D NVDISASM=${FLASH_LADDER_NVDISASM} -D ARCH=${arch} -D PTX=${ptx} -D
+        PTX_COPY=${ptx_copy} -D OUTPUT=${study}/${kernel}.sm_${arch} -P ${script}
+      DEPENDS ${ptx} ${script} ${FLASH_LADDER_NVDISASM}
+      COMMENT "Studying ${kernel} for sm_${arch}"
+      VERBATIM)
+    list(APPEND all_files ${files})
   endforeach()
-  add_custom_target(flash_ladder_study ALL DEPENDS ${all_files})
-  add_dependencies(flash_ladder_study flash_ladder_ptx_80 flash_ladder_ptx_90)  # Makefiles need to be told; Ninja knows
+  add_custom_target(flash_ladder_study_${arch} DEPENDS ${all_files})
+  add_dependencies(flash_ladder_study_${arch} ${ptx_library})  # Makefiles need to be told; Ninja knows
+  add_dependencies(flash_ladder_study flash_ladder_study_${arch})
 endfunction()

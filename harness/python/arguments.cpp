@@ -98,6 +98,7 @@ const Words kArguments{
     .seq_len = "q.shape[1] (seq_len)",
     .seq_len_kv = "k.shape[1] (seq_len of k and v)",
     .head_dim = "q.shape[3] (head_dim)",
+    .causal = "causal=True",
     .use_size = [](const char* /*name*/) { return std::string(); },
     .use_config = [](const std::string& name) { return fmt::format("config=\"{}\"", name); },
     .without_gpu = "give arrays in host memory: they run on the virtual GPU",
@@ -114,7 +115,7 @@ Span span_of(const Array& array) {
   return {.begin = address + first * kElementBytes, .end = address + (last + 1) * kElementBytes};
 }
 
-AttentionProblem check_arrays(const Arrays& arrays) {
+AttentionProblem check_arrays(const Arrays& arrays, bool causal) {
   const auto& [q, k, v, out] = arrays;
   const Dtype dtype = dtype_of(q);
   for (const Array* other : {&k, &v, &out})
@@ -127,7 +128,8 @@ AttentionProblem check_arrays(const Arrays& arrays) {
                                  .seq_len = q.shape[1],
                                  .seq_len_kv = k.shape[1],
                                  .head_dim = q.shape[3],
-                                 .dtype = dtype};
+                                 .dtype = dtype,
+                                 .causal = causal};
   if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
   if (problem.head_dim < 1)
     throw UsageError(fmt::format("{} is {}; allowed: 128", kArguments.head_dim, problem.head_dim));
@@ -137,16 +139,8 @@ AttentionProblem check_arrays(const Arrays& arrays) {
   return problem;
 }
 
-AttentionArgs launch_arguments(const Arrays& arrays, const AttentionProblem& problem, float softmax_scale) {
-  return {.Q = tensor_of(arrays.q),
-          .K = tensor_of(arrays.k),
-          .V = tensor_of(arrays.v),
-          .O = tensor_of(arrays.out),
-          .batch = static_cast<int>(problem.batch),
-          .heads = static_cast<int>(problem.heads),
-          .seq_len = static_cast<int>(problem.seq_len),
-          .seq_len_kv = static_cast<int>(problem.seq_len_kv),
-          .softmax_scale = softmax_scale};
+Tensors tensors_of(const Arrays& arrays) {
+  return {.Q = tensor_of(arrays.q), .K = tensor_of(arrays.k), .V = tensor_of(arrays.v), .O = tensor_of(arrays.out)};
 }
 
 }  // namespace flash_ladder::python

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
 #include "errors.h"
+#include "problem/problem.h"
 #include "worker/support.h"
 
 namespace flash_ladder::python {
@@ -33,11 +33,11 @@ struct Arrays {
 extern const Words kArguments;
 
 /// Checks all that needs neither a version nor a device: types, shapes, strides, alignment, and that `out` overlaps neither an
-/// input nor itself. Returns the problem. Throws TypeError or UsageError.
-AttentionProblem check_arrays(const Arrays& arrays);
+/// input nor itself. Returns the problem: their sizes and type, and what else is asked for. Throws TypeError or UsageError.
+AttentionProblem check_arrays(const Arrays& arrays, bool causal);
 
-/// The argument of a launch, without a workspace. `arrays` and `problem` belong together: see check_arrays().
-AttentionArgs launch_arguments(const Arrays& arrays, const AttentionProblem& problem, float softmax_scale);
+/// The tensors of a launch.
+Tensors tensors_of(const Arrays& arrays);
 
 /// The bytes between an array's first and last element, both included.
 struct Span {

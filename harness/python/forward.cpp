@@ -9,7 +9,6 @@
 #include <set>
 #include <utility>
 
-#include "worker/check_sets.h"
 #include "worker/cuda_check.h"
 #include "worker/cuda_objects.h"
 #include "worker/gpu.h"
@@ -157,8 +156,14 @@ std::vector<std::string> take_findings() {
 
 }  // namespace
 
-const Version& version_of(const std::string& kernel) {
-  if (kernel.empty() && !versions().empty()) return versions().back();
+const Version& version_of(const std::string& kernel, const DeviceInfo* device) {
+  const auto runs = [&](const Version& version) {
+    return device != nullptr ? !why_not_on_device(version, *device) : version.architecture == Architecture::sm_80;
+  };
+  const Version* newest = nullptr;
+  for (const Version& version : versions())
+    if (!version.is_extension() && runs(version)) newest = &version;
+  if (kernel.empty() && newest != nullptr) return *newest;
   try {
     return select_version(kernel);
   } catch (const UsageError& error) {
@@ -182,10 +187,11 @@ DeviceInfo device_info(int ordinal) {
 }
 
 Answer forward(const Call& call, const Arrays& arrays, Place place) {
-  const Version& version = version_of(call.kernel);
-  const AttentionProblem problem = check_arrays(arrays);
+  version_of(call.kernel, nullptr);  // a name that cannot be is refused before all else
+  const AttentionProblem problem = check_arrays(arrays, call.causal);
   const float scale = scale_of(call, problem);
   const DeviceInfo& device = device_of_arrays(call.device);
+  const Version& version = version_of(call.kernel, &device);
   const Configuration& configuration = configuration_of(version, problem.dtype, call.config, device);
   refuse_if(why_unsupported(version, configuration, problem, kArguments));
   refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));
@@ -199,8 +205,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
   std::optional<MappedArrays> mapped;
   if (place == Place::host) mapped.emplace(arrays);
   const Workspace workspace(version, configuration.workspace_bytes(problem), call.stream);
-  AttentionArgs args = launch_arguments(arrays, problem, scale);
-  args.workspace = workspace.data();
+  const ExtendedArgs args = launch_args(problem, tensors_of(arrays), scale, workspace.data());
 
   const std::string what =
       fmt::format("{}, configuration {}, {}", label(version), configuration.name, describe(problem));

@@ -31,8 +31,9 @@ class OutOfMemory : public std::bad_alloc {
 };
 
 struct Call {
-  std::string kernel;                   // 7, 07, 07_ldmatrix; empty: the newest
-  std::string config;                   // empty: the preferred one
+  std::string kernel;  // 7, 07, 07_ldmatrix, causal; empty: the newest that the device runs
+  std::string config;  // empty: the preferred one
+  bool causal = false;
   std::optional<double> softmax_scale;  // nullopt: 1 / sqrt(head_dim)
   int device = 0;                       // ordinal of the GPU that the arrays are on
   cudaStream_t stream = nullptr;
@@ -45,8 +46,9 @@ struct Answer {
   std::optional<double> milliseconds;  // of a timed call
 };
 
-/// The version of that name; the newest if it is empty. Throws UsageError when there is none.
-const Version& version_of(const std::string& kernel);
+/// The version of that name; if it is empty, that of the highest number that the device runs, or with nullptr that every device
+/// runs. Throws UsageError when there is none.
+const Version& version_of(const std::string& kernel, const DeviceInfo* device);
 
 /// Checks the arguments and enqueues one launch. Also waits for it when it is timed, and on the virtual GPU. Throws UsageError for
 /// arguments that cannot be, UnavailableError where the GPU is too old, OutOfMemory, CudaError.

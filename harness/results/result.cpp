@@ -125,6 +125,46 @@ void from_json(const json& json, Mismatch& mismatch) {
   mismatch.expected = number(json.at("expected"));
 }
 
+void to_json(json& json, const FragmentElement& element) {
+  json = {{"warp", element.warp},
+          {"lane", element.lane},
+          {"mma_m", element.mma_m},
+          {"mma_n", element.mma_n},
+          {"register", element.reg}};
+}
+
+void from_json(const json& json, FragmentElement& element) {
+  json.at("warp").get_to(element.warp);
+  json.at("lane").get_to(element.lane);
+  json.at("mma_m").get_to(element.mma_m);
+  json.at("mma_n").get_to(element.mma_n);
+  json.at("register").get_to(element.reg);
+}
+
+void to_json(json& json, const Experiment& experiment) {
+  json = {{"name", experiment.name}, {"right", experiment.right}};
+}
+
+void from_json(const json& json, Experiment& experiment) {
+  json.at("name").get_to(experiment.name);
+  json.at("right").get_to(experiment.right);
+}
+
+void to_json(json& json, const Diagnosis& diagnosis) {
+  json = {{"sentences", diagnosis.sentences},
+          {"suggests", diagnosis.suggests},
+          {"first", optional_or_null(diagnosis.first)},
+          {"experiments", diagnosis.experiments}};
+}
+
+void from_json(const json& json, Diagnosis& diagnosis) {
+  diagnosis = {};
+  json.at("sentences").get_to(diagnosis.sentences);
+  json.at("suggests").get_to(diagnosis.suggests);
+  read_optional(json, "first", diagnosis.first);
+  json.at("experiments").get_to(diagnosis.experiments);
+}
+
 void to_json(json& json, const LineCounters& line) {
   json = {{"kernel", line.kernel},
           {"position", line.position},
@@ -166,14 +206,6 @@ void from_json(const json& json, Finding& finding) {
   json.at("text").get_to(finding.text);
 }
 
-std::string to_string(Dtype dtype) { return dtype == Dtype::fp16 ? "fp16" : "bf16"; }
-
-std::optional<Dtype> dtype_from_string(const std::string& text) {
-  if (text == "fp16") return Dtype::fp16;
-  if (text == "bf16") return Dtype::bf16;
-  return std::nullopt;
-}
-
 std::string to_string(Status status) {
   for (const auto& [value, name] : kStatusNames)
     if (value == status) return name;
@@ -186,25 +218,12 @@ std::optional<Status> status_from_string(const std::string& text) {
   return std::nullopt;
 }
 
-void to_json(json& json, const AttentionProblem& problem) {
-  json = {{"batch", problem.batch},           {"heads", problem.heads},       {"seq_len", problem.seq_len},
-          {"seq_len_kv", problem.seq_len_kv}, {"head_dim", problem.head_dim}, {"dtype", to_string(problem.dtype)}};
-}
-
-void from_json(const json& json, AttentionProblem& problem) {
-  json.at("batch").get_to(problem.batch);
-  json.at("heads").get_to(problem.heads);
-  json.at("seq_len").get_to(problem.seq_len);
-  json.at("seq_len_kv").get_to(problem.seq_len_kv);
-  json.at("head_dim").get_to(problem.head_dim);
-  const auto text = json.at("dtype").get<std::string>();
-  const auto dtype = dtype_from_string(text);
-  if (!dtype) throw std::runtime_error(fmt::format("dtype '{}' is unknown; allowed: fp16, bf16", text));
-  problem.dtype = *dtype;
+std::string label(const Result& result) {
+  return result.kernel == result.name ? result.name : fmt::format("{}_{}", result.kernel, result.name);
 }
 
 void to_json(json& json, const Result& result) {
-  json = {{"kernel", fmt::format("{:02}", result.kernel)},
+  json = {{"kernel", result.kernel},
           {"name", result.name},
           {"config", value_or_null(result.config)},
           {"device", nullptr},
@@ -228,6 +247,7 @@ void to_json(json& json, const Result& result) {
   // Only a wrong result has these.
   if (!result.mismatches.empty()) json["mismatches"] = result.mismatches;
   if (!result.tile_map.empty()) json["tile_map"] = result.tile_map;
+  if (result.diagnosis) json["diagnosis"] = *result.diagnosis;
   if (!result.findings.empty()) {
     json["findings_kinds"] = result.findings_kinds;
     json["findings_total"] = result.findings_total;
@@ -236,10 +256,8 @@ void to_json(json& json, const Result& result) {
 
 void from_json(const json& json, Result& result) {
   result = {};
-  const auto kernel = json.at("kernel").get<std::string>();
-  if (kernel.empty() || kernel.size() > 4 || kernel.find_first_not_of("0123456789") != std::string::npos)
-    throw std::runtime_error(fmt::format("kernel '{}' is not the number of a version", kernel));
-  result.kernel = std::stoi(kernel);
+  json.at("kernel").get_to(result.kernel);
+  if (result.kernel.empty()) throw std::runtime_error("\"kernel\" is empty");
   json.at("name").get_to(result.name);
   read_optional(json, "config", result.config);
   if (const auto& device = json.at("device"); !device.is_null()) result.device = device.get<std::string>();
@@ -254,6 +272,7 @@ void from_json(const json& json, Result& result) {
   read_optional(json, "relative_error", result.relative_error);
   read_optional(json, "mismatches", result.mismatches);
   read_optional(json, "tile_map", result.tile_map);
+  read_optional(json, "diagnosis", result.diagnosis);
   if (const auto& ms = json.at("ms"); !ms.is_null()) result.ms = ms.get<Milliseconds>();
   read_optional(json, "tflops", result.tflops);
   read_optional(json, "load", result.load);
@@ -264,16 +283,6 @@ void from_json(const json& json, Result& result) {
   read_optional(json, "findings_kinds", result.findings_kinds);
   read_optional(json, "findings_total", result.findings_total);
   read_optional(json, "static", result.static_study);
-}
-
-double floating_point_operations(const AttentionProblem& problem) {
-  return 4.0 * problem.batch * problem.heads * problem.seq_len * problem.seq_len_kv * problem.head_dim;
-}
-
-double tensor_bytes(const AttentionProblem& problem) {
-  constexpr double kElementBytes = 2;  // fp16 and bf16 alike
-  return kElementBytes * problem.batch * problem.heads * problem.head_dim *
-         (2.0 * problem.seq_len + 2.0 * problem.seq_len_kv);
 }
 
 }  // namespace flash_ladder

@@ -9,15 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
+#include "problem/problem.h"
 #include "results/counters.h"
 
 namespace flash_ladder {
-
-/// "fp16" or "bf16".
-std::string to_string(Dtype dtype);
-/// The inverse; nullopt for anything else.
-std::optional<Dtype> dtype_from_string(const std::string& text);
 
 enum class Status {
   ok,       // ran (or was studied without a device) and nothing was wrong
@@ -35,6 +30,26 @@ std::optional<Status> status_from_string(const std::string& text);
 struct Mismatch {
   std::int64_t batch, head, row, column;
   double got, expected;
+};
+
+/// Who holds an element of O in registers: O_rmem[mma_m][mma_n][reg] of a lane of a warp.
+struct FragmentElement {
+  int warp, lane, mma_m, mma_n, reg;
+};
+
+/// A launch with inputs that were chosen to tell where a mistake is not.
+struct Experiment {
+  std::string name;  // "V = 1", "2 K/V tiles"
+  bool right;
+};
+
+/// What a wrong output looks like and what that suggests.
+struct Diagnosis {
+  std::vector<std::string> sentences;  // the most telling first
+  std::vector<std::string>
+      suggests;  // names of the known mistakes that give this very output; more than one: any of them
+  std::optional<FragmentElement> first;  // of the first wrong element; nullopt where the version has no fragments
+  std::vector<Experiment> experiments;
 };
 
 /// Milliseconds of single launches.
@@ -92,20 +107,22 @@ struct Load {
 
 /// One version, one configuration, one problem.
 struct Result {
-  int kernel = 0;
+  std::string kernel;  // "06", or the name of an extension
   std::string name;
   std::string config;
   std::optional<std::string> device;  // "NVIDIA H200"; nullopt when nothing ran
   AttentionProblem problem;
   Status status = Status::skipped;
-  std::string reason;  // empty when ok
+  std::string reason;          // empty when ok
+  bool device_cannot = false;  // skipped, since the device cannot run the version whatever the problem; not in JSON
 
   std::optional<bool> correct;  // false when wrong, whether by the output or by a finding
   std::optional<double> max_abs_error;
   // The largest over (batch, head) of max|out - ref| / bound: correct when at most 1.
   std::optional<double> relative_error;
-  std::vector<Mismatch> mismatches;  // the first few
-  std::string tile_map;              // which tiles are wrong, drawn in text; empty when none
+  std::vector<Mismatch> mismatches;    // the first few
+  std::string tile_map;                // which tiles are wrong, drawn in text; empty when none
+  std::optional<Diagnosis> diagnosis;  // of the first set that is wrong; nullopt where its output is right
 
   std::optional<Milliseconds> ms;
   std::optional<double> tflops;
@@ -119,9 +136,12 @@ struct Result {
   std::map<std::string, StaticStudy> static_study;  // "sm_80", "sm_86", "sm_89", "sm_90"
 };
 
+/// The version's label: "06_swizzle", "causal".
+std::string label(const Result& result);
+
 /// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map`,
-/// `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` only when the virtual GPU counted, `load` only when a GPU
-/// was timed. Reading throws std::exception for anything that is not a Result.
+/// `diagnosis`, `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` only when the virtual
+/// GPU counted, `load` only when a GPU was timed. Reading throws std::exception for anything that is not a Result.
 void to_json(nlohmann::json& json, const Result& result);
 void from_json(const nlohmann::json& json, Result& result);
 void to_json(nlohmann::json& json, const Milliseconds& ms);
@@ -132,16 +152,15 @@ void to_json(nlohmann::json& json, const StaticStudy& study);
 void from_json(const nlohmann::json& json, StaticStudy& study);
 void to_json(nlohmann::json& json, const Mismatch& mismatch);
 void from_json(const nlohmann::json& json, Mismatch& mismatch);
+void to_json(nlohmann::json& json, const FragmentElement& element);
+void from_json(const nlohmann::json& json, FragmentElement& element);
+void to_json(nlohmann::json& json, const Experiment& experiment);
+void from_json(const nlohmann::json& json, Experiment& experiment);
+void to_json(nlohmann::json& json, const Diagnosis& diagnosis);
+void from_json(const nlohmann::json& json, Diagnosis& diagnosis);
 void to_json(nlohmann::json& json, const LineCounters& line);
 void from_json(const nlohmann::json& json, LineCounters& line);
 void to_json(nlohmann::json& json, const Finding& finding);
 void from_json(const nlohmann::json& json, Finding& finding);
-void to_json(nlohmann::json& json, const AttentionProblem& problem);
-void from_json(const nlohmann::json& json, AttentionProblem& problem);
-
-/// 4 · batch · heads · seq_len · seq_len_kv · head_dim: two products of 2 · M · N · K each.
-double floating_point_operations(const AttentionProblem& problem);
-/// Bytes of Q, K, V and O.
-double tensor_bytes(const AttentionProblem& problem);
 
 }  // namespace flash_ladder

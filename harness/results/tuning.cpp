@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <tuple>
 #include <utility>
 
 #include "results/document.h"
@@ -28,21 +27,16 @@ TunedConfiguration tuned_configuration(const json& object) {
 json to_document(const TuningEntry& entry) {
   json ranking = json::array();
   for (const TunedConfiguration& tuned : entry.ranking) ranking.push_back(to_document(tuned));
-  json object{{"kernel", fmt::format("{:02}", entry.kernel)},
-              {"name", entry.name},
-              {"problem", entry.problem},
-              {"code_hash", entry.code_hash},
-              {"toolkit", entry.toolkit},
-              {"driver", nullptr},
-              {"date", entry.date},
-              {"ranking", ranking}};
+  json object{{"kernel", entry.kernel},       {"name", entry.name},       {"problem", entry.problem},
+              {"code_hash", entry.code_hash}, {"toolkit", entry.toolkit}, {"driver", nullptr},
+              {"date", entry.date},           {"ranking", ranking}};
   if (!entry.driver.empty()) object["driver"] = entry.driver;
   return object;
 }
 
 TuningEntry tuning_entry(const json& object) {
   TuningEntry entry;
-  entry.kernel = std::stoi(object.at("kernel").get<std::string>());
+  object.at("kernel").get_to(entry.kernel);
   object.at("name").get_to(entry.name);
   object.at("problem").get_to(entry.problem);
   object.at("code_hash").get_to(entry.code_hash);
@@ -54,23 +48,25 @@ TuningEntry tuning_entry(const json& object) {
   return entry;
 }
 
-auto order(const TuningEntry& entry) {
-  const AttentionProblem& p = entry.problem;
-  return std::tuple(entry.kernel, p.dtype, p.seq_len, p.seq_len_kv, p.batch, p.heads, p.head_dim);
+// Digits come before letters, so extensions come last.
+bool comes_before(const TuningEntry& a, const TuningEntry& b) {
+  return a.kernel != b.kernel ? a.kernel < b.kernel : comes_before(a.problem, b.problem);
 }
 
 }  // namespace
 
-const TuningEntry* Tuning::find(int kernel, const AttentionProblem& problem) const {
+const TuningEntry* Tuning::find(const std::string& kernel, const AttentionProblem& problem) const {
   for (const TuningEntry& entry : entries)
     if (entry.kernel == kernel && entry.problem == problem) return &entry;
   return nullptr;
 }
 
 void Tuning::put(TuningEntry entry) {
-  std::erase_if(entries, [&](const TuningEntry& other) { return order(other) == order(entry); });
+  std::erase_if(entries, [&](const TuningEntry& other) {
+    return other.kernel == entry.kernel && other.problem == entry.problem;
+  });
   const auto after = std::find_if(entries.begin(), entries.end(),
-                                  [&](const TuningEntry& other) { return order(entry) < order(other); });
+                                  [&](const TuningEntry& other) { return comes_before(entry, other); });
   entries.insert(after, std::move(entry));
 }
 

@@ -24,7 +24,7 @@ struct TunedConfiguration {
 
 /// One version, one problem.
 struct TuningEntry {
-  int kernel = 0;
+  std::string kernel;  // "06", or the name of an extension
   std::string name;
   AttentionProblem problem;
   std::string code_hash;                    // of the version's source when it was measured: see source/kernel_source.h
@@ -39,7 +39,7 @@ struct Tuning {
   std::vector<TuningEntry> entries;
 
   /// nullptr when there is none.
-  const TuningEntry* find(int kernel, const AttentionProblem& problem) const;
+  const TuningEntry* find(const std::string& kernel, const AttentionProblem& problem) const;
   /// Replaces the entry of the same version and problem, or adds one. Entries are in order of version and problem.
   void put(TuningEntry entry);
 };

@@ -93,12 +93,13 @@ std::map<std::string, StaticStudy> static_study(const Version& version, const Co
                                                 const std::filesystem::path& directory) {
   // sm_86 and sm_89 run sm_80's code, under their own limits.
   std::map<std::string, StaticStudy> studies;
-  std::map<int, std::vector<Kernel>> code;
+  std::map<std::string, std::vector<Kernel>> code;
   for (const SmLimits& limits : kSmLimits) {
-    auto [kernels, is_new] = code.try_emplace(limits.code);
-    if (is_new)
-      kernels->second = kernels_of(configuration,
-                                   fmt::format("{:02}_{}.sm_{}", version.number, version.name, limits.code), directory);
+    const bool is_hopper = version.architecture == Architecture::sm_90a;
+    if (is_hopper && limits.compute_capability != kHopperSm) continue;
+    const std::string code_name = fmt::format("sm_{}{}", limits.code, is_hopper ? "a" : "");
+    auto [kernels, is_new] = code.try_emplace(code_name);
+    if (is_new) kernels->second = kernels_of(configuration, label(version) + "." + code_name, directory);
     if (kernels->second.empty()) continue;
 
     StaticStudy study = study_code(kernels->second, configuration);

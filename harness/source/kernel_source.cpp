@@ -28,12 +28,13 @@ std::string read_file(const std::filesystem::path& path) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// v06, 06 and the number that a version registers under, as the same text in all versions.
+// v06 and 06, and the namespace of an extension, as the same text in all versions.
 std::string without_version_number(const std::vector<Token>& line, std::size_t i) {
   const std::string& text = line[i].text;
   if (text.size() == 3 && text[0] == 'v' && is_digit(text[1]) && is_digit(text[2])) return "vNN";
   if (text.size() == 2 && text[0] == '0' && is_digit(text[1])) return "NN";
-  if (i >= 3 && line[i - 3].text == "." && line[i - 2].text == "number" && line[i - 1].text == "=") return "NN";
+  if (i >= 3 && line[i - 3].text == "namespace" && line[i - 2].text == "flash_ladder" && line[i - 1].text == "::")
+    return "vNN";
   return text;
 }
 
@@ -50,6 +51,9 @@ int common_lines(const std::vector<std::string>& a, const std::vector<std::strin
   }
   return row.back();
 }
+
+// Headers in this folder of common/ are the host's alone.
+constexpr std::string_view kHostFolder = "host/";
 
 // Appends a file's tokens to `message`, and after them those of the common/ headers that it includes and that are not in
 // `seen` yet.
@@ -70,7 +74,8 @@ void append_tokens(const std::filesystem::path& path, const std::filesystem::pat
       headers.push_back(all[i + 1].text.substr(1, all[i + 1].text.size() - 2));
   }
   for (const std::string& header : headers)
-    if (std::filesystem::exists(common_directory / header) && seen.insert(header).second)
+    if (!header.starts_with(kHostFolder) && std::filesystem::exists(common_directory / header) &&
+        seen.insert(header).second)
       append_tokens(common_directory / header, common_directory, seen, message);
 }
 

@@ -13,8 +13,14 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 HARNESS = BUILD / "harness"
 FAKE_WORKER = Path(__file__).with_name("fake_worker.py")
 
-NAMES = sorted(path.stem for path in (ROOT / "kernels").glob("[0-9][0-9]_*.cu"))
-NUMBERS = [name[:2] for name in NAMES]
+sys.path.append(str(ROOT / "scripts"))
+from kernel_files import kernel_files  # noqa: E402
+
+KERNELS = kernel_files(ROOT)
+NAMES = [kernel.stem for kernel in KERNELS]
+NUMBERS = [kernel.kernel for kernel in KERNELS]  # as --kernel names them
+# What runs on sm_80, the virtual GPU among them.
+AMPERE = [kernel for kernel in KERNELS if "/hopper/" not in kernel.file]
 
 H200 = {
     "name": "NVIDIA H200",

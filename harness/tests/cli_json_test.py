@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import NAMES, RTX_4080, Cli
+from cli import KERNELS, RTX_4080, Cli
 from schemas import validate_results
 
 K = "--kernel"
@@ -39,7 +39,7 @@ def test_what_was_not_measured_is_null(cli: Cli) -> None:
     assert result["correct"] is None and result["max_abs_error"] is None and result["tflops"] == 70.0
     cli.device = None
     results = results_of(cli, K, "all")
-    assert [result["name"] for result in results] == [name[3:] for name in NAMES]
+    assert [result["name"] for result in results] == [kernel.name for kernel in KERNELS]
     for result in results:
         assert result["status"] == "ok"
         for member in ("device", "reason", "correct", "max_abs_error", "relative_error", "ms", "tflops", "counters"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import BUILD, H200, NAMES, ROOT, RTX_4080, Cli
+from cli import BUILD, H200, KERNELS, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
 from schemas import validate_peers, validate_profile, validate_tuning
 
@@ -33,7 +33,7 @@ def tree(cli: Cli, tmp_path: Path) -> Path:
 def record(cli: Cli, kernel: str) -> dict[str, Any]:
     outcome = cli(K, kernel, "--record")
     assert outcome.rc == 0, outcome
-    (name,) = [name for name in NAMES if name.startswith(kernel)]
+    (name,) = [one.stem for one in KERNELS if one.kernel == kernel]
     return json.loads((cli.profiles / "h200" / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -104,7 +104,7 @@ def test_stale_when_the_code_changes_but_not_when_a_comment_does(cli: Cli, tree:
     record(cli, "06")
     record(cli, "07")
     listed = cli("--list").out.splitlines()
-    assert [line.split()[0] for line in listed if re.match(r"\d\d_", line)] == NAMES
+    assert [line.split()[0] for line in listed if line.split(" ")[0] in NAMES] == NAMES
     assert row(cli("--list").out, "07_ldmatrix").startswith("07_ldmatrix 70.0 ")
     assert "stale" not in cli("--list").out
 
@@ -169,15 +169,51 @@ def test_peers_are_shown(cli: Cli) -> None:
     cli.tflops = {"07": 168.15}
     shutil.copytree(ROOT / "profiles/h200", cli.profiles / "h200", dirs_exist_ok=True)
     peers = json.loads((cli.profiles / "h200/peers.json").read_text(encoding="utf-8"))
-    times = {"ms": {"median": 1, "p10": 1, "p90": 1}, "relative_error": 0.5}
-    result = {"batch": 16, "seq_len": 4096, "tflops": 336.3} | times
-    peers["peers"] = [{"name": "FlashAttention-2", "note": "", "results": [result]}]
-    peers["external"]["peers"] = [{"name": "Elsewhere", "note": "", "results": [result | {"tflops": 672.6}]}]
-    (cli.profiles / "h200/peers.json").write_text(json.dumps(peers), encoding="utf-8")
-    words = "50 % of FlashAttention-2 (336), 25 % of Elsewhere (673*); *: not measured by this project"
-    assert words in cli(K, "07").words
-    assert "FlashAttention-2" not in cli(K, "07", "--dtype", "bf16").words, "they were measured in fp16"
-    assert "FlashAttention-2" not in cli(K, "07", "--batch", "15").words
+    listed = json.loads(cli("--list", "--json", "-").out)["versions"]
+    code_hash = next(version["code_hash"] for version in listed if version["kernel"] == "07")
+
+    def results(tflops: float) -> list[dict[str, Any]]:
+        return [{"batch": 16, "seq_len": 4096, "tflops": tflops}]
+
+    def regime(factor: float) -> dict[str, Any]:
+        names = {"Fast": 672.6, "FlashAttention-2": 336.3}
+        version = {"kernel": "07", "name": "ldmatrix", "config": None, "code_hash": code_hash}
+        return {
+            "versions": [version | {"results": results(168.15 * factor)}],
+            "peers": [{"name": name, "results": results(tflops * factor)} for name, tflops in names.items()],
+        }
+
+    def shown(*arguments: str) -> str:
+        (cli.profiles / "h200/peers.json").write_text(json.dumps(peers), encoding="utf-8")
+        words = cli(K, "07", *arguments).words
+        return words.split(" Peers ")[1].split(" Resources ")[0] if " Peers " in words else ""
+
+    cli.tflops = {"07": 1.0}  # measured now, in another way: it is not what the peers are compared with
+    peers["regimes"] = {"interleaved": regime(2.0), "sustained": regime(1.0)}
+    words = "sustained, this version 168: 50 % of FlashAttention-2 (336), 25 % of Fast (673)"
+    assert shown() == words
+    assert shown("--dtype", "bf16") == "", "they were measured in fp16"
+    assert shown("--batch", "15") == ""
+    assert shown("--config", "64x64") == "sustained: FlashAttention-2 336, Fast 673", "it ran in the one it chose"
+    del peers["regimes"]["sustained"]
+    assert shown() == "interleaved, this version 336: 50 % of FlashAttention-2 (673), 25 % of Fast (1345)"
+    peers["regimes"]["interleaved"]["versions"][0]["code_hash"] = "sha256:" + "0" * 64
+    assert shown() == "interleaved: FlashAttention-2 673, Fast 1345", "other code"
+
+
+def test_the_device_that_is_shown_first(cli: Cli) -> None:
+    cli.tflops = {"07": 60.0}
+    record(cli, "07")
+    shutil.copytree(cli.profiles / "h200", cli.profiles / "h100")
+    profile = cli.profiles / "h100/07_ldmatrix.json"
+    text = profile.read_text(encoding="utf-8").replace("NVIDIA H200", "NVIDIA H100").replace("60.0", "50.0")
+    profile.write_text(text, encoding="utf-8")
+    cli.device = None
+    assert "h100 h200 config" in cli("--list").words
+    (cli.profiles / "shown_first.txt").write_text("h200\n", encoding="utf-8")
+    assert "h200 h100 config" in cli("--list").words
+    card = cli(K, "07").words
+    assert card.index("TFLOP/s on NVIDIA H200") < card.index("TFLOP/s on NVIDIA H100")
 
 
 def test_without_profiles(cli: Cli) -> None:
@@ -234,7 +270,7 @@ def test_broken_profiles(cli: Cli, damage: Callable[[str], str], words: str) -> 
 
 def test_broken_peers(cli: Cli) -> None:
     record(cli, "07")
-    for broken, words in (("{", "parse error"), ("[]", "schema is not 2"), ("{}", "schema is not 2")):
+    for broken, words in (("{", "parse error"), ("[]", "schema is not 3"), ("{}", "schema is not 3")):
         (cli.profiles / "h200/peers.json").write_text(broken, encoding="utf-8")
         outcome = cli(K, "07")
         assert outcome.rc == 0 and "peers.json" in outcome.err and words in outcome.err
@@ -289,6 +325,10 @@ def test_profiles_of_the_repository(path: Path) -> None:
     assert {(result["kernel"], result["name"]) for result in profile["results"]} == {(path.stem[:2], path.stem[3:])}
 
 
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def test_profiles_are_of_these_sources(cli: Cli) -> None:
     """What the docs show is of the code beside them. The virtual GPU's have a test of their own."""
     versions = json.loads(cli("--list", "--json", "-").out)["versions"]
@@ -296,10 +336,11 @@ def test_profiles_are_of_these_sources(cli: Cli) -> None:
     for path in PROFILES:
         profile = json.loads(path.read_text(encoding="utf-8"))
         assert profile["code_hash"] == hashes[path.stem[:2]], f"{path} is stale: record it anew, or delete it"
-    for name, member in (("peers", "versions"), ("tuning", "entries")):
-        for path in ROOT.glob(f"profiles/*/{name}.json"):
-            for entry in json.loads(path.read_text(encoding="utf-8"))[member]:
-                assert entry["code_hash"] == hashes[entry["kernel"]], f"{path} is stale: measure it anew"
+    entries = [(path, entry) for path in ROOT.glob("profiles/*/tuning.json") for entry in read(path)["entries"]]
+    for path in ROOT.glob("profiles/*/peers.json"):
+        entries += [(path, entry) for regime in read(path)["regimes"].values() for entry in regime["versions"]]
+    for path, entry in entries:
+        assert entry["code_hash"] == hashes[entry["kernel"]], f"{path} is stale: measure it anew"
     for path in ROOT.glob("profiles/*/ncu.json"):
         for name, code_hash in json.loads(path.read_text(encoding="utf-8"))["code_hash"].items():
             assert code_hash == hashes[name[:2]], f"{path} is stale: count it anew"

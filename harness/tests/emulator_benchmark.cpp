@@ -27,30 +27,25 @@ void check(cudaError_t error) {
 }
 
 // Q, K, V, O and the workspace on the virtual GPU, until the program ends.
-AttentionArgs arguments_of(const Configuration& configuration, const AttentionProblem& problem) {
+ExtendedArgs arguments_of(const Configuration& configuration, const AttentionProblem& problem) {
   const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, /*seed=*/1);
-  AttentionArgs args;
-  args.batch = static_cast<int>(problem.batch);
-  args.heads = static_cast<int>(problem.heads);
-  args.seq_len = static_cast<int>(problem.seq_len);
-  args.seq_len_kv = static_cast<int>(problem.seq_len_kv);
-  args.softmax_scale = softmax_scale(problem.head_dim);
-  Tensor* const tensors[] = {&args.Q, &args.K, &args.V, &args.O};
+  Tensor tensors[4];  // Q, K, V, O
   for (std::size_t i = 0; i < std::size(tensors); ++i) {
     const TensorLayout layout = contiguous_layout(problem.seq_len, problem.heads, problem.head_dim);
-    *tensors[i] = {nullptr, layout.batch_stride, layout.row_stride, layout.head_stride};
+    tensors[i] = {nullptr, layout.batch_stride, layout.row_stride, layout.head_stride};
     const auto bytes = static_cast<std::size_t>(output_size(problem)) * sizeof(std::uint16_t);
-    check(cudaMalloc(&tensors[i]->data, bytes));
+    check(cudaMalloc(&tensors[i].data, bytes));
     if (i < inputs.buffers.size())
-      check(cudaMemcpy(tensors[i]->data, inputs.buffers[i].data(), bytes, cudaMemcpyHostToDevice));
+      check(cudaMemcpy(tensors[i].data, inputs.buffers[i].data(), bytes, cudaMemcpyHostToDevice));
   }
-  if (const std::size_t bytes = configuration.workspace_bytes(problem); bytes > 0)
-    check(cudaMalloc(&args.workspace, bytes));
-  return args;
+  void* workspace = nullptr;
+  if (const std::size_t bytes = configuration.workspace_bytes(problem); bytes > 0) check(cudaMalloc(&workspace, bytes));
+  return launch_args(problem, {tensors[0], tensors[1], tensors[2], tensors[3]}, softmax_scale(problem.head_dim),
+                     workspace);
 }
 
 // Milliseconds of one launch: the best of several, which other programs disturb least.
-double milliseconds(const Configuration& configuration, const AttentionArgs& args, int launches) {
+double milliseconds(const Configuration& configuration, const ExtendedArgs& args, int launches) {
   double best = std::numeric_limits<double>::infinity();
   for (int i = 0; i < launches; ++i) {
     const auto start = std::chrono::steady_clock::now();
@@ -63,7 +58,7 @@ double milliseconds(const Configuration& configuration, const AttentionArgs& arg
 
 void measure(const Version& version, const Configuration& configuration, const AttentionProblem& problem) {
   constexpr int kLaunches = 5;
-  const AttentionArgs args = arguments_of(configuration, problem);
+  const ExtendedArgs args = arguments_of(configuration, problem);
   runtime::Settings& settings = runtime::settings();
 
   settings.checks = true;
@@ -106,8 +101,8 @@ int run(int argc, char** argv) {
              "checks", "none", "1 thread", "threads", "scaling", "more ms", "peak");
   for (const Version& version : versions()) {
     for (const Configuration& configuration : version.configurations) {
-      if (configuration.dtype == problem.dtype && !why_unsupported(version, configuration, problem))
-        measure(version, configuration, problem);
+      const bool runs = version.architecture == Architecture::sm_80 && configuration.dtype == problem.dtype;
+      if (runs && !why_unsupported(version, configuration, problem)) measure(version, configuration, problem);
     }
   }
   return runtime::findings().total == 0 ? 0 : 1;

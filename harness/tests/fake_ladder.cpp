@@ -24,17 +24,13 @@ Configuration made_up(int number, const std::string& name, Dtype dtype, int bloc
 }
 
 const Registration single({
-    .number = 1,
-    .name = "single",
-    .source = __FILE__,
+    .source = "kernels/01_single.cu",
     .configurations = {made_up(1, "64x64", Dtype::fp16, 64, 64, 4, 48),
                        made_up(1, "64x64", Dtype::bf16, 64, 64, 4, 48)},
 });
 
 const Registration several({
-    .number = 2,
-    .name = "several",
-    .source = __FILE__,
+    .source = "kernels/02_several.cu",
     .configurations = {made_up(2, "256x128", Dtype::fp16, 256, 128, 8, 139),
                        made_up(2, "128x64", Dtype::fp16, 128, 64, 4, 70),
                        made_up(2, "128x32", Dtype::fp16, 128, 32, 4, 50),

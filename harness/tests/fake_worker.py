@@ -39,7 +39,7 @@ if request["command"] == "device":
         send({"event": "error", "kind": "unavailable", "message": "this machine has no such GPU"})
     sys.exit()
 
-number = f"{request['kernel']:02}"
+number = request["kernel"]
 timing = request["command"] == "time"
 behaviours = plan["kernels"]
 behaviour = behaviours.get(f"{number} {'time' if timing else request['config']}", behaviours.get(number, "ok"))
@@ -65,13 +65,14 @@ elif behaviour == "cuda":
     sys.exit()
 
 problem = request["problem"]
-names = {int(name[:2]): name[3:] for name in plan["names"]}
+names = {name[:2]: name[3:] for name in plan["names"] if name[0].isdigit()}
+names |= {name: name for name in plan["names"] if not name[0].isdigit()}  # extensions
 work = 4.0 * problem["batch"] * problem["heads"] * problem["seq_len"] * problem["seq_len_kv"] * problem["head_dim"]
 
 
 def right_result(config: str, check: bool, benchmark: bool) -> dict:
     figures = plan.get("tflops", {})
-    tflops = figures.get(f"{number} {config}", figures.get(number, 10.0 * request["kernel"]))
+    tflops = figures.get(f"{number} {config}", figures.get(number, 10.0 * (list(names).index(number) + 1)))
     median = work / tflops / 1e9
     devices = plan["device"]
     return {

@@ -1,4 +1,5 @@
-// The rules that make the kernels a ladder: one file a version, one idea a step, predictions and no results in the files.
+// The rules that make the kernels a ladder: one file a version, one idea a step, predictions and no results in the files. They
+// hold for its second track and for its extensions, too.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,23 +11,22 @@
 
 #include "registry.h"
 #include "source/kernel_source.h"
+#include "source/line_alignment.h"
 
 namespace flash_ladder {
 namespace {
 
 using testing::Contains;
-using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::UnorderedElementsAreArray;
 
 constexpr int kMostLinesInADiff = 60;               // to add, and as many to remove
 const std::set<int> kReplaceStructure = {2, 3, 4};  // their step from the version before may be larger
 
-std::string label(const Version& version) { return fmt::format("{:02}_{}", version.number, version.name); }
-
 std::filesystem::path path_of(const Version& version) {
-  return std::filesystem::path(FLASH_LADDER_SOURCE_DIR) / "kernels" / (label(version) + ".cu");
+  return std::filesystem::path(FLASH_LADDER_SOURCE_DIR) / version.source;
 }
 
 std::vector<std::string> lines_of(const Version& version) {
@@ -36,31 +36,62 @@ std::vector<std::string> lines_of(const Version& version) {
   return lines;
 }
 
-TEST(Ladder, EveryFileIsRegisteredUnderItsNumberAndName) {
-  std::vector<std::string> files, registered;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(std::filesystem::path(FLASH_LADDER_SOURCE_DIR) / "kernels"))
-    if (entry.path().extension() == ".cu") files.push_back(entry.path().stem());
-  std::sort(files.begin(), files.end());
-  for (const Version& version : versions()) {
-    registered.push_back(label(version));
-    EXPECT_EQ(std::filesystem::path(version.source).stem(), label(version))
-        << "number and name do not fit the file's name";
-  }
-  EXPECT_THAT(registered, ElementsAreArray(files));
+// What it extends, or the version before it; nullptr for the first.
+const Version* base_of(const Version& version) {
+  const Version* base = nullptr;
+  for (const Version& other : versions())
+    if (version.is_extension() ? kernel_id(other) == version.extends
+                               : !other.is_extension() && other.number == version.number - 1)
+      base = &other;
+  return base;
 }
 
-TEST(Ladder, NumbersHaveNoGap) {
-  ASSERT_THAT(versions(), Not(IsEmpty()));
-  for (std::size_t i = 0; i < versions().size(); ++i) EXPECT_EQ(versions()[i].number, static_cast<int>(i) + 1);
+TEST(Ladder, EveryFileIsRegistered) {
+  const auto root = std::filesystem::path(FLASH_LADDER_SOURCE_DIR);
+  std::vector<std::string> files, registered;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "kernels"))
+    if (entry.path().extension() == ".cu") files.push_back(entry.path().lexically_relative(root).generic_string());
+  for (const Version& version : versions()) registered.push_back(version.source);
+  EXPECT_THAT(registered, UnorderedElementsAreArray(files));
+}
+
+TEST(Ladder, NumbersHaveNoGapAndTheTracksFollowOneAnother) {
+  int last = 0;
+  bool hopper = false;
+  for (const Version& version : versions()) {
+    if (version.is_extension()) continue;
+    EXPECT_EQ(version.number, ++last) << version.source;
+    hopper = hopper || version.track == Track::hopper;
+    EXPECT_EQ(version.track, hopper ? Track::hopper : Track::ladder) << version.source;
+  }
+  EXPECT_GT(last, 0);
+}
+
+// kernels/CMakeLists.txt goes by the folder, and the harness by the registration.
+TEST(Ladder, TheHopperTrackAndNothingElseNeedsSm90a) {
+  for (const Version& version : versions())
+    EXPECT_EQ(version.architecture, version.track == Track::hopper ? Architecture::sm_90a : Architecture::sm_80)
+        << version.source;
+}
+
+TEST(Ladder, AnExtensionSaysWhatItExtendsAndSolvesMore) {
+  for (const Version& version : versions()) {
+    EXPECT_EQ(version.extends.empty(), !version.is_extension()) << version.source;
+    if (!version.is_extension()) continue;
+    const Version* base = base_of(version);
+    ASSERT_TRUE(base) << version.source << " extends '" << version.extends
+                      << "', which is no number or name of a version";
+    EXPECT_NE(base, &version);
+  }
 }
 
 TEST(Ladder, TitleAndNamespaceCarryNumberAndName) {
   for (const Version& version : versions()) {
     const auto lines = lines_of(version);
     ASSERT_THAT(lines, Not(IsEmpty())) << path_of(version);
-    EXPECT_EQ(lines.front(), fmt::format("// {:02} · {}", version.number, version.name));
-    EXPECT_THAT(lines, Contains(fmt::format("namespace flash_ladder::v{:02} {{", version.number))) << path_of(version);
+    EXPECT_EQ(lines.front(), "// " + title(version));
+    EXPECT_THAT(lines, Contains(fmt::format("namespace flash_ladder::{} {{", code_namespace(version))))
+        << path_of(version);
   }
 }
 
@@ -94,14 +125,28 @@ TEST(Ladder, FilesHave80To430Lines) {
 }
 
 TEST(Ladder, AStepIsASmallDiff) {
-  for (std::size_t i = 1; i < versions().size(); ++i) {
-    const Version &before = versions()[i - 1], &version = versions()[i];
+  for (const Version& version : versions()) {
+    if (base_of(version) == nullptr) continue;
+    const Version& before = *base_of(version);
     const DiffSize diff = diff_size(path_of(before), path_of(version));
     EXPECT_GT(diff.added + diff.removed, 1) << label(version) << " is " << label(before) << " under another name";
     if (kReplaceStructure.contains(version.number)) continue;
     EXPECT_LE(diff.added, kMostLinesInADiff) << label(before) << " → " << label(version);
     EXPECT_LE(diff.removed, kMostLinesInADiff) << label(before) << " → " << label(version);
   }
+}
+
+// common/host/ is no part of a version's hash, so nothing that a kernel could call may stand there.
+TEST(Ladder, HostHeadersHoldNothingForTheDevice) {
+  int headers = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(FLASH_LADDER_SOURCE_DIR) / "common" / "host")) {
+    ++headers;
+    for (const CodeLine& line : numbered_code_lines(entry.path()))
+      for (const char* word : {"__device__", "__global__", "HOST_DEVICE", "__constant__", "asm", "#define"})
+        EXPECT_THAT(line.text, Not(HasSubstr(word))) << entry.path() << ":" << line.number;
+  }
+  EXPECT_GT(headers, 0);
 }
 
 TEST(Ladder, ConfigurationsComeInBothTypes) {

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import importlib.machinery
 import importlib.util
 import json
 import math
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +21,7 @@ from schemas import validate_peers
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "peers"
+HASH = "sha256:" + "7" * 64
 KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax"]
 
 
@@ -44,7 +48,10 @@ class MadeUpMachine:
         self.milliseconds = {"FlashAttention-2": 8.0}
         self.errors: dict[str, float] = {}
         self.broken: set[str] = set()
+        self.broken_alone: set[str] = set()
         self.rounds: list[int] = []
+        self.alone: list[str] = []  # what was timed alone
+        self.stops_after = 10**6  # so many of them
         self.problems: list[tuple[int, int, str, int]] = []
 
     def kernels(self) -> list[str]:
@@ -87,11 +94,34 @@ class MadeUpMachine:
         self.rounds.append(rounds)
         return [[self.milliseconds.get(launch(), 4.0)] * rounds for launch in launches]
 
+    def time_alone(self, launch: Callable[[], str]) -> Any:  # noqa: ANN401 (peers.Timing)
+        """Half as fast as in turns: 400 W to the one who is fast, 500 W to all others."""
+        name = launch()
+        if name in self.broken_alone:
+            raise RuntimeError("40 of its launches reached the GPU late")
+        if len(self.alone) == self.stops_after:
+            raise KeyboardInterrupt
+        self.alone.append(name)
+        watts = 400.0 if name == "FlashAttention-2" else 500.0
+        return self.peers_module.Timing([2 * self.milliseconds.get(name, 4.0)] * 30, watts, 1725)
+
+    def ceiling(self) -> tuple[Callable[[], str], float]:
+        if "ceiling" in self.broken:
+            raise RuntimeError("this PyTorch compiles no CUDA")
+        return lambda: "ceiling", 8e12  # in 8 ms
+
+    def why_no_load(self) -> str:
+        return ""
+
 
 @pytest.fixture
 def machine(peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpMachine:
     monkeypatch.setattr(peers, "ROOT", tmp_path)
-    monkeypatch.setattr(peers, "HARNESS", tmp_path / "no-harness")
+    harness = tmp_path / "harness"
+    versions = [{"kernel": name[:2], "code_hash": HASH} for name in KNOWN]
+    harness.write_text(f"#!/bin/sh\necho '{json.dumps({'versions': versions})}'\n", encoding="utf-8")
+    harness.chmod(0o755)
+    monkeypatch.setattr(peers, "HARNESS", harness)
     return MadeUpMachine(peers)
 
 
@@ -101,62 +131,133 @@ def written(tmp_path: Path) -> dict[str, Any]:
     return document
 
 
+def regimes(tmp_path: Path) -> dict[str, Any]:
+    return written(tmp_path)["regimes"]
+
+
 def test_a_whole_run(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert peers.main(["--repeat", "25", "--seed", "3"], lambda: machine) == 0
-    document = written(tmp_path)
-    assert [version["kernel"] for version in document["versions"]] == ["04", "05", "16"], "03 would take too long"
-    assert [peer["name"] for peer in document["peers"]] == ["FlashAttention-2", "cuDNN"]
-    assert document["run"]["left_out"] == {"fa3": "not installed"} and document["run"]["rounds"] == 25
-    assert document["external"] is None
+    found = regimes(tmp_path)
+    assert list(found) == ["sustained", "interleaved"]
+    for regime in found.values():
+        assert [version["kernel"] for version in regime["versions"]] == ["04", "05", "16"], "03 would take too long"
+        assert {version["code_hash"] for version in regime["versions"]} == {HASH}
+        assert [peer["name"] for peer in regime["peers"]] == ["FlashAttention-2", "cuDNN"]
+        assert regime["run"]["left_out"] == {"fa3": "not installed"}
     assert machine.problems == [(batch, seq_len, "fp16", 3) for batch, seq_len in peers.SHAPES]
-    assert machine.rounds == [25] * 6
-    result = document["peers"][0]["results"][3]
-    assert (result["batch"], result["seq_len"], result["relative_error"]) == (16, 4096, 0.25)
-    assert result["ms"] == {"median": 8.0, "p10": 8.0, "p90": 8.0}
-    assert result["tflops"] == pytest.approx(4 * 16 * 16 * 4096**2 * 128 / 8e-3 / 1e12, abs=0.01)
+    assert machine.rounds == [25] * 6 and len(machine.alone) == 1 + 6 * 5
+    operations = 4 * 16 * 16 * 4096**2 * 128
+
+    turns = found["interleaved"]["peers"][0]["results"][3]
+    assert (turns["batch"], turns["seq_len"], turns["relative_error"]) == (16, 4096, 0.25)
+    assert turns["ms"] == {"median": 8.0, "p10": 8.0, "p90": 8.0} and turns["launches"] == 25
+    assert turns["tflops"] == pytest.approx(operations / 8e-3 / 1e12, abs=0.01)
+    assert (turns["power_watts"], turns["sm_clock_mhz"], turns["tflops_per_watt"]) == (None, None, None)
+    assert found["interleaved"]["ceilings"] == []
+
+    alone = found["sustained"]["peers"][0]["results"][3]
+    assert alone["ms"]["median"] == 16.0 and alone["launches"] == 30
+    assert (alone["power_watts"], alone["sm_clock_mhz"]) == (400.0, 1725)
+    assert alone["tflops_per_watt"] == pytest.approx(alone["tflops"] / 400, abs=1e-4)
+    (ceiling,) = found["sustained"]["ceilings"]
+    assert ceiling["name"] == "mma.sync" and ceiling["tflops"] == 1000.0 and ceiling["power_watts"] == 500.0
+
     out = capsys.readouterr().out
     assert "200.0 % of FlashAttention-2" in out and "harmonic mean" in out and "without fa3: not installed" in out
     assert [path.name for path in (tmp_path / "profiles" / "h200").iterdir()] == ["peers.json"], "nothing half written"
 
 
+def test_one_regime_leaves_the_other_as_it_is(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path) -> None:
+    assert peers.main(["--regime", "interleaved"], lambda: machine) == 0
+    first = regimes(tmp_path)
+    assert list(first) == ["interleaved"] and machine.alone == []
+    machine.milliseconds["cuDNN"] = 1.0
+    assert peers.main(["--regime", "sustained"], lambda: machine) == 0
+    second = regimes(tmp_path)
+    assert second["interleaved"] == first["interleaved"] and machine.rounds == [20] * 6
+    assert second["sustained"]["peers"][1]["results"][0]["ms"]["median"] == 2.0
+
+
+def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
+    peers: ModuleType, machine: MadeUpMachine, tmp_path: Path
+) -> None:
+    machine.stops_after = 1 + 5 + 2
+    with pytest.raises(KeyboardInterrupt):
+        peers.main([], lambda: machine)
+    folder = tmp_path / "profiles" / "h200"
+    assert [path.name for path in folder.iterdir()] == ["peers.part.json"], "a part takes no whole run's place"
+    part = json.loads((folder / "peers.part.json").read_text(encoding="utf-8"))
+    validate_peers(part)
+    sustained = part["regimes"]["sustained"]
+    assert [len(version["results"]) for version in sustained["versions"]] == [2, 2, 1]
+    assert len(part["regimes"]["interleaved"]["peers"][0]["results"]) == 1
+
+    before, machine.stops_after = list(machine.alone), 10**6
+    assert peers.main(["--resume"], lambda: machine) == 0
+    assert len(machine.alone) == len(before) + 6 * 5 - 7, "what was measured is not measured again"
+    assert machine.rounds == [20] * 6
+    found = regimes(tmp_path)
+    assert found["sustained"]["run"]["date"] == sustained["run"]["date"] and len(found["sustained"]["ceilings"]) == 1
+    for regime in found.values():
+        for one in (*regime["versions"], *regime["peers"]):
+            assert [result["seq_len"] for result in one["results"]] == [512, 1024, 2048, 4096, 8192, 16384]
+    assert [path.name for path in folder.iterdir()] == ["peers.json"]
+
+
+def test_a_run_is_not_resumed_with_other_code_or_under_other_conditions(
+    peers: ModuleType, machine: MadeUpMachine, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    machine.stops_after = 1 + 5 + 2
+    with pytest.raises(KeyboardInterrupt):
+        peers.main([], lambda: machine)
+    path = tmp_path / "profiles" / "h200" / "peers.part.json"
+    part = json.loads(path.read_text(encoding="utf-8"))
+    machine.stops_after, measured = 10**6, len(machine.alone)
+
+    part["regimes"]["sustained"]["run"]["driver"] = "2.0"
+    path.write_text(json.dumps(part), encoding="utf-8")
+    assert peers.main(["--resume"], lambda: machine) == 3
+    assert "are of another driver" in capsys.readouterr().err and len(machine.alone) == measured
+
+    part["regimes"]["sustained"]["run"]["driver"] = "1.0"
+    part["regimes"]["sustained"]["versions"][0]["code_hash"] = "sha256:" + "8" * 64
+    path.write_text(json.dumps(part), encoding="utf-8")
+    assert peers.main(["--resume"], lambda: machine) == 0
+    assert len(machine.alone) == measured + 6 * 5 - 7 + 2, "04 is other code, so both its results are measured anew"
+
+
 def test_a_wrong_result_is_not_kept(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path) -> None:
     machine.errors = {"16_optimized_softmax": math.nan, "cuDNN": 1.5}
     assert peers.main([], lambda: machine) == 1
-    document = written(tmp_path)
-    assert [version["kernel"] for version in document["versions"]] == ["04", "05"]
-    assert [peer["name"] for peer in document["peers"]] == ["FlashAttention-2"]
+    for regime in regimes(tmp_path).values():
+        assert [version["kernel"] for version in regime["versions"]] == ["04", "05"]
+        assert [peer["name"] for peer in regime["peers"]] == ["FlashAttention-2"]
+        assert regime["run"]["left_out"]["cuDNN, seq_len 512"] == "wrong: 1.5 times the error that is allowed"
 
 
 def test_what_does_not_run_is_left_out_with_the_reason(
     peers: ModuleType, machine: MadeUpMachine, tmp_path: Path
 ) -> None:
-    machine.broken = {"cuDNN"}
+    machine.broken, machine.broken_alone = {"cuDNN", "ceiling"}, {"05_cp_async"}
     assert peers.main([], lambda: machine) == 0
-    left_out = written(tmp_path)["run"]["left_out"]
-    assert left_out["cuDNN, seq_len 512"] == "No available kernel. Aborting execution."
-
-
-def test_figures_from_elsewhere_stay_unless_they_were_measured(
-    peers: ModuleType, machine: MadeUpMachine, tmp_path: Path
-) -> None:
-    path = tmp_path / "profiles" / "h200" / "peers.json"
-    path.parent.mkdir(parents=True)
-    assert peers.main([], lambda: machine) == 0
-    document = written(tmp_path)
-    old = [
-        {"name": name, "note": "", "results": [{"batch": 16, "seq_len": 512, "tflops": 1.0}]} for name in ("cuDNN", "X")
-    ]
-    document["external"] = {"source": "Somebody else.", "ceilings": [], "peers": old}
-    path.write_text(json.dumps(document), encoding="utf-8")
-    assert peers.main([], lambda: machine) == 0
-    assert written(tmp_path)["external"] == document["external"] | {"peers": old[1:]}
-    assert peers.main(["--without", "cudnn"], lambda: machine) == 0
-    assert [peer["name"] for peer in written(tmp_path)["peers"]] == ["FlashAttention-2"]
+    sustained, interleaved = regimes(tmp_path).values()
+    for regime in (sustained, interleaved):
+        assert regime["run"]["left_out"]["cuDNN, seq_len 512"] == "No available kernel. Aborting execution."
+    late = {"05_cp_async, seq_len 512": "40 of its launches reached the GPU late"}
+    assert late.items() <= sustained["run"]["left_out"].items()
+    assert sustained["run"]["left_out"]["the ceiling of mma.sync"] == "this PyTorch compiles no CUDA"
+    assert [version["kernel"] for version in sustained["versions"]] == ["04", "16"]
+    assert [version["kernel"] for version in interleaved["versions"]] == ["04", "05", "16"]
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
-    [("{", "JSONDecodeError"), ("[]", "TypeError"), ('{"schema": 1}', "schema 1, and this program reads schema 2")],
+    [
+        ("{", "JSONDecodeError"),
+        ("[]", "TypeError"),
+        ('{"schema": 2}', "schema 2, and this program writes schema 3"),
+        ('{"schema": 3}', "KeyError"),
+    ],
 )
 def test_a_broken_file_is_not_replaced(
     peers: ModuleType, machine: MadeUpMachine, tmp_path: Path, capsys: pytest.CaptureFixture, damage: str, words: str
@@ -244,7 +345,7 @@ def on_made_up_torch(peers: ModuleType, torch: MadeUpTorch, rounds: int) -> list
 
 
 def test_launches_are_timed_alone_and_in_turn(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(peers, "WARM_UP_SECONDS", {"sustained": 0.0, "interleaved": 0.0})
     torch = MadeUpTorch(gpu_is_ahead=False)
     # MadeUpEvent knows only what stood between its two events: a launch, and nothing else.
     assert on_made_up_torch(peers, torch, 3) == [[2.0] * 3, [1.0] * 3]
@@ -256,11 +357,150 @@ def test_launches_are_timed_alone_and_in_turn(peers: ModuleType, monkeypatch: py
 
 
 def test_a_gpu_that_waited_for_the_host_is_not_believed(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(peers, "WARM_UP_SECONDS", {"sustained": 0.0, "interleaved": 0.0})
     torch = MadeUpTorch(gpu_is_ahead=True)
     with pytest.raises(peers.UnavailableError, match="40 of 40 launches reached the GPU late"):
         on_made_up_torch(peers, torch, 20)
     assert len(torch.slept) == 3 and torch.slept == sorted(set(torch.slept)), "each try gave the host more time"
+
+
+class SteadyTorch:
+    """A GPU with a clock of its own: a launch takes 1 ms of it, to queue one takes the host as long as is said.
+
+    The host's time passes only by queueing and by waiting for the GPU, so the test is the same on every machine.
+    """
+
+    def __init__(self, host_ms: float) -> None:
+        self.host_ms, self.host, self.gpu = host_ms, 0.0, 0.0  # milliseconds of both clocks
+        self.uint8, self.cuda, self.replays, self.readings = None, self, 0, 0
+
+    def queue(self, gpu_ms: float) -> None:
+        self.gpu = max(self.gpu, self.host) + gpu_ms
+
+    def launch(self) -> None:
+        self.host += self.host_ms
+        self.queue(1.0)
+
+    def perf_counter(self) -> float:
+        return self.host / 1000
+
+    monotonic = perf_counter
+
+    def synchronize(self) -> None:
+        self.host = max(self.host, self.gpu)
+
+    def empty(self, size: int, dtype: None, device: str) -> SteadyTorch:
+        return self
+
+    def fill_(self, value: int) -> None:
+        pass
+
+    def Event(self, enable_timing: bool) -> SteadyEvent:
+        return SteadyEvent(self)
+
+    def CUDAGraph(self) -> SteadyTorch:
+        return self
+
+    def graph(self, graph: SteadyTorch) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def replay(self) -> None:
+        self.replays += 1
+        self.queue(40.0)
+
+
+class SteadyEvent:
+    def __init__(self, torch: SteadyTorch) -> None:
+        self.torch, self.at = torch, 0.0
+
+    def record(self) -> None:
+        self.at = max(self.torch.gpu, self.torch.host)
+
+    def synchronize(self) -> None:
+        self.torch.host = max(self.torch.host, self.at)
+
+    def elapsed_time(self, end: SteadyEvent) -> float:
+        return end.at - self.at
+
+
+def timed_alone(peers: ModuleType, torch: SteadyTorch, monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401
+    machine = object.__new__(peers.Machine)
+    machine.torch = torch
+    machine.properties = type("Properties", (), {"L2_cache_size": 1000})
+    monkeypatch.setattr(peers, "time", torch)
+    sampled = contextlib.nullcontext([(400.0, 1700), (500.0, 1800), (900.0, 1900)])
+    monkeypatch.setattr(machine, "_sampled_load", lambda: sampled)
+    return machine.time_alone(torch.launch)
+
+
+def test_alone_at_steady_power(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = SteadyTorch(host_ms=0.2)
+    timing = timed_alone(peers, torch, monkeypatch)
+    assert timing.milliseconds == pytest.approx([1.0] * len(timing.milliseconds))
+    assert 1000 <= len(timing.milliseconds) <= 1040, "a second, in chunks of 20 ms"
+    assert (timing.watts, timing.sm_clock_mhz) == (500.0, 1800), "the median"
+    assert torch.replays == 0 and 2000 <= torch.gpu <= 2100, "a second to warm up, and no rest"
+
+
+def test_a_launch_that_takes_longer_than_the_kernel_hides_behind_a_graph(
+    peers: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = SteadyTorch(host_ms=1.5)
+    timing = timed_alone(peers, torch, monkeypatch)
+    assert torch.replays > 0 and timing.milliseconds == pytest.approx([1.0] * len(timing.milliseconds))
+    with pytest.raises(RuntimeError, match="launches reached the GPU late"):
+        timed_alone(peers, SteadyTorch(host_ms=50.0), monkeypatch)
+
+
+def test_watts_are_read_while_it_is_timed(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "SAMPLE_SECONDS", 0.0)
+    read = threading.Event()
+
+    class Cuda:
+        def power_draw(self) -> int:
+            return 512500
+
+        def clock_rate(self) -> int:
+            read.set()
+            return 1725
+
+    machine = object.__new__(peers.Machine)
+    machine.torch = type("Torch", (), {"cuda": Cuda()})
+    with machine._sampled_load() as samples:
+        assert read.wait(60)
+    assert set(samples) == {(512.5, 1725)}
+    machine.torch = type("Torch", (), {"cuda": None})  # NVML is not there
+    assert machine.why_no_load().startswith("AttributeError")
+    with machine._sampled_load() as samples:
+        pass
+    assert samples == []
+
+
+def test_the_earlier_ladder_is_tuned_as_it_tunes_itself(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    Config = collections.namedtuple("Config", "B_r B_c n_warps milliseconds")
+    configs = [Config(64, 64, 4, 3.0), Config(128, 32, 4, None), Config(128, 64, 4, 2.0), Config(128, 64, 4, 2.5)]
+    helpers, package = ModuleType("flash_helpers"), ModuleType("flash_attention")
+    helpers.kernel_configs = ModuleType("flash_helpers.kernel_configs")
+    helpers.kernel_configs.DType = type("DType", (), {"FP16": 5, "BF16": 15})
+    helpers.kernel_configs.get_autotuning_kernel_configs = lambda dtypes: configs if dtypes == [5] else []
+
+    def forward(config: Any, q: Any, k: Any, v: Any, out: Any) -> Any:  # noqa: ANN401
+        if config.milliseconds is None:
+            raise RuntimeError("Kernel configuration was not found in flash_kernels.cuh")
+        return config
+
+    package.forward = forward
+    monkeypatch.setitem(sys.modules, "flash_helpers", helpers)
+    monkeypatch.setitem(sys.modules, "flash_attention", package)
+    machine = object.__new__(peers.Machine)
+    machine.torch = type("Torch", (), {"float16": "fp16"})
+    monkeypatch.setattr(machine, "_briefly", lambda launch: launch().milliseconds)
+    implementation = machine._from_scratch()
+    q = type("Tensor", (), {"dtype": "fp16"})
+    assert implementation.prepare(q, q, q, q)() == configs[2]
+    assert implementation.note == "its final kernel, fastest tile: 128x64, 4 warps"
+    with pytest.raises(RuntimeError, match="was built"):
+        implementation.prepare(type("Tensor", (), {"dtype": "bf16"}), q, q, q)
 
 
 @pytest.mark.parametrize(

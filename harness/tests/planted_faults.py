@@ -1,6 +1,6 @@
 """Faults and probes planted in the kernels of the ladder, each as a small edit to a copy of the kernel's text.
 
-Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own number:
+Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own name:
 
     planted_faults.py --kernels                prints the kernels that faults are planted in
     planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of kernels/KERNEL.cu
@@ -12,8 +12,6 @@ import dataclasses
 import re
 import sys
 from pathlib import Path
-
-FIRST_NUMBER = 50
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,10 +25,13 @@ class Fault:
     finding: str | None = None  # its kind; None: a wrong result will do
     at: str = ""  # text of a line that the finding has to name
     sm_count: int | None = None  # of the virtual GPU: few, where a CTA has to take several query tiles
+    suggests: str | None = None  # what the diagnosis of a wrong result has to suggest
+    says: tuple[str, ...] = ()  # and what it has to say
 
     @property
-    def number(self) -> int:
-        return FIRST_NUMBER + [*FAULTS, *PROBES].index(self)
+    def version(self) -> str:
+        """What the worker calls it."""
+        return f"fault_{[*FAULTS, *PROBES].index(self)}"
 
 
 def in_each(
@@ -98,12 +99,16 @@ FAULTS = [
         "04_mma",
         "*= rescale[mma_m][i / 2];",
         "*= 1 + 0 * rescale[mma_m][i / 2];",
+        suggests="O_not_rescaled",
+        says=("right with 1 K/V tile, wrong with 2",),
     ),
     Fault(
         "the last tile is left out",
         "04_mma",
         "kv_row < args.seq_len_kv; kv_row += kBlockKV",
         "kv_row + kBlockKV < args.seq_len_kv; kv_row += kBlockKV",
+        suggests="last_tile_left_out",
+        says=("the first K/V tile alone is wrong already",),
     ),
     Fault(
         "no wait for the copies of K",
@@ -142,6 +147,8 @@ FAULTS = [
         "06_swizzle",
         "&K_smem[smem_offset<Traits>(key, col)]",
         "&K_smem[key * Traits::kHeadDim + col]",
+        suggests="K_swizzle_on_one_side",
+        says=("the first K/V tile alone is wrong already", "All input sets are wrong."),
     ),
     Fault(
         "V is read before all threads have waited",
@@ -164,6 +171,7 @@ FAULTS = [
         "07_ldmatrix",
         "ldmatrix_x4_trans(B[0]",
         "ldmatrix_x4(B[0]",
+        suggests="V_not_transposed",
     ),
     Fault(
         "K is read from the next row on",
@@ -202,6 +210,8 @@ FAULTS = [
         "08_pipelined_kv",
         "if (next_kv_row < args.seq_len_kv) {",
         "if (next_kv_row + (next_kv_row / kBlockKV % 2 == 0 ? kBlockKV : 0) < args.seq_len_kv) {",
+        suggests="K_last_tile_stale",
+        says=("right with 1 and 2 K/V tiles, wrong with 3",),
     ),
     Fault(
         "a piece of K lands in the registers in use",
@@ -467,6 +477,162 @@ FAULTS = [
         "load_Q(min(next_q_tile + int(gridDim.x), num_q_tiles - 1));",
         sm_count=3,
     ),
+    # Wrong results that have to be diagnosed.
+    Fault(
+        "lanes of an ldmatrix are swapped",
+        "07_ldmatrix",
+        """lane_id / 16 * 8 + lane_id % 8;
+    const int col = mma_k * 16 + lane_id / 8 % 2 * 8;""",
+        """lane_id / 8 % 2 * 8 + lane_id % 8;
+    const int col = mma_k * 16 + lane_id / 16 * 8;""",
+        suggests="K_halves_swapped",
+        says=("the first K/V tile alone is wrong already", "O_rmem[0][0][0] of lane 0 of warp 0"),
+    ),
+    Fault(
+        "the scale is forgotten",
+        "07_ldmatrix",
+        "[i] *= args.softmax_scale;",
+        "[i] *= 1;",
+        suggests="scale_left_out",
+        says=("the first K/V tile alone is wrong already", "all rows, all columns"),
+    ),
+    Fault(
+        "the scores are three times too large",
+        "06_swizzle",
+        "[i] *= args.softmax_scale;",
+        "[i] *= 3 * args.softmax_scale;",
+        suggests="wrong_score_factor",
+        says=("every score is 3 times what it should be",),
+    ),
+    Fault(
+        "the scale is forgotten",
+        "03_tiled",
+        "*= args.softmax_scale;",
+        "*= 1;",
+        suggests="scale_left_out",
+        says=("all rows, all columns",),
+    ),
+    Fault(
+        "a row sum is not rescaled",
+        "07_ldmatrix",
+        "= row_sum[mma_m][half] * rescale[mma_m][half] + group_sum",
+        "= row_sum[mma_m][half] + group_sum",
+        suggests="sum_not_rescaled",
+        says=("right with 1 K/V tile, wrong with 2", "Right: one K/V tile."),
+    ),
+    Fault(
+        "the maximum is overwritten before the rescaling is computed from it",
+        "07_ldmatrix",
+        """rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time exp(-inf) = 0
+        row_max[mma_m][half] = new_max;""",
+        """row_max[mma_m][half] = new_max;
+        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);""",
+        suggests="nothing_rescaled",
+        says=("right with 1 K/V tile, wrong with 2",),
+    ),
+    Fault(
+        "the maximum stays that of the first tile",
+        "07_ldmatrix",
+        "row_max[mma_m][half] = new_max;",
+        "if (kv_row == 0) row_max[mma_m][half] = new_max;",
+        suggests="max_not_kept",
+        says=("right with 1 K/V tile, wrong with 2",),
+    ),
+    Fault(
+        "each lane has a maximum of its own",
+        "07_ldmatrix",
+        "new_max = group_max(new_max);",
+        "",
+        suggests="max_of_one_lane",
+    ),
+    Fault(
+        "a swizzle of V is forgotten by its loads",
+        "07_ldmatrix",
+        "&V_smem[smem_offset<Traits>(key, col)]",
+        "&V_smem[key * Traits::kHeadDim + col]",
+        suggests="V_swizzle_on_one_side",
+    ),
+    Fault(
+        "a swizzle of Q is forgotten by its loads",
+        "07_ldmatrix",
+        "&Q_smem[smem_offset<Traits>(row, col)]);\n  }",
+        "&Q_smem[row * Traits::kHeadDim + col]);\n  }",
+        suggests="Q_swizzle_on_one_side",
+        says=("rows 1–7 modulo 8",),
+    ),
+    Fault(
+        "V's columns are permuted",
+        "07_ldmatrix",
+        "const int col = mma_n * 8 + lane_id / 16 * 8;",
+        "const int col = mma_n * 8 + (lane_id / 16 ^ 1) * 8;",
+        suggests="V_columns_xor_8",
+    ),
+    Fault(
+        "half of the rows are divided by the sums of others",
+        "07_ldmatrix",
+        "1 / row_sum[mma_m][half];",
+        "1 / row_sum[mma_m][0];",
+        says=("rows 8–15 modulo 16 (half 1 of every mma tile", "a factor of its own", "O_rmem[0][0][2] of lane"),
+    ),
+    Fault(
+        "one warp is wrong",
+        "07_ldmatrix",
+        "1 / row_sum[mma_m][half];",
+        "(warp_id == 2 ? 2 : 1) / row_sum[mma_m][half];",
+        says=("rows 32–47 of a query tile of 64 (warp 2 of 4)", "times 2, every element alike", "of warp 2"),
+    ),
+    Fault(
+        "K is that of the first head",
+        "07_ldmatrix",
+        "args.K.row<Element>(batch, head, 0)",
+        "args.K.row<Element>(batch, 0, 0)",
+        suggests="K_of_other_head",
+        says=("K is that of batch entry 0, head 0 at batch entry 0, head 1", "heads 1–2 of every batch entry"),
+    ),
+    Fault(
+        "V is that of the other batch entry",
+        "07_ldmatrix",
+        "args.V.row<Element>(batch, head, 0)",
+        "args.V.row<Element>(args.batch - 1 - batch, head, 0)",
+        suggests="V_of_other_head",
+        says=("V is that of batch entry 1, head 0 at batch entry 0, head 0",),
+    ),
+    Fault(
+        "the keys end at seq_len",
+        "07_ldmatrix",
+        "kv_row < args.seq_len_kv; kv_row += kBlockKV",
+        "kv_row < min(args.seq_len, args.seq_len_kv); kv_row += kBlockKV",
+        suggests="seq_len_for_seq_len_kv",
+        says=("packed Q, K, V",),
+    ),
+    Fault(
+        "a fragment buffer is loaded one mma_k ahead",
+        "07_ldmatrix",
+        "load_K_fragments<Traits>(K_rmem, K_smem, mma_k);",
+        "load_K_fragments<Traits>(K_rmem, K_smem, (mma_k + 1) % (kHeadDim / 16));",
+        suggests="K_next_chunk",
+    ),
+    Fault(
+        "every second key is left out",
+        "07_ldmatrix",
+        "tile_sum += S_rmem[mma_m][mma_n][i];",
+        "if (i % 2 == 0) tile_sum += S_rmem[mma_m][mma_n][i];",
+        says=("With V = 1 every O must be 1", "a factor of its own"),
+    ),
+    Fault(
+        "the keys of V are in another order than those of P",
+        "07_ldmatrix",
+        "const int key = mma_k * 16 + lane_id % 16;",
+        "const int key = mma_k * 16 + (lane_id % 16 * 5 + 3) % 16;",
+        says=("With Q = 0, when O is the mean of V, it is right", "scores that depend on the key alone O is wrong"),
+    ),
+    Fault(
+        "one piece of head_dim is read from the wrong place",
+        "07_ldmatrix",
+        "const int col = mma_k * 16 + lane_id / 8 % 2 * 8;",
+        "const int col = (mma_k == 3 ? 5 : mma_k) * 16 + lane_id / 8 % 2 * 8;",
+        says=("With Q = 0, when O is the mean of V, it is right", "scores that depend on the key alone O is right"),
+    ),
 ]
 
 # No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.
@@ -481,7 +647,7 @@ PROBES = in_each(
 
 
 def broken(fault: Fault, source: Path) -> str:
-    """The kernel's text with the fault, in a namespace and under a number of its own."""
+    """The kernel's text with the fault, in a namespace and under a name of its own."""
     text = source.read_text(encoding="utf-8")
     if (count := text.count(fault.old)) != 1:
         sys.exit(
@@ -490,8 +656,8 @@ def broken(fault: Fault, source: Path) -> str:
         )
     text = text.replace(fault.old, fault.new)
     version = fault.kernel[:2]
-    text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::v{version}_fault_{fault.number}")
-    text = re.sub(r"\.number = \d+", f".number = {fault.number}", text)
+    text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::{fault.version}")
+    text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')
     # The first configuration is enough, and compiles in a fraction of the time.
     text = re.sub(r"(\.configurations =\s*\{configuration<.*?\)),.*?\},\n\}\);", r"\1},\n});", text, flags=re.DOTALL)
     return f'#include <cstdio>\n#line 1 "{source.as_posix()}"\n{text}'

@@ -11,7 +11,7 @@ KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kernel[:2]}: {fault.name}")
 def test_fault_is_caught(fault: Fault) -> None:
-    request = {"kernel": fault.number, "max_instructions": 1_000_000}
+    request = {"kernel": fault.version, "max_instructions": 1_000_000}
     result = run_worker("harness-worker-faults", sm_count=fault.sm_count, **request)
     assert result["status"] == "wrong", result
     if fault.finding is None:

@@ -1,6 +1,8 @@
 // Versions that are wrong on purpose, and a right one, for tests of what the harness makes of them. They are linked into a
 // worker of their own, harness-worker-planted, and are no part of the ladder.
 
+#include <string>
+
 #include "convert.h"
 #include "registry.h"
 
@@ -85,27 +87,26 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 template <Fault kFault>
-Version version(int number, const char* name, int smem_bytes = 0) {
-  Version version = {.number = number,
-                     .name = name,
-                     .source = __FILE__,
-                     .configurations = {configuration<Traits<__half>>("16x16", launch<__half, kFault>),
-                                        configuration<Traits<__nv_bfloat16>>("16x16", launch<__nv_bfloat16, kFault>)}};
+Description version(const char* label, int smem_bytes = 0) {
+  Description version = {
+      .source = std::string("kernels/") + label + ".cu",
+      .configurations = {configuration<Traits<__half>>("16x16", launch<__half, kFault>),
+                         configuration<Traits<__nv_bfloat16>>("16x16", launch<__nv_bfloat16, kFault>)}};
   for (Configuration& configuration : version.configurations) configuration.smem_bytes = smem_bytes;
   return version;
 }
 
 const Registration registrations[] = {
-    Registration(version<Fault::none>(90, "right")),
-    Registration(version<Fault::skips_a_tile>(91, "skips_a_tile")),
-    Registration(version<Fault::writes_past_end>(92, "writes_past_end")),
-    Registration(version<Fault::illegal_address>(93, "illegal_address")),
-    Registration(version<Fault::never_ends>(94, "never_ends")),
-    Registration(version<Fault::none>(95, "too_much_smem", kHugeSmemBytes)),
-    Registration(version<Fault::unannounced_smem>(96, "unannounced_smem")),
-    Registration(version<Fault::changes_with_time>(97, "changes_with_time")),
-    Registration(version<Fault::writes_its_input>(98, "writes_its_input")),
-    Registration(version<Fault::leaves_a_hole>(99, "leaves_a_hole")),
+    Registration(version<Fault::none>("90_right")),
+    Registration(version<Fault::skips_a_tile>("91_skips_a_tile")),
+    Registration(version<Fault::writes_past_end>("92_writes_past_end")),
+    Registration(version<Fault::illegal_address>("93_illegal_address")),
+    Registration(version<Fault::never_ends>("94_never_ends")),
+    Registration(version<Fault::none>("95_too_much_smem", kHugeSmemBytes)),
+    Registration(version<Fault::unannounced_smem>("96_unannounced_smem")),
+    Registration(version<Fault::changes_with_time>("97_changes_with_time")),
+    Registration(version<Fault::writes_its_input>("98_writes_its_input")),
+    Registration(version<Fault::leaves_a_hole>("99_leaves_a_hole")),
 };
 
 }  // namespace flash_ladder::planted

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from kernel_files import kernel_files
 from python_package import ROOT, run_python
 
 try:
@@ -22,8 +23,9 @@ else:
 
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
-NAMES = sorted(path.stem for path in (ROOT / "kernels").glob("[0-9][0-9]_*.cu"))
-NEWEST = NAMES[-1]
+KERNELS = kernel_files(ROOT)
+NAMES = [kernel.stem for kernel in KERNELS]
+NEWEST = [kernel.stem for kernel in KERNELS if kernel.number][-1]  # on a Hopper
 DTYPES = ["float16", "bfloat16"]
 # Long enough for another stream to get ahead, in clock cycles: half a second or so.
 LONG = 1_000_000_000

@@ -4,6 +4,7 @@
 
 #include "app/registration_check.h"
 #include "app/table.h"
+#include "registry.h"
 
 namespace flash_ladder {
 namespace v06 {
@@ -17,40 +18,39 @@ namespace {
 
 using testing::HasSubstr;
 
-Version version(int number, const std::string& name, const std::string& traits) {
-  Configuration configuration{};
-  configuration.name = "64x64";
-  configuration.traits = traits;
-  return {.number = number,
-          .name = name,
-          .source = "kernels/" + std::string(number < 10 ? "0" : "") + std::to_string(number) + "_" + name + ".cu",
-          .configurations = {configuration}};
+Version version(const std::string& label, const std::string& traits) {
+  Version version = version_of_file("kernels/" + label + ".cu");
+  version.configurations.resize(1);
+  version.configurations[0].name = "64x64";
+  version.configurations[0].traits = traits;
+  return version;
 }
 
 const std::string kOf06 = typeid(v06::Traits).name(), kOf17 = typeid(v17::Traits).name();
 
 TEST(WhyMixedUp, NotWhereEachHasItsOwn) {
-  EXPECT_EQ(why_mixed_up({version(6, "swizzle", kOf06), version(17, "mine", kOf17)}), std::nullopt);
+  EXPECT_EQ(why_mixed_up({version("06_swizzle", kOf06), version("17_mine", kOf17)}), std::nullopt);
   EXPECT_EQ(why_mixed_up(versions()), std::nullopt);
 }
 
 TEST(WhyMixedUp, TheOldNamespaceInACopy) {
-  const auto why = why_mixed_up({version(6, "swizzle", kOf06), version(17, "mine", kOf06)});
+  const auto why = why_mixed_up({version("06_swizzle", kOf06), version("17_mine", kOf06)});
   ASSERT_TRUE(why);
   EXPECT_THAT(*why, HasSubstr("06_swizzle and 17_mine both have flash_ladder::v06::Traits"));
   EXPECT_THAT(*why, HasSubstr("17_mine's code into namespace flash_ladder::v17"));
 }
 
 TEST(WhyMixedUp, TraitsOutsideOfTheVersionsNamespace) {
-  const auto why = why_mixed_up({version(17, "mine", kOf06)});
+  const auto why = why_mixed_up({version("17_mine", kOf06)});
   ASSERT_TRUE(why);
   EXPECT_THAT(*why, HasSubstr("kernels/17_mine.cu: the traits flash_ladder::v06::Traits of configuration 64x64"));
 }
 
-TEST(WhyMixedUp, OneNumberTwice) {
-  const auto why = why_mixed_up({version(17, "mine", kOf17), version(17, "yours", kOf17)});
+TEST(WhyMixedUp, AnExtensionHasItsNamesNamespace) {
+  EXPECT_EQ(why_mixed_up({version("extensions/causal", "flash_ladder::causal::Traits")}), std::nullopt);
+  const auto why = why_mixed_up({version("extensions/causal", kOf06)});
   ASSERT_TRUE(why);
-  EXPECT_THAT(*why, HasSubstr("kernels/17_mine.cu and kernels/17_yours.cu are both version 17"));
+  EXPECT_THAT(*why, HasSubstr("do not lie in namespace flash_ladder::causal;"));
 }
 
 TEST(Table, LeavesOutTheLeastImportantFirst) {

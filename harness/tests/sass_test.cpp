@@ -362,7 +362,7 @@ class HandMadeStudy : public testing::Test {
   const std::filesystem::path directory_ =
       std::filesystem::path(testing::TempDir()) /
       ("sass_test_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
-  const Version version_{.number = 90, .name = "made_up", .source = "", .configurations = {}};
+  const Version version_{.number = 90, .name = "made_up", .source = "kernels/90_made_up.cu", .configurations = {}};
   const Configuration configuration_{.name = "16x16",
                                      .dtype = Dtype::fp16,
                                      .block_q = 16,
@@ -374,7 +374,7 @@ class HandMadeStudy : public testing::Test {
                                      .smem_bytes = 1000,
                                      .traits = typeid(v90::Traits<__half>).name(),
                                      .workspace_bytes = no_workspace,
-                                     .launch = nullptr};
+                                     .launch = {}};
 };
 
 TEST_F(HandMadeStudy, SeveralFunctions) {
@@ -431,8 +431,8 @@ void for_each_study(Check check) {
   for (const Version& version : versions())
     for (const Configuration& configuration : version.configurations)
       for (const auto& [architecture, study] : static_study(version, configuration, FLASH_LADDER_STUDY_DIR)) {
-        SCOPED_TRACE(fmt::format("{:02}_{} {} {} {}", version.number, version.name, configuration.name,
-                                 to_string(configuration.dtype), architecture));
+        SCOPED_TRACE(fmt::format("{} {} {} {}", label(version), configuration.name, to_string(configuration.dtype),
+                                 architecture));
         check(version, configuration, architecture, study);
       }
 }
@@ -522,8 +522,7 @@ TEST(StudyFiles, CopiesAndFragmentLoads) {
 
 TEST(StudyFiles, PtxHasLineInformation) {
   for (const Version& version : versions()) {
-    const auto path = std::filesystem::path(FLASH_LADDER_STUDY_DIR) /
-                      fmt::format("{:02}_{}.compute_80.ptx", version.number, version.name);
+    const auto path = std::filesystem::path(FLASH_LADDER_STUDY_DIR) / label(version) + ".compute_80.ptx";
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();
     EXPECT_THAT(text.str(), HasSubstr(".target sm_80")) << path;

@@ -33,7 +33,7 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def run(
-    kernel: int, folder: Path, *, dtype: str = "fp16", timeout: float = 120, **more: str | int | bool
+    kernel: str, folder: Path, *, dtype: str = "fp16", timeout: float = 120, **more: str | int | bool
 ) -> dict[str, Any]:
     request = {"command": "run", "kernel": kernel, "problem": PROBLEM | {"dtype": dtype}}
     return ask(request | more, folder, timeout)
@@ -41,7 +41,7 @@ def run(
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_a_right_kernel_is_checked_and_timed(tmp_path: Path, dtype: str) -> None:
-    answer = run(90, tmp_path, dtype=dtype, seed=3)
+    answer = run("90", tmp_path, dtype=dtype, seed=3)
     result = answer["result"]
     assert result["status"] == "ok", result["reason"]
     assert result["correct"] is True
@@ -54,17 +54,17 @@ def test_a_right_kernel_is_checked_and_timed(tmp_path: Path, dtype: str) -> None
 def test_references_are_kept(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
-    first = run(90, tmp_path, reference_cache=str(cache), benchmark=False)["result"]
+    first = run("90", tmp_path, reference_cache=str(cache), benchmark=False)["result"]
     (kept,) = cache.iterdir()
     written = kept.read_bytes()
     kept.write_bytes(written[:-8] + bytes(8))  # corrupt: it is computed again
-    second = run(90, tmp_path, reference_cache=str(cache), benchmark=False)["result"]
+    second = run("90", tmp_path, reference_cache=str(cache), benchmark=False)["result"]
     assert kept.read_bytes() == written
-    assert run(90, tmp_path, reference_cache=str(cache), benchmark=False)["result"] == second == first
+    assert run("90", tmp_path, reference_cache=str(cache), benchmark=False)["result"] == second == first
 
 
 def test_configurations_are_timed_in_turn(tmp_path: Path) -> None:
-    request = {"command": "time", "kernel": 90, "configs": ["16x16", "16x16"], "repeat": 30}
+    request = {"command": "time", "kernel": "90", "configs": ["16x16", "16x16"], "repeat": 30}
     answer = ask(request | {"problem": PROBLEM | {"dtype": "fp16"}}, tmp_path)
     assert answer["event"] == "results"
     first, second = answer["results"]
@@ -78,26 +78,27 @@ def test_configurations_are_timed_in_turn(tmp_path: Path) -> None:
 
 def test_the_requested_problem_alone_in_many_launches(tmp_path: Path) -> None:
     alone = {"only_requested_problem": True, "launches": 100, "benchmark": False}
-    assert run(90, tmp_path, **alone)["result"]["correct"] is True
-    result = run(91, tmp_path, **alone)["result"]
+    assert run("90", tmp_path, **alone)["result"]["correct"] is True
+    result = run("91", tmp_path, **alone)["result"]
     assert result["reason"].startswith("the requested problem"), "and not one of the small ones"
-    assert "two launches with the same inputs differ" in run(97, tmp_path, **alone)["result"]["reason"]
+    assert "two launches with the same inputs differ" in run("97", tmp_path, **alone)["result"]["reason"]
 
 
 def test_without_check_nothing_is_said_of_correctness(tmp_path: Path) -> None:
-    result = run(91, tmp_path, check=False, repeat=3)["result"]
+    result = run("91", tmp_path, check=False, repeat=3)["result"]
     assert result["status"] == "ok"
     assert result["correct"] is None
     assert result["tflops"] > 0
 
 
 def test_a_skipped_tile_is_found_where_it_is(tmp_path: Path) -> None:
-    answer = run(91, tmp_path)
+    answer = run("91", tmp_path)
     result = answer["result"]
     assert result["status"] == "wrong"
     assert result["correct"] is False
     assert result["relative_error"] > 1
-    assert result["reason"].startswith("normal inputs (batch 2, heads 3, seq-len 32, seq-len-kv 112, fp16): ")
+    problem = "batch 2, heads 3, seq_len 32, seq_len_kv 112, head_dim 128, fp16"
+    assert result["reason"].startswith(f"normal inputs ({problem}): ")
     first = result["mismatches"][0]
     assert (first["batch"], first["head"]) == (0, 1)
     assert 16 <= first["row"] < 32
@@ -109,45 +110,45 @@ def test_a_skipped_tile_is_found_where_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kernel", "reason"),
     [
-        (92, "wrote out of bounds: 1 elements past the end of O, the nearest 1 past it"),
-        (97, "two launches with the same inputs differ: first at batch 0, head 0, row 0, column 0"),
-        (98, "changed its input Q: first at batch 0, head 0, row 0, column 0"),
-        (99, "1 of 24576 elements were never written; the first at batch 0, head 0, row 5, column 7"),
+        ("92", "wrote out of bounds: 1 elements past the end of O, the nearest 1 past it"),
+        ("97", "two launches with the same inputs differ: first at batch 0, head 0, row 0, column 0"),
+        ("98", "changed its input Q: first at batch 0, head 0, row 0, column 0"),
+        ("99", "1 of 24576 elements were never written; the first at batch 0, head 0, row 5, column 7"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, kernel: int, reason: str) -> None:
+def test_what_is_wrong_is_said(tmp_path: Path, kernel: str, reason: str) -> None:
     result = run(kernel, tmp_path)["result"]
     assert result["status"] == "wrong"
     assert reason in result["reason"]
 
 
 def test_a_fault_is_a_cuda_error(tmp_path: Path) -> None:
-    answer = run(93, tmp_path)
+    answer = run("93", tmp_path)
     assert answer["event"] == "error"
     assert answer["kind"] == "cuda"
     assert "running 93_illegal_address, configuration 16x16" in answer["message"]
 
 
 def test_the_next_process_runs_after_a_fault(tmp_path: Path) -> None:
-    run(93, tmp_path)
-    assert run(90, tmp_path)["result"]["status"] == "ok"
+    run("93", tmp_path)
+    assert run("90", tmp_path)["result"]["status"] == "ok"
 
 
 def test_a_kernel_that_never_ends_can_be_killed(tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
-        run(94, tmp_path, timeout=20)
-    assert run(90, tmp_path)["result"]["status"] == "ok"
+        run("94", tmp_path, timeout=20)
+    assert run("90", tmp_path)["result"]["status"] == "ok"
 
 
 def test_too_much_shared_memory_is_refused(tmp_path: Path, gpu: dict[str, Any]) -> None:
-    answer = run(95, tmp_path, config="16x16")
+    answer = run("95", tmp_path, config="16x16")
     assert answer["event"] == "error"
     assert answer["kind"] == "usage"
     assert f"needs 1048576 bytes of shared memory per CTA, and {gpu['name']} has" in answer["message"]
 
 
 def test_a_launch_that_cuda_refuses_is_a_cuda_error(tmp_path: Path) -> None:
-    answer = run(96, tmp_path)
+    answer = run("96", tmp_path)
     assert answer["event"] == "error"
     assert answer["kind"] == "cuda"
     assert "launching 96_unannounced_smem" in answer["message"]
@@ -156,7 +157,7 @@ def test_a_launch_that_cuda_refuses_is_a_cuda_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kernel": 7}, "there is no version 07; allowed: 90, 91"),
+        ({"kernel": "7"}, "there is no version '7'; there are 90_right, 91_"),
         ({"config": "1x1"}, "90_right has no fp16 configuration '1x1'; allowed: 16x16"),
         ({"problem": PROBLEM | {"dtype": "fp16", "seq_len": 100}}, "seq-len 100 is not a multiple of 16"),
         ({"problem": PROBLEM | {"dtype": "fp16", "head_dim": 64}}, "head_dim 64"),
@@ -165,7 +166,7 @@ def test_a_launch_that_cuda_refuses_is_a_cuda_error(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    request = {"command": "run", "kernel": 90, "problem": PROBLEM | {"dtype": "fp16"}}
+    request = {"command": "run", "kernel": "90", "problem": PROBLEM | {"dtype": "fp16"}}
     answer = ask(request | change, tmp_path)
     assert answer["event"] == "error"
     assert answer["kind"] == "usage"

@@ -50,6 +50,59 @@ TEST(Reference, OneQueryAndTwoKeysByHand) {
   EXPECT_NEAR(reference.output[1], 4 * 0.1955703, 4e-7);
 }
 
+// Keys with scores of 2 / sqrt(2) and 0 for every query, as above; V is (1, 0) and (0, 4).
+std::vector<double> causal_by_hand(std::int64_t seq_len) {
+  const AttentionProblem problem{
+      .batch = 1, .heads = 1, .seq_len = seq_len, .seq_len_kv = 2, .head_dim = 2, .causal = true};
+  const float K[2][2] = {{1, 0}, {0, 0}}, V[2][2] = {{1, 0}, {0, 4}};
+  const Inputs inputs = inputs_from(problem, [&](int tensor, auto, auto, std::int64_t row, std::int64_t d) {
+    return tensor == 0 ? (d == 0 ? 2.0f : 0.0f) : tensor == 1 ? K[row][d] : V[row][d];
+  });
+  return make_reference(inputs, every_row(problem)).output;
+}
+
+TEST(Reference, CausalByHand) {
+  // As many queries as keys: the first sees one key, whatever its score.
+  const auto square = causal_by_hand(2);
+  EXPECT_EQ(square[0], 1);
+  EXPECT_EQ(square[1], 0);
+  EXPECT_NEAR(square[2], 0.8044297, 1e-7);
+  EXPECT_NEAR(square[3], 4 * 0.1955703, 4e-7);
+  // Fewer queries: the only one sees both keys.
+  const auto fewer = causal_by_hand(1);
+  EXPECT_NEAR(fewer[0], 0.8044297, 1e-7);
+  EXPECT_NEAR(fewer[1], 4 * 0.1955703, 4e-7);
+  // More queries: the first two see no key, and are 0.
+  const auto more = causal_by_hand(4);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(more[i], 0) << i;
+  EXPECT_EQ(more[4], 1);
+  EXPECT_EQ(more[5], 0);
+  EXPECT_NEAR(more[6], 0.8044297, 1e-7);
+  EXPECT_NEAR(more[7], 4 * 0.1955703, 4e-7);
+}
+
+// With Q = 0 all keys that a query sees weigh the same, and V is the number of the key: the mean of 0 … n - 1 is (n - 1) / 2. Keys
+// are worked on 64 at a time, and none of these lengths is a multiple.
+TEST(Reference, LengthsThatAreNoMultiplesByHand) {
+  for (const std::int64_t seq_len_kv : {1, 3, 63, 65, 129}) {
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(testing::Message() << seq_len_kv << " keys" << (causal ? ", causal" : ""));
+      const AttentionProblem problem{
+          .batch = 1, .heads = 1, .seq_len = 67, .seq_len_kv = seq_len_kv, .head_dim = 1, .causal = causal};
+      const Inputs inputs = inputs_from(problem, [](int tensor, auto, auto, std::int64_t row, auto) {
+        return tensor == 2 ? static_cast<float>(row) : 0.0f;
+      });
+      const Reference reference = make_reference(inputs, every_row(problem));
+      for (std::int64_t query = 0; query < problem.seq_len; ++query) {
+        const std::int64_t seen = causal ? query + 1 + seq_len_kv - problem.seq_len : seq_len_kv;
+        EXPECT_NEAR(reference.output[query], seen > 0 ? (seen - 1) / 2.0 : 0.0, 1e-12) << query;
+      }
+      EXPECT_TRUE(std::isfinite(reference.bound[0]));
+      EXPECT_LT(reference.bound[0], 0.2);  // one ulp of fp16 at 64 is 1 / 16
+    }
+  }
+}
+
 TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
   const AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 2, .head_dim = 2};
   const float values[3][2][2] = {{{100, 0}, {}}, {{100, 0}, {-100, 0}}, {{1, 2}, {3, 4}}};  // scores of ±7071
@@ -62,7 +115,7 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 
 // Attention as one would write it down, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
-  const auto [batch_size, heads, seq_len, seq_len_kv, head_dim, dtype] = inputs.problem;
+  const auto [batch_size, heads, seq_len, seq_len_kv, head_dim, dtype, causal] = inputs.problem;
   std::vector<double> O;
   for (std::int64_t batch = 0; batch < batch_size; ++batch)
     for (std::int64_t head = 0; head < heads; ++head)
@@ -73,14 +126,15 @@ std::vector<double> naive_attention(const Inputs& inputs) {
           for (std::int64_t d = 0; d < head_dim; ++d)
             score += double{element_to_float(dtype, inputs.Q_row(batch, head, query)[d])} *
                      element_to_float(dtype, inputs.K_row(batch, head, key)[d]);
-          P[key] = std::exp(score / std::sqrt(static_cast<double>(head_dim)));
+          const bool seen = !causal || key <= query + seq_len_kv - seq_len;
+          P[key] = seen ? std::exp(score / std::sqrt(static_cast<double>(head_dim))) : 0;
         }
         const double sum = std::accumulate(P.begin(), P.end(), 0.0);
         for (std::int64_t d = 0; d < head_dim; ++d) {
           double weighted = 0;
           for (std::int64_t key = 0; key < seq_len_kv; ++key)
             weighted += P[key] * element_to_float(dtype, inputs.V_row(batch, head, key)[d]);
-          O.push_back(weighted / sum);
+          O.push_back(sum > 0 ? weighted / sum : 0);
         }
       }
   return O;
@@ -89,13 +143,20 @@ std::vector<double> naive_attention(const Inputs& inputs) {
 TEST(Reference, AgreesWithThreeNestedLoops) {
   for (const Dtype dtype : {Dtype::fp16, Dtype::bf16})
     for (const std::int64_t seq_len_kv : {1, 31, 64, 97})
-      for (const std::int64_t head_dim : {24, 128}) {
-        const AttentionProblem problem{
-            .batch = 2, .heads = 3, .seq_len = 70, .seq_len_kv = seq_len_kv, .head_dim = head_dim, .dtype = dtype};
-        const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
-        // The scale is a float, 6e-8 away from what the naive loop uses.
-        EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)), 1e-6);
-      }
+      for (const std::int64_t head_dim : {24, 128})
+        for (const bool causal : {false, true}) {
+          const AttentionProblem problem{.batch = 2,
+                                         .heads = 3,
+                                         .seq_len = 70,
+                                         .seq_len_kv = seq_len_kv,
+                                         .head_dim = head_dim,
+                                         .dtype = dtype,
+                                         .causal = causal};
+          const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
+          // The scale is a float, 6e-8 away from what the naive loop uses.
+          EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)),
+                    1e-6);
+        }
 }
 
 TEST(Reference, ReadsPackedInputs) {

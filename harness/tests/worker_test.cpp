@@ -39,13 +39,13 @@ Configuration make_configuration(std::string name, Dtype dtype, int block_q, int
           .smem_bytes = smem_bytes,
           .traits = "",
           .workspace_bytes = no_workspace,
-          .launch = nullptr};
+          .launch = {}};
 }
 
 Version make_version() {
   return {.number = 6,
           .name = "swizzle",
-          .source = "",
+          .source = "kernels/06_swizzle.cu",
           .configurations = {make_configuration("128x64", Dtype::fp16, 128, 64, 130'000),
                              make_configuration("64x32", Dtype::fp16, 64, 32, 49'152),
                              make_configuration("64x64", Dtype::bf16, 64, 64, 49'152)}};
@@ -108,6 +108,51 @@ TEST(Support, HeadDimAndDtypeAreThoseOfTheConfiguration) {
   EXPECT_THAT(unsupported(with(&AttentionProblem::head_dim, 64)),
               AllOf(HasSubstr("head_dim 64"), HasSubstr("allowed: 128")));
   EXPECT_THAT(unsupported(kProblem, 2), AllOf(HasSubstr("64x64"), HasSubstr("computes bf16, not fp16")));
+}
+
+TEST(Support, AFieldThatAVersionDoesNotSolveIsRefusedByName) {
+  AttentionProblem causal = kProblem;
+  causal.causal = true;
+  EXPECT_EQ(unsupported(causal), "--causal is not supported by 06_swizzle; no version supports it yet: leave it out");
+  Version version = make_version();
+  version.solves.causal = true;
+  EXPECT_EQ(why_unsupported(version, version.configurations[0], causal), std::nullopt);
+  EXPECT_THAT(why_unsupported(version, version.configurations[0],
+                              [] {
+                                AttentionProblem problem = kProblem;
+                                problem.causal = true;
+                                problem.seq_len = 200;
+                                return problem;
+                              }())
+                  .value_or(""),
+              HasSubstr("seq-len 200 is not a multiple"));
+}
+
+TEST(Support, AVersionOfAnyLengthNeedsNoWholeTiles) {
+  Version version = make_version();
+  version.solves.any_length = true;
+  for (const std::int64_t length : {1, 63, 100, 129})
+    for (const auto member : {&AttentionProblem::seq_len, &AttentionProblem::seq_len_kv})
+      EXPECT_EQ(why_unsupported(version, version.configurations[0], with(member, length)), std::nullopt);
+}
+
+TEST(Support, CodeForSm90aRunsOnHopperAlone) {
+  for (const int capability : {80, 86, 89, 90, 100, 120}) {
+    EXPECT_TRUE(runs_on(Architecture::sm_80, capability)) << capability;
+    EXPECT_EQ(runs_on(Architecture::sm_90a, capability), capability == 90) << capability;
+  }
+  EXPECT_FALSE(runs_on(Architecture::sm_80, 75));
+
+  Version version = make_version();
+  DeviceInfo gpu = some_gpu();
+  EXPECT_EQ(why_not_on_device(version, gpu), std::nullopt);
+  version.architecture = Architecture::sm_90a;
+  EXPECT_THAT(why_not_on_device(version, gpu).value_or(""),
+              AllOf(HasSubstr("06_swizzle"), HasSubstr("sm_90a"), HasSubstr("Some GPU has 8.6")));
+  gpu.compute_capability = 90;
+  EXPECT_EQ(why_not_on_device(version, gpu), std::nullopt);
+  gpu.is_virtual = true;  // its compute capability says whose limits it has, and not which instructions
+  EXPECT_THAT(why_not_on_device(version, gpu).value_or(""), HasSubstr("the virtual GPU executes those of sm_80"));
 }
 
 TEST(Support, SharedMemoryIsWhatTheDeviceHas) {
@@ -190,11 +235,12 @@ TEST(Support, BytesAreReadable) {
 TEST(CheckSets, HaveTheFourDistributionsOddAndSingleTilesAndPackedInputs) {
   for (const auto& [block_q, block_kv] : {std::pair{64, 64}, {16, 16}, {16, 1}, {128, 64}, {256, 128}, {64, 32}}) {
     const Configuration configuration = make_configuration("", Dtype::bf16, block_q, block_kv, 0);
-    const Version version{.number = 6, .name = "swizzle", .source = "", .configurations = {configuration}};
+    const Version version{
+        .number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
     AttentionProblem requested = kProblem;
     requested.dtype = Dtype::bf16;
     requested.seq_len = requested.seq_len_kv = 2048;
-    const auto sets = check_sets(configuration, requested);
+    const auto sets = check_sets(version, configuration, requested);
     std::set<Distribution> with_odd_tiles;
     bool single = false, packed = false;
     for (const CheckSet& set : sets) {
@@ -216,6 +262,35 @@ TEST(CheckSets, HaveTheFourDistributionsOddAndSingleTilesAndPackedInputs) {
     EXPECT_TRUE(single);
     EXPECT_TRUE(packed);
   }
+}
+
+TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
+  const Configuration configuration = make_configuration("", Dtype::fp16, 128, 64, 0);
+  Version version{.number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
+  const auto plain = check_sets(version, configuration, kProblem);
+  const auto count = [&](auto&& what) {
+    const auto sets = check_sets(version, configuration, kProblem);
+    for (const CheckSet& set : sets)
+      EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt) << set.name;
+    EXPECT_GE(sets.size(), plain.size());
+    return std::count_if(sets.begin(), sets.end(), [&](const CheckSet& set) { return what(set.problem); });
+  };
+  const auto masked = [](const AttentionProblem& p) { return p.causal; };
+  const auto with_a_tail = [](const AttentionProblem& p) { return p.seq_len % 128 != 0 && p.seq_len_kv % 64 != 0; };
+  const auto blind_rows = [](const AttentionProblem& p) { return p.causal && p.seq_len > p.seq_len_kv; };
+  const auto longer_keys = [](const AttentionProblem& p) { return p.causal && p.seq_len < p.seq_len_kv; };
+  EXPECT_EQ(count(masked), 0);
+  EXPECT_EQ(count(with_a_tail), 0);
+  version.solves.any_length = true;
+  EXPECT_EQ(count(masked), 0);
+  EXPECT_GE(count(with_a_tail), 3);
+  version.solves.causal = true;
+  EXPECT_GE(count(blind_rows), 2);
+  EXPECT_GE(count(longer_keys), 2);
+  EXPECT_GE(count([&](const AttentionProblem& p) { return masked(p) && with_a_tail(p); }), 2);
+  version.solves.any_length = false;
+  EXPECT_GE(count(masked), 3);
+  EXPECT_EQ(count(with_a_tail), 0);
 }
 
 TEST(CheckSets, LargeProblemsHaveARowOfEveryQueryTile) {
@@ -288,7 +363,7 @@ TEST(Protocol, WrongRequestsSayWhatIsWrong) {
   EXPECT_THAT(changed("command", "time"), HasSubstr("\"configs\" is empty"));
   EXPECT_THAT(changed("launches", -1), HasSubstr("launches -1"));
   EXPECT_THAT(changed("repeat", 0), HasSubstr("repeat 0"));
-  EXPECT_THAT(changed("kernel", "seven"), HasSubstr("must be number"));
+  EXPECT_THAT(changed("kernel", 7), HasSubstr("must be string"));
   json no_problem = good;
   no_problem.erase("problem");
   EXPECT_THAT(message(no_problem), HasSubstr("problem"));

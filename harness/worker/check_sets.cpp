@@ -1,10 +1,6 @@
 #include "worker/check_sets.h"
 
-#include <fmt/format.h>
-
 #include <numeric>
-
-#include "results/result.h"
 
 namespace flash_ladder {
 namespace {
@@ -23,7 +19,8 @@ std::int64_t odd_tiles(std::int64_t block_kv) {
 
 }  // namespace
 
-std::vector<CheckSet> check_sets(const Configuration& configuration, const AttentionProblem& problem) {
+std::vector<CheckSet> check_sets(const Version& version, const Configuration& configuration,
+                                 const AttentionProblem& problem) {
   const AttentionProblem small{.batch = 2,
                                .heads = 3,
                                .seq_len = 2 * configuration.block_q,
@@ -44,6 +41,30 @@ std::vector<CheckSet> check_sets(const Configuration& configuration, const Atten
   square.seq_len = square.seq_len_kv = 2 * std::lcm(configuration.block_q, configuration.block_kv);
   sets.push_back({.name = "packed Q, K, V", .problem = square, .packing = Packing::packed_qkv});
 
+  const auto add = [&](const char* name, std::int64_t seq_len, std::int64_t seq_len_kv, bool causal) {
+    AttentionProblem other = small;
+    other.seq_len = seq_len;
+    other.seq_len_kv = seq_len_kv;
+    other.causal = causal;
+    sets.push_back({.name = name, .problem = other, .distribution = Distribution::offset_mean});
+  };
+  const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
+  if (version.solves.any_length) {
+    add("one row and one key too few", 2 * block_q - 1, small.seq_len_kv - 1, false);
+    add("one row and one key too many", block_q + 1, small.seq_len_kv + 1, false);
+    add("a single row and a single key", 1, 1, false);
+  }
+  if (version.solves.causal) {
+    // Lengths are those of `square`, or whole tiles more: on the diagonal, to its right and to its left.
+    add("causal, as many keys as queries", square.seq_len, square.seq_len, true);
+    add("causal, more keys than queries", square.seq_len, square.seq_len + block_kv, true);
+    add("causal, rows that see no key", square.seq_len + block_q, square.seq_len, true);
+  }
+  if (version.solves.causal && version.solves.any_length) {
+    add("causal, a key more than queries", 2 * block_q + 1, 2 * block_q + 2, true);
+    add("causal, the first row sees no key", block_kv + 2, block_kv + 1, true);
+  }
+
   sets.push_back(
       {.name = "the requested problem", .problem = problem, .row_tile = row_tile(problem, configuration.block_q)});
   return sets;
@@ -52,11 +73,6 @@ std::vector<CheckSet> check_sets(const Configuration& configuration, const Atten
 std::int64_t row_tile(const AttentionProblem& problem, std::int64_t block_q) {
   const double scores = 1.0 * problem.batch * problem.heads * problem.seq_len * problem.seq_len_kv;
   return scores <= kScoresForEveryRow ? 1 : std::gcd<std::int64_t>(block_q, 64);
-}
-
-std::string describe(const AttentionProblem& problem) {
-  return fmt::format("batch {}, heads {}, seq-len {}, seq-len-kv {}, {}", problem.batch, problem.heads, problem.seq_len,
-                     problem.seq_len_kv, to_string(problem.dtype));
 }
 
 }  // namespace flash_ladder

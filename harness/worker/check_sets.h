@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
 #include "registry.h"
 #include "worker/inputs.h"
 #include "worker/reference.h"
@@ -22,15 +21,14 @@ struct CheckSet {
 };
 
 /// The sets for a configuration and the problem that was asked for, which comes last. The small ones have the configuration's
-/// dtype, two query tiles, and an odd number of K/V tiles, or a single one.
-std::vector<CheckSet> check_sets(const Configuration& configuration, const AttentionProblem& problem);
+/// dtype, two query tiles, and an odd number of K/V tiles, or a single one; more where the version solves more than the plain
+/// problem.
+std::vector<CheckSet> check_sets(const Version& version, const Configuration& configuration,
+                                 const AttentionProblem& problem);
 
 /// Of how many neighbouring rows one is compared with the reference, for a problem with this many scores: every row when that
 /// takes a second or so; else one row in 64, or fewer so that every query tile has one. Nearly all configurations have query
 /// tiles that are multiples of 64, and so share the references that are kept in files.
 std::int64_t row_tile(const AttentionProblem& problem, std::int64_t block_q);
-
-/// "batch 2, heads 3, seq-len 128, seq-len-kv 192, fp16".
-std::string describe(const AttentionProblem& problem);
 
 }  // namespace flash_ladder

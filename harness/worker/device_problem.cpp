@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "worker/check_sets.h"
+#include "problem/problem.h"
 #include "worker/cuda_check.h"
 #include "worker/support.h"
 
@@ -37,16 +37,12 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
     workspace_bytes = std::max(workspace_bytes, configuration->workspace_bytes(problem));
   }
   if (workspace_bytes > 0) workspace_.emplace("the workspace", workspace_bytes);
-  args_ = {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q),
-           .K = device_tensor(inputs_[inputs.K_buffer], inputs.K),
-           .V = device_tensor(inputs_[inputs.V_buffer], inputs.V),
-           .O = device_tensor(O_, output_layout(problem)),
-           .batch = static_cast<int>(problem.batch),
-           .heads = static_cast<int>(problem.heads),
-           .seq_len = static_cast<int>(problem.seq_len),
-           .seq_len_kv = static_cast<int>(problem.seq_len_kv),
-           .softmax_scale = softmax_scale(problem.head_dim),
-           .workspace = workspace_ ? workspace_->data() : nullptr};
+  args_ = launch_args(problem,
+                      {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q),
+                       .K = device_tensor(inputs_[inputs.K_buffer], inputs.K),
+                       .V = device_tensor(inputs_[inputs.V_buffer], inputs.V),
+                       .O = device_tensor(O_, output_layout(problem))},
+                      softmax_scale(problem.head_dim), workspace_ ? workspace_->data() : nullptr);
 }
 
 void DeviceProblem::poison(const Stream& stream) {

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
 #include "registry.h"
 #include "worker/cuda_objects.h"
 #include "worker/inputs.h"
@@ -37,7 +36,7 @@ class DeviceProblem {
   std::vector<GuardedBuffer> inputs_;
   GuardedBuffer O_;
   std::optional<GuardedBuffer> workspace_;
-  AttentionArgs args_;
+  ExtendedArgs args_;
 };
 
 }  // namespace flash_ladder

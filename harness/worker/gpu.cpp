@@ -6,6 +6,7 @@
 #include "errors.h"
 #include "worker/cuda_check.h"
 #include "worker/nvml.h"
+#include "worker/observation.h"
 
 namespace flash_ladder {
 namespace {
@@ -37,6 +38,7 @@ DeviceInfo describe_gpu(int ordinal, const Words& words) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, ordinal), fmt::format("asking for the properties of GPU {}", ordinal));
   info.name = properties.name;
+  info.is_virtual = device_counts();
   info.compute_capability = 10 * attribute(ordinal, cudaDevAttrComputeCapabilityMajor, "compute capability") +
                             attribute(ordinal, cudaDevAttrComputeCapabilityMinor, "compute capability");
   info.sm_count = attribute(ordinal, cudaDevAttrMultiProcessorCount, "number of SMs");

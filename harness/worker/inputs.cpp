@@ -86,7 +86,7 @@ std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::ui
 
 Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
                    const Progress& progress, int threads) {
-  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype] = problem;
+  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal] = problem;
   Inputs inputs;
   inputs.problem = problem;
   if (packing == Packing::packed_qkv) {

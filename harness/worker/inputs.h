@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
+#include "host/problem.h"
 #include "worker/parallel.h"
 #include "worker/tensors.h"
 

@@ -38,6 +38,7 @@ void to_json(json& json, const DeviceInfo& info) {
           {"compute_capability", known(info.compute_capability)},
           {"memory_total_bytes", known(info.memory_total_bytes)},
           {"memory_free_bytes", known(info.memory_free_bytes)},
+          {"is_virtual", info.is_virtual},
           {"sm_count", known(info.sm_count)},
           {"l2_bytes", known(info.l2_bytes)},
           {"smem_per_cta_bytes", known(info.smem_per_cta_bytes)},
@@ -53,6 +54,7 @@ void from_json(const json& json, DeviceInfo& info) {
   read_known(json, "compute_capability", info.compute_capability);
   read_known(json, "memory_total_bytes", info.memory_total_bytes);
   read_known(json, "memory_free_bytes", info.memory_free_bytes);
+  read_known(json, "is_virtual", info.is_virtual);
   read_known(json, "sm_count", info.sm_count);
   read_known(json, "l2_bytes", info.l2_bytes);
   read_known(json, "smem_per_cta_bytes", info.smem_per_cta_bytes);

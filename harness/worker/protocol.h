@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "attention.h"
+#include "host/problem.h"
 #include "host/sm_limits.h"
 
 namespace flash_ladder {
@@ -34,6 +34,7 @@ struct DeviceInfo {
   std::int64_t memory_free_bytes = 0;
   int sm_count = 0;
   std::int64_t l2_bytes = 0;
+  bool is_virtual = false;     // the virtual GPU: it counts and finds mistakes, and has no clock
   int smem_per_cta_bytes = 0;  // the most dynamic shared memory that a CTA can opt in to
   int driver_version = 0;      // 13000 for 13.0
   int runtime_version = 0;
@@ -50,7 +51,7 @@ struct Request {
   int sm = kDefaultSm;                 // whose limits it has
   std::uint64_t max_instructions = 0;  // of the warps of one CTA, after which it is taken for endless; 0: the default
   // For "run", and for "time", which times several configurations in turn and checks nothing:
-  int kernel = 0;
+  std::string kernel;                // as --kernel names one: "7", "07_ldmatrix", "causal"
   std::string config;                // "run"; empty: the first that fits the device
   std::vector<std::string> configs;  // "time"
   AttentionProblem problem;

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "problem/problem.h"
 #include "worker/row_times_matrix.h"
 
 namespace flash_ladder {
@@ -88,27 +89,30 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     }
   }
 
-  // P = exp(scale · S - the largest of the row), and its sum. Keys beyond the last get P = 0.
+  // P = exp(scale · S - the largest of the row), and its sum. Keys that the row does not see get P = 0.
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
+    const auto [begin, end] = visible_keys(inputs.problem, rows[r]);
     double* P = &exact.S[r * padded_keys];
-    for (std::int64_t key = 0; key < num_keys; ++key) P[key] *= scale;
-    const double max = *std::max_element(P, P + num_keys);
-    for (std::int64_t key = 0; key < num_keys; ++key) P[key] = std::exp(P[key] - max);
-    std::fill(P + num_keys, P + padded_keys, 0.0);
+    for (std::int64_t key = begin; key < end; ++key) P[key] *= scale;
+    const double max = begin < end ? *std::max_element(P + begin, P + end) : 0.0;
+    for (std::int64_t key = begin; key < end; ++key) P[key] = std::exp(P[key] - max);
+    std::fill(P, P + begin, 0.0);
+    std::fill(P + end, P + padded_keys, 0.0);
     exact_sum[r] = std::accumulate(P, P + num_keys, 0.0);
 
     float* base_P = &base.S[r * padded_keys];
-    for (std::int64_t key = 0; key < num_keys; ++key) base_P[key] *= scale;
-    const float base_max = *std::max_element(base_P, base_P + num_keys);
-    for (std::int64_t key = 0; key < num_keys; ++key)
+    for (std::int64_t key = begin; key < end; ++key) base_P[key] *= scale;
+    const float base_max = begin < end ? *std::max_element(base_P + begin, base_P + end) : 0.0f;
+    for (std::int64_t key = begin; key < end; ++key)
       base_P[key] = element_to_float(dtype, element_from_float(dtype, std::exp(base_P[key] - base_max)));
-    std::fill(base_P + num_keys, base_P + padded_keys, 0.0f);
+    std::fill(base_P, base_P + begin, 0.0f);
+    std::fill(base_P + end, base_P + padded_keys, 0.0f);
     base_sum[r] = std::accumulate(base_P, base_P + num_keys, 0.0f);
   }
 
-  // O = P V over the sum.
+  // O = P V over the sum; 0 where the row sees no key, and the sum is 0.
   for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
     for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
       float* V = &base.V[key * padded_dim];
@@ -124,8 +128,9 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
                       .base = std::vector<float>(num_rows * head_dim)};
   for (std::int64_t r = 0; r < num_rows; ++r)
     for (std::int64_t d = 0; d < head_dim; ++d) {
-      result.exact[r * head_dim + d] = exact.O[r * padded_dim + d] / exact_sum[r];
-      const float quotient = base.O[r * padded_dim + d] / base_sum[r];
+      const bool sees_a_key = exact_sum[r] > 0;  // the largest has P = 1
+      result.exact[r * head_dim + d] = sees_a_key ? exact.O[r * padded_dim + d] / exact_sum[r] : 0.0;
+      const float quotient = sees_a_key ? base.O[r * padded_dim + d] / base_sum[r] : 0.0f;
       result.base[r * head_dim + d] = element_to_float(dtype, element_from_float(dtype, quotient));
     }
   return result;

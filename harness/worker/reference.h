@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "attention.h"
+#include "host/problem.h"
 #include "worker/inputs.h"
 #include "worker/parallel.h"
 
@@ -24,7 +24,8 @@ struct RowSelection {
   std::int64_t row(std::int64_t batch, std::int64_t head, std::int64_t index) const;
 };
 
-/// Attention in float64, and the bound that its correct rounding sets.
+/// Attention in float64, and the bound that its correct rounding sets. A row sees the keys of visible_keys(); one that sees none
+/// is 0.
 struct Reference {
   AttentionProblem problem;
   RowSelection rows;

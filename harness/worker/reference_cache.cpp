@@ -7,8 +7,8 @@
 #include <fstream>
 #include <system_error>
 
+#include "problem/problem.h"
 #include "results/atomic_file.h"
-#include "results/result.h"
 
 namespace flash_ladder {
 namespace {
@@ -35,9 +35,8 @@ void append(std::string& bytes, const std::vector<double>& values) {
 
 std::string reference_file_name(const AttentionProblem& problem, Distribution distribution, const RowSelection& rows,
                                 std::uint64_t seed) {
-  return fmt::format("reference-{}-{}-{}-{}-{}-{}-{}-{}-{}-{}.bin", kFormat, problem.batch, problem.heads,
-                     problem.seq_len, problem.seq_len_kv, problem.head_dim, to_string(problem.dtype),
-                     to_string(distribution), rows.tile, seed);
+  return fmt::format("reference-{}-{}-{}-{}-{}.bin", kFormat, file_name_part(problem), to_string(distribution),
+                     rows.tile, seed);
 }
 
 std::optional<Reference> read_reference(const std::filesystem::path& file, const AttentionProblem& problem,

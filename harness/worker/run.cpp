@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "errors.h"
@@ -14,23 +15,16 @@
 #include "worker/checker.h"
 #include "worker/cuda_check.h"
 #include "worker/device_problem.h"
+#include "worker/diagnosis/diagnosis.h"
 #include "worker/gpu.h"
 #include "worker/observation.h"
 #include "worker/reference_cache.h"
 #include "worker/support.h"
 #include "worker/timing.h"
+#include "worker/version_name.h"
 
 namespace flash_ladder {
 namespace {
-
-const Version& find_version(int number) {
-  std::vector<std::string> known;
-  for (const Version& version : versions()) {
-    if (version.number == number) return version;
-    known.push_back(fmt::format("{:02}", version.number));
-  }
-  throw UsageError(fmt::format("there is no version {:02}; allowed: {}", number, fmt::join(known, ", ")));
-}
 
 void refuse_if(const std::optional<std::string>& why) {
   if (why) throw UsageError(*why);
@@ -50,7 +44,7 @@ const Configuration& runnable_configuration(const Version& version, const Reques
 Result result_of(const Version& version, const Configuration& configuration, const Request& request,
                  const DeviceInfo& device) {
   Result result;
-  result.kernel = version.number;
+  result.kernel = kernel_id(version);
   result.name = version.name;
   result.config = configuration.name;
   result.device = device.name;
@@ -134,9 +128,45 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
   result.tile_map = verdict.tile_map;
 }
 
-void run_sets(const Request& request, const DeviceInfo& device, const Version& version,
-              const Configuration& configuration, Result& result, EventWriter& events) {
-  std::vector<CheckSet> sets = check_sets(configuration, request.problem);
+// Why the output of a set may be wrong, from a few more launches. Empty when this time it is right.
+Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& checked, const Version& version,
+                       const Configuration& configuration, const Request& request, EventWriter& events) {
+  int launches = 0;
+  const Launch launch = [&](const Inputs& inputs) -> std::optional<HostBuffer> {
+    events.progress("diagnose " + set.name, launches++, kMaxDiagnosisLaunches + 1);
+    try {
+      DeviceProblem problem(version, {&configuration}, inputs);
+      const Stream stream;
+      problem.poison(stream);
+      problem.launch(configuration, stream);
+      problem.wait();
+      return problem.output();
+    } catch (const CudaError&) {
+      return std::nullopt;
+    }
+  };
+  const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed);
+  const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
+  const auto output = launch(inputs);
+  if (!output) return {};
+  const Tiling tiling{.block_q = configuration.block_q,
+                      .block_kv = configuration.block_kv,
+                      .step_kv = configuration.step_kv,
+                      .num_warps = configuration.num_warps,
+                      .mma = configuration.fragments};
+  return diagnose({inputs, reference, *output}, checked, tiling, launch);
+}
+
+// Returns the first set whose output is wrong, and what became of all.
+struct Checked {
+  std::vector<CheckedSet> sets;
+  std::optional<CheckSet> first_wrong;
+};
+
+Checked run_sets(const Request& request, const DeviceInfo& device, const Version& version,
+                 const Configuration& configuration, Result& result, EventWriter& events) {
+  Checked checked;
+  std::vector<CheckSet> sets = check_sets(version, configuration, request.problem);
   // The last is the requested problem, which the benchmark needs.
   if (!request.check || request.only_requested_problem) sets.erase(sets.begin(), sets.end() - 1);
   sets.back().launches = std::max(sets.back().launches, request.launches);
@@ -149,7 +179,11 @@ void run_sets(const Request& request, const DeviceInfo& device, const Version& v
     DeviceProblem problem(version, {&configuration}, inputs);
     if (request.check) {
       result.correct = result.correct.value_or(true);
-      add_verdict(result, set, check_set(set, inputs, problem, configuration, request, result, events));
+      const Verdict verdict = check_set(set, inputs, problem, configuration, request, result, events);
+      add_verdict(result, set, verdict);
+      const bool right = verdict.mismatches.empty();
+      checked.sets.push_back({set.name, right});
+      if (!right && !checked.first_wrong) checked.first_wrong = set;
     } else if (device_counts()) {
       events.progress("count", 0, 1);
       const Stream stream;
@@ -164,13 +198,14 @@ void run_sets(const Request& request, const DeviceInfo& device, const Version& v
       add_times(result, timing);
     }
   }
+  return checked;
 }
 
 }  // namespace
 
 Result run(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
-  const Version& version = find_version(request.kernel);
+  const Version& version = select_version(request.kernel);
   refuse_if(why_impossible(request.problem));
   const DeviceInfo device = open_gpu(request.device);
   const Configuration& configuration = runnable_configuration(version, request, request.config, device);
@@ -178,20 +213,25 @@ Result run(const Request& request, EventWriter& events) {
   Result result = result_of(version, configuration, request, device);
 
   // With the virtual GPU, a kernel that faults has left behind what it did wrong.
+  Checked checked;
   try {
-    run_sets(request, device, version, configuration, result, events);
+    checked = run_sets(request, device, version, configuration, result, events);
   } catch (const CudaError& error) {
     if (!add_findings(result)) throw;
     result.reason = error.what();
     return result;
   }
-  add_findings(result);
+  // A finding names the line, which is more than a diagnosis can.
+  if (add_findings(result) || !checked.first_wrong) return result;
+  Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked.sets, version, configuration, request, events);
+  if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
+  add_findings(result);  // of other inputs
   return result;
 }
 
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {
   events.progress("open the GPU", 0, 1);
-  const Version& version = find_version(request.kernel);
+  const Version& version = select_version(request.kernel);
   refuse_if(why_impossible(request.problem));
   const DeviceInfo device = open_gpu(request.device);
   std::vector<const Configuration*> configurations;

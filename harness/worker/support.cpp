@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "results/result.h"
+#include "problem/problem.h"
 
 namespace flash_ladder {
 namespace {
@@ -25,6 +25,17 @@ std::optional<std::string> why_not_whole_tiles(const Version& version, const Con
                      tile, unit, label(version), configuration.name, words.use_size(name), use);
 }
 
+// "--causal is not supported by 16_optimized_softmax; those that do: …".
+template <typename SolvesIt>
+std::string why_not_solved(const Version& version, const char* field, const SolvesIt& solves_it) {
+  std::vector<std::string> others;
+  for (const Version& other : versions())
+    if (solves_it(other.solves)) others.push_back(label(other));
+  return fmt::format("{} is not supported by {}; {}", field, label(version),
+                     others.empty() ? "no version supports it yet: leave it out"
+                                    : fmt::format("leave it out, or use {}", fmt::join(others, " or ")));
+}
+
 // Scores of all heads. Beyond this many, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
 
@@ -36,13 +47,12 @@ const Words kFlags{
     .seq_len = "seq-len",
     .seq_len_kv = "seq-len-kv",
     .head_dim = "head_dim",
+    .causal = "--causal",
     .use_size = [](const char* name) { return fmt::format("--{} ", name); },
     .use_config = [](const std::string& name) { return "--config " + name; },
     .without_gpu = "study without one, with --device emulator",
     .other_gpu = "with --device gpu:N",
 };
-
-std::string label(const Version& version) { return fmt::format("{:02}_{}", version.number, version.name); }
 
 std::string compute_capability_name(int compute_capability) {
   return fmt::format("{}.{}", compute_capability / 10, compute_capability % 10);
@@ -86,6 +96,9 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
   if (problem.head_dim != configuration.head_dim)
     return fmt::format("{} {} is not supported by {}; allowed: {}", words.head_dim, problem.head_dim, label(version),
                        configuration.head_dim);
+  if (problem.causal && !version.solves.causal)
+    return why_not_solved(version, words.causal, [](const Solves& solves) { return solves.causal; });
+  if (version.solves.any_length) return std::nullopt;
   if (auto why = why_not_whole_tiles(version, configuration, words.seq_len, "query rows", problem.seq_len,
                                      configuration.block_q, words))
     return why;
@@ -124,8 +137,25 @@ std::optional<std::string> why_unusable(const DeviceInfo& device, const Words& w
       words.other_gpu);
 }
 
+bool runs_on(Architecture architecture, int compute_capability) {
+  return architecture == Architecture::sm_90a ? compute_capability == kHopperSm
+                                              : compute_capability >= kMinComputeCapability;
+}
+
+std::optional<std::string> why_not_on_device(const Version& version, const DeviceInfo& device) {
+  if (version.architecture == Architecture::sm_90a && device.is_virtual)
+    return fmt::format(
+        "{} has Hopper's instructions (sm_90a), and the virtual GPU executes those of sm_80; it needs a GPU of compute "
+        "capability 9.0",
+        label(version));
+  if (runs_on(version.architecture, device.compute_capability)) return std::nullopt;
+  return fmt::format("{} has Hopper's instructions (sm_90a): it needs a GPU of compute capability 9.0, and {} has {}",
+                     label(version), device.name, compute_capability_name(device.compute_capability));
+}
+
 std::optional<std::string> why_unsupported_by_device(const Version& version, const Configuration& configuration,
                                                      const DeviceInfo& device, const Words& words) {
+  if (auto why = why_not_on_device(version, device)) return why;
   if (configuration.smem_bytes <= device.smem_per_cta_bytes) return std::nullopt;
   const Configuration* other = preferred_configuration(version, configuration.dtype, device.smem_per_cta_bytes);
   return fmt::format("configuration {} of {} needs {} bytes of shared memory per CTA, and {} has {}; {}",

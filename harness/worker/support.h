@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 
-#include "attention.h"
 #include "registry.h"
 #include "worker/protocol.h"
 
@@ -31,6 +30,7 @@ struct Words {
   const char* seq_len;
   const char* seq_len_kv;
   const char* head_dim;
+  const char* causal;
   // With the name of a size, what stands before the value that is advised.
   std::string (*use_size)(const char* name);
   std::string (*use_config)(const std::string& name);
@@ -40,9 +40,6 @@ struct Words {
 
 /// The command line's: its flags.
 extern const Words kFlags;
-
-/// "06_swizzle".
-std::string label(const Version& version);
 
 /// "8.0" for 80, "12.1" for 121.
 std::string compute_capability_name(int compute_capability);
@@ -54,7 +51,8 @@ std::string format_bytes(double bytes);
 /// grids that CUDA can launch.
 std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words = kFlags);
 
-/// Whether the configuration computes the problem: why_impossible() and its type, its head_dim and its tiles.
+/// Whether the configuration computes the problem: why_impossible() and its type, its head_dim and its tiles, and whether its
+/// version solves what the problem has beyond the plain one.
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
                                            const AttentionProblem& problem, const Words& words = kFlags);
 
@@ -71,6 +69,12 @@ std::optional<std::string> why_no_device(const DriverState& state, int ordinal, 
 
 /// Whether the ladder runs on this GPU at all: compute capability 8.0 or newer.
 std::optional<std::string> why_unusable(const DeviceInfo& device, const Words& words = kFlags);
+
+/// Whether a GPU of this compute capability has the instructions of an architecture.
+bool runs_on(Architecture architecture, int compute_capability);
+
+/// Whether this GPU runs the version's code, whatever the problem.
+std::optional<std::string> why_not_on_device(const Version& version, const DeviceInfo& device);
 
 /// Whether the configuration's shared memory fits a CTA of this GPU.
 std::optional<std::string> why_unsupported_by_device(const Version& version, const Configuration& configuration,

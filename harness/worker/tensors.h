@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "attention.h"
+#include "host/problem.h"
 
 namespace flash_ladder {
 

@@ -9,7 +9,6 @@
 
 #include "errors.h"
 #include "worker/suggestion.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
@@ -29,10 +28,9 @@ const Version* find_version(const std::string& typed) {
     if (text == version.name) return &version;
   const auto underscore = text.find('_');
   const auto number = parse_number(text.substr(0, underscore));
-  if (!number) return nullptr;
   for (const Version& version : versions()) {
     const bool name_fits = underscore == std::string::npos || text.substr(underscore + 1) == version.name;
-    if (version.number == *number && name_fits) return &version;
+    if (version.is_extension() ? text == version.name : number == version.number && name_fits) return &version;
   }
   return nullptr;
 }

@@ -1,4 +1,4 @@
-// How a version is named: 7, 07, 07_ldmatrix, ldmatrix or kernels/07_ldmatrix.cu.
+// How a version is named: 7, 07, 07_ldmatrix, ldmatrix or kernels/07_ldmatrix.cu; an extension by its name alone.
 #pragma once
 
 #include <optional>

@@ -78,13 +78,15 @@ class DeviceInfo:
 
 
 def kernels() -> list[str]:
-    """The versions of the ladder in their order: ["01_naive", …]. `kernel=` takes each, or its number: "01" or 1."""
+    """The versions of the ladder in their order, then its extensions: ["01_naive", …]. `kernel=` takes each, or its
+    number: "01" or 1.
+    """
     return _gpu.kernels()
 
 
 def configs(kernel: str | int | None = None) -> list[Config]:
     """The configurations of a kernel. Those of one dtype are in order of preference: without `config=` the first that
-    fits the device runs.
+    fits the device runs. None is the newest kernel that every device runs.
 
     Raises ValueError for a kernel that does not exist.
     """
@@ -122,6 +124,7 @@ def forward(
     kernel: str | int | None = None,
     out: Array | None = None,
     softmax_scale: float | None = None,
+    causal: bool = False,
     config: str | None = None,
 ) -> Array:
     """softmax(softmax_scale · q kᵀ) v, for every batch entry and head on its own.
@@ -129,11 +132,13 @@ def forward(
     q has shape [batch, seq_len, heads, head_dim]; k and v have the same, but for another seq_len if you like. All are
     float16 or all are bfloat16, of one library and on one device. head_dim is 128 and contiguous; the other strides are
     multiples of 16 bytes, so that slices of a packed q, k and v can be given as they are. Each seq_len is a multiple of
-    the kernel's tile: see configs().
+    the kernel's tile: see configs(). Extensions of the ladder solve more; a kernel refuses what it does not solve.
 
-    kernel         "07", "07_ldmatrix" or 7; None is the newest
+    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest that the device runs
     out            where to write, an array like q that shares no memory with an input; None is a new one
     softmax_scale  None is 1 / sqrt(head_dim)
+    causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
+                   a query that sees none gets zeros
     config         one of configs(kernel) by name; None is the first that fits the device
 
     Returns out. There is no backward pass.
@@ -147,7 +152,7 @@ def forward(
     MemoryError if the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds;
     RuntimeError for a GPU that is too old, and for an error of CUDA's.
     """
-    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, config, timed=False)[0])
+    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, causal, config, timed=False)[0])
 
 
 def forward_timed(
@@ -158,6 +163,7 @@ def forward_timed(
     kernel: str | int | None = None,
     out: Array | None = None,
     softmax_scale: float | None = None,
+    causal: bool = False,
     config: str | None = None,
 ) -> tuple[Array, float]:
     """forward(), and the milliseconds that the kernel took on the GPU.
@@ -168,7 +174,7 @@ def forward_timed(
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
-    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, config, timed=True))
+    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, causal, config, timed=True))
 
 
 def _call(
@@ -178,12 +184,15 @@ def _call(
     kernel: str | int | None,
     out: _arrays.AnyArray | None,
     softmax_scale: float | None,
+    causal: bool,
     config: str | None,
     timed: bool,
 ) -> tuple[_arrays.AnyArray, float | None]:
     kernel_name = _kernel_name(kernel)
     if config is not None and (not isinstance(config, str) or not config):
         raise TypeError(f"config is {config!r}; allowed: None, or the name of one of configs(kernel)")
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal is {causal!r}; allowed: True, False")
     if softmax_scale is not None:
         try:
             softmax_scale = float(softmax_scale)
@@ -221,6 +230,7 @@ def _call(
         kernel_name,
         config or "",
         softmax_scale,
+        causal,
         device,
         library.stream(device) if on_gpu else 0,
         library.waits,

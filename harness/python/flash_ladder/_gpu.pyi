@@ -19,6 +19,7 @@ def forward(
     kernel: str,
     config: str,
     softmax_scale: float | None,
+    causal: bool,
     device: int,
     stream: int,
     wait: bool,

@@ -1,0 +1,181 @@
+// The list of all versions. A kernel file ends with one statement that adds its version here; the CLI, the tests, the
+// recorder, the plots and the docs read the list. Adding a version is adding a file.
+//
+// Nothing in common/host/ reaches a kernel: it is no part of a version's code hash (harness/source/kernel_source.h).
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "host/extended_args.h"
+#include "host/problem.h"
+#include "host/traits_limits.h"
+
+namespace flash_ladder {
+
+/// How a configuration is launched: enqueues the kernels on the stream and returns what cudaGetLastError says; does not wait for
+/// them. Versions of the plain problem take AttentionArgs, extensions ExtendedArgs.
+class Launch {
+ public:
+  using Plain = cudaError_t (*)(const AttentionArgs&, cudaStream_t);
+  using Extended = cudaError_t (*)(const ExtendedArgs&, cudaStream_t);
+
+  Launch() = default;  // of a configuration that nobody launches
+  Launch(Plain function) : plain_(function) {}
+  Launch(Extended function) : extended_(function) {}
+
+  cudaError_t operator()(const ExtendedArgs& args, cudaStream_t stream) const {
+    return extended_ != nullptr ? extended_(args, stream) : plain_(args, stream);
+  }
+
+ private:
+  Plain plain_ = nullptr;
+  Extended extended_ = nullptr;
+};
+
+/// One way to launch a version: a tile and an element type.
+struct Configuration {
+  std::string name;  // the same for both types, e.g. "64x64"
+  Dtype dtype;
+  int block_q;     // query rows per CTA: seq_len must be a multiple, unless the version solves any length
+  int block_kv;    // keys per K/V tile: the same for seq_len_kv
+  int head_dim;    // the only head_dim that it supports
+  int num_warps;   // per CTA
+  int stages;      // buffers for K/V tiles
+  int step_kv;     // keys per step of S, softmax and P V: block_kv, or a part of it
+  int smem_bytes;  // dynamic shared memory per CTA
+  // std::type_info::name() of the traits. It is part of the name of each of the configuration's __global__ functions,
+  // which is how they are found in a cubin.
+  std::string traits;
+  // Device memory that a launch needs beside Q, K, V and O, in bytes.
+  std::size_t (*workspace_bytes)(const AttentionProblem&);
+  Launch launch;
+  bool fragments =
+      false;  // a warp owns rows of S and O as accumulators of mma.m16n8k16 (common/ptx.h): its Traits have kMmaM
+};
+
+/// Which GPUs run a version's code.
+enum class Architecture {
+  sm_80,  // the instructions of Ampere: compute capability 8.0 and newer
+  sm_90a,  // Hopper's own: compute capability 9.0, nothing older or newer (CUDA C++ Programming Guide, "Architecture-Specific
+           // Features"), and not the virtual GPU, which executes PTX for sm_80
+};
+
+/// What a version solves beyond the plain problem. Another problem is refused by the name of what is missing here.
+struct Solves {
+  bool causal = false;      // AttentionProblem::causal, true as well as false
+  bool any_length = false;  // seq_len and seq_len_kv that are no multiples of the tiles
+};
+
+/// The folder that a version's file lies in.
+enum class Track {
+  ladder,     // kernels/NN_name.cu
+  hopper,     // kernels/hopper/NN_name.cu
+  extension,  // kernels/extensions/name.cu
+};
+
+/// What a kernel file says of its version. Number and name are those of the file.
+struct Description {
+  std::string source;        // __FILE__
+  std::string extends = "";  // of an extension: what it is compared with, as --kernel names it ("16", "causal")
+  Architecture architecture = Architecture::sm_80;
+  Solves solves = {};
+  // In order of preference: of those with the right type, the first that fits the device is launched.
+  std::vector<Configuration> configurations;
+};
+
+/// One rung of the ladder, or an extension of one.
+struct Version {
+  // What the path of its file says.
+  Track track = Track::ladder;
+  int number = 0;      // 6; 0: an extension has none
+  std::string name;    // "swizzle"
+  std::string source;  // from the root of the project: "kernels/06_swizzle.cu"
+  // The rest of its Description.
+  std::string extends = "";
+  Architecture architecture = Architecture::sm_80;
+  Solves solves = {};
+  std::vector<Configuration> configurations;
+
+  bool is_extension() const { return track == Track::extension; }
+};
+
+/// What --kernel, JSON and requests call it: "06", "causal".
+std::string kernel_id(const Version& version);
+/// The name of its file, and of its profiles: "06_swizzle", "causal".
+std::string label(const Version& version);
+/// What stands above its study: "06 · swizzle", "causal".
+std::string title(const Version& version);
+/// The namespace of its code inside flash_ladder: "v06", "causal".
+std::string code_namespace(const Version& version);
+
+/// A version of which only the path of its file is known. The last folder `kernels` in it is the project's. Throws
+/// std::invalid_argument, with the forms that are allowed, where the path is not that of a kernel file.
+Version version_of_file(std::string_view path);
+
+/// All registered versions: in order of number, then the extensions by name.
+const std::vector<Version>& versions();
+
+/// Adds a version to versions(); made to be a global variable of a kernel file.
+class Registration {
+ public:
+  /// Throws std::invalid_argument for a file that is no kernel's, and for a second version of the same number or name.
+  explicit Registration(Description description);
+};
+
+template <typename Element>
+constexpr Dtype dtype_of();
+template <>
+constexpr Dtype dtype_of<__half>() {
+  return Dtype::fp16;
+}
+template <>
+constexpr Dtype dtype_of<__nv_bfloat16>() {
+  return Dtype::bf16;
+}
+
+inline std::size_t no_workspace(const AttentionProblem&) { return 0; }
+
+/// What Traits say about steps inside a K/V tile and about buffers; most versions have one of each and need not say so.
+template <typename Traits>
+constexpr int stages_of() {
+  if constexpr (requires { Traits::kStages; }) return Traits::kStages;
+  return 1;
+}
+template <typename Traits>
+constexpr int step_kv_of() {
+  if constexpr (requires { Traits::kStepKV; }) return Traits::kStepKV;
+  return Traits::kBlockKV;
+}
+
+/// The configuration that a version's Traits describe.
+template <typename Traits>
+Configuration configuration(std::string name, Launch launch,
+                            std::size_t (*workspace_bytes)(const AttentionProblem&) = no_workspace) {
+  check_limits<Traits, step_kv_of<Traits>()>();
+  return {.name = std::move(name),
+          .dtype = dtype_of<typename Traits::Element>(),
+          .block_q = Traits::kBlockQ,
+          .block_kv = Traits::kBlockKV,
+          .head_dim = Traits::kHeadDim,
+          .num_warps = Traits::kNumWarps,
+          .stages = stages_of<Traits>(),
+          .step_kv = step_kv_of<Traits>(),
+          .smem_bytes = Traits::kSmemBytes,
+          .traits = typeid(Traits).name(),
+          .workspace_bytes = workspace_bytes,
+          .launch = launch,
+          .fragments = requires {Traits::kMmaM;
+}
+};  // namespace flash_ladder
+}
+
+}  // namespace flash_ladder

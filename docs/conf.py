@@ -1,0 +1,36 @@
+"""The site: scripts/docs builds it into build/docs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent / "site"))
+
+project = "flash-ladder"
+copyright = "the authors of flash-ladder; MIT licence"
+extensions = ["myst_parser", "ladder_docs"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["site"]
+nitpicky = True
+language = "en"
+# Where `harness --list --json` is asked for the registry and the code hashes.
+ladder_harness = os.environ.get("FLASH_LADDER_HARNESS", str(Path(__file__).parents[1] / "build" / "harness"))
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = "flash-ladder"
+html_static_path = ["site/static"]
+html_css_files = ["ladder.css"]
+html_js_files = ["ladder.js"]
+html_copy_source = False
+html_show_sourcelink = False
+# The summaries are fetched, which a browser refuses for file://. Search itself works without.
+html_show_search_summary = False
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#1f5fa8", "color-brand-content": "#1f5fa8"},
+    "dark_css_variables": {"color-brand-primary": "#8ab8f0", "color-brand-content": "#8ab8f0"},
+}

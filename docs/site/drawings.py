@@ -1,0 +1,648 @@
+"""The drawings of the site, by matplotlib, as SVG that a page holds inline: it takes the page's colours, light or dark.
+
+A drawing is a function that is marked with @drawing and gets the facts. Everything in it that is a number comes from
+facts.py or layouts.py. Nothing is written to disk: drawings are made when the page is.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import layouts
+from facts import BATCH, GPU, SEQ_LEN, Facts
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Rectangle
+from profile_data import Shape, three_digits
+
+# A colour here stands for a variable of ladder.css, which has a value for light pages and one for dark ones.
+INK, MUTED, GRID, PAPER = "#101010", "#606060", "#d8d8d8", "#fefefe"
+BLUE, RED, GREEN, AMBER, VIOLET = "#1f5fa8", "#b03030", "#2f7d4f", "#9a5b00", "#6b4fa0"
+FILLS = ["#d6e4f5", "#f7d9d4", "#d8efdc", "#fbe8c4", "#e6dcf5", "#d3eef0", "#f3dcea", "#e4e4d4"]
+VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    PAPER: "paper",
+    BLUE: "blue",
+    RED: "red",
+    GREEN: "green",
+    AMBER: "amber",
+    VIOLET: "violet",
+    **{fill: f"fill-{i}" for i, fill in enumerate(FILLS)},
+}
+STYLE = {
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": False,
+}
+
+
+class DrawingError(Exception):
+    """A drawing that does not exist, or uses a colour that pages do not know."""
+
+
+DRAWINGS: dict[str, Callable[..., Figure]] = {}
+
+
+def drawing(function: Callable[..., Figure]) -> Callable[..., Figure]:
+    DRAWINGS[function.__name__] = function
+    return function
+
+
+def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
+    """The drawing as an <svg> element. `links` are addresses of chapters by number, for those drawings that lead there."""
+    if name not in DRAWINGS:
+        raise DrawingError(f"there is no drawing {name}; there are {', '.join(sorted(DRAWINGS))}")
+    with rc_context({**STYLE, "svg.hashsalt": name}):
+        figure = DRAWINGS[name](facts)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.04, metadata={"Date": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"font: ([^;\"]*?)'DejaVu Sans'[^;\"]*", r"font: \1sans-serif", text)
+    # Leave out what a page does not need: comments, clipping, ids that nothing refers to, and spaces.
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' clip-path="[^"]*"', "", text)
+    text = re.sub(r"<clipPath.*?</clipPath>", "", text, flags=re.DOTALL)
+    used = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text))
+    # Several drawings on a page must not share their ids.
+    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r"\s*\n\s*", " ", text)
+    text = text.replace("> <", "><").replace("; stroke-linejoin: miter", "")
+    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', text)
+    text = re.sub(r"#[0-9a-f]{6}\b", lambda m: _variable(name, m[0]), text)
+    for number, link in links.items():
+        text = text.replace(f'xlink:href="chapter:{number}"', f'href="{html.escape(link)}"')
+    has_links = ' href="' in text
+    role = "group" if has_links else "img"
+    opening = re.match(r"<svg[^>]*>", text)
+    assert opening is not None
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', opening[0])
+    assert box is not None
+    label = html.escape(alt)
+    new = f'<svg class="ladder-drawing" role="{role}" aria-label="{label}" viewBox="{box[0][9:-1]}" '
+    new += 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    return new + text[opening.end() :].strip()
+
+
+def _variable(name: str, color: str) -> str:
+    if color not in VARIABLES:
+        raise DrawingError(f"{name} uses {color}, and pages have no such colour")
+    return f"var(--fl-{VARIABLES[color]})"
+
+
+# ---- helpers ----
+
+
+def canvas(width: float, height: float, x: tuple[float, float], y: tuple[float, float]) -> tuple[Figure, Axes]:
+    """Without axes; y grows downwards, as rows do."""
+    figure = Figure(figsize=(width, height))
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(*x)
+    axes.set_ylim(y[1], y[0])
+    axes.set_axis_off()
+    return figure, axes
+
+
+def cell(axes: Axes, x: float, y: float, text: str, fill: str, size: float = 6.5, width: float = 1, height: float = 1,
+         color: str = INK, edge: str = GRID, weight: str = "normal") -> None:  # fmt: skip
+    axes.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=0.6))
+    if text:
+        axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, color=color, weight=weight)
+
+
+def box(axes: Axes, x: float, y: float, width: float, height: float, text: str, fill: str, size: float = 8.5) -> None:
+    shape = FancyBboxPatch(
+        (x, y), width, height, boxstyle="round,pad=0,rounding_size=0.12", facecolor=fill, edgecolor=MUTED, linewidth=0.8
+    )
+    axes.add_patch(shape)
+    axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, color=INK, linespacing=1.35)
+
+
+def note(axes: Axes, x: float, y: float, text: str, size: float = 8, ha: str = "left", color: str = INK, **more: Any) -> None:  # noqa: ANN401
+    axes.text(x, y, text, ha=ha, va=more.pop("va", "center"), fontsize=size, color=color, **more)
+
+
+def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str = MUTED, **more: Any) -> None:  # noqa: ANN401
+    style = {"arrowstyle": "->", "color": color, "linewidth": 1.0, **more}
+    axes.annotate("", end, start, arrowprops=style)
+
+
+def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: float, least: float) -> None:
+    """Texts at their heights (in the axes' scale, as a part of it), moved apart to at least `least`."""
+    placed: list[float] = []
+    for text, y, color in sorted(labels, key=lambda label: label[1]):
+        place = max(y, placed[-1] + least) if placed else y
+        placed.append(place)
+        axes.text(x, place, text, transform=axes.transAxes, va="center", fontsize=8, color=color)
+
+
+# ---- the ladder as a whole ----
+
+
+@drawing
+def ladder(facts: Facts) -> Figure:
+    """A bar per version, which leads to its chapter; the peers as lines."""
+    shape = Shape(SEQ_LEN, BATCH[SEQ_LEN])
+    versions = [version for version in facts.device.rungs() if shape in version.tflops]
+    figure = Figure(figsize=(7.4, 0.3 * len(versions) + 1.2))
+    axes = figure.add_subplot()
+    for i, version in enumerate(versions):
+        value, link = version.tflops[shape], f"chapter:{version.source.number:02}"
+        bar = axes.barh(i, value, color=BLUE, height=0.72)[0]
+        bar.set_url(link)
+        label = axes.text(-6, i, version.source.label, ha="right", va="center", fontsize=9, color=BLUE)
+        label.set_url(link)
+        axes.text(value + 5, i, three_digits(value), va="center", fontsize=8, color=INK)
+    lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
+    if facts.device.mma_sync_ceiling is not None:
+        lines.append(("mma.sync ceiling", facts.device.mma_sync_ceiling, RED))
+    top = max([value for _, value, _ in lines] + [version.tflops[shape] for version in versions])
+    # The lines' names stand above, on as many levels as they need not to meet.
+    ends: list[float] = []
+    for name, value, color in sorted(lines, key=lambda line: line[1]):
+        text = f"{name} {three_digits(value)}"
+        width = 4.4 * len(text) * top / 400
+        level = next((k for k, end in enumerate(ends) if end < value - width), len(ends))
+        if level == len(ends):
+            ends.append(0)
+        ends[level] = value
+        height = -0.9 - 0.75 * level
+        axes.plot([value, value], [height + 0.1, len(versions) - 0.5], color=color, linewidth=0.8,
+                  linestyle="-" if color == RED else (0, (4, 3)), zorder=0)  # fmt: skip
+        axes.text(value - top / 200, height, text, ha="right", va="center", fontsize=8, color=color)
+    axes.set_ylim(len(versions) - 0.4, -1.2 - 0.75 * max(len(ends) - 1, 0))
+    axes.set_xlim(0, 1.02 * top)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel(f"TFLOP/s: {facts.device.name}, {facts.device.dtype}, batch {shape.batch}, 16 heads, seq_len {shape.seq_len}, head_dim 128")
+    return figure
+
+
+LEVELS = [("HBM", RED), ("L2", VIOLET), ("shared memory", GREEN), ("issue slots", AMBER), ("tensor cores", BLUE)]
+
+
+@drawing
+def busy(facts: Facts) -> Figure:
+    """Which unit is busy, version by version."""
+    numbers = [n for n in facts.numbers() if facts.has_busy(n)]
+    figure = Figure(figsize=(7.4, 3.3))
+    axes = figure.add_subplot()
+    for name, color, read, marker in (
+        ("issue slots", AMBER, facts.issue, "s"),
+        ("shared memory", GREEN, facts.shared, "^"),
+        ("tensor cores", BLUE, facts.tensor, "o"),
+    ):
+        axes.plot(numbers, [read(n) for n in numbers], marker=marker, color=color, markersize=4, linewidth=1.4, label=name)
+    labels_at_right(
+        axes,
+        [(name, read(numbers[-1]) / 105, color) for name, color, read in
+         (("issue slots", AMBER, facts.issue), ("shared memory", GREEN, facts.shared), ("tensor cores", BLUE, facts.tensor))],
+        1.02, 0.07,
+    )  # fmt: skip
+    axes.set_xticks(numbers, [f"{n:02}" for n in numbers])
+    axes.set_xlabel("version")
+    axes.set_ylabel("busy, % of the cycles")
+    axes.set_ylim(0, 105)
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    return figure
+
+
+@drawing
+def ceilings(facts: Facts) -> Figure:
+    """A roof per level, for each version: what TFLOP/s would be if this level were busy all the time and no other counted."""
+    numbers = [n for n in facts.numbers() if facts.has_busy(n)]
+    reached = [facts.tflops(n, 2048) for n in numbers]
+    hbm = [facts.flop_per_byte(n, "hbm") * GPU["hbm_tb_per_s"] for n in numbers]
+    figure = Figure(figsize=(7.4, 3.8))
+    axes = figure.add_subplot()
+    axes.plot(numbers, hbm, color=RED, linewidth=1.2, linestyle=(0, (5, 2)))
+    roofs = [("HBM", hbm[-1], RED)]
+    for name, color, read, marker in (
+        ("shared memory", GREEN, facts.shared, "^"),
+        ("issue slots", AMBER, facts.issue, "s"),
+        ("tensor cores", BLUE, facts.tensor, "o"),
+    ):
+        # A version without mmas has no such roof.
+        points = [(n, t * 100 / read(n)) for n, t in zip(numbers, reached, strict=True) if read(n) >= 1]
+        axes.plot([n for n, _ in points], [y for _, y in points], color=color, marker=marker, markersize=3.5, linewidth=1.2)
+        roofs.append((name, points[-1][1], color))
+    axes.plot(numbers, reached, "D-", color=INK, markersize=4, linewidth=1.6)
+    roofs.append(("reached", reached[-1], INK))
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    low, high = axes.get_ylim()
+    from math import log
+
+    labels_at_right(axes, [(name, log(y / low) / log(high / low), color) for name, y, color in roofs], 1.02, 0.065)
+    axes.set_ylim(low, high)
+    axes.set_xticks(numbers, [f"{n:02}" for n in numbers])
+    axes.set_xlabel("version")
+    axes.set_ylabel("TFLOP/s, seq_len 2048")
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    return figure
+
+
+@drawing
+def roofline(facts: Facts) -> Figure:
+    """The classical one, for HBM and for shared memory."""
+    clock = facts.max_clock_mhz() * 1e6
+    shared_rate = GPU["sms"] * GPU["smem_bytes_per_cycle"] * clock / 1e12  # TB/s
+    ceiling, fp32 = facts.mma_ceiling(), GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
+    figure = Figure(figsize=(7.4, 3.8))
+    axes = figure.add_subplot()
+    x = [0.3, 3000]
+    for name, rate, color, at in (("HBM", GPU["hbm_tb_per_s"], RED, 14), ("shared memory", shared_rate, GREEN, 1.0)):
+        knee = ceiling / rate
+        axes.plot([x[0], knee], [x[0] * rate, ceiling], color=color, linewidth=1.4)
+        axes.text(at, at * rate * 1.25, f"{name}, {rate:.3g} TB/s", color=color, fontsize=8, rotation=33,
+                  rotation_mode="anchor", ha="left", va="bottom")  # fmt: skip
+    axes.plot([ceiling / shared_rate, x[1]], [ceiling, ceiling], color=BLUE, linewidth=1.4)
+    axes.text(x[1], ceiling * 1.1, f"tensor cores by mma.sync, {ceiling:.0f}", color=BLUE, fontsize=8, ha="right", va="bottom")
+    axes.plot([fp32 / shared_rate, x[1]], [fp32, fp32], color=AMBER, linewidth=1.0, linestyle=(0, (4, 2)))
+    axes.text(x[1], fp32 * 1.1, f"FFMA, {fp32:.0f}", color=AMBER, fontsize=8, ha="right", va="bottom")
+    for n in (n for n in facts.numbers() if facts.has_busy(n)):
+        y = facts.tflops(n, 2048)
+        for level, color, marker in (("shared", GREEN, "^"), ("hbm", RED, "o")):
+            where = facts.flop_per_byte(n, level)
+            axes.plot([where], [y], marker, color=color, markersize=4.5)
+            if n in (2, 3, 4, 6, 16):
+                axes.annotate(f"{n:02}", (where, y), (5, -7), textcoords="offset points", fontsize=7.5, color=color)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlim(*x)
+    axes.set_ylim(3, 1400)
+    axes.set_xlabel("FLOP per byte that passes that level")
+    axes.set_ylabel("TFLOP/s, seq_len 2048")
+    axes.grid(color=GRID, linewidth=0.5)
+    axes.set_axisbelow(True)
+    return figure
+
+
+# ---- 00: the GPU ----
+
+
+@drawing
+def sm(facts: Facts) -> Figure:
+    """One SM, and what is around it."""
+    del facts
+    figure, axes = canvas(7.4, 4.4, (0, 16), (0, 9.6))
+    box(axes, 0.1, 0.2, 12.4, 7.4, "", FILLS[7])
+    note(axes, 0.4, 0.62, f"one SM of {GPU['sms']:.0f}", 9, weight="bold")
+    for i in range(int(GPU["schedulers_per_sm"])):
+        x = 0.4 + i * 3.02
+        box(axes, x, 1.0, 2.8, 1.0, "warp scheduler\n1 instruction a cycle", FILLS[3], 7.5)
+        box(axes, x, 2.1, 2.8, 0.9, f"registers\n{GPU['registers_per_sm'] / 4 / 1024:.0f} Ki × 32 bits", FILLS[4], 7.5)
+        box(axes, x, 3.1, 1.35, 0.9, f"FP32\n{GPU['ffma_per_sm_per_cycle'] / 4:.0f} lanes", FILLS[0], 7.5)
+        box(axes, x + 1.45, 3.1, 1.35, 0.9, f"MUFU\n{GPU['ex2_per_sm_per_cycle'] / 4:.0f} lanes", FILLS[5], 7.5)
+        box(axes, x, 4.1, 2.8, 0.8, "tensor core", FILLS[1], 7.5)
+    memory = f"L1 and shared memory: {GPU['l1_and_smem_kib_per_sm']:.0f} KiB, of which up to {GPU['smem_kib_per_sm']:.0f} KiB are shared memory"
+    box(axes, 0.4, 5.2, 11.86, 1.0, memory, FILLS[2], 8)
+    for bank in range(layouts.BANKS):
+        cell(axes, 0.4 + bank * 11.86 / 32, 6.3, str(bank), PAPER, 5.5, width=11.86 / 32, height=0.5, edge=MUTED)
+    banks = f"{layouts.BANKS} banks of {layouts.WORD} bytes: {GPU['smem_bytes_per_cycle']:.0f} bytes, one wavefront, a cycle"
+    note(axes, 0.4, 7.15, banks, 8)
+    box(axes, 13.1, 1.0, 2.7, 2.6, "131 more\nSMs", FILLS[7], 8.5)
+    box(axes, 0.1, 7.85, 15.7, 0.75, f"L2 cache, {GPU['l2_mib']:.0f} MiB, in sectors of {layouts.SECTOR} bytes, for all SMs", FILLS[6], 8.5)
+    box(axes, 0.1, 8.75, 15.7, 0.75, f"HBM (“memory”): {GPU['hbm_gb']:.0f} GB, {GPU['hbm_tb_per_s']} TB/s", FILLS[1], 8.5)
+    return figure
+
+
+@drawing
+def memory_levels(facts: Facts) -> Figure:
+    """Size of each level and what it delivers, all SMs together."""
+    clock = facts.max_clock_mhz() * 1e6
+    sms = GPU["sms"]
+    rows = [
+        ("registers", sms * GPU["registers_per_sm"] * 4, None, BLUE),
+        ("shared memory", sms * GPU["smem_kib_per_sm"] * 1024, sms * GPU["smem_bytes_per_cycle"] * clock / 1e12, GREEN),
+        ("L2", GPU["l2_mib"] * 2**20, None, VIOLET),
+        ("HBM", GPU["hbm_gb"] * 1e9, GPU["hbm_tb_per_s"], RED),
+    ]
+    figure = Figure(figsize=(7.4, 2.2))
+    axes = figure.add_subplot()
+    for i, (name, size, rate, color) in enumerate(rows):
+        axes.barh(i, size, left=1e6, color=color, height=0.6)
+        text = f"{size / 2**20:.0f} MiB" if size < 1e9 else f"{size / 1e9:.0f} GB"
+        if rate:
+            text += f", {rate:.3g} TB/s"
+        axes.text(size * 1.25, i, text, va="center", fontsize=8.5)
+        axes.text(0.8e6, i, name, ha="right", va="center", fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlim(1e6, 6e12)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_xticks([1e6, 1e8, 1e10], ["1 MB", "100 MB", "10 GB"])
+    axes.minorticks_off()
+    return figure
+
+
+# ---- 01 to 03 ----
+
+
+@drawing
+def naive_sectors(facts: Facts) -> Figure:
+    """What one load of a warp of 01's first launch touches: 16 keys, a row each."""
+    del facts
+    row_bytes = layouts.HEAD_DIM * layouts.ELEMENT
+    figure, axes = canvas(7.4, 3.6, (-2.4, 17), (-2.0, 17))
+    per_row = row_bytes // layouts.SECTOR
+    for key in range(16):
+        note(axes, -0.2, key + 0.5, f"key {key}", 7, "right")
+        for sector in range(per_row):
+            hit = sector == 0
+            cell(axes, sector, key, "", FILLS[1] if hit else PAPER, edge=MUTED if hit else GRID)
+        axes.add_patch(Rectangle((0, key + 0.15), 1 / 16, 0.7, facecolor=RED, edgecolor=RED, linewidth=0.4))
+    note(axes, 0, -1.3, f"K in memory: {row_bytes} bytes a row, {per_row} sectors of {layouts.SECTOR} bytes", 8.5)
+    addresses = [key * row_bytes for key in range(16) for _ in range(2)]
+    touched = layouts.sectors(addresses, layouts.ELEMENT)
+    x = 8.6
+    note(axes, x, 2.0, "One load of K[d], d = 0:", 8.5, weight="bold")
+    note(axes, x, 3.4, "lanes 0–15 want 2 bytes of 16 keys,", 8.5)
+    note(axes, x, 4.6, "lanes 16–31 the same ones again.", 8.5)
+    note(axes, x, 7.0, f"{touched} sectors move, {touched * layouts.SECTOR} bytes,", 8.5)
+    note(axes, x, 8.2, f"for {16 * layouts.ELEMENT} bytes that are wanted.", 8.5)
+    note(axes, x, 10.6, "The next 15 values of d lie in the", 8.5)
+    note(axes, x, 11.8, "same sectors: L1 keeps them, and is", 8.5)
+    note(axes, x, 13.0, "asked for all 16 again each time.", 8.5)
+    return figure
+
+
+@drawing
+def online_softmax(facts: Facts) -> Figure:
+    """Four scores, one at a time: what is kept, and what a new maximum does to it."""
+    del facts
+    from worked import SCORES, steps
+
+    figure, axes = canvas(7.4, 2.9, (0, 20), (-0.4, 7.2))
+    columns = [("score", 3.2), ("m, the maximum", 6.2), ("rescale by", 10.0), ("p", 13.2), ("l, the sum", 16.4)]
+    for text, x in columns:
+        note(axes, x, 0.2, text, 8.5, "center", weight="bold")
+    for i, step in enumerate(steps()):
+        y = 1.2 + i * 1.5
+        note(axes, 0.1, y + 0.5, f"key {i}", 8.5)
+        grew = step.rescale != 1.0
+        values = [f"{SCORES[0][i]:g}", f"{step.m:g}", f"{step.rescale:.4f}", f"{step.p:.4f}", f"{step.l:.4f}"]
+        for (_, x), value, mark in zip(columns, values, (False, grew, grew, False, False), strict=True):
+            cell(axes, x - 1.3, y, value, FILLS[3] if mark else FILLS[0], 8.5, width=2.6, edge=MUTED)
+    return figure
+
+
+@drawing
+def warp_row(facts: Facts) -> Figure:
+    """02: a row of K over the lanes, and the butterfly of warp_sum()."""
+    del facts
+    figure, axes = canvas(7.4, 2.9, (-3.2, 33), (-1.2, 13))
+    note(axes, -0.4, 0.5, "K row", 8, "right")
+    for lane in range(32):
+        cell(axes, lane, 0, str(lane), FILLS[lane % 8 // 4], 6)
+    note(axes, 0, -0.7, "256 bytes, 8 of each lane: its four elements of head_dim", 8)
+    y = 2.2
+    note(axes, -0.4, y + 0.5, "lane", 8, "right")
+    for lane in range(32):
+        cell(axes, lane, y, str(lane), PAPER, 6, edge=MUTED)
+    for step, mask in enumerate((16, 8, 4, 2, 1)):
+        y = 4.0 + step * 1.75
+        note(axes, -0.4, y + 0.5, f"xor {mask}", 8, "right")
+        for lane in range(32):
+            fill = FILLS[0] if lane & mask else FILLS[3]
+            cell(axes, lane, y, str(lane ^ mask), fill, 6)
+    note(axes, 0, 12.7, "the number in a cell is the lane whose sum this lane adds; after five steps all 32 hold the total", 8)
+    return figure
+
+
+@drawing
+def tiles_03(facts: Facts) -> Figure:
+    """03: the tiles of a CTA, and what thread (5, 3) owns."""
+    q, kv = facts.block_q(3), facts.block_kv(3)
+    figure, axes = canvas(7.4, 4.2, (-9, 68), (-10, 76))
+    box(axes, 0, 0, kv, q, "", PAPER)
+    note(axes, kv / 2, -2, f"S: {q} queries × {kv} keys", 8.5, "center")
+    row, col = 5, 3
+    for r in range(q // 8):
+        axes.plot([0, kv], [r * 8, r * 8], color=GRID, linewidth=0.5)
+    for c in range(16):
+        axes.plot([c * 2, c * 2], [0, q], color=GRID, linewidth=0.5)
+    cell(axes, col * 2, row * 8, "", FILLS[1], width=2, height=8, edge=RED)
+    note(axes, -1, row * 8 + 4, "8", 8.5, "right")
+    note(axes, col * 2 + 1, row * 8 + 10, "2", 8.5, "center")
+    note(axes, 0, q + 3.5, f"thread ({row}, {col}) owns 8 × 2 of S:", 8)
+    note(axes, 0, q + 7.5, "8 + 2 values feed 16 FFMAs", 8)
+    x = kv + 6
+    width = 28
+    box(axes, x, 0, width, q, "", PAPER)
+    note(axes, x + width / 2, -2, f"O: {q} queries × 128 of head_dim", 8.5, "center")
+    scale = width / 128
+    for r in range(q // 8):
+        axes.plot([x, x + width], [r * 8, r * 8], color=GRID, linewidth=0.5)
+    for half in (0, 64):
+        cell(axes, x + (half + col * 4) * scale, row * 8, "", FILLS[0], width=4 * scale, height=8, edge=BLUE)
+    note(axes, x, q + 3.5, "and 8 × 8 of O, in two runs of four columns:", 8)
+    note(axes, x, q + 7.5, "8 + 8 values feed 64 FFMAs", 8)
+    note(axes, -8.6, -7.5, "128 threads as 8 rows × 16 columns", 8.5, weight="bold")
+    return figure
+
+
+# ---- 04 to 07: fragments and banks ----
+
+
+def _fragment(axes: Axes, x0: float, y0: float, rows: int, cols: int, holder: dict[tuple[int, int], tuple[int, int]]) -> None:
+    for row in range(rows):
+        for col in range(cols):
+            lane, register = holder[row, col]
+            cell(axes, x0 + col, y0 + row, str(lane), FILLS[register], 6)
+    for col in range(cols):
+        note(axes, x0 + col + 0.5, y0 - 0.4, str(col), 6, "center", MUTED)
+    for row in range(rows):
+        note(axes, x0 - 0.25, y0 + row + 0.5, str(row), 6, "right", MUTED)
+
+
+def holders(which: str) -> dict[tuple[int, int], tuple[int, int]]:
+    """(row, col) → (lane, register) of a fragment A, B or D."""
+    found: dict[tuple[int, int], tuple[int, int]] = {}
+    for lane in range(32):
+        for register in range({"A": 4, "B": 2, "D": 4}[which]):
+            if which == "D":
+                found[layouts.fragment_D(lane, register)] = (lane, register)
+            else:
+                fragment = layouts.fragment_A if which == "A" else layouts.fragment_B
+                for place in fragment(lane, register):
+                    found[place] = (lane, register)
+    return found
+
+
+@drawing
+def mma_fragments(facts: Facts) -> Figure:
+    """A, B and D of mma.m16n8k16: the lane in each cell, the register as its colour."""
+    del facts
+    figure, axes = canvas(7.4, 3.9, (-1.5, 38.5), (-2.6, 18.6))
+    for name, which, x, rows, cols in (("A [16 m][16 k]", "A", 0, 16, 16), ("B [16 k][8 n]", "B", 18.6, 16, 8), ("D [16 m][8 n]", "D", 29.4, 16, 8)):
+        note(axes, x + cols / 2, -1.9, name, 9, "center", weight="bold")
+        _fragment(axes, x, 0, rows, cols, holders(which))
+    for register in range(4):
+        x = register * 4.4
+        cell(axes, x, 17.2, "", FILLS[register], edge=MUTED)
+        note(axes, x + 1.3, 17.7, f"register {register}", 8)
+    note(axes, 18.6, 17.7, "the number in a cell is the lane that holds it", 8)
+    return figure
+
+
+@drawing
+def s_to_p(facts: Facts) -> Figure:
+    """Two accumulators of S are one operand A of P V."""
+    del facts
+    figure, axes = canvas(7.4, 3.9, (-1.5, 38.5), (-2.6, 18.6))
+    for mma_n, x in ((0, 0), (1, 9.6)):
+        note(axes, x + 4, -1.9, f"S, accumulator {mma_n}", 8.5, "center", weight="bold")
+        _fragment(axes, x, 0, 16, 8, holders("D"))
+    note(axes, 29.4, -1.9, "P, as operand A", 8.5, "center", weight="bold")
+    arrow(axes, (18.2, 8), (20.6, 8))
+    _fragment(axes, 21.4, 0, 16, 16, holders("A"))
+    for row, key in ((5, 9),):
+        lane = holders("A")[row, key][0]
+        axes.add_patch(Rectangle((21.4 + key, row), 1, 1, facecolor="none", edgecolor=RED, linewidth=1.8))
+        axes.add_patch(Rectangle((9.6 + key - 8, row), 1, 1, facecolor="none", edgecolor=RED, linewidth=1.8))
+        note(axes, 0, 17.7, f"P({row}, {key}) is S({row}, {key}) of accumulator 1, column {key - 8}: both in lane {lane}. No lane needs another's.", 8)
+    return figure
+
+
+def _bank_map(axes: Axes, y0: float, title: str, addresses: list[int], size: int) -> None:
+    """Which lanes meet in which bank: a column per bank, a row per different word."""
+    note(axes, 0, y0 - 1.0, title, 8.5, weight="bold")
+    words: dict[int, dict[int, list[int]]] = {}
+    for lane, address in enumerate(addresses):
+        word = address // layouts.WORD
+        words.setdefault(word % layouts.BANKS, {}).setdefault(word, []).append(lane)
+    depth = max(len(found) for found in words.values())
+    for bank in range(layouts.BANKS):
+        note(axes, bank + 0.5, y0 - 0.3, str(bank), 5.5, "center", MUTED)
+        found = words.get(bank, {})
+        for i in range(depth):
+            lanes = list(found.values())[i] if i < len(found) else []
+            fill = FILLS[lanes[0] // 4 % 8] if lanes else PAPER
+            text = str(lanes[0]) if len(lanes) == 1 else (f"{lanes[0]}–{lanes[-1]}" if lanes else "")
+            cell(axes, bank, y0 + i, text, fill, 6 if len(lanes) < 2 else 4.6)
+    count = layouts.wavefronts(addresses, size)
+    note(axes, 32.6, y0 + depth / 2, f"{count} wavefront{'s' if count > 1 else ''}", 8.5, color=RED if count > 1 else GREEN)
+
+
+@drawing
+def banks_unswizzled(facts: Facts) -> Figure:
+    """One 32-bit load of K and one 16-bit load of V in 04 and 05."""
+    del facts
+    figure, axes = canvas(7.4, 3.3, (-0.2, 38.6), (-1.6, 15.4))
+    _bank_map(axes, 0, "a 32-bit load of K: lanes by bank", layouts.K_load(False), 4)
+    _bank_map(axes, 10.6, "a 16-bit load of V: two lanes may share a word", layouts.V_load(False), 2)
+    return figure
+
+
+@drawing
+def banks_swizzled(facts: Facts) -> Figure:
+    """The same loads in 06."""
+    del facts
+    figure, axes = canvas(7.4, 1.6, (-0.2, 38.6), (-1.6, 6.2))
+    _bank_map(axes, 0, "a 32-bit load of K: lanes by bank", layouts.K_load(True), 4)
+    _bank_map(axes, 4.0, "a 16-bit load of V: two lanes may share a word", layouts.V_load(True), 2)
+    return figure
+
+
+@drawing
+def swizzle_rows(facts: Facts) -> Figure:
+    """Where the chunks of eight rows go: before and after the XOR."""
+    del facts
+    figure, axes = canvas(7.4, 2.9, (-2.4, 38), (-2.2, 9.4))
+    for x, swizzled, title in ((0, False, "04 and 05"), (20, True, "06 and later")):
+        note(axes, x, -1.6, title, 8.5, weight="bold")
+        for row in range(8):
+            note(axes, x - 0.3, row + 0.5, f"row {row}", 7, "right", MUTED)
+            for col in range(0, 64, 8):
+                place = layouts.smem_offset(row, col, swizzled) % 256 // 16
+                cell(axes, x + place * 2, row, str(col // 8), FILLS[col // 8], 7, width=2)
+        for chunk in range(8):
+            note(axes, x + chunk * 2 + 1, -0.45, f"{chunk * 4}–{chunk * 4 + 3}", 5.8, "center", MUTED)
+    note(axes, 0, 8.9, "columns: the four banks a chunk lies in; the number: which chunk of the row it is", 8)
+    return figure
+
+
+@drawing
+def ldmatrix_lanes(facts: Facts) -> Figure:
+    """Which row each lane's address is of, for K and for V."""
+    del facts
+    figure, axes = canvas(7.4, 3.9, (-2, 39), (-2.6, 18.8))
+    for x, which, title in ((0, "K", "K: lane → (key, head_dim)"), (21, "V", "V: lane → (key, head_dim)")):
+        note(axes, x, -1.9, title, 8.5, weight="bold")
+        for lane, (row, col) in enumerate(layouts.ldmatrix_rows(which)):
+            cell(axes, x + col, row, f"lane {lane}", FILLS[lane // 8], 7, width=8, edge=MUTED)
+        for row in range(16):
+            note(axes, x - 0.3, row + 0.5, str(row), 6, "right", MUTED)
+        for col in (0, 8):
+            note(axes, x + col + 4, -0.6, f"{col}–{col + 7}", 7, "center", MUTED)
+    for matrix in range(4):
+        cell(axes, matrix * 5.5, 17.2, "", FILLS[matrix], edge=MUTED)
+        note(axes, matrix * 5.5 + 1.3, 17.7, f"matrix {matrix}", 8)
+    return figure
+
+
+@drawing
+def address_bits(facts: Facts) -> Figure:
+    """The bits of an offset in a swizzled tile: which part of (row, col) each is."""
+    del facts
+    figure, axes = canvas(7.4, 1.9, (-0.2, 16.6), (-1.3, 4.4))
+    parts = [("row", 8, 14, 0), ("half", 7, 8, 4), ("chunk ^ row % 8", 4, 7, 1), ("byte in the chunk", 0, 4, 2)]
+    for bit in range(14):
+        note(axes, 13 - bit + 0.5, -0.4, str(bit), 7, "center", MUTED)
+    for text, low, high, fill in parts:
+        cell(axes, 14 - high, 0, text, FILLS[fill], 8, width=high - low, height=1.1, edge=MUTED)
+    note(axes, 14.2, 0.55, "bits of the byte offset", 7.5)
+    note(axes, 0, 2.2, "mma_n, + 8 rows: only bits 11 and up change. It is added, and becomes a constant of the load.", 8)
+    note(axes, 0, 3.2, "mma_k, + 16 columns: bits 5 and 6 change. XOR with a constant; every fourth step, bit 7 is added.", 8)
+    return figure
+
+
+@drawing
+def sass_stack(facts: Facts) -> Figure:
+    """What the hot loop consists of, from 04 on, per 64 × 16 scores."""
+    groups = [
+        ("tensor cores: HMMA", ("HMMA",), BLUE),
+        ("shared memory: LDS, LDSM, STS", ("LDS", "LDSM", "STS"), GREEN),
+        ("copies: LDG, LDGSTS", ("LDG", "LDGSTS"), VIOLET),
+        ("fp32: FMUL, FADD, FFMA, FMNMX, MUFU", ("FMUL", "FADD", "FFMA", "FMNMX", "MUFU"), AMBER),
+        ("addresses: IMAD, LEA, LOP3, IADD3 …", ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV"), RED),
+        ("others", (), MUTED),
+    ]
+    numbers = [n for n in range(4, 12) if n in facts.numbers()]
+    figure = Figure(figsize=(7.4, 3.3))
+    axes = figure.add_subplot()
+    for i, n in enumerate(numbers):
+        loop, left = facts.hot_loop(n), 0
+        for name, opcodes, color in groups:
+            count = sum(loop.get(o, 0) for o in opcodes) if opcodes else sum(loop.values()) - left
+            axes.barh(i, count, left=left, color=color, height=0.7, edgecolor=PAPER, linewidth=0.8, label=name if i == 0 else None)
+            left += count
+        axes.text(left + 8, i, str(left), va="center", fontsize=8)
+    axes.set_yticks(range(len(numbers)), [facts.stem(n).replace("_", " ", 1) for n in numbers])
+    axes.set_ylim(len(numbers) - 0.4, -0.6)
+    axes.set_xlabel("instructions in the hot loop, sm_90")
+    figure.legend(loc="upper left", bbox_to_anchor=(0.0, -0.01), ncols=3, frameon=False, fontsize=8)
+    return figure

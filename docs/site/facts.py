@@ -1,0 +1,331 @@
+"""What the docs may say in figures: everything that is measured, counted or registered, by name.
+
+Pages write {num}`step(6)` and never the figure itself. The names that such an expression may use are the public methods of
+Facts. An expression that asks for something that was not recorded raises, and the page does not build.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import layouts  # noqa: E402
+import worked  # noqa: E402
+from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
+
+DEVICE = "h200"
+ARCH = "sm_90"  # of that device
+SEQ_LEN = 4096  # where versions are compared
+BATCH = {512: 16, 1024: 16, 2048: 16, 4096: 16, 8192: 8, 16384: 4}
+
+# What no program of this project measures: NVIDIA's data sheet of the H200 SXM, the H100 white paper ("H100 SM
+# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0.
+GPU: dict[str, float] = {
+    "sms": 132,
+    "schedulers_per_sm": 4,
+    "warps_per_sm": 64,
+    "ctas_per_sm": 32,
+    "registers_per_sm": 65536,
+    "registers_per_thread": 255,
+    "l1_and_smem_kib_per_sm": 256,
+    "smem_kib_per_sm": 228,
+    "smem_kib_per_cta": 227,
+    "smem_bytes_per_cycle": 128,
+    "ffma_per_sm_per_cycle": 128,
+    "ex2_per_sm_per_cycle": 16,
+    "l2_mib": 50,
+    "hbm_gb": 141,
+    "hbm_tb_per_s": 4.8,
+}
+
+
+class FactError(Exception):
+    """A page asks for something that profiles/ or the registry does not have."""
+
+
+class Facts:
+    def __init__(self, harness: Path | None = None) -> None:
+        self._harness = harness
+
+    # ---- where it comes from ----
+
+    @cached_property
+    def device(self) -> Device:
+        return load_device(DEVICE)
+
+    @cached_property
+    def _ncu(self) -> dict[str, Any]:
+        return json.loads((ROOT / "profiles" / DEVICE / "ncu.json").read_text(encoding="utf-8"))
+
+    @cached_property
+    def registry(self) -> dict[str, dict[str, Any]]:
+        """What `harness --list --json` says, by number. Raises FactError where there is no harness."""
+        if self._harness is None or not self._harness.is_file():
+            raise FactError(f"{self._harness} is not there: build it with scripts/setup harness")
+        command = [str(self._harness), "--list", "--json", "-"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"})
+        if listed.returncode != 0:
+            raise FactError(f"{' '.join(command)} failed: {listed.stderr.strip()}")
+        return {version["kernel"]: version for version in json.loads(listed.stdout)["versions"]}
+
+    @cache  # noqa: B019 (one object lives as long as the build)
+    def stem(self, number: int) -> str:
+        """06_swizzle"""
+        found = sorted((ROOT / "kernels").glob(f"{number:02}_*.cu"))
+        if len(found) != 1:
+            raise FactError(f"there are {len(found)} files kernels/{number:02}_*.cu")
+        return found[0].stem
+
+    def numbers(self) -> list[int]:
+        return [int(path.name[:2]) for path in sorted((ROOT / "kernels").glob("[0-9][0-9]_*.cu"))]
+
+    @cache  # noqa: B019
+    def _profile(self, device: str, number: int) -> dict[str, Any]:
+        path = ROOT / "profiles" / device / f"{self.stem(number)}.json"
+        if not path.is_file():
+            raise FactError(f"there is no {path.relative_to(ROOT)}")
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def stale(self, number: int) -> list[str]:
+        """Which of the recordings that a chapter shows are of other code than kernels/NN_*.cu holds now."""
+        current = self.registry[f"{number:02}"]["code_hash"]
+        stem, found = self.stem(number), []
+        for device in (DEVICE, "emulator"):
+            path = ROOT / "profiles" / device / f"{stem}.json"
+            if not path.is_file():
+                found.append(f"profiles/{device}/{stem}.json is missing")
+            elif self._profile(device, number)["code_hash"] != current:
+                found.append(f"profiles/{device}/{stem}.json")
+        if self._ncu["code_hash"].get(stem) != current:
+            found.append(f"profiles/{DEVICE}/ncu.json")
+        return found
+
+    # ---- the names that pages use ----
+
+    def gpu(self, name: str) -> float:
+        """A fact of the data sheet: see GPU."""
+        return GPU[name]
+
+    def smem_bytes_per_cta(self, number: int) -> int:
+        return int(self._configuration(number)["smem_bytes"])
+
+    def block_q(self, number: int) -> int:
+        return int(self._configuration(number)["block_q"])
+
+    def block_kv(self, number: int) -> int:
+        return int(self._configuration(number)["block_kv"])
+
+    def warps(self, number: int) -> int:
+        return int(self._configuration(number)["num_warps"])
+
+    def _configuration(self, number: int) -> dict[str, Any]:
+        return next(one for one in self.registry[f"{number:02}"]["configurations"] if one["dtype"] == "fp16")
+
+    def tflops(self, number: int, seq_len: int = SEQ_LEN) -> float:
+        for version in self.device.rungs():
+            if version.source.number == number:
+                shape = Shape(seq_len, BATCH[seq_len])
+                if shape in version.tflops:
+                    return version.tflops[shape]
+        raise FactError(f"version {number:02} has no TFLOP/s at seq_len {seq_len}")
+
+    def step(self, number: int, seq_len: int = SEQ_LEN) -> float:
+        """How many times the TFLOP/s of the version before."""
+        return self.tflops(number, seq_len) / self.tflops(number - 1, seq_len)
+
+    def milliseconds(self, number: int, seq_len: int = SEQ_LEN) -> float:
+        batch = BATCH[seq_len]
+        return 4 * batch * 16 * seq_len**2 * 128 / self.tflops(number, seq_len) / 1e9
+
+    def clock_mhz(self, number: int, seq_len: int = SEQ_LEN) -> float:
+        """The SM clock half-way through the timing."""
+        return self._load(number, seq_len)["sm_clock_mhz"]
+
+    def watts(self, number: int, seq_len: int = SEQ_LEN) -> float:
+        return self._load(number, seq_len)["power_watts"]
+
+    def _load(self, number: int, seq_len: int) -> dict[str, float]:
+        for result in self._profile(DEVICE, number)["results"]:
+            problem = result["problem"]
+            if problem["dtype"] == "fp16" and problem["seq_len"] == seq_len and result.get("load"):
+                return result["load"]
+        raise FactError(f"version {number:02} has no clock and watts at seq_len {seq_len}")
+
+    def peer(self, name: str, seq_len: int = SEQ_LEN) -> float:
+        for peer in self.device.peers:
+            if peer.name == name:
+                return peer.tflops[Shape(seq_len, BATCH[seq_len])]
+        raise FactError(f"there is no peer {name}")
+
+    def mma_ceiling(self) -> float:
+        """TFLOP/s that mma.sync reaches with operands in registers."""
+        if self.device.mma_sync_ceiling is None:
+            raise FactError("peers.json has no ceiling of mma.sync")
+        return self.device.mma_sync_ceiling
+
+    def max_clock_mhz(self) -> float:
+        return self._profile(DEVICE, 6)["clocks"]["sm_max_mhz"]
+
+    # Nsight Compute on the device, at seq_len 2048, batch 16, 16 heads.
+
+    def busy(self, number: int, metric: str) -> float:
+        """A metric of profiles/h200/ncu.json's "busy" table, as it stands there."""
+        version = self._ncu["busy"]["versions"].get(self.stem(number))
+        if version is None or metric not in version:
+            raise FactError(f"profiles/{DEVICE}/ncu.json has no {metric} of {self.stem(number)}")
+        return version[metric]
+
+    def has_busy(self, number: int) -> bool:
+        return self.stem(number) in self._ncu["busy"]["versions"]
+
+    def issue(self, number: int) -> float:
+        """Issue slots in use, %."""
+        return self.busy(number, "issue_slots_percent")
+
+    def shared(self, number: int) -> float:
+        """Cycles in which the data pipe of L1 and shared memory is in use, %."""
+        return self.busy(number, "lsu_data_pipe_percent")
+
+    def tensor(self, number: int) -> float:
+        """Cycles in which the tensor cores are in use, %."""
+        return self.busy(number, "tensor_pipe_percent")
+
+    def l2_gb(self, number: int) -> float:
+        return self.busy(number, "l2_bytes") / 1e9
+
+    def dram_gb(self, number: int) -> float:
+        return self.busy(number, "dram_bytes") / 1e9
+
+    def cycles(self, number: int) -> float:
+        return self.busy(number, "cycles")
+
+    def busy_scores(self) -> int:
+        """Elements of S in that problem: batch · heads · seq_len · seq_len_kv."""
+        p = self._ncu["busy"]["problem"]
+        return p["batch"] * p["heads"] * p["seq_len"] * p["seq_len_kv"]
+
+    def busy_flop(self) -> int:
+        return 4 * self._ncu["busy"]["problem"]["head_dim"] * self.busy_scores()
+
+    def flop_per_byte(self, number: int, level: str) -> float:
+        """FLOP per byte that passes "hbm", "l2" or "shared" (a wavefront is 128 bytes, used or not)."""
+        if level == "shared":
+            moved = self.shared(number) / 100 * self.cycles(number) * GPU["sms"] * GPU["smem_bytes_per_cycle"]
+        else:
+            moved = self.busy(number, {"hbm": "dram_bytes", "l2": "l2_bytes"}[level])
+        return self.busy_flop() / moved
+
+    def wavefronts_per_score(self, number: int) -> float:
+        """What passes the data pipe of L1 and shared memory, at most one wavefront per cycle and SM."""
+        return self.shared(number) / 100 * self.cycles_per_score(number)
+
+    def tensor_cycles_per_score(self, number: int) -> float:
+        """How long the tensor cores of an SM are busy with an element of S and its share of P V."""
+        return self.tensor(number) / 100 * self.cycles_per_score(number)
+
+    def cycles_per_score(self, number: int) -> float:
+        """Cycles of an SM."""
+        return self.cycles(number) * GPU["sms"] / self.busy_scores()
+
+    def instructions_per_score(self, number: int) -> float:
+        """Warp instructions for an element of S and its share of P V."""
+        return self.busy(number, "warp_instructions") / self.busy_scores()
+
+    def ncu(self, number: int, metric: str) -> int:
+        """A counter of Nsight Compute at seq_len 256, batch 1, 2 heads: the problem of count()."""
+        return self._ncu["versions"][self.stem(number)][metric]
+
+    # The virtual GPU, at seq_len 256, batch 1, 2 heads.
+
+    def count(self, number: int, counter: str, kernel: str | None = None) -> int:
+        """A counter of the virtual GPU, of all kernels of a version or of one."""
+        result = self._counted(number)
+        if kernel is None:
+            return result["counters"][counter]
+        return sum(line["counters"].get(counter, 0) for line in result["lines"] if line["kernel"] == kernel)
+
+    def at(self, number: int, text: str, counter: str, within: str | None = None) -> int:
+        """The same, of the one source line that contains `text`, and of what is inlined there.
+
+        Where another line calls it, `within` can name that one, too.
+        """
+        places = [self._line(number, text)] + ([self._line(number, within)] if within else [])
+        lines = [line for line in self._counted(number)["lines"] if all(p in line["position"] for p in places)]
+        if not lines:
+            raise FactError(f"the virtual GPU counted nothing at {places}")
+        return sum(line["counters"].get(counter, 0) for line in lines)
+
+    def _counted(self, number: int) -> dict[str, Any]:
+        return self._profile("emulator", number)["results"][0]
+
+    def _line(self, number: int, text: str) -> str:
+        file = f"kernels/{self.stem(number)}.cu"
+        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
+        found = [i for i, line in enumerate(lines, 1) if text in line]
+        if len(found) != 1:
+            raise FactError(f"{file} has {len(found)} lines with {text!r}, and one is needed")
+        return f"{file}:{found[0]}"
+
+    # Machine code.
+
+    def sass(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
+        """Instructions of these opcodes in the hot loop."""
+        loop = self._static(number, arch)["hot_loop_sass"]
+        return sum(loop.get(opcode, 0) for opcode in opcodes)
+
+    def loop(self, number: int, arch: str = ARCH) -> int:
+        """Instructions in the hot loop."""
+        return sum(self._static(number, arch)["hot_loop_sass"].values())
+
+    def hot_loop(self, number: int, arch: str = ARCH) -> dict[str, int]:
+        return self._static(number, arch)["hot_loop_sass"]
+
+    def registers(self, number: int, arch: str = ARCH) -> int:
+        return self._static(number, arch)["registers"]
+
+    def ctas(self, number: int, arch: str = ARCH) -> int:
+        """CTAs that fit on an SM."""
+        return self._static(number, arch)["ctas_per_sm"]
+
+    def limited_by(self, number: int, arch: str = ARCH) -> str:
+        return self._static(number, arch)["limited_by"]
+
+    def _static(self, number: int, arch: str) -> dict[str, Any]:
+        for result in self._profile(DEVICE, number)["results"]:
+            if result["problem"]["dtype"] == "fp16" and result["static"]:
+                return result["static"][arch]
+        raise FactError(f"profiles/{DEVICE} has no machine code of version {number:02}")
+
+    # ---- how pages ask ----
+
+    def evaluate(self, expression: str) -> Any:  # noqa: ANN401 (a number, or the name of a limit)
+        names = {name: getattr(self, name) for name in dir(type(self)) if not name.startswith("_") and name != "registry"
+                 and callable(getattr(type(self), name))}
+        names |= {name: getattr(layouts, name) for name in dir(layouts) if not name.startswith("_")}
+        names |= {"steps": worked.steps, "output": worked.output, "SCORES": worked.SCORES}
+        names |= {"min": min, "max": max, "range": range, "sum": sum, "exp": math.exp}
+        try:
+            return eval(expression, {"__builtins__": {}, **names})
+        except FactError:
+            raise
+        except Exception as error:
+            raise FactError(f"{expression!r} cannot be computed: {type(error).__name__}: {error}") from error
+
+    def text(self, source: str) -> str:
+        """`EXPRESSION`, or `EXPRESSION; FORMAT` with a format of Python's, such as .0f or ,d"""
+        expression, _, form = (part.strip() for part in source.partition(";"))
+        value = self.evaluate(expression)
+        if form:
+            return format(value, form)
+        if isinstance(value, str):
+            return value
+        return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else three_digits(value)

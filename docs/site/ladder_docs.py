@@ -1,0 +1,365 @@
+"""Sphinx extension of the site. In a page:
+
+  {num}`step(6)`               a figure of profiles/ or the registry: an expression of facts.py, with "; FORMAT" if need be
+  {blank}`128 = EXPRESSION`    a blank in a calculation by hand. The page does not build where the answer is not the figure.
+  ```{quote} FILE              lines of a source file by the text they start and end with (:start:, :end:); with
+                               :against: FILE (:start-against:, :end-against:) the change from there
+  ```{chapter} NN              the top of a chapter: what it adds, from which file; a banner where a recording is stale
+  ```{prediction} NN           the header's prediction, folded away
+  ```{measured} NN             TFLOP/s of the step and of the one before, over seq_len
+  ```{busy} NN NN …            how busy which unit is
+  ```{sass} NN NN              instructions of the hot loop
+  ```{drawing} NAME            a drawing of drawings.py; the content is its caption, :alt: what it shows
+  ```{interactive} NAME        a part that ladder.js brings to life
+  ```{worked} QUERY            the online softmax of worked.py, step by step
+  ```{folded} SUMMARY          its content, folded away
+  ```{source} NN               the whole file, folded away
+"""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any, ClassVar
+
+import drawings
+import sources
+import worked
+from docutils import nodes
+from docutils.parsers.rst import directives
+from facts import DEVICE, FactError, Facts
+from profile_data import ProfileError, three_digits
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+ROOT = Path(__file__).resolve().parents[2]
+logger = logging.getLogger(__name__)
+
+
+def facts_of(env: Any) -> Facts:  # noqa: ANN401 (Sphinx's environment)
+    return env.app.ladder_facts
+
+
+class Num(SphinxRole):
+    """A figure, with the expression it comes from as its title."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        try:
+            value = facts_of(self.env).text(self.text)
+        except (FactError, ProfileError, ValueError) as error:
+            logger.error("{num}: %s", error, location=self.get_location())
+            return [nodes.literal(text=self.text)], []
+        return [nodes.inline("", value, classes=["num"])], []
+
+
+def check_blank(facts: Facts, text: str) -> str:
+    """The answer of `ANSWER = EXPRESSION`. Raises FactError where it is not the figure."""
+    answer, equals, expression = (part.strip() for part in text.partition("="))
+    if not equals or not answer.replace(".", "", 1).isdigit():
+        raise FactError(f"a blank is written ANSWER = EXPRESSION, not {text!r}")
+    value = facts.evaluate(expression)
+    digits = len(answer.partition(".")[2])
+    if round(value, digits) != float(answer):
+        raise FactError(f"the answer {answer} is not {expression}, which is {value}")
+    return answer
+
+
+class Blank(SphinxRole):
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        try:
+            answer = check_blank(facts_of(self.env), self.text)
+        except (FactError, ProfileError) as error:
+            logger.error("{blank}: %s", error, location=self.get_location())
+            return [nodes.literal(text=self.text)], []
+        # Without scripts the answer is what a reader sees: better than nothing at all.
+        shown = f"{float(answer):,.{len(answer.partition('.')[2])}f}"
+        return [nodes.raw("", f'<span class="blank" data-answer="{answer}">{shown}</span>', format="html")], []
+
+
+class LadderDirective(SphinxDirective):
+    """What fails is an error with its place, and the page does not build."""
+
+    def run(self) -> list[nodes.Node]:
+        try:
+            return self.build(facts_of(self.env))
+        except (FactError, ProfileError, sources.QuoteError, drawings.DrawingError) as error:
+            logger.error("{%s}: %s", self.name, error, location=self.get_location())
+            return []
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        raise NotImplementedError
+
+    def numbers(self) -> list[int]:
+        return [int(argument) for argument in self.arguments[0].split()]
+
+    def parsed(self, text: str) -> list[nodes.Node]:
+        return self.parse_text_to_nodes(text)
+
+    def table(self, headings: list[str], rows: list[list[str]], classes: list[str]) -> nodes.Node:
+        """The first column is text, the others are figures. Wide ones scroll by themselves."""
+        head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in headings)
+        body = "".join(
+            f'<tr><th scope="row">{row[0]}</th>' + "".join(f"<td>{html.escape(text)}</td>" for text in row[1:]) + "</tr>"
+            for row in rows
+        )
+        return nodes.raw(
+            "",
+            f'<div class="table-wrapper" tabindex="0" role="region" aria-label="table"><table class="docutils figures '
+            f'{" ".join(classes)}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>',
+            format="html",
+        )
+
+    def folded(self, summary: str, content: list[nodes.Node], classes: str = "") -> list[nodes.Node]:
+        opening = f'<details class="folded {classes}"><summary>{html.escape(summary)}</summary>'
+        return [nodes.raw("", opening, format="html"), *content, nodes.raw("", "</details>", format="html")]
+
+
+class QuoteDirective(LadderDirective):
+    required_arguments = 1
+    option_spec: ClassVar[dict[str, Any]] = {
+        name: directives.unchanged_required for name in ("start", "end", "against", "start-against", "end-against")
+    }
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        start, end = self.options.get("start"), self.options.get("end")
+        if start is None:
+            raise sources.QuoteError("a quotation needs :start:")
+        file = self.arguments[0]
+        self.env.note_dependency(str(ROOT / file))
+        found = sources.quote(file, start, end)
+        text, language = found.text, "cuda"
+        against = self.options.get("against")
+        if against:
+            self.env.note_dependency(str(ROOT / against))
+            before = sources.quote(
+                against, self.options.get("start-against", start), self.options.get("end-against", end)
+            )
+            text, language = sources.hunk(before, found), "diff"
+        block = nodes.literal_block(text, text, language=language)
+        last = found.first + len(found.lines) - 1
+        lines = f"line {found.first}" if last == found.first else f"lines {found.first}–{last}"
+        place = f"{file}, {lines}" + (f", against {against}" if against else "")
+        return [block, nodes.raw("", f'<p class="quoted-from">{html.escape(place)}</p>', format="html")]
+
+
+class ChapterDirective(LadderDirective):
+    required_arguments = 1
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        number = self.numbers()[0]
+        file = f"kernels/{facts.stem(number)}.cu"
+        self.env.note_dependency(str(ROOT / file))
+        found: list[nodes.Node] = []
+        stale = facts.stale(number)
+        if stale:
+            if self.config.ladder_strict:
+                raise FactError(f"version {number:02} has changed since {', '.join(stale)} was recorded")
+            text = f"**The figures of this chapter are out of date.** {file} has changed since `{'`, `'.join(stale)}` was"
+            text += " recorded. The idea and the counts by hand still hold; the measured figures may not."
+            banner = nodes.admonition("", classes=["stale"])
+            banner += nodes.title("", "Stale profile")
+            banner.extend(self.parsed(text))
+            found.append(banner)
+        speed = f"{three_digits(facts.tflops(number))} TFLOP/s on the {facts.device.name}, fp16, seq_len 4096"
+        if number > 1:
+            before = f"kernels/{facts.stem(number - 1)}.cu"
+            added, removed = sources.code_lines_changed(before, file)
+            speed += f" · {three_digits(facts.step(number))}× version {number - 1:02}"
+            speed += f" · {added} lines of code added, {removed} removed"
+        found += self.parsed(f"`{file}` · {speed}")
+        return found
+
+
+class PredictionDirective(LadderDirective):
+    required_arguments = 1
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        number = self.numbers()[0]
+        header = sources.header(f"kernels/{facts.stem(number)}.cu")
+        block = nodes.block_quote("", nodes.paragraph("", header["Prediction"]))
+        asked = "Write your factor down first. Then open what the header of the file predicts."
+        return self.folded(asked, [block], "prediction")
+
+
+class MeasuredDirective(LadderDirective):
+    required_arguments = 1
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        number = self.numbers()[0]
+        numbers = [number - 1, number] if number > 1 else [number]
+        versions = [version for version in facts.device.rungs() if version.source.number in numbers]
+        shapes = [s for s in facts.device.shapes() if all(s in version.tflops for version in versions)]
+        rows = [[version.source.label, *(three_digits(version.tflops[s]) for s in shapes)] for version in versions]
+        if number > 1:
+            rows.append(["step", *(f"{three_digits(facts.step(number, s.seq_len))}×" for s in shapes)])
+        return [self.table(["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows, ["measured"])]
+
+
+class BusyDirective(LadderDirective):
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        numbers = [n for n in facts.numbers() if facts.has_busy(n)] if self.arguments[0] == "all" else self.numbers()
+        headings = ["busy, % of the cycles", "issue slots", "shared memory", "tensor cores", "through L2, GB", "from memory, GB"]
+        headings += ["instructions per score", "cycles, millions"]
+        rows = [
+            [
+                html.escape(facts.stem(n).replace("_", " ", 1)),
+                f"{facts.issue(n):.0f}",
+                f"{facts.shared(n):.0f}",
+                f"{facts.tensor(n):.0f}",
+                f"{facts.l2_gb(n):.1f}",
+                f"{facts.dram_gb(n):.2f}",
+                three_digits(facts.instructions_per_score(n)),
+                three_digits(facts.cycles(n) / 1e6),
+            ]
+            for n in numbers
+        ]
+        note = (
+            f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads (profiles/{DEVICE}/ncu.json)."
+            " Issue slots and tensor cores: of the cycles of an SM that has work. Shared memory: the pipe that it shares"
+            " with L1."
+        )
+        return [self.table(headings, rows, ["busy"]), nodes.paragraph("", note, classes=["table-note"])]
+
+
+class SassDirective(LadderDirective):
+    """Opcodes of the hot loop; those with fewer than :least: instructions in every column are added up."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    option_spec: ClassVar[dict[str, Any]] = {"least": directives.nonnegative_int}
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        numbers, least = self.numbers(), self.options.get("least", 8)
+        loops = [facts.hot_loop(n) for n in numbers]
+        opcodes = {opcode for loop in loops for opcode in loop}
+        shown = {opcode for opcode in opcodes if max(loop.get(opcode, 0) for loop in loops) >= least}
+        ordered = sorted(shown, key=lambda o: (-max(loop.get(o, 0) for loop in loops), o))
+        rows = [[f"<code>{o}</code>", *(str(loop.get(o, 0)) for loop in loops)] for o in ordered]
+        if opcodes - shown:
+            rows.append(["others", *(str(sum(n for o, n in loop.items() if o not in shown)) for loop in loops)])
+        rows.append(["all", *(str(sum(loop.values())) for loop in loops)])
+        rows.append(["registers per thread", *(str(facts.registers(n)) for n in numbers)])
+        rows.append(["CTAs per SM", *(str(facts.ctas(n)) for n in numbers)])
+        headings = ["in the hot loop, sm_90", *(facts.stem(n).replace("_", " ", 1) for n in numbers)]
+        return [self.table(headings, rows, ["sass"])]
+
+
+class DrawingDirective(LadderDirective):
+    required_arguments = 1
+    has_content = True
+    option_spec: ClassVar[dict[str, Any]] = {"alt": directives.unchanged_required, "width": directives.unchanged_required}
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        name = self.arguments[0]
+        if not self.options.get("alt"):
+            raise drawings.DrawingError(f"{name} has no :alt:")
+        links = {f"{n:02}": self._chapter(facts, n) for n in facts.numbers()}
+        svg = drawings.svg(name, facts, self.options["alt"], {n: link for n, link in links.items() if link})
+        width = self.options.get("width", "")
+        style = f' style="max-width: {html.escape(width)}"' if width else ""
+        opening = f'<figure class="drawing" id="{name}"><div class="drawing-scroll" tabindex="0" role="group"'
+        opening += f' aria-label="drawing"{style}>{svg}</div><figcaption>'
+        caption = self.parse_content_to_nodes()
+        return [nodes.raw("", opening, format="html"), *caption, nodes.raw("", "</figcaption></figure>", format="html")]
+
+    def _chapter(self, facts: Facts, number: int) -> str | None:
+        page = f"chapters/{facts.stem(number)}"
+        if page not in self.env.found_docs or not self.env.docname:
+            return None
+        return self.env.app.builder.get_relative_uri(self.env.docname, page)
+
+
+class InteractiveDirective(LadderDirective):
+    required_arguments = 1
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        known = {"banks": "Bank-conflict calculator", "fragments": "Which lane holds which element"}
+        name = self.arguments[0]
+        if name not in known:
+            raise FactError(f"there is no interactive part {name}: {', '.join(known)}")
+        text = f'<section class="interactive" data-part="{name}" aria-label="{known[name]}"><p>{known[name]}: this part needs'
+        text += " JavaScript.</p></section>"
+        return [nodes.raw("", text, format="html")]
+
+
+class WorkedDirective(LadderDirective):
+    """The online softmax of one query of worked.py: every score, m, l and O."""
+
+    required_arguments = 1
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        query = self.numbers()[0]
+        rows = []
+        for key, (score, step) in enumerate(zip(worked.SCORES[query], worked.steps(query), strict=True)):
+            O = ", ".join(f"{o:.4f}" for o in step.O)  # noqa: E741 (the paper's symbol)
+            rows.append([str(key), f"{score:g}", f"{step.m:g}", f"{step.rescale:.4f}", f"{step.p:.4f}", f"{step.l:.4f}", O])
+        rows.append(["O / l", "", "", "", "", "", ", ".join(f"{o:.4f}" for o in worked.output(query))])
+        headings = ["key", "score s", "m", "r = exp(m before − m)", "p = exp(s − m)", "l", "O"]
+        return [self.table(headings, rows, ["worked"])]
+
+
+class FoldedDirective(LadderDirective):
+    required_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        return self.folded(self.arguments[0], self.parse_content_to_nodes())
+
+
+class SourceDirective(LadderDirective):
+    required_arguments = 1
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        file = f"kernels/{facts.stem(self.numbers()[0])}.cu"
+        self.env.note_dependency(str(ROOT / file))
+        text = (ROOT / file).read_text(encoding="utf-8")
+        block = nodes.literal_block(text, text, language="cuda", linenos=True)
+        return self.folded(f"The whole file, {file}", [block], "source")
+
+
+def check_harness(app: Sphinx) -> None:
+    try:
+        app.ladder_facts = Facts(Path(app.config.ladder_harness))  # type: ignore[attr-defined]
+        _ = app.ladder_facts.registry, app.ladder_facts.device  # type: ignore[attr-defined]
+    except (FactError, ProfileError) as error:
+        raise ExtensionError(str(error)) from error
+
+
+def read_all(app: Sphinx, env: Any, docnames: list[str]) -> None:  # noqa: ANN401
+    """Profiles have no place among a page's dependencies, so every page is read in every build: it takes seconds."""
+    del app
+    docnames[:] = sorted(env.found_docs)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_config_value("ladder_harness", "", "env")
+    app.add_config_value("ladder_strict", False, "env", bool)
+    app.add_role("num", Num())
+    app.add_role("blank", Blank())
+    for name, directive in {
+        "quote": QuoteDirective,
+        "chapter": ChapterDirective,
+        "prediction": PredictionDirective,
+        "measured": MeasuredDirective,
+        "busy": BusyDirective,
+        "sass": SassDirective,
+        "drawing": DrawingDirective,
+        "interactive": InteractiveDirective,
+        "worked": WorkedDirective,
+        "folded": FoldedDirective,
+        "source": SourceDirective,
+    }.items():
+        app.add_directive(name, directive)
+    app.connect("builder-inited", check_harness)
+    app.connect("env-before-read-docs", read_all)
+    return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

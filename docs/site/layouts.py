@@ -1,0 +1,105 @@
+"""Where things lie: fragments of mma in the lanes of a warp, tiles in shared memory, and what a warp's access costs.
+
+The formulas are those of common/ptx.h, of smem_offset() in the kernels and of docs/virtual_gpu.md. harness/tests/
+docs_chapters_test.py holds them against the counters of the virtual GPU, so that the drawings cannot be of another layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+HEAD_DIM = 128
+ELEMENT = 2  # bytes
+BANKS, WORD = 32, 4
+SECTOR = 32
+
+
+def fragment_A(lane: int, register: int) -> list[tuple[int, int]]:
+    """The two (row, k) of A [16 m][16 k] in a register, 0 to 3, of a lane; the lower half of the register first."""
+    group, pair = lane // 4, lane % 4 * 2
+    row, k = group + register % 2 * 8, pair + register // 2 * 8
+    return [(row, k), (row, k + 1)]
+
+
+def fragment_B(lane: int, register: int) -> list[tuple[int, int]]:
+    """The two (k, column) of B [16 k][8 n] in a register, 0 or 1, of a lane."""
+    group, pair = lane // 4, lane % 4 * 2
+    k = pair + register * 8
+    return [(k, group), (k + 1, group)]
+
+
+def fragment_D(lane: int, register: int) -> tuple[int, int]:
+    """The (row, column) of D [16 m][8 n] in a register, 0 to 3, of a lane: an fp32 fills a register."""
+    group, pair = lane // 4, lane % 4 * 2
+    return group + register // 2 * 8, pair + register % 2
+
+
+def smem_offset(row: int, col: int, swizzled: bool) -> int:
+    """Bytes from the start of a tile [rows][128] of 16-bit elements to (row, col): of 04 and 05, or of 06 and later."""
+    chunk, within = divmod(col, 8)
+    if swizzled:
+        chunk ^= row % 8
+    return (row * HEAD_DIM + chunk * 8 + within) * ELEMENT
+
+
+def wavefronts(addresses: Iterable[int], size: int) -> int:
+    """Of one access of a warp to shared memory: an address per lane, `size` bytes each (2, 4, 8 or 16).
+
+    Accesses of 8 and 16 bytes are served for 16 and 8 lanes at a time. Each pass takes as many wavefronts as the busiest
+    bank has different words. (Lanes that agree in pairs on their address, as in 03, can save a pass; not modelled.)
+    """
+    lanes = list(addresses)
+    at_once = min(32, 128 // size)
+    return sum(most_words_in_a_bank(lanes[i : i + at_once], size) for i in range(0, len(lanes), at_once))
+
+
+def most_words_in_a_bank(addresses: Iterable[int], size: int) -> int:
+    words: dict[int, set[int]] = {}
+    for address in addresses:
+        for word in range(address // WORD, (address + size - 1) // WORD + 1):
+            words.setdefault(word % BANKS, set()).add(word)
+    return max(len(found) for found in words.values())
+
+
+def sectors(addresses: Iterable[int], size: int) -> int:
+    """Of one access of a warp to global memory."""
+    return len({byte // SECTOR for address in addresses for byte in (address, address + size - 1)})
+
+
+def K_load(swizzled: bool, mma_n: int = 0, mma_k: int = 0, register: int = 0) -> list[int]:
+    """Addresses of one 32-bit load of load_K_fragments() in 04 to 06, by lane."""
+    return [
+        smem_offset(mma_n * 8 + lane // 4, mma_k * 16 + register * 8 + lane % 4 * 2, swizzled) for lane in range(32)
+    ]
+
+
+def V_load(swizzled: bool, mma_n: int = 0, mma_k: int = 0, register: int = 0, high: bool = False) -> list[int]:
+    """Addresses of one 16-bit load of load_V_fragments() in 04 to 06, by lane."""
+    return [
+        smem_offset(mma_k * 16 + register * 8 + lane % 4 * 2 + high, mma_n * 8 + lane // 4, swizzled)
+        for lane in range(32)
+    ]
+
+
+def Q_load(swizzled: bool, mma_k: int = 0, register: int = 0) -> list[int]:
+    """Addresses of one 32-bit load of load_Q_fragments() in 04 to 06, by lane."""
+    return [
+        smem_offset(register % 2 * 8 + lane // 4, mma_k * 16 + register // 2 * 8 + lane % 4 * 2, swizzled)
+        for lane in range(32)
+    ]
+
+
+def ldmatrix_rows(which: str) -> list[tuple[int, int]]:
+    """(row, col) of the address that each lane gives to the ldmatrix of a fragment at (0, 0), in 07."""
+    lanes = range(32)
+    if which == "Q":
+        return [(lane % 16, lane // 16 * 8) for lane in lanes]
+    if which == "K":
+        return [(lane // 16 * 8 + lane % 8, lane // 8 % 2 * 8) for lane in lanes]
+    return [(lane % 16, lane // 16 * 8) for lane in lanes]
+
+
+def ldmatrix_wavefronts(rows: list[tuple[int, int]], swizzled: bool) -> int:
+    """Of one ldmatrix.x4: a matrix, eight rows of 16 bytes, at a time."""
+    addresses = [smem_offset(row, col, swizzled) for row, col in rows]
+    return sum(most_words_in_a_bank(addresses[i : i + 8], 16) for i in range(0, 32, 8))

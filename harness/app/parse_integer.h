@@ -1,0 +1,29 @@
+// Whole numbers on the command line.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <string>
+#include <system_error>
+
+#include "errors.h"
+
+namespace flash_ladder {
+
+/// The number that a flag was given. Throws UsageError for what is none, or out of range: CLI11 would say "Could not convert: --batch
+/// = two", and this also says what is allowed.
+template <typename Integer>
+Integer parse_integer(const std::string& flag, const std::string& text, Integer least, Integer most) {
+  Integer value{};
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const bool is_number = stop == end && !text.empty();
+  if (!is_number || error == std::errc::invalid_argument)
+    throw UsageError(fmt::format("{} '{}' is not a whole number; give one from {} on", flag, text, least));
+  if (error == std::errc::result_out_of_range || value < least || value > most)
+    throw UsageError(fmt::format("{} {} is out of range; allowed are {} to {}", flag, text, least, most));
+  return value;
+}
+
+}  // namespace flash_ladder

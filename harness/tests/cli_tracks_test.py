@@ -1,0 +1,220 @@
+"""A kernel in kernels/hopper/ and one in kernels/extensions/ are found by every command, and refused by name where they
+must be.
+
+The ladder is fake_tracks.cpp's: 01_first, 02_wgmma for sm_90a alone, and `causal`, which extends 01. Its sources and
+study files are written here.
+"""
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import BUILD, H200, ROOT, RTX_4080, Cli
+from kernel_files import kernel_files
+from schemas import validate_profile, validate_results, validate_tuning, validate_versions
+
+K = "--kernel"
+FILES = {
+    "kernels/01_first.cu": ("01 · first", "v01", "int version = 1;"),
+    "kernels/hopper/02_wgmma.cu": ("02 · wgmma", "v02", "int version = 2;"),
+    "kernels/extensions/causal.cu": ("causal", "causal", "int version = 1;\nbool causal;"),
+}
+SASS = """\t.section\t.text.{0},"ax",@progbits
+        .global         {0}
+        .size           {0},(.L_x_99 - {0})
+{0}:
+.text.{0}:
+        /*0000*/ {1} ;
+        /*0010*/ EXIT ;
+.L_x_99:
+"""
+PTXAS = """ptxas info    : Compiling entry function '{0}' for 'sm_80'
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used {1} registers, used 1 barriers, 0 bytes smem, 512 bytes cmem[0]
+"""
+
+
+def write(path: Path, text: str) -> None:
+    """A file that is older than the program."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    os.utime(path, (0, 0))
+
+
+@pytest.fixture
+def tracks(cli: Cli, tmp_path: Path) -> Cli:
+    cli.source = tmp_path / "tree"
+    shutil.copytree(ROOT / "common", cli.source / "common")
+    for path in (cli.source / "common").rglob("*"):
+        os.utime(path, (0, 0))
+    for file, (title, namespace, code) in FILES.items():
+        header = f"// {title}\n//\n// Idea        The idea of {title}.\n// Prediction  2x.\n"
+        write(cli.source / file, f"{header}\nnamespace flash_ladder::{namespace} {{\n{code}\n}}\n")
+    cli.names = [kernel.stem for kernel in kernel_files(cli.source)]
+    # The program looks for study files where it is.
+    cli.harness = tmp_path / "program/harness"
+    cli.harness.parent.mkdir()
+    shutil.copy(BUILD / "fake_tracks/harness-fake-tracks", cli.harness)
+    for stem, function, opcode, architectures in (
+        ("01_first", "_ZN12flash_ladder3v0112first_kernelEv", "FFMA R1, R1, R1, R1", ("sm_80", "sm_90")),
+        ("02_wgmma", "_ZN12flash_ladder3v0212wgmma_kernelEv", "HGMMA.64x64x16.F32 R24, gdesc[UR4], R24", ("sm_90a",)),
+        ("causal", "_ZN12flash_ladder6causal13causal_kernelEv", "FMNMX R1, R1, R1, PT", ("sm_80", "sm_90")),
+    ):
+        for architecture in architectures:
+            study = cli.harness.parent / "study" / f"{stem}.{architecture}"
+            write(study.with_suffix(f".{architecture}.sass"), SASS.format(function, opcode))
+            write(study.with_suffix(f".{architecture}.ptxas"), PTXAS.format(function, 168))
+    return cli
+
+
+def results(cli: Cli, *arguments: str, rc: int = 0) -> list[dict[str, Any]]:
+    outcome = cli(*arguments, "--json", "-")
+    assert outcome.rc == rc, outcome.err
+    document = json.loads(outcome.out)
+    validate_results(document)
+    return document["results"]
+
+
+def virtual(cli: Cli) -> Cli:
+    """No GPU, and a virtual one that only pretends."""
+    cli.device = H200 | {"name": "virtual GPU", "compute_capability": 80, "is_virtual": True}
+    cli.device["smem_per_cta_bytes"] = 166_912
+    cli.emulator_worker = cli.worker
+    return cli
+
+
+def test_the_scripts_find_the_same_files_in_the_same_order(tracks: Cli) -> None:
+    document = json.loads(tracks("--list", "--json", "-").out)
+    validate_versions(document)
+    versions = document["versions"]
+    assert [version["file"] for version in versions] == list(FILES)
+    assert [kernel.file for kernel in kernel_files(tracks.source)] == list(FILES)
+    assert [(v["kernel"], v["name"]) for v in versions] == [(k.kernel, k.name) for k in kernel_files(tracks.source)]
+    assert [version["architecture"] for version in versions] == ["sm_80", "sm_90a", "sm_80"]
+    assert [version["extends"] for version in versions] == [None, None, "01"]
+    assert versions[2]["solves"] == {"causal": True, "any_length": True}
+
+
+def test_list(tracks: Cli) -> None:
+    outcome = tracks("--list")
+    assert outcome.rc == 0
+    named = [line.split()[0] for line in outcome.out.splitlines() if line.startswith(tuple(tracks.names))]
+    assert named == tracks.names
+    assert "The idea of causal" in outcome.out and "The idea of 02 · wgmma" in outcome.out
+
+
+@pytest.mark.parametrize(("text", "kernels"), [
+    ("causal", ["causal"]), ("02", ["02"]), ("2_wgmma", ["02"]), ("1-9", ["01", "02"]), ("causal,1", ["01", "causal"]),
+    ("all", ["01", "02", "causal"]),
+])  # fmt: skip
+def test_kernel(tracks: Cli, text: str, kernels: list[str]) -> None:
+    assert [result["kernel"] for result in results(tracks, K, text)] == kernels
+    assert [request["kernel"] for request in tracks.requests()] == kernels
+
+
+def test_a_card(tracks: Cli) -> None:
+    words = tracks(K, "causal").words
+    assert words.startswith("causal 64x64 fp16 Idea The idea of causal.")
+    assert "3.00x of version 01_first (10.0 TFLOP/s measured now)" in words
+    assert "Read on kernels/extensions/causal.cu · harness --diff 01 causal · harness --kernel causal --sass" in words
+    words = tracks(K, "02").words
+    assert words.startswith("02 · wgmma 64x64 fp16") and "kernels/hopper/02_wgmma.cu · harness --diff 01 02" in words
+    assert "168 registers, no spills, 200 KiB" in words and "limited by shared memory (sm_90);" in words
+
+
+def test_what_a_device_cannot_run_is_skipped_with_the_reason_and_its_static_study(tracks: Cli) -> None:
+    why = "02_wgmma has Hopper's instructions (sm_90a)"
+    for device, reason in (
+        (virtual, f"{why}, and the virtual GPU executes those of sm_80; it needs a GPU of compute capability 9.0"),
+        (None, f"{why}: it needs a GPU of compute capability 9.0, and NVIDIA GeForce RTX 4080 has 8.9"),
+    ):
+        if device:
+            virtual(tracks)
+        else:
+            tracks.device = RTX_4080
+        name = ["--device", "emulator"] if device else ["--device", "gpu"]
+        flags = name if device else []
+        # On a device that was not asked for by name the static study is the answer.
+        expected = 3 if device else 0
+        outcome = tracks(K, "02", *flags)
+        assert outcome.rc == expected, outcome.err
+        assert f"Correct skipped: {reason}" in outcome.words and "No kernel was run." in outcome.words
+        assert "168 registers" in outcome.words
+        assert tracks(K, "02", *name).rc == 3
+        (result,) = results(tracks, K, "02", *flags, rc=expected)
+        assert result["status"] == "skipped" and result["reason"] == reason
+        assert list(result["static"]) == ["sm_90"] and result["static"]["sm_90"]["sass"] == {"EXIT": 1, "HGMMA": 1}
+        # Beside others it is a line, and they run.
+        found = results(tracks, K, "all", *flags)
+        assert [one["status"] for one in found] == ["ok", "skipped", "ok"]
+        assert tracks(K, "02", "--record", *flags).rc == 3
+        assert tracks(K, "all", "--record", *flags).rc == 0
+    assert "02" not in [request["kernel"] for request in tracks.requests()]
+    assert tracks("--tune", "02").rc == 3
+
+
+def test_without_a_gpu(tracks: Cli) -> None:
+    tracks.device = None
+    outcome = tracks(K, "02")
+    assert outcome.rc == 3 and "No kernel was run." in outcome.words and "168 registers" in outcome.words
+    outcome = tracks(K, "02", "--sm", "80")
+    assert outcome.rc == 2 and "needs a GPU of compute capability 9.0, and sm_80 has 8.0" in outcome.err
+
+
+def test_sass(tracks: Cli) -> None:
+    outcome = tracks(K, "all", "--sass")
+    assert outcome.rc == 0
+    assert "02 · wgmma 64x64 fp16 sm_90" in outcome.words and "HGMMA 1" in outcome.words
+    assert "causal 64x64 fp16 sm_90" in outcome.words and "FMNMX 1" in outcome.words
+
+
+def test_diff(tracks: Cli) -> None:
+    outcome = tracks("--diff", "01", "causal")
+    assert outcome.rc == 3 and "01_first → causal" in outcome.out, "there is no virtual GPU here, to count"
+    changed = [line for line in outcome.out.splitlines() if line.startswith(("+", "-"))]
+    assert changed == ["--- kernels/01_first.cu", "+++ kernels/extensions/causal.cu", "+bool causal;"]
+    assert "1 lines of code added, 0 removed" in outcome.words and "CTAs per SM (sm_90)" in outcome.words
+    outcome = tracks("--diff", "01", "02")
+    assert outcome.rc == 3 and "+++ kernels/hopper/02_wgmma.cu" in outcome.out
+    assert "CTAs per SM (sm_90)" in outcome.words and "HGMMA 0 1 +1" in outcome.words
+
+
+def test_a_problem_that_only_an_extension_solves(tracks: Cli) -> None:
+    outcome = tracks(K, "01", "--causal")
+    assert outcome.rc == 2
+    assert outcome.err == "harness: --causal is not supported by 01_first; leave it out, or use causal\n"
+    outcome = tracks(K, "01", "--seq-len", "100")
+    assert outcome.rc == 2 and "seq-len 100 is not a multiple of 64" in outcome.err
+    outcome = tracks(K, "causal", "--causal", "--seq-len", "100")
+    assert outcome.rc == 0 and "seq_len 100, head_dim 128, fp16, causal" in outcome.words
+    found = results(tracks, K, "all", "--causal")
+    assert [result["status"] for result in found] == ["skipped", "skipped", "ok"]
+    assert found[2]["problem"]["causal"] is True and "causal" not in results(tracks, K, "causal")[0]["problem"]
+
+
+def test_record(tracks: Cli) -> None:
+    assert tracks(K, "all", "--record").rc == 0
+    folder = tracks.profiles / "h200"
+    assert sorted(path.name for path in folder.iterdir()) == ["01_first.json", "02_wgmma.json", "causal.json"]
+    profile = json.loads((folder / "causal.json").read_text())
+    validate_profile(profile)
+    problems = [(result["problem"]["seq_len"], result["problem"].get("causal", False)) for result in profile["results"]]
+    lengths = [512, 1024, 2048, 4096, 8192, 16384, 4096]  # the last is bf16
+    assert problems == [(n, causal) for causal in (False, True) for n in lengths]
+    assert "recorded on NVIDIA H200" in tracks(K, "causal", "--causal").words
+    listed = tracks("--list").words
+    assert "causal 30.0" in listed and "02_wgmma 20.0" in listed
+
+
+def test_tune(tracks: Cli) -> None:
+    for kernel, flags in (("causal", []), ("causal", ["--causal"]), ("02", [])):
+        assert tracks("--tune", kernel, *flags).rc == 0
+    document = json.loads((tracks.profiles / "h200/tuning.json").read_text(encoding="utf-8"))
+    validate_tuning(document)
+    assert [(e["kernel"], e["problem"].get("causal", False)) for e in document["entries"]] == [
+        ("02", False), ("causal", False), ("causal", True),
+    ]  # fmt: skip
+    assert "Tuned 64x64" in tracks(K, "causal", "--causal").words

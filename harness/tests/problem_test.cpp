@@ -1,0 +1,197 @@
+// What is computed and which file computes it: problems, the paths of kernels, and the order of versions.
+#include "problem/problem.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "host/registration.h"
+
+namespace flash_ladder {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr AttentionProblem kPlain{.batch = 2, .heads = 3, .seq_len = 128, .seq_len_kv = 192};
+
+// Problems that differ from kPlain in one field each: one for every field.
+std::vector<AttentionProblem> each_field_changed() {
+  std::vector<AttentionProblem> problems;
+  const auto add = [&](auto AttentionProblem::* field, auto value) {
+    problems.push_back(kPlain);
+    problems.back().*field = value;
+  };
+  add(&AttentionProblem::batch, 7);
+  add(&AttentionProblem::heads, 7);
+  add(&AttentionProblem::seq_len, 7);
+  add(&AttentionProblem::seq_len_kv, 7);
+  add(&AttentionProblem::head_dim, 7);
+  add(&AttentionProblem::dtype, Dtype::bf16);
+  add(&AttentionProblem::causal, true);
+  return problems;
+}
+
+TEST(Problem, EveryFieldIsDescribedHashedOrderedAndInJson) {
+  std::set<std::string> described{describe(kPlain)}, files{file_name_part(kPlain)}, documents{json(kPlain).dump()};
+  const auto problems = each_field_changed();
+  for (const AttentionProblem& problem : problems) {
+    EXPECT_NE(problem, kPlain);
+    EXPECT_TRUE(described.insert(describe(problem)).second) << describe(problem);
+    EXPECT_TRUE(files.insert(file_name_part(problem)).second) << file_name_part(problem);
+    EXPECT_TRUE(documents.insert(json(problem).dump()).second) << json(problem);
+    EXPECT_EQ(json(problem).get<AttentionProblem>(), problem);
+    EXPECT_NE(comes_before(problem, kPlain), comes_before(kPlain, problem));
+  }
+  EXPECT_FALSE(comes_before(kPlain, kPlain));
+}
+
+TEST(Problem, APlainOneIsDescribedWithoutWhatItHasNot) {
+  EXPECT_EQ(describe({.batch = 16, .heads = 16, .seq_len = 4096, .seq_len_kv = 4096}),
+            "batch 16, heads 16, seq_len 4096, head_dim 128, fp16");
+  EXPECT_EQ(describe({.heads = 2, .seq_len = 3, .seq_len_kv = 5, .dtype = Dtype::bf16, .causal = true}),
+            "batch 1, heads 2, seq_len 3, seq_len_kv 5, head_dim 128, bf16, causal");
+}
+
+// Recordings made before there was the field stay what they are, byte for byte.
+TEST(Problem, AnExtensionsFieldIsInJsonOnlyWhereItIsNotTheDefault) {
+  EXPECT_FALSE(json(kPlain).contains("causal"));
+  AttentionProblem causal = kPlain;
+  causal.causal = true;
+  EXPECT_EQ(json(causal).at("causal"), true);
+  json unknown = kPlain;
+  unknown["dtype"] = "fp8";
+  EXPECT_THROW(unknown.get<AttentionProblem>(), std::runtime_error);
+}
+
+TEST(Problem, ACausalQuerySeesKeysUpToTheDiagonalThatEndsAtTheLowerRight) {
+  const auto ends = [](std::int64_t seq_len, std::int64_t seq_len_kv) {
+    const AttentionProblem problem{.seq_len = seq_len, .seq_len_kv = seq_len_kv, .causal = true};
+    std::vector<std::int64_t> all;
+    for (std::int64_t query = 0; query < seq_len; ++query) {
+      EXPECT_EQ(visible_keys(problem, query).begin, 0);
+      all.push_back(visible_keys(problem, query).end);
+    }
+    return all;
+  };
+  EXPECT_THAT(ends(4, 4), ElementsAre(1, 2, 3, 4));
+  // The two examples in flash-attention's README, "2.1: Change behavior of causal flag".
+  EXPECT_THAT(ends(2, 5), ElementsAre(4, 5));
+  EXPECT_THAT(ends(5, 2), ElementsAre(0, 0, 0, 1, 2));
+  EXPECT_EQ(visible_keys(kPlain, 0).end, kPlain.seq_len_kv);
+}
+
+TEST(Problem, WorkOfACausalOneIsHalf) {
+  EXPECT_EQ(floating_point_operations(kPlain), 4.0 * 2 * 3 * 128 * 192 * 128);
+  AttentionProblem causal = kPlain;
+  causal.causal = true;
+  EXPECT_EQ(floating_point_operations(causal), floating_point_operations(kPlain) / 2);
+}
+
+TEST(Problem, ALaunchGetsAllOfIt) {
+  int memory[5];
+  AttentionProblem problem = kPlain;
+  problem.causal = true;
+  const ExtendedArgs args =
+      launch_args(problem, {{&memory[0], 1, 2, 3}, {&memory[1]}, {&memory[2]}, {&memory[3]}}, 0.5f, &memory[4]);
+  EXPECT_EQ(args.Q.data, &memory[0]);
+  EXPECT_EQ(args.Q.head_stride, 3);
+  EXPECT_EQ(args.K.data, &memory[1]);
+  EXPECT_EQ(args.V.data, &memory[2]);
+  EXPECT_EQ(args.O.data, &memory[3]);
+  EXPECT_EQ(args.workspace, &memory[4]);
+  EXPECT_EQ(args.batch, 2);
+  EXPECT_EQ(args.heads, 3);
+  EXPECT_EQ(args.seq_len, 128);
+  EXPECT_EQ(args.seq_len_kv, 192);
+  EXPECT_EQ(args.softmax_scale, 0.5f);
+  EXPECT_TRUE(args.causal);
+}
+
+TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {
+  const Version rung = version_of_file("/somewhere/kernels/of/mine/kernels/06_swizzle.cu");
+  EXPECT_EQ(rung.track, Track::ladder);
+  EXPECT_EQ(rung.source, "kernels/06_swizzle.cu");
+  EXPECT_EQ(label(rung), "06_swizzle");
+  EXPECT_EQ(kernel_id(rung), "06");
+  EXPECT_EQ(title(rung), "06 · swizzle");
+  EXPECT_EQ(code_namespace(rung), "v06");
+
+  const Version hopper = version_of_file("kernels/hopper/17_wgmma.cu");
+  EXPECT_EQ(hopper.track, Track::hopper);
+  EXPECT_EQ(hopper.source, "kernels/hopper/17_wgmma.cu");
+  EXPECT_EQ(label(hopper), "17_wgmma");
+
+  const Version extension = version_of_file("../kernels/extensions/any_length.cu");
+  EXPECT_EQ(extension.track, Track::extension);
+  EXPECT_EQ(label(extension), "any_length");
+  EXPECT_EQ(kernel_id(extension), "any_length");
+  EXPECT_EQ(title(extension), "any_length");
+  EXPECT_EQ(code_namespace(extension), "any_length");
+}
+
+TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
+  for (const char* path :
+       {"06_swizzle.cu", "kernels/6_swizzle.cu", "kernels/swizzle.cu", "kernels/06_.cu", "kernels/00_zero.cu",
+        "kernels/06_Swizzle.cu", "kernels/06_swizzle.cpp", "kernels/extensions/06_swizzle.cu",
+        "kernels/hopper/wgmma.cu", "kernels/other/06_swizzle.cu", "my_kernels/06_swizzle.cu", ""}) {
+    SCOPED_TRACE(path);
+    try {
+      version_of_file(path);
+      FAIL();
+    } catch (const std::invalid_argument& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, kernels/extensions/"));
+    }
+  }
+}
+
+// In an order that has nothing to do with the one they are wanted in.
+const Registration registrations[] = {
+    Registration({.source = "kernels/extensions/window.cu", .extends = "02", .configurations = {}}),
+    Registration({.source = "kernels/hopper/17_wgmma.cu", .architecture = Architecture::sm_90a, .configurations = {}}),
+    Registration({.source = "kernels/02_second.cu", .configurations = {}}),
+    Registration(
+        {.source = "kernels/extensions/causal.cu", .extends = "02", .solves = {.causal = true}, .configurations = {}}),
+};
+
+TEST(Registration, VersionsAreInOrderOfNumberAndExtensionsComeLast) {
+  std::vector<std::string> labels;
+  for (const Version& version : versions()) labels.push_back(label(version));
+  EXPECT_THAT(labels, ElementsAre("02_second", "17_wgmma", "causal", "window"));
+  EXPECT_EQ(versions()[1].architecture, Architecture::sm_90a);
+  EXPECT_TRUE(versions()[2].solves.causal);
+  EXPECT_EQ(versions()[2].extends, "02");
+}
+
+TEST(Registration, ANumberIsGivenOnce) {
+  try {
+    Registration again({.source = "kernels/hopper/02_other.cu", .configurations = {}});
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "kernels/02_second.cu and kernels/hopper/02_other.cu are both version 02; give one of them another number");
+  }
+}
+
+cudaError_t plain(const AttentionArgs& args, cudaStream_t) {
+  return args.batch == 3 ? cudaSuccess : cudaErrorInvalidValue;
+}
+cudaError_t extended(const ExtendedArgs& args, cudaStream_t) {
+  return args.batch == 3 && args.causal ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+TEST(Registration, ALaunchTakesWhatItsVersionKnows) {
+  ExtendedArgs args;
+  args.batch = 3;
+  args.causal = true;
+  EXPECT_EQ(Launch(plain)(args, nullptr), cudaSuccess);
+  EXPECT_EQ(Launch(extended)(args, nullptr), cudaSuccess);
+}
+
+}  // namespace
+}  // namespace flash_ladder

@@ -1,0 +1,48 @@
+// Mistakes that kernels of this kind are known for, each written down so that its output can be computed: attention block by
+// block in float64 with one thing wrong. An output that agrees with one of them, element for element, says more than any
+// pattern.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "worker/diagnosis/tiling.h"
+#include "worker/inputs.h"
+#include "worker/reference.h"
+
+namespace flash_ladder {
+
+/// An element of Q, K or V.
+struct Element {
+  std::int64_t batch, head, row, column;
+};
+
+/// Online softmax (Milakov & Gimelshein, 2018; Dao, FlashAttention-2, Algorithm 1) with at most one thing wrong.
+struct Mistake {
+  std::string name;  // "scale_left_out"
+  std::string text;  // completes "what comes out when …": "the scores are not scaled"
+  double score_factor = 1;
+  // The element that is read in the place of the one asked for. Empty: that one.
+  std::function<Element(Element)> Q = {}, K = {}, V = {};
+  std::function<bool(std::int64_t key)> counts = {};  // empty: all keys do
+  bool V_is_K = false;
+  bool rescales_sum = true, rescales_O = true;
+  bool keeps_max =
+      true;  // else the maximum of the first step stays, though O and the sums are rescaled for the new one
+  bool shares_max = true;    // else each of the four lanes of a row takes the maximum of its own columns of S
+  bool shares_sum = true;    // else each divides by the sum of its own columns of P
+  bool of_one_head = false;  // is about the head that known_mistakes() was asked about, and no other
+};
+
+/// Rows of one head as a kernel with this mistake computes them; members as those of attend_rows().
+AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inputs& inputs, std::int64_t batch,
+                         std::int64_t head, std::span<const std::int64_t> rows);
+
+/// All that are tried for a problem, at batch entry `batch` and head `head`: a few dozen.
+std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tiling& tiling, std::int64_t batch,
+                                    std::int64_t head);
+
+}  // namespace flash_ladder

@@ -1,0 +1,45 @@
+"""The kernels, as the files that they are: scripts and tests find a new one by its being there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class KernelFile:
+    """One version: number and name are those of its file, as common/host/registration.h has them."""
+
+    file: str  # from the root: "kernels/06_swizzle.cu", "kernels/extensions/causal.cu"
+
+    @property
+    def stem(self) -> str:
+        """What profiles and messages call it: "06_swizzle", "causal"."""
+        return Path(self.file).stem
+
+    @property
+    def number(self) -> int | None:
+        """None: an extension of the ladder has none."""
+        return None if Path(self.file).parent.name == "extensions" else int(self.stem[:2])
+
+    @property
+    def kernel(self) -> str:
+        """What --kernel and JSON call it: "06", "causal"."""
+        return self.stem if self.number is None else self.stem[:2]
+
+    @property
+    def name(self) -> str:
+        return self.stem if self.number is None else self.stem[3:]
+
+    @property
+    def label(self) -> str:
+        """For tables and plots: "06 swizzle", "causal"."""
+        return self.name if self.number is None else f"{self.kernel} {self.name}"
+
+
+def kernel_files(root: Path) -> list[KernelFile]:
+    """All of a source tree: in order of number, then the extensions by name."""
+    patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "extensions/*.cu")
+    found = [path for pattern in patterns for path in (root / "kernels").glob(pattern)]
+    files = [KernelFile(path.relative_to(root).as_posix()) for path in found]
+    return sorted(files, key=lambda one: (one.number is None, one.number or 0, one.name))
