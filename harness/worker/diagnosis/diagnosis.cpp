@@ -157,7 +157,7 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
   Inputs fewer;
   fewer.problem = inputs.problem;
   fewer.problem.seq_len_kv = num_keys;
-  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype] = fewer.problem;
+  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal] = fewer.problem;
   fewer.Q = contiguous_layout(seq_len, heads, head_dim);
   fewer.K = fewer.V = contiguous_layout(num_keys, heads, head_dim);
   fewer.K_buffer = 1;

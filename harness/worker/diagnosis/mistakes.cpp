@@ -29,7 +29,7 @@ std::vector<double> gather(const Inputs& inputs, Which tensor, const std::functi
       const Element wanted{batch, head, row, column}, read = map ? map(wanted) : wanted;
       const std::uint16_t* from = tensor == Which::Q   ? inputs.Q_row(read.batch, read.head, read.row)
                                   : tensor == Which::K ? inputs.K_row(read.batch, read.head, read.row)
-                                                       : inputs.V_row(read.batch, read.head, read.row);
+                                                        : inputs.V_row(read.batch, read.head, read.row);
       *value++ = element_to_float(problem.dtype, from[read.column]);
     }
   return values;
