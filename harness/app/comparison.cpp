@@ -19,9 +19,9 @@
 #include "app/terminal.h"
 #include "errors.h"
 #include "host/sm_limits.h"
+#include "rules/support.h"
 #include "sass/static_study.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

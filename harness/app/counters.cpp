@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "app/selection.h"
+#include "rules/support.h"
 #include "source/line_alignment.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

@@ -6,7 +6,7 @@
 #include <variant>
 
 #include "errors.h"
-#include "worker/support.h"
+#include "rules/support.h"
 
 namespace flash_ladder {
 namespace {

@@ -15,7 +15,7 @@
 #include "app/terminal.h"
 #include "errors.h"
 #include "host/sm_limits.h"
-#include "worker/suggestion.h"
+#include "rules/suggestion.h"
 
 namespace flash_ladder {
 namespace {

@@ -19,8 +19,8 @@
 #include "errors.h"
 #include "results/atomic_file.h"
 #include "results/profile.h"
+#include "rules/support.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "app/configuration_choice.h"
 #include "errors.h"
+#include "rules/support.h"
 #include "sass/occupancy.h"
 #include "sass/static_study.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

@@ -16,8 +16,8 @@
 #include "app/terminal.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "rules/support.h"
 #include "sass/opcode_class.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "errors.h"
-#include "worker/support.h"
+#include "rules/support.h"
 
 namespace flash_ladder {
 

@@ -16,9 +16,9 @@
 #include "app/up_to_date.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "rules/support.h"
 #include "sass/static_study.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

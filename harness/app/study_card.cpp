@@ -5,8 +5,8 @@
 
 #include "app/counters.h"
 #include "app/opcode_counts.h"
+#include "rules/support.h"
 #include "sass/occupancy.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 

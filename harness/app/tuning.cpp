@@ -22,8 +22,8 @@
 #include "errors.h"
 #include "results/atomic_file.h"
 #include "results/tuning.h"
+#include "rules/support.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

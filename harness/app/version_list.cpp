@@ -15,8 +15,8 @@
 #include "app/terminal.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "rules/support.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

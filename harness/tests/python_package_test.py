@@ -290,7 +290,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "kernel name": ({"kernel": "07_swizzle"}, ValueError, "kernel: there is no version '07_swizzle'; there are "),
     "kernel empty": ({"kernel": ""}, TypeError, "kernel is ''; allowed: None, or one of 01_naive, "),
     "kernel type": ({"kernel": 7.0}, TypeError, "kernel is 7.0; allowed: "),
-    "config": ({"config": "1x1", "kernel": 7}, ValueError, "config: 07_ldmatrix has no fp16 configuration '1x1'; allo"),
+    "config": ({"config": "1x1", "kernel": 7}, ValueError, "config: 07_ldmatrix has no configuration '1x1' for fp16"),
     "config empty": ({"config": ""}, TypeError, "config is ''; allowed: None, or the name of one of configs(kernel)"),
     "config type": ({"config": 64}, TypeError, "config is 64; allowed: "),
 }

@@ -1,4 +1,4 @@
-#include "worker/suggestion.h"
+#include "rules/suggestion.h"
 
 #include <algorithm>
 #include <numeric>

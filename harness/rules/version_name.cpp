@@ -1,4 +1,4 @@
-#include "worker/version_name.h"
+#include "rules/version_name.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "worker/suggestion.h"
+#include "rules/suggestion.h"
 
 namespace flash_ladder {
 namespace {
