@@ -15,6 +15,7 @@ source_suffix = {".md": "markdown"}
 exclude_patterns = ["site"]
 nitpicky = True
 language = "en"
+highlight_language = "text"
 # Where `harness --list --json` is asked for the registry and the code hashes.
 ladder_harness = os.environ.get("FLASH_LADDER_HARNESS", str(Path(__file__).parents[1] / "build" / "harness"))
 

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from worker_request import ROOT, Configuration, add_arguments, configurations, run_worker
+from worker_request import ROOT, Configuration, add_arguments, configurations, device_slug, run_worker
 
 # Our names for ncu's metrics. All are sums over the launch.
 METRICS = {
@@ -104,7 +104,7 @@ def count(
         tool = [*ncu, "--kernel-name", "regex:flash_attention|scores|softmax|output", "--launch-count", launches]
         request = {"check": False, "benchmark": True, "repeat": 1, "problem": problem}
         done, answer = run_worker(build, tool, configuration, request)
-        name = f"{configuration.kernel}_{configuration.name}"
+        name = configuration.label
         try:
             if done.returncode != 0 and '"ID"' in done.stdout:
                 raise RefusedError(f"it ended with status {done.returncode}")
@@ -135,15 +135,14 @@ def main() -> int:
 
     now = datetime.datetime.now(datetime.timezone.utc)
     selected = configurations(arguments.build, arguments.kernel, ("fp16",), every=False)
-    code = {f"{one.kernel}_{one.name}": one.code_hash for one in selected}
+    code = {one.label: one.code_hash for one in selected}
     busy = count(arguments.build, selected, BUSY_PROBLEM, BUSY_METRICS)
     counted = count(arguments.build, selected, PROBLEM, METRICS) | {"busy": busy}
 
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     device, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
-    slug = re.sub(r"[^a-z0-9]+", "-", device.lower().removeprefix("nvidia ")).strip("-")
     version = subprocess.check_output(["ncu", "--version"], text=True).strip().splitlines()[-1]
-    path = arguments.out or ROOT / "profiles" / slug / "ncu.json"
+    path = arguments.out or ROOT / "profiles" / device_slug(device) / "ncu.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     made = {"date": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "device": device, "driver": driver, "ncu": version}
     write(path, made | {"code_hash": code} | counted)

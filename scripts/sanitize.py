@@ -40,7 +40,7 @@ def problems(c: Configuration) -> list[dict[str, int]]:
     # Two query tiles, an odd number of K/V tiles, two heads: every code path, in little time.
     found = [{"batch": 1, "heads": 2, "seq_len": 2 * c.block_q, "seq_len_kv": 3 * c.block_kv}]
     # More query tiles than two CTAs on each of 148 SMs take at a time, so that some take one more.
-    if int(c.kernel) >= FIRST_PERSISTENT:
+    if not c.kernel.isdigit() or int(c.kernel) >= FIRST_PERSISTENT:
         found.append({"batch": 2, "heads": 150, "seq_len": c.block_q, "seq_len_kv": 2 * c.block_kv})
     return found
 

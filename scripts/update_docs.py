@@ -13,7 +13,7 @@
 The device is the first of profiles/ (profiles/shown_first.txt names it); the README sets others beside it.
 
 What a version predicts is the last factor in the Prediction of its header: "1.05x", or "gains 5 %", or, for the first
-version, "1 TFLOP/s".
+version, "1 TFLOP/s". Where it predicts for several lengths, "1.02x at 4096" is the one that counts.
 
 With --check it writes nothing, names what is out of date, and exits 1 if anything is. Exits 3 when a profile, a page or
 a header cannot be used.
@@ -88,7 +88,7 @@ def results_table(device: Device, others: list[Device]) -> str:
     shapes = device.shapes()
     reference = reference_of(device)
     peers = sorted(device.peers, key=lambda peer: peer.tflops.get(SHAPE, 0.0))
-    rows = [(f"[{version.source.label}]({version.source.file})", version.tflops, version.beside_peers) for version in device.versions]
+    rows = [(f"[{one.source.label}]({one.source.file})", one.tflops, one.beside_peers) for one in device.versions]
     rows += [(f"*{peer.name}*", peer.tflops, peer.speeds) for peer in peers]
     with_load = any(speeds.watts for _, _, speeds in rows)
 
@@ -243,14 +243,15 @@ class Prediction:
 
 
 def prediction(kernel: Path) -> Prediction:
-    """The last factor in the Prediction of its header. Raises PageError where there is none."""
+    """The last factor in the Prediction of its header, or that "at 4096". Raises PageError where there is none."""
     header = kernel.read_text(encoding="utf-8").split("\n\n")[0:2]
     lines = [line.removeprefix("//").strip() for line in "\n".join(header).splitlines() if line.startswith("//")]
     text = " ".join(lines).partition("Prediction ")[2]
     found = list(re.finditer(r"(?<![\w.])(\d+(?:\.\d+)?)x\b|gains? (\d+) %|(?<![\w.])(\d+(?:\.\d+)?) TFLOP/s", text))
     if not found:
         raise PageError(f'{kernel.relative_to(ROOT)}: its Prediction names no factor, such as "1.1x in TFLOP/s"')
-    factor, percent, tflops = found[-1].groups()
+    at_shape = [one for one in found if text.startswith(f" at {SHAPE.seq_len}", one.end())]
+    factor, percent, tflops = (at_shape or found)[-1].groups()
     if tflops:
         return Prediction(float(tflops), is_factor=False)
     value = float(factor) if factor else 1 + int(percent) / 100
@@ -336,9 +337,10 @@ def fill_ladder_log(text: str, device: Device) -> str:
         marks = "predicted NN, tflops NN, verdict NN, step NN SEQ_LEN, verdict rule"
         raise PageError(f"{LADDER_LOG}: of its marks, some are none of {marks}, or have no <!-- end -->")
     for version in device.rungs():
-        mark = f"<!-- verdict {version.source.kernel} -->"
-        if mark not in text:
-            raise PageError(f"{LADDER_LOG} has no row of version {version.source.label}: there is no {mark}")
+        number, label = version.source.kernel, version.source.label
+        if not re.search(rf"^\| {re.escape(label)} \|.*<!-- verdict {number} -->", text, re.MULTILINE):
+            start, mark = f"| {label} |", f"<!-- verdict {number} -->"
+            raise PageError(f"{LADDER_LOG} has no row of version {label}: none begins {start} and has {mark}")
     return text
 
 

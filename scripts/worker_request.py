@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -25,7 +26,7 @@ VIRTUAL_SM = 90
 class Configuration:
     """One configuration of one version."""
 
-    kernel: str  # "06"
+    kernel: str  # "06", or the name of an extension
     name: str
     config: str
     dtype: str
@@ -33,13 +34,23 @@ class Configuration:
     block_kv: int  # seq_len_kv is a multiple
     code_hash: str  # of the version's source, as recorded profiles have it
 
+    @property
+    def label(self) -> str:
+        """ "06_swizzle", and of an extension its name."""
+        return self.name if self.kernel == self.name else f"{self.kernel}_{self.name}"
+
     def __str__(self) -> str:
-        return f"{self.kernel}_{self.name} {self.config} {self.dtype}"
+        return f"{self.label} {self.config} {self.dtype}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kernel", default="all", help="versions, as for the harness: 7, 05-08, all (default all)")
     parser.add_argument("--build", type=Path, default=BUILD, help="build folder (default build/)")
+
+
+def device_slug(name: str) -> str:
+    """The device's folder in profiles/, as the harness names it: "NVIDIA H200" is h200."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
 
 
 def _harness(build: Path, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)

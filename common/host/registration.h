@@ -58,8 +58,8 @@ struct Configuration {
   // Device memory that a launch needs beside Q, K, V and O, in bytes.
   std::size_t (*workspace_bytes)(const AttentionProblem&);
   Launch launch;
-  bool fragments =
-      false;  // a warp owns rows of S and O as accumulators of mma.m16n8k16 (common/ptx.h): its Traits have kMmaM
+  // A warp owns rows of S and O as accumulators of mma.m16n8k16 (common/ptx.h): its Traits have kMmaM.
+  bool fragments = false;
 };
 
 /// Which GPUs run a version's code.
@@ -156,6 +156,11 @@ constexpr int step_kv_of() {
   return Traits::kBlockKV;
 }
 
+template <typename Traits>
+constexpr bool has_fragments() {
+  return requires { Traits::kMmaM; };
+}
+
 /// The configuration that a version's Traits describe.
 template <typename Traits>
 Configuration configuration(std::string name, Launch launch,
@@ -173,9 +178,7 @@ Configuration configuration(std::string name, Launch launch,
           .traits = typeid(Traits).name(),
           .workspace_bytes = workspace_bytes,
           .launch = launch,
-          .fragments = requires {Traits::kMmaM;
-}
-};  // namespace flash_ladder
+          .fragments = has_fragments<Traits>()};
 }
 
 }  // namespace flash_ladder

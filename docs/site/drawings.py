@@ -10,7 +10,7 @@ import html
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from math import log
 
 import layouts
 from facts import BATCH, GPU, SEQ_LEN, Facts
@@ -63,13 +63,15 @@ def drawing(function: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
-    """The drawing as an <svg> element. `links` are addresses of chapters by number, for those drawings that lead there."""
+    """The drawing as an <svg> element. `links`: the chapters' addresses by number, for drawings that lead there."""
     if name not in DRAWINGS:
         raise DrawingError(f"there is no drawing {name}; there are {', '.join(sorted(DRAWINGS))}")
     with rc_context({**STYLE, "svg.hashsalt": name}):
         figure = DRAWINGS[name](facts)
         buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.04, metadata={"Date": None})
+        figure.savefig(
+            buffer, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.04, metadata={"Date": None}
+        )
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
@@ -83,12 +85,14 @@ def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
     text = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
     text = re.sub(r"\s*\n\s*", " ", text)
     text = text.replace("> <", "><").replace("; stroke-linejoin: miter", "")
-    text = re.sub(r"(\d\.\d\d)\d+", r"\1", text)
+    places = r' (?:d|x|y|width|height|transform)="[^"]*"'
+    text = re.sub(places, lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', text)
     text = re.sub(r"#[0-9a-f]{6}\b", lambda m: _variable(name, m[0]), text)
     for number, link in links.items():
         text = text.replace(f'xlink:href="chapter:{number}"', f'href="{html.escape(link)}"')
+    text = re.sub(r'<a xlink:href="chapter:\d\d"[^>]*>(.*?)</a>', r"\1", text)  # there is no such chapter
     has_links = ' href="' in text
     role = "group" if has_links else "img"
     opening = re.match(r"<svg[^>]*>", text)
@@ -124,7 +128,9 @@ def cell(axes: Axes, x: float, y: float, text: str, fill: str, size: float = 6.5
          color: str = INK, edge: str = GRID, weight: str = "normal") -> None:  # fmt: skip
     axes.add_patch(Rectangle((x, y), width, height, facecolor=fill, edgecolor=edge, linewidth=0.6))
     if text:
-        axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, color=color, weight=weight)
+        axes.text(
+            x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, color=color, weight=weight
+        )
 
 
 def box(axes: Axes, x: float, y: float, width: float, height: float, text: str, fill: str, size: float = 8.5) -> None:
@@ -135,13 +141,21 @@ def box(axes: Axes, x: float, y: float, width: float, height: float, text: str, 
     axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=size, color=INK, linespacing=1.35)
 
 
-def note(axes: Axes, x: float, y: float, text: str, size: float = 8, ha: str = "left", color: str = INK, **more: Any) -> None:  # noqa: ANN401
-    axes.text(x, y, text, ha=ha, va=more.pop("va", "center"), fontsize=size, color=color, **more)
+def note(
+    axes: Axes,
+    x: float,
+    y: float,
+    text: str,
+    size: float = 8,
+    ha: str = "left",
+    color: str = INK,
+    weight: str = "normal",
+) -> None:
+    axes.text(x, y, text, ha=ha, va="center", fontsize=size, color=color, weight=weight)
 
 
-def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], color: str = MUTED, **more: Any) -> None:  # noqa: ANN401
-    style = {"arrowstyle": "->", "color": color, "linewidth": 1.0, **more}
-    axes.annotate("", end, start, arrowprops=style)
+def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": MUTED, "linewidth": 1.0})
 
 
 def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: float, least: float) -> None:
@@ -169,33 +183,33 @@ def ladder(facts: Facts) -> Figure:
         bar.set_url(link)
         label = axes.text(-6, i, version.source.label, ha="right", va="center", fontsize=9, color=BLUE)
         label.set_url(link)
-        axes.text(value + 5, i, three_digits(value), va="center", fontsize=8, color=INK)
+        inside = value > 60
+        x, ha, color = (value - 5, "right", PAPER) if inside else (value + 5, "left", INK)
+        axes.text(x, i, three_digits(value), ha=ha, va="center", fontsize=8, color=color)
     lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
     if facts.device.mma_sync_ceiling is not None:
         lines.append(("mma.sync ceiling", facts.device.mma_sync_ceiling, RED))
     top = max([value for _, value, _ in lines] + [version.tflops[shape] for version in versions])
-    # The lines' names stand above, on as many levels as they need not to meet.
-    ends: list[float] = []
+    # The lines' names stand above, each left of its line, and higher than the lines that would cross it.
+    placed: list[tuple[float, int]] = []
     for name, value, color in sorted(lines, key=lambda line: line[1]):
         text = f"{name} {three_digits(value)}"
-        width = 4.4 * len(text) * top / 400
-        level = next((k for k, end in enumerate(ends) if end < value - width), len(ends))
-        if level == len(ends):
-            ends.append(0)
-        ends[level] = value
+        start = value - 5 * len(text) * top / 390  # of 8 points, in TFLOP/s
+        level = max((k + 1 for other, k in placed if other > start), default=0)
+        placed.append((value, level))
         height = -0.9 - 0.75 * level
         axes.plot([value, value], [height + 0.1, len(versions) - 0.5], color=color, linewidth=0.8,
                   linestyle="-" if color == RED else (0, (4, 3)), zorder=0)  # fmt: skip
         axes.text(value - top / 200, height, text, ha="right", va="center", fontsize=8, color=color)
-    axes.set_ylim(len(versions) - 0.4, -1.2 - 0.75 * max(len(ends) - 1, 0))
+    axes.set_ylim(len(versions) - 0.4, -1.2 - 0.75 * max((k for _, k in placed), default=0))
     axes.set_xlim(0, 1.02 * top)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    axes.set_xlabel(f"TFLOP/s: {facts.device.name}, {facts.device.dtype}, batch {shape.batch}, 16 heads, seq_len {shape.seq_len}, head_dim 128")
+    axes.set_xlabel(
+        f"TFLOP/s: {facts.device.name}, {facts.device.dtype}, batch {shape.batch}, 16 heads,"
+        f" seq_len {shape.seq_len}, head_dim 128"
+    )
     return figure
-
-
-LEVELS = [("HBM", RED), ("L2", VIOLET), ("shared memory", GREEN), ("issue slots", AMBER), ("tensor cores", BLUE)]
 
 
 @drawing
@@ -204,18 +218,15 @@ def busy(facts: Facts) -> Figure:
     numbers = [n for n in facts.numbers() if facts.has_busy(n)]
     figure = Figure(figsize=(7.4, 3.3))
     axes = figure.add_subplot()
+    labels = []
     for name, color, read, marker in (
         ("issue slots", AMBER, facts.issue, "s"),
         ("shared memory", GREEN, facts.shared, "^"),
         ("tensor cores", BLUE, facts.tensor, "o"),
     ):
-        axes.plot(numbers, [read(n) for n in numbers], marker=marker, color=color, markersize=4, linewidth=1.4, label=name)
-    labels_at_right(
-        axes,
-        [(name, read(numbers[-1]) / 105, color) for name, color, read in
-         (("issue slots", AMBER, facts.issue), ("shared memory", GREEN, facts.shared), ("tensor cores", BLUE, facts.tensor))],
-        1.02, 0.07,
-    )  # fmt: skip
+        axes.plot(numbers, [read(n) for n in numbers], marker=marker, color=color, markersize=4, linewidth=1.4)
+        labels.append((name, read(numbers[-1]) / 105, color))
+    labels_at_right(axes, labels, 1.02, 0.07)
     axes.set_xticks(numbers, [f"{n:02}" for n in numbers])
     axes.set_xlabel("version")
     axes.set_ylabel("busy, % of the cycles")
@@ -227,7 +238,7 @@ def busy(facts: Facts) -> Figure:
 
 @drawing
 def ceilings(facts: Facts) -> Figure:
-    """A roof per level, for each version: what TFLOP/s would be if this level were busy all the time and no other counted."""
+    """A roof per level and version: what TFLOP/s would be if this level never waited, and no other counted."""
     numbers = [n for n in facts.numbers() if facts.has_busy(n)]
     reached = [facts.tflops(n, 2048) for n in numbers]
     hbm = [facts.flop_per_byte(n, "hbm") * GPU["hbm_tb_per_s"] for n in numbers]
@@ -242,15 +253,15 @@ def ceilings(facts: Facts) -> Figure:
     ):
         # A version without mmas has no such roof.
         points = [(n, t * 100 / read(n)) for n, t in zip(numbers, reached, strict=True) if read(n) >= 1]
-        axes.plot([n for n, _ in points], [y for _, y in points], color=color, marker=marker, markersize=3.5, linewidth=1.2)
+        axes.plot(
+            [n for n, _ in points], [y for _, y in points], color=color, marker=marker, markersize=3.5, linewidth=1.2
+        )
         roofs.append((name, points[-1][1], color))
     axes.plot(numbers, reached, "D-", color=INK, markersize=4, linewidth=1.6)
     roofs.append(("reached", reached[-1], INK))
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     low, high = axes.get_ylim()
-    from math import log
-
     labels_at_right(axes, [(name, log(y / low) / log(high / low), color) for name, y, color in roofs], 1.02, 0.065)
     axes.set_ylim(low, high)
     axes.set_xticks(numbers, [f"{n:02}" for n in numbers])
@@ -269,33 +280,86 @@ def roofline(facts: Facts) -> Figure:
     ceiling, fp32 = facts.mma_ceiling(), GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
     figure = Figure(figsize=(7.4, 3.8))
     axes = figure.add_subplot()
-    x = [0.3, 3000]
+    x, y = [0.3, 3000], [3, 1400]
     for name, rate, color, at in (("HBM", GPU["hbm_tb_per_s"], RED, 14), ("shared memory", shared_rate, GREEN, 1.0)):
         knee = ceiling / rate
-        axes.plot([x[0], knee], [x[0] * rate, ceiling], color=color, linewidth=1.4)
+        start = max(x[0], y[0] / rate)
+        axes.plot([start, knee], [start * rate, ceiling], color=color, linewidth=1.4)
         axes.text(at, at * rate * 1.25, f"{name}, {rate:.3g} TB/s", color=color, fontsize=8, rotation=33,
                   rotation_mode="anchor", ha="left", va="bottom")  # fmt: skip
     axes.plot([ceiling / shared_rate, x[1]], [ceiling, ceiling], color=BLUE, linewidth=1.4)
-    axes.text(x[1], ceiling * 1.1, f"tensor cores by mma.sync, {ceiling:.0f}", color=BLUE, fontsize=8, ha="right", va="bottom")
+    axes.text(
+        x[1], ceiling * 1.1, f"tensor cores by mma.sync, {ceiling:.0f}", color=BLUE, fontsize=8, ha="right", va="bottom"
+    )
     axes.plot([fp32 / shared_rate, x[1]], [fp32, fp32], color=AMBER, linewidth=1.0, linestyle=(0, (4, 2)))
     axes.text(x[1], fp32 * 1.1, f"FFMA, {fp32:.0f}", color=AMBER, fontsize=8, ha="right", va="bottom")
     for n in (n for n in facts.numbers() if facts.has_busy(n)):
-        y = facts.tflops(n, 2048)
+        reached = facts.tflops(n, 2048)
         for level, color, marker in (("shared", GREEN, "^"), ("hbm", RED, "o")):
             where = facts.flop_per_byte(n, level)
-            axes.plot([where], [y], marker, color=color, markersize=4.5)
+            axes.plot([where], [reached], marker, color=color, markersize=4.5)
             if n in (2, 3, 4, 6, 16):
-                axes.annotate(f"{n:02}", (where, y), (5, -7), textcoords="offset points", fontsize=7.5, color=color)
+                axes.annotate(
+                    f"{n:02}", (where, reached), (5, -7), textcoords="offset points", fontsize=7.5, color=color
+                )
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlim(*x)
-    axes.set_ylim(3, 1400)
+    axes.set_ylim(*y)
     axes.set_xlabel("FLOP per byte that passes that level")
     axes.set_ylabel("TFLOP/s, seq_len 2048")
     axes.grid(color=GRID, linewidth=0.5)
     axes.set_axisbelow(True)
+    return figure
+
+
+@drawing
+def over_seq_len(facts: Facts) -> Figure:
+    """TFLOP/s of some versions and of the peers at all lengths."""
+    device = facts.device
+    shapes = device.shapes()
+    figure = Figure(figsize=(7.4, 4.2))
+    axes = figure.add_subplot()
+    labels = []
+    top = max(tflops for measured in (*device.versions, *device.peers) for tflops in measured.tflops.values())
+    shown = [v for v in device.versions if v.number in (5, 6, 7, 10, 11) or v is device.versions[-1]]
+    for measured, name, color, style in [
+        *((version, version.label, BLUE, "o-") for version in shown),
+        *((peer, peer.name, RED if peer.name == "FlashAttention-2" else MUTED, "--") for peer in device.peers),
+    ]:
+        points = [(s.seq_len, measured.tflops[s]) for s in shapes if s in measured.tflops]
+        axes.plot([x for x, _ in points], [y for _, y in points], style, color=color, markersize=3.5, linewidth=1.2)
+        labels.append((name, points[-1][1] / (1.04 * top), color))
+    labels_at_right(axes, labels, 1.02, 0.055)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([s.seq_len for s in shapes], [str(s.seq_len) for s in shapes])
+    axes.minorticks_off()
+    axes.set_ylim(0, 1.04 * top)
+    axes.set_xlabel("seq_len (batch 16; 8 at 8192, 4 at 16384)")
+    axes.set_ylabel("TFLOP/s")
+    axes.grid(axis="y", color=GRID, linewidth=0.6)
+    axes.set_axisbelow(True)
+    return figure
+
+
+@drawing
+def clock_and_watts(facts: Facts) -> Figure:
+    """The SM clock and the power, half-way through the timing of each version at seq_len 4096."""
+    numbers = [version.number for version in facts.device.versions]
+    figure = Figure(figsize=(7.4, 3.2))
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    for axes, read, color, marker, unit in (
+        (upper, facts.clock_mhz, BLUE, "o", "SM clock, MHz"),
+        (lower, facts.watts, AMBER, "s", "power, W"),
+    ):
+        axes.plot(numbers, [read(n) for n in numbers], marker=marker, color=color, markersize=4, linewidth=1.3)
+        axes.set_ylabel(unit)
+        axes.grid(axis="y", color=GRID, linewidth=0.6)
+        axes.set_axisbelow(True)
+    lower.set_xticks(numbers, [f"{n:02}" for n in numbers])
+    lower.set_xlabel("version")
     return figure
 
 
@@ -316,15 +380,35 @@ def sm(facts: Facts) -> Figure:
         box(axes, x, 3.1, 1.35, 0.9, f"FP32\n{GPU['ffma_per_sm_per_cycle'] / 4:.0f} lanes", FILLS[0], 7.5)
         box(axes, x + 1.45, 3.1, 1.35, 0.9, f"MUFU\n{GPU['ex2_per_sm_per_cycle'] / 4:.0f} lanes", FILLS[5], 7.5)
         box(axes, x, 4.1, 2.8, 0.8, "tensor core", FILLS[1], 7.5)
-    memory = f"L1 and shared memory: {GPU['l1_and_smem_kib_per_sm']:.0f} KiB, of which up to {GPU['smem_kib_per_sm']:.0f} KiB are shared memory"
+    memory = f"L1 and shared memory: {GPU['l1_and_smem_kib_per_sm']:.0f} KiB"
+    memory += f", of which up to {GPU['smem_kib_per_sm']:.0f} KiB are shared memory"
     box(axes, 0.4, 5.2, 11.86, 1.0, memory, FILLS[2], 8)
     for bank in range(layouts.BANKS):
         cell(axes, 0.4 + bank * 11.86 / 32, 6.3, str(bank), PAPER, 5.5, width=11.86 / 32, height=0.5, edge=MUTED)
-    banks = f"{layouts.BANKS} banks of {layouts.WORD} bytes: {GPU['smem_bytes_per_cycle']:.0f} bytes, one wavefront, a cycle"
+    banks = f"{layouts.BANKS} banks of {layouts.WORD} bytes: "
+    banks += f"{GPU['smem_bytes_per_cycle']:.0f} bytes, one wavefront, a cycle"
     note(axes, 0.4, 7.15, banks, 8)
     box(axes, 13.1, 1.0, 2.7, 2.6, "131 more\nSMs", FILLS[7], 8.5)
-    box(axes, 0.1, 7.85, 15.7, 0.75, f"L2 cache, {GPU['l2_mib']:.0f} MiB, in sectors of {layouts.SECTOR} bytes, for all SMs", FILLS[6], 8.5)
-    box(axes, 0.1, 8.75, 15.7, 0.75, f"HBM (“memory”): {GPU['hbm_gb']:.0f} GB, {GPU['hbm_tb_per_s']} TB/s", FILLS[1], 8.5)
+    box(
+        axes,
+        0.1,
+        7.85,
+        15.7,
+        0.75,
+        f"L2 cache, {GPU['l2_mib']:.0f} MiB, in sectors of {layouts.SECTOR} bytes, for all SMs",
+        FILLS[6],
+        8.5,
+    )
+    box(
+        axes,
+        0.1,
+        8.75,
+        15.7,
+        0.75,
+        f"HBM (“memory”): {GPU['hbm_gb']:.0f} GB, {GPU['hbm_tb_per_s']} TB/s",
+        FILLS[1],
+        8.5,
+    )
     return figure
 
 
@@ -428,7 +512,41 @@ def warp_row(facts: Facts) -> Figure:
         for lane in range(32):
             fill = FILLS[0] if lane & mask else FILLS[3]
             cell(axes, lane, y, str(lane ^ mask), fill, 6)
-    note(axes, 0, 12.7, "the number in a cell is the lane whose sum this lane adds; after five steps all 32 hold the total", 8)
+    note(
+        axes,
+        0,
+        12.7,
+        "the number in a cell is the lane whose sum this lane adds; after five steps all 32 hold the total",
+        8,
+    )
+    return figure
+
+
+@drawing
+def tile_walk(facts: Facts) -> Figure:
+    """Which tiles a CTA of 03 works on, one after another."""
+    q, kv = facts.block_q(3), facts.block_kv(3)
+    figure, axes = canvas(7.4, 3.6, (-5.2, 30), (-5.4, 12.6))
+    for row in range(4):
+        cell(axes, -4.6, row * 3, "", FILLS[0] if row == 1 else PAPER, width=3.2, height=3, edge=MUTED)
+    note(axes, -4.6, -0.7, "Q", 9, weight="bold")
+    note(axes, -3.0, 4.5, f"{q} queries", 7.5, "center")
+    for tile in range(6):
+        x = tile * 2.6
+        cell(axes, x, -4.6, "", FILLS[2], width=2.6, height=3.2, edge=MUTED)
+        note(axes, x + 1.3, -3.0, f"K {tile}", 8, "center")
+        for row in range(4):
+            text = f"S {tile}" if row == 1 else ""
+            cell(axes, x, row * 3, text, FILLS[3] if row == 1 else PAPER, 8, width=2.6, height=3, edge=MUTED)
+    note(axes, 0, -5.1, f"Kᵀ, tiles of {kv} keys", 8.5)
+    arrow(axes, (0.4, 5.5), (15.2, 5.5))
+    for tile in range(6):
+        cell(axes, 18.4, tile * 2, f"V {tile}", FILLS[4], 8, width=3.2, height=2, edge=MUTED)
+    note(axes, 18.4, -0.7, "V", 9, weight="bold")
+    for row in range(4):
+        fill = FILLS[1] if row == 1 else PAPER
+        cell(axes, 24.6, row * 3, "O += P V" if row == 1 else "", fill, 8, width=4.4, height=3, edge=MUTED)
+    note(axes, 24.6, -0.7, "O", 9, weight="bold")
     return figure
 
 
@@ -467,7 +585,9 @@ def tiles_03(facts: Facts) -> Figure:
 # ---- 04 to 07: fragments and banks ----
 
 
-def _fragment(axes: Axes, x0: float, y0: float, rows: int, cols: int, holder: dict[tuple[int, int], tuple[int, int]]) -> None:
+def _fragment(
+    axes: Axes, x0: float, y0: float, rows: int, cols: int, holder: dict[tuple[int, int], tuple[int, int]]
+) -> None:
     for row in range(rows):
         for col in range(cols):
             lane, register = holder[row, col]
@@ -497,7 +617,11 @@ def mma_fragments(facts: Facts) -> Figure:
     """A, B and D of mma.m16n8k16: the lane in each cell, the register as its colour."""
     del facts
     figure, axes = canvas(7.4, 3.9, (-1.5, 38.5), (-2.6, 18.6))
-    for name, which, x, rows, cols in (("A [16 m][16 k]", "A", 0, 16, 16), ("B [16 k][8 n]", "B", 18.6, 16, 8), ("D [16 m][8 n]", "D", 29.4, 16, 8)):
+    for name, which, x, rows, cols in (
+        ("A [16 m][16 k]", "A", 0, 16, 16),
+        ("B [16 k][8 n]", "B", 18.6, 16, 8),
+        ("D [16 m][8 n]", "D", 29.4, 16, 8),
+    ):
         note(axes, x + cols / 2, -1.9, name, 9, "center", weight="bold")
         _fragment(axes, x, 0, rows, cols, holders(which))
     for register in range(4):
@@ -523,7 +647,14 @@ def s_to_p(facts: Facts) -> Figure:
         lane = holders("A")[row, key][0]
         axes.add_patch(Rectangle((21.4 + key, row), 1, 1, facecolor="none", edgecolor=RED, linewidth=1.8))
         axes.add_patch(Rectangle((9.6 + key - 8, row), 1, 1, facecolor="none", edgecolor=RED, linewidth=1.8))
-        note(axes, 0, 17.7, f"P({row}, {key}) is S({row}, {key}) of accumulator 1, column {key - 8}: both in lane {lane}. No lane needs another's.", 8)
+        note(
+            axes,
+            0,
+            17.7,
+            f"P({row}, {key}) is S({row}, {key}) of accumulator 1, column {key - 8}: both in lane {lane}."
+            " No lane needs another's.",
+            8,
+        )
     return figure
 
 
@@ -535,23 +666,30 @@ def _bank_map(axes: Axes, y0: float, title: str, addresses: list[int], size: int
         word = address // layouts.WORD
         words.setdefault(word % layouts.BANKS, {}).setdefault(word, []).append(lane)
     depth = max(len(found) for found in words.values())
+    height = max(len(lanes) for found in words.values() for lanes in found.values())  # two lanes stand below each other
     for bank in range(layouts.BANKS):
         note(axes, bank + 0.5, y0 - 0.3, str(bank), 5.5, "center", MUTED)
         found = words.get(bank, {})
         for i in range(depth):
             lanes = list(found.values())[i] if i < len(found) else []
             fill = FILLS[lanes[0] // 4 % 8] if lanes else PAPER
-            text = str(lanes[0]) if len(lanes) == 1 else (f"{lanes[0]}–{lanes[-1]}" if lanes else "")
-            cell(axes, bank, y0 + i, text, fill, 6 if len(lanes) < 2 else 4.6)
+            cell(axes, bank, y0 + i * height, "\n".join(str(lane) for lane in lanes), fill, 6, height=height)
     count = layouts.wavefronts(addresses, size)
-    note(axes, 32.6, y0 + depth / 2, f"{count} wavefront{'s' if count > 1 else ''}", 8.5, color=RED if count > 1 else GREEN)
+    note(
+        axes,
+        32.6,
+        y0 + depth * height / 2,
+        f"{count} wavefront{'s' if count > 1 else ''}",
+        8.5,
+        color=RED if count > 1 else GREEN,
+    )
 
 
 @drawing
 def banks_unswizzled(facts: Facts) -> Figure:
     """One 32-bit load of K and one 16-bit load of V in 04 and 05."""
     del facts
-    figure, axes = canvas(7.4, 3.3, (-0.2, 38.6), (-1.6, 15.4))
+    figure, axes = canvas(7.4, 4.0, (-0.2, 38.6), (-1.6, 19.2))
     _bank_map(axes, 0, "a 32-bit load of K: lanes by bank", layouts.K_load(False), 4)
     _bank_map(axes, 10.6, "a 16-bit load of V: two lanes may share a word", layouts.V_load(False), 2)
     return figure
@@ -561,7 +699,7 @@ def banks_unswizzled(facts: Facts) -> Figure:
 def banks_swizzled(facts: Facts) -> Figure:
     """The same loads in 06."""
     del facts
-    figure, axes = canvas(7.4, 1.6, (-0.2, 38.6), (-1.6, 6.2))
+    figure, axes = canvas(7.4, 1.7, (-0.2, 38.6), (-1.6, 6.6))
     _bank_map(axes, 0, "a 32-bit load of K: lanes by bank", layouts.K_load(True), 4)
     _bank_map(axes, 4.0, "a 16-bit load of V: two lanes may share a word", layouts.V_load(True), 2)
     return figure
@@ -615,8 +753,16 @@ def address_bits(facts: Facts) -> Figure:
     for text, low, high, fill in parts:
         cell(axes, 14 - high, 0, text, FILLS[fill], 8, width=high - low, height=1.1, edge=MUTED)
     note(axes, 14.2, 0.55, "bits of the byte offset", 7.5)
-    note(axes, 0, 2.2, "mma_n, + 8 rows: only bits 11 and up change. It is added, and becomes a constant of the load.", 8)
-    note(axes, 0, 3.2, "mma_k, + 16 columns: bits 5 and 6 change. XOR with a constant; every fourth step, bit 7 is added.", 8)
+    note(
+        axes, 0, 2.2, "mma_n, + 8 rows: only bits 11 and up change. It is added, and becomes a constant of the load.", 8
+    )
+    note(
+        axes,
+        0,
+        3.2,
+        "mma_k, + 16 columns: bits 5 and 6 change. XOR with a constant; every fourth step, bit 7 is added.",
+        8,
+    )
     return figure
 
 
@@ -629,6 +775,7 @@ def sass_stack(facts: Facts) -> Figure:
         ("copies: LDG, LDGSTS", ("LDG", "LDGSTS"), VIOLET),
         ("fp32: FMUL, FADD, FFMA, FMNMX, MUFU", ("FMUL", "FADD", "FFMA", "FMNMX", "MUFU"), AMBER),
         ("addresses: IMAD, LEA, LOP3, IADD3 …", ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV"), RED),
+        ("rounding and packing: F2FP, PRMT", ("F2FP", "PRMT"), FILLS[4]),
         ("others", (), MUTED),
     ]
     numbers = [n for n in range(4, 12) if n in facts.numbers()]
@@ -638,7 +785,16 @@ def sass_stack(facts: Facts) -> Figure:
         loop, left = facts.hot_loop(n), 0
         for name, opcodes, color in groups:
             count = sum(loop.get(o, 0) for o in opcodes) if opcodes else sum(loop.values()) - left
-            axes.barh(i, count, left=left, color=color, height=0.7, edgecolor=PAPER, linewidth=0.8, label=name if i == 0 else None)
+            axes.barh(
+                i,
+                count,
+                left=left,
+                color=color,
+                height=0.7,
+                edgecolor=PAPER,
+                linewidth=0.8,
+                label=name if i == 0 else None,
+            )
             left += count
         axes.text(left + 8, i, str(left), va="center", fontsize=8)
     axes.set_yticks(range(len(numbers)), [facts.stem(n).replace("_", " ", 1) for n in numbers])

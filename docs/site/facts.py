@@ -1,7 +1,8 @@
 """What the docs may say in figures: everything that is measured, counted or registered, by name.
 
-Pages write {num}`step(6)` and never the figure itself. The names that such an expression may use are the public methods of
-Facts. An expression that asks for something that was not recorded raises, and the page does not build.
+Pages write {num}`step(6)` and never the figure itself. The names that such an expression may use are the public methods
+of Facts, the functions of layouts.py, and the example of worked.py. An expression that asks for something that was not
+recorded raises, and the page does not build.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class Facts:
         if self._harness is None or not self._harness.is_file():
             raise FactError(f"{self._harness} is not there: build it with scripts/setup harness")
         command = [str(self._harness), "--list", "--json", "-"]
-        listed = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"})
+        listed = subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"}
+        )
         if listed.returncode != 0:
             raise FactError(f"{' '.join(command)} failed: {listed.stderr.strip()}")
         return {version["kernel"]: version for version in json.loads(listed.stdout)["versions"]}
@@ -308,8 +311,11 @@ class Facts:
     # ---- how pages ask ----
 
     def evaluate(self, expression: str) -> Any:  # noqa: ANN401 (a number, or the name of a limit)
-        names = {name: getattr(self, name) for name in dir(type(self)) if not name.startswith("_") and name != "registry"
-                 and callable(getattr(type(self), name))}
+        names = {
+            name: getattr(self, name)
+            for name in dir(type(self))
+            if not name.startswith("_") and name != "registry" and callable(getattr(type(self), name))
+        }
         names |= {name: getattr(layouts, name) for name in dir(layouts) if not name.startswith("_")}
         names |= {"steps": worked.steps, "output": worked.output, "SCORES": worked.SCORES}
         names |= {"min": min, "max": max, "range": range, "sum": sum, "exp": math.exp}
@@ -329,3 +335,15 @@ class Facts:
         if isinstance(value, str):
             return value
         return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else three_digits(value)
+
+
+def check_blank(facts: Facts, text: str) -> str:
+    """The answer of `ANSWER = EXPRESSION`. Raises FactError where it is not the figure."""
+    answer, equals, expression = (part.strip() for part in text.partition("="))
+    if not equals or not answer.replace(".", "", 1).isdigit():
+        raise FactError(f"a blank is written ANSWER = EXPRESSION, not {text!r}")
+    value = facts.evaluate(expression)
+    digits = len(answer.partition(".")[2])
+    if round(value, digits) != float(answer):
+        raise FactError(f"the answer {answer} is not {expression}, which is {value}")
+    return answer

@@ -1,19 +1,19 @@
 """Sphinx extension of the site. In a page:
 
-  {num}`step(6)`               a figure of profiles/ or the registry: an expression of facts.py, with "; FORMAT" if need be
-  {blank}`128 = EXPRESSION`    a blank in a calculation by hand. The page does not build where the answer is not the figure.
-  ```{quote} FILE              lines of a source file by the text they start and end with (:start:, :end:); with
-                               :against: FILE (:start-against:, :end-against:) the change from there
-  ```{chapter} NN              the top of a chapter: what it adds, from which file; a banner where a recording is stale
-  ```{prediction} NN           the header's prediction, folded away
-  ```{measured} NN             TFLOP/s of the step and of the one before, over seq_len
-  ```{busy} NN NN …            how busy which unit is
-  ```{sass} NN NN              instructions of the hot loop
-  ```{drawing} NAME            a drawing of drawings.py; the content is its caption, :alt: what it shows
-  ```{interactive} NAME        a part that ladder.js brings to life
-  ```{worked} QUERY            the online softmax of worked.py, step by step
-  ```{folded} SUMMARY          its content, folded away
-  ```{source} NN               the whole file, folded away
+{num}`step(6)`              a figure of profiles/ or the registry: an expression of facts.py; "; FORMAT" may follow
+{blank}`128 = EXPRESSION`   a blank in a calculation by hand; where the answer is not the figure, no page is built
+```{quote} FILE             lines of a source file by the text they start and end with (:start:, :end:); with
+                            :against: FILE (:start-against:, :end-against:) the change from there
+```{chapter} NN             the top of a chapter: what it adds, from which file; a banner where a recording is stale
+```{prediction} NN          the header's prediction, folded away
+```{measured} NN            TFLOP/s of the step and of the one before, over seq_len
+```{busy} NN NN …           how busy which unit is
+```{sass} NN NN             instructions of the hot loop
+```{drawing} NAME           a drawing of drawings.py; the content is its caption, :alt: what it shows
+```{interactive} NAME       a part that ladder.js brings to life
+```{worked} QUERY           the online softmax of worked.py, step by step
+```{folded} SUMMARY         its content, folded away
+```{source} NN              the whole file, folded away
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import sources
 import worked
 from docutils import nodes
 from docutils.parsers.rst import directives
-from facts import DEVICE, FactError, Facts
+from facts import DEVICE, FactError, Facts, check_blank
 from profile_data import ProfileError, three_digits
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -52,18 +52,6 @@ class Num(SphinxRole):
             logger.error("{num}: %s", error, location=self.get_location())
             return [nodes.literal(text=self.text)], []
         return [nodes.inline("", value, classes=["num"])], []
-
-
-def check_blank(facts: Facts, text: str) -> str:
-    """The answer of `ANSWER = EXPRESSION`. Raises FactError where it is not the figure."""
-    answer, equals, expression = (part.strip() for part in text.partition("="))
-    if not equals or not answer.replace(".", "", 1).isdigit():
-        raise FactError(f"a blank is written ANSWER = EXPRESSION, not {text!r}")
-    value = facts.evaluate(expression)
-    digits = len(answer.partition(".")[2])
-    if round(value, digits) != float(answer):
-        raise FactError(f"the answer {answer} is not {expression}, which is {value}")
-    return answer
 
 
 class Blank(SphinxRole):
@@ -101,7 +89,9 @@ class LadderDirective(SphinxDirective):
         """The first column is text, the others are figures. Wide ones scroll by themselves."""
         head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in headings)
         body = "".join(
-            f'<tr><th scope="row">{row[0]}</th>' + "".join(f"<td>{html.escape(text)}</td>" for text in row[1:]) + "</tr>"
+            f'<tr><th scope="row">{row[0]}</th>'
+            + "".join(f"<td>{html.escape(text)}</td>" for text in row[1:])
+            + "</tr>"
             for row in rows
         )
         return nodes.raw(
@@ -157,7 +147,9 @@ class ChapterDirective(LadderDirective):
         if stale:
             if self.config.ladder_strict:
                 raise FactError(f"version {number:02} has changed since {', '.join(stale)} was recorded")
-            text = f"**The figures of this chapter are out of date.** {file} has changed since `{'`, `'.join(stale)}` was"
+            text = (
+                f"**The figures of this chapter are out of date.** {file} has changed since `{'`, `'.join(stale)}` was"
+            )
             text += " recorded. The idea and the counts by hand still hold; the measured figures may not."
             banner = nodes.admonition("", classes=["stale"])
             banner += nodes.title("", "Stale profile")
@@ -204,7 +196,14 @@ class BusyDirective(LadderDirective):
 
     def build(self, facts: Facts) -> list[nodes.Node]:
         numbers = [n for n in facts.numbers() if facts.has_busy(n)] if self.arguments[0] == "all" else self.numbers()
-        headings = ["busy, % of the cycles", "issue slots", "shared memory", "tensor cores", "through L2, GB", "from memory, GB"]
+        headings = [
+            "busy, % of the cycles",
+            "issue slots",
+            "shared memory",
+            "tensor cores",
+            "through L2, GB",
+            "from memory, GB",
+        ]
         headings += ["instructions per score", "cycles, millions"]
         rows = [
             [
@@ -220,9 +219,9 @@ class BusyDirective(LadderDirective):
             for n in numbers
         ]
         note = (
-            f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads (profiles/{DEVICE}/ncu.json)."
-            " Issue slots and tensor cores: of the cycles of an SM that has work. Shared memory: the pipe that it shares"
-            " with L1."
+            f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
+            f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores: of the cycles of an SM that has work. Shared"
+            " memory: the pipe that it shares with L1."
         )
         return [self.table(headings, rows, ["busy"]), nodes.paragraph("", note, classes=["table-note"])]
 
@@ -253,7 +252,10 @@ class SassDirective(LadderDirective):
 class DrawingDirective(LadderDirective):
     required_arguments = 1
     has_content = True
-    option_spec: ClassVar[dict[str, Any]] = {"alt": directives.unchanged_required, "width": directives.unchanged_required}
+    option_spec: ClassVar[dict[str, Any]] = {
+        "alt": directives.unchanged_required,
+        "width": directives.unchanged_required,
+    }
 
     def build(self, facts: Facts) -> list[nodes.Node]:
         name = self.arguments[0]
@@ -284,8 +286,8 @@ class InteractiveDirective(LadderDirective):
         name = self.arguments[0]
         if name not in known:
             raise FactError(f"there is no interactive part {name}: {', '.join(known)}")
-        text = f'<section class="interactive" data-part="{name}" aria-label="{known[name]}"><p>{known[name]}: this part needs'
-        text += " JavaScript.</p></section>"
+        text = f'<section class="interactive" data-part="{name}" aria-label="{known[name]}">'
+        text += f"<p>{known[name]}: this part needs JavaScript.</p></section>"
         return [nodes.raw("", text, format="html")]
 
 
@@ -300,7 +302,9 @@ class WorkedDirective(LadderDirective):
         rows = []
         for key, (score, step) in enumerate(zip(worked.SCORES[query], worked.steps(query), strict=True)):
             O = ", ".join(f"{o:.4f}" for o in step.O)  # noqa: E741 (the paper's symbol)
-            rows.append([str(key), f"{score:g}", f"{step.m:g}", f"{step.rescale:.4f}", f"{step.p:.4f}", f"{step.l:.4f}", O])
+            rows.append(
+                [str(key), f"{score:g}", f"{step.m:g}", f"{step.rescale:.4f}", f"{step.p:.4f}", f"{step.l:.4f}", O]
+            )
         rows.append(["O / l", "", "", "", "", "", ", ".join(f"{o:.4f}" for o in worked.output(query))])
         headings = ["key", "score s", "m", "r = exp(m before − m)", "p = exp(s − m)", "l", "O"]
         return [self.table(headings, rows, ["worked"])]

@@ -1,7 +1,7 @@
 """Where things lie: fragments of mma in the lanes of a warp, tiles in shared memory, and what a warp's access costs.
 
 The formulas are those of common/ptx.h, of smem_offset() in the kernels and of docs/virtual_gpu.md. harness/tests/
-docs_chapters_test.py holds them against the counters of the virtual GPU, so that the drawings cannot be of another layout.
+docs_chapters_test.py holds them against the counters of the virtual GPU, so that no drawing shows another layout.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ def smem_offset(row: int, col: int, swizzled: bool) -> int:
 def wavefronts(addresses: Iterable[int], size: int) -> int:
     """Of one access of a warp to shared memory: an address per lane, `size` bytes each (2, 4, 8 or 16).
 
-    Accesses of 8 and 16 bytes are served for 16 and 8 lanes at a time. Each pass takes as many wavefronts as the busiest
-    bank has different words. (Lanes that agree in pairs on their address, as in 03, can save a pass; not modelled.)
+    Accesses of 8 and 16 bytes are served for 16 and 8 lanes at a time. Each pass takes as many wavefronts as the
+    busiest bank has different words. (Lanes that agree in pairs on their address, as in 03, can save a pass. That is
+    not modelled.)
     """
     lanes = list(addresses)
     at_once = min(32, 128 // size)

@@ -30,8 +30,8 @@ class Quote:
 def quote(file: str, start: str, end: str | None) -> Quote:
     """The lines from the one that contains `start`, up to and with the first from there on that contains `end`.
 
-    `start` must stand in one line only, so that an edit cannot make a page quote something else. Without `end` it is that
-    one line. Raises QuoteError.
+    `start` must stand in one line only, so that an edit cannot make a page quote something else. Without `end` it is
+    that one line. Raises QuoteError.
     """
     path = ROOT / file
     if not path.is_file():
@@ -39,7 +39,9 @@ def quote(file: str, start: str, end: str | None) -> Quote:
     lines = path.read_text(encoding="utf-8").splitlines()
     found = [i for i, line in enumerate(lines) if start in line]
     if len(found) != 1:
-        raise QuoteError(f"{file} has {len(found)} lines with {start!r}; a quotation starts at a text that stands in one")
+        raise QuoteError(
+            f"{file} has {len(found)} lines with {start!r}; a quotation starts at a text that stands in one"
+        )
     first = last = found[0]
     if end is not None:
         after = [i for i in range(first, len(lines)) if end in lines[i]]
@@ -47,7 +49,9 @@ def quote(file: str, start: str, end: str | None) -> Quote:
             raise QuoteError(f"{file} has no {end!r} after {start!r}")
         last = after[0]
     if last - first + 1 > MOST_LINES:
-        raise QuoteError(f"{file}: {start!r} to {end!r} are {last - first + 1} lines; at most {MOST_LINES} are quoted at a time")
+        raise QuoteError(
+            f"{file}: {start!r} to {end!r} are {last - first + 1} lines; at most {MOST_LINES} are quoted at a time"
+        )
     return Quote(file, first + 1, lines[first : last + 1])
 
 
@@ -57,7 +61,9 @@ def hunk(before: Quote, after: Quote) -> str:
     if not any(line[0] in "+-" for line in lines):
         raise QuoteError(f"{before.file} and {after.file} do not differ from {after.lines[0].strip()!r} on")
     if len(lines) > MOST_LINES:
-        raise QuoteError(f"the change to {after.file} at {after.lines[0].strip()!r} is {len(lines)} lines; at most {MOST_LINES}")
+        raise QuoteError(
+            f"the change to {after.file} at {after.lines[0].strip()!r} is {len(lines)} lines; at most {MOST_LINES}"
+        )
     return "\n".join(lines)
 
 
@@ -87,7 +93,9 @@ def code_lines_changed(before: str, after: str) -> tuple[int, int]:
         text = (ROOT / file).read_text(encoding="utf-8")
         stripped = (re.sub(r"\s*//.*", "", line).strip() for line in text.splitlines())
         own = {f".number = {int(number[1])},", f'.name = "{number[2]}",'} if number else set()
-        return [line.replace(f"v{number[1]}", "vNN") if number else line for line in stripped if line and line not in own]
+        return [
+            line.replace(f"v{number[1]}", "vNN") if number else line for line in stripped if line and line not in own
+        ]
 
     matcher = difflib.SequenceMatcher(None, code(before), code(after), autojunk=False)
     changes = [op for op in matcher.get_opcodes() if op[0] != "equal"]

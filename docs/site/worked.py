@@ -1,7 +1,7 @@
 """The online softmax that the learning path works by hand: seq_len 4, head_dim 2, one query at a time.
 
-Everything here can be done on paper: the scores are small whole numbers, and so is V. harness/tests/docs_chapters_test.py holds
-it against the definition, softmax(Q Kᵀ) V, in float64.
+Everything here can be done on paper: the scores are small whole numbers, and so is V. A test
+(harness/tests/docs_chapters_test.py) holds it against the definition, softmax(Q Kᵀ) V, in float64.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCORES = [[sum(q * k for q, k in zip(query, key, strict=True)) for key in K] for
 
 @dataclass(frozen=True)
 class Step:
-    """After one key: the maximum, by what the old sums were multiplied, this key's p, the sum, and O, not normalised."""
+    """After one key: the maximum, the factor of the old sums, this key's p, the sum, and O, not normalised."""
 
     m: float
     rescale: float

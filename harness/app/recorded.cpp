@@ -64,7 +64,7 @@ BesidePeers Recorded::beside_peers(const std::string& device, const Version& ver
     const auto& measured = document.at("problem");
     const bool same_problem = measured.at("dtype") == to_string(problem.dtype) &&
                               measured.at("heads") == problem.heads && measured.at("head_dim") == problem.head_dim &&
-                              problem.seq_len == problem.seq_len_kv;
+                              measured.at("causal") == problem.causal && problem.seq_len == problem.seq_len_kv;
     if (!same_problem) return {};
     const auto tflops = [&](const nlohmann::json& entry) -> std::optional<double> {
       for (const auto& result : entry.at("results"))
@@ -82,7 +82,7 @@ BesidePeers Recorded::beside_peers(const std::string& device, const Version& ver
       for (const auto& entry : regimes.at(name).at("versions")) {
         const auto& its_config = entry.at("config");
         const bool same_config = its_config.is_null() ? config.empty() : its_config == config;
-        if (entry.at("kernel") == fmt::format("{:02}", version.number) && same_config && entry.at("code_hash") == hash)
+        if (entry.at("kernel") == kernel_id(version) && same_config && entry.at("code_hash") == hash)
           found.own = tflops(entry);
       }
       std::sort(found.peers.begin(), found.peers.end(),

@@ -146,11 +146,13 @@ class VersionTable {
     const std::string step = tflops && tflops_before_ ? fmt::format("{:.2f}x", *tflops / *tflops_before_) : "-";
     tflops_before_ = tflops;
     std::string registers = "-", spills = "-", smem = "-", ctas = "-";
-    if (const StaticStudy* study = study_for(result.static_study, runner_.sm(version))) {
+    const int sm = runner_.sm(version);
+    if (const StaticStudy* study = study_for(result.static_study, sm)) {
       registers = std::to_string(study->registers);
       spills = std::to_string(study->spill_bytes);
       smem = fmt::format("{:.4g} KiB", study->smem_bytes / 1024.0);
       ctas = fmt::format("{} {}", study->ctas_per_sm, study->limited_by);
+      if (sm != runner_.sm()) ctas += fmt::format(" (sm_{})", sm);
     }
     std::string first = result.tflops ? fmt::format("{:.1f}", *result.tflops) : "-", second = step,
                 third = result.ms ? fmt::format("{:.4g}", result.ms->median) : "-";
@@ -166,7 +168,7 @@ class VersionTable {
     if (const auto choice = runner_.choose(version, options_.config, result.problem); !choice.tuned.empty())
       line += labelled("", "tuned: " + choice.tuned);
     if (!result.reason.empty()) line += labelled("", result.reason);
-    line += format_findings(result, paint_) + format_mismatches(result, paint_);
+    line += format_findings(result, paint_) + format_diagnosis(result, paint_) + format_mismatches(result, paint_);
     if (options_.lines) line += format_lines(result, kAllLines, options_.paths.source, paint_);
     say(options_, line);
   }
@@ -257,10 +259,14 @@ int study(const Options& options) {
   }
   // With --json - nothing of the above was shown.
   if (options.json == "-")
-    for (const Result& result : results)
+    for (const Result& result : results) {
       if (!result.reason.empty() &&
           !(selected.size() == 1 && result.status == Status::skipped && !result.device_cannot))
         complain(fmt::format("{} {}: {}", label(result), to_string(result.status), result.reason));
+      if (!result.diagnosis) continue;
+      for (const std::string& sentence : result.diagnosis->sentences)
+        complain(fmt::format("{}: {}", label(result), sentence));
+    }
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);
   write_json(options, results);

@@ -157,10 +157,8 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Tuned", card.tuned);
   if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
   if (card.ran && !result.counters) line("Speed", format_speed(card, paint));
-  if (result.diagnosis)
-    for (const std::string& sentence : result.diagnosis->sentences)
-      line(&sentence == &result.diagnosis->sentences.front() ? "Diagnosis" : "", sentence);
   text += format_findings(result, paint);
+  text += format_diagnosis(result, paint);
   for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));
   if (!card.recorded.empty() && !card.recorded_problem.empty()) line("", "at " + card.recorded_problem);
   if (card.recorded.empty()) line("Recorded", "nothing for this problem; --record measures the standard shapes");
@@ -169,8 +167,9 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   text += format_mismatches(result, paint);
   if (const StaticStudy* study = study_for(result.static_study, card.sm)) {
     line("Resources", describe_resources(*study));
-    line("Occupancy", fmt::format("{} (sm_{}); {}", describe_occupancy(*study), card.sm,
-                                  describe_other_occupancies(card.version, result, card.sm)));
+    const std::string others = describe_other_occupancies(card.version, result, card.sm);
+    line("Occupancy",
+         fmt::format("{} (sm_{}){}{}", describe_occupancy(*study), card.sm, others.empty() ? "" : "; ", others));
   } else {
     line("Resources", fmt::format("the build has no study for sm_{}", card.sm));
   }
@@ -179,6 +178,14 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   if (!result.lines.empty()) text += '\n' + format_lines(result, card.lines, card.source_tree, paint);
   text += '\n';
   line("Read on", fmt::format("{}", fmt::join(card.read_on, "  ·  ")));
+  return text;
+}
+
+std::string format_diagnosis(const Result& result, const Paint& paint) {
+  std::string text;
+  if (!result.diagnosis) return text;
+  for (const std::string& sentence : result.diagnosis->sentences)
+    text += labelled(text.empty() ? paint.dim("Diagnosis") : "", sentence);
   return text;
 }
 

@@ -54,6 +54,9 @@ struct StudyCard {
 
 std::string format_study_card(const StudyCard& card, const Paint& paint);
 
+/// What a wrong output looks like and what that suggests, a sentence at a time. Empty when there is nothing to say.
+std::string format_diagnosis(const Result& result, const Paint& paint);
+
 /// The first wrong elements and the map of wrong tiles; empty when nothing is wrong.
 std::string format_mismatches(const Result& result, const Paint& paint);
 

@@ -1,12 +1,38 @@
-# nvcc 13.0 makes one of two PTX texts of the same source, seldom the other, depending on where its memory happens to lie: seen
-# in 7 of 300 compilations of 03_tiled.cu, and in none of 300 without address space randomisation. What the virtual GPU counts is
-# compared with profiles/emulator to the last instruction, so nvcc runs without, where the system allows that.
-if(NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
-  find_program(FLASH_LADDER_SETARCH setarch)
-  if(FLASH_LADDER_SETARCH)
-    execute_process(COMMAND ${FLASH_LADDER_SETARCH} -R true RESULT_VARIABLE refused OUTPUT_QUIET ERROR_QUIET)
-    if(refused EQUAL 0)
-      set(CMAKE_CUDA_COMPILER_LAUNCHER ${FLASH_LADDER_SETARCH} -R)
-    endif()
+# nvcc 13.0 makes one of a few PTX texts of the same source. What the virtual GPU counts is compared with profiles/emulator to
+# the last instruction, so three things that the text depends on are taken away here; scripts/steady_ptx.py counts what is left.
+#
+#   names      Internal names hold a hash of the process id, the time and the environment, and the order of names decides the
+#              order of some instructions. -frandom-seed says what to hash instead: flash_ladder_steady() below.
+#   addresses  Tables of pointers are walked in the order of addresses: no address space randomisation, where the system allows
+#              that (setarch -R), and one layout whatever the limit on the stack is (-L).
+#   time       nvcc's compiler proper has an allocator, jemalloc, that gives memory back after a time, so that a slow machine
+#              gets other addresses than a fast one; and its number of arenas is that of the CPUs.
+find_program(FLASH_LADDER_ENV env)
+find_program(FLASH_LADDER_SETARCH setarch)
+set(steady)
+if(FLASH_LADDER_ENV)
+  list(APPEND steady ${FLASH_LADDER_ENV} "MALLOC_CONF=narenas:1,dirty_decay_ms:-1,muzzy_decay_ms:-1")
+endif()
+if(FLASH_LADDER_SETARCH)
+  execute_process(COMMAND ${FLASH_LADDER_SETARCH} -R -L true RESULT_VARIABLE refused OUTPUT_QUIET ERROR_QUIET)
+  if(refused EQUAL 0)
+    list(APPEND steady ${FLASH_LADDER_SETARCH} -R -L)
   endif()
 endif()
+# Before a launcher of the user's, ccache perhaps, which stays in the cache as it was given.
+list(PREPEND CMAKE_CUDA_COMPILER_LAUNCHER ${steady})
+
+execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --help OUTPUT_VARIABLE nvcc_help ERROR_QUIET)
+string(FIND "${nvcc_help}" "--frandom-seed" FLASH_LADDER_NVCC_SEED)
+
+# flash_ladder_steady(SOURCES…): CUDA sources of the current folder whose PTX is to be the same each time. Two sources of one
+# program must not have the same name.
+function(flash_ladder_steady)
+  if(FLASH_LADDER_NVCC_SEED EQUAL -1)
+    return()
+  endif()
+  foreach(source ${ARGN})
+    cmake_path(GET source STEM name)
+    set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -frandom-seed=${name})
+  endforeach()
+endfunction()

@@ -7,25 +7,14 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "emulator/memory.h"
+#include "emulator/ptx_error.h"
 
 namespace flash_ladder::emulator {
-
-/// PTX that is malformed, or uses what the virtual GPU does not know. what() has the line of the PTX and, where the PTX was
-/// compiled with -lineinfo, of the source.
-class PtxError : public std::runtime_error {
- public:
-  PtxError(const std::string& message, int ptx_line) : std::runtime_error(message), ptx_line_(ptx_line) {}
-  int ptx_line() const { return ptx_line_; }
-
- private:
-  int ptx_line_;
-};
 
 /// One parameter of a kernel: where in the launch's parameter bytes it lies.
 struct KernelParameter {
@@ -83,7 +72,6 @@ class Module {
   const Kernel& kernel(std::string_view name) const;
   std::vector<const Kernel*> kernels() const;  // in the order of the text
   std::optional<ModuleVariable> variable(std::string_view name) const;
-  int target_sm() const;  // 80 for .target sm_80
 
  private:
   std::unique_ptr<ModuleImage> image_;

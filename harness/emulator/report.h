@@ -91,12 +91,12 @@ struct Counters {
   std::uint64_t divergent_branches = 0;  // … at which the lanes of a warp parted
 
   std::uint64_t of(InstructionClass c) const { return instructions[static_cast<std::size_t>(c)]; }
-  std::uint64_t mma() const { return of(InstructionClass::mma); }
   Counters& operator+=(const Counters& other);
   bool operator==(const Counters&) const = default;
 };
 
-/// The counters of all instructions that come from one position.
+/// The counters of all instructions that come from one position. What the compiler has moved to a barrier or a wait comes from the
+/// line that first uses it.
 struct LineCounters {
   SourcePosition position;
   Counters counters;
@@ -106,7 +106,7 @@ enum class FindingKind : std::uint8_t {
   out_of_bounds,  // global, shared or local
   use_after_free,
   misaligned,
-  uninitialised_read,  // shared, local, or poisoned global memory
+  uninitialised_read,  // shared, local or poisoned global memory, or registers
   race,                // two accesses to shared memory that nothing orders, at least one of them a write
   divergent_barrier,   // lanes or warps that miss a barrier that others wait at
   missing_lanes,       // shuffle, vote, mma …: lanes that the mask names, or that must take part, are not there
@@ -155,8 +155,10 @@ enum class Outcome : std::uint8_t {
 struct Report {
   Outcome outcome = Outcome::completed;
   Counters totals;
-  std::vector<LineCounters> lines;   // by position; only those with instructions executed
-  std::vector<Finding> findings;     // in order of CTA, then of time; at most Options::max_findings
+  std::vector<LineCounters> lines;  // by position; only those with instructions executed
+  // In order of CTA, then of time, but divergent barriers first, and races between warps before those inside one; at most
+  // Options::max_findings.
+  std::vector<Finding> findings;
   std::uint64_t findings_kinds = 0;  // how many are distinct, those of `findings` and the ones left out
   std::uint64_t findings_total = 0;  // occurrences of all of them
 };

@@ -95,7 +95,8 @@ void to_json(json& json, const StaticStudy& study) {
           {"limited_by", study.limited_by},
           {"sass", value_or_null(study.sass)},
           {"hot_loop_sass", value_or_null(study.hot_loop_sass)},
-          {"hot_loop_cold_sass", nullptr}};
+          {"hot_loop_cold_sass", nullptr},
+          {"sass_hash", value_or_null(study.sass_hash)}};
   if (!study.hot_loop_sass.empty()) json["hot_loop_cold_sass"] = study.hot_loop_cold_sass;  // {}: it has no cold blocks
 }
 
@@ -109,6 +110,7 @@ void from_json(const json& json, StaticStudy& study) {
   read_optional(json, "sass", study.sass);
   read_optional(json, "hot_loop_sass", study.hot_loop_sass);
   read_optional(json, "hot_loop_cold_sass", study.hot_loop_cold_sass);
+  read_optional(json, "sass_hash", study.sass_hash);
 }
 
 void to_json(json& json, const Mismatch& mismatch) {
@@ -244,6 +246,7 @@ void to_json(json& json, const Result& result) {
   if (result.counters) json["counters"] = counters_to_json(*result.counters, Zeros::kept);
   if (result.load) json["load"] = *result.load;
   if (!result.lines.empty()) json["lines"] = result.lines;
+  if (!result.ptx_hash.empty()) json["ptx_hash"] = result.ptx_hash;
   // Only a wrong result has these.
   if (!result.mismatches.empty()) json["mismatches"] = result.mismatches;
   if (!result.tile_map.empty()) json["tile_map"] = result.tile_map;
@@ -279,6 +282,7 @@ void from_json(const json& json, Result& result) {
   if (const auto counters = json.find("counters"); counters != json.end() && !counters->is_null())
     result.counters = counters_from_json(*counters, Zeros::kept);
   read_optional(json, "lines", result.lines);
+  read_optional(json, "ptx_hash", result.ptx_hash);
   read_optional(json, "findings", result.findings);
   read_optional(json, "findings_kinds", result.findings_kinds);
   read_optional(json, "findings_total", result.findings_total);

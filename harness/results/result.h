@@ -71,6 +71,8 @@ struct StaticStudy {
   // The same for one iteration of the hot loop, without the blocks in it that an iteration may pass by.
   std::map<std::string, int> hot_loop_sass;
   std::map<std::string, int> hot_loop_cold_sass;  // those blocks
+  // Of the version's whole machine code, see source/compiled_text.h; empty where sass is, and in older profiles.
+  std::string sass_hash;
 };
 
 /// Where an instruction comes from: "kernels/07_ldmatrix.cu:74", then the line that calls the function that it is in, and so on
@@ -129,6 +131,7 @@ struct Result {
   std::optional<Load> load;          // half-way through the timing; nullopt where there was none, and in older profiles
   std::optional<Counters> counters;  // of one launch; nullopt where the virtual GPU did not count
   std::vector<LineCounters> lines;
+  std::string ptx_hash;             // of the text that was counted: see source/compiled_text.h
   std::vector<Finding> findings;    // the first hundred
   std::int64_t findings_kinds = 0;  // all that differ
   std::int64_t findings_total = 0;  // all, with repetitions
@@ -140,8 +143,8 @@ struct Result {
 std::string label(const Result& result);
 
 /// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map`,
-/// `diagnosis`, `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` only when the virtual
-/// GPU counted, `load` only when a GPU was timed. Reading throws std::exception for anything that is not a Result.
+/// `diagnosis`, `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` and `ptx_hash` only when
+/// the virtual GPU counted, `load` only when a GPU was timed. Reading throws std::exception for anything that is not a Result.
 void to_json(nlohmann::json& json, const Result& result);
 void from_json(const nlohmann::json& json, Result& result);
 void to_json(nlohmann::json& json, const Milliseconds& ms);

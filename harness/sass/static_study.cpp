@@ -14,6 +14,7 @@
 #include "sass/occupancy.h"
 #include "sass/ptxas_report.h"
 #include "sass/sass_code.h"
+#include "source/compiled_text.h"
 
 namespace flash_ladder {
 namespace {
@@ -39,33 +40,38 @@ struct Kernel {
   FunctionResources resources;
 };
 
-// A configuration's kernels in the code for one architecture; empty when the build has no such code.
-std::vector<Kernel> kernels_of(const Configuration& configuration, const std::string& stem,
-                               const std::filesystem::path& directory) {
+// What a configuration runs on one architecture; no kernels when the build has no such code.
+struct Code {
+  std::vector<Kernel> kernels;
+  std::string hash;
+};
+
+Code code_of(const Configuration& configuration, const std::string& stem, const std::filesystem::path& directory) {
   const auto sass_file = directory / (stem + ".sass");
   const auto sass = read_file(sass_file), report = read_file(directory / (stem + ".ptxas"));
   if (!sass || !report) return {};
 
   const std::string traits = demangled(configuration.traits);
   const auto resources = parse_ptxas_report(*report);
-  std::vector<Kernel> kernels;
+  Code code{.kernels = {}, .hash = sass_hash(*sass)};
   for (SassFunction& function : parse_sass(*sass)) {
     const auto found = resources.find(function.name);
     if (found != resources.end() && demangled(function.name).find(traits) != std::string::npos)
-      kernels.push_back({std::move(function), found->second});
+      code.kernels.push_back({std::move(function), found->second});
   }
-  if (kernels.empty())
+  if (code.kernels.empty())
     throw UnavailableError(
         fmt::format("{} has no __global__ function with {} in its name: build again, the file does not "
                     "fit this harness",
                     sass_file.string(), traits));
-  return kernels;
+  return code;
 }
 
 // What the code says by itself, whatever SM runs it.
-StaticStudy study_code(const std::vector<Kernel>& kernels, const Configuration& configuration) {
+StaticStudy study_code(const Code& code, const Configuration& configuration) {
   StaticStudy study;
-  for (const Kernel& kernel : kernels) {
+  study.sass_hash = code.hash;
+  for (const Kernel& kernel : code.kernels) {
     study.registers = std::max(study.registers, kernel.resources.registers);
     study.spill_bytes = std::max(study.spill_bytes, kernel.resources.spill_bytes);
     study.smem_bytes = std::max(study.smem_bytes, kernel.resources.static_smem_bytes + configuration.smem_bytes);
@@ -73,7 +79,7 @@ StaticStudy study_code(const std::vector<Kernel>& kernels, const Configuration& 
   }
 
   const std::string opcode = study.sass.contains("HMMA") ? "HMMA" : "FFMA";
-  for (const Kernel& kernel : kernels) {
+  for (const Kernel& kernel : code.kernels) {
     const auto loop = hot_loop(kernel.code, opcode);
     if (!loop) continue;
     const auto count_in = [&](const OpcodeCounts& hot, const OpcodeCounts& cold) {
@@ -93,19 +99,23 @@ std::map<std::string, StaticStudy> static_study(const Version& version, const Co
                                                 const std::filesystem::path& directory) {
   // sm_86 and sm_89 run sm_80's code, under their own limits.
   std::map<std::string, StaticStudy> studies;
-  std::map<std::string, std::vector<Kernel>> code;
+  std::map<std::string, Code> codes;
   for (const SmLimits& limits : kSmLimits) {
     const bool is_hopper = version.architecture == Architecture::sm_90a;
     if (is_hopper && limits.compute_capability != kHopperSm) continue;
     const std::string code_name = fmt::format("sm_{}{}", limits.code, is_hopper ? "a" : "");
-    auto [kernels, is_new] = code.try_emplace(code_name);
-    if (is_new) kernels->second = kernels_of(configuration, label(version) + "." + code_name, directory);
-    if (kernels->second.empty()) continue;
+    const auto [entry, is_new] = codes.try_emplace(code_name);
+    Code& code = entry->second;
+    if (is_new) code = code_of(configuration, label(version) + "." + code_name, directory);
+    if (code.kernels.empty()) continue;
 
-    StaticStudy study = study_code(kernels->second, configuration);
-    if (limits.compute_capability != limits.code) study.sass = study.hot_loop_sass = study.hot_loop_cold_sass = {};
+    StaticStudy study = study_code(code, configuration);
+    if (limits.compute_capability != limits.code) {
+      study.sass = study.hot_loop_sass = study.hot_loop_cold_sass = {};
+      study.sass_hash.clear();
+    }
     std::optional<Occupancy> smallest;
-    for (const Kernel& kernel : kernels->second) {
+    for (const Kernel& kernel : code.kernels) {
       const Occupancy occupied = occupancy(limits, configuration.num_warps * 32, kernel.resources.registers,
                                            kernel.resources.static_smem_bytes + configuration.smem_bytes);
       if (!smallest || occupied.ctas_per_sm < smallest->ctas_per_sm) smallest = occupied;

@@ -70,6 +70,7 @@ class Cli:
         self.device: dict[str, Any] | list[dict[str, Any]] | None = H200
         self.kernels: dict[str, str] = {}
         self.tflops: dict[str, float] = {}
+        self.seconds_per_step = 0.0  # of a worker that is "slow"
         self.profiles = folder / "profiles"
         self.profiles.mkdir()
         self.source = ROOT
@@ -93,6 +94,7 @@ class Cli:
             "device": self.device,
             "kernels": self.kernels,
             "tflops": self.tflops,
+            "seconds_per_step": self.seconds_per_step,
             "names": self.names,
             "log": str(self.log),
         }
@@ -100,16 +102,18 @@ class Cli:
         fake.write_text(json.dumps(plan), encoding="utf-8")
         return os.environ | {"FLASH_LADDER_FAKE": str(fake)} | more
 
-    def __call__(self, *arguments: str, timeout: float = 60, **environment: str) -> Outcome:
+    def __call__(self, *arguments: str, **environment: str) -> Outcome:
         done = subprocess.run(
             self.command(*arguments),
             env=self.environment(**environment),
             capture_output=True,
             text=True,
-            timeout=timeout,
             check=False,
         )
         return Outcome(done.returncode, done.stdout, done.stderr)
+
+    def forget_requests(self) -> None:
+        self.log.unlink(missing_ok=True)
 
     def requests(self) -> list[dict[str, Any]]:
         """What the workers were asked to run or to time, in order."""

@@ -1,5 +1,6 @@
 """The harness on the virtual GPU: nothing here is faked but the findings."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -40,8 +41,9 @@ def test_without_a_gpu_the_virtual_one_runs(emulator: Cli) -> None:
 
 
 def test_the_card_shows_the_five_costliest_lines(emulator: Cli) -> None:
-    costliest = emulator(K, "07", *EMULATOR).out.split("Costliest lines\n")[1].split("\n\n")[0].splitlines()
-    assert len(costliest) == 5
+    table = emulator(K, "07", *EMULATOR).out.split("Costliest lines\n")[1].split("\n\n")[0]
+    costliest, legend = table.splitlines()[:5], " ".join(table.splitlines()[5:])
+    assert legend.split(":")[0].strip() == "cost" and "warp instructions, wavefronts and sectors" in legend
     shares = [float(line.split()[0]) for line in costliest]
     assert shares == sorted(shares, reverse=True)
     assert any("ldmatrix_x4(" in line and "1.00x" in line for line in costliest)
@@ -83,6 +85,15 @@ def test_json_has_all_counters(emulator: Cli) -> None:
     # What the lines say adds up to what the totals say.
     for name, total in counters.items():
         assert sum(line["counters"].get(name, 0) for line in result["lines"]) == total, name
+    # Which text was counted, and which machine code was studied: all results of a version have the same.
+    assert re.fullmatch(r"sha256:[0-9a-f]{64}", result["ptx_hash"])
+    (other,) = results(emulator, K, "08", *EMULATOR, "--dtype", "bf16", "--no-check")
+    assert other["ptx_hash"] == result["ptx_hash"]
+    (before,) = results(emulator, K, "07", *EMULATOR, "--no-check")
+    assert before["ptx_hash"] != result["ptx_hash"]
+    hashes = {arch: study["sass_hash"] for arch, study in result["static"].items()}
+    assert hashes["sm_80"] and hashes["sm_90"] and hashes["sm_80"] != hashes["sm_90"]
+    assert hashes["sm_86"] is None and hashes["sm_89"] is None
     files = {place.rpartition(":")[0] for line in result["lines"] for place in line["position"]}
     assert "kernels/08_pipelined_kv.cu" in files and "common/ptx.h" in files
     assert not any(file.startswith("/") for file in files)
@@ -167,9 +178,28 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recorded")
     cli = Cli(folder)
     cli.emulator_worker = BUILD / "harness-worker-emulator"
-    outcome = cli(K, "all", *EMULATOR, "--record", timeout=600)
+    outcome = cli(K, "all", *EMULATOR, "--record")
     assert outcome.rc == 0, outcome.out + outcome.err
     return cli.profiles / "emulator"
+
+
+def leave_out_other_texts(old: dict, new: dict) -> list[str]:
+    """Takes out of two profiles of one source what was counted or studied of different texts, and says what that is."""
+    notes = []
+    if old["code_hash"] != new["code_hash"]:
+        return notes  # the profile is stale, so that the texts cannot be the same
+    for results in zip(old["results"], new["results"], strict=True):
+        if len({result["ptx_hash"] for result in results}) > 1:
+            notes.append("counters not compared, nvcc made other PTX of the same source than was counted")
+            for result in results:
+                del result["ptx_hash"], result["counters"], result["lines"]
+        for code, runs_on in (("sm_80", ("sm_80", "sm_86", "sm_89")), ("sm_90", ("sm_90",))):
+            if len({result["static"][code]["sass_hash"] for result in results}) > 1:
+                notes.append(f"SASS of {code} not compared, it is other code of the same source than was studied")
+                for result in results:
+                    for sm in runs_on:
+                        del result["static"][sm]
+    return sorted(set(notes))
 
 
 @pytest.mark.parametrize("kernel", AMPERE, ids=lambda kernel: kernel.stem)
@@ -179,13 +209,78 @@ def test_profiles_are_up_to_date(recorded: Path, kernel: KernelFile) -> None:
     assert committed.exists(), f"record it: scripts/harness --kernel {kernel.kernel} --device emulator --record"
     old, new = (json.loads(path.read_text(encoding="utf-8")) for path in (committed, recorded / f"{name}.json"))
     if old["toolkit"] != new["toolkit"]:
-        pytest.skip(f"recorded with CUDA {old['toolkit']}, and this is {new['toolkit']}")
+        pytest.skip(f"{name}: recorded with CUDA {old['toolkit']}, and this is {new['toolkit']}")
+    other_texts = leave_out_other_texts(old, new)
     # A comment that was changed moves lines, which is no reason to record again.
     for profile in (old, new):
         for result in profile["results"]:
-            for line in result["lines"]:
+            for line in result.get("lines", []):
                 line["position"] = [place.rpartition(":")[0] for place in line["position"]]
     assert old == new, f"record it anew: scripts/harness --kernel {kernel.kernel} --device emulator --record"
+    if other_texts:
+        pytest.skip(f"{name}: {'; '.join(other_texts)}")
+
+
+def made_up_profile() -> dict:
+    result = {
+        "config": "64x64",
+        "ptx_hash": "sha256:1",
+        "counters": {"warp_instructions": 100},
+        "lines": [{"position": ["kernels/03_tiled.cu:7"], "counters": {"warp_instructions": 100}}],
+        "static": {sm: {"registers": 32, "sass_hash": None} for sm in ("sm_86", "sm_89")}
+        | {sm: {"registers": 32, "sass_hash": f"sha256:{sm}"} for sm in ("sm_80", "sm_90")},
+    }
+    return {"code_hash": "sha256:0", "results": [result, copy.deepcopy(result)]}
+
+
+def test_counters_of_the_same_text_are_compared() -> None:
+    old, new = made_up_profile(), made_up_profile()
+    new["results"][1]["counters"]["warp_instructions"] += 1
+    assert leave_out_other_texts(old, new) == [] and old != new
+
+
+def test_counters_of_another_text_are_not_compared() -> None:
+    old, new = made_up_profile(), made_up_profile()
+    for result in new["results"]:
+        result["counters"]["warp_instructions"] += 1
+        result["ptx_hash"] = "sha256:2"
+    (note,) = leave_out_other_texts(old, new)
+    assert note.startswith("counters not compared") and old == new
+    old["results"][0]["static"]["sm_80"]["registers"] += 1
+    assert old != new, "the machine code is the same, and so is what is known of it"
+
+
+def test_code_of_another_text_is_not_compared() -> None:
+    old, new = made_up_profile(), made_up_profile()
+    new["results"][0]["static"]["sm_80"] = {"registers": 40, "sass_hash": "sha256:other"}
+    new["results"][0]["static"]["sm_86"]["registers"] = 40
+    (note,) = leave_out_other_texts(old, new)
+    assert note.startswith("SASS of sm_80 not compared") and old == new
+    assert "sm_90" in old["results"][0]["static"], "that is compared"
+
+
+def test_counters_of_a_changed_source_are_compared() -> None:
+    old, new = made_up_profile(), made_up_profile()
+    new["code_hash"] = "sha256:3"
+    new["results"][0]["ptx_hash"] = "sha256:2"
+    assert leave_out_other_texts(old, new) == [] and old != new
+
+
+@pytest.mark.parametrize("kernel", AMPERE, ids=lambda kernel: kernel.stem)
+def test_a_barrier_or_a_wait_is_not_charged_for_what_was_moved_there(recorded: Path, kernel: KernelFile) -> None:
+    """Such as the addresses of the copies: in 08 they were 172 instructions at each wait."""
+    source = ROOT / kernel.file
+    text = source.read_text(encoding="utf-8").splitlines()
+    alone = re.compile(r"\s*(__sync\w+\(\)|cp_async_(wait(<\d>)?|commit)\(\));")
+    barriers = 0
+    for result in json.loads((recorded / f"{kernel.stem}.json").read_text(encoding="utf-8"))["results"]:
+        for line in result["lines"]:
+            place, _, number = line["position"][-1].rpartition(":") if line["position"] else ("", "", "1")
+            if place.endswith(source.name) and alone.match(text[int(number) - 1]):
+                barriers += 1
+                counters = line["counters"]
+                assert counters["warp_instructions"] == counters["barrier_instructions"], line["position"]
+    assert barriers > 0 or kernel.kernel in ("01", "02")
 
 
 def test_every_configuration_runs_within_the_limits_of_its_gpu(cli: Cli, recorded: Path) -> None:

@@ -56,6 +56,17 @@ def test_of_every_status(cli: Cli) -> None:
     assert wrong["correct"] is False and wrong["max_abs_error"] == "nan"
     assert wrong["mismatches"][0] == {"batch": 1, "head": 2, "row": 345, "column": 67, "got": "nan", "expected": 0.25}
     assert wrong["tile_map"]
+    diagnosis = wrong["diagnosis"]
+    assert diagnosis["suggests"] == ["scale_left_out"] and len(diagnosis["sentences"]) == 2
+    assert diagnosis["first"] == {"warp": 2, "lane": 5, "mma_m": 0, "mma_n": 8, "register": 3}
+    assert diagnosis["experiments"] == [{"name": "1 K/V tile", "right": False}]
+    assert all("diagnosis" not in result for result in results if result["status"] != "wrong")
+
+
+def test_the_log_of_json_has_the_diagnosis(cli: Cli) -> None:
+    cli.kernels = {"05": "wrong"}
+    outcome = cli(K, "05", "--json", "-")
+    assert "05_cp_async: Suggests: the scores are not scaled." in outcome.err
 
 
 def test_of_a_single_version_that_does_not_support_the_problem(cli: Cli) -> None:

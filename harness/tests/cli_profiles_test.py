@@ -50,6 +50,9 @@ def test_record(cli: Cli) -> None:
     assert [(p["batch"], p["seq_len"]) for p in problems if p["dtype"] == "fp16"] == shapes
     assert [(p["batch"], p["seq_len"]) for p in problems if p["dtype"] == "bf16"] == [(16, 4096)]
     assert all(p["heads"] == 16 and p["head_dim"] == 128 and p["seq_len_kv"] == p["seq_len"] for p in problems)
+    for sm in ("sm_80", "sm_90"):
+        (studied,) = {result["static"][sm]["sass_hash"] for result in profile["results"]}
+        assert studied.startswith("sha256:"), "of the whole version, so the same in all"
     for request in cli.requests():
         assert request["check"] and request["benchmark"] and request["seed"] == 3 and request["repeat"] == 25
 

@@ -162,7 +162,6 @@ def test_a_range_in_which_some_tiles_do_not_fit(cli: Cli) -> None:
     ("behaviour", "reason"),
     [
         ("crash", "ended by signal 11 (Segmentation fault) (last step: check normal inputs 1/4)"),
-        ("hang", "no sign of life for 0.5 s"),
         ("cuda", "an illegal memory access was encountered"),
         ("silent", "ended with status 7 and gave no answer"),
         ("garbage", "wrote what is no event: Segmentation fault (core dumped)"),
@@ -171,9 +170,7 @@ def test_a_range_in_which_some_tiles_do_not_fit(cli: Cli) -> None:
 )
 def test_a_version_that_ends_badly_is_not_the_end_of_the_others(cli: Cli, behaviour: str, reason: str) -> None:
     cli.kernels = {"05": behaviour}
-    started = time.monotonic()
-    outcome = cli(K, "04-06", "--timeout", "0.5", "--json", str(cli.folder / "out.json"))
-    assert time.monotonic() - started < 20
+    outcome = cli(K, "04-06", "--json", str(cli.folder / "out.json"))
     assert outcome.rc == 3
     assert reason in outcome.words
     results = json.loads((cli.folder / "out.json").read_text())["results"]
@@ -181,22 +178,39 @@ def test_a_version_that_ends_badly_is_not_the_end_of_the_others(cli: Cli, behavi
     assert reason in results[1]["reason"] and results[1]["correct"] is None
     assert "3 versions, 2 ok, 1 failed" in outcome.words
 
-    outcome = cli(K, "05", "--timeout", "0.5")
+    outcome = cli(K, "05")
     assert outcome.rc == 3 and reason in outcome.words
+
+
+# A busy machine may take longer than a short limit to start a worker that answers at once: then the same is asked again
+# with a longer one. What hangs does so under every limit.
+TIME_LIMITS = [0.5 * 2**i for i in range(10)]
 
 
 def test_a_hanging_worker_is_killed(cli: Cli) -> None:
     cli.kernels = {"05": "hang"}
-    assert cli(K, "05-06", "--timeout", "0.3").rc == 3
-    hanging, after = cli.requests()
-    assert hanging["kernel"] == "05" and after["kernel"] == "06"
-    assert after["still_there"] == [], "it has to be gone before the next one starts"
+    for limit in TIME_LIMITS:
+        cli.forget_requests()
+        outcome = cli(K, "04-06", "--timeout", f"{limit:g}", "--json", str(cli.folder / "out.json"))
+        if "3 versions, 2 ok, 1 failed" in outcome.words:
+            break
+    reason = f"no sign of life for {limit:g} s"
+    assert outcome.rc == 3 and reason in outcome.words
+    results = json.loads((cli.folder / "out.json").read_text())["results"]
+    assert [result["status"] for result in results] == ["ok", "failed", "ok"]
+    assert reason in results[1]["reason"] and results[1]["correct"] is None
+    assert [request["kernel"] for request in cli.requests()] == ["04", "05", "06"]
+    assert cli.requests()[2]["still_there"] == [], "it has to be gone before the next one starts"
 
 
 def test_a_slow_worker_with_news_is_left_alone(cli: Cli) -> None:
     cli.kernels = {"05": "slow"}
-    outcome = cli(K, "05", "--timeout", "1", "--no-bench")
-    assert outcome.rc == 0, outcome
+    for limit in TIME_LIMITS:
+        cli.seconds_per_step = 0.3 * limit  # six times that is more than the limit
+        outcome = cli(K, "05", "--timeout", f"{limit:g}", "--no-bench")
+        if outcome.rc == 0 and "Correct yes" in outcome.words:
+            break
+    assert outcome.rc == 0 and "Correct yes" in outcome.words, outcome
 
 
 def test_a_wrong_result(cli: Cli) -> None:
@@ -205,6 +219,7 @@ def test_a_wrong_result(cli: Cli) -> None:
     assert outcome.rc == 1
     for words in (
         "Correct NO, max |error| nan, 17.50 of what is allowed: the output differs from the reference",
+        "Diagnosis Suggests: the scores are not scaled. Wrong in rows 8–15 modulo 16.",
         "batch head row column got expected",
         "1 2 345 67 nan 0.25",
         "1 3 346 68 0.5 0.125",
@@ -213,6 +228,7 @@ def test_a_wrong_result(cli: Cli) -> None:
         assert words in outcome.words
     outcome = cli(K, "04-06")
     assert outcome.rc == 1 and "1 2 345 67 nan 0.25" in outcome.words and "1 wrong" in outcome.words
+    assert "Diagnosis Suggests: the scores are not scaled." in outcome.words, "in the table, too"
 
 
 def test_wrong_weighs_more_than_failed(cli: Cli) -> None:
@@ -302,13 +318,15 @@ def test_no_worker_outlives_the_harness(cli: Cli, tmp_path: Path, signal_number:
     process = subprocess.Popen(
         cli.command(K, "05"), env=cli.environment(TMPDIR=str(temporary)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    deadline = time.monotonic() + 20
-    while not cli.requests() and time.monotonic() < deadline:
+    while not cli.requests():
+        assert process.poll() is None
         time.sleep(0.02)
     assert [*temporary.iterdir()]
     process.send_signal(signal_number)
-    process.communicate(timeout=20)
+    process.communicate()
+    # It hangs for ten minutes, so that half of that is enough for any machine to kill it first.
     pid = cli.requests()[0]["pid"]
+    deadline = time.monotonic() + 300
     while running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not running(pid)

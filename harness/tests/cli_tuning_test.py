@@ -27,7 +27,7 @@ def ladder(cli: Cli, tmp_path: Path) -> Cli:
     cli.source = tmp_path / "tree"
     (cli.source / "kernels").mkdir(parents=True)
     shutil.copytree(ROOT / "common", cli.source / "common")
-    for path in (cli.source / "common").iterdir():
+    for path in (cli.source / "common").rglob("*"):
         os.utime(path, (0, 0))  # the program, which need not be built again for each of them, is newer
     for name in cli.names:
         write_source(cli, name, "// Idea\nint version;\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from kernel_files import KernelFile, kernel_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPES = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]
@@ -236,6 +238,7 @@ def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
         (0.8125 * 1.07, "a gain: it gains 5 %", "as predicted"),
         (0.8125 * 1.08, "a gain: it gains 5 % at most", "more than predicted"),
         (0.8125 * 0.97, "0.96x", "as predicted"),
+        (0.8125 * 1.02, "1.02x at 4096, and at 512, where they are an eighth of the time, 1.1x", "as predicted"),
         (0.8125 * 1.1, "0.9x", "faster"),
     ],
 )
@@ -462,3 +465,36 @@ def test_plot_refuses_what_is_not_recorded(tree: Path) -> None:
     assert (done.returncode, "seq_len 777; there are (batch, seq_len) (16, 512)" in done.stderr) == (2, True)
     done = run(tree, "plot.py", "--seq-len", "512")
     assert (done.returncode, "--out" in done.stderr) == (2, True), "these are not the figures of the docs"
+
+
+# ---- the pages that a person writes ----
+
+
+@pytest.mark.parametrize("kernel", kernel_files(ROOT), ids=lambda kernel: kernel.stem)
+def test_every_kernel_has_its_idea_in_the_readme_and_its_row_in_the_log(kernel: KernelFile) -> None:
+    ladder = (ROOT / "README.md").read_text().split("\n## The ladder\n")[1].split("\n## ")[0]
+    assert f"\n| [{kernel.label}]({kernel.file}) | " in ladder, "CONTRIBUTING.md says where a new version is entered"
+    log = (ROOT / "docs" / "ladder_log.md").read_text()
+    assert f"\n| {kernel.label} | " in log, "CONTRIBUTING.md says where a new version is entered"
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_files_that_a_page_names_are_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    # `harness/app/counters.cpp`, but neither a pattern (NN, *, <device>) nor a command.
+    named = re.findall(r"`((?:common|docs|harness|kernels|profiles|scripts)/[a-z0-9_./]+)`", text)
+    named = [name for name in named if "NN" not in name and "/name" not in name]
+    assert links and named
+    later = {"kernels/hopper", "kernels/extensions"}
+    for name in {*links, *named}:
+        assert (ROOT / name).exists() or name.rstrip("/") in later, f"{page} names {name}"
+
+
+def test_the_readme_leads_to_the_page_for_those_who_carry_on() -> None:
+    section = (ROOT / "README.md").read_text().split("\n## Add a version\n")[1].split("\n## ")[0]
+    assert "[CONTRIBUTING.md](CONTRIBUTING.md)" in section and "docs/ladder_log.md" in section
+    headings = re.findall(r"^## (.*)$", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
+    assert headings[:2] == ["The house", "Which command checks what"]
+    assert headings[2:6] == ["Add a version", "Add an extension", "Add an opcode to the virtual GPU", "Add a metric"]
+    assert headings[6:] == ["Record on a GPU", "Cut a release"]

@@ -21,7 +21,6 @@ def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"FLASH_LADDER_BUILD_DIR": str(BUILD)},
         capture_output=True,
         text=True,
-        timeout=120,
         check=False,
     )
 
@@ -50,7 +49,7 @@ def decoupled_ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [program, *arguments], env=os.environ | environment, capture_output=True, text=True, timeout=60, check=False
+        [program, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
     )
 
 

@@ -2,22 +2,27 @@
 add_library(flash_ladder_emulator_cases OBJECT emulator_cases.cpp)
 target_link_libraries(flash_ladder_emulator_cases PRIVATE flash_ladder_options PUBLIC flash_ladder_emulator fmt::fmt)
 
-flash_ladder_test(
-  emulator_test SOURCES emulator_conformance_test.cpp emulator_findings_test.cpp emulator_fuzz_test.cpp
-                        emulator_isa_test.cpp
-  LIBRARIES flash_ladder_emulator flash_ladder_emulator_cases GTest::gmock nlohmann_json::nlohmann_json)
-target_compile_definitions(
-  emulator_test PRIVATE FLASH_LADDER_HARDWARE_RESULTS="${CMAKE_CURRENT_SOURCE_DIR}/emulator_hardware.json")
-
-# The fuzz test, and the rest with it, under AddressSanitizer and UndefinedBehaviorSanitizer.
-add_executable(emulator_sanitized_test emulator_cases.cpp emulator_conformance_test.cpp emulator_findings_test.cpp
-                                       emulator_fuzz_test.cpp emulator_isa_test.cpp)
+add_library(flash_ladder_emulator_tests OBJECT emulator_conformance_test.cpp emulator_findings_test.cpp
+                                               emulator_fuzz_test.cpp emulator_isa_test.cpp)
+target_include_directories(flash_ladder_emulator_tests PRIVATE ${PROJECT_SOURCE_DIR}/harness)
 target_link_libraries(
-  emulator_sanitized_test PRIVATE flash_ladder_options flash_ladder_emulator_sanitized GTest::gtest_main GTest::gmock
-                                  nlohmann_json::nlohmann_json)
+  flash_ladder_emulator_tests PRIVATE flash_ladder_options fmt::fmt GTest::gmock nlohmann_json::nlohmann_json)
+target_precompile_headers(flash_ladder_emulator_tests REUSE_FROM flash_ladder_test_headers)
 target_compile_definitions(
-  emulator_sanitized_test PRIVATE FLASH_LADDER_HARDWARE_RESULTS="${CMAKE_CURRENT_SOURCE_DIR}/emulator_hardware.json")
+  flash_ladder_emulator_tests
+  PRIVATE FLASH_LADDER_HARDWARE_RESULTS="${CMAKE_CURRENT_SOURCE_DIR}/emulator_hardware.json")
+set(test_objects $<TARGET_OBJECTS:flash_ladder_emulator_tests> $<TARGET_OBJECTS:flash_ladder_emulator_cases>)
+
+flash_ladder_test(emulator_test SOURCES ${test_objects} LIBRARIES flash_ladder_emulator)
+
+# The fuzz test, and the rest with it, under AddressSanitizer and UndefinedBehaviorSanitizer. It is the virtual GPU that they
+# watch; the tests are the same objects as above. They come last, so that the linker takes those inline functions of headers
+# that both have from the virtual GPU.
+add_executable(emulator_sanitized_test $<TARGET_OBJECTS:flash_ladder_emulator_sanitized> ${test_objects})
+target_link_libraries(emulator_sanitized_test PRIVATE fmt::fmt Threads::Threads GTest::gmock GTest::gtest_main)
+target_link_options(emulator_sanitized_test PRIVATE $<TARGET_PROPERTY:flash_ladder_emulator_sanitized,LINK_OPTIONS>)
 add_test(NAME emulator_sanitized_test COMMAND emulator_sanitized_test --gtest_brief=1)
+set_tests_properties(emulator_sanitized_test PROPERTIES TIMEOUT ${hangs_after} COST 100)
 
 add_executable(emulator-hardware emulator_hardware.cpp)
 target_link_libraries(emulator-hardware PRIVATE flash_ladder_options flash_ladder_emulator_cases nlohmann_json::nlohmann_json

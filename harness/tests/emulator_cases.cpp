@@ -9,7 +9,7 @@
 #include <random>
 #include <string_view>
 
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
 namespace {

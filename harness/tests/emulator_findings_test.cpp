@@ -154,7 +154,8 @@ TEST(Findings, UninitialisedLocal) {
 TEST(Findings, UninitialisedGlobal) {
   Memory memory;
   const Module module(
-      program("mad.wide.u32 %rd1, %r90, 4, %rd90;\n@%p1 st.global.u32 [%rd1], %r90;\nld.global.u32 %r1, [%rd1];\n"),
+      program(
+          "mad.wide.u32 %rd1, %r90, 4, %rd90;\nsetp.lt.u32 %p1, %r90, 0; @%p1 st.global.u32 [%rd1], %r90;\nld.global.u32 %r1, [%rd1];\n"),
       memory);
   const Address input = memory.allocate(1024), output = memory.allocate(64);
   const void* arguments[] = {&input, &output};
@@ -182,6 +183,89 @@ TEST(Findings, WhatAKernelWroteIsInitialised) {
   expect_clean(launch(module.kernel("test"),
                       {.grid = {}, .block = {kThreads, 1, 1}, .dynamic_shared_bytes = 0, .parameters = parameters},
                       memory));
+}
+
+// ---- Registers that nothing has written
+
+TEST(Findings, UndefinedRegisterThatIsStored) {
+  // As nvcc compiles `float m; for (…) m = max(m, x);`: the loop's first round finds what nobody has written.
+  const auto body = [](const std::string& before) {
+    return before + "\nmov.u32 %r1, 0;\nL:\nmax.u32 %r2, %r2, %r1;\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 4;\n" +
+           "@%p1 bra L;\nadd.u32 %r3, %r2, 1;\nst.global.u32 [%rd91], %r3;\n";
+  };
+  const Report report = report_of(body(""));
+  expect_finding(report, FindingKind::uninitialised_read, 4);
+  expect_other(report, 9, 0);
+  EXPECT_EQ(report.findings.size(), 1u) << all(report);
+  EXPECT_EQ(report.findings[0].instruction, "max.u32 %r2, %r2, %r1");
+  EXPECT_THAT(report.findings[0].message, HasSubstr("what was computed from it is stored"));
+  expect_clean(report_of(body("mov.u32 %r2, 0;")));
+}
+
+TEST(Findings, UndefinedRegisterThatMatters) {
+  // In one instruction: what reads it is what makes it matter.
+  for (
+      const char* use : {
+          "st.shared.u32 [%r94], %r1;",
+          "st.global.v2.u32 [%rd91], {%r90, %r1};",
+          "ld.global.u32 %r2, [%rd1];",
+          "st.global.u32 [%rd1], %r90;",
+          "@%p1 bra E;",
+          "@%p1 mov.u32 %r2, 1;",
+          "atom.shared.add.u32 %r2, [%r1], 1;",
+          "cp.async.ca.shared.global [%r1], [%rd90], 4;",
+          "cp.async.ca.shared.global [%r94], [%rd90], 4, %r1;",
+          "shfl.sync.bfly.b32 %r2, %r90, %r1, 31, -1;",
+          "vote.sync.any.pred %p2, %p1, -1;",
+          "redux.sync.add.u32 %r2, %r1, -1;",
+          "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [%r1];",
+          "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r90, %r90}, {%r1}, {%f1, %f2, %f3, %f4};",
+          "bar.sync %r1;",
+          "brx.idx %r1, T;",
+      }) {
+    const Report report = report_of(std::string("T: .branchtargets E;\n") + use + "\nE:\n", 32);
+    bool found = false;
+    for (const Finding& finding : report.findings) {
+      found |= finding.kind == FindingKind::uninitialised_read && is_at(finding.position, 2) && !finding.other &&
+               finding.message.find("a register that nothing has written") != std::string::npos;
+    }
+    EXPECT_TRUE(found) << use << "\n" << all(report);
+  }
+}
+
+TEST(Findings, UndefinedRegisterThatDoesNotMatter) {
+  // Each lane stores what it has, or what it was given.
+  const std::string only_0 = "setp.eq.u32 %p1, %r91, 0;\n@%p1 mov.u32 %r1, %r92;\n";
+  const std::string store = "mad.wide.u32 %rd2, %r90, 4, %rd91;\nst.global.u32 [%rd2], %r2;\n";
+  for (const char* right : {
+           "shfl.sync.idx.b32 %r2, %r1, 0, 31, -1;\n",             // what lane 0 computed, for all
+           "selp.u32 %r2, %r1, 7, %p1;\n",                         // not chosen
+           "selp.u32 %r3, -1, 0, %p1;\nand.b32 %r2, %r1, %r3;\n",  // cleared
+           "selp.u32 %r3, 0, -1, %p1;\nor.b32 %r2, %r3, %r1;\n",   // all bits set
+           "mov.u32 %r2, 3;\n@!%p1 bra E;\nadd.u32 %r2, %r1, 1;\nE:\n",
+           "add.u32 %r3, %r1, 1;\nmov.u32 %r2, 1;\n",  // computed in vain
+           // `if (lane == 0 && x > 7)`, of which the compiler makes one condition
+           "setp.gt.u32 %p2, %r1, 7;\nand.pred %p3, %p1, %p2;\nmov.u32 %r2, 0;\n@%p3 mov.u32 %r2, 1;\n",
+           "setp.gt.u32 %p2, %r1, 7;\nnot.pred %p4, %p1;\nor.pred %p3, %p2, %p4;\nselp.u32 %r2, 1, 0, %p3;\n",
+           // a thread's own array, filled with what is not used
+           "st.local.u32 [local], %r1;\nst.local.u32 [local+4], %r90;\nld.local.u32 %r2, [local+4];\n",
+       }) {
+    expect_clean(report_of(only_0 + right + store));
+  }
+  for (const char* wrong : {
+           "shfl.sync.idx.b32 %r2, %r1, 1, 31, -1;\n",
+           "selp.u32 %r2, 7, %r1, %p1;\n",
+           "selp.u32 %r3, -1, 1, %p1;\nand.b32 %r2, %r1, %r3;\n",
+           "selp.u32 %r3, 0, 1, %p1;\nor.b32 %r2, %r3, %r1;\n",
+           "mov.u32 %r2, 3;\n@%p1 bra E;\nadd.u32 %r2, %r1, 1;\nE:\n",
+           "setp.gt.u32 %p2, %r1, 7;\nor.pred %p3, %p1, %p2;\nmov.u32 %r2, 0;\n@%p3 mov.u32 %r2, 1;\n",
+           "st.local.u32 [local], %r1;\nld.local.u32 %r2, [local];\n",
+       }) {
+    const Report report = report_of(only_0 + wrong + store);
+    ASSERT_FALSE(report.findings.empty()) << wrong;
+    EXPECT_EQ(report.findings[0].kind, FindingKind::uninitialised_read) << all(report);
+    EXPECT_GE(report.findings[0].position[0].line, 3) << all(report);
+  }
 }
 
 // ---- Races
@@ -342,6 +426,41 @@ TEST(Findings, MbarrierWithoutArrival) {
   const Report report = report_of(handover("bar.sync 0;", "", kWait));
   expect_finding(report, FindingKind::deadlock, 10);
   EXPECT_EQ(report.outcome, Outcome::stopped);
+  EXPECT_EQ(
+      report.findings[0].message,
+      "the block cannot go on: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
+      "which expects 32 arrivals and has got 0; warp 0 has ended");
+}
+
+TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
+  const auto message = [](const std::string& body, unsigned threads) {
+    const Report report = report_of(body, threads);
+    return report.findings.empty() ? "" : report.findings.back().message;
+  };
+  // Lanes 0 … 4 of warp 0 arrive, and lane 3 of warp 1 waits.
+  EXPECT_EQ(
+      message(handover("bar.sync 0;", "setp.lt.u32 %p4, %r91, 5; @%p4 mbarrier.arrive.shared.b64 %rd1, [smem+2048];",
+                       "setp.ne.u32 %p4, %r91, 3; @%p4 bra END;" + std::string(kWait)),
+              64),
+      "the block cannot go on: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
+      "with lanes 0x00000008, which expects 32 arrivals and has got 5; warp 0 has ended");
+  // The second round of a ring: its first phase is complete, its second gets nothing.
+  EXPECT_THAT(message(handover("bar.sync 0;", kArrive,
+                               std::string(kWait) + " AGAIN: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 1; "
+                                                    "@!%p3 bra AGAIN;"),
+                      64),
+              HasSubstr("warp 1 waits for phase 1 (parity 1) of the mbarrier at byte 2048"));
+  // Warp 0 is at one barrier, warps 1 and 2 at another, 3 and 5 wait for an mbarrier, 4 has ended.
+  EXPECT_EQ(
+      message("setp.eq.u32 %p1, %r90, 0;\n@%p1 mbarrier.init.shared.b64 [smem+2048], 7;\nbar.sync 0;\n"
+              "setp.eq.u32 %p2, %r92, 0;\n@%p2 bar.sync 1, 64;\nsetp.le.u32 %p3, %r92, 2;\n@%p3 bar.sync 2, 96;\n"
+              "setp.eq.u32 %p4, %r92, 4;\n@%p4 exit;\n" +
+                  std::string(kWait),
+              192),
+      "the block cannot go on: warp 0 waits at barrier 1, to which 32 of 64 threads have come; warps 1 and 2 wait at "
+      "barrier 2, to which 64 of 96 threads have come, at kernel.cu:7; warps 3 and 5 wait for phase 0 (parity 0) of "
+      "the mbarrier at byte 2048 of shared memory, which expects 7 arrivals and has got 0, at kernel.cu:10; warp 4 "
+      "has ended");
 }
 
 TEST(Findings, MbarrierInitialisationNotSynchronised) {
@@ -409,6 +528,7 @@ TEST(Findings, DivergentBarrier) {
   EXPECT_EQ(report.findings[0].kind, FindingKind::divergent_barrier) << all(report);
   EXPECT_EQ(report.findings[0].position[0].line, 3);
   EXPECT_EQ(report.findings[0].lane, 0);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("they parted at kernel.cu:2"));
   expect_clean(report_of("setp.lt.u32 %p1, %r90, 99;\n@!%p1 bra E;\nbar.sync 0;\nE:\n"));
 }
 
@@ -422,6 +542,34 @@ TEST(Findings, ThreadsThatEndWithoutComingToABarrier) {
     expect_clean(report_of(leave + "bar.sync 1, 32;\n"));
   }
   expect_finding(report_of("setp.lt.u32 %p1, %r92, 1;\n@%p1 bar.sync 0;\n"), FindingKind::divergent_barrier, 2);
+}
+
+// Warp 1 passes the barrier by, and so reads what warp 0 has written too early; the barrier is looked at when warp 1 has ended.
+TEST(Findings, ABarrierThatIsMissedComesBeforeTheRacesThatFollow) {
+  const std::string read = "xor.b32 %r1, %r90, 32;\nmad.lo.u32 %r1, %r1, 4, %r93;\nld.shared.u32 %r2, [%r1];\n";
+  const Report report =
+      report_of("st.shared.u32 [%r94], %r90;\nsetp.eq.u32 %p1, %r92, 1;\n@%p1 bra PAST;\nbar.sync 0;\nPAST:\n" + read);
+  expect_race(report, 1, 8);
+  EXPECT_EQ(report.findings[0].kind, FindingKind::divergent_barrier) << all(report);
+  EXPECT_EQ(report.findings[0].position[0].line, 4);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("32 of the block's 64 threads, all of warp 1 among them,"));
+  expect_clean(report_of("st.shared.u32 [%r94], %r90;\nbar.sync 0;\n" + read));
+}
+
+TEST(Findings, RacesBetweenWarpsComeBeforeThoseInsideOne) {
+  // Inside the warps, then, after a barrier, between them. The limit keeps the first in this order, not in time.
+  const std::string body = exchange(1, "") + "bar.sync 0;\n" + exchange(32, "");
+  Options options;
+  for (const std::size_t most : {100, 1}) {
+    options.max_findings = most;
+    const Report report = report_of(body, kThreads, options);
+    ASSERT_FALSE(report.findings.empty());
+    EXPECT_TRUE(is_at(report.findings[0].position, 7)) << all(report);
+    EXPECT_NE(report.findings[0].warp, report.findings[0].other->warp) << all(report);
+    EXPECT_EQ(report.findings.size(), std::min<std::size_t>(most, 3)) << all(report);
+    EXPECT_EQ(report.findings_kinds, 3u);
+  }
+  expect_clean(report_of(exchange(1, "bar.warp.sync -1;") + "bar.sync 0;\n" + exchange(32, "bar.sync 0;")));
 }
 
 TEST(Findings, MasksThatDiffer) {
@@ -478,7 +626,7 @@ TEST(Findings, OthersWithMissingLanes) {
   expect_finding(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 bar.warp.sync -1;\n"), FindingKind::missing_lanes, 2);
   expect_finding(
       report_of(
-          "setp.lt.u32 %p1, %r91, 16;\n@%p1 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};\n"),
+          "mov.f32 %f1, 0f00000000; setp.lt.u32 %p1, %r91, 16;\n@%p1 mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r90, %r90, %r90, %r90}, {%r90, %r90}, {%f1, %f1, %f1, %f1};\n"),
       FindingKind::missing_lanes, 2);
   expect_finding(
       report_of(
@@ -526,6 +674,42 @@ TEST(Findings, WarpsThatWaitForEachOther) {
 
 TEST(Findings, Trap) {
   expect_finding(report_of("setp.eq.u32 %p1, %r90, 33;\n@%p1 trap;\n"), FindingKind::invalid_operation, 2);
+}
+
+// ---- Counters by line
+
+// What the compiler has moved to a barrier or a wait: lines that compute nothing.
+TEST(Lines, WhatABarrierIsNotChargedFor) {
+  const auto instructions_at = [](const Report& report, int line) {
+    std::uint64_t count = 0;
+    for (const LineCounters& counted : report.lines) {
+      if (is_at(counted.position, line)) count += counted.counters.warp_instructions;
+    }
+    return count;
+  };
+  for (const char* barrier :
+       {"bar.sync 0;", "bar.warp.sync -1;", "cp.async.wait_all;", "cp.async.commit_group;", "membar.cta;"}) {
+    // %r1 is used by way of %r2 and, in the second case, only in the next round.
+    const Report report = report_of(
+        "mov.u32 %r5, 0;\nmov.u32 %r4, 0;\nL:\nadd.u32 %r1, %r90, 1; " + std::string(barrier) +
+            " add.u32 %r2, %r1, 2;\n"
+            "add.u32 %r3, %r2, %r4;\n" +
+            barrier + " add.u32 %r4, %r3, 1;\n" + "add.u32 %r5, %r5, 1; setp.lt.u32 %p1, %r5, 10; @%p1 bra L;\n",
+        32);
+    expect_clean(report);
+    EXPECT_EQ(instructions_at(report, 4), 10u) << barrier;
+    EXPECT_EQ(instructions_at(report, 5), 40u) << barrier;
+    EXPECT_EQ(instructions_at(report, 6), 10u) << barrier;
+    EXPECT_EQ(instructions_at(report, 7), 31u) << barrier << " and the end of the kernel";
+  }
+  // Another line keeps what stands there, and a barrier the condition under which it is executed.
+  const Report report = report_of(
+      "add.u32 %r1, %r90, 1; shfl.sync.idx.b32 %r2, %r90, 0, 31, -1; add.u32 %r3, %r1, %r2;\nadd.u32 %r4, %r3, %r1;\n"
+      "setp.lt.u32 %p1, %r92, 9; @!%p1 bra E; bar.sync 0;\nE:\n",
+      32);
+  EXPECT_EQ(instructions_at(report, 1), 3u);
+  EXPECT_EQ(instructions_at(report, 2), 1u);
+  EXPECT_EQ(instructions_at(report, 3), 3u);
 }
 
 // ---- Limits

@@ -258,6 +258,20 @@ TEST(Isa, OrdersScopesAndCachesOfLoadsAndStoresDoNotChangeTheirValues) {
 
 // ---- "match.sync": the members if all have the same value, else 0
 
+// Section "Warp-level matrix transpose instruction: movmatrix". Element c of row r is 8r + c, in half c % 2 of lane 4r + c / 2.
+TEST(Isa, MovmatrixTransposes) {
+  const Words output = output_of(
+      "shl.b32 %r1, %r91, 1;\nadd.u32 %r2, %r1, 1;\nshl.b32 %r2, %r2, 16;\nor.b32 %r1, %r1, %r2;\n"
+      "movmatrix.sync.aligned.m8n8.trans.b16 %r3, %r1;\nmovmatrix.sync.aligned.m8n8.trans.b16 %r4, %r3;\n"
+      "mad.wide.u32 %rd1, %r90, 8, %rd91;\nst.global.u32 [%rd1], %r3;\nsub.u32 %r4, %r4, %r1;\nst.global.u32 [%rd1+4], %r4;\n",
+      {}, kThreads);
+  for (unsigned thread = 0; thread < kThreads; ++thread) {
+    const unsigned lane = thread % 32, row = lane / 4, column = lane % 4 * 2;
+    const std::uint64_t low = 8 * column + row, high = 8 * (column + 1) + row;
+    EXPECT_EQ(output[thread], low | high << 16) << "and twice is not at all; thread " << thread;
+  }
+}
+
 TEST(Isa, MatchAllOf64Bits) {
   // Warp 0 agrees; in warp 1 the upper half of one lane's value differs; the upper lanes alone agree there too.
   Words input(kThreads, 0x1234567800000007);

@@ -27,7 +27,6 @@ def run_worker_that_prints(
         ["bash", "-c", 'exec "$0" "$1" 3>&1 1>&2', BUILD / program, json.dumps(whole)],
         capture_output=True,
         text=True,
-        timeout=120,
         check=True,
         env=os.environ | ({"FLASH_LADDER_SM_COUNT": str(sm_count)} if sm_count else {}),
     )

@@ -2,7 +2,8 @@
 
 What it does is told by the file that FLASH_LADDER_FAKE names:
 
-    {"device": {…} or null for "no GPU", "kernels": {"05": "crash"}, "tflops": {"07": 200.0}, "log": "file of requests"}
+    {"device": {…} or null for "no GPU", "kernels": {"05": "crash"}, "tflops": {"07": 200.0}, "seconds_per_step": 0.3,
+     "log": "file of requests"}
 
 A kernel that is not named is "ok". A key may also name one configuration of a kernel ("05 64x64"), or the request that
 times several of them ("05 time").
@@ -58,7 +59,7 @@ elif behaviour == "garbage":
     sys.exit()
 elif behaviour == "slow":  # slower than the time limit in all, but never in one step
     for done in range(6):
-        time.sleep(0.3)
+        time.sleep(plan["seconds_per_step"])
         send({"event": "progress", "what": "check ramp inputs", "done": done, "total": 6})
 elif behaviour == "cuda":
     send({"event": "error", "kind": "cuda", "message": "an illegal memory access was encountered"})
@@ -112,6 +113,12 @@ if behaviour == "wrong":
             {"batch": 1, "head": 3, "row": 346, "column": 68, "got": 0.5, "expected": 0.125},
         ],
         "tile_map": "batch 1, head 2:  . . # .\n",
+        "diagnosis": {
+            "sentences": ["Suggests: the scores are not scaled.", "Wrong in rows 8–15 modulo 16."],
+            "suggests": ["scale_left_out"],
+            "first": {"warp": 2, "lane": 5, "mma_m": 0, "mma_n": 8, "register": 3},
+            "experiments": [{"name": "1 K/V tile", "right": False}],
+        },
     }
 elif behaviour == "finding":
     finding = {

@@ -22,7 +22,7 @@ from schemas import validate_peers
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "peers"
 HASH = "sha256:" + "7" * 64
-KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax"]
+KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax", "causal"]
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ class MadeUpMachine:
 def machine(peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpMachine:
     monkeypatch.setattr(peers, "ROOT", tmp_path)
     harness = tmp_path / "harness"
-    versions = [{"kernel": name[:2], "code_hash": HASH} for name in KNOWN]
+    versions = [{"kernel": name[:2] if "_" in name else name, "code_hash": HASH} for name in KNOWN]
     harness.write_text(f"#!/bin/sh\necho '{json.dumps({'versions': versions})}'\n", encoding="utf-8")
     harness.chmod(0o755)
     monkeypatch.setattr(peers, "HARNESS", harness)
@@ -476,6 +476,23 @@ def test_watts_are_read_while_it_is_timed(peers: ModuleType, monkeypatch: pytest
     assert samples == []
 
 
+def test_a_peer_that_cannot_be_imported_is_listed_with_the_reason(
+    peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "flash_attn_interface.py").write_text("raise OSError('undefined symbol:\\n  c10')", encoding="utf-8")
+    (tmp_path / "flash_attention.py").write_text("from torch import ops_of_another_release", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    machine = object.__new__(peers.Machine)
+    found, missing = machine.peers({"fa2", "flex", "cudnn"})
+    assert found == []
+    assert missing["fa2"] == "left out by --without"
+    assert missing["fa3"] == "OSError: undefined symbol: c10"
+    assert missing["from-scratch"].startswith("ImportError: cannot import name 'ops_of_another_release'")
+    assert missing["flash-attn"].startswith("ModuleNotFoundError")
+
+
 def test_the_earlier_ladder_is_tuned_as_it_tunes_itself(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     Config = collections.namedtuple("Config", "B_r B_c n_warps milliseconds")
     configs = [Config(64, 64, 4, 3.0), Config(128, 32, 4, None), Config(128, 64, 4, 2.0), Config(128, 64, 4, 2.5)]
@@ -512,6 +529,7 @@ def test_the_earlier_ladder_is_tuned_as_it_tunes_itself(peers: ModuleType, monke
         ("all", KNOWN),
         ("16,16:256x64", ["16_optimized_softmax", "16_optimized_softmax:256x64"]),
         ("03_tiled", ["03_tiled"]),
+        ("causal", ["causal"]),
     ],
 )
 def test_selection(peers: ModuleType, text: str, labels: list[str]) -> None:

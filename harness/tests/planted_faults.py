@@ -41,7 +41,8 @@ def in_each(
     return [Fault(name, kernel, old, new, *finding_and_at, sm_count=sm_count) for kernel in kernels]
 
 
-LAZY = ("12_lean_softmax", "13_decoupled_warps", "14_q_in_registers", "15_persistent_ctas", "16_optimized_softmax")  # rescale O now and then
+# Rescale O now and then.
+LAZY = ("12_lean_softmax", "13_decoupled_warps", "14_q_in_registers", "15_persistent_ctas", "16_optimized_softmax")
 RINGS = LAZY[1:]  # have a ring of K/V tiles
 PERSISTENT = LAZY[3:]  # keep their CTAs for further query tiles
 
@@ -69,6 +70,22 @@ FAULTS = [
         "score = (lane_id == 31 ? score : warp_sum(score))",
         "missing_lanes",
         "__shfl_xor_sync(0xffffffff, x, mask)",
+    ),
+    Fault(
+        "the maximum starts as what happens to be in its register",
+        "02_online_softmax",
+        "float row_max = -INFINITY; ",
+        "float row_max;             ",
+        "uninitialised_read",
+        "const float new_max = fmaxf(row_max, score);",
+    ),
+    Fault(
+        "the product is added to what happens to be in the accumulators",
+        "04_mma",
+        "float S_rmem[kMmaM][kBlockKV / 8][4] = {};",
+        "float S_rmem[kMmaM][kBlockKV / 8][4];",
+        "uninitialised_read",
+        "mma_m16n8k16<Element>(S_rmem[mma_m][mma_n]",
     ),
     Fault(
         "tiles are overwritten while others read them",
@@ -218,6 +235,7 @@ FAULTS = [
         "09_double_buffered_mma",
         "load_K_fragments<Traits>(K_rmem[next % 2], K_smem, next_mma_k",
         "load_K_fragments<Traits>(K_rmem[piece % 2], K_smem, next_mma_k",
+        says=("where K[0][0] (key, column) belongs, there is K[16][0]",),
     ),
     Fault(
         "columns are added where they have to be XORed",
@@ -232,6 +250,7 @@ FAULTS = [
         "12_lean_softmax",
         "1 / group_sum(row_sum[mma_m][half])",
         "1 / (row_sum[mma_m][half])",
+        suggests="sum_of_one_lane",
     ),
     # The first rescaling finds O empty, so this one is wrong only when another follows: it proves that the inputs of
     # the check take the rare path.
@@ -624,14 +643,14 @@ FAULTS = [
         "07_ldmatrix",
         "const int key = mma_k * 16 + lane_id % 16;",
         "const int key = mma_k * 16 + (lane_id % 16 * 5 + 3) % 16;",
-        says=("With Q = 0, when O is the mean of V, it is right", "scores that depend on the key alone O is wrong"),
+        says=("that the P of a key meets the V of another", "where key 0 belongs, there is key 9"),
     ),
     Fault(
         "one piece of head_dim is read from the wrong place",
         "07_ldmatrix",
         "const int col = mma_k * 16 + lane_id / 8 % 2 * 8;",
         "const int col = (mma_k == 3 ? 5 : mma_k) * 16 + lane_id / 8 % 2 * 8;",
-        says=("With Q = 0, when O is the mean of V, it is right", "scores that depend on the key alone O is right"),
+        says=("the fragments of Q or K", "columns 48–63; where K[0][48] (key, column) belongs, there is K[0][80]"),
     ),
 ]
 

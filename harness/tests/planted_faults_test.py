@@ -1,6 +1,7 @@
 """The virtual GPU catches every fault planted in the ladder's kernels: at the right line, or as a wrong result."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emulator_worker import run_worker, run_worker_that_prints
@@ -16,6 +17,7 @@ def test_fault_is_caught(fault: Fault) -> None:
     assert result["status"] == "wrong", result
     if fault.finding is None:
         assert result["correct"] is False and result["tile_map"]
+        assert_diagnosis(fault, result)
         return
     place = f"kernels/{fault.kernel}.cu:{line_of(fault, KERNELS / f'{fault.kernel}.cu')}"
     places = [
@@ -27,10 +29,22 @@ def test_fault_is_caught(fault: Fault) -> None:
     assert place in places, [finding["text"] for finding in result["findings"]]
 
 
+def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:
+    """The diagnosis suggests and says what the fault wants."""
+    diagnosis = result["diagnosis"]
+    whole = "\n".join(diagnosis["sentences"])
+    if fault.suggests is not None:
+        assert fault.suggests in diagnosis["suggests"], whole
+        assert len(diagnosis["suggests"]) <= 2, whole
+    for text in fault.says:
+        assert text in whole, whole
+    assert (diagnosis["first"] is None) == (fault.kernel < "04"), "01 to 03 have no fragments"
+
+
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.kernel)
 def test_the_rare_path_is_checked(probe: Fault) -> None:
     """With normal inputs O never moves to another maximum. In the check it does, thousands of times, and is right."""
-    result, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.number)
+    result, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.version)
     assert result["correct"] is True and printed.count(MOVED) > 1000
-    _, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.number, only_requested_problem=True)
+    _, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.version, only_requested_problem=True)
     assert MOVED not in printed

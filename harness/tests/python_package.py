@@ -38,6 +38,5 @@ def run_python(folder: Path, program: str, **environment: str) -> subprocess.Com
         env=os.environ | {"PYTHONPATH": str(folder)} | environment,
         capture_output=True,
         text=True,
-        timeout=300,
         check=False,
     )

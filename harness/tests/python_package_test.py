@@ -288,6 +288,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "kernel number": ({"kernel": -1}, ValueError, "kernel: there is no version '-1'; there are "),
     "kernel name": ({"kernel": "07_swizzle"}, ValueError, "kernel: there is no version '07_swizzle'; there are "),
+    "causal": ({"causal": True, "kernel": 7}, ValueError, "causal=True is not supported by 07_ldmatrix; "),
+    "causal type": ({"causal": 1}, TypeError, "causal is 1; allowed: True, False"),
     "kernel empty": ({"kernel": ""}, TypeError, "kernel is ''; allowed: None, or one of 01_naive, "),
     "kernel type": ({"kernel": 7.0}, TypeError, "kernel is 7.0; allowed: "),
     "config": ({"config": "1x1", "kernel": 7}, ValueError, "config: 07_ldmatrix has no configuration '1x1' for fp16"),

@@ -401,8 +401,34 @@ TEST_F(HandMadeStudy, SeveralFunctions) {
   EXPECT_EQ(study.limited_by, "registers");
   EXPECT_THAT(study.sass, UnorderedElementsAre(Pair("FADD", 2), Pair("FFMA", 1), Pair("BRA", 1), Pair("EXIT", 2)));
   EXPECT_THAT(study.hot_loop_sass, UnorderedElementsAre(Pair("FADD", 1), Pair("FFMA", 1), Pair("BRA", 1)));
+  EXPECT_THAT(study.sass_hash, testing::StartsWith("sha256:"));
   EXPECT_THAT(studies.at("sm_86").sass, IsEmpty());
+  EXPECT_THAT(studies.at("sm_86").sass_hash, IsEmpty()) << "it runs the code of sm_80, which has it";
   EXPECT_EQ(studies.at("sm_86").registers, 128);
+}
+
+TEST_F(HandMadeStudy, AVersionForSm90aHasItsOwnFilesAndNoOthers) {
+  write("90_made_up.sm_80.sass", section("_Z5otherv", "EXIT"));  // not even looked at
+  write("90_made_up.sm_80.ptxas", kReport);
+  write("90_made_up.sm_90a.sass", section(mangled("output"), "HGMMA.64x64x16.F32 R24, gdesc[UR4], R24\nEXIT"));
+  write("90_made_up.sm_90a.ptxas", report("output", 168, 0, 24));
+  Version version = version_;
+  version.architecture = Architecture::sm_90a;
+  const auto studies = static_study(version, configuration_, directory_);
+  ASSERT_THAT(studies, UnorderedElementsAre(Pair("sm_90", testing::_)));
+  EXPECT_EQ(studies.at("sm_90").registers, 168);
+  EXPECT_THAT(studies.at("sm_90").sass, UnorderedElementsAre(Pair("HGMMA", 1), Pair("EXIT", 1)));
+}
+
+TEST_F(HandMadeStudy, TheHashIsOfTheText) {
+  const auto hash_of = [&](const std::string& instructions) {
+    write("90_made_up.sm_80.sass", section(mangled("scores"), instructions));
+    write("90_made_up.sm_80.ptxas", report("scores", 40, 0, 0));
+    return static_study(version_, configuration_, directory_).at("sm_80").sass_hash;
+  };
+  const std::string hash = hash_of("FADD R1, R1, R1\nEXIT");
+  EXPECT_EQ(hash_of("FADD R1, R1, R1\nEXIT"), hash);
+  EXPECT_NE(hash_of("FADD R1, R1, R2\nEXIT"), hash) << "the same counts, and another text";
 }
 
 TEST_F(HandMadeStudy, NoFiles) { EXPECT_THAT(static_study(version_, configuration_, directory_), IsEmpty()); }
@@ -437,13 +463,20 @@ void for_each_study(Check check) {
       }
 }
 
+// Those that it is studied for.
+std::vector<std::string> architectures_of(const Version& version) {
+  if (version.architecture == Architecture::sm_90a) return {"sm_90"};
+  return {"sm_80", "sm_86", "sm_89", "sm_90"};
+}
+
 TEST(StudyFiles, EveryConfigurationHasEveryArchitecture) {
   for (const Version& version : versions())
-    for (const Configuration& configuration : version.configurations)
-      EXPECT_THAT(static_study(version, configuration, FLASH_LADDER_STUDY_DIR),
-                  UnorderedElementsAre(Pair("sm_80", testing::_), Pair("sm_86", testing::_), Pair("sm_89", testing::_),
-                                       Pair("sm_90", testing::_)))
-          << version.name << " " << configuration.name;
+    for (const Configuration& configuration : version.configurations) {
+      std::vector<std::string> studied;
+      for (const auto& [architecture, study] : static_study(version, configuration, FLASH_LADDER_STUDY_DIR))
+        studied.push_back(architecture);
+      EXPECT_EQ(studied, architectures_of(version)) << version.source << " " << configuration.name;
+    }
 }
 
 TEST(StudyFiles, ResourcesAreWithinTheArchitecture) {
@@ -474,7 +507,7 @@ TEST(StudyFiles, NoConfigurationSpills) {
 TEST(StudyFiles, EveryVersionFitsEveryArchitecture) {
   for (const Version& version : versions())
     for (const Dtype dtype : {Dtype::fp16, Dtype::bf16})
-      for (const char* architecture : {"sm_80", "sm_86", "sm_89", "sm_90"})
+      for (const std::string& architecture : architectures_of(version))
         EXPECT_TRUE(std::any_of(version.configurations.begin(), version.configurations.end(),
                                 [&](const Configuration& c) {
                                   return c.dtype == dtype &&
@@ -488,8 +521,8 @@ TEST(StudyFiles, EveryVersionFitsEveryArchitecture) {
 TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
   for_each_study([](const Version& version, const Configuration& configuration, const std::string& architecture,
                     const StaticStudy& study) {
-    if (architecture != "sm_80" && architecture != "sm_90") return;
-    if (version.number < 4) {
+    if (version.track == Track::hopper || (architecture != "sm_80" && architecture != "sm_90")) return;
+    if (!version.is_extension() && version.number < 4) {
       EXPECT_EQ(count(study.sass, "HMMA"), 0);
       EXPECT_GT(count(study.hot_loop_sass, "FFMA"), 0);
       return;
@@ -507,7 +540,8 @@ TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
 TEST(StudyFiles, CopiesAndFragmentLoads) {
   for_each_study(
       [](const Version& version, const Configuration&, const std::string& architecture, const StaticStudy& study) {
-        if ((architecture != "sm_80" && architecture != "sm_90") || version.number < 4) return;
+        if (version.track != Track::ladder || version.number < 4) return;
+        if (architecture != "sm_80" && architecture != "sm_90") return;
         const auto all = [&](const std::string& opcode) {
           return count(study.hot_loop_sass, opcode) + count(study.hot_loop_cold_sass, opcode);
         };
@@ -522,7 +556,8 @@ TEST(StudyFiles, CopiesAndFragmentLoads) {
 
 TEST(StudyFiles, PtxHasLineInformation) {
   for (const Version& version : versions()) {
-    const auto path = std::filesystem::path(FLASH_LADDER_STUDY_DIR) / label(version) + ".compute_80.ptx";
+    if (version.architecture != Architecture::sm_80) continue;  // the virtual GPU has nothing to run of it
+    const auto path = std::filesystem::path(FLASH_LADDER_STUDY_DIR) / (label(version) + ".compute_80.ptx");
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();
     EXPECT_THAT(text.str(), HasSubstr(".target sm_80")) << path;

@@ -1,4 +1,4 @@
-// Kernel files as text: header comments, code lines, diff sizes, hashes.
+// Kernel files, and what nvcc made of them, as text: header comments, code lines, diff sizes, hashes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "errors.h"
+#include "source/compiled_text.h"
 #include "source/kernel_source.h"
 #include "source/line_alignment.h"
 #include "source/sha256.h"
@@ -172,6 +173,66 @@ TEST_F(SourceFiles, MissingFileIsAClearError) {
   } catch (const UnavailableError& error) {
     EXPECT_THAT(error.what(), HasSubstr("07_none.cu"));
   }
+}
+
+// As nvcc writes it, in small.
+const char* const kPtx =
+    "//\n"
+    "// Compiler Build ID: CL-36424714\n"
+    "//\n"
+    "\n"
+    ".version 9.0\n"
+    ".target sm_80\n"
+    ".visible .entry flash_attention()\n"
+    "{\n"
+    "\t.loc\t1 222 7\n"
+    "\tadd.s64 \t%rd172, %rd171, %rd166;\n"
+    "\t.loc\t7 491 1, function_name $L__info_string0, inlined_at 3 22 3\n"
+    "\t// begin inline asm\n"
+    "\tst.global.v2.u16 \t[%rd172], {%rs153, %rs154};\n"
+    "\tret;\n"
+    "\n"
+    "}\n"
+    "\t.file\t1 \"/home/reader/kernels/03_tiled.cu\"\n"
+    "\t.section\t.debug_str\n"
+    "\t{\n"
+    "$L__info_string0:\n"
+    ".b8 95,90,78,0\n"
+    "\n"
+    "\t}\n";
+
+TEST(CompiledText, PtxHashLeavesOutWhatNamesFilesAndLines) {
+  const std::string hash = ptx_hash(kPtx);
+  EXPECT_THAT(hash, testing::MatchesRegex("sha256:[0-9a-f]{64}"));
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"CL-36424714", "CL-36424715"},
+           {"/home/reader", "/home/another/reader"},
+           {"1 222 7", "1 230 7"},
+           {".b8 95,90,78,0\n", ".b8 95,90,79,0\n.b8 1,2\n"},
+           {"\t// begin inline asm\n", ""},
+           {"\n\n", "\n"},
+           {"\tadd.s64 \t%rd172", "add.s64 %rd172"},
+       })
+    EXPECT_EQ(ptx_hash(replaced(kPtx, from, to)), hash) << from << " → " << to;
+}
+
+TEST(CompiledText, PtxHashSeesEveryInstruction) {
+  std::vector<std::string> hashes{ptx_hash(kPtx), ptx_hash("")};
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"%rd166;", "%rd167;"},
+           {".v2.u16 \t[%rd172], {%rs153, %rs154}", ".u16 \t[%rd172], %rs153"},
+           {"\tret;\n", ""},
+           {"sm_80", "sm_90"},
+           {"\t}\n", "\t}\n.visible .entry another()\n{\n\tret;\n}\n"},  // behind the debugging section
+       })
+    hashes.push_back(ptx_hash(replaced(kPtx, from, to)));
+  std::sort(hashes.begin(), hashes.end());
+  EXPECT_EQ(std::unique(hashes.begin(), hashes.end()), hashes.end()) << "two different texts have the same hash";
+}
+
+TEST(CompiledText, SassHashSeesEverything) {
+  EXPECT_NE(sass_hash("        /*0000*/ MOV R1, c[0x0][0x28] ;\n"),
+            sass_hash("        /*0000*/ MOV R1, c[0x0][0x2c] ;\n"));
 }
 
 TEST_F(SourceFiles, HeaderComment) {

@@ -30,6 +30,7 @@ void mark_poisoned(const void* device_pointer, std::int64_t bytes);
 struct Observation {
   std::optional<Counters> counters;
   std::vector<LineCounters> lines;
+  std::string ptx_hash;  // of what was counted: see source/compiled_text.h
 };
 Observation take_observation();
 

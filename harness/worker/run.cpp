@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <iterator>
 #include <utility>
 
 #include "errors.h"
@@ -79,6 +78,7 @@ void count(Result& result, const Launch& launch) {
   Observation observation = take_observation();
   result.counters = std::move(observation.counters);
   result.lines = std::move(observation.lines);
+  result.ptx_hash = std::move(observation.ptx_hash);
 }
 
 // Launches a set's problem several times and says what is wrong: the output first, since what a kernel does elsewhere is
@@ -132,8 +132,8 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
 Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& checked, const Version& version,
                        const Configuration& configuration, const Request& request, EventWriter& events) {
   int launches = 0;
-  const Launch launch = [&](const Inputs& inputs) -> std::optional<HostBuffer> {
-    events.progress("diagnose " + set.name, launches++, kMaxDiagnosisLaunches + 1);
+  const Relaunch launch = [&](const Inputs& inputs) -> std::optional<HostBuffer> {
+    events.progress("launch to diagnose " + set.name, launches++, kMaxDiagnosisLaunches + 1);
     try {
       DeviceProblem problem(version, {&configuration}, inputs);
       const Stream stream;
@@ -154,10 +154,11 @@ Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& check
                       .step_kv = configuration.step_kv,
                       .num_warps = configuration.num_warps,
                       .mma = configuration.fragments};
-  return diagnose({inputs, reference, *output}, checked, tiling, launch);
+  return diagnose({inputs, set.distribution, reference, *output}, checked, tiling, launch,
+                  events.reporter("diagnose " + set.name));
 }
 
-// Returns the first set whose output is wrong, and what became of all.
+// What became of the sets, and the first whose output was wrong.
 struct Checked {
   std::vector<CheckedSet> sets;
   std::optional<CheckSet> first_wrong;
@@ -221,11 +222,12 @@ Result run(const Request& request, EventWriter& events) {
     result.reason = error.what();
     return result;
   }
-  // A finding names the line, which is more than a diagnosis can.
-  if (add_findings(result) || !checked.first_wrong) return result;
+  const bool has_findings = add_findings(result);
+  if (!checked.first_wrong) return result;
   Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked.sets, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
-  add_findings(result);  // of other inputs
+  Result again;  // with other inputs: most likely what was found before
+  add_findings(has_findings ? again : result);
   return result;
 }
 

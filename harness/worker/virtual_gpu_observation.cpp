@@ -7,6 +7,7 @@
 #include "emulator/function_name.h"
 #include "emulator/runtime/virtual_runtime.h"
 #include "errors.h"
+#include "source/compiled_text.h"
 #include "worker/observation.h"
 
 namespace flash_ladder {
@@ -78,6 +79,7 @@ Observation take_observation() {
   for (const runtime::KernelCounters& kernel : runtime::take_counters()) {
     observation.counters = observation.counters.value_or(Counters{});
     *observation.counters += kernel.totals;
+    if (observation.ptx_hash.empty()) observation.ptx_hash = ptx_hash(kernel.ptx);  // a version is one file
     // In the order of the names that are shown: that of whole paths depends on where the project and the toolkit lie.
     std::vector<emulator::LineCounters> lines = kernel.lines;
     for (emulator::LineCounters& line : lines) line.position = with_file_names(std::move(line.position));

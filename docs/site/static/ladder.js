@@ -99,12 +99,12 @@
         `${useful} bytes wanted, ${depth * BANKS * WORD} could have been delivered.`;
       part.dataset.wavefronts = depth;
       const table = element("table");
-      table.append(element("tr", {}, element("th", { scope: "row" }, "bank"), ...words.map((_, bank) => element("th", { scope: "col" }, String(bank)))));
+      table.append(element("tr", {}, element("th", { scope: "row" }, "wavefront, bank"), ...words.map((_, bank) => element("th", { scope: "col" }, String(bank)))));
       for (let i = 0; i < depth; ++i) {
-        const row = element("tr", {}, element("th", { scope: "row" }, `wavefront ${i + 1}`));
+        const row = element("tr", {}, element("th", { scope: "row" }, String(i + 1)));
         for (const found of words) {
           const lanesHere = [...found.values()][i];
-          const text = !lanesHere ? "" : lanesHere.length > 1 ? `${lanesHere[0]}–${lanesHere.at(-1)}` : String(lanesHere[0]);
+          const text = !lanesHere ? "" : lanesHere.length > 3 ? `${lanesHere[0]} … ${lanesHere.at(-1)}` : lanesHere.join(" ");
           row.append(element("td", lanesHere ? { class: `fill-${(lanesHere[0] >> 2) % 8}` } : {}, text));
         }
         table.append(row);

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
 

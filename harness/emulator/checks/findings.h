@@ -8,7 +8,6 @@
 #include <tuple>
 #include <vector>
 
-#include "emulator/decode/instruction.h"
 #include "emulator/report.h"
 
 namespace flash_ladder::emulator {

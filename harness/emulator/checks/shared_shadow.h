@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "emulator/checks/clocks.h"
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
 

@@ -10,7 +10,7 @@ namespace {
 
 bool ends_block(const Instruction& instruction) {
   return instruction.action == Action::branch || instruction.action == Action::branch_table ||
-         instruction.action == Action::exit || instruction.action == Action::trap;
+         instruction.action == Action::exit;
 }
 
 bool falls_through(const Instruction& instruction) { return !ends_block(instruction) || instruction.guard >= 0; }

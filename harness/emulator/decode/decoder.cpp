@@ -120,13 +120,13 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
       using enum ptx::SpecialRegister;
       const auto which = static_cast<ptx::SpecialRegister>(operand.index);
       if (which >= clock) {
-        const int value = temporary(slot);
-        emit(Action::clock, InstructionClass::other, {value}, {}).bytes =
-            static_cast<std::uint8_t>(slot == Slot::b64 ? 8 : 4);
-        const bool high = which == clock_hi || which == globaltimer_hi;
-        kernel_->code.back().operation = high;
         if (slot != Slot::b32 && slot != Slot::b64) fail("a clock is 32 or 64 bits wide");
-        return value;
+        const int wide = temporary(Slot::b64);
+        emit(Action::clock, InstructionClass::other, {wide}, {});
+        if (slot == Slot::b64) return wide;
+        const int half = temporary(Slot::b32);
+        emit_lane(which == clock_hi || which == globaltimer_hi ? "%unpack.64.1" : "%unpack.64.0", {half}, {wide});
+        return half;
       }
       return converted(special(which), slot);
     }
@@ -195,9 +195,18 @@ Instruction& KernelDecoder::emit(Action action, InstructionClass instruction_cla
   return out;
 }
 
+Instruction& KernelDecoder::emit(Execute execute, InstructionClass instruction_class, const std::vector<int>& writes,
+                                 const std::vector<int>& reads) {
+  Instruction& out = emit(Action::operation, instruction_class, writes, reads);
+  out.execute = execute;
+  return out;
+}
+
 void KernelDecoder::emit_lane(const LaneOperation& operation, const std::vector<int>& writes,
                               const std::vector<int>& reads) {
-  emit(Action::lane, operation.instruction_class, writes, reads).function = operation.function;
+  Instruction& out = emit(Action::lane, operation.instruction_class, writes, reads);
+  out.function = operation.function;
+  out.lane_operation = &operation;
 }
 
 void KernelDecoder::emit_lane(std::string_view opcode, const std::vector<int>& writes, const std::vector<int>& reads) {
@@ -281,47 +290,6 @@ bool KernelDecoder::decode_multiply_add_with_carry() {
   return true;
 }
 
-const std::unordered_map<std::string_view, KernelDecoder::Handler>& KernelDecoder::handlers() {
-  static const std::unordered_map<std::string_view, Handler> table = {
-      {"mov", &KernelDecoder::mov},
-      {"setp", &KernelDecoder::setp},
-      {"cvta", &KernelDecoder::cvta},
-      {"isspacep", &KernelDecoder::isspacep},
-      {"ld", &KernelDecoder::ld},
-      {"ldu", &KernelDecoder::ld},
-      {"st", &KernelDecoder::st},
-      {"atom", &KernelDecoder::atom},
-      {"red", &KernelDecoder::atom},
-      {"ldmatrix", &KernelDecoder::ldmatrix},
-      {"mma", &KernelDecoder::mma},
-      {"cp", &KernelDecoder::cp},
-      {"mbarrier", &KernelDecoder::mbarrier},
-      {"shfl", &KernelDecoder::shfl},
-      {"vote", &KernelDecoder::vote},
-      {"match", &KernelDecoder::match},
-      {"redux", &KernelDecoder::redux},
-      {"activemask", &KernelDecoder::activemask},
-      {"bar", &KernelDecoder::bar},
-      {"barrier", &KernelDecoder::bar},
-      {"bra", &KernelDecoder::bra},
-      {"brx", &KernelDecoder::brx},
-      {"ret", &KernelDecoder::leave},
-      {"exit", &KernelDecoder::leave},
-      {"trap", &KernelDecoder::trap},
-      {"call", &KernelDecoder::call},
-      {"membar", &KernelDecoder::fence},
-      {"fence", &KernelDecoder::fence},
-      {"prefetch", &KernelDecoder::nothing},
-      {"prefetchu", &KernelDecoder::nothing},
-      {"applypriority", &KernelDecoder::nothing},
-      {"brkpt", &KernelDecoder::nothing},
-      {"pmevent", &KernelDecoder::nothing},
-      {"nanosleep", &KernelDecoder::nanosleep},
-      {"createpolicy", &KernelDecoder::createpolicy},
-  };
-  return table;
-}
-
 void KernelDecoder::decode(const ptx::Instruction& instruction) {
   instruction_ = &instruction;
   parts_ = split(instruction.opcode);
@@ -329,12 +297,8 @@ void KernelDecoder::decode(const ptx::Instruction& instruction) {
   first_of_instruction_ = true;
   guard_ = instruction.guard;
   if (guard_ >= 0 && registers_[guard_].slot != Slot::predicate) fail("the guard is no predicate");
-  if (const auto handler = handlers().find(parts_[0]); handler != handlers().end()) {
-    if (instruction.operands.empty() && parts_[0] != "ret" && parts_[0] != "exit" && parts_[0] != "trap" &&
-        parts_[0] != "membar" && parts_[0] != "fence" && parts_[0] != "cp" && parts_[0] != "brkpt") {
-      fail("operands are missing");
-    }
-    (this->*handler->second)();
+  if (const Decode operation = operations_.find(parts_[0]); operation != nullptr) {
+    operation(*this);
   } else if (!decode_lane()) {
     fail_unknown();
   }
@@ -364,14 +328,10 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
 
   for (Instruction& instruction : kernel_->code) {
     if (instruction.action == Action::branch) instruction.target = start[static_cast<std::size_t>(instruction.target)];
-    const bool maybe_shared = instruction.space == Space::shared ||
-                              (instruction.space == Space::generic &&
-                               (instruction.action == Action::load || instruction.action == Action::store ||
-                                instruction.action == Action::atomic));
-    if (maybe_shared && instruction.bytes != 0) {
+    if (instruction.space == Space::shared ||
+        (instruction.space == Space::generic && instruction.role != MemoryRole::none)) {
       kernel_->uses_shared = true;
-      const int bytes = instruction.bytes * (instruction.action == Action::ldmatrix ? 1 : instruction.elements);
-      kernel_->shared_granule = std::min(kernel_->shared_granule, bytes);
+      kernel_->shared_granule = std::min(kernel_->shared_granule, instruction.bytes * instruction.elements);
     }
   }
   for (const std::vector<int>& table : function_.branch_tables) {
@@ -382,19 +342,22 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   kernel_->local_bytes = layout_.local_bytes();
   kernel_->parameter_bytes = layout_.parameter_bytes();
   find_reconvergence_points(*kernel_);
+  charge_moved_code(*kernel_, registers_);
+  find_undefined_reads(*kernel_, registers_);
   allocate_registers(*kernel_, registers_);
   return std::move(kernel_);
 }
 
-std::vector<std::string> decoded_instructions() {
+std::vector<std::string> OperationTable::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, handler] : KernelDecoder::handlers()) names.emplace_back(name);
+  for (const auto& [name, decode] : decode_) names.emplace_back(name);
   std::ranges::sort(names);
   return names;
 }
 
-std::unique_ptr<CompiledKernel> compile(const ModuleImage& image, const ptx::Function& function) {
-  return KernelDecoder(image, function).run();
+std::unique_ptr<CompiledKernel> compile(const ModuleImage& image, const ptx::Function& function,
+                                        const OperationTable& operations) {
+  return KernelDecoder(image, function, operations).run();
 }
 
 }  // namespace flash_ladder::emulator

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "emulator/module.h"
+#include "emulator/ptx_error.h"
 
 namespace flash_ladder::emulator {
 namespace {

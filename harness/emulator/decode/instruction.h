@@ -8,63 +8,38 @@
 #include <string_view>
 #include <vector>
 
-#include "emulator/exec/lane_table.h"
-#include "emulator/module.h"
+#include "emulator/lanes/lane_table.h"
 #include "emulator/ptx/syntax.h"
 #include "emulator/report.h"
 
 namespace flash_ladder::emulator {
 
+class CtaExecutor;  // exec/
+struct Instruction;
+struct Warp;
+
 /// What the executor does for an instruction.
 enum class Action : std::uint8_t {
-  lane,      // function
-  warp,      // function, and all lanes must take part: mma
-  load,      // r: results, address
-  store,     // r: address, values
-  atomic,    // r: result, address, operand, second operand
-  ldmatrix,  // r: results, address
-  cp_async,  // r: shared address, global address, [source size]
-  cp_async_commit,
-  cp_async_wait,  // all but the newest `count` groups
-  cp_async_wait_all,
-  cp_async_mbarrier_arrive,  // r: address
-  mbarrier,                  // r: [state], address, [operand]; `operation` says which
-  shuffle,                   // r: result, predicate, value, lane or delta, clamp, member mask
-  vote,                      // r: result, predicate, member mask
-  match,                     // r: result, predicate, value, member mask
-  reduce,                    // r: result, value, member mask
-  active_mask,               // r: result
-  clock,                     // r: result
-  barrier,                   // r: id, thread count, [predicate]; result of a reduction first
-  warp_barrier,              // r: member mask
-  branch,                    // target
-  branch_table,              // r: index; targets in CompiledKernel::branch_tables[count]
-  exit,
-  trap,
-  yield,    // nanosleep
-  print,    // r: format, arguments
-  nothing,  // fences, prefetches: no effect here
+  lane,          // function
+  watched_lane,  // the same, and `watched` is not -1
+  operation,     // execute: all that concerns memory, barriers, or other lanes
+  clock,         // r: result, 64 bits
+  branch,        // target
+  branch_table,  // r: index; targets in CompiledKernel::branch_tables[count]
+  exit,          // execute, if there is one; then the lanes end
 };
 
-enum class AtomicOperation : std::uint8_t { add, min, max, and_, or_, xor_, exch, cas, inc, dec };
-enum class MbarrierOperation : std::uint8_t {
-  init,
-  inval,
-  arrive,
-  arrive_drop,
-  test_wait,
-  test_wait_parity,
-  pending_count
-};
-enum class ShuffleMode : std::uint8_t { up, down, bfly, idx };
-enum class VoteMode : std::uint8_t { all, any, uni, ballot };
-enum class BarrierMode : std::uint8_t { sync, arrive, red_popc, red_and, red_or };
-enum class ReduceOperation : std::uint8_t { add_u, min_u, max_u, min_s, max_s, and_, or_, xor_ };
+/// Executes an instruction for the lanes of the mask, of which there is at least one. The warp's pc is that of the next instruction
+/// already. Sets Warp::status if the warp cannot go on for now.
+using Execute = void (*)(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask);
+
+/// Which counters the memory traffic of an instruction is among.
+enum class MemoryRole : std::uint8_t { none, load, store, copy };
 
 inline constexpr int kMaxOperands = 16;
 
 struct Instruction {
-  Action action = Action::nothing;
+  Action action = Action::operation;
   InstructionClass instruction_class = InstructionClass::other;
   bool counted = true;  // false: a helper of the instruction before or after, which has been counted
   bool guard_negated = false;
@@ -76,25 +51,43 @@ struct Instruction {
   bool sign_extend = false;  // a load of 8 or 16 bits
   bool wide_address = true;  // the address is 64 bits wide
   bool strong = false;  // volatile, relaxed, acquire, release, atomic: not part of a data race with others of that kind
-  bool transposed = false;     // ldmatrix
-  bool has_count = false;      // barrier with a thread count
-  std::uint8_t operation = 0;  // one of the enums above
-  ptx::Type type{};            // atomics, reductions
-  std::int32_t guard = -1;     // a predicate, -1: none
+  bool has_count = false;   // barrier with a thread count
+  ptx::Type type{};         // atomics, reductions
+  std::int32_t guard = -1;  // a predicate, -1: none
+  MemoryRole role = MemoryRole::none;
+  bool computes_nothing = false;  // a barrier, a wait, a fence: nothing else belongs to its line
+  bool arrives = false;           // counts as a barrier that warps arrive at
+  // A bit for each source, from 1: `execute` itself looks at whether it was ever written.
+  std::uint16_t own_sources = 0;
+  Execute execute = nullptr;
   LaneFunction function = nullptr;
+  const LaneOperation* lane_operation = nullptr;
   std::array<std::int32_t, kMaxOperands> r{};
   std::int64_t offset = 0;       // added to the address
   std::int32_t target = -1;      // of a branch: an instruction
   std::int32_t reconverge = -1;  // where the lanes that a branch parts meet again, -1: at the end
   std::uint32_t count = 0;
-  std::uint32_t source = 0;  // index into CompiledKernel::sources
+  std::uint32_t source = 0;   // index into CompiledKernel::sources
+  std::int32_t watched = -1;  // index into CompiledKernel::watched, -1: all that it reads has been written
+};
+
+/// Registers that may be read before anything has written them have numbers, from 0: those of an instruction's guard and operands.
+/// -1 for all other registers.
+struct WatchedOperands {
+  std::int32_t guard = -1;
+  std::array<std::int32_t, kMaxOperands> r = [] {
+    std::array<std::int32_t, kMaxOperands> none;
+    none.fill(-1);
+    return none;
+  }();
 };
 
 /// What an instruction was in the text, for messages and counters.
 struct SourceInstruction {
   std::string_view text;
   int ptx_line = 0;
-  int position = 0;  // index into CompiledKernel::positions
+  int position = 0;    // index into CompiledKernel::positions
+  int charged_to = 0;  // the same: whose counters it is among
 };
 
 /// A place in the register file that does not change while a CTA runs.
@@ -114,6 +107,8 @@ class CompiledKernel {
   std::vector<SourcePosition> positions;
   std::vector<std::vector<std::int32_t>> branch_tables;
   std::vector<UniformSlot> uniforms;
+  std::vector<WatchedOperands> watched;
+  std::size_t num_watched = 0;     // registers
   std::size_t register_bytes = 0;  // of one warp
   std::size_t parameter_bytes = 0;
   std::size_t static_shared_bytes = 0;

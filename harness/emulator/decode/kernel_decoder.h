@@ -1,6 +1,5 @@
-// How PTX instructions become the virtual GPU's: the members that all of them use are in decoder.cpp, the instructions themselves
-// in decode_values.cpp (moves, comparisons, addresses), decode_memory.cpp (loads, stores, atomics, copies), decode_exchange.cpp
-// (what the lanes of a warp do together) and decode_control.cpp (barriers, branches, calls).
+// How PTX instructions become the virtual GPU's. Those that concern each lane by itself are in lanes/; the others are decoded by the
+// functions of an OperationTable, with the members of KernelDecoder.
 #pragma once
 
 #include <algorithm>
@@ -17,24 +16,45 @@
 #include "emulator/decode/instruction.h"
 #include "emulator/decode/memory_layout.h"
 #include "emulator/decode/virtual_register.h"
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 #include "emulator/ptx/module_image.h"
 #include "emulator/ptx/parser.h"
 
 namespace flash_ladder::emulator {
 
+class KernelDecoder;
+
+/// Decodes the instruction at which the decoder stands. Calls emit() or emit_lane() for each of the virtual GPU's that it becomes;
+/// fail_unknown() if it is not known in this form.
+using Decode = void (*)(KernelDecoder& decoder);
+
+/// Instructions by the first part of their opcodes.
+class OperationTable {
+ public:
+  void add(std::string_view name, Decode decode) { decode_.emplace(name, decode); }
+  /// Null if there is none of this name.
+  Decode find(std::string_view name) const {
+    const auto found = decode_.find(name);
+    return found == decode_.end() ? nullptr : found->second;
+  }
+  std::vector<std::string> names() const;
+
+ private:
+  std::unordered_map<std::string_view, Decode> decode_;
+};
+
 /// Decodes one kernel.
 class KernelDecoder {
  public:
-  KernelDecoder(const ModuleImage& image, const ptx::Function& function)
-      : image_(image), function_(function), kernel_(std::make_unique<CompiledKernel>()), layout_(image, function) {}
+  KernelDecoder(const ModuleImage& image, const ptx::Function& function, const OperationTable& operations)
+      : image_(image),
+        function_(function),
+        operations_(operations),
+        kernel_(std::make_unique<CompiledKernel>()),
+        layout_(image, function) {}
 
   std::unique_ptr<CompiledKernel> run();
 
-  using Handler = void (KernelDecoder::*)();
-  static const std::unordered_map<std::string_view, Handler>& handlers();
-
- private:
   using Operand = ptx::Operand;
   using Space = ptx::Space;
   using Kind = Operand::Kind;
@@ -45,60 +65,48 @@ class KernelDecoder {
   // Registers.
   int temporary(Slot slot);
   int constant(Slot slot, std::uint64_t value);
-  int special(ptx::SpecialRegister which);
   int carry();
   int read(const Operand& operand, Slot slot);
   int write(const Operand& operand, Slot slot, bool sign_extend = false);
-  int converted(int reg, Slot slot);
   std::uint64_t address_of(const Operand& operand) const;
   int immediate(std::size_t operand) const;
 
   // Instructions.
+  Instruction& emit(Execute execute, InstructionClass instruction_class, const std::vector<int>& writes,
+                    const std::vector<int>& reads);
   Instruction& emit(Action action, InstructionClass instruction_class, const std::vector<int>& writes,
                     const std::vector<int>& reads);
   void emit_lane(std::string_view opcode, const std::vector<int>& writes, const std::vector<int>& reads);
   void emit_lane(const LaneOperation& operation, const std::vector<int>& writes, const std::vector<int>& reads);
-  void decode(const ptx::Instruction& instruction);
   bool decode_lane();
-  bool decode_multiply_add_with_carry();
   void expect_operands(std::size_t count, std::size_t at_most = 0) const;
-  const Operand& operand(std::size_t i) const { return instruction_->operands[i]; }
+  const Operand& operand(std::size_t i) const {
+    if (i >= num_operands()) fail("operands are missing");
+    return instruction_->operands[i];
+  }
   std::size_t num_operands() const { return instruction_->operands.size(); }
   bool has(std::string_view part) const { return std::find(parts_.begin(), parts_.end(), part) != parts_.end(); }
   ptx::Type last_type() const;
   std::vector<Operand> elements(const Operand& operand) const;
   int address_operand(const Operand& operand, Space space, std::int64_t& offset, bool& wide);
 
-  void mov();
-  void setp();
-  void cvta();
-  void isspacep();
-  void ld();
-  void st();
-  void memory_modifiers(Space& space, int& elements, bool& strong) const;
-  void atom();
-  void ldmatrix();
-  void mma();
-  void cp();
-  void mbarrier();
-  void shfl();
-  void vote();
-  void match();
-  void redux();
-  void activemask();
-  void bar();
-  void bra();
-  void brx();
-  void leave();
-  void trap();
-  void call();
-  void fence();
-  void nothing();
-  void nanosleep();
-  void createpolicy();
+  const ptx::Instruction& instruction() const { return *instruction_; }
+  const std::vector<std::string_view>& parts() const { return parts_; }  // of its opcode
+  CompiledKernel& kernel() { return *kernel_; }
+  const MemoryLayout& layout() const { return layout_; }
+  bool is_predicate(const Operand& operand) const {
+    return operand.kind == Kind::reg && registers_[static_cast<std::size_t>(operand.index)].slot == Slot::predicate;
+  }
+
+ private:
+  bool decode_multiply_add_with_carry();
+  void decode(const ptx::Instruction& instruction);
+  int special(ptx::SpecialRegister which);
+  int converted(int reg, Slot slot);
 
   const ModuleImage& image_;
   const ptx::Function& function_;
+  const OperationTable& operations_;
   std::unique_ptr<CompiledKernel> kernel_;
   MemoryLayout layout_;
   const ptx::Instruction* instruction_ = nullptr;
@@ -115,9 +123,6 @@ class KernelDecoder {
   };
   std::vector<Conversion> conversions_;
 };
-
-/// The space that a part of an opcode names, if it names one.
-std::optional<ptx::Space> named_space(std::string_view part);
 
 /// The kind of register that holds so many bytes.
 inline Slot slot_of(int bytes) { return bytes <= 2 ? Slot::b16 : bytes == 4 ? Slot::b32 : Slot::b64; }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <set>
 
-#include "emulator/decode/decoder.h"
 #include "emulator/decode/instruction.h"
 
 namespace flash_ladder::emulator {
@@ -71,10 +70,6 @@ std::optional<std::uint64_t> MemoryLayout::address(int variable) const {
 Space MemoryLayout::space(int index) const {
   const ptx::Variable& variable = image_.text.variables[static_cast<std::size_t>(index)];
   return variable.space == Space::param && !variable.parameter ? Space::local : variable.space;
-}
-
-std::vector<KernelParameter> parameter_layout(const ModuleImage& image, const ptx::Function& function) {
-  return MemoryLayout(image, function).parameters();
 }
 
 }  // namespace flash_ladder::emulator

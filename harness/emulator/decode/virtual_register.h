@@ -21,6 +21,13 @@ struct VirtualRegister {
 /// value, and thousands of them would not stay in the cache.
 void allocate_registers(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers);
 
+/// Sets Instruction::watched of those that read, or write, what may be read before it is written. The instructions still hold
+/// indices into `registers`.
+void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers);
+
+/// Sets SourceInstruction::charged_to. The instructions still hold indices into `registers`.
+void charge_moved_code(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers);
+
 /// Sets Instruction::reconverge of every branch: its immediate post-dominator.
 void find_reconvergence_points(CompiledKernel& kernel);
 

@@ -23,40 +23,36 @@ Counters counters_of(const Instruction& instruction, const ExecutionCount& execu
     counters.thread_instructions = execution.lanes;
     // Through a generic address: what it met, not what it might have.
     if (instruction.space == ptx::Space::generic && detail.shared_accesses > 0) {
-      count(instruction.action == Action::load    ? InstructionClass::shared_load
-            : instruction.action == Action::store ? InstructionClass::shared_store
-                                                  : instruction.instruction_class,
-            detail.shared_accesses);
+      const InstructionClass met =
+          instruction.instruction_class == InstructionClass::global_load    ? InstructionClass::shared_load
+          : instruction.instruction_class == InstructionClass::global_store ? InstructionClass::shared_store
+                                                                            : instruction.instruction_class;
+      count(met, detail.shared_accesses);
       count(instruction.instruction_class, execution.warps - detail.shared_accesses);
     } else {
       count(instruction.instruction_class, execution.warps);
     }
   }
-  switch (instruction.action) {
-    case Action::load:
-    case Action::ldmatrix:
+  switch (instruction.role) {
+    case MemoryRole::none:
+      break;
+    case MemoryRole::load:
       counters.global_load += detail.global;
       counters.shared_load += detail.shared;
       break;
-    case Action::store:
-    case Action::atomic:
+    case MemoryRole::store:
       counters.global_store += detail.global;
       counters.shared_store += detail.shared;
       break;
-    case Action::cp_async:
+    case MemoryRole::copy:
       counters.global_load += detail.global;
       counters.shared_copy += detail.shared;
       break;
-    case Action::barrier:
-      counters.barriers = execution.warps;
-      break;
-    case Action::branch:
-    case Action::branch_table:
-      counters.branches = instruction.guard >= 0 || instruction.action == Action::branch_table ? execution.warps : 0;
-      counters.divergent_branches = detail.divergent;
-      break;
-    default:
-      break;
+  }
+  if (instruction.arrives) counters.barriers = execution.warps;
+  if (instruction.action == Action::branch || instruction.action == Action::branch_table) {
+    counters.branches = instruction.guard >= 0 || instruction.action == Action::branch_table ? execution.warps : 0;
+    counters.divergent_branches = detail.divergent;
   }
   counters.local += detail.local;
   return counters;
@@ -79,7 +75,7 @@ void summarise(const CompiledKernel& kernel, const InstructionCounters& counters
     if (counters.executions[i].warps == 0) continue;
     const Counters of_instruction = counters_of(kernel.code[i], counters.executions[i], counters.details[i]);
     report.totals += of_instruction;
-    if (lines) by_position[kernel.sources[kernel.code[i].source].position] += of_instruction;
+    if (lines) by_position[kernel.sources[kernel.code[i].source].charged_to] += of_instruction;
   }
   std::map<SourcePosition, Counters> by_lines;
   for (const auto& [position, of_position] : by_position) {

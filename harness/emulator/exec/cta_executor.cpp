@@ -93,7 +93,9 @@ void CtaExecutor::start(const Dim3& cta) {
     warp.stack.clear();
     warp.copies.clear();
     warp.executed = 0;
+    warp.failed_wait = {};
     std::memset(warp.groups, 0, sizeof warp.groups);
+    if (context_.options.checks) warp.undefined.assign(context_.kernel.num_watched, {.lanes = kAllLanes});
   }
   fill_uniforms(cta);
   std::memset(shared_.data(), 0, shared_.size());
@@ -212,6 +214,7 @@ void CtaExecutor::run_warp(Warp& warp) {
       ++warp.pc;
       continue;
     }
+    if (watches(warp, instruction)) follow_undefined(warp, instruction, mask);
     switch (instruction.action) {
       case Action::branch: {
         const std::uint32_t taken = mask;
@@ -234,6 +237,7 @@ void CtaExecutor::run_warp(Warp& warp) {
         branch_by_table(warp, instruction, mask);
         continue;
       case Action::exit:
+        if (instruction.execute != nullptr && mask != 0) instruction.execute(*this, warp, instruction, mask);
         ++warp.pc;
         end_lanes(warp, mask);
         if (warp.status == WarpStatus::ended) return;
@@ -241,104 +245,22 @@ void CtaExecutor::run_warp(Warp& warp) {
       default:
         break;
     }
-    if (mask == 0) {
-      ++warp.pc;
-      continue;
-    }
+    ++warp.pc;
+    if (mask == 0) continue;
     switch (instruction.action) {
-      case Action::warp:
-        check_all_lanes(warp, instruction, mask);
+      case Action::watched_lane:
         instruction.function(registers, instruction.r.data(), mask);
         break;
-      case Action::load:
-        load(warp, instruction, mask);
-        break;
-      case Action::store:
-        store(warp, instruction, mask);
-        break;
-      case Action::atomic:
-        atomic(warp, instruction, mask);
-        break;
-      case Action::ldmatrix:
-        ldmatrix(warp, instruction, mask);
-        break;
-      case Action::cp_async:
-        copy_async(warp, instruction, mask);
-        break;
-      case Action::cp_async_commit:
-        commit_copies(warp, mask);
-        break;
-      case Action::cp_async_wait:
-        wait_for_copies(warp, mask, instruction.count);
-        break;
-      case Action::cp_async_wait_all:
-        wait_for_all_copies(warp, mask);
-        break;
-      case Action::cp_async_mbarrier_arrive:
-        arrive_when_copied(warp, instruction, mask);
-        break;
-      case Action::mbarrier:
-        if (!mbarrier(warp, instruction, mask)) {
-          ++warp.pc;
-          warp.status = WarpStatus::yielded;
-          return;
-        }
-        break;
-      case Action::shuffle:
-        shuffle(warp, instruction, mask);
-        break;
-      case Action::vote:
-        vote(warp, instruction, mask);
-        break;
-      case Action::match:
-        match(warp, instruction, mask);
-        break;
-      case Action::reduce:
-        reduce(warp, instruction, mask);
-        break;
-      case Action::active_mask: {
-        std::uint32_t* to = reinterpret_cast<std::uint32_t*>(registers + instruction.r[0]);
-        for (int lane = 0; lane < kWarpSize; ++lane) {
-          if ((mask >> lane) & 1) to[lane] = mask;
-        }
-        break;
-      }
       case Action::clock:
-        for (int lane = 0; lane < kWarpSize; ++lane) {
-          if (!((mask >> lane) & 1)) continue;
-          if (instruction.bytes == 8) {
-            reinterpret_cast<std::uint64_t*>(registers + instruction.r[0])[lane] = warp.executed;
-          } else {
-            reinterpret_cast<std::uint32_t*>(registers + instruction.r[0])[lane] =
-                static_cast<std::uint32_t>(instruction.operation ? warp.executed >> 32 : warp.executed);
-          }
+        for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+          reinterpret_cast<std::uint64_t*>(registers + instruction.r[0])[std::countr_zero(rest)] = warp.executed;
         }
         break;
-      case Action::barrier:
-        ++warp.pc;
-        if (!barrier(warp, instruction, mask)) {
-          warp.status = WarpStatus::waiting;
-          return;
-        }
-        continue;
-      case Action::warp_barrier:
-        warp_barrier(warp, instruction, mask);
-        break;
-      case Action::print:
-        print(warp, instruction, mask);
-        break;
-      case Action::trap:
-        trap(warp, instruction, mask);
-        if (warp.status == WarpStatus::ended) return;
-        continue;
-      case Action::yield:
-        ++warp.pc;
-        warp.status = WarpStatus::yielded;
-        return;
       default:
+        instruction.execute(*this, warp, instruction, mask);
+        if (warp.status != WarpStatus::ready) return;
         break;
     }
-    ++warp.pc;
   }
 }
 
@@ -358,10 +280,10 @@ void CtaExecutor::reconverge(Warp& warp) {
 void CtaExecutor::part(Warp& warp, const Instruction& instruction, std::uint32_t taken) {
   ++counters_.details[static_cast<std::size_t>(warp.pc)].divergent;
   const std::uint32_t not_taken = warp.active & ~taken;
-  const std::int32_t next = warp.pc + 1;
+  const std::int32_t at = warp.pc, next = at + 1;
   std::int32_t meet = instruction.reconverge;
   if (meet >= 0) {
-    warp.stack.push_back({meet, warp.reconverge, warp.active});
+    warp.stack.push_back({meet, warp.reconverge, warp.active, warp.pc});
   } else {
     meet = warp.reconverge;
   }
@@ -370,7 +292,7 @@ void CtaExecutor::part(Warp& warp, const Instruction& instruction, std::uint32_t
     warp.pc = instruction.target;
     warp.active = taken;
   } else {
-    if (instruction.target != meet) warp.stack.push_back({instruction.target, meet, taken});
+    if (instruction.target != meet) warp.stack.push_back({instruction.target, meet, taken, at});
     warp.pc = next;
     warp.active = not_taken;
   }
@@ -405,11 +327,11 @@ void CtaExecutor::branch_by_table(Warp& warp, const Instruction& instruction, st
   if (ways.size() > 1) {
     ++counters_.details[static_cast<std::size_t>(warp.pc)].divergent;
     if (instruction.reconverge >= 0) {
-      warp.stack.push_back({instruction.reconverge, warp.reconverge, warp.active});
+      warp.stack.push_back({instruction.reconverge, warp.reconverge, warp.active, warp.pc});
       warp.reconverge = instruction.reconverge;
     }
     for (std::size_t i = ways.size() - 1; i > 0; --i)
-      warp.stack.push_back({ways[i].first, warp.reconverge, ways[i].second});
+      warp.stack.push_back({ways[i].first, warp.reconverge, ways[i].second, warp.pc});
   }
   warp.pc = ways[0].first;
   warp.active = ways[0].second;
@@ -431,31 +353,11 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   check_barriers();
 }
 
-void CtaExecutor::report_deadlock() {
-  // If something was found before, it is the cause as likely as not, but say this too.
-  for (const Warp& warp : warps_) {
-    if (warp.status == WarpStatus::ended) continue;
-    const bool at_barrier = warp.status == WarpStatus::waiting;
-    const auto at = static_cast<std::size_t>(std::max(warp.pc - 1, 0));
-    std::string others;
-    for (const Warp& other : warps_) {
-      if (&other == &warp) continue;
-      others += fmt::format("{}warp {} {}", others.empty() ? "" : ", ", other.index,
-                            other.status == WarpStatus::ended     ? "has ended"
-                            : other.status == WarpStatus::waiting ? "waits at a barrier"
-                                                                  : "waits for an mbarrier");
-      if (others.size() > 200) {
-        others += ", …";
-        break;
-      }
-    }
-    find(FindingKind::deadlock, &warp, &code_[at], -1, std::nullopt,
-         fmt::format(
-             "the block cannot go on: warp {} waits {}{}{}", warp.index,
-             at_barrier ? "at a barrier that the others do not reach" : "for an mbarrier whose phase does not complete",
-             others.empty() ? "" : "; ", others));
-    return;
-  }
+// For instructions of the whole warp that take no mask.
+void CtaExecutor::check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  if (mask == kAllLanes) return;
+  find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(~mask), std::nullopt,
+       fmt::format("all 32 lanes must execute this instruction together; lanes {:#010x} do not", ~mask));
 }
 
 // Findings are told apart by this: the source position, or the instruction if there is none.

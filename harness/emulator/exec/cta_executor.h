@@ -13,6 +13,7 @@
 #include "emulator/checks/findings.h"
 #include "emulator/checks/shared_shadow.h"
 #include "emulator/decode/instruction.h"
+#include "emulator/exec/barriers.h"
 #include "emulator/exec/counting.h"
 #include "emulator/exec/warp.h"
 #include "emulator/launch.h"
@@ -29,6 +30,21 @@ struct LaunchContext {
   std::vector<Allocation> allocations;  // by address
 };
 
+/// The addresses of 32 lanes.
+struct LaneAddresses {
+  alignas(64) std::array<std::uint64_t, kWarpSize> at;
+};
+
+/// What an instruction does to memory of one state space, for the lanes whose addresses lie in it.
+struct MemoryAccess {
+  ptx::Space space;
+  std::uint32_t lanes;
+  std::uint32_t good;                // of these, those whose access is inside and aligned
+  unsigned bytes;                    // of each lane
+  std::uint32_t offsets[kWarpSize];  // in shared or the thread's local memory
+  std::byte* host[kWarpSize];        // where the bytes are, of the good lanes
+};
+
 /// Memory aligned to cache lines, zero to begin with.
 class AlignedBytes {
  public:
@@ -42,6 +58,9 @@ class AlignedBytes {
   std::size_t size_ = 0;
 };
 
+/// "warp 3", "warps 0–2 and 5"
+std::string list_of_warps(const std::vector<int>& warps);
+
 class CtaExecutor : public ConflictSink {
  public:
   explicit CtaExecutor(const LaunchContext& context);
@@ -53,34 +72,96 @@ class CtaExecutor : public ConflictSink {
   std::vector<RawFinding> take_findings() { return findings_.take(); }
   std::string take_output() { return std::exchange(output_, {}); }
 
- private:
-  // A CTA-wide or named barrier.
-  struct Barrier {
-    std::uint32_t arrived = 0;      // threads
-    std::uint32_t expected = 0;     // of the barrier that is being waited for; 0: all threads that have not ended
-    std::uint32_t waiting = 0;      // warps
-    std::int32_t instruction = -1;  // the first that arrived
-    std::uint32_t ones = 0;         // bar.red: threads whose predicate is true
-    std::uint32_t voters = 0;       // bar.red: threads
-    std::array<std::int32_t, 32> reduction{};  // of each waiting warp: its bar.red, or -1
-    Clock clock;                               // what those that arrived knew
-  };
+  // What follows is for the functions that execute instructions: operations/.
 
-  struct Mbarrier {
-    std::uint32_t address = 0;
-    std::uint32_t count = 0;    // arrivals that the next phase expects
-    std::uint32_t pending = 0;  // that this phase still expects
-    std::uint32_t phase = 0;
-    struct AsyncArrival {  // cp.async.mbarrier.arrive: happens when the copies that the lanes had issued are complete
-      int warp;
-      std::uint32_t mask;
-      std::uint64_t issued;  // how many copies the warp had issued
-      bool counts;           // .noinc: it is one of the arrivals that the barrier was initialised for
+  const LaunchContext& context() const { return context_; }
+  const std::vector<Instruction>& code() const { return code_; }
+  std::int32_t index_of(const Instruction& instruction) const {
+    return static_cast<std::int32_t>(&instruction - context_.kernel.code.data());
+  }
+  DetailCount& detail(const Instruction& instruction) {
+    return counters_.details[static_cast<std::size_t>(index_of(instruction))];
+  }
+  std::vector<Warp>& warps() { return warps_; }
+  std::uint32_t threads_alive() const { return threads_alive_; }
+  std::array<Barrier, 16>& barriers() { return barriers_; }
+  std::vector<Mbarrier>& mbarriers() { return mbarriers_; }
+  SharedShadow* shadow() { return shadow_.get(); }  // null: no checks, or no shared memory
+  std::byte* shared() { return shared_.data(); }
+  const SharedFunctions& shared_functions() const { return shared_functions_; }
+  std::string& output() { return output_; }
+  /// A waiting warp may be able to go on after this.
+  void note_progress() { ++progress_; }
+
+  // Findings.
+  FindingRecorder& findings() { return findings_; }
+  RawFinding describe(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
+                      std::optional<Address> address, const std::string& message) const;
+  std::int32_t place_of(std::int32_t instruction) const;
+  SourcePosition position_of(std::int32_t instruction) const;
+  void find(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
+            std::optional<Address> address, const std::string& message);
+  /// For instructions of the whole warp that take no mask.
+  void check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask);
+  /// Where these lanes left the others, for a message.
+  std::string describe_parting(const Warp& warp, std::uint32_t lanes) const;
+
+  // Memory, memory_access.cpp.
+  void addresses(const Warp& warp, const Instruction& instruction, std::int32_t reg, LaneAddresses& to) const;
+  /// Calls f(access, addresses in that space) for each space in which an address of the register `reg` lies.
+  template <typename F>
+  void for_each_space(Warp& warp, const Instruction& instruction, std::int32_t reg, std::uint32_t mask, F f) {
+    LaneAddresses at;
+    addresses(warp, instruction, reg, at);
+    MemoryAccess access;
+    access.bytes = static_cast<unsigned>(instruction.bytes) * instruction.elements;
+    const auto in_space = [&](ptx::Space space, std::uint32_t lanes, const LaneAddresses& inside) {
+      access.space = space;
+      access.lanes = lanes;
+      resolve(warp, instruction, inside, access);
+      f(access, inside);
     };
-    std::vector<AsyncArrival> async;
-    Clock arriving, completed;  // what those knew that arrived in this phase, in the phases before
-  };
+    if (instruction.space != ptx::Space::generic) {
+      in_space(instruction.space, mask, at);
+      return;
+    }
+    for (const auto& [space, lanes, window] : spaces_of(instruction, at, mask)) {
+      if (lanes == 0) continue;
+      LaneAddresses inside = at;
+      for (std::uint64_t& address : inside.at) address -= window;
+      in_space(space, lanes, inside);
+    }
+  }
+  void check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at, const MemoryAccess& access);
+  void note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined);
+  /// What most accesses to shared memory are: all lanes take part, and nothing is wrong.
+  bool whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg, std::uint32_t mask,
+                          unsigned bytes, std::uint32_t* offsets) const;
+  std::uint32_t check_shared(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
+                             unsigned bytes, std::uint32_t* offsets);
+  std::uint32_t check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
+                             unsigned bytes, std::byte** host);
+  void check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
+                         unsigned bytes);
+  void count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
+                    const std::uint32_t* offsets, bool by_matrix = false);
+  std::byte* local_address(const Warp& warp, int lane, std::uint64_t address);
 
+  // Barriers and copies, barriers.cpp.
+  void release(Barrier& barrier);
+  void complete(Warp& warp, PendingCopy& copy, std::uint32_t mask, bool by_mbarrier);
+
+  // Registers that nothing has written, definedness.cpp.
+  bool watches(const Warp& warp, const Instruction& instruction) const {
+    return instruction.watched >= 0 && !warp.undefined.empty();
+  }
+  UndefinedLanes undefined_sources(const Warp& warp, const Instruction& instruction, std::size_t first,
+                                   std::size_t last, std::uint32_t mask) const;
+  void set_undefined(Warp& warp, const Instruction& instruction, std::size_t k, std::uint32_t mask,
+                     const UndefinedLanes& to);
+  void report_undefined(Warp& warp, const Instruction& instruction, const UndefinedLanes& found, const char* use);
+
+ private:
   // cta_executor.cpp
   void start(const Dim3& cta);
   void fill_uniforms(const Dim3& cta);
@@ -89,90 +170,39 @@ class CtaExecutor : public ConflictSink {
   void part(Warp& warp, const Instruction& instruction, std::uint32_t taken);
   void branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void end_lanes(Warp& warp, std::uint32_t mask);
-  void report_deadlock();
   int num_warps() const { return static_cast<int>(warps_.size()); }
+  void report(const SharedAccess& access, const Conflict& conflict) override;
+  void renumber(const Renumbering& renumbering) override;
 
-  // execute_memory.cpp
-  void load(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void store(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void atomic(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void ldmatrix(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-
-  // execute_copies.cpp
-  void copy_async(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void commit_copies(Warp& warp, std::uint32_t mask);
-  void wait_for_copies(Warp& warp, std::uint32_t mask, std::uint32_t newest_left);
-  void wait_for_all_copies(Warp& warp, std::uint32_t mask);
-  void complete(Warp& warp, PendingCopy& copy, std::uint32_t mask, bool by_mbarrier);
-
-  // execute_barriers.cpp
-  bool barrier(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void release(Barrier& barrier);
-  void check_all_came(const Barrier& barrier);
-  void check_barriers();  // after lanes have ended: barriers may have got all that they wait for
-  bool mbarrier(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void arrive_when_copied(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  Mbarrier* find_mbarrier(Warp& warp, const Instruction& instruction, int lane, std::uint32_t address);
-  void arrive(Mbarrier& barrier, std::uint32_t count);
-  void note_mbarrier_access(Warp& warp, const Instruction& instruction, std::uint32_t lanes,
-                            const std::uint32_t* offsets);
-  void complete_async_arrivals(Mbarrier& barrier);
-
-  // execute_exchange.cpp
-  void shuffle(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void vote(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void match(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void reduce(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void warp_barrier(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  template <typename F>
-  void for_each_group(Warp& warp, const Instruction& instruction, std::uint32_t mask, std::int32_t members, F f);
-  void check_group(Warp& warp, const Instruction& instruction, std::uint32_t mask, std::uint32_t lanes,
-                   std::uint32_t named);
-  static void give(Warp& warp, const Instruction& instruction, std::uint32_t lanes, std::uint32_t value);
-
-  // execute_print.cpp
-  void print(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  void trap(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  std::string string_at(Address address) const;
-
-  // Memory, execute_memory.cpp.
-  bool whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg, std::uint32_t mask,
-                          unsigned bytes, std::uint32_t* offsets) const;
-  bool load_shared(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  struct LaneAddresses {
-    alignas(64) std::array<std::uint64_t, kWarpSize> at;
+  // memory_access.cpp
+  struct Window {
+    std::uint64_t base, size;
+    const char *owner, *name;
   };
-  void addresses(const Warp& warp, const Instruction& instruction, std::int32_t reg, LaneAddresses& to) const;
-  std::uint32_t check_shared(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
-                             unsigned bytes, std::uint32_t* offsets);
-  std::uint32_t check_local(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
-                            unsigned bytes);
-  std::uint32_t check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
-                             unsigned bytes, std::byte** host);
+  std::uint32_t check_window(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
+                             unsigned bytes, const Window& window, std::uint32_t* offsets);
+  void resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access);
+  struct SpaceLanes {
+    ptx::Space space;
+    std::uint32_t lanes;
+    Address window;
+  };
+  std::array<SpaceLanes, 4> spaces_of(const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask);
   const Allocation* find_allocation(Address address);
-  void check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
-                         unsigned bytes);
   void mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes);
   void check_local_initialised(Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
                                std::byte* const* host);
-  void local_addresses(const Warp& warp, const LaneAddresses& at, std::uint32_t mask, std::byte** host);
-  template <typename F>
-  void for_each_space(const Instruction& instruction, LaneAddresses& at, std::uint32_t mask, F f);
-  std::byte* local_address(const Warp& warp, int lane, std::uint64_t address);
-  std::int32_t index_of(const Instruction& instruction) const {
-    return static_cast<std::int32_t>(&instruction - context_.kernel.code.data());
-  }
 
-  // Findings.
-  void report(const SharedAccess& access, const Conflict& conflict) override;
-  void renumber(const Renumbering& renumbering) override;
-  RawFinding describe(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
-                      std::optional<Address> address, const std::string& message) const;
-  std::int32_t place_of(std::int32_t instruction) const;
-  SourcePosition position_of(std::int32_t instruction) const;
-  void find(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
-            std::optional<Address> address, const std::string& message);
+  // barriers.cpp
+  void check_all_came(const Barrier& barrier);
+  void check_barriers();  // after lanes have ended: barriers may have got all that they wait for
+
+  // deadlock.cpp
+  void report_deadlock();
+  std::string describe_wait(const Warp& warp, std::int32_t& at) const;
+
+  // definedness.cpp
+  void follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask);
 
   const LaunchContext& context_;
   const std::vector<Instruction>& code_;
@@ -180,7 +210,7 @@ class CtaExecutor : public ConflictSink {
   FindingRecorder findings_;
   std::string output_;
   BankModel banks_;
-  const SharedFunctions& shared_functions_ = shared_functions();
+  const SharedFunctions& shared_functions_ = emulator::shared_functions();  // not the member of that name
 
   Dim3 cta_;
   std::vector<Warp> warps_;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
 
@@ -28,6 +28,12 @@ struct PendingCopy {
   std::uint8_t from_bytes[kWarpSize] = {};  // the rest is filled with zeros
 };
 
+/// Of a register that may be read before anything has written it.
+struct UndefinedLanes {
+  std::uint32_t lanes = 0;   // in which nothing has, or what it was computed from
+  std::int32_t origin = -1;  // the instruction that read what was never written, -1: none has yet
+};
+
 struct Warp {
   std::byte* registers = nullptr;
   std::int32_t pc = 0;
@@ -41,13 +47,24 @@ struct Warp {
   struct Parted {
     std::int32_t pc, reconverge;
     std::uint32_t mask;
+    std::int32_t branch;  // where they parted
   };
   std::vector<Parted> stack;
+
+  // The mbarrier whose phase was not complete when the warp last asked.
+  struct FailedWait {
+    std::int32_t instruction = -1;  // -1: it was, or the warp never asked
+    std::uint32_t address = 0;
+    std::uint32_t lanes = 0;
+  };
+  FailedWait failed_wait;
 
   std::uint64_t executed = 0;       // instructions: %clock
   std::vector<PendingCopy> copies;  // oldest first
   std::uint64_t copies_issued = 0;
   std::uint32_t groups[kWarpSize] = {};  // committed so far, per lane
+
+  std::vector<UndefinedLanes> undefined;  // by number (WatchedOperands); empty without checks
 };
 
 }  // namespace flash_ladder::emulator

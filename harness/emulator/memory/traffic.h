@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "emulator/exec/lane_table.h"
+#include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
 

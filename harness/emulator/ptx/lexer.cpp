@@ -6,7 +6,7 @@
 #include <cctype>
 #include <charconv>
 
-#include "emulator/module.h"
+#include "emulator/ptx_error.h"
 
 namespace flash_ladder::emulator::ptx {
 namespace {

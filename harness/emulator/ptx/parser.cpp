@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <utility>
 
-#include "emulator/module.h"
 #include "emulator/ptx/lexer.h"
 #include "emulator/ptx/source_lines.h"
+#include "emulator/ptx_error.h"
 
 namespace flash_ladder::emulator::ptx {
 namespace {
@@ -186,8 +186,7 @@ Text Parser::parse() {
       lexer_.next();
       version = true;
     } else if (token.text == ".target") {
-      const std::string_view name = expect_word().text;
-      if (name.substr(0, 3) == "sm_") std::from_chars(name.data() + 3, name.data() + name.size(), text_.target_sm);
+      expect_word();
       target = true;
       while (accept(',')) expect_word();
     } else if (token.text == ".address_size") {

@@ -76,7 +76,6 @@ enum class SpecialRegister : std::uint8_t {
   lanemask_gt,
   dynamic_smem_size,
   total_smem_size,
-  zero,  // %is_explicit_cluster and the like, of no use here
   clock,
   clock_hi,
   clock64,
@@ -141,7 +140,6 @@ struct Function {
 };
 
 struct Text {
-  int target_sm = 0;
   std::map<int, std::string> files;
   std::vector<Variable> variables;  // of the module, and those inside functions
   std::vector<Function> functions;

@@ -104,6 +104,8 @@ Module& Library::module(Memory& memory, int sm) {
   return *module_;
 }
 
+std::string_view Library::ptx() const { return compute_80_ptx(fat_binary_); }
+
 int Library::registers(const std::string& kernel) const {
   const auto entry = registers_.find(kernel);
   return entry == registers_.end() ? 0 : entry->second;
@@ -147,11 +149,13 @@ void Device::require_stream(cudaStream_t stream) const {
   if (!built_in && !streams.contains(reinterpret_cast<Stream*>(stream))) throw ApiError{cudaErrorInvalidResourceHandle};
 }
 
-void Device::record(const std::string& kernel, Report report) {
+void Device::record(const Function& function, Report report) {
   auto entry = std::find_if(counters.begin(), counters.end(),
-                            [&](const KernelCounters& candidate) { return candidate.kernel == kernel; });
+                            [&](const KernelCounters& candidate) { return candidate.kernel == function.name; });
   if (entry == counters.end()) {
-    counters.emplace_back().kernel = kernel;
+    KernelCounters& first = counters.emplace_back();
+    first.kernel = function.name;
+    first.ptx = function.library->ptx();
     entry = std::prev(counters.end());
   }
   ++entry->launches;

@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -30,6 +31,8 @@ class Library {
   Module& module(Memory& memory, int sm);
   /// Registers per thread of a kernel, as ptxas reported for this sm; 0 if not known.
   int registers(const std::string& kernel) const;
+  /// The PTX; that of a library whose module() was had.
+  std::string_view ptx() const;
 
   bool has_managed_variables = false;
 
@@ -122,7 +125,7 @@ struct Device {
   /// Throws ApiError unless the stream is one of CUDA's own or one that the program made.
   void require_stream(cudaStream_t stream) const;
   /// Adds to `counters` and `findings`.
-  void record(const std::string& kernel, Report report);
+  void record(const Function& function, Report report);
   void record(Finding finding);
   /// Says that a kernel was not run, and why: the program gets an error code, but it may not look.
   void not_run(const std::string& kernel, const std::string& why);

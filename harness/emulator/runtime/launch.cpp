@@ -114,7 +114,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
       if (device.pending_error == cudaSuccess) device.pending_error = error_of(finding.kind);
     }
   }
-  device.record(function.name, std::move(report));
+  device.record(function, std::move(report));
   return answer;
 }
 

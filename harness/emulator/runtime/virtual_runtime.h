@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "emulator/launch.h"
@@ -36,7 +37,8 @@ void mark_unwritten(const void* pointer, std::size_t size);
 
 /// All launches of one kernel, added up.
 struct KernelCounters {
-  std::string kernel;  // mangled name
+  std::string kernel;    // mangled name
+  std::string_view ptx;  // the text that it stands in; the program's
   std::uint64_t launches = 0;
   Counters totals;
   std::vector<LineCounters> lines;  // by position

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <span>
 
+#include "worker/diagnosis/layout.h"
 #include "worker/diagnosis/mistakes.h"
 #include "worker/diagnosis/pattern.h"
 #include "worker/parallel.h"
@@ -14,7 +17,8 @@ namespace flash_ladder {
 namespace {
 
 constexpr std::int64_t kMaxSampledRows = 16;
-constexpr std::size_t kMaxNamed = 3;  // suggestions in the sentence; the JSON has all
+constexpr std::int64_t kScoreFactors = 100;  // tried, about
+constexpr std::size_t kMaxNamed = 3;         // suggestions in the sentence; the JSON has all
 
 std::string sentence_of(const std::vector<std::string>& names, const char* between) {
   return fmt::format("{}", fmt::join(names, between));
@@ -81,12 +85,14 @@ bool explains(const Mistake& mistake, const WrongOutput& wrong, const std::vecto
 
 // The factor of the scores that fits best, from 1/64 to 64, to three digits; nullopt when none comes near.
 std::optional<Mistake> wrong_score_factor(const WrongOutput& wrong, const std::vector<Sample>& samples,
-                                          const Tiling& tiling) {
+                                          const Tiling& tiling, const Progress& progress) {
   const Sample& sample = samples.front();
   const std::span rows = std::span(sample.rows).first(std::min<std::size_t>(sample.rows.size(), 2));
   const AttentionProblem& problem = wrong.inputs.problem;
   const TensorLayout layout = output_layout(problem);
+  std::int64_t tried = 0;
   const auto distance = [&](double log_factor) {
+    if (progress) progress(tried++, kScoreFactors);
     const Mistake mistake{.name = "", .text = "", .score_factor = std::exp2(log_factor)};
     const AttendedRows attended = attend_with(mistake, tiling, wrong.inputs, sample.batch, sample.head, rows);
     double sum = 0;
@@ -111,17 +117,101 @@ std::optional<Mistake> wrong_score_factor(const WrongOutput& wrong, const std::v
 }
 
 std::vector<Mistake> mistakes_that_explain(const WrongOutput& wrong, const std::vector<Sample>& samples,
-                                           const Tiling& tiling) {
+                                           const Tiling& tiling, const Progress& progress) {
   std::vector<Mistake> known =
       known_mistakes(wrong.inputs.problem, tiling, samples.front().batch, samples.front().head);
   std::vector<char> fits(known.size());
-  parallel_for(std::ssize(known), [&](std::int64_t i) { fits[i] = explains(known[i], wrong, samples, tiling); });
+  parallel_for(
+      std::ssize(known), [&](std::int64_t i) { fits[i] = explains(known[i], wrong, samples, tiling); }, progress);
   std::vector<Mistake> mistakes;
   for (std::size_t i = 0; i < known.size(); ++i)
     if (fits[i]) mistakes.push_back(std::move(known[i]));
   if (!mistakes.empty()) return mistakes;
-  if (auto mistake = wrong_score_factor(wrong, samples, tiling)) mistakes.push_back(std::move(*mistake));
+  if (auto mistake = wrong_score_factor(wrong, samples, tiling, progress)) mistakes.push_back(std::move(*mistake));
   return mistakes;
+}
+
+// ---- Parts of O ----
+
+// x that comes nearest to A x = b, for few columns of many rows: by the normal equations, without pivots, since their matrix
+// is positive definite. nullopt where columns depend on each other.
+std::optional<std::vector<double>> least_squares(const std::vector<std::vector<double>>& columns,
+                                                 std::span<const double> b) {
+  const std::size_t n = columns.size();
+  std::vector<std::vector<double>> M(n, std::vector<double>(n + 1));
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < n; ++j)
+      M[i][j] = std::inner_product(columns[i].begin(), columns[i].end(), columns[j].begin(), 0.0);
+    M[i][n] = std::inner_product(columns[i].begin(), columns[i].end(), b.begin(), 0.0);
+  }
+  for (std::size_t i = 0; i < n; ++i) {
+    if (!(M[i][i] > 1e-9)) return std::nullopt;
+    for (std::size_t row = 0; row < n; ++row) {
+      if (row == i) continue;
+      const double factor = M[row][i] / M[i][i];
+      for (std::size_t j = i; j <= n; ++j) M[row][j] -= factor * M[i][j];
+    }
+  }
+  std::vector<double> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i] = M[i][n] / M[i][i];
+  return x;
+}
+
+// O is a sum of one part for each K/V tile. One sentence where each part is the right one times a factor, in every sampled row.
+std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const std::vector<Sample>& samples,
+                                                 const Tiling& tiling) {
+  constexpr std::int64_t kMaxTiles = 8;
+  const AttentionProblem& problem = wrong.inputs.problem;
+  const std::int64_t tiles = (problem.seq_len_kv + tiling.block_kv - 1) / tiling.block_kv, head_dim = problem.head_dim;
+  if (tiles < 2 || tiles > kMaxTiles) return std::nullopt;
+  struct Range {
+    double least = INFINITY, most = -INFINITY;
+  };
+  std::vector<Range> ranges(tiles);
+  for (const Sample& sample : samples) {
+    const double bound = wrong.reference.bound[sample.batch * problem.heads + sample.head];
+    // The output if a tile were alone: its part of O is that times its share of the row sum.
+    std::vector<AttendedRows> alone;
+    for (std::int64_t tile = 0; tile < tiles; ++tile) {
+      const auto counts = [=, block = tiling.block_kv](std::int64_t key) { return key / block == tile; };
+      alone.push_back(attend_with({.counts = counts}, tiling, wrong.inputs, sample.batch, sample.head, sample.rows));
+    }
+    for (std::size_t r = 0; r < sample.rows.size(); ++r) {
+      std::vector<std::vector<double>> columns;
+      for (const AttendedRows& rows : alone)
+        columns.emplace_back(rows.exact.begin() + r * head_dim, rows.exact.begin() + (r + 1) * head_dim);
+      std::vector<double> got(head_dim);
+      const std::uint16_t* output =
+          wrong.output.data() + output_layout(problem).row(sample.batch, sample.head, sample.rows[r]);
+      for (std::int64_t d = 0; d < head_dim; ++d) got[d] = element_to_float(problem.dtype, output[d]);
+      const auto parts = least_squares(columns, got);
+      const auto right =
+          least_squares(columns, {wrong.reference.row(sample.batch, sample.head, sample.indices[r]), got.size()});
+      if (!parts || !right) return std::nullopt;
+      double largest = 1;
+      for (const double part : *parts) largest = std::max(largest, std::abs(part));
+      for (std::int64_t d = 0; d < head_dim; ++d) {
+        double sum = 0;
+        for (std::int64_t tile = 0; tile < tiles; ++tile) sum += (*parts)[tile] * columns[tile][d];
+        if (!(std::abs(sum - got[d]) <= 2 * bound * largest)) return std::nullopt;
+      }
+      for (std::int64_t tile = 0; tile < tiles; ++tile) {
+        if (!((*right)[tile] > 16 * bound)) continue;  // too small a part to tell its factor
+        const double factor = (*parts)[tile] / (*right)[tile];
+        ranges[tile].least = std::min(ranges[tile].least, factor);
+        ranges[tile].most = std::max(ranges[tile].most, factor);
+      }
+    }
+  }
+  std::vector<std::string> texts;
+  for (std::int64_t tile = 0; tile < tiles; ++tile) {
+    if (ranges[tile].least > ranges[tile].most) continue;
+    const std::string from = fmt::format("{:.2g}", ranges[tile].least), to = fmt::format("{:.2g}", ranges[tile].most);
+    texts.push_back(fmt::format("tile {} times {}", tile, from == to ? from : from + " to " + to));
+  }
+  if (texts.empty()) return std::nullopt;
+  return fmt::format("O is a sum of what each K/V tile adds, and each part is the right one times a factor: {}.",
+                     sentence_of(texts, ", "));
 }
 
 // ---- Launches ----
@@ -129,7 +219,8 @@ std::vector<Mistake> mistakes_that_explain(const WrongOutput& wrong, const std::
 // Launches and compares with the reference of all rows.
 class Laboratory {
  public:
-  Laboratory(const Tiling& tiling, const Launch& launch) : tiling_(tiling), launch_(launch) {}
+  Laboratory(const Tiling& tiling, const Launch& launch, const Progress& progress)
+      : tiling_(tiling), launch_(launch), progress_(progress) {}
 
   struct Outcome {
     Inputs inputs;
@@ -140,7 +231,7 @@ class Laboratory {
   };
   Outcome launch(Inputs inputs, std::int64_t row_tile = 1) {
     const RowSelection rows{.seq_len = inputs.problem.seq_len, .tile = row_tile, .seed = 0};
-    Reference reference = make_reference(inputs, rows);
+    Reference reference = make_reference(inputs, rows, progress_);
     auto output = launch_(inputs);
     WrongElements wrong;
     if (output) wrong = find_wrong(reference, *output, tiling_);
@@ -150,6 +241,7 @@ class Laboratory {
  private:
   const Tiling& tiling_;
   const Launch& launch_;
+  const Progress& progress_;
 };
 
 // The same queries with the first `num_keys` keys alone, each tensor in a buffer of its own.
@@ -157,7 +249,8 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
   Inputs fewer;
   fewer.problem = inputs.problem;
   fewer.problem.seq_len_kv = num_keys;
-  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal] = fewer.problem;
+  const std::int64_t batch = fewer.problem.batch, heads = fewer.problem.heads, seq_len = fewer.problem.seq_len,
+                     head_dim = fewer.problem.head_dim;
   fewer.Q = contiguous_layout(seq_len, heads, head_dim);
   fewer.K = fewer.V = contiguous_layout(num_keys, heads, head_dim);
   fewer.K_buffer = 1;
@@ -186,163 +279,130 @@ struct Start {
 };
 
 Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& laboratory, Diagnosis& diagnosis) {
-  constexpr int kMaxBisections = 3;
+  constexpr int kMaxBisections = 4;
   const std::int64_t tiles = (wrong.inputs.problem.seq_len_kv + tiling.block_kv - 1) / tiling.block_kv;
   if (tiles == 1) return {1, "There is only one K/V tile, so nothing that one tile leaves to the next is to blame."};
   std::vector<std::int64_t> right;
+  std::int64_t faults = 0;  // with so many tiles; 0: it does not
   const auto is_right = [&](std::int64_t count) {
     // Every row, where that is little work; the rows that were compared, where the problem is large.
     const auto outcome =
         laboratory.launch(with_first_keys(wrong.inputs, count * tiling.block_kv), wrong.reference.rows.tile);
     diagnosis.experiments.push_back({fmt::format("{} K/V tile{}", count, count == 1 ? "" : "s"), outcome.right()});
     if (outcome.right()) right.push_back(count);
+    if (!outcome.output) faults = count;
     return outcome.right();
   };
-  if (!is_right(1)) return {1, "Keys truncated: the first K/V tile alone is wrong already."};
+  const bool first_is_right = is_right(1);
+  if (faults) return {1, "Keys truncated: with the first K/V tile alone the kernel faults."};
+  if (!first_is_right) return {1, "Keys truncated: the first K/V tile alone is wrong already."};
   std::int64_t first_wrong = tiles;
   for (int i = 0; i < kMaxBisections && first_wrong - right.back() > 1; ++i) {
     const std::int64_t middle = i == 0 ? 2 : (right.back() + first_wrong) / 2;
     if (!is_right(middle)) first_wrong = middle;
   }
-  std::string sentence = fmt::format("Keys truncated: right with {} K/V tile{}, wrong with {}",
-                                     fmt::join(right, " and "), right.back() == 1 ? "" : "s", first_wrong);
+  std::string list = std::to_string(right.front());
+  for (std::size_t i = 1; i < right.size(); ++i)
+    list += fmt::format("{}{}", i + 1 == right.size() ? " and " : ", ", right[i]);
+  std::string sentence = fmt::format("Keys truncated: right with {} K/V tile{}, {} with {}", list,
+                                     right.back() == 1 ? "" : "s", faults ? "a fault" : "wrong", first_wrong);
   if (first_wrong == 2)
     sentence += ". Suggests what one tile leaves to the next: rescaling, a buffer, a copy ahead";
   else if (first_wrong == 3)
-    sentence += ". Suggests something that counts tiles: a buffer, a parity, the last tile of an odd number";
+    sentence += ". Suggests something that counts tiles: a buffer, a parity, the last of an odd number of tiles";
   return {first_wrong, sentence + "."};
 }
 
-// One launch of many small experiments, each a head of its own, of one query tile.
+// One launch of small experiments, each a head of its own. Wrong where they are false.
 struct Probes {
-  static constexpr int kClasses = 16;
-  bool normal = true;   // as the checks
-  bool ones = true;     // V = 1: every O is 1, whatever Q and K are
-  bool uniform = true;  // Q = 0: O is the mean of V, whatever K is
-  bool scores_by_key =
-      true;  // Q = 1, and K the same in all columns: scores do not depend on the order of head_dim, nor on rows of Q
-  std::vector<bool> V_keys, K_keys;  // [kClasses]: wrong when only keys ≡ i modulo 16 are not 0
-  std::vector<bool> columns;         // [kClasses]: wrong when Q is 0 but for the i-th sixteenth of head_dim
-  double least_of_ones = 0, most_of_ones = 0;
-  std::string columns_of_uniform;  // which columns of O are wrong with Q = 0
+  bool ones;           // V = 1: every O is 1, whatever Q and K are
+  bool uniform;        // Q = 0: O is the mean of V, whatever K is
+  bool scores_by_key;  // a row of K has one value throughout, and so has Q: no order of head_dim or of Q's rows counts
+  double least_of_ones = INFINITY, most_of_ones = -INFINITY;
+  std::optional<Layout> S, PV;  // nullopt: a tile is too large to be seen
+
+  bool all_right() const {
+    return ones && uniform && scores_by_key && (!S || S->wrong == 0) && (!PV || PV->wrong == 0);
+  }
 };
 
-std::optional<Probes> probe(const AttentionProblem& problem, const Tiling& tiling, std::int64_t tiles,
-                            Laboratory& laboratory) {
-  constexpr int kClasses = Probes::kClasses;
-  enum Batch { kVKeys, kKKeys, kColumns, kOthers, kBatches };
-  enum Other { kOnes, kUniform, kScoresByKey, kNormal };
-  const AttentionProblem probed{.batch = kBatches,
-                                .heads = kClasses,
-                                .seq_len = tiling.block_q,
-                                .seq_len_kv = tiles * tiling.block_kv,
-                                .head_dim = problem.head_dim,
-                                .dtype = problem.dtype};
-  Inputs inputs = make_inputs(probed, Distribution::normal, Packing::separate, 0);
+std::optional<Probes> probe(const AttentionProblem& problem, Distribution distribution, const Tiling& tiling,
+                            std::int64_t tiles, Laboratory& laboratory) {
+  enum { kOnes, kUniform, kScoresByKey, kFirstOfLayout };
+  const LayoutReader reader(problem.head_dim, tiling.block_kv, tiles);
+  const AttentionProblem probed{
+      .batch = 1,
+      .heads = kFirstOfLayout + reader.heads(),
+      .seq_len = (problem.head_dim + tiling.block_q - 1) / tiling.block_q * tiling.block_q,  // a row for each column
+      .seq_len_kv = tiles * tiling.block_kv,
+      .head_dim = problem.head_dim,
+      .dtype = problem.dtype};
+  Inputs inputs = make_inputs(probed, distribution, Packing::separate, 0);
   const std::uint16_t one = element_from_float(probed.dtype, 1);
-  const auto row_of = [&](int buffer, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  const auto row_of = [&](int buffer, std::int64_t head, std::int64_t row) {
     const TensorLayout& layout = buffer == inputs.Q_buffer ? inputs.Q : inputs.K;
-    return std::span(inputs.buffers[buffer].data() + layout.row(batch, head, row), probed.head_dim);
+    return std::span(inputs.buffers[buffer].data() + layout.row(0, head, row), probed.head_dim);
   };
-  for (std::int64_t head = 0; head < kClasses; ++head) {
-    for (std::int64_t row = 0; row < probed.seq_len; ++row) {
-      std::ranges::fill(row_of(inputs.Q_buffer, kVKeys, head, row), 0);
-      const auto q = row_of(inputs.Q_buffer, kColumns, head, row);
-      for (std::int64_t d = 0; d < probed.head_dim; ++d)
-        if (d * kClasses / probed.head_dim != head) q[d] = 0;
-      if (head == kUniform) std::ranges::fill(row_of(inputs.Q_buffer, kOthers, head, row), 0);
-      if (head == kScoresByKey) std::ranges::fill(row_of(inputs.Q_buffer, kOthers, head, row), one);
-    }
-    for (std::int64_t key = 0; key < probed.seq_len_kv; ++key) {
-      if (key % kClasses != head) {
-        std::ranges::fill(row_of(inputs.V_buffer, kVKeys, head, key), 0);
-        std::ranges::fill(row_of(inputs.K_buffer, kKKeys, head, key), 0);
-      }
-      if (head == kOnes) std::ranges::fill(row_of(inputs.V_buffer, kOthers, head, key), one);
-      const auto k = row_of(inputs.K_buffer, kOthers, head, key);
-      if (head == kScoresByKey)  // of the size that scores usually have
-        std::ranges::fill(k, element_from_float(probed.dtype, element_to_float(probed.dtype, k[0]) /
-                                                                  std::sqrt(static_cast<float>(probed.head_dim))));
-    }
+  for (std::int64_t row = 0; row < probed.seq_len; ++row) {
+    std::ranges::fill(row_of(inputs.Q_buffer, kUniform, row), 0);
+    std::ranges::fill(row_of(inputs.Q_buffer, kScoresByKey, row), one);
   }
+  for (std::int64_t key = 0; key < probed.seq_len_kv; ++key) {
+    std::ranges::fill(row_of(inputs.V_buffer, kOnes, key), one);
+    const auto k = row_of(inputs.K_buffer, kScoresByKey, key);
+    const float value = element_to_float(probed.dtype, k[0]) / std::sqrt(static_cast<float>(probed.head_dim));
+    std::ranges::fill(k, element_from_float(probed.dtype, value));  // scores of the size that they usually have
+  }
+  reader.write(inputs, kFirstOfLayout);
   const auto outcome = laboratory.launch(std::move(inputs));
   if (!outcome.output) return std::nullopt;
-  const auto wrong = [&](int batch, int head) {
-    return static_cast<bool>(outcome.wrong.heads[batch * kClasses + head]);
-  };
-  Probes probes;
-  probes.ones = !wrong(kOthers, kOnes);
-  probes.uniform = !wrong(kOthers, kUniform);
-  probes.scores_by_key = !wrong(kOthers, kScoresByKey);
-  for (int head = kNormal; head < kClasses; ++head) probes.normal = probes.normal && !wrong(kOthers, head);
-  for (int i = 0; i < kClasses; ++i) {
-    probes.V_keys.push_back(wrong(kVKeys, i));
-    probes.K_keys.push_back(wrong(kKKeys, i));
-    probes.columns.push_back(wrong(kColumns, i));
-  }
-  const TensorLayout layout = output_layout(probed);
-  probes.least_of_ones = INFINITY, probes.most_of_ones = -INFINITY;
+  Probes probes{.ones = !outcome.wrong.heads[kOnes],
+                .uniform = !outcome.wrong.heads[kUniform],
+                .scores_by_key = !outcome.wrong.heads[kScoresByKey],
+                .S = reader.read_S(probed, *outcome.output, kFirstOfLayout),
+                .PV = reader.read_PV(probed, *outcome.output, kFirstOfLayout)};
   for (std::int64_t row = 0; row < probed.seq_len; ++row)
     for (std::int64_t d = 0; d < probed.head_dim; ++d) {
-      const double value = element_to_float(probed.dtype, outcome.output->data()[layout.row(kOthers, kOnes, row) + d]);
+      const double value =
+          element_to_float(probed.dtype, outcome.output->data()[output_layout(probed).row(0, kOnes, row) + d]);
       probes.least_of_ones = std::min(probes.least_of_ones, value);
       probes.most_of_ones = std::max(probes.most_of_ones, value);
     }
   return probes;
 }
 
-bool any(const std::vector<bool>& set) { return std::find(set.begin(), set.end(), true) != set.end(); }
-
-// "; those 8–15 modulo 16 are" where some of the classes are right.
-std::string which(const std::vector<bool>& wrong, const char* format_all, const char* before) {
-  if (!any(wrong)) return "";
-  const auto set = describe_set(wrong);
-  if (!set) return fmt::format("{} {} of 16 classes modulo 16", before, std::count(wrong.begin(), wrong.end(), true));
-  if (set->empty()) return format_all;
-  return fmt::format("{} {}{}", before, *set, set->find("modulo") == std::string::npos ? " modulo 16" : "");
-}
-
 std::vector<std::string> describe_probes(const Probes& probes, Diagnosis& diagnosis) {
   diagnosis.experiments.push_back({"V = 1", probes.ones});
   diagnosis.experiments.push_back({"Q = 0", probes.uniform});
   diagnosis.experiments.push_back({"scores that depend on the key alone", probes.scores_by_key});
-  diagnosis.experiments.push_back({"Q = 0, V of a sixteenth of the keys", !any(probes.V_keys)});
-  diagnosis.experiments.push_back({"K of a sixteenth of the keys", !any(probes.K_keys)});
-  diagnosis.experiments.push_back({"Q of a sixteenth of head_dim", !any(probes.columns)});
+  if (probes.S) diagnosis.experiments.push_back({"one-hot Q and V show S", probes.S->wrong == 0});
+  if (probes.PV) diagnosis.experiments.push_back({"one-hot P shows V", probes.PV->wrong == 0});
   std::vector<std::string> sentences;
-  const bool V_wrong = !probes.uniform || any(probes.V_keys);
   if (!probes.ones)
-    sentences.push_back(fmt::format(
-        "With V = 1 every O must be 1, and is {:.3g} to {:.3g}: the row sums are not those of the P that O adds up. Suggests "
-        "row_sum, row_max or their rescaling.",
-        probes.least_of_ones, probes.most_of_ones));
-  if (V_wrong)
-    sentences.push_back(fmt::format(
-        "With Q = 0 all P are equal and O is the mean of V: that is wrong{}. Suggests V (its copy, its fragments) or the store "
-        "of O.",
-        which(probes.V_keys, " whichever keys of V are not 0", ", by V's keys")));
-  else
     sentences.push_back(
-        "With Q = 0, when O is the mean of V, it is right: V, its fragments and the store of O are not it.");
-  if (!V_wrong && probes.ones) {
-    std::string text;
-    if (probes.scores_by_key)
-      text =
-          "With scores that depend on the key alone O is right, too: what is wrong is the order of head_dim, or of Q's rows, "
-          "in S = Q Kᵀ";
-    else
-      text = "With scores that depend on the key alone O is wrong: the P of a key meets the V of another, or S is off";
-    const std::string keys = which(probes.K_keys, "", "wrong for K's keys"),
-                      columns = which(probes.columns, "", "wrong for eighths of every 64 columns");
-    sentences.push_back(text + (keys.empty() ? "" : "; " + keys) + ".");
-    if (any(probes.columns) && !columns.empty()) {
-      std::vector<std::string> chunks;
-      for (int i = 0; i < Probes::kClasses; ++i)
-        if (probes.columns[i]) chunks.push_back(std::to_string(i));
-      sentences.push_back(fmt::format("With Q = 0 but for one sixteenth of head_dim, it is wrong for sixteenths {}.",
-                                      sentence_of(chunks, ", ")));
-    }
-  }
+        fmt::format("With V = 1 every O must be 1, and is {:.3g} to {:.3g}. Suggests row_sum, row_max or their "
+                    "rescaling: what a row is divided by is not the sum of the P that O adds up.",
+                    probes.least_of_ones, probes.most_of_ones));
+  else if (!probes.uniform)
+    sentences.push_back(
+        "With Q = 0 all P are equal and O is the mean of V, and that is wrong. Suggests V (its copy, its "
+        "fragments) or the store of O.");
+  else if (!probes.scores_by_key)
+    sentences.push_back(
+        "With Q = 0, when O is the mean of V, it is right; with scores that depend on the key alone it "
+        "is wrong. Suggests that the P of a key meets the V of another, or that keys are mixed up in S.");
+  else if (probes.S && probes.S->wrong > 0)
+    sentences.push_back(
+        "With Q = 0, when O is the mean of V, it is right, and so it is with scores that depend on the key "
+        "alone. Suggests the fragments of Q or K: the order of head_dim, or of Q's rows, in S = Q Kᵀ.");
+  // What shows S goes through V and the store of O, and what shows V goes through S: only one of them can be wrong.
+  const auto shows = [](const std::optional<Layout>& layout) {
+    return layout && layout->wrong > 0 && layout->first->key_read >= 0;
+  };
+  if (probes.uniform && shows(probes.S))
+    sentences.push_back("One-hot Q and V show S: " + describe_layout(*probes.S, "K") + ".");
+  else if (shows(probes.PV))
+    sentences.push_back("One-hot P shows V: " + describe_layout(*probes.PV, "V") + ".");
   return sentences;
 }
 
@@ -370,19 +430,24 @@ std::optional<std::string> describe_sets(const std::vector<CheckedSet>& sets) {
 }  // namespace
 
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Launch& launch) {
+                   const Launch& launch, const Progress& progress) {
   Diagnosis diagnosis;
   const AttentionProblem& problem = wrong.inputs.problem;
   const WrongElements elements = find_wrong(wrong.reference, wrong.output, tiling);
-  if (elements.wrong == 0) return diagnosis;
+  if (elements.wrong == 0) {
+    if (elements.all_rows_compared)
+      diagnosis.sentences.push_back(
+          "Launched once more with the same inputs, it was right: the output changes from launch to launch, as with a race.");
+    return diagnosis;
+  }
   const WrongRow& first = elements.rows.front();
   diagnosis.first = fragment_element(tiling, first.row, elements.first_column);
 
-  Laboratory laboratory(tiling, launch);
+  Laboratory laboratory(tiling, launch, progress);
   const Start start = find_start(wrong, tiling, laboratory, diagnosis);
 
   const auto samples = sample_rows(elements);
-  std::vector<Mistake> mistakes = mistakes_that_explain(wrong, samples, tiling);
+  std::vector<Mistake> mistakes = mistakes_that_explain(wrong, samples, tiling, progress);
   if (mistakes.size() > 1) {
     // Another shape may tell them apart: a single query tile, four K/V tiles.
     AttentionProblem other = problem;
@@ -390,10 +455,10 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
     other.heads = std::min<std::int64_t>(problem.heads, 3);
     other.seq_len = tiling.block_q;
     other.seq_len_kv = 4 * tiling.block_kv;
-    const auto outcome = laboratory.launch(make_inputs(other, Distribution::normal, Packing::separate, 1));
+    const auto outcome = laboratory.launch(make_inputs(other, wrong.distribution, Packing::separate, 1));
     if (outcome.output && outcome.wrong.wrong > 0) {
-      const WrongOutput again{outcome.inputs, outcome.reference, *outcome.output};
-      const auto also = mistakes_that_explain(again, sample_rows(outcome.wrong), tiling);
+      const WrongOutput again{outcome.inputs, wrong.distribution, outcome.reference, *outcome.output};
+      const auto also = mistakes_that_explain(again, sample_rows(outcome.wrong), tiling, progress);
       const auto fits = [&](const Mistake& mistake) {
         return std::ranges::any_of(also, [&](const Mistake& m) { return m.name == mistake.name; });
       };
@@ -408,24 +473,23 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
       diagnosis.suggests.push_back(mistake.name);
       if (texts.size() < kMaxNamed) texts.push_back(mistake.text);
     }
-    std::size_t rows = 0;
-    for (const Sample& sample : samples) rows += sample.rows.size();
+    const bool one_head = std::ranges::any_of(mistakes, &Mistake::of_one_head);
+    std::size_t rows = samples.front().rows.size();
+    if (!one_head && samples.size() > 1) rows += samples.back().rows.size();
     sentences.push_back(
         fmt::format("Suggests: {}{}. Computed with that mistake, {} come out as here.", sentence_of(texts, "; or "),
                     mistakes.size() > kMaxNamed ? fmt::format("; or {} more", mistakes.size() - kMaxNamed) : "",
                     rows == 1 ? "the one wrong row does" : fmt::format("all {} wrong rows that were tried", rows)));
   } else {
-    if (const auto factor = describe_factor(wrong.reference, wrong.output, elements)) sentences.push_back(*factor);
-    const bool normal_is_right =
-        std::ranges::any_of(sets, [](const CheckedSet& set) { return set.name == "normal inputs" && set.right; });
-    // The probes are small problems with normal inputs: they say nothing of what only others show.
+    if (const auto factor = describe_factor(wrong.reference, wrong.output, elements))
+      sentences.push_back(*factor);
+    else if (const auto factors = describe_tile_factors(wrong, samples, tiling))
+      sentences.push_back(*factors);
     constexpr std::int64_t kMaxProbedTiles = 3;
-    if (!normal_is_right && start.tiles <= kMaxProbedTiles) {
-      if (const auto probes = probe(problem, tiling, start.tiles, laboratory)) {
-        if (!probes->normal || !probes->ones || !probes->uniform)
-          for (std::string& sentence : describe_probes(*probes, diagnosis)) sentences.push_back(std::move(sentence));
-      }
-    }
+    if (start.tiles <= kMaxProbedTiles)
+      if (const auto probes = probe(problem, wrong.distribution, tiling, start.tiles, laboratory);
+          probes && !probes->all_right())
+        for (std::string& sentence : describe_probes(*probes, diagnosis)) sentences.push_back(std::move(sentence));
   }
   sentences.push_back(describe_places(elements, problem, tiling));
   sentences.push_back(start.sentence);

@@ -10,13 +10,14 @@
 #include "results/result.h"
 #include "worker/diagnosis/tiling.h"
 #include "worker/inputs.h"
+#include "worker/parallel.h"
 #include "worker/reference.h"
 #include "worker/tensors.h"
 
 namespace flash_ladder {
 
 /// A launch of the version that is diagnosed, with these inputs: its output, nullopt where it faults.
-using Launch = std::function<std::optional<HostBuffer>(const Inputs&)>;
+using Relaunch = std::function<std::optional<HostBuffer>(const Inputs&)>;
 
 /// An input set of the check, and whether the output was right.
 struct CheckedSet {
@@ -27,14 +28,17 @@ struct CheckedSet {
 /// An output that the checker called wrong.
 struct WrongOutput {
   const Inputs& inputs;
+  Distribution distribution;  // that they were drawn from
   const Reference& reference;
   const HostBuffer& output;
 };
 
-/// Launches at most kMaxDiagnosisLaunches times, always with less work than a few launches of the small problems of a check. Says
-/// nothing of a problem whose compared rows are all right.
+/// Of the same problem with fewer keys, or of a problem of a few tiles.
 constexpr int kMaxDiagnosisLaunches = 6;
+
+/// `sets` are all that were checked. Launches at most kMaxDiagnosisLaunches times, and calls `progress` in between, since a
+/// large problem takes its time. An output that is right was wrong before, with the same inputs: then that is what is said.
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Launch& launch);
+                   const Relaunch& launch, const Progress& progress = {});
 
 }  // namespace flash_ladder

@@ -8,6 +8,8 @@
 #include <limits>
 #include <numbers>
 
+#include "problem/problem.h"
+
 namespace flash_ladder {
 namespace {
 
@@ -29,15 +31,15 @@ std::vector<double> gather(const Inputs& inputs, Which tensor, const std::functi
       const Element wanted{batch, head, row, column}, read = map ? map(wanted) : wanted;
       const std::uint16_t* from = tensor == Which::Q   ? inputs.Q_row(read.batch, read.head, read.row)
                                   : tensor == Which::K ? inputs.K_row(read.batch, read.head, read.row)
-                                                        : inputs.V_row(read.batch, read.head, read.row);
+                                                       : inputs.V_row(read.batch, read.head, read.row);
       *value++ = element_to_float(problem.dtype, from[read.column]);
     }
   return values;
 }
 
 // One row: the running state of its four lanes, which is the same in all where they share maximum and sum.
-void attend_row(const Mistake& mistake, int step_kv, Dtype dtype, std::span<const double> S, std::span<const double> V,
-                std::span<double> exact, std::span<float> base) {
+void attend_row(const Mistake& mistake, int step_kv, Dtype dtype, KeyRange visible, std::span<const double> S,
+                std::span<const double> V, std::span<double> exact, std::span<float> base) {
   const std::int64_t num_keys = std::ssize(S), head_dim = std::ssize(exact);
   std::array<double, kLanesOfRow> row_max, row_sum{};
   row_max.fill(-std::numeric_limits<double>::infinity());
@@ -45,7 +47,10 @@ void attend_row(const Mistake& mistake, int step_kv, Dtype dtype, std::span<cons
   std::fill(exact.begin(), exact.end(), 0.0);
   for (std::int64_t first = 0; first < num_keys; first += step_kv) {
     const std::int64_t keys = std::min<std::int64_t>(step_kv, num_keys - first);
-    const auto counts = [&](std::int64_t key) { return !mistake.counts || mistake.counts(first + key); };
+    const auto counts = [&](std::int64_t key) {
+      return visible.begin <= first + key && first + key < visible.end &&
+             (!mistake.counts || mistake.counts(first + key));
+    };
     std::array<double, kLanesOfRow> rescale, new_max = row_max;
     for (std::int64_t key = 0; key < keys; ++key)
       for (int lane = 0; lane < kLanesOfRow; ++lane)
@@ -77,6 +82,10 @@ void attend_row(const Mistake& mistake, int step_kv, Dtype dtype, std::span<cons
   }
   for (std::int64_t d = 0; d < head_dim; ++d) {
     const double sum = row_sum[lane_of(d)];
+    if (visible.begin == visible.end) {  // no key is seen: O is 0
+      exact[d] = base[d] = 0;
+      continue;
+    }
     exact[d] /= sum;
     base[d] = element_to_float(dtype, element_from_float(dtype, static_cast<float>(rounded[d] / sum)));
   }
@@ -201,7 +210,9 @@ AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inp
       for (std::int64_t d = 0; d < head_dim; ++d) score += Q[r * head_dim + d] * K[key * head_dim + d];
       S[key] = score * scale;
     }
-    attend_row(mistake, tiling.step_kv, problem.dtype, S, V, std::span(result.exact).subspan(r * head_dim, head_dim),
+    const KeyRange visible = mistake.masked ? visible_keys(problem, rows[r]) : KeyRange{0, num_keys};
+    attend_row(mistake, tiling.step_kv, problem.dtype, visible, S, V,
+               std::span(result.exact).subspan(r * head_dim, head_dim),
                std::span(result.base).subspan(r * head_dim, head_dim));
   }
   return result;
@@ -235,6 +246,8 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
        .keeps_max = false},
       {.name = "V_is_K", .text = "V's values are those of K", .V_is_K = true},
   };
+  if (problem.causal)
+    all.push_back({.name = "mask_left_out", .text = "all keys are seen: the causal mask is left out", .masked = false});
   if (tiling.has_fragments()) {  // else no four lanes share a row
     all.push_back({.name = "max_of_one_lane",
                    .text = "each lane takes the maximum of its own columns: group_max is missing",
@@ -279,9 +292,28 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
                    .V = inside(misread.map, num_keys, head_dim)});
   }
   for (const Misread& stale : stale_tiles(num_keys, block_kv, tiling.step_kv)) {
-    all.push_back({.name = "K_" + stale.name, .text = "K " + stale.text, .K = stale.map});
-    all.push_back({.name = "V_" + stale.name, .text = "V " + stale.text, .V = stale.map});
-    all.push_back({.name = "KV_" + stale.name, .text = "K and V: each " + stale.text, .K = stale.map, .V = stale.map});
+    all.push_back({.name = "K_" + stale.name, .text = "K " + stale.text, .K = inside(stale.map, num_keys, head_dim)});
+    all.push_back({.name = "V_" + stale.name, .text = "V " + stale.text, .V = inside(stale.map, num_keys, head_dim)});
+    if (stale.name != "tiles_swapped")  // both in another order are attention, too
+      all.push_back({.name = "KV_" + stale.name,
+                     .text = "K and V: each " + stale.text,
+                     .K = inside(stale.map, num_keys, head_dim),
+                     .V = inside(stale.map, num_keys, head_dim)});
+  }
+
+  // Q of another query tile, as of the one that a CTA had before. The sampled rows are of few tiles, all of them wrong.
+  constexpr std::int64_t kMaxTiles = 32;
+  const std::int64_t q_tiles = (problem.seq_len + tiling.block_q - 1) / tiling.block_q;
+  for (std::int64_t i = 0; i < std::min(problem.batch * problem.heads * q_tiles, kMaxTiles); ++i) {
+    const std::int64_t from_batch = i / q_tiles / problem.heads, from_head = i / q_tiles % problem.heads;
+    const std::int64_t first_row = i % q_tiles * tiling.block_q, block_q = tiling.block_q;
+    all.push_back(
+        {.name = "Q_of_other_tile",
+         .text = fmt::format("Q is that of batch entry {}, head {}, query tile {} at batch entry {}, head {}",
+                             from_batch, from_head, i % q_tiles, batch, head),
+         .Q = inside([=](Element e) { return Element{from_batch, from_head, first_row + e.row % block_q, e.column}; },
+                     problem.seq_len, head_dim),
+         .of_one_head = true});
   }
 
   // Tensors of another head. The nearest few are enough: a wrong index is wrong for all heads.

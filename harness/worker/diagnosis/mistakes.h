@@ -22,13 +22,14 @@ struct Element {
 
 /// Online softmax (Milakov & Gimelshein, 2018; Dao, FlashAttention-2, Algorithm 1) with at most one thing wrong.
 struct Mistake {
-  std::string name;  // "scale_left_out"
-  std::string text;  // completes "what comes out when …": "the scores are not scaled"
+  std::string name = {};  // "scale_left_out"
+  std::string text = {};  // completes "what comes out when …": "the scores are not scaled"
   double score_factor = 1;
   // The element that is read in the place of the one asked for. Empty: that one.
   std::function<Element(Element)> Q = {}, K = {}, V = {};
   std::function<bool(std::int64_t key)> counts = {};  // empty: all keys do
   bool V_is_K = false;
+  bool masked = true;  // else all keys are seen where the problem is causal
   bool rescales_sum = true, rescales_O = true;
   bool keeps_max =
       true;  // else the maximum of the first step stays, though O and the sums are rescaled for the new one

@@ -79,7 +79,7 @@ std::string describe_columns(const Set& columns, const Tiling& tiling) {
 
 std::string describe_heads(const Set& heads, const AttentionProblem& problem) {
   if (heads.size() == 1) return "";
-  if (all(heads)) return fmt::format("all {} heads", heads.size());
+  if (all(heads)) return "all heads";
   Set batch_entries(problem.batch), numbers(problem.heads);
   for (const std::int64_t i : members(heads)) batch_entries[i / problem.heads] = numbers[i % problem.heads] = true;
   const auto in_batch = members(batch_entries), in_heads = members(numbers);
@@ -99,7 +99,7 @@ std::string describe_heads(const Set& heads, const AttentionProblem& problem) {
 
 std::string describe_q_tiles(const Set& tiles) {
   if (tiles.size() == 1) return "";
-  if (all(tiles)) return fmt::format("all {} query tiles", tiles.size());
+  if (all(tiles)) return "all query tiles";
   const auto wrong = members(tiles);
   const auto ranges = describe_set(tiles);
   if (!ranges) return fmt::format("{} of {} query tiles", wrong.size(), tiles.size());
@@ -206,7 +206,7 @@ std::optional<std::string> describe_set(const std::vector<bool>& wrong) {
   if (all(wrong)) return "";
   const std::int64_t size = std::ssize(wrong);
   std::int64_t period = size;
-  for (std::int64_t shorter = 2; shorter < size && period == size; shorter *= 2)
+  for (std::int64_t shorter = 2; 2 * shorter <= size && period == size; shorter *= 2)
     if (has_period(wrong, shorter)) period = shorter;
   std::vector<std::string> ranges;
   for (std::int64_t first = 0; first < period; ++first) {

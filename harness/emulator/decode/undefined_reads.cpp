@@ -1,0 +1,88 @@
+// Which registers a kernel may read before anything has written them. Programs do that (`float sum;`), and so do compilers, rightly,
+// where the value does not matter: in a lane that does not use it, or in a comparison whose result is thrown away. This only finds
+// out where to look, which in most kernels is nowhere; exec/definedness.cpp looks while the kernel runs, lane by lane.
+
+#include <cstddef>
+#include <map>
+
+#include "emulator/decode/bits.h"
+#include "emulator/decode/control_flow.h"
+#include "emulator/decode/virtual_register.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+template <typename F>
+void for_each_read(const Instruction& instruction, F f) {
+  if (instruction.guard >= 0) f(instruction.guard);
+  for (std::size_t k = instruction.writes; k < instruction.operands; ++k) f(instruction.r[k]);
+}
+
+// The registers that may be undefined after an instruction: never written, or computed from such ones.
+void step(const Instruction& instruction, Bits& undefined) {
+  bool any = false;
+  for_each_read(instruction, [&](int reg) { any |= undefined.get(reg); });
+  const bool hands_on = instruction.action == Action::lane || instruction.own_sources != 0;
+  for (std::size_t k = 0; k < instruction.writes; ++k) {
+    if (any && hands_on) {
+      undefined.set(instruction.r[k]);
+    } else if (instruction.guard < 0) {
+      undefined.clear(instruction.r[k]);
+    }
+  }
+}
+
+}  // namespace
+
+void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers) {
+  const std::vector<Block> blocks = basic_blocks(kernel);
+  const auto code = [&](int i) -> Instruction& { return kernel.code[static_cast<std::size_t>(i)]; };
+  std::vector<Bits> undefined(blocks.size(), Bits(registers.size()));  // at the beginning of each block
+  for (std::size_t i = 0; i < registers.size(); ++i) {
+    if (!registers[i].uniform) undefined[0].set(static_cast<int>(i));
+  }
+  std::vector<std::size_t> work = {0};
+  std::vector<bool> waits(blocks.size(), false);
+  while (!work.empty()) {
+    const std::size_t block = work.back();
+    work.pop_back();
+    waits[block] = false;
+    Bits state = undefined[block];
+    for (int i = blocks[block].begin; i < blocks[block].end; ++i) step(code(i), state);
+    for (const int next : blocks[block].successors) {
+      const auto to = static_cast<std::size_t>(next);
+      if (undefined[to].merge(state, nullptr) && !waits[to]) {
+        waits[to] = true;
+        work.push_back(to);
+      }
+    }
+  }
+
+  std::map<int, std::int32_t> watched;  // registers that are read where they may be undefined → their numbers
+  for (std::size_t block = 0; block < blocks.size(); ++block) {
+    for (int i = blocks[block].begin; i < blocks[block].end; ++i) {
+      for_each_read(code(i), [&](int reg) {
+        if (undefined[block].get(reg)) watched.try_emplace(reg, static_cast<std::int32_t>(watched.size()));
+      });
+      step(code(i), undefined[block]);
+    }
+  }
+  if (watched.empty()) return;
+  kernel.num_watched = watched.size();
+  const auto number = [&](int reg) {
+    const auto found = watched.find(reg);
+    return found == watched.end() ? -1 : found->second;
+  };
+  for (Instruction& instruction : kernel.code) {
+    WatchedOperands operands;
+    bool any = false;
+    if (instruction.guard >= 0) any |= (operands.guard = number(instruction.guard)) >= 0;
+    for (std::size_t k = 0; k < instruction.operands; ++k) any |= (operands.r[k] = number(instruction.r[k])) >= 0;
+    if (!any) continue;
+    instruction.watched = static_cast<std::int32_t>(kernel.watched.size());
+    kernel.watched.push_back(operands);
+    if (instruction.action == Action::lane) instruction.action = Action::watched_lane;
+  }
+}
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,46 @@
+// The state of a CTA's barriers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "emulator/checks/clocks.h"
+
+namespace flash_ladder::emulator {
+
+enum class BarrierMode : std::uint8_t { sync, arrive, red_popc, red_and, red_or };
+
+/// A CTA-wide or named barrier.
+struct Barrier {
+  std::uint32_t arrived = 0;      // threads
+  std::uint32_t expected = 0;     // of the barrier that is being waited for; 0: all threads that have not ended
+  std::uint32_t waiting = 0;      // warps
+  std::int32_t instruction = -1;  // the first that arrived
+  std::uint32_t ones = 0;         // bar.red: threads whose predicate is true
+  std::uint32_t voters = 0;       // bar.red: threads
+  struct Waiting {                // warp
+    std::int32_t instruction = -1;
+    BarrierMode mode = BarrierMode::sync;
+  };
+  std::array<Waiting, 32> warps{};
+  Clock clock;  // what those that arrived knew
+};
+
+struct Mbarrier {
+  std::uint32_t address = 0;
+  std::uint32_t count = 0;     // arrivals that the next phase expects
+  std::uint32_t expected = 0;  // that this phase expects in all
+  std::uint32_t pending = 0;   // that it still expects
+  std::uint32_t phase = 0;
+  struct AsyncArrival {  // cp.async.mbarrier.arrive: happens when the copies that the lanes had issued are complete
+    int warp;
+    std::uint32_t mask;
+    std::uint64_t issued;  // how many copies the warp had issued
+    bool counts;           // .noinc: it is one of the arrivals that the barrier was initialised for
+  };
+  std::vector<AsyncArrival> async;
+  Clock arriving, completed;  // what those knew that arrived in this phase, in the phases before
+};
+
+}  // namespace flash_ladder::emulator

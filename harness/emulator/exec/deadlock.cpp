@@ -1,0 +1,96 @@
+// Who waits for what when a CTA cannot go on, and where lanes parted.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "emulator/exec/cta_executor.h"
+
+namespace flash_ladder::emulator {
+
+std::string list_of_warps(const std::vector<int>& warps) {
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < warps.size();) {
+    std::size_t last = i;
+    while (last + 1 < warps.size() && warps[last + 1] == warps[last] + 1) ++last;
+    runs.push_back(last == i ? fmt::format("{}", warps[i])
+                             : fmt::format("{}{}{}", warps[i], last == i + 1 ? " and " : "–", warps[last]));
+    i = last + 1;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ") + runs[i];
+  }
+  return (warps.size() == 1 ? "warp " : "warps ") + text;
+}
+
+// ": they parted at kernel.cu:12"; empty where that is not known.
+std::string CtaExecutor::describe_parting(const Warp& warp, std::uint32_t lanes) const {
+  for (auto parted = warp.stack.rbegin(); parted != warp.stack.rend(); ++parted) {
+    if ((parted->mask & lanes) == 0) continue;
+    const SourcePosition position = position_of(parted->branch);
+    return position.empty() ? "" : ": they parted at " + to_string(position);
+  }
+  return {};
+}
+
+// What a warp waits for, as the end of "warp 1 …" or "warps 1 and 2 …"; `at` is the instruction that waits.
+std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const {
+  at = std::max(warp.pc - 1, 0);
+  if (warp.status == WarpStatus::waiting) {
+    for (std::size_t id = 0; id < barriers_.size(); ++id) {
+      const Barrier& barrier = barriers_[id];
+      if (!((barrier.waiting >> warp.index) & 1)) continue;
+      return fmt::format("at barrier {}, to which {} of {} threads have come", id, barrier.arrived,
+                         barrier.expected == 0 ? threads_alive_ : barrier.expected);
+    }
+  }
+  for (const Mbarrier& barrier : mbarriers_) {
+    if (warp.failed_wait.instruction < 0 || barrier.address != warp.failed_wait.address) continue;
+    at = warp.failed_wait.instruction;
+    const std::string lanes =
+        warp.failed_wait.lanes == warp.alive ? "" : fmt::format(", with lanes {:#010x},", warp.failed_wait.lanes);
+    return fmt::format(
+        "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals "
+        "and has got {}",
+        barrier.phase, barrier.phase & 1, barrier.address, lanes.empty() ? "," : lanes, barrier.expected,
+        barrier.expected - barrier.pending);
+  }
+  return "for what no other warp does";
+}
+
+// If something was found before, it is the cause as likely as not, but say this too.
+void CtaExecutor::report_deadlock() {
+  struct Group {  // of warps that wait for the same
+    std::string wait;
+    std::int32_t at;
+    std::vector<int> warps;
+  };
+  std::vector<Group> groups;
+  std::vector<int> ended;
+  for (const Warp& warp : warps_) {
+    if (warp.status == WarpStatus::ended) {
+      ended.push_back(warp.index);
+      continue;
+    }
+    std::int32_t at = 0;
+    const std::string wait = describe_wait(warp, at);
+    const auto same = [&](const Group& group) { return group.wait == wait && place_of(group.at) == place_of(at); };
+    auto group = std::find_if(groups.begin(), groups.end(), same);
+    if (group == groups.end()) group = groups.insert(group, {wait, at, {}});
+    group->warps.push_back(warp.index);
+  }
+  std::string text;
+  for (const Group& group : groups) {
+    const SourcePosition position = position_of(group.at);
+    text += fmt::format("{}{} wait{} {}", text.empty() ? "" : "; ", list_of_warps(group.warps),
+                        group.warps.size() == 1 ? "s" : "", group.wait);
+    if (&group != &groups.front() && !position.empty()) text += ", at " + to_string(position);
+  }
+  if (!ended.empty()) text += fmt::format("; {} {} ended", list_of_warps(ended), ended.size() == 1 ? "has" : "have");
+  const Warp& first = warps_[static_cast<std::size_t>(groups.front().warps.front())];
+  find(FindingKind::deadlock, &first, &code_[static_cast<std::size_t>(groups.front().at)], -1, std::nullopt,
+       "the block cannot go on: " + text);
+}
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,316 @@
+// Where the addresses of an instruction lie, whether it may go there, and what that costs. PTX ISA, "State Spaces".
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "emulator/exec/cta_executor.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+// 32-byte sectors of local memory, where the same word of 32 threads lies side by side.
+unsigned count_local_sectors(const std::uint64_t* addresses, std::uint32_t mask, unsigned bytes) {
+  std::uint64_t interleaved[kWarpSize];
+  unsigned sectors = 0;
+  for (unsigned word = 0; word < std::max(1u, bytes / 4); ++word) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      interleaved[lane] = ((addresses[lane] / 4 + word) * kWarpSize + static_cast<unsigned>(lane)) * 4;
+    }
+    sectors += count_sectors(interleaved, mask);
+  }
+  return sectors;
+}
+
+void count(Traffic& traffic, std::uint32_t mask, unsigned bytes, std::uint64_t transactions, std::uint64_t ideal) {
+  ++traffic.requests;
+  traffic.transactions += transactions;
+  traffic.ideal += ideal;
+  traffic.bytes += static_cast<std::uint64_t>(std::popcount(mask)) * bytes;
+}
+
+std::uint64_t ideal_sectors(std::uint32_t mask, unsigned bytes) {
+  return (static_cast<std::uint64_t>(std::popcount(mask)) * bytes + 31) / 32;
+}
+
+// Global memory: the fewest sectors that so many bytes can lie in, or fewer if lanes read the same.
+void count_global(Traffic& traffic, const std::uint64_t* addresses, std::uint32_t lanes, std::uint32_t good,
+                  unsigned bytes) {
+  const std::uint64_t sectors = count_sectors(addresses, good);
+  count(traffic, lanes, bytes, sectors, std::min(sectors, ideal_sectors(lanes, bytes)));
+}
+
+// Which lanes' generic addresses lie in a window.
+std::uint32_t lanes_in_window(const std::uint64_t* addresses, std::uint32_t mask, Address window) {
+  std::uint32_t lanes = 0;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if (((mask >> lane) & 1) && addresses[lane] - window < kWindowSize) lanes |= 1u << lane;
+  }
+  return lanes;
+}
+
+}  // namespace
+
+void CtaExecutor::addresses(const Warp& warp, const Instruction& instruction, std::int32_t reg,
+                            LaneAddresses& to) const {
+  const std::byte* from = warp.registers + reg;
+  if (instruction.wide_address) {
+    const auto* lanes = reinterpret_cast<const std::uint64_t*>(from);
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      to.at[static_cast<std::size_t>(lane)] = lanes[lane] + static_cast<std::uint64_t>(instruction.offset);
+    }
+  } else {
+    const auto* lanes = reinterpret_cast<const std::uint32_t*>(from);
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      to.at[static_cast<std::size_t>(lane)] =
+          static_cast<std::uint32_t>(lanes[lane] + static_cast<std::uint32_t>(instruction.offset));
+    }
+  }
+}
+
+// The lanes whose accesses are inside a window of memory and aligned; the others are reported. `offsets` are from the start of
+// the window.
+std::uint32_t CtaExecutor::check_window(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                        std::uint32_t mask, unsigned bytes, const Window& window,
+                                        std::uint32_t* offsets) {
+  const std::uint64_t limit = window.size >= bytes ? window.size - bytes + 1 : 0;
+  bool all_good = true;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const std::uint64_t offset = at.at[static_cast<std::size_t>(lane)] - window.base;
+    offsets[lane] = static_cast<std::uint32_t>(offset);
+    const bool good = offset < limit && (offset & (bytes - 1)) == 0;
+    all_good &= good | !((mask >> lane) & 1);
+  }
+  if (all_good) return mask;
+  std::uint32_t good_lanes = mask;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::uint64_t offset = at.at[static_cast<std::size_t>(lane)] - window.base;
+    if (offset >= limit) {
+      find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
+           fmt::format("an access of {} bytes at byte {} of the {}'s {} bytes of {} memory", bytes,
+                       static_cast<std::int64_t>(offset), window.owner, window.size, window.name));
+    } else if ((offset & (bytes - 1)) != 0) {
+      find(FindingKind::misaligned, &warp, &instruction, lane, offset,
+           fmt::format("an access of {} bytes at byte {} of {} memory, which is no multiple of {}", bytes, offset,
+                       window.name, bytes));
+    } else {
+      continue;
+    }
+    good_lanes &= ~(1u << lane);
+  }
+  return good_lanes;
+}
+
+std::uint32_t CtaExecutor::check_shared(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                        std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) {
+  return check_window(warp, instruction, at, mask, bytes, {kSharedBase, shared_bytes_, "block", "shared"}, offsets);
+}
+
+const Allocation* CtaExecutor::find_allocation(Address address) {
+  if (last_allocation_ != nullptr && address - last_allocation_->address < last_allocation_->size)
+    return last_allocation_;
+  const std::vector<Allocation>& all = context_.allocations;
+  auto next = std::upper_bound(all.begin(), all.end(), address,
+                               [](Address a, const Allocation& allocation) { return a < allocation.address; });
+  if (next == all.begin()) return nullptr;
+  const Allocation& found = *std::prev(next);
+  if (address - found.address >= found.size) return nullptr;
+  return last_allocation_ = &found;
+}
+
+// The lanes whose accesses are inside allocations of global memory and aligned; `host` is where the bytes are.
+std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                        std::uint32_t mask, unsigned bytes, std::byte** host) {
+  std::uint64_t lowest = ~std::uint64_t{0}, highest = 0, low_bits = 0;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if (!((mask >> lane) & 1)) continue;
+    const std::uint64_t address = at.at[static_cast<std::size_t>(lane)];
+    lowest = std::min(lowest, address);
+    highest = std::max(highest, address);
+    low_bits |= address;
+  }
+  const Allocation* allocation = find_allocation(lowest);
+  if (allocation != nullptr && !allocation->freed && highest - allocation->address < allocation->size &&
+      allocation->size - (highest - allocation->address) >= bytes && (low_bits & (bytes - 1)) == 0) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      // Lanes that take no part may hold any address.
+      const bool active = (mask >> lane) & 1;
+      host[lane] = allocation->data + (active ? at.at[static_cast<std::size_t>(lane)] - allocation->address : 0);
+    }
+    return mask;
+  }
+  std::uint32_t good_lanes = mask;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const Address address = at.at[static_cast<std::size_t>(lane)];
+    allocation = find_allocation(address);
+    const auto where = [&] {
+      if (address >= kSharedWindow && address < kSharedWindow + 3 * kWindowSize) {
+        return std::string("a generic address of shared, local or parameter memory");
+      }
+      return context_.memory.describe(address);
+    };
+    if (allocation == nullptr || allocation->size - (address - allocation->address) < bytes) {
+      find(FindingKind::out_of_bounds, &warp, &instruction, lane, address,
+           fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address, where()));
+    } else if (allocation->freed) {
+      find(FindingKind::use_after_free, &warp, &instruction, lane, address,
+           fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address, where()));
+    } else if ((address & (bytes - 1)) != 0) {
+      find(FindingKind::misaligned, &warp, &instruction, lane, address,
+           fmt::format("an access of {} bytes at {:#x}, which is no multiple of {}", bytes, address, bytes));
+    } else {
+      host[lane] = allocation->data + (address - allocation->address);
+      continue;
+    }
+    good_lanes &= ~(1u << lane);
+  }
+  return good_lanes;
+}
+
+void CtaExecutor::check_local_initialised(Warp& warp, const Instruction& instruction, std::uint32_t mask,
+                                          unsigned bytes, std::byte* const* host) {
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::size_t offset = static_cast<std::size_t>(host[lane] - local_.data());
+    const auto first = local_written_.begin() + static_cast<std::ptrdiff_t>(offset);
+    if (std::find(first, first + bytes, 0) == first + bytes) continue;
+    const std::size_t in_thread = offset % context_.kernel.local_bytes;
+    find(FindingKind::uninitialised_read, &warp, &instruction, lane, in_thread,
+         fmt::format("a read of {} bytes at byte {} of local memory, which were never written", bytes, in_thread));
+  }
+}
+
+void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                    std::uint32_t mask, unsigned bytes) {
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const Address address = at.at[static_cast<std::size_t>(lane)];
+    const Allocation* allocation = find_allocation(address);
+    if (!allocation->poisoned) continue;
+    const std::uint8_t* first = allocation->initialised + (address - allocation->address);
+    if (std::find(first, first + bytes, 0) == first + bytes) continue;
+    find(FindingKind::uninitialised_read, &warp, &instruction, lane, address,
+         fmt::format("a read of {} bytes of global memory at {:#x}, which were never written: {}", bytes, address,
+                     context_.memory.describe(address)));
+  }
+}
+
+void CtaExecutor::mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes) {
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const Address address = at.at[static_cast<std::size_t>(std::countr_zero(rest))];
+    const Allocation* allocation = find_allocation(address);
+    if (allocation->poisoned) std::memset(allocation->initialised + (address - allocation->address), 0xff, bytes);
+  }
+}
+
+std::byte* CtaExecutor::local_address(const Warp& warp, int lane, std::uint64_t address) {
+  const std::size_t thread = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
+  return local_.data() + thread * context_.kernel.local_bytes + (address - kLocalBase);
+}
+
+// What most accesses to shared memory are: all lanes take part, and nothing is wrong.
+bool CtaExecutor::whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg,
+                                     std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) const {
+  return mask == kAllLanes && shared_bytes_ >= bytes &&
+         shared_functions_.offsets(warp.registers + reg, instruction.wide_address, instruction.offset - kSharedBase,
+                                   shared_bytes_ - bytes + 1, bytes, offsets);
+}
+
+// Lanes by the space that their addresses are in; calls f(space, lanes, addresses in that space).
+// An instruction's access to one space: checks where it goes, finds the bytes, and counts.
+void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access) {
+  DetailCount& counters = detail(instruction);
+  const unsigned bytes = access.bytes;
+  switch (access.space) {
+    case ptx::Space::shared: {
+      access.good = check_shared(warp, instruction, at, access.lanes, bytes, access.offsets);
+      count_shared(instruction, access.lanes, access.good, bytes, access.offsets);
+      for (int lane = 0; lane < kWarpSize; ++lane) access.host[lane] = shared() + access.offsets[lane];
+      break;
+    }
+    case ptx::Space::local:
+      access.good = check_window(warp, instruction, at, access.lanes, bytes,
+                                 {kLocalBase, context_.kernel.local_bytes, "thread", "local"}, access.offsets);
+      count(counters.local, access.lanes, bytes, count_local_sectors(at.at.data(), access.good, bytes),
+            ideal_sectors(access.lanes, bytes));
+      for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
+        const int lane = std::countr_zero(rest);
+        access.host[lane] = local_address(warp, lane, kLocalBase + access.offsets[lane]);
+      }
+      break;
+    case ptx::Space::param: {
+      const auto parameters = context_.config.parameters;
+      access.good = access.lanes;
+      for (std::uint32_t rest = access.lanes; rest != 0; rest &= rest - 1) {
+        const int lane = std::countr_zero(rest);
+        const std::uint64_t offset = at.at[static_cast<std::size_t>(lane)];
+        if (offset >= parameters.size() || parameters.size() - offset < bytes) {
+          find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
+               fmt::format("an access of {} bytes at byte {} of the kernel's {} bytes of parameters", bytes,
+                           static_cast<std::int64_t>(offset), parameters.size()));
+          access.good &= ~(1u << lane);
+          continue;
+        }
+        access.host[lane] = const_cast<std::byte*>(parameters.data()) + offset;
+      }
+      break;
+    }
+    default:
+      access.good = check_global(warp, instruction, at, access.lanes, bytes, access.host);
+      if (access.space == ptx::Space::global)
+        count_global(counters.global, at.at.data(), access.lanes, access.good, bytes);
+      break;
+  }
+}
+
+void CtaExecutor::count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
+                               const std::uint32_t* offsets, bool by_matrix) {
+  const Wavefronts wavefronts = banks_.count(offsets, good, bytes, by_matrix);
+  count(detail(instruction).shared, lanes, bytes, wavefronts.actual, wavefronts.ideal);
+}
+
+// Whether what is read was written, and in order.
+void CtaExecutor::check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                             const MemoryAccess& access) {
+  if (access.space == ptx::Space::shared) {
+    if (shadow_ == nullptr) return;
+    shadow_->read({warp.index, index_of(instruction), instruction.strong, access.good, access.bytes, access.offsets});
+  } else if (access.space == ptx::Space::local) {
+    if (!local_written_.empty()) check_local_initialised(warp, instruction, access.good, access.bytes, access.host);
+  } else if (access.space != ptx::Space::param && context_.options.checks) {
+    check_initialised(warp, instruction, at, access.good, access.bytes);
+  }
+}
+
+// Notes which bytes of global and local memory are written; `undefined` are lanes that store what nobody has.
+void CtaExecutor::note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined) {
+  if (access.space == ptx::Space::local) {
+    if (local_written_.empty()) return;
+    for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      const bool written = ((undefined >> lane) & 1) == 0;
+      std::memset(local_written_.data() + (access.host[lane] - local_.data()), written, access.bytes);
+    }
+  } else if (context_.options.checks) {
+    mark_initialised(at, access.good, access.bytes);
+  }
+}
+
+// Lanes by the space that their generic addresses are in.
+std::array<CtaExecutor::SpaceLanes, 4> CtaExecutor::spaces_of(const Instruction& instruction, const LaneAddresses& at,
+                                                              std::uint32_t mask) {
+  const std::uint32_t shared = lanes_in_window(at.at.data(), mask, kSharedWindow);
+  const std::uint32_t local = lanes_in_window(at.at.data(), mask, kLocalWindow);
+  const std::uint32_t parameter = lanes_in_window(at.at.data(), mask, kParameterWindow);
+  if (shared == mask) ++detail(instruction).shared_accesses;
+  return {{{ptx::Space::global, mask & ~(shared | local | parameter), 0},
+           {ptx::Space::shared, shared, kSharedWindow},
+           {ptx::Space::local, local, kLocalWindow},
+           {ptx::Space::param, parameter, kParameterWindow}}};
+}
+
+}  // namespace flash_ladder::emulator

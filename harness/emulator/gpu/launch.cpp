@@ -1,0 +1,199 @@
+#include "emulator/launch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "emulator/exec/cta_executor.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+constexpr std::size_t kKiB = 1024;
+constexpr std::size_t kMaxLocalBytes = 512 * kKiB;  // per thread, on every GPU
+
+// What one CTA leaves behind for the report.
+struct CtaResult {
+  std::vector<RawFinding> findings;
+  std::string output;
+};
+
+// Why a launch cannot be on the given GPU; empty if it can.
+std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Options& options) {
+  const SmLimits& limits = known_limits(options.sm);
+  const Dim3 &grid = config.grid, &block = config.block;
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  const auto size = [](const Dim3& d) { return fmt::format("({}, {}, {})", d.x, d.y, d.z); };
+  if (threads == 0 || grid.x == 0 || grid.y == 0 || grid.z == 0) {
+    return fmt::format("a grid of {} blocks of {} threads: no dimension can be 0", size(grid), size(block));
+  }
+  if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > kMaxThreadsPerCta) {
+    return fmt::format("blocks of {} = {} threads; sm_{} allows {}, at most (1024, 1024, 64)", size(block), threads,
+                       options.sm, kMaxThreadsPerCta);
+  }
+  if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) {
+    return fmt::format("a grid of {} blocks; the limits are (2147483647, 65535, 65535)", size(grid));
+  }
+  const auto most = kernel.max_block();
+  if (most[0] != 0 && threads > std::uint64_t{most[0]} * most[1] * most[2]) {
+    return fmt::format("blocks of {} threads; the kernel was compiled for at most {} (__launch_bounds__)", threads,
+                       std::uint64_t{most[0]} * most[1] * most[2]);
+  }
+  const auto required = kernel.required_block();
+  if (required[0] != 0 && (required[0] != block.x || required[1] != block.y || required[2] != block.z)) {
+    return fmt::format("blocks of {} threads; the kernel was compiled for ({}, {}, {}) only", size(block), required[0],
+                       required[1], required[2]);
+  }
+  const std::size_t shared = kernel.static_shared_bytes() + config.dynamic_shared_bytes;
+  if (shared > static_cast<std::size_t>(limits.smem_per_cta_bytes)) {
+    return fmt::format("{} bytes of shared memory per block ({} static, {} dynamic); sm_{} has {}", shared,
+                       kernel.static_shared_bytes(), config.dynamic_shared_bytes, options.sm,
+                       limits.smem_per_cta_bytes);
+  }
+  if (kernel.local_bytes() > kMaxLocalBytes) {
+    return fmt::format("{} bytes of local memory per thread; there are at most {}", kernel.local_bytes(),
+                       kMaxLocalBytes);
+  }
+  if (options.registers_per_thread > 0) {
+    const auto registers = static_cast<std::uint32_t>(options.registers_per_thread);
+    // Given out to whole warps, 256 at a time.
+    const std::uint64_t per_warp = (std::uint64_t{registers} * 32 + 255) / 256 * 256;
+    const std::uint64_t total = (threads + 31) / 32 * per_warp;
+    if (registers > kMaxRegistersPerThread || total > static_cast<std::uint64_t>(limits.registers)) {
+      return fmt::format("{} registers per thread, {} for the block; sm_{} has {} per thread and {} in all", registers,
+                         total, options.sm, kMaxRegistersPerThread, limits.registers);
+    }
+  }
+  return {};
+}
+
+// A barrier that threads miss makes races, and a missing one makes races inside warps as well as between them.
+void put_causes_first(std::vector<Finding>& findings) {
+  const auto is_race = [](const Finding& finding) { return finding.kind == FindingKind::race; };
+  std::vector<Finding> races;
+  for (Finding& finding : findings) {
+    if (is_race(finding)) races.push_back(std::move(finding));
+  }
+  std::stable_partition(races.begin(), races.end(),
+                        [](const Finding& race) { return race.other && race.other->warp != race.warp; });
+  auto next = races.begin();
+  for (Finding& finding : findings) {
+    if (is_race(finding)) finding = std::move(*next++);
+  }
+  std::stable_partition(findings.begin(), findings.end(),
+                        [](const Finding& finding) { return finding.kind == FindingKind::divergent_barrier; });
+}
+
+}  // namespace
+
+const SmLimits& known_limits(int sm) {
+  const SmLimits* limits = sm_limits(sm);
+  if (limits == nullptr)
+    throw std::invalid_argument(fmt::format("sm_{}: the virtual GPU knows the limits of {}", sm, known_sms()));
+  return *limits;
+}
+
+Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options) {
+  Report report;
+  if (const std::string reason = refusal(kernel, config, options); !reason.empty()) {
+    Finding finding;
+    finding.kind = FindingKind::launch_limits;
+    finding.message = reason;
+    finding.kernel = kernel.name();
+    report.outcome = Outcome::refused;
+    report.findings.push_back(std::move(finding));
+    report.findings_kinds = report.findings_total = 1;
+    return report;
+  }
+  if (config.parameters.size() < kernel.parameter_bytes()) {
+    throw std::invalid_argument(fmt::format("{} bytes of parameters for {}, which takes {}", config.parameters.size(),
+                                            kernel.name(), kernel.parameter_bytes()));
+  }
+  const CompiledKernel& compiled = kernel.compiled();
+  const LaunchContext context{compiled, config, memory, options, memory.allocations()};
+  const std::uint64_t num_ctas = std::uint64_t{config.grid.x} * config.grid.y * config.grid.z;
+
+  unsigned num_threads = options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
+  if (compiled.serial) num_threads = 1;
+  num_threads = static_cast<unsigned>(std::min<std::uint64_t>(num_threads, num_ctas));
+
+  std::atomic<std::uint64_t> next_cta = 0;
+  std::atomic<std::uint64_t> stopped_at = num_ctas;  // the lowest CTA that did not end
+  std::mutex mutex;
+  std::map<std::uint64_t, CtaResult> results;  // by CTA, of those that left any
+  InstructionCounters counters(compiled.code.size());
+  std::exception_ptr error;
+
+  const auto work = [&] {
+    try {
+      CtaExecutor executor(context);
+      while (true) {
+        const std::uint64_t index = next_cta.fetch_add(1);
+        // CTAs after one that did not end are not run; those before it are, so that the report is always the same.
+        if (index >= num_ctas || index > stopped_at) break;
+        const Dim3 cta{static_cast<std::uint32_t>(index % config.grid.x),
+                       static_cast<std::uint32_t>(index / config.grid.x % config.grid.y),
+                       static_cast<std::uint32_t>(index / config.grid.x / config.grid.y)};
+        if (!executor.run(cta)) {
+          for (std::uint64_t lowest = stopped_at; index < lowest && !stopped_at.compare_exchange_weak(lowest, index);) {
+          }
+        }
+        CtaResult result{executor.take_findings(), executor.take_output()};
+        if (!result.findings.empty() || !result.output.empty()) {
+          const std::lock_guard lock(mutex);
+          results[index] = std::move(result);
+        }
+      }
+      const std::lock_guard lock(mutex);
+      counters += executor.counters();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      error = std::current_exception();
+      next_cta = num_ctas;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 1; i < num_threads; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  if (error != nullptr) std::rethrow_exception(error);
+
+  // The counters of a launch that was stopped depend on how far each thread had come, so they are left out.
+  if (stopped_at < num_ctas) {
+    report.outcome = Outcome::stopped;
+  } else {
+    summarise(compiled, counters, options.count_lines, report);
+  }
+  std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;  // numbered as they come
+  for (auto& [index, result] : results) {
+    if (index > stopped_at) break;
+    for (RawFinding& raw : result.findings) {
+      report.findings_total += raw.finding.count;
+      const auto [found, is_new] = known.try_emplace(raw.key(), known.size());
+      if (is_new) {
+        report.findings.push_back(std::move(raw.finding));
+      } else {
+        report.findings[found->second].count += raw.finding.count;
+      }
+    }
+    if (result.output.empty()) continue;
+    if (options.print) {
+      options.print(result.output);
+    } else {
+      std::fwrite(result.output.data(), 1, result.output.size(), stdout);
+    }
+  }
+  report.findings_kinds = known.size();
+  put_causes_first(report.findings);
+  if (report.findings.size() > options.max_findings) report.findings.resize(options.max_findings);
+  return report;
+}
+
+}  // namespace flash_ladder::emulator

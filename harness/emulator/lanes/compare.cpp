@@ -1,0 +1,95 @@
+// setp and set. PTX ISA, "Comparison and Selection Instructions". The decoder makes setp's boolean operators and second result
+// from these and the predicate logic.
+
+#include "emulator/lanes/float_bits.h"
+#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_loops.h"
+
+namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
+namespace {
+
+// clang-format off
+struct Eq { static constexpr char name[] = "eq"; template <typename T> static bool test(T a, T b) { return a == b; } };
+struct Ne { static constexpr char name[] = "ne"; template <typename T> static bool test(T a, T b) { return a < b || a > b; } };
+struct Lt { static constexpr char name[] = "lt"; template <typename T> static bool test(T a, T b) { return a < b; } };
+struct Le { static constexpr char name[] = "le"; template <typename T> static bool test(T a, T b) { return a <= b; } };
+struct Gt { static constexpr char name[] = "gt"; template <typename T> static bool test(T a, T b) { return a > b; } };
+struct Ge { static constexpr char name[] = "ge"; template <typename T> static bool test(T a, T b) { return a >= b; } };
+struct Lo : Lt { static constexpr char name[] = "lo"; };
+struct Ls : Le { static constexpr char name[] = "ls"; };
+struct Hi : Gt { static constexpr char name[] = "hi"; };
+struct Hs : Ge { static constexpr char name[] = "hs"; };
+// Unordered: true if either is NaN.
+struct Equ { static constexpr char name[] = "equ"; template <typename T> static bool test(T a, T b) { return !(a < b || a > b); } };
+struct Neu { static constexpr char name[] = "neu"; template <typename T> static bool test(T a, T b) { return a != b; } };
+struct Ltu { static constexpr char name[] = "ltu"; template <typename T> static bool test(T a, T b) { return !(a >= b); } };
+struct Leu { static constexpr char name[] = "leu"; template <typename T> static bool test(T a, T b) { return !(a > b); } };
+struct Gtu { static constexpr char name[] = "gtu"; template <typename T> static bool test(T a, T b) { return !(a <= b); } };
+struct Geu { static constexpr char name[] = "geu"; template <typename T> static bool test(T a, T b) { return !(a < b); } };
+struct Num { static constexpr char name[] = "num"; template <typename T> static bool test(T a, T b) { return a == a && b == b; } };
+struct Nan { static constexpr char name[] = "nan"; template <typename T> static bool test(T a, T b) { return a != a || b != b; } };
+// clang-format on
+
+// What is compared: integers and doubles as they are, the others as floats.
+template <bool ftz, typename T>
+auto value_of(T x) {
+  if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>) {
+    return x;
+  } else {
+    return flushed<ftz>(to_float(x));
+  }
+}
+
+template <typename C, bool ftz, typename T>
+void add_comparison(LaneTable& table, const char* type) {
+  const Opcode compare(Opcode(".", C::name), ftz ? ".ftz." : ".");
+  add(table, Opcode(Opcode("setp", compare.text), type).text, InstructionClass::compare,
+      [](T a, T b) { return C::test(value_of<ftz>(a), value_of<ftz>(b)); });
+  if constexpr (sizeof(T) == 4) {
+    for (const char* result : {"u32.", "s32."}) {
+      add(table, Opcode(Opcode(Opcode("set", compare.text), result), type).text, InstructionClass::compare,
+          [](T a, T b) { return C::test(value_of<ftz>(a), value_of<ftz>(b)) ? 0xffffffffu : 0u; });
+    }
+    add(table, Opcode(Opcode(Opcode("set", compare.text), "f32."), type).text, InstructionClass::compare,
+        [](T a, T b) { return C::test(value_of<ftz>(a), value_of<ftz>(b)) ? 1.0f : 0.0f; });
+  }
+}
+
+template <bool ftz, typename T, typename... C>
+void add_comparisons(LaneTable& table, const char* type = Name<T>::text) {
+  (add_comparison<C, ftz, T>(table, type), ...);
+}
+
+template <typename T>
+void add_signed(LaneTable& table) {
+  add_comparisons<false, T, Eq, Ne, Lt, Le, Gt, Ge>(table);
+}
+template <typename T>
+void add_unsigned(LaneTable& table) {
+  add_comparisons<false, T, Eq, Ne, Lt, Le, Gt, Ge, Lo, Ls, Hi, Hs>(table);
+}
+template <typename T, bool ftz>
+void add_float(LaneTable& table) {
+  add_comparisons<ftz, T, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
+}
+
+}  // namespace
+
+void add_compare_operations(LaneTable& table) {
+  add_signed<s16>(table);
+  add_signed<s32>(table);
+  add_signed<s64>(table);
+  add_unsigned<u16>(table);
+  add_unsigned<u32>(table);
+  add_unsigned<u64>(table);
+  add_comparisons<false, u16, Eq, Ne>(table, "b16");
+  add_comparisons<false, u32, Eq, Ne>(table, "b32");
+  add_comparisons<false, u64, Eq, Ne>(table, "b64");
+  add_float<float, false>(table);
+  add_float<float, true>(table);
+  add_float<double, false>(table);
+  add_float<f16, false>(table);
+  add_float<bf16, false>(table);
+}
+
+}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET

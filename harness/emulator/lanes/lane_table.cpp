@@ -1,0 +1,102 @@
+#include "emulator/lanes/lane_table.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "emulator/lanes/instruction_sets.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+UndefinedRule undefined_rule(std::string_view opcode) {
+  if (opcode.starts_with("mov.")) return UndefinedRule::move;
+  if (opcode.starts_with("selp.")) return UndefinedRule::selp;
+  if (opcode.starts_with("and.")) return UndefinedRule::and_;
+  if (opcode.starts_with("or.")) return UndefinedRule::or_;
+  return UndefinedRule::any;
+}
+
+}  // namespace
+
+void LaneTable::add(const char* opcode, const LaneOperation& operation) {
+  const std::string name = opcode;
+  const std::size_t open = name.find('[');
+  if (open == std::string::npos) {
+    const auto [entry, is_new] = operations_.emplace(name, operation);
+    if (!is_new) throw std::logic_error("two operations named " + name);
+    entry->second.undefined_rule = undefined_rule(name);
+    return;
+  }
+  const std::size_t close = name.find(']', open);
+  const std::string before = name.substr(0, open), after = name.substr(close + 1);
+  add((before + after).c_str(), operation);
+  add((before + name.substr(open + 1, close - open - 1) + after).c_str(), operation);
+}
+
+const LaneOperation* LaneTable::find(std::string_view opcode) const {
+  const auto found = operations_.find(std::string(opcode));
+  return found == operations_.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> LaneTable::opcodes() const {
+  std::vector<std::string> names;
+  for (const auto& [name, operation] : operations_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+const LaneTable& lane_table() {
+  static const LaneTable table = [] {
+    LaneTable lanes;
+    add_rounding_operations(lanes);
+    add_math_operations(lanes);
+#ifdef FLASH_LADDER_EMULATOR_X86
+    if (instruction_set() == "avx512") {
+      avx512::add_lane_operations(lanes);
+      return lanes;
+    }
+    if (instruction_set() == "avx2") {
+      avx2::add_lane_operations(lanes);
+      return lanes;
+    }
+#endif
+    portable::add_lane_operations(lanes);
+    return lanes;
+  }();
+  return table;
+}
+
+const WarpFunctions& warp_functions() {
+  static const WarpFunctions functions = [] {
+#ifdef FLASH_LADDER_EMULATOR_X86
+    if (instruction_set() == "avx512") return avx512::warp_functions();
+    if (instruction_set() == "avx2") return avx2::warp_functions();
+#endif
+    return portable::warp_functions();
+  }();
+  return functions;
+}
+
+const SharedFunctions& shared_functions() {
+  static const SharedFunctions functions = [] {
+#ifdef FLASH_LADDER_EMULATOR_X86
+    if (instruction_set() == "avx512") return avx512::shared_functions();
+    if (instruction_set() == "avx2") return avx2::shared_functions();
+#endif
+    return portable::shared_functions();
+  }();
+  return functions;
+}
+
+std::string_view instruction_set() {
+#ifdef FLASH_LADDER_EMULATOR_X86
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (has_avx512) return "avx512";
+  if (has_avx2) return "avx2";
+#endif
+  return "portable";
+}
+
+}  // namespace flash_ladder::emulator

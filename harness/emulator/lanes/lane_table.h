@@ -1,0 +1,98 @@
+// Instructions that work on each lane by itself: add, fma, cvt, setp … Each is a function over the 32 lanes of a warp, found by
+// the PTX opcode with all its modifiers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "emulator/report.h"
+
+namespace flash_ladder::emulator {
+
+inline constexpr int kWarpSize = 32;
+inline constexpr std::uint32_t kAllLanes = 0xffffffffu;
+
+/// How a register's 32 lanes lie in a warp's register file: a predicate is 32 bits, the others are arrays of 32.
+enum class Slot : std::uint8_t { predicate, b16, b32, b64 };
+
+constexpr int slot_bytes(Slot slot) {
+  constexpr int kBytes[] = {4, 64, 128, 256};
+  return kBytes[static_cast<int>(slot)];
+}
+
+/// `registers` is the register file of a warp, `r` the offsets of the operands in it, those written first. Writes only the
+/// lanes in `mask`.
+using LaneFunction = void (*)(std::byte* registers, const std::int32_t* r, std::uint32_t mask);
+
+/// When the result is undefined in a lane in which some source is: a register that nothing has written.
+enum class UndefinedRule : std::uint8_t {
+  any,   // always
+  move,  // always; the result is that source
+  selp,  // not if the source that is not chosen is the undefined one
+  and_,  // not if the other source is 0
+  or_,   // not if the other source has all bits set
+};
+
+struct LaneOperation {
+  LaneFunction function = nullptr;
+  InstructionClass instruction_class = InstructionClass::other;
+  std::uint8_t writes = 1;   // how many of `slots` are results
+  bool sign_extend = false;  // how the result fills a register that is wider than it
+  std::uint8_t operands = 0;
+  Slot slots[6] = {};  // of the operands: results, then sources
+  UndefinedRule undefined_rule = UndefinedRule::any;
+};
+
+class LaneTable {
+ public:
+  /// Parts of the opcode in brackets are optional: "add[.rn][.sat].f32" adds four.
+  void add(const char* opcode, const LaneOperation& operation);
+  const LaneOperation* find(std::string_view opcode) const;
+  std::size_t size() const { return operations_.size(); }
+  std::vector<std::string> opcodes() const;
+
+ private:
+  std::unordered_map<std::string, LaneOperation> operations_;
+};
+
+/// A tensor-core instruction: r holds d0…, a0…, b0…, c0…
+struct WarpFunctions {
+  LaneFunction mma_m16n8k16_f16;
+  LaneFunction mma_m16n8k16_bf16;
+  LaneFunction mma_m16n8k8_f16;
+  LaneFunction mma_m16n8k8_bf16;
+};
+
+/// What accesses to shared memory by all 32 lanes need. `offsets` are from the start of the CTA's shared memory.
+struct SharedFunctions {
+  /// The offsets from a register with addresses; true if all are below `limit` and multiples of `bytes`. `offset` is added.
+  bool (*offsets)(const std::byte* address_register, bool wide, std::int64_t offset, std::uint32_t limit,
+                  std::uint32_t bytes, std::uint32_t* offsets);
+  /// The offsets relative to the first lane's word, and a hash of them.
+  std::uint32_t (*pattern)(const std::uint32_t* offsets, std::uint32_t* pattern);
+  bool (*equal)(const std::uint32_t* a, const std::uint32_t* b);
+  /// Loads of 2 bytes, and of 1, 2 or 4 words (the index), into the registers r.
+  using Gather = void (*)(const std::byte* memory, const std::uint32_t* offsets, std::byte* registers,
+                          const std::int32_t* r);
+  Gather gather16;
+  Gather gather32[5];
+  /// For checks/shared_shadow.h, by log2 of the cells that a lane touches.
+  bool (*read_cells[5])(const std::uint32_t* writers, std::uint32_t* readers, const std::uint32_t* offsets, int shift,
+                        std::uint32_t limit, std::uint32_t synced, std::uint32_t cell);
+  void (*write_cells[5])(std::uint32_t* writers, const std::uint32_t* offsets, int shift, std::uint32_t cell);
+  bool (*any_at_least[5])(const std::uint32_t* cells, const std::uint32_t* offsets, int shift, std::uint32_t bound);
+};
+
+/// All of them, in the form that this machine's processor executes fastest. Results do not depend on it.
+const LaneTable& lane_table();
+const WarpFunctions& warp_functions();
+const SharedFunctions& shared_functions();
+
+/// "avx512", "avx2" or "portable": which one that is.
+std::string_view instruction_set();
+
+}  // namespace flash_ladder::emulator

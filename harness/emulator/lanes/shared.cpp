@@ -1,0 +1,151 @@
+// The loops over 32 lanes behind every access to shared memory by a whole warp.
+
+#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_loops.h"
+
+namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
+namespace {
+
+bool shared_offsets(const std::byte* address_register, bool wide, s64 offset, u32 limit, u32 bytes, u32* offsets) {
+  u32 outside = 0, low_bits = 0;
+  if (wide) {
+    const u64* addresses = reinterpret_cast<const u64*>(address_register);
+    u64 high_bits = 0;
+#pragma GCC ivdep
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const u64 at = addresses[lane] + static_cast<u64>(offset);
+      high_bits |= at >> 32;
+      offsets[lane] = static_cast<u32>(at);
+    }
+    outside = high_bits != 0;
+  } else {
+    const u32* addresses = reinterpret_cast<const u32*>(address_register);
+#pragma GCC ivdep
+    for (int lane = 0; lane < kWarpSize; ++lane) offsets[lane] = addresses[lane] + static_cast<u32>(offset);
+  }
+#pragma GCC ivdep
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    outside |= static_cast<u32>(offsets[lane] >= limit);
+    low_bits |= offsets[lane];
+  }
+  return outside == 0 && (low_bits & (bytes - 1)) == 0;
+}
+
+u32 access_pattern(const u32* offsets, u32* pattern) {
+  const u32 base = offsets[0] & ~3u;
+  u32 hash = 0;
+#pragma GCC ivdep
+  for (u32 lane = 0; lane < kWarpSize; ++lane) {
+    pattern[lane] = offsets[lane] - base;
+    hash += pattern[lane] * (2 * lane * lane + 0x85ebca6bu);
+  }
+  return hash;
+}
+
+bool equal(const u32* a, const u32* b) {
+  u32 different = 0;
+#pragma GCC ivdep
+  for (int lane = 0; lane < kWarpSize; ++lane) different |= a[lane] ^ b[lane];
+  return different == 0;
+}
+
+template <typename T, int kElements>
+void gather(const std::byte* memory, const u32* offsets, std::byte* registers, const std::int32_t* r) {
+  for (int i = 0; i < kElements; ++i) {
+    T* to = reinterpret_cast<T*>(registers + r[i]);
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      T value;
+      __builtin_memcpy(&value, memory + offsets[lane] + static_cast<unsigned>(i) * sizeof(T), sizeof value);
+      to[lane] = value;
+    }
+  }
+}
+
+// Four cells at a time.
+typedef u32 Cells __attribute__((vector_size(16)));
+
+inline bool any(const Cells& bits) { return (bits[0] | bits[1] | bits[2] | bits[3]) != 0; }
+
+constexpr u32 kSeveralLanes = 0x20;
+
+// See checks/shared_shadow.h for what cells hold. True if a writer cell is not surely in order: below `limit` + 1 and not 0.
+template <int kCells>
+bool read_cells(const u32* writers, u32* readers, const u32* offsets, int shift, u32 limit, u32 synced, u32 cell) {
+  if constexpr (kCells < 4) {
+    u32 suspect = 0;
+    for (u32 lane = 0; lane < kWarpSize; ++lane) {
+      const u32 first = offsets[lane] >> shift;
+      const u32 own = cell | lane;
+      for (int i = 0; i < kCells; ++i) {
+        suspect |= static_cast<u32>(writers[first + i] - 1 >= limit);
+        u32& reader = readers[first + i];
+        // Read before by another lane, and nothing has ordered the lanes since.
+        const bool several = (reader >= synced) & (((reader ^ own) & 63) != 0);
+        reader = own | (several ? kSeveralLanes : 0);
+      }
+    }
+    return suspect != 0;
+  } else {
+    Cells suspect = {};
+    for (u32 lane = 0; lane < kWarpSize; ++lane) {
+      const u32 first = offsets[lane] >> shift;
+      const u32 own = cell | lane;
+      for (int i = 0; i < kCells; i += 4) {
+        Cells writer, reader;
+        __builtin_memcpy(&writer, writers + first + i, sizeof writer);
+        __builtin_memcpy(&reader, readers + first + i, sizeof reader);
+        suspect |= reinterpret_cast<Cells>(writer - 1 >= limit);
+        const auto several = (reader >= synced) & (((reader ^ own) & 63) != 0);
+        reader = own | (reinterpret_cast<Cells>(several) & kSeveralLanes);
+        __builtin_memcpy(readers + first + i, &reader, sizeof reader);
+      }
+    }
+    return any(suspect);
+  }
+}
+
+template <int kCells>
+void write_cells(u32* writers, const u32* offsets, int shift, u32 cell) {
+  for (u32 lane = 0; lane < kWarpSize; ++lane) {
+    u32* writer = writers + (offsets[lane] >> shift);
+    for (int i = 0; i < kCells; ++i) writer[i] = cell | lane;
+  }
+}
+
+template <int kCells>
+bool any_at_least(const u32* cells, const u32* offsets, int shift, u32 bound) {
+  if constexpr (kCells < 4) {
+    u32 found = 0;
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const u32* first = cells + (offsets[lane] >> shift);
+      for (int i = 0; i < kCells; ++i) found |= static_cast<u32>(first[i] >= bound);
+    }
+    return found != 0;
+  } else {
+    Cells found = {};
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      const u32* first = cells + (offsets[lane] >> shift);
+      for (int i = 0; i < kCells; i += 4) {
+        Cells some;
+        __builtin_memcpy(&some, first + i, sizeof some);
+        found |= reinterpret_cast<Cells>(some >= bound);
+      }
+    }
+    return any(found);
+  }
+}
+
+}  // namespace
+
+SharedFunctions shared_functions() {
+  return {.offsets = shared_offsets,
+          .pattern = access_pattern,
+          .equal = equal,
+          .gather16 = gather<u16, 1>,
+          .gather32 = {nullptr, gather<u32, 1>, gather<u32, 2>, nullptr, gather<u32, 4>},
+          .read_cells = {read_cells<1>, read_cells<2>, read_cells<4>, read_cells<8>, read_cells<16>},
+          .write_cells = {write_cells<1>, write_cells<2>, write_cells<4>, write_cells<8>, write_cells<16>},
+          .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>}};
+}
+
+}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET

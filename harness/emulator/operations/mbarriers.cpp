@@ -1,0 +1,308 @@
+// mbarrier. PTX ISA, "Parallel Synchronization and Communication Instructions: mbarrier".
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <utility>
+
+#include "emulator/decode/kernel_decoder.h"
+#include "emulator/exec/cta_executor.h"
+#include "emulator/operations/operations.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+using ptx::Operand;
+using ptx::Space;
+using Kind = Operand::Kind;
+
+enum class Operation { init, inval, arrive, arrive_drop, test_wait, test_wait_parity, pending_count };
+
+// The state that mbarrier.arrive returns: the phase, and how many arrivals are pending. Opaque to programs.
+std::uint64_t state_of(std::uint32_t phase, std::uint32_t pending) { return (std::uint64_t{phase} << 32) | pending; }
+
+constexpr std::uint32_t kMaxArrivals = (1u << 20) - 1;
+
+// To the race detector, an mbarrier is written when it is initialised or made invalid, and read by all other operations.
+void note_mbarrier_access(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t lanes,
+                          const std::uint32_t* offsets, bool writes) {
+  if (cta.shadow() == nullptr || lanes == 0) return;
+  const SharedAccess access{warp.index, cta.index_of(instruction), !writes, lanes, 8, offsets};
+  if (writes) {
+    cta.shadow()->write(access, 0);
+  } else {
+    cta.shadow()->read(access);
+  }
+}
+
+Mbarrier* find_mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane, std::uint32_t address) {
+  for (Mbarrier& barrier : cta.mbarriers()) {
+    if (barrier.address == address) return &barrier;
+  }
+  cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
+           fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", address));
+  return nullptr;
+}
+
+void arrive(CtaExecutor& cta, Mbarrier& barrier, std::uint32_t count) {
+  cta.note_progress();
+  barrier.pending -= count;
+  if (barrier.pending == 0) {
+    ++barrier.phase;
+    if (cta.shadow() != nullptr) {
+      join(barrier.completed, barrier.arriving);
+      barrier.arriving = cta.shadow()->clocks().empty();
+    }
+    barrier.expected = barrier.pending = barrier.count;
+  }
+}
+
+void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
+  for (const Mbarrier::AsyncArrival& arrival : std::exchange(barrier.async, {})) {
+    Warp& warp = cta.warps()[static_cast<std::size_t>(arrival.warp)];
+    for (std::uint32_t rest = arrival.mask; rest != 0 && barrier.pending > 0;) {
+      // Lanes beyond those that complete the phase belong to the next, and whoever waits for this one does not have their copies.
+      std::uint32_t lanes = rest;
+      while (static_cast<std::uint32_t>(std::popcount(lanes)) > barrier.pending) lanes &= ~std::bit_floor(lanes);
+      rest &= ~lanes;
+      for (PendingCopy& copy : warp.copies) {
+        if (copy.number < arrival.issued && (copy.mask & lanes) != 0) cta.complete(warp, copy, copy.mask & lanes, true);
+      }
+      if (cta.shadow() != nullptr) cta.shadow()->clocks().publish_async(arrival.warp, barrier.arriving);
+      arrive(cta, barrier, static_cast<std::uint32_t>(std::popcount(lanes)));
+    }
+    std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
+  }
+}
+
+// After a test_wait that failed the warp gives way, so that others get their turn.
+template <Operation operation>
+void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  if (operation == Operation::pending_count) {
+    const auto* states = reinterpret_cast<const std::uint64_t*>(warp.registers + instruction.r[1]);
+    auto* counts = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      if ((mask >> lane) & 1) counts[lane] = static_cast<std::uint32_t>(states[lane]);
+    }
+    return;
+  }
+  LaneAddresses at;
+  cta.addresses(warp, instruction, instruction.r[instruction.writes], at);
+  std::uint32_t offsets[kWarpSize];
+  const std::uint32_t good = cta.check_shared(warp, instruction, at, mask, 8, offsets);
+  const std::byte* operand =
+      instruction.operands > instruction.writes + 1 ? warp.registers + instruction.r[instruction.writes + 1u] : nullptr;
+  note_mbarrier_access(cta, warp, instruction, good, offsets,
+                       operation == Operation::init || operation == Operation::inval);
+  bool all_passed = true;
+  std::uint32_t passed = 0;
+  std::map<std::uint32_t, std::uint32_t> acquired;  // mbarrier → lanes that have seen its phase complete
+  for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::uint32_t address = offsets[lane];
+    if (operation == Operation::init) {
+      const std::uint32_t count = reinterpret_cast<const std::uint32_t*>(operand)[lane];
+      if (count == 0 || count > kMaxArrivals) {
+        cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
+                 fmt::format("an mbarrier for {} arrivals; it can be 1 to {}", count, kMaxArrivals));
+        continue;
+      }
+      std::erase_if(cta.mbarriers(), [&](const Mbarrier& barrier) { return barrier.address == address; });
+      Mbarrier& barrier = cta.mbarriers().emplace_back();
+      barrier.address = address;
+      barrier.count = barrier.expected = barrier.pending = count;
+      if (cta.shadow() != nullptr) barrier.arriving = barrier.completed = cta.shadow()->clocks().empty();
+      cta.note_progress();
+      continue;
+    }
+    Mbarrier* barrier = find_mbarrier(cta, warp, instruction, lane, address);
+    if (barrier == nullptr) {
+      passed |= 1u << lane;  // do not spin for ever on what cannot happen
+      continue;
+    }
+    switch (operation) {
+      case Operation::inval:
+        std::erase_if(cta.mbarriers(), [&](const Mbarrier& known) { return known.address == address; });
+        break;
+      case Operation::arrive:
+      case Operation::arrive_drop: {
+        const std::uint32_t count = reinterpret_cast<const std::uint32_t*>(operand)[lane];
+        reinterpret_cast<std::uint64_t*>(warp.registers + instruction.r[0])[lane] =
+            state_of(barrier->phase, barrier->pending);
+        if (count == 0 || count > barrier->pending || (instruction.count != 0 && count == barrier->pending)) {
+          cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
+                   fmt::format("{} arrivals{} at an mbarrier that expects {} more in this phase", count,
+                               instruction.count != 0 ? " that must not complete the phase" : "", barrier->pending));
+          break;
+        }
+        if (operation == Operation::arrive_drop) barrier->count -= count;
+        if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier->arriving);
+        arrive(cta, *barrier, count);
+        break;
+      }
+      case Operation::test_wait:
+      case Operation::test_wait_parity: {
+        complete_async_arrivals(cta, *barrier);
+        bool done;
+        if (operation == Operation::test_wait) {
+          const std::uint64_t state = reinterpret_cast<const std::uint64_t*>(operand)[lane];
+          done = static_cast<std::uint32_t>(state >> 32) != barrier->phase;
+        } else {
+          const std::uint32_t parity = reinterpret_cast<const std::uint32_t*>(operand)[lane];
+          done = (barrier->phase & 1) != (parity & 1);
+        }
+        if (done) {
+          passed |= 1u << lane;
+          if (cta.shadow() != nullptr) acquired[barrier->address] |= 1u << lane;
+        } else {
+          all_passed = false;
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+  if (operation == Operation::test_wait || operation == Operation::test_wait_parity) {
+    auto& bits = *reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
+    bits = (bits & ~mask) | passed;
+    const std::uint32_t failed = good & ~passed;
+    warp.failed_wait = {};
+    if (failed != 0) warp.failed_wait = {cta.index_of(instruction), offsets[std::countr_zero(failed)], failed};
+    for (const auto& [address, lanes] : acquired) {
+      const Mbarrier* barrier = find_mbarrier(cta, warp, instruction, std::countr_zero(lanes), address);
+      cta.shadow()->clocks().acquire(warp.index, lanes, warp.alive, barrier->completed);
+    }
+  }
+  if (!all_passed) warp.status = WarpStatus::yielded;
+}
+
+void decode_mbarrier(KernelDecoder& d) {
+  std::optional<Operation> operation;
+  bool no_complete = false, parity = false;
+  for (std::size_t i = 1; i + 1 < d.parts().size(); ++i) {
+    const std::string_view part = d.parts()[i];
+    if (part == "init") {
+      operation = Operation::init;
+    } else if (part == "inval") {
+      operation = Operation::inval;
+    } else if (part == "arrive") {
+      operation = Operation::arrive;
+    } else if (part == "arrive_drop") {
+      operation = Operation::arrive_drop;
+    } else if (part == "test_wait") {
+      operation = Operation::test_wait;
+    } else if (part == "pending_count") {
+      operation = Operation::pending_count;
+    } else if (part == "noComplete") {
+      no_complete = true;
+    } else if (part == "parity") {
+      parity = true;
+    } else if (part != "shared" && part != "shared::cta" && part != "release" && part != "acquire" && part != "cta") {
+      d.fail_unknown();
+    }
+  }
+  if (!operation || d.parts().back() != "b64") d.fail_unknown();
+  if (parity) {
+    if (operation != Operation::test_wait) d.fail_unknown();
+    operation = Operation::test_wait_parity;
+  }
+  std::int64_t offset = 0;
+  bool wide = true;
+  const auto address = [&](std::size_t i) { return d.address_operand(d.operand(i), Space::shared, offset, wide); };
+  std::vector<int> writes, reads;
+  switch (*operation) {
+    case Operation::init:
+      d.expect_operands(2);
+      reads = {address(0), d.read(d.operand(1), Slot::b32)};
+      break;
+    case Operation::inval:
+      d.expect_operands(1);
+      reads = {address(0)};
+      break;
+    case Operation::arrive:
+    case Operation::arrive_drop:
+      d.expect_operands(no_complete ? 3 : 2, 3);
+      reads = {address(1), d.num_operands() == 3 ? d.read(d.operand(2), Slot::b32) : d.constant(Slot::b32, 1)};
+      writes = {d.write(d.operand(0), Slot::b64)};
+      break;
+    case Operation::test_wait:
+      d.expect_operands(3);
+      reads = {address(1), d.read(d.operand(2), Slot::b64)};
+      writes = {d.write(d.operand(0), Slot::predicate)};
+      break;
+    case Operation::test_wait_parity:
+      d.expect_operands(3);
+      reads = {address(1), d.read(d.operand(2), Slot::b32)};
+      writes = {d.write(d.operand(0), Slot::predicate)};
+      break;
+    case Operation::pending_count:
+      d.expect_operands(2);
+      reads = {d.read(d.operand(1), Slot::b64)};
+      writes = {d.write(d.operand(0), Slot::b32)};
+      break;
+  }
+  constexpr Execute kExecute[] = {mbarrier<Operation::init>,         mbarrier<Operation::inval>,
+                                  mbarrier<Operation::arrive>,       mbarrier<Operation::arrive_drop>,
+                                  mbarrier<Operation::test_wait>,    mbarrier<Operation::test_wait_parity>,
+                                  mbarrier<Operation::pending_count>};
+  Instruction& out = d.emit(kExecute[static_cast<std::size_t>(*operation)], InstructionClass::barrier, writes, reads);
+  out.offset = offset;
+  out.wide_address = wide;
+  out.bytes = 8;
+  out.space = Space::shared;
+  out.count = no_complete;
+}
+
+// cp.async.mbarrier.arrive: the lanes arrive when all copies that they have issued so far are complete. That is as late as
+// possible: when someone asks whether the phase is.
+template <bool kCounts>
+void arrive_when_copied(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  LaneAddresses at;
+  cta.addresses(warp, instruction, instruction.r[0], at);
+  std::uint32_t offsets[kWarpSize];
+  const std::uint32_t good = cta.check_shared(warp, instruction, at, mask, 8, offsets);
+  note_mbarrier_access(cta, warp, instruction, good, offsets, false);
+  for (std::uint32_t rest = good; rest != 0;) {
+    const int lane = std::countr_zero(rest);
+    std::uint32_t same = 0;  // the lanes that name the same mbarrier
+    for (int other = lane; other < kWarpSize; ++other) {
+      if (((rest >> other) & 1) && offsets[other] == offsets[lane]) same |= 1u << other;
+    }
+    rest &= ~same;
+    Mbarrier* barrier = find_mbarrier(cta, warp, instruction, lane, offsets[lane]);
+    if (barrier == nullptr) continue;
+    // Without .noinc the arrival is one more than those that the phase was to have.
+    if (!kCounts) {
+      barrier->expected += static_cast<std::uint32_t>(std::popcount(same));
+      barrier->pending += static_cast<std::uint32_t>(std::popcount(same));
+    }
+    barrier->async.push_back({.warp = warp.index, .mask = same, .issued = warp.copies_issued, .counts = kCounts});
+  }
+  cta.note_progress();
+}
+
+}  // namespace
+
+void decode_arrive_when_copied(KernelDecoder& d) {
+  const bool no_increment = d.has("noinc");
+  if (d.parts().size() != (no_increment ? 7u : 6u) || d.parts()[3] != "arrive" || d.parts().back() != "b64" ||
+      !(d.has("shared") || d.has("shared::cta"))) {
+    d.fail_unknown();
+  }
+  d.expect_operands(1);
+  std::int64_t offset = 0;
+  bool wide = true;
+  const int address = d.address_operand(d.operand(0), Space::shared, offset, wide);
+  Instruction& out = d.emit(no_increment ? arrive_when_copied<true> : arrive_when_copied<false>,
+                            InstructionClass::barrier, {}, {address});
+  out.offset = offset;
+  out.wide_address = wide;
+  out.bytes = 8;
+  out.space = Space::shared;
+}
+
+void add_mbarrier_operations(OperationTable& table) { table.add("mbarrier", decode_mbarrier); }
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,441 @@
+// Loads, stores, atomics, and matrices in shared memory. PTX ISA, "State Spaces", "ld", "st", "atom", "ldmatrix".
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <unordered_map>
+
+#include "emulator/decode/kernel_decoder.h"
+#include "emulator/exec/cta_executor.h"
+#include "emulator/operations/atomics.h"
+#include "emulator/operations/operations.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+using ptx::Operand;
+using ptx::Space;
+using Kind = Operand::Kind;
+
+// One element per lane from memory to a register. The slot of an element of 1 byte has 2.
+template <typename Element, typename Lane>
+void load_element(std::byte* registers, std::int32_t to, const std::byte* const* from, std::size_t offset,
+                  std::uint32_t mask) {
+  Lane* lanes = reinterpret_cast<Lane*>(registers + to);
+  if (mask == kAllLanes) {
+    for (int lane = 0; lane < kWarpSize; ++lane) {
+      Element value;
+      std::memcpy(&value, from[lane] + offset, sizeof value);
+      lanes[lane] = static_cast<Lane>(value);
+    }
+    return;
+  }
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    Element value;
+    std::memcpy(&value, from[lane] + offset, sizeof value);
+    lanes[lane] = static_cast<Lane>(value);
+  }
+}
+
+template <typename Element, typename Lane>
+void store_element(const std::byte* registers, std::int32_t from, std::byte* const* to, std::size_t offset,
+                   std::uint32_t mask) {
+  const Lane* lanes = reinterpret_cast<const Lane*>(registers + from);
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const Element value = static_cast<Element>(lanes[lane]);
+    std::memcpy(to[lane] + offset, &value, sizeof value);
+  }
+}
+
+void load_lanes(std::byte* registers, const Instruction& instruction, const std::byte* const* from,
+                std::uint32_t mask) {
+  for (int i = 0; i < instruction.elements; ++i) {
+    const std::int32_t to = instruction.r[static_cast<std::size_t>(i)];
+    const std::size_t offset = static_cast<std::size_t>(i) * instruction.bytes;
+    switch (instruction.bytes) {
+      case 1:
+        if (instruction.sign_extend) {
+          load_element<std::int8_t, std::int16_t>(registers, to, from, offset, mask);
+        } else {
+          load_element<std::uint8_t, std::uint16_t>(registers, to, from, offset, mask);
+        }
+        break;
+      case 2:
+        load_element<std::uint16_t, std::uint16_t>(registers, to, from, offset, mask);
+        break;
+      case 4:
+        load_element<std::uint32_t, std::uint32_t>(registers, to, from, offset, mask);
+        break;
+      default:
+        load_element<std::uint64_t, std::uint64_t>(registers, to, from, offset, mask);
+        break;
+    }
+  }
+}
+
+void store_lanes(const std::byte* registers, const Instruction& instruction, std::byte* const* to, std::uint32_t mask) {
+  for (int i = 0; i < instruction.elements; ++i) {
+    const std::int32_t from = instruction.r[static_cast<std::size_t>(i) + 1];
+    const std::size_t offset = static_cast<std::size_t>(i) * instruction.bytes;
+    switch (instruction.bytes) {
+      case 1:
+        store_element<std::uint8_t, std::uint16_t>(registers, from, to, offset, mask);
+        break;
+      case 2:
+        store_element<std::uint16_t, std::uint16_t>(registers, from, to, offset, mask);
+        break;
+      case 4:
+        store_element<std::uint32_t, std::uint32_t>(registers, from, to, offset, mask);
+        break;
+      default:
+        store_element<std::uint64_t, std::uint64_t>(registers, from, to, offset, mask);
+        break;
+    }
+  }
+}
+
+// The lanes that store what is in memory already.
+std::uint32_t unchanged_lanes(const std::byte* registers, const Instruction& instruction, std::byte* const* host,
+                              std::uint32_t mask) {
+  std::uint32_t unchanged = mask;
+  for (int i = 0; i < instruction.elements; ++i) {
+    const std::byte* from = registers + instruction.r[static_cast<std::size_t>(i) + 1];
+    const std::size_t stride = instruction.bytes == 1 ? 2 : instruction.bytes;
+    for (std::uint32_t rest = unchanged; rest != 0; rest &= rest - 1) {
+      const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
+      const std::byte* to = host[lane] + static_cast<std::size_t>(i) * instruction.bytes;
+      if (std::memcmp(from + lane * stride, to, instruction.bytes) != 0) unchanged &= ~(1u << lane);
+    }
+  }
+  return unchanged;
+}
+
+bool load_shared(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const bool words = instruction.bytes == 4, halves = instruction.bytes == 2 && instruction.elements == 1;
+  if (!words && !halves) return false;
+  const unsigned bytes = static_cast<unsigned>(instruction.bytes) * instruction.elements;
+  alignas(64) std::uint32_t offsets[kWarpSize];
+  if (!cta.whole_warp_offsets(warp, instruction, instruction.r[instruction.writes], mask, bytes, offsets)) return false;
+  cta.count_shared(instruction, mask, mask, bytes, offsets);
+  if (cta.shadow() != nullptr) {
+    cta.shadow()->read({warp.index, cta.index_of(instruction), instruction.strong, mask, bytes, offsets});
+  }
+  const auto gather = words ? cta.shared_functions().gather32[instruction.elements] : cta.shared_functions().gather16;
+  gather(cta.shared(), offsets, warp.registers, instruction.r.data());
+  return true;
+}
+
+void load(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  if (instruction.space == Space::shared && load_shared(cta, warp, instruction, mask)) return;
+  const std::int32_t reg = instruction.r[instruction.writes];
+  cta.for_each_space(warp, instruction, reg, mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
+    cta.check_read(warp, instruction, at, access);
+    load_lanes(warp.registers, instruction, access.host, access.good);
+  });
+}
+
+void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  cta.note_progress();
+  const UndefinedLanes undefined = cta.undefined_sources(warp, instruction, 1, instruction.operands, mask);
+  cta.for_each_space(
+      warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
+        // Local memory is the thread's own: what is read of it later is what matters.
+        if (access.space != Space::local) {
+          cta.report_undefined(warp, instruction, {undefined.lanes & access.lanes, undefined.origin}, "stored");
+        }
+        if (access.space == Space::param) {
+          cta.find(FindingKind::out_of_bounds, &warp, &instruction, std::countr_zero(access.lanes), std::nullopt,
+                   "a store to the kernel's parameters, which cannot be written");
+          return;
+        }
+        if (access.space != Space::shared) {
+          cta.note_written(at, access, undefined.lanes);
+        } else if (SharedShadow* const shadow = cta.shadow(); shadow != nullptr) {
+          const auto unchanged = [&](std::uint32_t lanes) {
+            return unchanged_lanes(warp.registers, instruction, access.host, lanes);
+          };
+          const SharedAccess shared{
+              warp.index, cta.index_of(instruction), instruction.strong, access.good, access.bytes, access.offsets};
+          const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
+          if (overwritten != 0 && !instruction.strong) {
+            store_lanes(warp.registers, instruction, access.host, access.good);
+            shadow->report_overwritten(shared, overwritten & ~unchanged(overwritten));
+          }
+        }
+        store_lanes(warp.registers, instruction, access.host, access.good);
+      });
+}
+
+// Lane by lane, lowest first. Atomics of other CTAs cannot interfere: kernels with atomics on global memory run serially.
+template <AtomicOperation kOperation>
+void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const std::size_t bytes = instruction.bytes;
+  cta.note_progress();
+  cta.for_each_space(
+      warp, instruction, instruction.r[1], mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
+        if (access.space != Space::shared && access.space != Space::global) {
+          cta.find(FindingKind::out_of_bounds, &warp, &instruction, std::countr_zero(access.lanes), std::nullopt,
+                   "an atomic operation on memory that is neither global nor shared");
+          return;
+        }
+        cta.check_read(warp, instruction, at, access);
+        if (access.space == Space::shared && cta.shadow() != nullptr) {
+          cta.shadow()->write({warp.index, cta.index_of(instruction), true, access.good, access.bytes, access.offsets},
+                              0);
+        }
+        for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
+          const int lane = std::countr_zero(rest);
+          const std::size_t offset = static_cast<std::size_t>(lane) * bytes;
+          std::uint64_t old = 0, operand = 0, second = 0;
+          std::memcpy(&old, access.host[lane], bytes);
+          std::memcpy(&operand, warp.registers + instruction.r[2] + offset, bytes);
+          std::memcpy(&second, warp.registers + instruction.r[3] + offset, bytes);
+          const std::uint64_t result = apply_atomic(kOperation, instruction.type, old, operand, second);
+          std::memcpy(access.host[lane], &result, bytes);
+          std::memcpy(warp.registers + instruction.r[0] + offset, &old, bytes);
+        }
+      });
+}
+
+// What ld and st say before the type.
+void memory_modifiers(const KernelDecoder& d, Space& space, int& elements, bool& strong) {
+  for (std::size_t i = 1; i + 1 < d.parts().size(); ++i) {
+    const std::string_view part = d.parts()[i];
+    if (const auto named = named_space(part)) {
+      space = *named;
+    } else if (part == "v2" || part == "v4") {
+      elements = part[1] - '0';
+    } else if (part == "volatile" || part == "relaxed" || part == "acquire" || part == "release" || part == "mmio") {
+      strong = true;
+    } else if (part != "weak" && part != "cta" && part != "gpu" && part != "sys" && part != "nc" && part != "ca" &&
+               part != "cg" && part != "cs" && part != "lu" && part != "cv" && part != "wb" && part != "wt" &&
+               !part.starts_with("L1::") && !part.starts_with("L2::")) {
+      d.fail_unknown();
+    }
+  }
+}
+
+void decode_ld(KernelDecoder& d) {
+  d.expect_operands(2, 3);
+  Space space = Space::generic;
+  int count = 1;
+  bool strong = false;
+  memory_modifiers(d, space, count, strong);
+  const ptx::Type type = d.last_type();
+  if (type.bits < 8 || type.bits > 64 || type.bits * count > 128) d.fail_unknown();
+  if (space == Space::param && d.operand(1).kind == Kind::variable) space = d.layout().space(d.operand(1).index);
+  std::int64_t offset = 0;
+  bool wide = true;
+  const int address = d.address_operand(d.operand(1), space, offset, wide);
+  const std::vector<Operand> results = d.elements(d.operand(0));
+  if (static_cast<int>(results.size()) != count) d.fail("a vector of the wrong length");
+  const int bytes = type.bits / 8;
+  std::vector<int> writes;
+  for (const Operand& result : results) writes.push_back(d.write(result, slot_of(bytes), type.kind == 's'));
+  const InstructionClass instruction_class = space == Space::shared  ? InstructionClass::shared_load
+                                             : space == Space::local ? InstructionClass::local_memory
+                                             : space == Space::param || space == Space::constant
+                                                 ? InstructionClass::parameter_load
+                                                 : InstructionClass::global_load;
+  Instruction& out = d.emit(load, instruction_class, writes, {address});
+  out.role = MemoryRole::load;
+  out.bytes = static_cast<std::uint8_t>(bytes);
+  out.elements = static_cast<std::uint8_t>(count);
+  out.space = space;
+  out.sign_extend = type.kind == 's';
+  out.wide_address = wide;
+  out.strong = strong;
+  out.offset = offset;
+}
+
+void decode_st(KernelDecoder& d) {
+  d.expect_operands(2, 3);
+  Space space = Space::generic;
+  int count = 1;
+  bool strong = false;
+  memory_modifiers(d, space, count, strong);
+  const ptx::Type type = d.last_type();
+  if (type.bits < 8 || type.bits > 64 || type.bits * count > 128) d.fail_unknown();
+  if (space == Space::param && d.operand(0).kind == Kind::variable) space = d.layout().space(d.operand(0).index);
+  if (space == Space::constant || space == Space::param) d.fail("a store to memory that cannot be written");
+  std::int64_t offset = 0;
+  bool wide = true;
+  std::vector<int> reads = {d.address_operand(d.operand(0), space, offset, wide)};
+  const std::vector<Operand> values = d.elements(d.operand(1));
+  if (static_cast<int>(values.size()) != count) d.fail("a vector of the wrong length");
+  const int bytes = type.bits / 8;
+  for (const Operand& value : values) reads.push_back(d.read(value, slot_of(bytes)));
+  const InstructionClass instruction_class = space == Space::shared  ? InstructionClass::shared_store
+                                             : space == Space::local ? InstructionClass::local_memory
+                                                                     : InstructionClass::global_store;
+  Instruction& out = d.emit(store, instruction_class, {}, reads);
+  out.role = MemoryRole::store;
+  out.own_sources = 0xfffe;  // the values
+  out.bytes = static_cast<std::uint8_t>(bytes);
+  out.elements = static_cast<std::uint8_t>(count);
+  out.space = space;
+  out.wide_address = wide;
+  out.strong = strong;
+  out.offset = offset;
+}
+
+void decode_atom(KernelDecoder& d) {
+  const bool has_result = d.parts()[0] == "atom";
+  Space space = Space::generic;
+  std::optional<AtomicOperation> operation;
+  static const std::unordered_map<std::string_view, AtomicOperation> operations = {
+      {"add", AtomicOperation::add},   {"min", AtomicOperation::min}, {"max", AtomicOperation::max},
+      {"and", AtomicOperation::and_},  {"or", AtomicOperation::or_},  {"xor", AtomicOperation::xor_},
+      {"exch", AtomicOperation::exch}, {"cas", AtomicOperation::cas}, {"inc", AtomicOperation::inc},
+      {"dec", AtomicOperation::dec},
+  };
+  for (std::size_t i = 1; i + 1 < d.parts().size(); ++i) {
+    const std::string_view part = d.parts()[i];
+    if (const auto named = named_space(part)) {
+      space = *named;
+    } else if (const auto found = operations.find(part); found != operations.end()) {
+      operation = found->second;
+    } else if (part != "relaxed" && part != "acquire" && part != "release" && part != "acq_rel" && part != "cta" &&
+               part != "gpu" && part != "sys" && part != "noftz" && !part.starts_with("L2::")) {
+      d.fail_unknown();
+    }
+  }
+  const ptx::Type type = d.last_type();
+  const bool supported = type.kind == 'f' || type.kind == 'h' ? operation == AtomicOperation::add
+                                                              : type.bits >= 32 || operation == AtomicOperation::cas;
+  if (!operation || !supported || type.bits < 16 || type.bits > 64 ||
+      (space != Space::generic && space != Space::global && space != Space::shared)) {
+    d.fail_unknown();
+  }
+  const std::size_t first = has_result ? 1 : 0;
+  const bool is_cas = *operation == AtomicOperation::cas;
+  d.expect_operands(first + (is_cas ? 3 : 2));
+  std::int64_t offset = 0;
+  bool wide = true;
+  const Slot slot = slot_of(type.bits / 8);
+  std::vector<int> reads = {d.address_operand(d.operand(first), space, offset, wide),
+                            d.read(d.operand(first + 1), slot)};
+  reads.push_back(is_cas ? d.read(d.operand(first + 2), slot) : reads[1]);
+  const int result = has_result ? d.write(d.operand(0), slot) : d.temporary(slot);
+  constexpr Execute kExecute[] = {atomic<AtomicOperation::add>,  atomic<AtomicOperation::min>,
+                                  atomic<AtomicOperation::max>,  atomic<AtomicOperation::and_>,
+                                  atomic<AtomicOperation::or_>,  atomic<AtomicOperation::xor_>,
+                                  atomic<AtomicOperation::exch>, atomic<AtomicOperation::cas>,
+                                  atomic<AtomicOperation::inc>,  atomic<AtomicOperation::dec>};
+  Instruction& out = d.emit(kExecute[static_cast<std::size_t>(*operation)], InstructionClass::atomic, {result}, reads);
+  out.role = MemoryRole::store;
+  out.bytes = static_cast<std::uint8_t>(type.bits / 8);
+  out.space = space;
+  out.wide_address = wide;
+  out.strong = true;
+  out.offset = offset;
+  out.type = type;
+  if (space != Space::shared) d.kernel().serial = true;
+}
+
+// Lanes 8i … 8i+7 give the rows of matrix i; every lane gets two elements of each matrix.
+template <bool kTransposed>
+void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  cta.check_all_lanes(warp, instruction, mask);
+  const std::uint32_t row_lanes = instruction.writes == 4 ? kAllLanes : (1u << (8 * instruction.writes)) - 1;
+  const UndefinedLanes undefined =
+      cta.undefined_sources(warp, instruction, instruction.writes, instruction.writes + 1u, row_lanes);
+  cta.report_undefined(warp, instruction, undefined, "used as an address");
+  alignas(64) std::uint32_t offsets[kWarpSize];
+  std::uint32_t good = row_lanes;
+  if (!cta.whole_warp_offsets(warp, instruction, instruction.r[instruction.writes], row_lanes, 16, offsets)) {
+    LaneAddresses at;
+    cta.addresses(warp, instruction, instruction.r[instruction.writes], at);
+    good = cta.check_shared(warp, instruction, at, row_lanes, 16, offsets);
+  }
+  cta.count_shared(instruction, row_lanes, good, 16, offsets, true);
+  if (cta.shadow() != nullptr) {
+    cta.shadow()->read({warp.index, cta.index_of(instruction), false, good, 16, offsets});
+  }
+  for (int matrix = 0; matrix < instruction.writes; ++matrix) {
+    alignas(16) std::uint16_t rows[8][8] = {};
+    for (int row = 0; row < 8; ++row) {
+      const int lane = 8 * matrix + row;
+      if ((good >> lane) & 1) std::memcpy(rows[row], cta.shared() + offsets[lane], 16);
+    }
+    auto* to = reinterpret_cast<std::uint16_t*>(warp.registers + instruction.r[static_cast<std::size_t>(matrix)]);
+    if (!kTransposed) {
+      std::memcpy(to, rows, sizeof rows);
+    } else {
+      for (int row = 0; row < 8; ++row) {
+        for (int column = 0; column < 8; ++column) to[8 * column + row] = rows[row][column];
+      }
+    }
+  }
+}
+
+void decode_ldmatrix(KernelDecoder& d) {
+  d.expect_operands(2);
+  int count = 0;
+  bool known = d.has("sync") && d.has("aligned") && d.has("m8n8") && (d.has("shared") || d.has("shared::cta")) &&
+               d.parts().back() == "b16";
+  for (const std::string_view part : d.parts()) {
+    if (part == "x1" || part == "x2" || part == "x4") count = part[1] - '0';
+  }
+  known = known && count != 0 && d.parts().size() == 7u + (d.has("trans") ? 1u : 0u);
+  if (!known) d.fail_unknown();
+  const std::vector<Operand> results = d.elements(d.operand(0));
+  if (static_cast<int>(results.size()) != count) d.fail("a vector of the wrong length");
+  std::int64_t offset = 0;
+  bool wide = true;
+  const int address = d.address_operand(d.operand(1), Space::shared, offset, wide);
+  std::vector<int> writes;
+  for (const Operand& result : results) writes.push_back(d.write(result, Slot::b32));
+  Instruction& out =
+      d.emit(d.has("trans") ? ldmatrix<true> : ldmatrix<false>, InstructionClass::ldmatrix, writes, {address});
+  out.role = MemoryRole::load;
+  out.own_sources = 1;  // some lanes give no address
+  out.bytes = 16;
+  out.space = Space::shared;
+  out.wide_address = wide;
+  out.offset = offset;
+}
+
+}  // namespace
+
+std::optional<ptx::Space> named_space(std::string_view part) {
+  if (part == "global") return ptx::Space::global;
+  if (part == "const") return ptx::Space::constant;
+  if (part == "shared" || part == "shared::cta") return ptx::Space::shared;
+  if (part == "local") return ptx::Space::local;
+  if (part == "param" || part == "param::entry" || part == "param::func") return ptx::Space::param;
+  return std::nullopt;
+}
+
+Instruction& emit_local_load(KernelDecoder& d, int to, std::uint64_t address, int bytes) {
+  Instruction& out = d.emit(load, InstructionClass::other, {to}, {d.constant(Slot::b64, 0)});
+  out.role = MemoryRole::load;
+  out.bytes = static_cast<std::uint8_t>(bytes);
+  out.space = Space::local;
+  out.offset = static_cast<std::int64_t>(address);
+  return out;
+}
+
+Instruction& emit_local_store(KernelDecoder& d, int from, std::uint64_t address, int bytes) {
+  Instruction& out = d.emit(store, InstructionClass::other, {}, {d.constant(Slot::b64, 0), from});
+  out.role = MemoryRole::store;
+  out.own_sources = 0xfffe;
+  out.bytes = static_cast<std::uint8_t>(bytes);
+  out.space = Space::local;
+  out.offset = static_cast<std::int64_t>(address);
+  return out;
+}
+
+void add_memory_operations(OperationTable& table) {
+  table.add("ld", decode_ld);
+  table.add("ldu", decode_ld);
+  table.add("st", decode_st);
+  table.add("atom", decode_atom);
+  table.add("red", decode_atom);
+  table.add("ldmatrix", decode_ldmatrix);
+}
+
+}  // namespace flash_ladder::emulator

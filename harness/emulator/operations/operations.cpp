@@ -1,0 +1,21 @@
+#include "emulator/operations/operations.h"
+
+namespace flash_ladder::emulator {
+
+const OperationTable& operation_table() {
+  static const OperationTable table = [] {
+    OperationTable operations;
+    add_barrier_operations(operations);
+    add_call_operations(operations);
+    add_control_operations(operations);
+    add_copy_operations(operations);
+    add_exchange_operations(operations);
+    add_mbarrier_operations(operations);
+    add_memory_operations(operations);
+    add_value_operations(operations);
+    return operations;
+  }();
+  return table;
+}
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,35 @@
+// Instructions that concern memory, barriers, control flow or several lanes: each file of this folder decodes some, next to the
+// functions that execute them, and adds them to the table.
+#pragma once
+
+#include <cstdint>
+
+#include "emulator/decode/kernel_decoder.h"
+
+namespace flash_ladder::emulator {
+
+/// All of them.
+const OperationTable& operation_table();
+
+void add_barrier_operations(OperationTable& table);
+void add_call_operations(OperationTable& table);
+void add_control_operations(OperationTable& table);
+void add_copy_operations(OperationTable& table);
+void add_exchange_operations(OperationTable& table);
+void add_mbarrier_operations(OperationTable& table);
+void add_memory_operations(OperationTable& table);
+void add_value_operations(OperationTable& table);
+
+// What instructions of several files become.
+
+/// Local memory: a load or a store of a .param variable of a call.
+Instruction& emit_local_load(KernelDecoder& decoder, int to, std::uint64_t address, int bytes);
+Instruction& emit_local_store(KernelDecoder& decoder, int from, std::uint64_t address, int bytes);
+/// cp.async.mbarrier.arrive and bar.warp.sync.
+void decode_arrive_when_copied(KernelDecoder& decoder);
+void decode_warp_barrier(KernelDecoder& decoder);
+
+/// The space that a part of an opcode names, if it names one.
+std::optional<ptx::Space> named_space(std::string_view part);
+
+}  // namespace flash_ladder::emulator

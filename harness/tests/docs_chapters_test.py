@@ -1,0 +1,248 @@
+"""What the chapters say is so: answers of calculations by hand, figures, quotations, and the layouts that are drawn."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from math import exp, isclose
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
+
+import layouts  # noqa: E402
+import sources  # noqa: E402
+import worked  # noqa: E402
+from facts import FactError, Facts, check_blank  # noqa: E402
+
+BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "chapters").glob("*.md")])
+CHAPTERS = [page for page in PAGES if re.match(r"(0[1-9]|1\d)_", page.name)]
+SECTIONS = [
+    "The question",
+    "Your prediction first",
+    "The idea",
+    "By hand",
+    "The (diff|code), .*",
+    "Prediction and measurement",
+    "What machine code and counters say",
+    "What keeps the GPU busy now",
+    "When it does not pay",
+    "Exercises",
+    "Further reading",
+]
+
+
+@pytest.fixture(scope="module")
+def facts() -> Facts:
+    return Facts(BUILD / "harness")
+
+
+def name(page: Path) -> str:
+    return page.name
+
+
+def roles(page: Path, role: str) -> list[str]:
+    return re.findall(r"\{" + role + r"\}`([^`]+)`", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_answers_of_calculations_are_the_counters(page: Path, facts: Facts) -> None:
+    for blank in roles(page, "blank"):
+        check_blank(facts, blank)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_figures_are_recorded(page: Path, facts: Facts) -> None:
+    for expression in roles(page, "num"):
+        assert facts.text(expression)
+
+
+def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
+    for page in CHAPTERS:
+        text = page.read_text(encoding="utf-8")
+        by_hand = text[text.index("## By hand") : text.index("\n## The ", text.index("## By hand"))]
+        assert by_hand.count("{blank}") >= 3, page.name
+        assert f"scripts/harness --kernel {page.name[:2]} --device emulator" in by_hand, page.name
+        counted = re.findall(r"\b(count|at|sass|ctas|registers|wavefronts|sectors)\(", by_hand)
+        assert counted, f"{page.name}: no blank is held against a counter"
+
+
+def test_a_wrong_answer_is_refused(facts: Facts) -> None:
+    right = "16384 = at(6, 'K_rmem[mma_n][i] =', 'shared_load_wavefronts')"
+    assert check_blank(facts, right) == "16384"
+    with pytest.raises(FactError, match="the answer 16385 is not"):
+        check_blank(facts, right.replace("16384", "16385"))
+    with pytest.raises(FactError, match="ANSWER = EXPRESSION"):
+        check_blank(facts, "at(6)")
+
+
+def test_what_is_not_recorded_is_an_error(facts: Facts) -> None:
+    with pytest.raises(FactError, match="no TFLOP/s at seq_len 16384"):
+        facts.text("tflops(1, 16384)")
+    with pytest.raises(FactError, match="cannot be computed"):
+        facts.text("speed(6)")
+    with pytest.raises(FactError, match="0 lines with 'no such text'"):
+        facts.text("at(6, 'no such text', 'warp_instructions')")
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=name)
+def test_a_chapter_has_all_sections(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert len(found) == len(SECTIONS), found
+    for heading, wanted in zip(found, SECTIONS, strict=True):
+        assert re.fullmatch(wanted, heading)
+    exercises = text[text.index("## Exercises") : text.index("## Further reading")]
+    kinds = re.findall(r"^\d\. \*\*(.*?)\.\*\*", exercises, re.MULTILINE)
+    assert kinds == ["Warm-up", "A planted bug", "Open"]
+    words = re.sub(r"```.*?```", "", text, flags=re.DOTALL).split()
+    assert 900 <= len(words) <= 2000, len(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_drawings_have_alt_texts_and_captions(page: Path) -> None:
+    for drawing in re.findall(
+        r"^```\{drawing\} \w+\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    ):
+        alt, _, caption = drawing.partition("\n\n")
+        assert re.match(r":alt: .{40,}", alt)
+        assert len(caption.split()) >= 4
+
+
+# ---- quotations ----
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(sources, "ROOT", tmp_path)
+    (tmp_path / "a.cu").write_text("".join(f"  line {i};\n" for i in range(40)) + "  end();\n}\n", encoding="utf-8")
+    return "a.cu"
+
+
+def test_a_quotation_is_found_by_its_text(file: str) -> None:
+    found = sources.quote(file, "line 38;", "end()")
+    assert (found.first, found.text) == (39, "line 38;\nline 39;\nend();")
+    assert sources.quote(file, "line 38;", None).lines == ["  line 38;"]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        ("no such line", None, "0 lines with 'no such line'"),
+        ("line 3", "end()", "11 lines with 'line 3'"),
+        ("line 5;", "line 4;", "no 'line 4;' after 'line 5;'"),
+        ("line 5;", "line 20;", "16 lines; at most 15"),
+    ],
+)
+def test_a_quotation_that_drifted_is_refused(file: str, start: str, end: str | None, message: str) -> None:
+    with pytest.raises(sources.QuoteError, match=re.escape(message)):
+        sources.quote(file, start, end)
+
+
+def test_a_change_is_quoted_as_a_diff() -> None:
+    before = sources.quote("kernels/05_cp_async.cu", "__device__ int smem_offset(int row, int col) {", "}")
+    after = sources.quote("kernels/06_swizzle.cu", "__device__ int smem_offset(int row, int col) {", "}")
+    assert "-  return row * Traits::kHeadDim + col;" in sources.hunk(before, after)
+    with pytest.raises(sources.QuoteError, match="do not differ"):
+        sources.hunk(before, before)
+
+
+# ---- the layouts that are drawn ----
+
+PAIRS = 2 * 4 * 4 * 4  # of a warp and a K/V tile: heads, query tiles, warps, tiles in what the virtual GPU counts
+K_REGISTERS = [(n, k, i) for n in range(8) for k in range(8) for i in range(2)]
+V_REGISTERS = [(n, k, i, high) for n in range(16) for k in range(4) for i in range(2) for high in (False, True)]
+
+
+@pytest.mark.parametrize(("version", "swizzled"), [(4, False), (5, False), (6, True)])
+def test_banks_are_those_that_the_virtual_gpu_counts(version: int, swizzled: bool, facts: Facts) -> None:
+    K = PAIRS * sum(layouts.wavefronts(layouts.K_load(swizzled, *register), 4) for register in K_REGISTERS)
+    assert facts.at(version, "K_rmem[mma_n][i] =", "shared_load_wavefronts") == K
+    Q = PAIRS * sum(layouts.wavefronts(layouts.Q_load(swizzled, k, i), 4) for k in range(8) for i in range(4))
+    assert facts.at(version, "Q_rmem[mma_m][i] =", "shared_load_wavefronts") == Q
+    V = PAIRS * sum(layouts.wavefronts(layouts.V_load(swizzled, *register), 2) for register in V_REGISTERS)
+    counted = [facts.at(version, text, "shared_load_wavefronts") for text in ("low = V_bits", "high = V_bits")]
+    assert sum(counted) == V
+
+
+def test_ldmatrix_is_what_the_virtual_gpu_counts(facts: Facts) -> None:
+    for which, text in (("Q", "ldmatrix_x4(A[0]"), ("K", "&K_smem[smem_offset"), ("V", "ldmatrix_x4_trans")):
+        loads = facts.at(7, text, "shared_load_requests")
+        each = layouts.ldmatrix_wavefronts(layouts.ldmatrix_rows(which), swizzled=True)
+        assert facts.at(7, text, "shared_load_wavefronts") == loads * each
+
+
+def test_sectors_are_those_that_the_virtual_gpu_counts(facts: Facts) -> None:
+    loads = facts.at(1, "score += to_float(Q_gmem[d])", "global_load_requests") // 2  # one of Q and one of K
+    Q = layouts.sectors([lane // 16 * 256 for lane in range(32)], 2)
+    K = layouts.sectors([lane % 16 * 256 for lane in range(32)], 2)
+    assert facts.at(1, "score += to_float(Q_gmem[d])", "global_load_sectors") == loads * (Q + K)
+
+
+def test_fragments_cover_each_element_once() -> None:
+    A = [place for lane in range(32) for i in range(4) for place in layouts.fragment_A(lane, i)]
+    B = [place for lane in range(32) for i in range(2) for place in layouts.fragment_B(lane, i)]
+    D = [layouts.fragment_D(lane, i) for lane in range(32) for i in range(4)]
+    assert sorted(A) == [(row, k) for row in range(16) for k in range(16)]
+    assert sorted(B) == [(k, n) for k in range(16) for n in range(8)]
+    assert sorted(D) == [(row, n) for row in range(16) for n in range(8)]
+
+
+def test_two_accumulators_are_an_operand() -> None:
+    """As 04 packs them: register i of A takes elements i % 2 * 2 and the next of accumulator i / 2."""
+    for lane in range(32):
+        for i in range(4):
+            from_S = [layouts.fragment_D(lane, i % 2 * 2 + j) for j in range(2)]
+            assert layouts.fragment_A(lane, i) == [(row, col + i // 2 * 8) for row, col in from_S]
+
+
+def test_ldmatrix_deals_out_what_the_fragments_want() -> None:
+    """Lane l gets elements (l / 4, l % 4 · 2) and the next of matrix i; with .trans it is column l / 4 instead."""
+    for which in "QKV":
+        rows = layouts.ldmatrix_rows(which)
+        for lane in range(32):
+            for i in range(4):
+                row, col = rows[i * 8]  # where matrix i starts
+                group, pair = lane // 4, lane % 4 * 2
+                if which == "V":
+                    got = [(row + pair + j, col + group) for j in range(2)]
+                    wanted = [(k, n + i // 2 * 8) for k, n in layouts.fragment_B(lane, i % 2)]
+                elif which == "K":
+                    got = [(row + group, col + pair + j) for j in range(2)]
+                    wanted = [(n + i // 2 * 8, k) for k, n in layouts.fragment_B(lane, i % 2)]
+                else:
+                    got = [(row + group, col + pair + j) for j in range(2)]
+                    wanted = layouts.fragment_A(lane, i)
+                assert got == wanted, (which, lane, i)
+
+
+# ---- the online softmax that the learning path works by hand ----
+
+
+def attention(query: int) -> list[float]:
+    weights = [exp(score) for score in worked.SCORES[query]]
+    return [sum(w * v[d] for w, v in zip(weights, worked.V, strict=True)) / sum(weights) for d in range(2)]
+
+
+@pytest.mark.parametrize("query", range(4))
+def test_the_worked_softmax_is_attention(query: int) -> None:
+    assert all(isclose(a, b, rel_tol=1e-14) for a, b in zip(worked.output(query), attention(query), strict=True))
+    for key, step in enumerate(worked.steps(query)):
+        so_far = worked.SCORES[query][: key + 1]
+        assert step.m == max(so_far)
+        assert isclose(step.l, sum(exp(score - step.m) for score in so_far), rel_tol=1e-14)
+        assert step.p <= 1 and step.rescale <= 1
+
+
+def test_the_worked_example_is_the_one_on_the_page() -> None:
+    page = (ROOT / "docs" / "learning_path.md").read_text(encoding="utf-8")
+    block = page[page.index("Q = (1 0)") : page.index("```", page.index("Q = (1 0)"))]
+    rows = [
+        [tuple(float(x) for x in row.split()) for row in re.findall(r"\(([^)]*)\)", line)]
+        for line in block.splitlines()
+    ]
+    assert [list(column) for column in zip(*rows, strict=True)] == [worked.Q, worked.K, worked.V]

@@ -1,0 +1,244 @@
+"""The site builds without a warning, says when a profile is stale, and every page works in a browser without a network.
+
+Needs Sphinx (scripts/docs installs it); the pages are tried in headless Chromium where there is one.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
+sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
+
+import layouts  # noqa: E402
+
+pytest.importorskip("sphinx", reason="Sphinx is not installed: scripts/docs does that")
+pytest.importorskip("furo", reason="the theme is not installed: scripts/docs does that")
+
+
+def build(
+    out: Path, harness: Path, docs: Path = ROOT / "docs", strict: bool = False
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-D", f"ladder_strict={int(strict)}"]
+    command += ["-d", str(out / "doctrees"), str(docs), str(out / "site")]
+    environment = {**os.environ, "FLASH_LADDER_HARNESS": str(harness)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("docs")
+    built = build(out, BUILD / "harness")
+    assert built.returncode == 0, built.stderr
+    return out / "site"
+
+
+def pages(site: Path) -> list[str]:
+    return sorted(str(path.relative_to(site)) for path in site.rglob("*.html"))
+
+
+# ---- what is built ----
+
+
+def test_no_page_asks_for_anything_from_a_network(site: Path) -> None:
+    for page in pages(site):
+        text = (site / page).read_text(encoding="utf-8")
+        loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=\"(https?:[^\"]*)\"", text)
+        assert not loaded, (page, loaded)
+
+
+def test_internal_links_lead_somewhere(site: Path) -> None:
+    ids = {page: set(re.findall(r'\bid="([^"]+)"', (site / page).read_text(encoding="utf-8"))) for page in pages(site)}
+    for page in pages(site):
+        for link in re.findall(r'<a\b[^>]*?\bhref="([^"]*)"', (site / page).read_text(encoding="utf-8")):
+            if re.match(r"[a-z]+:", link) or link in ("", "#"):
+                continue
+            file, _, anchor = html.unescape(link).partition("#")
+            target = os.path.normpath(os.path.join(os.path.dirname(page), file)) if file else page
+            assert (site / target).is_file(), f"{page} links to {link}"
+            assert not anchor or target not in ids or anchor in ids[target], f"{page} links to {link}"
+
+
+def test_the_bars_of_the_landing_page_lead_to_the_chapters(site: Path) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    start = text.index('<svg class="ladder-drawing"')
+    chart = text[start : text.index("</svg>", start)]
+    for chapter in sorted((ROOT / "docs" / "chapters").glob("*.md")):
+        if chapter.stem != "00_gpu":
+            assert chart.count(f'href="chapters/{chapter.stem}.html"') == 2, chapter.stem  # the bar and its name
+    assert "chapter:" not in chart
+
+
+@pytest.fixture
+def other_harness(tmp_path: Path) -> Path:
+    """A harness that says version 06 is other code than the recordings are of."""
+    listed = subprocess.run(
+        [BUILD / "harness", "--list", "--json", "-"], capture_output=True, text=True, check=True
+    ).stdout
+    registry = json.loads(listed)
+    for version in registry["versions"]:
+        if version["kernel"] == "06":
+            version["code_hash"] = "sha256:" + "0" * 64
+    (tmp_path / "list.json").write_text(json.dumps(registry), encoding="utf-8")
+    script = tmp_path / "harness"
+    script.write_text(f"#!/bin/sh\ncat '{tmp_path}/list.json'\n", encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+def test_a_stale_profile_is_a_banner_and_strict_refuses_it(tmp_path: Path, other_harness: Path) -> None:
+    built = build(tmp_path, other_harness)
+    assert built.returncode == 0, built.stderr
+    text = (tmp_path / "site" / "chapters" / "06_swizzle.html").read_text(encoding="utf-8")
+    assert "Stale profile" in text and "profiles/h200/06_swizzle.json" in text
+    refused = build(tmp_path / "strict", other_harness, strict=True)
+    assert refused.returncode != 0
+    assert "version 06 has changed since profiles/h200/06_swizzle.json" in refused.stderr
+
+
+def test_without_a_harness_it_says_what_to_do(tmp_path: Path) -> None:
+    built = build(tmp_path, tmp_path / "harness")
+    assert built.returncode != 0
+    assert "build it with scripts/setup harness" in built.stderr
+
+
+MISTAKES = [
+    ("{num}`step(6); .2f`", "{num}`step(60); .2f`", "version 60 has no TFLOP/s"),
+    ("{blank}`1 = wavefronts(K_load(True), 4)`", "{blank}`2 = wavefronts(K_load(True), 4)`", "the answer 2 is not"),
+    (":start: __device__ int smem_offset", ":start: __device__ long smem_offset", "0 lines with"),
+    ("[chapter 04](04_mma.md)", "[chapter 04](04_mna.md)", "cross-reference target not found: '04_mna.md'"),
+    ("```{drawing} swizzle_rows", "```{drawing} swizzle_row", "there is no drawing swizzle_row"),
+    (":alt: The same two loads", ":width: 40em", "banks_swizzled has no :alt:"),
+]
+
+
+def test_what_does_not_hold_does_not_build(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "repository" / "docs")
+    for name in ("kernels", "profiles", "scripts", "harness", "common"):
+        (tmp_path / "repository" / name).symlink_to(ROOT / name)
+    page = tmp_path / "repository" / "docs" / "chapters" / "06_swizzle.md"
+    text = page.read_text(encoding="utf-8")
+    for old, new, _ in MISTAKES:
+        assert old in text
+        text = text.replace(old, new)
+    page.write_text(text, encoding="utf-8")
+    built = build(tmp_path, BUILD / "harness", docs=tmp_path / "repository" / "docs")
+    assert built.returncode != 0
+    for _, _, message in MISTAKES:
+        assert message in built.stderr
+
+
+# ---- in a browser ----
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None, reason="there is no Chromium on PATH (Debian: apt-get install chromium)"
+)
+
+
+def visit(folder: Path, site: Path, tasks: list[tuple[str, str, str]]) -> dict:
+    """Does `what` of docs_visitor.html in each (name, page, what); returns what came of it, by name.
+
+    A message on a page's console is an error.
+    """
+    script = (Path(__file__).parent / "docs_visitor.html").read_text(encoding="utf-8")
+    listed = json.dumps([[name, f"{site.as_uri()}/{page}", what] for name, page, what in tasks])
+    (folder / "visitor.html").write_text(script.replace("TASKS", listed), encoding="utf-8")
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files"]
+    command += [
+        "--enable-logging=stderr",
+        "--virtual-time-budget=600000",
+        f"--user-data-dir={folder / 'profile'}",
+        "--dump-dom",
+    ]
+    done = subprocess.run([*command, (folder / "visitor.html").as_uri()], capture_output=True, text=True, check=False)
+    messages = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    assert not messages, messages
+    text = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert text and text[1], done.stdout[-2000:] + done.stderr[-2000:]
+    return json.loads(html.unescape(text[1]))
+
+
+@needs_chromium
+def test_every_page_is_sound_at_400_pixels_light_and_dark(site: Path, tmp_path: Path) -> None:
+    tasks = [(page, page, "look") for page in pages(site)]
+    found = visit(tmp_path, site, tasks)
+    assert len(found) == len(tasks)
+    for page, result in found.items():
+        assert result == {"wide": False, "empty": [], "faint": {"light": [], "dark": []}}, page
+
+
+@needs_chromium
+def test_the_bank_calculator_agrees_with_the_model(site: Path, tmp_path: Path) -> None:
+    wanted = {
+        "k32-256-none": layouts.wavefronts(layouts.K_load(False), 4),
+        "k32-256-xor": layouts.wavefronts(layouts.K_load(True), 4),
+        "v16-256-none": layouts.wavefronts(layouts.V_load(False), 2),
+        "v16-256-xor": layouts.wavefronts(layouts.V_load(True), 2),
+        "k32-272-none": layouts.wavefronts([lane // 4 * 272 + lane % 4 * 4 for lane in range(32)], 4),
+        "ldmatrix-256-none": layouts.most_words_in_a_bank([row * 256 for row in range(8)], 16),
+        "ldmatrix-256-xor": layouts.most_words_in_a_bank([layouts.smem_offset(row, 0, True) for row in range(8)], 16),
+        "column-128-none": 32,
+        "column-132-none": 1,
+        "row-128-none": 1,
+    }
+    tasks = []
+    for state in wanted:
+        access, stride, swizzle = state.split("-")
+        tasks.append((state, f"chapters/00_gpu.html?access={access}&stride={stride}&swizzle={swizzle}", "banks"))
+    tasks.append(("by hand", "chapters/00_gpu.html?access=k32&stride=256", "set_swizzle"))
+    found = visit(tmp_path, site, tasks)
+    assert found.pop("by hand") == {"wavefronts": 1, "focused": True}
+    assert {state: result["wavefronts"] for state, result in found.items()} == wanted
+
+
+@needs_chromium
+def test_the_fragment_lookup_agrees_with_the_model(site: Path, tmp_path: Path) -> None:
+    wanted = {}
+    for lane in range(0, 32, 5):
+        for register in range(4):
+            row, col = layouts.fragment_A(lane, register)[1]
+            wanted[f"A-{row}-{col}"] = {"lane": lane, "register": register}
+            row, col = layouts.fragment_D(lane, register)
+            wanted[f"D-{row}-{col}"] = {"lane": lane, "register": register}
+        for register in range(2):
+            k, n = layouts.fragment_B(lane, register)[0]
+            wanted[f"B-{k}-{n}"] = {"lane": lane, "register": register}
+    tasks = []
+    for state in wanted:
+        operand, row, col = state.split("-")
+        tasks.append((state, f"chapters/04_mma.html?operand={operand}&row={row}&col={col}", "fragments"))
+    tasks.append(("by keyboard", "chapters/04_mma.html", "arrow"))
+    found = visit(tmp_path, site, tasks)
+    by_keyboard = found.pop("by keyboard")
+    assert by_keyboard == {"text": "Element (6, 10) of A: lane 25, register A[2], its lower half.", "focused": True}
+    assert found == wanted
+
+
+@needs_chromium
+def test_blanks_and_the_chart_answer(site: Path, tmp_path: Path) -> None:
+    found = visit(tmp_path, site, [("blanks", "chapters/04_mma.html", "blanks"), ("links", "index.html", "links")])
+    answer = found["blanks"]["answer"]
+    assert found["blanks"] == {
+        "answer": answer,
+        "right": "blank right",
+        "wrong": "blank wrong",
+        "shown": answer,
+        "after": "blank right",
+    }
+    chapters = [path.stem for path in (ROOT / "docs" / "chapters").glob("*.md") if path.stem != "00_gpu"]
+    assert len(found["links"]) == 2 * len(chapters)
+    assert all(focused for _, focused in found["links"])

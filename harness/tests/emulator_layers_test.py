@@ -1,0 +1,50 @@
+"""Every folder of the virtual GPU stands above those that it uses. docs/virtual_gpu.md lists them from the top down."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EMULATOR = ROOT / "harness" / "emulator"
+INTERFACE = "interface"  # the headers that lie in no folder, and what belongs to them
+
+
+def layers() -> list[str]:
+    """From the bottom up, as in the table of docs/virtual_gpu.md."""
+    text = (ROOT / "docs" / "virtual_gpu.md").read_text(encoding="utf-8")
+    names = re.findall(r"^\| `(\w+)/` \|", text, re.MULTILINE)
+    return [INTERFACE, *reversed(names)]
+
+
+def includes(path: Path) -> list[str]:
+    return re.findall(r'^#include "emulator/([^"]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def layer_of(path: str) -> str:
+    folder, slash, _ = path.rpartition("/")
+    return folder if slash else INTERFACE
+
+
+def upward(order: list[str], file: str, included: list[str]) -> list[str]:
+    """What a file includes although it stands above the file."""
+    return [f"{file} includes {name}" for name in included if order.index(layer_of(name)) > order.index(layer_of(file))]
+
+
+def test_the_page_lists_every_folder() -> None:
+    folders = {path.name for path in EMULATOR.iterdir() if path.is_dir()}
+    assert set(layers()) - {INTERFACE} == folders
+    assert len(layers()) == len(folders) + 1
+
+
+def test_no_arrow_points_up() -> None:
+    order = layers()
+    wrong = []
+    for path in sorted([*EMULATOR.rglob("*.h"), *EMULATOR.rglob("*.cpp")]):
+        wrong += upward(order, str(path.relative_to(EMULATOR)), includes(path))
+    assert wrong == []
+
+
+def test_an_arrow_that_points_up_is_seen() -> None:
+    order = layers()
+    assert upward(order, "decode/decoder.cpp", ["exec/warp.h"]) == ["decode/decoder.cpp includes exec/warp.h"]
+    assert upward(order, "report.h", ["lanes/lane_table.h"]) == ["report.h includes lanes/lane_table.h"]
+    assert upward(order, "exec/launch.cpp", ["decode/decoder.h", "exec/warp.h", "report.h"]) == []

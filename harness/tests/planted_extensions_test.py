@@ -1,0 +1,44 @@
+"""The check of a version that solves more than the plain problem: a right one passes, every likely mistake is found.
+
+The kernels are those of planted_extensions.cu.
+"""
+
+import pytest
+from emulator_worker import run_worker
+
+PROBLEM = {"batch": 1, "heads": 2, "head_dim": 128, "dtype": "fp16"}
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize(
+    ("seq_len", "seq_len_kv", "causal"),
+    [(32, 32, True), (5, 33, True), (33, 5, True), (1, 1, True), (17, 31, False)],
+)
+def test_a_right_extension(seq_len: int, seq_len_kv: int, causal: bool, dtype: str) -> None:
+    problem = PROBLEM | {"seq_len": seq_len, "seq_len_kv": seq_len_kv, "dtype": dtype}
+    problem |= {"causal": True} if causal else {}
+    alone = (seq_len, dtype) != (5, "fp16")  # the small problems are the same every time
+    result = run_worker("harness-worker-faults", kernel="right", problem=problem, only_requested_problem=alone)
+    assert result["status"] == "ok" and result["correct"] is True, result["reason"]
+    assert result["problem"] == problem and result["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "found_by", "not_by"),
+    [
+        ("upper_left", ["causal, more keys than queries", "causal, rows that see no key"], "as many keys as queries"),
+        ("divides_by_0", ["causal, rows that see no key", "causal, the first row sees no key"], "more keys than"),
+        ("counts_a_tail", ["one row and one key too few", "a single row and a single key"], "packed Q, K, V"),
+        ("ignores_mask", ["causal, as many keys as queries"], "one row and one key"),
+    ],
+)
+def test_a_wrong_one_is_found_where_nobody_asked_for_it(kernel: str, found_by: list[str], not_by: str) -> None:
+    problem = PROBLEM | {"seq_len": 32, "seq_len_kv": 32}
+    result = run_worker("harness-worker-faults", kernel=kernel, problem=problem)
+    assert result["status"] == "wrong"
+    for check_set in found_by:
+        assert check_set in result["reason"]
+    assert not_by not in result["reason"] and "the requested problem" not in result["reason"]
+    if kernel == "divides_by_0":
+        assert "are NaN or infinite" in result["reason"]
+        assert result["mismatches"][0]["got"] == "nan" and result["mismatches"][0]["expected"] == 0

@@ -1,0 +1,148 @@
+"""scripts/record on a made-up GPU: what it runs, what it does not run again, and what it says."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HASHES = {"01_naive": "sha256:" + "1" * 64, "02_online_softmax": "sha256:" + "2" * 64}
+TUNED = "02_online_softmax"
+LENGTHS = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]
+STUB = """#!{python}
+import sys
+if "--list" in sys.argv:
+    print({listed!r})
+    raise SystemExit(0)
+with open({log!r}, "a") as log:
+    print({name!r}, *sys.argv[1:], file=log)
+raise SystemExit({status})
+"""
+
+
+class Sitting:
+    """A tree with the script, and programs in the place of all that it runs, which only write down how."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.log, self.folder = root, root / "log", root / "profiles" / "h200"
+        (root / "scripts").mkdir()
+        for script in ("record", "worker_request.py"):
+            shutil.copy(ROOT / "scripts" / script, root / "scripts")
+        for program in ("build/harness", "scripts/peers", "scripts/ncu_counters.py"):
+            self.program(program)
+        nvidia_smi = root / "bin" / "nvidia-smi"
+        nvidia_smi.parent.mkdir()
+        nvidia_smi.write_text("#!/bin/sh\necho NVIDIA H200\n", encoding="utf-8")
+        nvidia_smi.chmod(0o755)
+        self.folder.mkdir(parents=True)
+
+    def program(self, path: str, status: int = 0) -> None:
+        versions = [
+            {"kernel": name[:2], "name": name[3:], "file": f"kernels/{name}.cu", "code_hash": code,
+             "configurations": [{"name": "64x64"}, {"name": "64x32" if name == TUNED else "64x64"}]}
+            for name, code in HASHES.items()
+        ]  # fmt: skip
+        extension = {"kernel": "causal", "name": "causal", "file": "kernels/extensions/causal.cu"}
+        more = {"code_hash": "sha256:3", "configurations": [{"name": "64x64"}, {"name": "64x32"}]}
+        versions.append(extension | more)
+        listed = json.dumps({"versions": versions})
+        text = STUB.format(
+            python=sys.executable, listed=listed, log=str(self.log), name=Path(path).name, status=status
+        )
+        (self.root / path).parent.mkdir(exist_ok=True)
+        (self.root / path).write_text(text, encoding="utf-8")
+        (self.root / path).chmod(0o755)
+
+    def write(self, name: str, document: Any) -> None:  # noqa: ANN401 (any JSON)
+        (self.folder / name).write_text(json.dumps(document), encoding="utf-8")
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        self.log.write_text("", encoding="utf-8")
+        path = f"{self.root / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        command = [sys.executable, "-B", self.root / "scripts" / "record", "--python", sys.executable, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PATH": path})
+
+    def ran(self) -> list[str]:
+        return self.log.read_text(encoding="utf-8").splitlines()
+
+
+@pytest.fixture
+def sitting(tmp_path: Path) -> Sitting:
+    return Sitting(tmp_path)
+
+
+PROFILES = [f"harness --kernel {kernel} --record" for kernel in ("01", "02", "causal")]
+TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in LENGTHS]
+
+
+def ago(hours: float) -> str:
+    then = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(hours=hours)
+    return then.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def regime(hours: float, code: str = HASHES["02_online_softmax"]) -> dict[str, Any]:
+    version = {"kernel": "02", "name": "online_softmax", "code_hash": code}
+    return {"run": {"date": ago(hours)}, "versions": [version], "peers": [], "ceilings": []}
+
+
+def test_all_is_recorded(sitting: Sitting) -> None:
+    done = sitting.run()
+    assert done.returncode == 0, done.stderr
+    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", "ncu_counters.py"]
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[-4:]] == [
+        "profiles: recorded", "tuning: recorded", "peers: recorded", "counters: recorded"
+    ]  # fmt: skip
+
+
+def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
+    sitting.write("01_naive.json", {"code_hash": HASHES["01_naive"], "date": ago(1)})
+    sitting.write("02_online_softmax.json", {"code_hash": "sha256:" + "0" * 64, "date": ago(1)})
+    entry = {"code_hash": HASHES["02_online_softmax"], "date": ago(1), "problem": {"batch": 16, "seq_len": 1024}}
+    sitting.write("tuning.json", {"entries": [entry]})
+    sitting.write("peers.json", {"regimes": {"sustained": regime(1), "interleaved": regime(30)}})
+    sitting.write("causal.json", {"code_hash": "sha256:3", "date": ago(1)})
+    sitting.write("ncu.json", {"code_hash": HASHES | {"causal": "sha256:3"}, "date": ago(1)})
+    assert sitting.run().returncode == 0
+    rest = [line for line in TUNING if "1024" not in line]
+    assert sitting.ran() == [PROFILES[1], *rest, "peers --regime interleaved"], "02 has changed, and turns are too old"
+    assert sitting.run("--fresh", "0").returncode == 0
+    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", "ncu_counters.py"]
+
+
+def test_the_first_versions_take_long_and_may_be_left_out(sitting: Sitting) -> None:
+    assert sitting.run("--only", "profiles", "--first", "02").returncode == 0
+    assert sitting.ran() == PROFILES[1:]
+
+
+def test_an_interrupted_run_of_peers_goes_on(sitting: Sitting) -> None:
+    sitting.write("peers.part.json", {"regimes": {"sustained": regime(1)}})
+    assert sitting.run("--only", "peers", "--regime", "sustained").returncode == 0
+    assert sitting.ran() == ["peers --regime sustained --resume"]
+    sitting.write("peers.part.json", {"regimes": {"sustained": regime(30)}})
+    assert sitting.run("--only", "peers").returncode == 0
+    assert sitting.ran() == ["peers --regime both"], "that part is of another day"
+
+
+def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
+    sitting.program("scripts/peers", status=1)
+    (sitting.root / "scripts" / "ncu_counters.py").unlink()
+    (sitting.folder / "01_naive.json").write_text("{", encoding="utf-8")
+    done = sitting.run("--only", "peers,profiles")
+    assert done.returncode == 1 and "peers: exit status 1, " in done.stdout and "profiles: recorded" in done.stdout
+    assert sitting.ran() == ["peers --regime both", *PROFILES]
+
+
+def test_what_is_missing(sitting: Sitting) -> None:
+    done = sitting.run("--only", "peers,plots")
+    assert done.returncode == 2 and "'plots' is no step; there are profiles, tuning, peers, counters" in done.stderr
+    (sitting.root / "build" / "harness").unlink()
+    done = sitting.run()
+    assert done.returncode == 3 and "scripts/setup" in done.stderr
