@@ -28,7 +28,7 @@ struct WorkerFailure {
 
 class WorkerClient {
  public:
-  /// `label` precedes what progress says.
+  /// `step_timeout` is how long the worker may give no sign of life; `stdout_to_stderr`: what kernels print goes to standard error.
   WorkerClient(std::filesystem::path program, std::chrono::milliseconds step_timeout, bool stdout_to_stderr)
       : program_(std::move(program)), step_timeout_(step_timeout), stdout_to_stderr_(stdout_to_stderr) {}
 

@@ -219,7 +219,7 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
 // Launches and compares with the reference of all rows.
 class Laboratory {
  public:
-  Laboratory(const Tiling& tiling, const Launch& launch, const Progress& progress)
+  Laboratory(const Tiling& tiling, const Relaunch& launch, const Progress& progress)
       : tiling_(tiling), launch_(launch), progress_(progress) {}
 
   struct Outcome {
@@ -240,7 +240,7 @@ class Laboratory {
 
  private:
   const Tiling& tiling_;
-  const Launch& launch_;
+  const Relaunch& launch_;
   const Progress& progress_;
 };
 
@@ -430,7 +430,7 @@ std::optional<std::string> describe_sets(const std::vector<CheckedSet>& sets) {
 }  // namespace
 
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
-                   const Launch& launch, const Progress& progress) {
+                   const Relaunch& launch, const Progress& progress) {
   Diagnosis diagnosis;
   const AttentionProblem& problem = wrong.inputs.problem;
   const WrongElements elements = find_wrong(wrong.reference, wrong.output, tiling);
