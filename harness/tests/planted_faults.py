@@ -42,7 +42,14 @@ def in_each(
 
 
 # Rescale O now and then.
-LAZY = ("12_lean_softmax", "13_decoupled_warps", "14_q_in_registers", "15_persistent_ctas", "16_optimized_softmax")
+# Rescale O now and then.
+LAZY = (
+    "12_lean_softmax",
+    "13_decoupled_warps",
+    "14_q_in_registers",
+    "15_persistent_ctas",
+    "16_optimized_softmax",
+)
 RINGS = LAZY[1:]  # have a ring of K/V tiles
 PERSISTENT = LAZY[3:]  # keep their CTAs for further query tiles
 
@@ -402,7 +409,7 @@ FAULTS = [
         "for (int kv_tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
         "for (int kv_tile = tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
         "deadlock",
-        "wait(&full[stage], tile / kStages % 2);",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
         sm_count=3,
     ),
     Fault(
