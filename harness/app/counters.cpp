@@ -243,13 +243,10 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
     const std::size_t room = width - std::min(width, display_width(figures));
     text += shortened(figures, width) + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
   }
-  text +=
-      paint.dim(
-          "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has") +
-      '\n';
-  text +=
-      paint.dim("moved to a barrier or a wait is charged to the line that uses it; the rest to where the PTX says.") +
-      '\n';
+  constexpr std::string_view kCost =
+      "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has moved to a "
+      "barrier or a wait is charged to the line that uses it; the rest to where the PTX says.";
+  text += paint.dim(wrapped(kCost, text_width(), 0)) + '\n';
   return text;
 }
 
