@@ -17,6 +17,7 @@
 
 #include "host/extended_args.h"
 #include "host/problem.h"
+#include "host/traits_limits.h"
 
 namespace flash_ladder {
 
@@ -164,6 +165,7 @@ constexpr bool has_fragments() {
 template <typename Traits>
 Configuration configuration(std::string name, Launch launch,
                             std::size_t (*workspace_bytes)(const AttentionProblem&) = no_workspace) {
+  check_limits<Traits, step_kv_of<Traits>()>();
   return {.name = std::move(name),
           .dtype = dtype_of<typename Traits::Element>(),
           .block_q = Traits::kBlockQ,

@@ -44,6 +44,7 @@ void close_if_open(int& file) {
     fcntl(events, F_SETFD, 0);
   else
     dup2(events, kEventFileDescriptor);
+  signal(SIGPIPE, SIG_DFL);
   if (stdout_to_stderr) dup2(STDERR_FILENO, STDOUT_FILENO);
   const char* const arguments[] = {program, argument, nullptr};
   execv(program, const_cast<char* const*>(arguments));
@@ -57,6 +58,7 @@ void turn_interrupts_into_exceptions() {
   action.sa_handler = [](int) { interrupted = 1; };
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  signal(SIGPIPE, SIG_IGN);  // a write then fails, and says so
 }
 
 ChildProcess::ChildProcess(const std::filesystem::path& program, const std::string& argument, bool stdout_to_stderr) {

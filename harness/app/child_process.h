@@ -16,7 +16,8 @@ struct Interrupted : std::runtime_error {
   Interrupted() : std::runtime_error("interrupted") {}
 };
 
-/// Makes SIGINT and SIGTERM end waits with Interrupted, so that children are killed and temporary files removed.
+/// Makes SIGINT and SIGTERM end waits with Interrupted, and SIGPIPE the error of a write, so that children are killed and temporary
+/// files removed.
 void turn_interrupts_into_exceptions();
 
 class ChildProcess {

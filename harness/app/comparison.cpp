@@ -18,17 +18,19 @@
 #include "app/study_card.h"
 #include "app/terminal.h"
 #include "errors.h"
+#include "host/sm_limits.h"
+#include "rules/support.h"
 #include "sass/static_study.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kNameWidth = 40;
+constexpr std::size_t kFigures = 45, kWidestName = 40;  // columns: two figures and a change, and what they are of
 
 std::string row(std::string_view name, const std::string& from, const std::string& to, const std::string& change) {
-  std::string line = fmt::format("{} {:>16} {:>16} {:>10}", pad(name, kNameWidth), from, to, change);
+  const std::size_t name_width = std::clamp<std::size_t>(output_width() - kFigures, 20, kWidestName);
+  std::string line = fmt::format("{} {:>16} {:>16} {:>10}", pad(name, name_width), from, to, change);
   line.erase(line.find_last_not_of(' ') + 1);
   return line + '\n';
 }
@@ -60,35 +62,41 @@ std::string speed_rows(const std::string& device, const Recording* from, const R
   return text;
 }
 
-// The totals that differ.
+// The totals that differ. Both have been counted.
 std::string counter_rows(const Result& from, const Result& to) {
   std::string text;
-  for (const auto& [name, count] : to.counters) {
-    const auto found = from.counters.find(name);
-    const std::int64_t old = found == from.counters.end() ? 0 : found->second;
-    if (count == old) continue;
+  std::vector<std::uint64_t> before;
+  for_each_counter(*from.counters, [&](const std::string&, std::uint64_t count) { before.push_back(count); });
+  auto old = before.begin();
+  for_each_counter(*to.counters, [&](const std::string& name, std::uint64_t count) {
+    const std::uint64_t was = *old++;
+    if (count == was) return;
     const std::string change =
-        old == 0 ? "" : fmt::format("{:.2f}x", static_cast<double>(count) / static_cast<double>(old));
-    text += row("  " + name, std::to_string(old), std::to_string(count), change);
-  }
+        was == 0 ? "" : fmt::format("{:.2f}x", static_cast<double>(count) / static_cast<double>(was));
+    text += row("  " + name, std::to_string(was), std::to_string(count), change);
+  });
   return text;
 }
 
-// What the virtual GPU counts now, per source line; else the reason why it does not.
-std::string counted_lines(const Version& from, const Version& to, const Options& options, const Paint& paint) {
+// What the virtual GPU counts now, per source line; else the reason why it does not. `code` is what that means for the process.
+std::string counted_lines(const Version& from, const Version& to, const Options& options, const Paint& paint,
+                          int& code) {
   Options counting = options;
   counting.device = {.kind = DeviceKind::emulator, .ordinal = 0};
   try {
     const Runner runner(counting);
     const Run run{.problem = runner.problem(), .config = options.config, .check = false, .benchmark = false};
     const Result result_from = runner.run(from, run), result_to = runner.run(to, run);
+    code = exit_code(options, {result_from, result_to});
     for (const Result* result : {&result_from, &result_to})
-      if (result->lines.empty())
+      if (!result->counters)
         return fmt::format("Counters: {} {}: {}\n", label(*result), to_string(result->status), result->reason);
-    return paint.bold(fmt::format("Counted by the {}, {}\n", *result_to.device, describe(run.problem))) +
+    return paint.bold(wrapped(fmt::format("Counted by the {}, {}\n", *result_to.device, describe(run.problem)),
+                              text_width(), 2)) +
            counter_rows(result_from, result_to) + '\n' +
            format_line_comparison(from, result_from, to, result_to, options.paths.source, paint);
   } catch (const UnavailableError& error) {
+    code = kExitUnavailable;
     return fmt::format("Counters: {}\n", error.what());
   }
 }
@@ -100,7 +108,9 @@ std::string opcode_rows(const OpcodeCounts& from, const OpcodeCounts& to) {
   return text + count_row("  total", total(from), total(to));
 }
 
-std::string static_rows(const Version& from, const Version& to, const Options& options, int sm, const Paint& paint) {
+// `code` is left alone, or becomes what it means for the process that the build has no such study.
+std::string static_rows(const Version& from, const Version& to, const Options& options, int sm, const Paint& paint,
+                        int& code) {
   const auto study_of = [&](const Version& version) {
     const auto choice = choose_configuration(version, options.config, options.problem, std::nullopt, sm);
     if (!choice.configuration) throw UsageError(choice.why_not);
@@ -110,7 +120,10 @@ std::string static_rows(const Version& from, const Version& to, const Options& o
   const auto [config_to, studies_to] = study_of(to);
   std::string text = row("configuration", config_from, config_to, "");
   const StaticStudy *a = study_for(studies_from, sm), *b = study_for(studies_to, sm);
-  if (!a || !b) return text + fmt::format("The build has no study of both for sm_{}.\n", sm);
+  if (!a || !b) {
+    code = kExitUnavailable;
+    return text + fmt::format("The build has no study of both for sm_{}.\n", sm);
+  }
   text += count_row("registers per thread", a->registers, b->registers);
   text += count_row("spilled bytes per thread", a->spill_bytes, b->spill_bytes);
   text += count_row("shared memory per CTA, bytes", a->smem_bytes, b->smem_bytes);
@@ -147,17 +160,19 @@ int compare(const Options& options) {
                       size.removed);
 
   Recorded recorded(options.paths);
-  text += paint.bold(row("", label(from), label(to), "change"));
+  text += paint.bold(row("", fmt::format("{:02}", from.number), fmt::format("{:02}", to.number), "change"));
   std::string speeds;
   for (const auto& device : recorded.devices())
     speeds += speed_rows(device, recorded.find(device, from), recorded.find(device, to));
   text += speeds.empty() ? "TFLOP/s: nothing is recorded\n" : fmt::format("TFLOP/s, recorded\n{}", speeds);
-  text += '\n' + counted_lines(from, to, options, paint);
+  int counted = kExitOk, studied = kExitOk;
+  text += '\n' + counted_lines(from, to, options, paint, counted);
   text += '\n';
-  text += static_rows(from, to, options, sm, paint);
+  text += static_rows(from, to, options, sm, paint, studied);
   say(options, text);
   for (const auto& problem : recorded.problems()) complain(problem);
-  return recorded.problems().empty() ? kExitOk : kExitUnavailable;
+  if (counted != kExitOk) return counted;
+  return recorded.problems().empty() ? studied : kExitUnavailable;
 }
 
 }  // namespace flash_ladder

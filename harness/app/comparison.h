@@ -5,7 +5,7 @@
 
 namespace flash_ladder {
 
-/// Returns the exit code: 3 when a profile cannot be used.
+/// Returns the exit code: that of the runs which were counted; 3 when a profile cannot be used, or nothing could be counted or studied.
 int compare(const Options& options);
 
 }  // namespace flash_ladder

@@ -1,32 +1,16 @@
 #include "app/configuration_choice.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <limits>
-#include <vector>
 
+#include "rules/support.h"
 #include "sass/occupancy.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
-
-// In order of preference.
-std::string names_of_configurations(const Version& version, Dtype dtype) {
-  std::vector<std::string> names;
-  for (const Configuration& configuration : version.configurations)
-    if (configuration.dtype == dtype) names.push_back(configuration.name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-const Configuration* named(const Version& version, const std::string& name, Dtype dtype) {
-  for (const Configuration& configuration : version.configurations)
-    if (configuration.name == name && configuration.dtype == dtype) return &configuration;
-  return nullptr;
-}
 
 // An SM without the rest of a GPU: enough to say which configurations fit it.
 DeviceInfo bare_sm(int compute_capability) {
@@ -59,23 +43,8 @@ ConfigurationChoice choose_configuration(const Version& version, const std::stri
                                          const AttentionProblem& problem, const std::optional<Gpu>& gpu, int sm) {
   const auto why_not_here = gpu ? why_not_on_device(version, gpu->info) : std::nullopt;
   const DeviceInfo device = gpu && !why_not_here ? gpu->info : bare_sm(sm);
-  const Configuration* configuration = nullptr;
-  if (!name.empty()) {
-    configuration = named(version, name, problem.dtype);
-    if (!configuration)
-      return {nullptr,
-              fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
-                          to_string(problem.dtype), names_of_configurations(version, problem.dtype)),
-              false, "", ""};
-  } else {
-    configuration = preferred_configuration(version, problem.dtype, device.smem_per_cta_bytes);
-    // The first of the type, so that the reason can say what it would need.
-    for (const Configuration& other : version.configurations)
-      if (!configuration && other.dtype == problem.dtype) configuration = &other;
-    if (!configuration)
-      return {nullptr, fmt::format("{} has no configuration for {}", label(version), to_string(problem.dtype)), false,
-              "", ""};
-  }
+  const auto [configuration, why_none] = find_configuration(version, problem.dtype, name, device);
+  if (configuration == nullptr) return {nullptr, why_none, false, "", ""};
   if (const auto why = why_not(version, *configuration, problem, device)) return {configuration, *why, false, "", ""};
   return {configuration, why_not_here.value_or(""), why_not_here.has_value(), "", ""};
 }

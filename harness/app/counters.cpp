@@ -11,25 +11,14 @@
 #include <string_view>
 
 #include "app/selection.h"
+#include "rules/support.h"
 #include "source/line_alignment.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
 
-using Counters = std::map<std::string, std::int64_t>;
-
-std::int64_t get(const Counters& counters, const std::string& name) {
-  const auto found = counters.find(name);
-  return found == counters.end() ? 0 : found->second;
-}
-
-void add(Counters& to, const Counters& counters) {
-  for (const auto& [name, count] : counters) to[name] += count;
-}
-
 // "1,234,567"
-std::string grouped(std::int64_t count) {
+std::string grouped(std::uint64_t count) {
   std::string text = std::to_string(count);
   for (auto i = static_cast<std::ptrdiff_t>(text.size()) - 3; i > 0; i -= 3)
     text.insert(static_cast<std::size_t>(i), ",");
@@ -38,8 +27,13 @@ std::string grouped(std::int64_t count) {
 
 // What memory accesses cost, and the least that it could be.
 struct Cost {
-  std::int64_t actual = 0, ideal = 0;
+  std::uint64_t actual = 0, ideal = 0;
 
+  Cost& operator+=(const Traffic& traffic) {
+    actual += traffic.transactions;
+    ideal += traffic.ideal;
+    return *this;
+  }
   std::string ratio() const {
     return ideal == 0 ? "-" : fmt::format("{:.2f}x", static_cast<double>(actual) / static_cast<double>(ideal));
   }
@@ -48,34 +42,26 @@ struct Cost {
 
 Cost shared_wavefronts(const Counters& counters) {
   Cost cost;
-  for (const char* kind : {"shared_load", "shared_store", "shared_copy"}) {
-    cost.actual += get(counters, fmt::format("{}_wavefronts", kind));
-    cost.ideal += get(counters, fmt::format("{}_ideal_wavefronts", kind));
-  }
+  for (const Traffic& traffic : {counters.shared_load, counters.shared_store, counters.shared_copy}) cost += traffic;
   return cost;
 }
 
 Cost global_sectors(const Counters& counters) {
   Cost cost;
-  for (const char* kind : {"global_load", "global_store"}) {
-    cost.actual += get(counters, fmt::format("{}_sectors", kind));
-    cost.ideal += get(counters, fmt::format("{}_ideal_sectors", kind));
-  }
+  for (const Traffic& traffic : {counters.global_load, counters.global_store}) cost += traffic;
   return cost;
 }
 
-std::int64_t total_cost(const Counters& counters) {
-  return get(counters, "warp_instructions") + shared_wavefronts(counters).actual + global_sectors(counters).actual;
+std::uint64_t total_cost(const Counters& counters) {
+  return counters.warp_instructions + shared_wavefronts(counters).actual + global_sectors(counters).actual;
 }
 
-std::string describe_traffic(const Counters& counters, const std::string& kind, std::string_view what,
-                             const std::string& unit) {
-  const Cost cost{get(counters, fmt::format("{}_{}", kind, unit)),
-                  get(counters, fmt::format("{}_ideal_{}", kind, unit))};
+std::string describe_traffic(const Traffic& traffic, std::string_view what, std::string_view unit) {
+  Cost cost;
+  cost += traffic;
   if (cost.actual == 0 && cost.ideal == 0) return "";
-  return fmt::format("{} {} in {} {}, {} the ideal", what,
-                     format_bytes(static_cast<double>(get(counters, kind + "_bytes"))), grouped(cost.actual), unit,
-                     cost.ratio());
+  return fmt::format("{} {} in {} {}, {} the ideal", what, format_bytes(static_cast<double>(traffic.bytes)),
+                     grouped(cost.actual), unit, cost.ratio());
 }
 
 std::string join(const std::vector<std::string>& parts) {
@@ -117,7 +103,7 @@ std::vector<Line> lines_of_kernel_file(const Result& result) {
     Line& line = lines[key];
     line.kernel = counted.kernel;
     line.position = position;
-    add(line.counters, counted.counters);
+    line.counters += counted.counters;
   }
   std::vector<Line> sorted;
   for (auto& [key, line] : lines) sorted.push_back(std::move(line));
@@ -147,18 +133,6 @@ class SourceText {
   std::map<std::string, std::vector<std::string>> files_;
 };
 
-// At most `width` columns.
-std::string shortened(const std::string& text, std::size_t width) {
-  if (display_width(text) <= width) return text;
-  std::string start;
-  std::size_t columns = 0;
-  for (const char c : text) {
-    if ((c & 0xC0) != 0x80 && ++columns == width) break;
-    start += c;
-  }
-  return start + "…";
-}
-
 // ":74 ← :171", the line and the lines that call it; with the file where it is not the kernel's.
 std::string describe_position(const SourcePosition& position) {
   std::string text;
@@ -174,12 +148,12 @@ std::vector<std::string> describe_kernels(const Result& result) {
   std::vector<std::pair<std::string, Counters>> kernels;
   for (const LineCounters& line : result.lines) {
     if (kernels.empty() || kernels.back().first != line.kernel) kernels.emplace_back(line.kernel, Counters());
-    add(kernels.back().second, line.counters);
+    kernels.back().second += line.counters;
   }
   std::vector<std::string> texts;
   if (kernels.size() < 2) return texts;
   for (const auto& [name, counters] : kernels) {
-    std::string text = fmt::format("{} {} warp instructions", name, grouped(get(counters, "warp_instructions")));
+    std::string text = fmt::format("{} {} warp instructions", name, grouped(counters.warp_instructions));
     if (const Cost shared = shared_wavefronts(counters); shared.actual > 0)
       text += fmt::format(", {} wavefronts", grouped(shared.actual));
     if (const Cost global = global_sectors(counters); global.actual > 0)
@@ -189,56 +163,53 @@ std::vector<std::string> describe_kernels(const Result& result) {
   return texts;
 }
 
-std::string count_or_dash(std::int64_t count) { return count == 0 ? "-" : grouped(count); }
+std::string count_or_dash(std::uint64_t count) { return count == 0 ? "-" : grouped(count); }
 
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> describe_counters(const Result& result) {
-  const Counters& counters = result.counters;
-  if (counters.empty()) return {};
+  if (!result.counters) return {};
+  const Counters& counters = *result.counters;
 
-  constexpr std::string_view kSuffix = "_instructions";
-  std::vector<std::pair<std::int64_t, std::string>> classes;
-  for (const auto& [name, count] : counters) {
-    const bool is_total = name == "warp_instructions" || name == "thread_instructions";
-    if (count > 0 && name.ends_with(kSuffix) && !is_total)
-      classes.emplace_back(count, name.substr(0, name.size() - kSuffix.size()));
-  }
-  std::stable_sort(classes.begin(), classes.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::pair<std::uint64_t, std::string_view>> classes;
+  for (std::size_t i = 0; i < kNumInstructionClasses; ++i)
+    if (counters.instructions[i] > 0)
+      classes.emplace_back(counters.instructions[i], to_string(static_cast<InstructionClass>(i)));
+  std::sort(classes.begin(), classes.end(),
+            [](const auto& a, const auto& b) { return std::pair(b.first, a.second) < std::pair(a.first, b.second); });
   std::vector<std::string> parts;
   for (const auto& [count, name] : classes) parts.push_back(fmt::format("{} {}", name, grouped(count)));
 
   std::vector<std::pair<std::string, std::string>> lines;
-  lines.emplace_back("Counted", fmt::format("{} warp instructions: {}", grouped(get(counters, "warp_instructions")),
-                                            fmt::join(parts, ", ")));
-  lines.emplace_back("Global", join({describe_traffic(counters, "global_load", "read", "sectors"),
-                                     describe_traffic(counters, "global_store", "written", "sectors"),
-                                     describe_traffic(counters, "local", "local memory", "sectors")}));
-  lines.emplace_back("Shared", join({describe_traffic(counters, "shared_load", "read", "wavefronts"),
-                                     describe_traffic(counters, "shared_store", "written", "wavefronts"),
-                                     describe_traffic(counters, "shared_copy", "copied in", "wavefronts")}));
-  lines.emplace_back("Control",
-                     fmt::format("{} barrier arrivals of warps; {} of {} conditional branches diverged",
-                                 grouped(get(counters, "barriers")), grouped(get(counters, "divergent_branches")),
-                                 grouped(get(counters, "branches"))));
+  lines.emplace_back(
+      "Counted", fmt::format("{} warp instructions: {}", grouped(counters.warp_instructions), fmt::join(parts, ", ")));
+  lines.emplace_back("Global", join({describe_traffic(counters.global_load, "read", "sectors"),
+                                     describe_traffic(counters.global_store, "written", "sectors"),
+                                     describe_traffic(counters.local, "local memory", "sectors")}));
+  lines.emplace_back("Shared", join({describe_traffic(counters.shared_load, "read", "wavefronts"),
+                                     describe_traffic(counters.shared_store, "written", "wavefronts"),
+                                     describe_traffic(counters.shared_copy, "copied in", "wavefronts")}));
+  lines.emplace_back("Control", fmt::format("{} barrier arrivals of warps; {} of {} conditional branches diverged",
+                                            grouped(counters.barriers), grouped(counters.divergent_branches),
+                                            grouped(counters.branches)));
   lines.emplace_back("By kernel", join(describe_kernels(result)));
   return lines;
 }
 
 CounterSummary summarise_counters(const Result& result) {
-  if (result.counters.empty()) return {"-", "-", "-"};
-  const auto instructions = static_cast<double>(get(result.counters, "warp_instructions"));
+  if (!result.counters) return {"-", "-", "-"};
+  const auto instructions = static_cast<double>(result.counters->warp_instructions);
   const std::string count = instructions < 1e4   ? fmt::format("{:.0f}", instructions)
                             : instructions < 1e6 ? fmt::format("{:.1f}k", instructions / 1e3)
                                                  : fmt::format("{:.2f}M", instructions / 1e6);
-  return {count, shared_wavefronts(result.counters).ratio(), global_sectors(result.counters).ratio()};
+  return {count, shared_wavefronts(*result.counters).ratio(), global_sectors(*result.counters).ratio()};
 }
 
 std::string format_lines(const Result& result, std::size_t most, const std::filesystem::path& source_tree,
                          const Paint& paint) {
   if (result.lines.empty()) return "";
   std::vector<Line> lines = lines_of_kernel_file(result);
-  std::int64_t all = 0;
+  std::uint64_t all = 0;
   for (const Line& line : lines) all += total_cost(line.counters);
   std::string title = "Lines";
   if (most > 0) {
@@ -249,9 +220,14 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
   }
 
   SourceText source(source_tree);
-  constexpr std::size_t kPositionWidth = 14, kLineWidth = 120;
-  std::string text = paint.bold(fmt::format("{:>6} {:>11} {:>11} {:>7} {:>11} {:>7}  {}", "cost", "warp instr.",
-                                            "wavefronts", "ideal", "sectors", "ideal", title)) +
+  constexpr std::size_t kPositionWidth = 14, kWidest = 120, kRoomForAll = 100;
+  const std::size_t width = std::min(output_width(), kWidest);
+  // Of the two kinds of memory, most of the ladder is about shared memory.
+  const auto global_cells = [&](const std::string& sectors, const std::string& ratio) {
+    return width < kRoomForAll ? std::string() : fmt::format(" {:>11} {:>7}", sectors, ratio);
+  };
+  std::string text = paint.bold(fmt::format("{:>6} {:>11} {:>11} {:>7}{}  {}", "cost", "warp instr.", "wavefronts",
+                                            "ideal", global_cells("sectors", "ideal"), title)) +
                      '\n';
   const bool several =
       std::any_of(lines.begin(), lines.end(), [&](const Line& line) { return line.kernel != lines.front().kernel; });
@@ -259,21 +235,18 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
     const Cost shared = shared_wavefronts(line.counters), global = global_sectors(line.counters);
     const auto cost = static_cast<double>(total_cost(line.counters));
     const std::string code = line.position.empty() ? "" : source.line(line.position.front());
-    const std::string figures = fmt::format("{:4.1f} % {:>11} {:>11} {:>7} {:>11} {:>7}  {} ",
-                                            100 * cost / static_cast<double>(std::max<std::int64_t>(all, 1)),
-                                            count_or_dash(get(line.counters, "warp_instructions")),
-                                            count_or_dash(shared.actual), shared.ratio(), count_or_dash(global.actual),
-                                            global.ratio(), pad(describe_position(line.position), kPositionWidth));
-    const std::size_t room = kLineWidth - std::min(kLineWidth - 20, display_width(figures));
-    text += figures + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
+    const std::string figures = fmt::format(
+        "{:4.1f} % {:>11} {:>11} {:>7}{}  {} ", 100 * cost / static_cast<double>(std::max<std::uint64_t>(all, 1)),
+        count_or_dash(line.counters.warp_instructions), count_or_dash(shared.actual), shared.ratio(),
+        global_cells(count_or_dash(global.actual), global.ratio()),
+        pad(describe_position(line.position), kPositionWidth));
+    const std::size_t room = width - std::min(width, display_width(figures));
+    text += shortened(figures, width) + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
   }
-  text +=
-      paint.dim(
-          "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has") +
-      '\n';
-  text +=
-      paint.dim("moved to a barrier or a wait is charged to the line that uses it; the rest to where the PTX says.") +
-      '\n';
+  constexpr std::string_view kCost =
+      "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has moved to a "
+      "barrier or a wait is charged to the line that uses it; the rest to where the PTX says.";
+  text += paint.dim(wrapped(kCost, text_width(), 0)) + '\n';
   return text;
 }
 
@@ -285,7 +258,7 @@ std::string format_line_comparison(const Version& from, const Result& result_fro
     std::map<int, Counters> lines;
     for (const LineCounters& counted : result.lines)
       if (!counted.position.empty() && is_in_kernels(counted.position.back()))
-        add(lines[split(counted.position.back()).second], counted.counters);
+        lines[split(counted.position.back()).second] += counted.counters;
     return lines;
   };
   const auto lines_from = by_line(result_from), lines_to = by_line(result_to);
@@ -313,10 +286,11 @@ std::string format_line_comparison(const Version& from, const Result& result_fro
   const auto arrow = [](const std::string& a, const std::string& b) {
     return a == b ? a : fmt::format("{} → {}", a, b);
   };
-  constexpr std::size_t kTextWidth = 52;
+  constexpr std::size_t kWidestText = 52, kFigures = 58;
+  const std::size_t text_width = std::clamp<std::size_t>(output_width() - kFigures, 16, kWidestText);
   const auto row_text = [&](const std::string& name, const std::string& instructions, const std::string& shared,
                             const std::string& global) {
-    std::string row = fmt::format("{} {} {} {}", pad(name, kTextWidth), pad(instructions, 22), pad(shared, 17), global);
+    std::string row = fmt::format("{} {} {} {}", pad(name, text_width), pad(instructions, 22), pad(shared, 17), global);
     row.erase(row.find_last_not_of(' ') + 1);
     return row + '\n';
   };
@@ -329,13 +303,13 @@ std::string format_line_comparison(const Version& from, const Result& result_fro
     const Cost shared_a = shared_wavefronts(a), shared_b = shared_wavefronts(b);
     const Cost global_a = global_sectors(a), global_b = global_sectors(b);
     const bool memory = shared_a.ideal + shared_b.ideal + global_a.ideal + global_b.ideal > 0;
-    const std::int64_t instructions_a = get(a, "warp_instructions"), instructions_b = get(b, "warp_instructions");
+    const std::uint64_t instructions_a = a.warp_instructions, instructions_b = b.warp_instructions;
     if (!memory && instructions_a == instructions_b) continue;
     const std::string code = row.to != 0 ? text_of.line(fmt::format("{}:{}", relative(source_to), row.to))
                                          : text_of.line(fmt::format("{}:{}", relative(source_from), row.from));
     const std::string place =
         row.to != 0 ? fmt::format(":{} ", row.to) : fmt::format("{}:{} ", kernel_id(from), row.from);
-    text += row_text(shortened(place + code, kTextWidth),
+    text += row_text(shortened(place + code, text_width),
                      arrow(count_or_dash(instructions_a), count_or_dash(instructions_b)),
                      arrow(shared_a.ratio(), shared_b.ratio()), arrow(global_a.ratio(), global_b.ratio()));
   }
@@ -348,7 +322,7 @@ std::string format_findings(const Result& result, const Paint& paint) {
   const std::int64_t kinds = result.findings_kinds;
   std::string text = paint.bad(fmt::format("{} mistake{} found\n", kinds, kinds == 1 ? "" : "s"));
   const std::size_t shown = std::min(result.findings.size(), kMost);
-  for (std::size_t i = 0; i < shown; ++i) text += fmt::format("{}\n", result.findings[i].text);
+  for (std::size_t i = 0; i < shown; ++i) text += wrapped(result.findings[i].text, output_width(), 4) + '\n';
   if (const auto more = kinds - static_cast<std::int64_t>(shown); more > 0)
     text += fmt::format("… and {} more\n", more);
   return text;

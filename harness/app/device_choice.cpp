@@ -2,25 +2,24 @@
 
 #include <fmt/format.h>
 
-#include <cctype>
 #include <utility>
 #include <variant>
 
 #include "errors.h"
-#include "worker/support.h"
+#include "rules/support.h"
 
 namespace flash_ladder {
 namespace {
 
-constexpr int kAnySm = 80;  // a real GPU has its own
-
 DeviceChoice chosen(int ordinal, const DeviceInfo& info, const std::string& because) {
-  return {Gpu{ordinal, info}, fmt::format("{} (GPU {}, compute capability {}), {}", info.name, ordinal,
-                                          compute_capability_name(info.compute_capability), because)};
+  return {Gpu{ordinal, info},
+          fmt::format("{} (GPU {}, compute capability {}), {}", info.name, ordinal,
+                      compute_capability_name(info.compute_capability), because),
+          ""};
 }
 
 DeviceChoice choose_gpu(int ordinal, const WorkerClient& worker) {
-  const auto answer = worker.device(ordinal, kAnySm);
+  const auto answer = worker.device(ordinal);
   if (const auto* failure = std::get_if<WorkerFailure>(&answer))
     throw UnavailableError(
         fmt::format("--device gpu:{} cannot be used: {} (--device auto needs no GPU)", ordinal, failure->message));
@@ -31,10 +30,14 @@ DeviceChoice choose_gpu(int ordinal, const WorkerClient& worker) {
 
 std::variant<DeviceChoice, std::string> open_emulator(const WorkerClient& worker, int sm, const std::string& because) {
   const auto answer = worker.device(0, sm);
-  if (const auto* failure = std::get_if<WorkerFailure>(&answer)) return failure->message;
+  if (const auto* failure = std::get_if<WorkerFailure>(&answer)) {
+    if (failure->kind == WorkerFailure::Kind::usage) throw UsageError(failure->message);
+    return failure->message;
+  }
   const auto& info = std::get<DeviceInfo>(answer);
   return DeviceChoice{Gpu{0, info, true},
-                      fmt::format("{}, {}. It counts; for times a GPU is needed.", info.name, because)};
+                      fmt::format("{}, {}. It counts; for times a GPU is needed.", info.name, because),
+                      "the virtual GPU was asked for"};
 }
 
 DeviceChoice choose_emulator(const WorkerClient& worker, int sm) {
@@ -46,23 +49,28 @@ DeviceChoice choose_emulator(const WorkerClient& worker, int sm) {
 
 // The first GPU that is new enough, else the virtual one.
 DeviceChoice choose_automatically(const WorkerClient& worker, const WorkerClient& emulator_worker, int sm) {
-  std::string too_old, why_no_gpu;
+  std::string why_no_gpu;
   for (int ordinal = 0;; ++ordinal) {
-    const auto answer = worker.device(ordinal, kAnySm);
+    const auto answer = worker.device(ordinal);
     if (const auto* failure = std::get_if<WorkerFailure>(&answer)) {
-      why_no_gpu = too_old.empty() ? "no GPU can be used: " + failure->message : too_old;
+      if (why_no_gpu.empty()) why_no_gpu = failure->message;
       break;
     }
     const auto& info = std::get<DeviceInfo>(answer);
     const auto why = why_unusable(info);
     if (!why) return chosen(ordinal, info, "the first GPU of compute capability 8.0 or newer");
-    if (too_old.empty()) too_old = *why;
+    if (why_no_gpu.empty()) why_no_gpu = *why;
   }
   // What could be done about it is not needed here.
-  auto opened = open_emulator(emulator_worker, sm, "since " + why_no_gpu.substr(0, why_no_gpu.find(';')));
-  if (auto* choice = std::get_if<DeviceChoice>(&opened)) return std::move(*choice);
-  why_no_gpu[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(why_no_gpu[0])));
-  return {std::nullopt, fmt::format("{}; nor can the virtual GPU: {}", why_no_gpu, std::get<std::string>(opened))};
+  auto opened =
+      open_emulator(emulator_worker, sm, "since no GPU can be used: " + why_no_gpu.substr(0, why_no_gpu.find(';')));
+  if (auto* choice = std::get_if<DeviceChoice>(&opened)) {
+    choice->why_no_gpu = why_no_gpu;
+    return std::move(*choice);
+  }
+  return {std::nullopt,
+          fmt::format("No GPU can be used: {}; nor can the virtual GPU: {}", why_no_gpu, std::get<std::string>(opened)),
+          why_no_gpu};
 }
 
 }  // namespace

@@ -1,4 +1,8 @@
 // The harness: checks, times and dissects the versions of the ladder.
+#include <fcntl.h>
+#include <signal.h>
+#include <unistd.h>
+
 #include <exception>
 
 #include "app/child_process.h"
@@ -6,6 +10,7 @@
 #include "app/options.h"
 #include "app/output.h"
 #include "app/recording.h"
+#include "app/registration_check.h"
 #include "app/sass_report.h"
 #include "app/study.h"
 #include "app/tuning.h"
@@ -33,21 +38,36 @@ int run(const flash_ladder::Options& options) {
   return study(options);
 }
 
+// A standard stream that the caller has closed would otherwise lend its number to the next file that is opened, which would
+// then get what is printed. /dev/null, opened for what the stream is not for, makes each use fail as that of a closed one does.
+void fill_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace flash_ladder;
   constexpr int kInterruptedBySignal = 130;  // as shells report it
+  fill_closed_streams();
   try {
     turn_interrupts_into_exceptions();
     const auto options = parse_options(argc, argv);
-    return options ? run(*options) : kExitOk;
+    if (!options) return kExitOk;
+    if (const auto why = why_mixed_up(versions())) throw UnavailableError(*why);
+    return run(*options);
   } catch (const UsageError& error) {
     complain(error.what());
     return kExitUsage;
   } catch (const Interrupted& error) {
     complain(error.what());
     return kInterruptedBySignal;
+  } catch (const ReaderGone&) {
+    // As if the signal had not been held up until temporary files were removed.
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+    return kExitUnavailable;
   } catch (const std::exception& error) {
     complain(error.what());
     return kExitUnavailable;

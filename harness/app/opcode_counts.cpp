@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "host/sm_limits.h"
+
 namespace flash_ladder {
 namespace {
 
@@ -21,7 +23,11 @@ const StaticStudy* code_for(const std::map<std::string, StaticStudy>& studies, i
   return find(studies, code_name(sm));
 }
 
-std::string code_name(int sm) { return sm >= 90 ? "sm_90" : "sm_80"; }
+std::string code_name(int sm) {
+  // A GPU that is newer than the list runs the newest code; what it is compiled to there by the driver, nobody can show.
+  const SmLimits* limits = sm_limits(sm);
+  return "sm_" + std::to_string(limits ? limits->code : kSmLimits.back().code);
+}
 
 std::vector<OpcodeChange> changes(const OpcodeCounts& before, const OpcodeCounts& after) {
   OpcodeCounts opcodes = before;

@@ -1,6 +1,7 @@
 #include "app/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -8,12 +9,18 @@
 #include <limits>
 #include <vector>
 
+#include "app/output.h"
 #include "app/parse_integer.h"
 #include "app/problem_flags.h"
+#include "app/terminal.h"
 #include "errors.h"
+#include "host/sm_limits.h"
+#include "rules/suggestion.h"
 
 namespace flash_ladder {
 namespace {
+
+constexpr std::size_t kHelpColumn = 30;  // where --help begins to say what a flag means
 
 std::chrono::milliseconds parse_seconds(const std::string& flag, const std::string& text) {
   double seconds = 0;
@@ -35,10 +42,12 @@ DeviceRequest parse_device(const std::string& text) {
   throw UsageError(fmt::format("--device '{}' is unknown; allowed are auto, gpu, gpu:N and emulator", text));
 }
 
+// 90 or sm_90.
 int parse_sm(const std::string& text) {
-  for (const int sm : {80, 86, 89, 90})
-    if (text == std::to_string(sm)) return sm;
-  throw UsageError(fmt::format("--sm '{}' is unknown; allowed are 80, 86, 89 and 90", text));
+  const std::string number = text.starts_with("sm_") ? text.substr(3) : text;
+  for (const SmLimits& limits : kSmLimits)
+    if (number == std::to_string(limits.compute_capability)) return limits.compute_capability;
+  throw UsageError(fmt::format("--sm '{}' is unknown; allowed are {}", text, known_sms()));
 }
 
 // Two flags that cannot both be meant.
@@ -48,6 +57,34 @@ void refuse_together(const CLI::App& app, const std::string& flag, const std::ve
   for (const auto& other : others)
     if (app.count(other) != 0)
       throw UsageError(fmt::format("{} does not go with {}: {}; leave one out", flag, other, why));
+}
+
+// What was typed and is no flag: a wrong letter in one, or a version without one.
+[[noreturn]] void refuse_extra(const CLI::App& app, const Options& options) {
+  const auto extras = app.remaining();
+  const std::string& extra = extras.front();
+  if (extra.starts_with('-')) {
+    std::vector<std::string> flags;
+    for (const CLI::Option* option : app.get_options())
+      if (!option->get_group().empty()) flags.push_back(option->get_name());
+    const std::string meant = closest(extra, flags);
+    throw UsageError(fmt::format("there is no flag {}{}; see harness --help", extra,
+                                 meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
+  }
+  const std::string versions = options.kernels.empty() ? fmt::format("{}", fmt::join(extras, ","))
+                                                       : fmt::format("{},{}", options.kernels, fmt::join(extras, ","));
+  throw UsageError(fmt::format("'{}' belongs to no flag; if it names a version, write --kernel {}; see harness --help",
+                               extra, versions));
+}
+
+// "05-06" for --diff, which wants them apart.
+[[noreturn]] void refuse_single(const std::string& version) {
+  const auto separator = version.find_first_of("-,:");
+  const bool two = separator != std::string::npos && separator > 0 && separator + 1 < version.size();
+  throw UsageError(
+      fmt::format("--diff takes two versions, and '{}' is one word; write {}", version,
+                  two ? fmt::format("--diff {} {}", version.substr(0, separator), version.substr(separator + 1))
+                      : fmt::format("--diff A {}, with the version to compare it with for A", version)));
 }
 
 const char* const kEpilogue = R"(
@@ -61,31 +98,32 @@ Examples
                                          count, per source line, without a GPU
 
 Exit status
-  0  all that ran is correct, or nothing could run and the study was static (it says so)
+  0  what was asked for was done, and all that ran is correct
   1  a wrong result or a finding
   2  bad usage, or the single version asked for does not support the problem
-  3  a device or tool asked for by name is missing, or cannot run the version, or a CUDA error)";
+  3  a device, a tool or a file is missing (a study is then static, and says so), or the device that was asked for cannot
+     run the version, or a CUDA error)";
 
 }  // namespace
 
 std::optional<Options> parse_options(int argc, const char* const* argv) {
   CLI::App app("FlashAttention's forward pass in numbered CUDA kernels: checks, times and dissects them.", "harness");
   app.footer(kEpilogue);
-  app.get_formatter()->column_width(30);
+  app.get_formatter()->column_width(kHelpColumn);
 
   Options options;
   std::vector<std::string> diff;
   std::string device = "auto", sm, seed, repeat, timeout, max_instructions, source;
   bool list = false, sass = false, record = false, no_check = false, no_bench = false;
 
-  app.add_option("--kernel", options.kernels, "Versions: 7, 07, 07_ldmatrix, 05-08, 05,07 or all; extensions by name")
+  app.add_option("--kernel", options.kernels,
+                 "Versions: 7, 07, 07_ldmatrix, ldmatrix, 05-08, 05,07 or all; extensions by name")
       ->group("What to do");
   app.add_flag("--list", list, "The versions, a line each, with TFLOP/s from profiles/ and their configurations")
       ->group("What to do");
   app.add_option("--diff", diff,
                  "Two versions side by side: source, TFLOP/s, counters per source line, registers, SASS")
-      ->type_size(2)
-      ->expected(1)
+      ->expected(1, 2)
       ->type_name("A B")
       ->group("What to do");
   app.add_flag("--sass", sass, "SASS counts of --kernel by opcode and class; runs nothing")->group("What to do");
@@ -101,7 +139,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->type_name("DEVICE")
       ->group("Where");
   app.add_option("--sm", sm,
-                 "80, 86, 89 or 90: whose limits the emulator and the static study assume (the GPU's, else 80)")
+                 fmt::format("{}: whose limits the emulator and the static study assume (the GPU's, else {})",
+                             known_sms(" or "), kDefaultSm))
       ->type_name("SM")
       ->group("Where");
   app.add_option("--config", options.config,
@@ -140,8 +179,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
-    app.exit(help);
+    write_out(wrapped(app.help(), output_width(), kHelpColumn));
     return std::nullopt;
+  } catch (const CLI::ExtrasError&) {
+    refuse_extra(app, options);
   } catch (const CLI::ParseError& error) {
     throw UsageError(fmt::format("{}; see harness --help", error.what()));
   }
@@ -175,6 +216,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     options.action = Action::record;
   else if (given("--tune"))
     options.action = Action::tune;
+  if (options.action == Action::diff && diff.size() == 1) refuse_single(diff.front());
   if (options.action == Action::diff)
     options.diff = {diff.at(0), diff.at(1)};
   else if (options.action != Action::list && options.action != Action::tune && !given("--kernel"))

@@ -15,10 +15,6 @@ namespace flash_ladder {
 /// What to do. `study`, `record` and `tune` run kernels where there is a device; the others only read.
 enum class Action { study, list, diff, sass, record, tune };
 
-/// Whose limits a study without a GPU assumes: the oldest that the ladder runs on; for code that only Hopper runs, Hopper's.
-constexpr int kDefaultSm = 80;
-constexpr int kHopperSm = 90;
-
 enum class DeviceKind { automatic, gpu, emulator };
 
 /// --device
@@ -42,7 +38,7 @@ struct Options {
   std::string tune;                          // --tune, as it was typed
   std::pair<std::string, std::string> diff;  // --diff, as it was typed
   DeviceRequest device;
-  std::optional<int> sm;              // 80, 86, 89 or 90
+  std::optional<int> sm;              // a compute capability of host/sm_limits.h
   std::string config;                 // empty: as --tune found, else chosen by device
   AttentionProblem problem;           // with the defaults filled in
   AttentionProblem emulator_problem;  // the same, with the smaller defaults of the virtual GPU

@@ -7,19 +7,28 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "errors.h"
+#include "app/terminal.h"
 #include "results/atomic_file.h"
 #include "results/profile.h"
 
 namespace flash_ladder {
 
-void say(const Options& options, std::string_view text) {
-  if (options.json == "-") return;
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+void write_out(std::string_view text) {
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
+  const std::string why = fmt::format("writing to standard output failed: {}", std::strerror(errno));
+  if (errno == EPIPE) throw ReaderGone(why);
+  throw UnavailableError(why + "; free some space, or send it elsewhere");
 }
 
-void complain(std::string_view message) { fmt::print(stderr, "harness: {}\n", message); }
+void say(const Options& options, std::string_view text) {
+  if (options.json == "-") return;
+  write_out(text);
+}
+
+void complain(std::string_view message) {
+  fmt::print(stderr, "{}\n", wrapped(fmt::format("harness: {}", message), error_width(), 2));
+}
 
 void write_json(const Options& options, const std::vector<Result>& results) {
   write_json(options, results_document(results));
@@ -29,8 +38,7 @@ void write_json(const Options& options, const nlohmann::json& document) {
   if (options.json.empty()) return;
   const std::string text = document.dump(2) + "\n";
   if (options.json != "-") return write_file_atomically(options.json, text);
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    throw UnavailableError(fmt::format("writing the JSON to standard output failed: {}", std::strerror(errno)));
+  write_out(text);
 }
 
 }  // namespace flash_ladder

@@ -7,11 +7,20 @@
 #include <vector>
 
 #include "app/options.h"
+#include "errors.h"
 #include "results/result.h"
 
 namespace flash_ladder {
 
-/// Writes to standard output, unless that belongs to `--json -`.
+/// Nobody reads standard output any more, as behind `harness … | head`.
+struct ReaderGone : UnavailableError {
+  using UnavailableError::UnavailableError;
+};
+
+/// Writes to standard output. Throws UnavailableError where that fails: a full disk, a closed stream.
+void write_out(std::string_view text);
+
+/// The same, unless standard output belongs to `--json -`.
 void say(const Options& options, std::string_view text);
 
 /// Writes "harness: message" to standard error.

@@ -8,8 +8,8 @@
 
 #include "app/selection.h"
 #include "errors.h"
+#include "rules/support.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 

@@ -19,8 +19,8 @@
 #include "errors.h"
 #include "results/atomic_file.h"
 #include "results/profile.h"
+#include "rules/support.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
@@ -44,7 +44,7 @@ Profile profile_of(const DeviceInfo& device, std::string code_hash, std::vector<
 std::string line(const Result& result) {
   std::string figure = to_string(result.status);
   if (result.tflops) figure = fmt::format("{:.1f} TFLOP/s", *result.tflops);
-  if (!result.counters.empty()) figure = summarise_counters(result).instructions + " instr.";
+  if (result.counters) figure = summarise_counters(result).instructions + " instr.";
   std::string text = fmt::format("  {}  {:<8} {:>16}\n", pad(describe(result.problem), 66), result.config, figure);
   if (!result.reason.empty()) text += labelled("", result.reason);
   return text;
@@ -114,7 +114,8 @@ int record(const Options& options) {
     throw UsageError(fmt::format(
         "--record: {} is newer than this program; build again, so that the profile names the code that ran", *file));
   const Runner runner(options);
-  if (!runner.device().gpu) throw UnavailableError(fmt::format("--record needs a GPU: {}", runner.device().why));
+  if (!runner.device().gpu)
+    throw UnavailableError(fmt::format("--record needs a GPU, or the virtual one: {}", runner.device().why));
   const DeviceInfo& device = runner.device().gpu->info;
   const auto directory =
       options.paths.profiles / (runner.is_virtual() ? std::string("emulator") : device_slug(device.name));
@@ -133,7 +134,7 @@ int record(const Options& options) {
       say(options, line(result) + format_findings(result, paint) + format_mismatches(result, paint));
       all.push_back(result);
       if (result.status == Status::skipped) continue;  // what this device cannot hold is no fault of the version
-      const bool measured = runner.is_virtual() ? !result.counters.empty() : result.ms && result.tflops;
+      const bool measured = runner.is_virtual() ? result.counters.has_value() : result.ms && result.tflops;
       all_right = all_right && result.status == Status::ok && result.correct == true && measured;
       // The host's mathematics library has a part in these, and so they are not the same everywhere.
       if (runner.is_virtual()) result.max_abs_error = result.relative_error = std::nullopt;

@@ -7,9 +7,9 @@
 
 #include "app/configuration_choice.h"
 #include "errors.h"
+#include "rules/support.h"
 #include "sass/occupancy.h"
 #include "sass/static_study.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
@@ -43,7 +43,7 @@ Runner::Runner(const Options& options)
       worker_(options.paths.worker, options.step_timeout, options.json == "-"),
       emulator_worker_(options.paths.emulator_worker, options.emulator_step_timeout, options.json == "-"),
       device_(options.action == Action::sass
-                  ? DeviceChoice{std::nullopt, "--sass runs nothing"}
+                  ? DeviceChoice{std::nullopt, "--sass runs nothing", ""}
                   : choose_device(options.device, worker_, emulator_worker_, options.sm.value_or(kDefaultSm))),
       tuned_(options.paths, device_.gpu),
       sm_(choose_sm(options, device_)) {

@@ -36,7 +36,7 @@ class Runner {
   /// The problem that the options name, for the device.
   const AttentionProblem& problem() const { return is_virtual() ? options_.emulator_problem : options_.problem; }
 
-  /// Whose limits the static study assumes: those of --sm, else of the GPU, else of sm_80.
+  /// Whose limits the static study assumes: those of --sm, else of the GPU, else of kDefaultSm.
   int sm() const { return sm_; }
   /// The same for one version: sm_90's where it has no code for the others.
   int sm(const Version& version) const;

@@ -16,8 +16,8 @@
 #include "app/terminal.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "rules/support.h"
 #include "sass/opcode_class.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
@@ -86,9 +86,11 @@ int report_sass(const Options& options) {
   const Runner runner(options);
   const Paint paint;
   std::vector<Result> results;
+  bool has_all_code = true;
   for (const Version* version : selected) {
     results.push_back(runner.run(*version, {.problem = options.problem, .config = options.config}));
     const Result& result = results.back();
+    has_all_code = has_all_code && (result.status == Status::skipped || code_for(result.static_study, runner.sm()));
     if (result.status == Status::skipped)
       complain(result.reason);
     else
@@ -96,7 +98,8 @@ int report_sass(const Options& options) {
                                format_report(*version, result, runner.sm(*version), paint)));
   }
   write_json(options, results);
-  return exit_code(options, results);
+  const int code = exit_code(options, results);
+  return code == kExitOk && !has_all_code ? kExitUnavailable : code;
 }
 
 }  // namespace flash_ladder

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "errors.h"
-#include "worker/support.h"
+#include "rules/support.h"
 
 namespace flash_ladder {
 
@@ -34,7 +34,7 @@ std::vector<const Version*> select_versions(const std::string& text) {
   std::set<const Version*> chosen;
   std::istringstream parts(text + ",");
   for (std::string part; std::getline(parts, part, ',');) {
-    if (part == "all") {
+    if (part.substr(std::min(part.find_first_not_of(' '), part.size())) == "all") {
       for (const Version& version : versions()) chosen.insert(&version);
       continue;
     }

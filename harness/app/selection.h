@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "registry.h"
-#include "worker/version_name.h"
+#include "rules/version_name.h"
 
 namespace flash_ladder {
 

@@ -11,13 +11,14 @@
 #include "app/runner.h"
 #include "app/selection.h"
 #include "app/study_card.h"
+#include "app/table.h"
 #include "app/terminal.h"
 #include "app/up_to_date.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "rules/support.h"
 #include "sass/static_study.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
@@ -28,6 +29,7 @@ std::vector<std::string> devices_to_show(const Recorded& recorded, const DeviceC
   return recorded.devices();
 }
 
+// On each device that of `config`, or with an empty name of the fastest one, as the README and --list have it.
 std::vector<RecordedSpeed> recorded_speeds(Recorded& recorded, const std::vector<std::string>& devices,
                                            const Version& version, const AttentionProblem& problem,
                                            const std::string& config) {
@@ -41,6 +43,20 @@ std::vector<RecordedSpeed> recorded_speeds(Recorded& recorded, const std::vector
           {profile.device, profile.date, profile.toolkit, result->config, *result->tflops, recording->stale});
     }
   }
+  return speeds;
+}
+
+// What the card shows: the fastest configuration, and the one that the card is about, where that is another; with --config only the
+// latter.
+std::vector<RecordedSpeed> speeds_for_card(Recorded& recorded, const std::vector<std::string>& devices,
+                                           const Version& version, const AttentionProblem& problem,
+                                           const Options& options, const std::string& config) {
+  auto speeds = recorded_speeds(recorded, devices, version, problem, options.config);
+  for (const RecordedSpeed& own : recorded_speeds(recorded, devices, version, problem, config))
+    if (std::none_of(speeds.begin(), speeds.end(), [&](const RecordedSpeed& shown) {
+          return shown.device == own.device && shown.config == own.config;
+        }))
+      speeds.push_back(own);
   return speeds;
 }
 
@@ -82,7 +98,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .tuned = runner.choose(version, options.config, result.problem).tuned,
                  .sm = runner.sm(version),
                  .header = read_header_comment(source_file(version, options.paths.source)),
-                 .recorded = recorded_speeds(recorded, devices, version, recorded_problem, result.config),
+                 .recorded = speeds_for_card(recorded, devices, version, recorded_problem, options, result.config),
                  .recorded_problem = recorded_problem == result.problem ? "" : describe(recorded_problem),
                  .beside_peers = {},
                  .before = before,
@@ -102,10 +118,10 @@ std::string card_of(const Version& version, const Result& result, const Options&
 }
 
 // A line per version, as they finish.
-class Table {
+class VersionTable {
  public:
-  Table(const Options& options, const Runner& runner, Recorded& recorded, const Paint& paint)
-      : options_(options), runner_(runner), recorded_(recorded), paint_(paint) {
+  VersionTable(const Options& options, const Runner& runner, Recorded& recorded, const Paint& paint)
+      : options_(options), runner_(runner), recorded_(recorded), paint_(paint), table_(columns(runner)) {
     const auto& device = runner.device();
     say(options,
         labelled("Device", describe_device(device.why, device.gpu.has_value(), paint)) +
@@ -115,17 +131,13 @@ class Table {
                                             "multiples of the ideal; recorded: TFLOP/s at " +
                                                 describe(options.problem))
                                  : "") +
-            '\n');
-    const std::string ctas = fmt::format("CTAs/SM (sm_{})", runner.sm());
-    say(options, paint.bold(runner.is_virtual() ? row("version", "config", "result", "instr", "shared", "global",
-                                                      "recorded", "regs", "spill", "smem", ctas)
-                                                : row("version", "config", "result", "TFLOP/s", "step", "ms",
-                                                      "recorded", "regs", "spill", "smem", ctas)));
+            (table_.left_out().empty() ? "" : labelled("No room for", table_.left_out() + " (--json has all)")) + '\n');
+    say(options, paint.bold(table_.header()));
   }
 
   void add(const Version& version, const Result& result) {
     const auto speeds = recorded_speeds(recorded_, devices_to_show(recorded_, runner_.device()), version,
-                                        options_.problem, result.config);
+                                        options_.problem, options_.config);
     const std::string recorded =
         speeds.empty() ? "-" : fmt::format("{:.1f}{}", speeds.front().tflops, speeds.front().stale ? " stale" : "");
     const auto tflops = result.tflops                                          ? result.tflops
@@ -150,8 +162,8 @@ class Table {
       second = summary.shared;
       third = summary.global;
     }
-    std::string line = row(label(version), result.config, status(result), first, second, third, recorded, registers,
-                           spills, smem, ctas);
+    std::string line = table_.row(
+        {label(version), result.config, status(result), first, second, third, recorded, registers, spills, smem, ctas});
     if (result.status == Status::wrong || result.status == Status::failed) line = paint_.bad(line);
     if (const auto choice = runner_.choose(version, options_.config, result.problem); !choice.tuned.empty())
       line += labelled("", "tuned: " + choice.tuned);
@@ -162,13 +174,20 @@ class Table {
   }
 
  private:
-  static std::string row(std::string_view version, std::string_view config, std::string_view status,
-                         std::string_view tflops, std::string_view step, std::string_view ms, std::string_view recorded,
-                         std::string_view registers, std::string_view spills, std::string_view smem,
-                         std::string_view ctas) {
-    return fmt::format("{:<{}}{:<8} {:<9} {:>7} {:>7} {:>8} {:>13} {:>5} {:>6} {:>9}  {}\n", version,
-                       version_column_width(), config, status, tflops, step, ms, recorded, registers, spills, smem,
-                       ctas);
+  static std::vector<Column> columns(const Runner& runner) {
+    const bool counts = runner.is_virtual();
+    constexpr auto kLeft = Column::Side::left, kRight = Column::Side::right;
+    return {{"version", version_column_width() - 1, kLeft, 10},
+            {"config", 8, kLeft, 9},
+            {"result", 9, kLeft, 10},
+            {counts ? "instr" : "TFLOP/s", 7, kRight, 8},
+            {counts ? "shared" : "step", 7, kRight, 7},
+            {counts ? "global" : "ms", 8, kRight, 4},
+            {"recorded", 13, kRight, 6},
+            {"regs", 5, kRight, 5},
+            {"spill", 6, kRight, 1},
+            {"smem", 9, kRight, 3},
+            {fmt::format("CTAs/SM (sm_{})", runner.sm()), 29, kLeft, 2}};
   }
 
   static std::string status(const Result& result) {
@@ -181,6 +200,7 @@ class Table {
   const Runner& runner_;
   Recorded& recorded_;
   const Paint& paint_;
+  const Table table_;
   std::optional<double> tflops_before_;
 };
 
@@ -229,7 +249,7 @@ int study(const Options& options) {
     else
       say(options, card_of(version, result, options, runner, recorded, paint));
   } else {
-    Table table(options, runner, recorded, paint);
+    VersionTable table(options, runner, recorded, paint);
     for (const Version* version : selected) {
       results.push_back(runner.run(*version, run));
       table.add(*version, results.back());
@@ -250,7 +270,8 @@ int study(const Options& options) {
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);
   write_json(options, results);
-  return exit_code(options, results);
+  const int code = exit_code(options, results);
+  return code == kExitOk && !runner.device().gpu ? kExitUnavailable : code;  // what was asked for was to run them
 }
 
 }  // namespace flash_ladder

@@ -5,8 +5,8 @@
 
 #include "app/counters.h"
 #include "app/opcode_counts.h"
+#include "rules/support.h"
 #include "sass/occupancy.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 
@@ -126,11 +126,11 @@ std::string describe_occupancy(const StaticStudy& study) {
 
 std::string describe_other_occupancies(const Version& version, const Result& result, int sm) {
   std::vector<std::string> parts;
-  for (const int other : {80, 86, 89, 90}) {
+  for (const SmLimits& limits : kSmLimits) {
+    const int other = limits.compute_capability;
     const StaticStudy* study = other == sm ? nullptr : study_for(result.static_study, other);
     if (!study) continue;
-    const Configuration* fitting =
-        preferred_configuration(version, result.problem.dtype, sm_limits(other)->smem_per_cta_bytes);
+    const Configuration* fitting = preferred_configuration(version, result.problem.dtype, limits.smem_per_cta_bytes);
     if (study->ctas_per_sm > 0)
       parts.push_back(fmt::format("sm_{}: {}, {}", other, study->ctas_per_sm, study->limited_by));
     else
@@ -156,7 +156,7 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Problem", describe(result.problem));
   line("Tuned", card.tuned);
   if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
-  if (card.ran && result.counters.empty()) line("Speed", format_speed(card, paint));
+  if (card.ran && !result.counters) line("Speed", format_speed(card, paint));
   text += format_findings(result, paint);
   text += format_diagnosis(result, paint);
   for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));

@@ -63,11 +63,12 @@ std::string format_mismatches(const Result& result, const Paint& paint);
 /// Which device it is and why, or that nothing was run and why not.
 std::string describe_device(const std::string& why, bool ran, const Paint& paint);
 
-/// "168 registers, no spills, 48.0 KB of shared memory"
+/// "168 registers, no spills, 48 KiB of shared memory"
 std::string describe_resources(const StaticStudy& study);
 /// "3 CTAs per SM, limited by registers"
 std::string describe_occupancy(const StaticStudy& study);
-/// The same for the other compute capabilities: "sm_80: 3, registers; sm_86: does not fit, 64x64 runs there". `sm` is left out.
+/// How many CTAs the SMs of the other compute capabilities hold, and what limits them: "sm_80: 3, registers; sm_86: does not fit,
+/// 64x64 runs there". `sm` is left out.
 std::string describe_other_occupancies(const Version& version, const Result& result, int sm);
 
 /// "stale: the code has changed since"

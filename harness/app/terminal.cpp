@@ -3,6 +3,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -17,9 +18,12 @@ bool no_color() {
   return value && *value;
 }
 
-std::size_t terminal_columns() {
+constexpr std::size_t kUnlimited = 100'000, kWidestText = 110;
+
+std::size_t terminal_columns(int file) {
   winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  if (!isatty(file)) return kUnlimited;
+  return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 // The first `columns` characters, none cut in the middle.
@@ -42,7 +46,8 @@ Progress::Progress() : enabled_(isatty(STDERR_FILENO)) {}
 
 void Progress::show(const std::string& text) {
   if (!enabled_) return;
-  fmt::print(stderr, "\r{}\x1b[K", first_columns(text, terminal_columns() - 1));  // a longer line would wrap, and stay
+  fmt::print(stderr, "\r{}\x1b[K",
+             first_columns(text, terminal_columns(STDERR_FILENO) - 1));  // a longer line would wrap, and stay
   std::fflush(stderr);
   shown_ = true;
 }
@@ -68,6 +73,41 @@ std::size_t display_width(std::string_view text) {
 std::string pad(std::string_view text, std::size_t width) {
   const std::size_t used = display_width(text);
   return std::string(text) + std::string(used < width ? width - used : 0, ' ');
+}
+
+std::string shortened(std::string_view text, std::size_t width) {
+  if (display_width(text) <= width) return std::string(text);
+  return std::string(first_columns(text, width > 0 ? width - 1 : 0)) + "…";
+}
+
+std::size_t output_width() { return terminal_columns(STDOUT_FILENO); }
+std::size_t error_width() { return terminal_columns(STDERR_FILENO); }
+std::size_t text_width() { return std::min(output_width(), kWidestText); }
+
+std::string wrapped(std::string_view text, std::size_t width, std::size_t indent) {
+  std::string lines;
+  for (std::size_t start = 0; start < text.size();) {
+    const std::size_t end = std::min(text.find('\n', start), text.size());
+    std::string_view line = text.substr(start, end - start);
+    std::string before;  // the blanks in front of what is left
+    while (before.size() + display_width(line) > width) {
+      // The last blank that leaves the rest of the line room; the blanks that the line begins with are none.
+      const std::size_t room = width > before.size() ? width - before.size() : 0;
+      const std::string_view head = first_columns(line, room + 1);
+      const std::size_t first_word = line.find_first_not_of(' ');
+      std::size_t blank = head.size() == line.size() ? std::string_view::npos : head.rfind(' ');
+      if (blank == std::string_view::npos || blank < first_word) blank = line.find(' ', first_word);
+      if (blank == std::string_view::npos) break;  // one long word
+      std::string_view part = line.substr(0, blank);
+      lines += before + std::string(part.substr(0, part.find_last_not_of(' ') + 1)) + '\n';
+      line = line.substr(std::min(line.find_first_not_of(' ', blank), line.size()));
+      before = std::string(indent, ' ');
+    }
+    lines += before + std::string(line);
+    if (end < text.size()) lines += '\n';
+    start = end + 1;
+  }
+  return lines;
 }
 
 std::string labelled(std::string_view label, std::string_view text, std::size_t width) {

@@ -46,8 +46,22 @@ std::size_t display_width(std::string_view text);
 /// The text with blanks after it, up to `width` columns.
 std::string pad(std::string_view text, std::size_t width);
 
+/// At most `width` columns of the text, with … where something is missing.
+std::string shortened(std::string_view text, std::size_t width);
+
+/// Columns of the terminal that standard output is; more than any line has where it is none.
+std::size_t output_width();
+/// The same of standard error.
+std::size_t error_width();
+
+/// How wide running text is to be: as the terminal, but not so wide that lines are hard to find back to.
+std::size_t text_width();
+
 /// `label` in the first columns, then the text, broken at blanks into lines of at most `width` columns that all start below
 /// its first word. Ends with a newline.
-std::string labelled(std::string_view label, std::string_view text, std::size_t width = 110);
+std::string labelled(std::string_view label, std::string_view text, std::size_t width = text_width());
+
+/// The text with each line that is longer than `width` columns broken at blanks; what follows a break is indented.
+std::string wrapped(std::string_view text, std::size_t width, std::size_t indent);
 
 }  // namespace flash_ladder

@@ -15,14 +15,15 @@
 #include "app/runner.h"
 #include "app/selection.h"
 #include "app/study_card.h"
+#include "app/table.h"
 #include "app/terminal.h"
 #include "app/tuned.h"
 #include "app/up_to_date.h"
 #include "errors.h"
 #include "results/atomic_file.h"
 #include "results/tuning.h"
+#include "rules/support.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
@@ -32,8 +33,7 @@ void refuse_without_a_clock(const Options& options, const DeviceChoice& device) 
   if (options.device.kind == DeviceKind::emulator)
     throw UsageError(
         "--tune measures time, and the virtual GPU has no clock; leave --device emulator out on a machine with a GPU");
-  throw UnavailableError(
-      fmt::format("--tune needs a GPU of compute capability 8.0 or newer, since it measures time: {}", device.why));
+  throw UnavailableError("--tune measures time, which only a GPU has: " + device.why_no_gpu);
 }
 
 // Checks each configuration in a process of its own, then times together those that are right.
@@ -59,16 +59,27 @@ const Configuration& configuration_of(const Version& version, const Result& resu
   });
 }
 
-std::string row(std::string_view rank, std::string_view config, std::string_view tile, std::string_view warps,
-                std::string_view stages, std::string_view step, std::string_view tflops, std::string_view share,
-                std::string_view ms, std::string_view registers, std::string_view smem, std::string_view ctas) {
-  return fmt::format("{:>4}  {:<16} {:>9} {:>6} {:>6} {:>4} {:>8} {:>8}  {:<24} {:>9} {:>9}  {}\n", rank, config, tile,
-                     warps, stages, step, tflops, share, ms, registers, smem, ctas);
+Table ranking_table(int sm) {
+  constexpr auto kLeft = Column::Side::left, kRight = Column::Side::right;
+  return Table({{"rank", 4, kRight, 9},
+                {" config", 17, kLeft, 9},
+                {"tile", 8, kRight, 3},
+                {"warps", 6, kRight, 2},
+                {"stages", 6, kRight, 2},
+                {"step", 4, kRight, 2},
+                {"TFLOP/s", 8, kRight, 8},
+                {"of best", 8, kRight, 7},
+                {" ms (p10, p90)", 25, kLeft, 6},
+                {"registers", 9, kRight, 4},
+                {"smem", 9, kRight, 3},
+                {fmt::format(" CTAs/SM (sm_{})", sm), 30, kLeft, 1}});
 }
 
 std::string ranking(const Version& version, const std::vector<Result>& results, int sm, const Paint& paint) {
-  std::string text = paint.bold(row("rank", "config", "tile", "warps", "stages", "step", "TFLOP/s", "of best",
-                                    "ms (p10, p90)", "registers", "smem", fmt::format("CTAs/SM (sm_{})", sm)));
+  const Table table = ranking_table(sm);
+  std::string text =
+      table.left_out().empty() ? "" : labelled("No room for", table.left_out() + " (--json has all)") + '\n';
+  text += paint.bold(table.header());
   int rank = 0;
   for (const Result& result : results) {
     const Configuration& configuration = configuration_of(version, result);
@@ -80,14 +91,14 @@ std::string ranking(const Version& version, const std::vector<Result>& results, 
       ctas = fmt::format("{} {}", study->ctas_per_sm, study->limited_by);
     }
     const bool timed = result.tflops && result.ms;
-    std::string line = row(
-        timed ? std::to_string(++rank) : "-", result.config,
-        fmt::format("{}x{}", configuration.block_q, configuration.block_kv), std::to_string(configuration.num_warps),
-        std::to_string(configuration.stages), std::to_string(configuration.step_kv),
-        timed ? fmt::format("{:.1f}", *result.tflops) : to_string(result.status),
-        timed ? fmt::format("{:.1f} %", 100 * *result.tflops / *results.front().tflops) : "-",
-        timed ? fmt::format("{:.4g} ({:.4g}, {:.4g})", result.ms->median, result.ms->p10, result.ms->p90) : "-",
-        registers, smem, ctas);
+    std::string line = table.row(
+        {timed ? std::to_string(++rank) : "-", " " + result.config,
+         fmt::format("{}x{}", configuration.block_q, configuration.block_kv), std::to_string(configuration.num_warps),
+         std::to_string(configuration.stages), std::to_string(configuration.step_kv),
+         timed ? fmt::format("{:.1f}", *result.tflops) : to_string(result.status),
+         timed ? fmt::format("{:.1f} %", 100 * *result.tflops / *results.front().tflops) : "-",
+         timed ? fmt::format(" {:.4g} ({:.4g}, {:.4g})", result.ms->median, result.ms->p10, result.ms->p90) : " -",
+         registers, smem, " " + ctas});
     if (result.status == Status::wrong || result.status == Status::failed) line = paint.bad(line);
     if (!result.reason.empty()) line += labelled("", result.reason);
     text += line + format_mismatches(result, paint);

@@ -15,13 +15,13 @@
 #include "app/terminal.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "rules/support.h"
 #include "source/kernel_source.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kSpeedWidth = 14, kIdeaWidth = 70;
+constexpr std::size_t kSpeedWidth = 14, kWidestIdea = 110;
 
 // The names of a version's configurations, the preferred one first.
 std::vector<std::string> configuration_names(const Version& version) {
@@ -65,12 +65,13 @@ std::string speed(const Recording* recording, const AttentionProblem& problem) {
   return recording && recording->stale ? figure + " stale" : figure;
 }
 
-// The first sentence, or as much of it as the line holds.
-std::string in_short(const std::string& idea) {
-  std::string text = idea.substr(0, idea.find(". "));
-  std::size_t end = text.size();
-  while (display_width(text.substr(0, end)) > kIdeaWidth) end = text.rfind(' ', end - 1);
-  return end < text.size() ? text.substr(0, end) + " …" : text;
+// The first sentence, or as many words of it as `width` columns hold.
+std::string in_short(const std::string& idea, std::size_t width) {
+  const std::string text = idea.substr(0, idea.find(". "));
+  if (display_width(text) <= width) return text;
+  const std::string first = wrapped(text, std::max<std::size_t>(width, 3) - 2, 0);
+  const std::string words = first.substr(0, first.find('\n'));
+  return display_width(words) + 2 > width ? "" : words + " …";
 }
 
 }  // namespace
@@ -84,6 +85,9 @@ int list_versions(const Options& options) {
   std::size_t config_width = 0;
   for (const Version& version : versions())
     config_width = std::max(config_width, fmt::format("{}  ", fmt::join(configuration_names(version), ", ")).size());
+
+  const std::size_t taken = version_column_width() + kSpeedWidth * devices.size() + config_width;
+  const std::size_t idea_width = std::min(output_width() - std::min(output_width(), taken), kWidestIdea);
 
   std::string header = pad("version", version_column_width());
   for (const auto& device : devices) header += pad(device, kSpeedWidth);
@@ -100,7 +104,7 @@ int list_versions(const Options& options) {
       stale = stale || is_stale;
     }
     text += pad(fmt::format("{}", fmt::join(configuration_names(version), ", ")), config_width);
-    text += in_short(read_header_comment(source_file(version, options.paths.source)).idea) + "\n";
+    text += in_short(read_header_comment(source_file(version, options.paths.source)).idea, idea_width) + "\n";
   }
   if (stale) text += "\nstale: the code has changed since it was recorded; --record measures it anew\n";
   if (devices.empty()) text += fmt::format("\nnothing is recorded in {}\n", options.paths.profiles.string());

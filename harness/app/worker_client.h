@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "app/terminal.h"
+#include "host/sm_limits.h"
 #include "results/result.h"
 #include "worker/protocol.h"
 
@@ -27,12 +28,12 @@ struct WorkerFailure {
 
 class WorkerClient {
  public:
-  /// `label` precedes what progress says.
+  /// `step_timeout` is how long the worker may give no sign of life; `stdout_to_stderr`: what kernels print goes to standard error.
   WorkerClient(std::filesystem::path program, std::chrono::milliseconds step_timeout, bool stdout_to_stderr)
       : program_(std::move(program)), step_timeout_(step_timeout), stdout_to_stderr_(stdout_to_stderr) {}
 
-  /// What the worker says about a GPU. `sm` is whose limits a virtual one is to have.
-  std::variant<DeviceInfo, WorkerFailure> device(int ordinal, int sm) const;
+  /// What the worker says about a GPU. `sm` is whose limits a virtual one is to have; a real one has its own.
+  std::variant<DeviceInfo, WorkerFailure> device(int ordinal, int sm = kDefaultSm) const;
 
   /// Runs a version. `label` precedes the line of progress. One process per call.
   std::variant<Result, WorkerFailure> run(const Request& request, const std::string& label) const;

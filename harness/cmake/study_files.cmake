@@ -45,6 +45,7 @@ function(flash_ladder_study_files arch)
   add_library(${ptx_library} OBJECT ${ARGN})
   target_link_libraries(${ptx_library} PRIVATE flash_ladder_common flash_ladder_options)
   target_compile_options(${ptx_library} PRIVATE -lineinfo)
+  add_dependencies(${ptx_library} flash_ladder_check_kernels)
   set_target_properties(
     ${ptx_library} PROPERTIES CUDA_PTX_COMPILATION ON CUDA_ARCHITECTURES ${arch}-virtual EXPORT_COMPILE_COMMANDS OFF)
 

@@ -10,6 +10,7 @@
 #include "emulator/memory.h"
 #include "emulator/module.h"
 #include "emulator/report.h"
+#include "host/sm_limits.h"
 
 namespace flash_ladder::emulator {
 
@@ -22,7 +23,7 @@ struct LaunchConfig {
 };
 
 struct Options {
-  int sm = 80;           // whose limits hold: 80, 86, 89 or 90
+  int sm = kDefaultSm;   // whose limits hold
   unsigned threads = 0;  // host threads, 0: as many as there are cores. Results and counters do not depend on it.
   bool checks =
       true;  // look for findings; without, only what could crash the host is still found: accesses out of bounds
@@ -35,17 +36,8 @@ struct Options {
       print;  // gets what the kernel's printf prints, in order of CTA; default: stdout
 };
 
-/// The limits of a compute capability that a launch can exceed (CUDA Programming Guide, "Technical Specifications per Compute
-/// Capability").
-struct SmLimits {
-  std::size_t shared_bytes_per_cta;  // with cudaFuncAttributeMaxDynamicSharedMemorySize: 163, 99, 99, 227 KB
-  std::uint32_t threads_per_cta;
-  std::uint32_t registers_per_sm;
-  std::uint32_t registers_per_thread;
-};
-
-/// Throws std::invalid_argument for an sm other than 80, 86, 89 and 90.
-SmLimits sm_limits(int sm);
+/// Throws std::invalid_argument for an sm that is not in the list of host/sm_limits.h.
+const SmLimits& known_limits(int sm);
 
 /// Runs all CTAs of the grid and waits for them. Whatever is wrong with what the kernel does is in the report; PtxError if it
 /// has an instruction that is not known, std::invalid_argument if the parameter bytes are too few.

@@ -8,7 +8,7 @@
 
 #include "errors.h"
 #include "problem/problem.h"
-#include "worker/support.h"
+#include "rules/support.h"
 
 namespace flash_ladder::python {
 

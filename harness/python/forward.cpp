@@ -9,13 +9,13 @@
 #include <set>
 #include <utility>
 
+#include "rules/support.h"
+#include "rules/version_name.h"
 #include "worker/cuda_check.h"
 #include "worker/cuda_objects.h"
 #include "worker/gpu.h"
 #include "worker/inputs.h"
 #include "worker/observation.h"
-#include "worker/support.h"
-#include "worker/version_name.h"
 
 namespace flash_ladder::python {
 namespace {

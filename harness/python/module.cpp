@@ -14,8 +14,8 @@
 #include <exception>
 #include <utility>
 
+#include "rules/support.h"
 #include "worker/cuda_check.h"
-#include "worker/support.h"
 
 namespace nb = nanobind;
 

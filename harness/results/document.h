@@ -13,7 +13,7 @@ namespace flash_ladder {
 /// What a kind of file is called in messages, the schema that this program reads, and what to do about a broken one.
 struct DocumentKind {
   const char* name;    // "profile"
-  int schema;          //
+  int schema;          // its number, which a file has to have: 1
   const char* remedy;  // "record it again with --record"
 };
 

@@ -168,13 +168,15 @@ void from_json(const json& json, Diagnosis& diagnosis) {
 }
 
 void to_json(json& json, const LineCounters& line) {
-  json = {{"kernel", line.kernel}, {"position", line.position}, {"counters", line.counters}};
+  json = {{"kernel", line.kernel},
+          {"position", line.position},
+          {"counters", counters_to_json(line.counters, Zeros::left_out)}};
 }
 
 void from_json(const json& json, LineCounters& line) {
   json.at("kernel").get_to(line.kernel);
   json.at("position").get_to(line.position);
-  json.at("counters").get_to(line.counters);
+  line.counters = counters_from_json(json.at("counters"), Zeros::left_out);
 }
 
 void to_json(json& json, const Finding& finding) {
@@ -235,12 +237,13 @@ void to_json(json& json, const Result& result) {
           {"relative_error", number_or_null(result.relative_error)},
           {"ms", nullptr},
           {"tflops", number_or_null(result.tflops)},
-          {"counters", value_or_null(result.counters)},
+          {"counters", nullptr},
           {"findings", result.findings},
           {"static", value_or_null(result.static_study)}};
   if (result.device) json["device"] = *result.device;
   if (result.correct) json["correct"] = *result.correct;
   if (result.ms) json["ms"] = *result.ms;
+  if (result.counters) json["counters"] = counters_to_json(*result.counters, Zeros::kept);
   if (result.load) json["load"] = *result.load;
   if (!result.lines.empty()) json["lines"] = result.lines;
   if (!result.ptx_hash.empty()) json["ptx_hash"] = result.ptx_hash;
@@ -276,7 +279,8 @@ void from_json(const json& json, Result& result) {
   if (const auto& ms = json.at("ms"); !ms.is_null()) result.ms = ms.get<Milliseconds>();
   read_optional(json, "tflops", result.tflops);
   read_optional(json, "load", result.load);
-  read_optional(json, "counters", result.counters);
+  if (const auto counters = json.find("counters"); counters != json.end() && !counters->is_null())
+    result.counters = counters_from_json(*counters, Zeros::kept);
   read_optional(json, "lines", result.lines);
   read_optional(json, "ptx_hash", result.ptx_hash);
   read_optional(json, "findings", result.findings);

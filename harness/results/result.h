@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "problem/problem.h"
+#include "results/counters.h"
 
 namespace flash_ladder {
 
@@ -82,7 +83,7 @@ using SourcePosition = std::vector<std::string>;
 struct LineCounters {
   std::string kernel;  // the __global__ function: "flash_attention"
   SourcePosition position;
-  std::map<std::string, std::int64_t> counters;  // those that are not 0
+  Counters counters;
 };
 
 /// What the virtual GPU found wrong. The same in several CTAs, or again and again in a loop, is one.
@@ -127,9 +128,8 @@ struct Result {
 
   std::optional<Milliseconds> ms;
   std::optional<double> tflops;
-  std::optional<Load> load;  // half-way through the timing; nullopt where there was none, and in older profiles
-  // Of the virtual GPU; counters are those of one launch.
-  std::map<std::string, std::int64_t> counters;
+  std::optional<Load> load;          // half-way through the timing; nullopt where there was none, and in older profiles
+  std::optional<Counters> counters;  // of one launch; nullopt where the virtual GPU did not count
   std::vector<LineCounters> lines;
   std::string ptx_hash;             // of the text that was counted: see source/compiled_text.h
   std::vector<Finding> findings;    // the first hundred

@@ -3,20 +3,9 @@
 
 #include <string>
 
+#include "host/sm_limits.h"
+
 namespace flash_ladder {
-
-/// What an SM of one compute capability has (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
-struct SmLimits {
-  int compute_capability;  // 80, 86, 89, 90
-  int registers;           // 32-bit registers per SM
-  int threads;             // per SM
-  int ctas;                // per SM
-  int smem_bytes;          // per SM
-  int smem_per_cta_bytes;  // the most one CTA can have
-};
-
-/// nullptr for a compute capability that is not in the table.
-const SmLimits* sm_limits(int compute_capability);
 
 struct Occupancy {
   int ctas_per_sm;  // 0 when not even one fits

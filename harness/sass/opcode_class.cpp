@@ -49,10 +49,4 @@ std::string opcode_class(std::string_view opcode) {
   return "other";
 }
 
-std::map<std::string, int> count_by_class(const std::map<std::string, int>& counts) {
-  std::map<std::string, int> classes;
-  for (const auto& [opcode, count] : counts) classes[opcode_class(opcode)] += count;
-  return classes;
-}
-
 }  // namespace flash_ladder

@@ -1,7 +1,6 @@
 // What SASS opcodes are for, to sum up counts of them.
 #pragma once
 
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +12,5 @@ const std::vector<std::string>& opcode_classes();
 
 /// The class of an opcode (without modifiers); "other" for one that is in no table.
 std::string opcode_class(std::string_view opcode);
-
-/// Counts by opcode, summed up by class. Classes that do not occur are left out.
-std::map<std::string, int> count_by_class(const std::map<std::string, int>& counts);
 
 }  // namespace flash_ladder

@@ -98,30 +98,22 @@ StaticStudy study_code(const Code& code, const Configuration& configuration) {
 std::map<std::string, StaticStudy> static_study(const Version& version, const Configuration& configuration,
                                                 const std::filesystem::path& directory) {
   // sm_86 and sm_89 run sm_80's code, under their own limits.
-  struct Target {
-    int compute_capability;
-    std::string code;
-  };
-  const std::vector<Target> targets =
-      version.architecture == Architecture::sm_90a
-          ? std::vector<Target>{{90, "sm_90a"}}
-          : std::vector<Target>{{80, "sm_80"}, {86, "sm_80"}, {89, "sm_80"}, {90, "sm_90"}};
-
   std::map<std::string, StaticStudy> studies;
   std::map<std::string, Code> codes;
-  for (const Target& target : targets) {
-    const auto [entry, is_new] = codes.try_emplace(target.code);
+  for (const SmLimits& limits : kSmLimits) {
+    const bool is_hopper = version.architecture == Architecture::sm_90a;
+    if (is_hopper && limits.compute_capability != kHopperSm) continue;
+    const std::string code_name = fmt::format("sm_{}{}", limits.code, is_hopper ? "a" : "");
+    const auto [entry, is_new] = codes.try_emplace(code_name);
     Code& code = entry->second;
-    if (is_new) code = code_of(configuration, label(version) + "." + target.code, directory);
+    if (is_new) code = code_of(configuration, label(version) + "." + code_name, directory);
     if (code.kernels.empty()) continue;
 
     StaticStudy study = study_code(code, configuration);
-    const std::string name = fmt::format("sm_{}", target.compute_capability);
-    if (!target.code.starts_with(name)) {
+    if (limits.compute_capability != limits.code) {
       study.sass = study.hot_loop_sass = study.hot_loop_cold_sass = {};
       study.sass_hash.clear();
     }
-    const SmLimits& limits = *sm_limits(target.compute_capability);
     std::optional<Occupancy> smallest;
     for (const Kernel& kernel : code.kernels) {
       const Occupancy occupied = occupancy(limits, configuration.num_warps * 32, kernel.resources.registers,
@@ -130,17 +122,9 @@ std::map<std::string, StaticStudy> static_study(const Version& version, const Co
     }
     study.ctas_per_sm = smallest->ctas_per_sm;
     study.limited_by = smallest->limited_by;
-    studies[name] = std::move(study);
+    studies[fmt::format("sm_{}", limits.compute_capability)] = std::move(study);
   }
   return studies;
-}
-
-std::map<std::string, double> per_hmma(const std::map<std::string, int>& hot_loop_sass) {
-  const auto hmma = hot_loop_sass.find("HMMA");
-  std::map<std::string, double> result;
-  if (hmma == hot_loop_sass.end()) return result;
-  for (const auto& [opcode, count] : hot_loop_sass) result[opcode] = static_cast<double>(count) / hmma->second;
-  return result;
 }
 
 }  // namespace flash_ladder

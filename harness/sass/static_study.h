@@ -27,7 +27,4 @@ namespace flash_ladder {
 std::map<std::string, StaticStudy> static_study(const Version& version, const Configuration& configuration,
                                                 const std::filesystem::path& directory);
 
-/// A hot loop's counts for each HMMA in it, since versions differ in how much one iteration does; empty where it has none.
-std::map<std::string, double> per_hmma(const std::map<std::string, int>& hot_loop_sass);
-
 }  // namespace flash_ladder

@@ -33,7 +33,7 @@ def results(cli: Cli, *arguments: str) -> list[dict]:
 def test_without_a_gpu_the_virtual_one_runs(emulator: Cli) -> None:
     outcome = emulator(K, "07")
     assert outcome.rc == 0
-    assert "virtual GPU (sm_80), since no GPU can be used" in outcome.words
+    assert "virtual GPU (sm_90), since no GPU can be used" in outcome.words
     assert "batch 1, heads 2, seq_len 256, head_dim 128, fp16" in outcome.words
     assert re.search(r"^Correct +yes", outcome.out, re.MULTILINE)
     assert "mma 16,384" in outcome.words
@@ -75,7 +75,7 @@ def test_recorded_speed_of_a_gpu_is_shown(emulator: Cli) -> None:
 
 def test_json_has_all_counters(emulator: Cli) -> None:
     (result,) = results(emulator, K, "08", *EMULATOR)
-    assert result["device"] == "virtual GPU (sm_80)" and result["correct"] is True
+    assert result["device"] == "virtual GPU (sm_90)" and result["correct"] is True
     assert result["ms"] is None and result["tflops"] is None and result["findings"] == []
     counters = result["counters"]
     # 4 CTAs × 2 heads × 4 warps × 4 tiles; S and O take 8 × 8 and 4 × 16 mma per tile.
@@ -151,7 +151,7 @@ def test_without_check_it_still_counts(emulator: Cli) -> None:
 
 
 def test_findings_are_shown_and_make_the_result_wrong(cli: Cli) -> None:
-    cli.device = H200 | {"name": "virtual GPU (sm_80)"}
+    cli.device = H200 | {"name": "virtual GPU (sm_90)"}
     cli.emulator_worker = cli.worker
     cli.kernels = {"07": "finding"}
     for kernels in ("07", "06-07"):

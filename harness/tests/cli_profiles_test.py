@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import H200, KERNELS, NAMES, ROOT, RTX_4080, Cli
+from cli import BUILD, H200, KERNELS, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
 from schemas import validate_peers, validate_profile, validate_tuning
 
@@ -148,6 +148,26 @@ def test_a_stale_step_is_measured_anew_where_there_is_a_gpu(cli: Cli, tree: Path
     assert "this version has no figure to compare with that of version 06" in cli(K, "07").words
 
 
+def test_a_card_shows_the_fastest_recorded_configuration_as_the_readme_does(cli: Cli) -> None:
+    cli.profiles = ROOT / "profiles"
+    cli.device = None
+    path = ROOT / "profiles/h200" / f"{NAMES[15]}.json"
+    recorded = {
+        result["config"]: result["tflops"]
+        for result in json.loads(path.read_text(encoding="utf-8"))["results"]
+        if result["problem"]["seq_len"] == 4096 and result["problem"]["dtype"] == "fp16"
+    }
+    fastest = max(recorded, key=recorded.__getitem__)
+    words = cli(K, "16").words
+    assert words.index(f"{recorded[fastest]:.1f} TFLOP/s on NVIDIA H200 ({fastest}") < words.index("Step")
+    (known,) = [v for v in json.loads(cli("--list", "--json", "-").out)["versions"] if v["kernel"] == "16"]
+    for config in {configuration["name"] for configuration in known["configurations"]} & set(recorded):
+        card = cli(K, "16", "--config", config).words
+        assert f"Recorded {recorded[config]:.1f} TFLOP/s on NVIDIA H200 ({config}" in card
+    for table in (cli(K, "15-16").out, cli("--list").out):
+        assert f" {recorded[fastest]:.1f} " in row(table, NAMES[15])
+
+
 def test_peers_are_shown(cli: Cli) -> None:
     cli.tflops = {"07": 168.15}
     shutil.copytree(ROOT / "profiles/h200", cli.profiles / "h200", dirs_exist_ok=True)
@@ -272,6 +292,7 @@ def test_diff(cli: Cli) -> None:
     cli.tflops = {"06": 150.0, "07": 225.0}
     record(cli, "06")
     record(cli, "07")
+    cli.emulator_worker = BUILD / "harness-worker-emulator"
     outcome = cli("--diff", "06", "07")
     assert outcome.rc == 0 and outcome.err == ""
     assert "--- kernels/06_swizzle.cu" in outcome.out and "+++ kernels/07_ldmatrix.cu" in outcome.out
@@ -281,16 +302,17 @@ def test_diff(cli: Cli) -> None:
         assert not any(noise in line for line in diff)
     assert re.search(r"\d+ lines of code added, \d+ removed", outcome.out)
     assert row(outcome.out, "h200: 16 x 4096, fp16") == "h200: 16 x 4096, fp16 150.0 225.0 1.50x"
-    for name in ("registers per thread", "shared memory per CTA", "CTAs per SM (sm_80)"):
+    for name in ("registers per thread", "shared memory per CTA", "CTAs per SM (sm_90)"):
         assert name in outcome.out
-    loop = outcome.words.split("hot loop, per iteration (sm_80)")[1].split("whole kernel")[0]
+    loop = outcome.words.split("hot loop, per iteration (sm_90)")[1].split("whole kernel")[0]
     assert re.search(r"LDSM 0 (\d+) \+\1 ", loop), loop
-    assert "(sm_90)" in cli("--diff", "06", "07", "--sm", "90").out
+    assert "(sm_80)" in cli("--diff", "06", "07", "--sm", "80").out
     backwards = cli("--diff", "07_ldmatrix", "6")
     assert "0.67x" in backwards.out
 
 
 def test_diff_of_a_version_with_itself(cli: Cli) -> None:
+    cli.emulator_worker = BUILD / "harness-worker-emulator"
     outcome = cli("--diff", "06", "06")
     assert outcome.rc == 0 and "0 lines of code added, 0 removed" in outcome.out
 

@@ -26,13 +26,18 @@ K = "--kernel"
         ("07,05", ["05", "07"]),
         ("05-06,06,6", ["05", "06"]),
         ("all", NUMBERS),
+        ("swizzle", ["06"]),
+        ("kernels/06_swizzle.cu", ["06"]),
+        ("./kernels/06_swizzle.cu, 07_ldmatrix.cu", ["06", "07"]),
+        ("5, 7", ["05", "07"]),
+        (" 05 - 06 , all", NUMBERS),
         ("08-99", [number for number in NUMBERS[7:] if number.isdigit()]),
     ],
 )
 def test_selection(cli: Cli, text: str, numbers: list[str]) -> None:
     cli.device = None
     outcome = cli(K, text, "--json", "-")
-    assert outcome.rc == 0
+    assert outcome.rc == 3, "nothing can run here"
     assert [result["kernel"] for result in json.loads(outcome.out)["results"]] == numbers
 
 
@@ -108,7 +113,8 @@ def test_sm_chooses_the_limits(cli: Cli) -> None:
     cli.device = RTX_4080
     assert "(sm_89)" in cli(K, "03").words
     cli.device = None
-    assert "(sm_80)" in cli(K, "03").words
+    assert "(sm_90)" in cli(K, "03").words, "that of the GPUs in profiles/"
+    assert "(sm_80)" in cli(K, "03", "--sm", "sm_80").words
 
 
 def test_occupancy_on_every_architecture(cli: Cli) -> None:
@@ -233,12 +239,12 @@ def test_wrong_weighs_more_than_failed(cli: Cli) -> None:
 def test_without_a_gpu_the_study_is_static(cli: Cli) -> None:
     cli.device = None
     outcome = cli(K, "07")
-    assert outcome.rc == 0 and cli.requests() == []
+    assert outcome.rc == 3 and cli.requests() == [], "what was asked for was to run it"
     assert "No kernel was run." in outcome.words and "this machine has no such GPU" in outcome.words
     assert "registers, no spills" in outcome.words and "LDSM" in outcome.out
     assert "Correct" not in outcome.out
     outcome = cli(K, "all")
-    assert outcome.rc == 0 and "No kernel was run." in outcome.words
+    assert outcome.rc == 3 and "No kernel was run." in outcome.words
     assert outcome.out.count(" not run ") == len(NAMES)
     assert [line.split()[0] for line in outcome.out.splitlines() if " not run " in line] == NAMES
     assert f"{len(NAMES)} versions, {len(NAMES)} not run" in outcome.out
@@ -249,14 +255,14 @@ def test_sass(cli: Cli) -> None:
     outcome = cli(K, "07", "--sass")
     assert outcome.rc == 0 and cli.requests() == []
     rows = {line.split()[0]: line.split()[1:] for line in outcome.out.splitlines() if line.startswith("  ")}
-    study = static_study(cli, "07", "sm_80")
+    study = static_study(cli, "07", "sm_90")
     loop = study["hot_loop_sass"]
     assert rows["HMMA"][:3] == [str(study["sass"]["HMMA"]), str(loop["HMMA"]), "1.000"]
     assert rows["LDSM"][:3] == [str(study["sass"]["LDSM"]), str(loop["LDSM"]), f"{loop['LDSM'] / loop['HMMA']:.3f}"]
     assert f"{sum(study['sass'].values())}" in outcome.out.split("total")[1].split()[0]
-    assert "tensor core" in outcome.out and "shared memory" in outcome.out and "sm_80" in outcome.out
-    other = cli(K, "07", "--sass", "--sm", "90")
-    assert "sm_90" in other.out and other.out != outcome.out
+    assert "tensor core" in outcome.out and "shared memory" in outcome.out and "sm_90" in outcome.out
+    other = cli(K, "07", "--sass", "--sm", "80")
+    assert "sm_80" in other.out and other.out != outcome.out
     assert "sm_80" in cli(K, "07", "--sass", "--sm", "89").out, "sm_89 runs the code of sm_80"
     both = cli(K, "06-07", "--sass")
     assert "06 · swizzle" in both.out and "07 · ldmatrix" in both.out
@@ -345,7 +351,7 @@ def test_sources_that_are_newer_than_the_program(cli: Cli, tmp_path: Path) -> No
     cli.source = copy
     cli.device = None
     outcome = cli(K, "07")
-    assert outcome.rc == 0 and "newer than this program" in outcome.err
+    assert outcome.rc == 3 and "newer than this program" in outcome.err
     cli.device = H200
     outcome = cli(K, "07", "--record")
     assert outcome.rc == 2 and "newer than this program" in outcome.err and cli.requests() == []

@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import shlex
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,17 @@ BAD_USAGE = [
     (["--no-such-flag"], ["--no-such-flag", "--help"]),
     ([K, "42"], ["'42'", *NAMES]),
     ([K, "07_swizzle"], ["'07_swizzle'", *NAMES]),
-    ([K, "ldmatrix"], ["'ldmatrix'", *NAMES]),
+    ([K, "ldmatrx"], ["'ldmatrx'; did you mean ldmatrix?", *NAMES]),
+    ([K, "06_swizle"], ["'06_swizle'; did you mean 06_swizzle?"]),
+    ([K, "kernels/06_swizle.cu"], ["did you mean 06_swizzle?"]),
+    (["06"], ["'06' belongs to no flag", "write --kernel 06"]),
+    ([K, "5", "7"], ["'7' belongs to no flag", "write --kernel 5,7"]),
+    (["--kernal", "06"], ["no flag --kernal; did you mean --kernel?"]),
+    ([K, "06", "--dif"], ["no flag --dif; did you mean --diff?"]),
+    ([K, "06", "--frobnicate"], ["no flag --frobnicate; see harness --help"]),
+    (["--diff", "5-6"], ["'5-6' is one word", "--diff 5 6"]),
+    (["--diff", "5,6"], ["--diff 5 6"]),
+    ([K, "07", "--sm", "sm_75"], ["'sm_75'", "80, 86, 89 and 90"]),
     ([K, "-7"], ["'-7'"]),
     ([K, ""], ["no version ''"]),
     ([K, "05,"], ["no version ''"]),
@@ -167,7 +180,7 @@ def test_the_real_worker_without_a_gpu(cli: Cli) -> None:
     if outcome.rc == 0:
         pytest.skip("this machine has a GPU")
     assert outcome.rc == 3 and "--device auto" in outcome.err
-    assert cli(K, "07").rc == 0
+    assert "no NVIDIA driver" in cli(K, "07").words
 
 
 def test_a_gpu_that_is_not_there(cli: Cli) -> None:
@@ -181,7 +194,7 @@ def test_a_gpu_that_is_too_old(cli: Cli) -> None:
     assert outcome.rc == 3
     assert "GTX 1080" in outcome.err and "6.1" in outcome.err and "8.0" in outcome.err
     outcome = cli(K, "07")
-    assert outcome.rc == 0
+    assert outcome.rc == 3
     assert "No kernel was run." in outcome.words and "compute capability 6.1" in outcome.words
     assert cli.requests() == []
 
@@ -191,6 +204,68 @@ def test_the_first_gpu_that_is_new_enough(cli: Cli) -> None:
     outcome = cli(K, "07")
     assert outcome.rc == 0 and "NVIDIA GeForce RTX 4080 (GPU 1" in outcome.words
     assert [request["device"] for request in cli.requests()][:1] == [1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--list"],
+        ["--help"],
+        [K, "07"],
+        [K, "06-07"],
+        [K, "07", "--sass"],
+        [K, "07", "--json", "-"],
+        ["--list", "--json", "-"],
+    ],
+)
+def test_output_that_cannot_be_written(cli: Cli, arguments: list[str]) -> None:
+    """A full disk, or a stream that the caller has closed, is not a success."""
+    for redirection, why in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
+        command = f"{shlex.join(cli.command(*arguments))} {redirection}"
+        done = subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True, text=True)
+        assert done.returncode == 3 and f"writing to standard output failed: {why}" in done.stderr, done
+
+
+def test_json_to_a_full_disk(cli: Cli) -> None:
+    outcome = cli(K, "07", "--json", "/dev/full")
+    assert outcome.rc == 3 and "writing '/dev/full' failed: No space left on device" in outcome.err
+
+
+def test_a_closed_standard_output_is_no_other_file(cli: Cli, tmp_path: Path) -> None:
+    """The next file that is opened would get its number, and with it what is printed."""
+    target = tmp_path / "out.json"
+    command = f"{shlex.join(cli.command('--list', '--json', str(target)))} >&-"
+    assert subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True).returncode == 3
+    assert not target.exists() and [*tmp_path.glob("out.json*")] == []
+
+
+def test_a_reader_that_has_gone(cli: Cli, tmp_path: Path) -> None:
+    """As in `harness … | head`: quiet, ended by SIGPIPE, and without temporary files."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = shlex.join(cli.command(K, "05-08"))
+    done = subprocess.run(
+        ["bash", "-c", f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"],
+        env=cli.environment(TMPDIR=str(temporary)), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 128 + signal.SIGPIPE and "harness:" not in done.stderr, done
+    assert [*temporary.iterdir()] == []
+
+
+def test_an_environment_that_the_virtual_gpu_cannot_have(cli: Cli) -> None:
+    cli.device, cli.emulator_worker = None, BUILD / "harness-worker-emulator"
+    for arguments in ([K, "07"], [K, "06-07"], ["--diff", "05", "06"], [K, "07", "--device", "emulator"]):
+        outcome = cli(*arguments, FLASH_LADDER_SM_COUNT="abc")
+        assert outcome.rc != 0 and "FLASH_LADDER_SM_COUNT=abc is not a number above 0" in outcome.err, outcome
+        assert outcome.rc == 2 or "--device" in arguments
+
+
+def test_a_diff_that_cannot_be_counted(cli: Cli) -> None:
+    outcome = cli("--diff", "05", "06")
+    assert outcome.rc == 3 and "no-virtual-gpu" in outcome.out
+    cli.emulator_worker = BUILD / "harness-worker-emulator"
+    outcome = cli("--diff", "05", "06", "--seq-len", "100")
+    assert outcome.rc == 2 and "seq-len 100 is not a multiple" in outcome.words
 
 
 def test_no_virtual_gpu_program(cli: Cli) -> None:

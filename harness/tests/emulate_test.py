@@ -66,7 +66,7 @@ def line_of(source: Path, fault: str) -> int:
         ("tiles", "192 of 192 are right\n"),
         ("managed", "3 189\n"),
         ("device_printf", "thread 0 of 3\nthread 1 of 3\nthread 2 of 3\n"),
-        ("properties", "virtual GPU (sm_80), 8.0, 166912 bytes of shared memory, 8 blocks per SM\n"),
+        ("properties", "virtual GPU (sm_90), 9.0, 232448 bytes of shared memory, 8 blocks per SM\n"),
     ],
 )
 def test_correct_programs(programs: Path, name: str, output: str) -> None:
@@ -247,6 +247,12 @@ int main(int argc, char** argv) {
 def test_bad_usage(arguments: list[str], message: str) -> None:
     done = emulate(*arguments)
     assert done.returncode == 2 and message in done.stderr
+
+
+def test_help() -> None:
+    done = emulate("--help")
+    assert done.returncode == 0 and "scripts/emulate --output PROG" in done.stdout and done.stderr == ""
+    assert done.stdout.rstrip().endswith("2 when it cannot be built."), "and not in a line of the script"
 
 
 def test_a_program_that_does_not_compile(tmp_path: Path) -> None:

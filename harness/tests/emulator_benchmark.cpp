@@ -14,8 +14,8 @@
 
 #include "emulator/runtime/virtual_runtime.h"
 #include "registry.h"
+#include "rules/support.h"
 #include "worker/inputs.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

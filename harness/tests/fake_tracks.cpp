@@ -8,7 +8,7 @@ namespace {
 cudaError_t never_launched(const AttentionArgs&, cudaStream_t) { return cudaErrorNotSupported; }
 cudaError_t never_launched_either(const ExtendedArgs&, cudaStream_t) { return cudaErrorNotSupported; }
 
-// `function` is the name of its __global__ function.
+// `function` is the name of its __global__ function, as C++ mangles it.
 Configuration made_up(const char* function, Dtype dtype, int smem_kib, Launch launch) {
   return {.name = "64x64",
           .dtype = dtype,
@@ -28,22 +28,22 @@ const Registration extension({
     .source = "kernels/extensions/causal.cu",
     .extends = "01",
     .solves = {.causal = true, .any_length = true},
-    .configurations = {made_up("causal_kernel", Dtype::fp16, 48, never_launched_either),
-                       made_up("causal_kernel", Dtype::bf16, 48, never_launched_either)},
+    .configurations = {made_up("N12flash_ladder6causal13causal_kernelE", Dtype::fp16, 48, never_launched_either),
+                       made_up("N12flash_ladder6causal13causal_kernelE", Dtype::bf16, 48, never_launched_either)},
 });
 
 const Registration hopper({
     .source = "kernels/hopper/02_wgmma.cu",
     .architecture = Architecture::sm_90a,
     // More than an SM of sm_80 has.
-    .configurations = {made_up("wgmma_kernel", Dtype::fp16, 200, never_launched),
-                       made_up("wgmma_kernel", Dtype::bf16, 200, never_launched)},
+    .configurations = {made_up("N12flash_ladder3v0212wgmma_kernelE", Dtype::fp16, 200, never_launched),
+                       made_up("N12flash_ladder3v0212wgmma_kernelE", Dtype::bf16, 200, never_launched)},
 });
 
 const Registration ladder({
     .source = "kernels/01_first.cu",
-    .configurations = {made_up("first_kernel", Dtype::fp16, 48, never_launched),
-                       made_up("first_kernel", Dtype::bf16, 48, never_launched)},
+    .configurations = {made_up("N12flash_ladder3v0112first_kernelE", Dtype::fp16, 48, never_launched),
+                       made_up("N12flash_ladder3v0112first_kernelE", Dtype::bf16, 48, never_launched)},
 });
 
 }  // namespace

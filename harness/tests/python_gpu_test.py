@@ -348,7 +348,7 @@ REFUSED = {
     "out meets itself": ("dict(out=q[:1].clone().expand(q.shape))", ValueError, "out has strides (0, 384, 128, 1) "),
     "scale": ("dict(softmax_scale=0)", ValueError, "softmax_scale is 0; allowed: finite float32 numbers above 0"),
     "kernel": ("dict(kernel=42)", ValueError, "kernel: there is no version '42'; there are 01_naive, "),
-    "config": ("dict(config='1x1', kernel=7)", ValueError, "config: 07_ldmatrix has no fp16 configuration '1x1'; "),
+    "config": ("dict(config='1x1', kernel=7)", ValueError, "config: 07_ldmatrix has no configuration '1x1' for fp16"),
 }
 
 

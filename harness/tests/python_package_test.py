@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "causal type": ({"causal": 1}, TypeError, "causal is 1; allowed: True, False"),
     "kernel empty": ({"kernel": ""}, TypeError, "kernel is ''; allowed: None, or one of 01_naive, "),
     "kernel type": ({"kernel": 7.0}, TypeError, "kernel is 7.0; allowed: "),
-    "config": ({"config": "1x1", "kernel": 7}, ValueError, "config: 07_ldmatrix has no fp16 configuration '1x1'; allo"),
+    "config": ({"config": "1x1", "kernel": 7}, ValueError, "config: 07_ldmatrix has no configuration '1x1' for fp16"),
     "config empty": ({"config": ""}, TypeError, "config is ''; allowed: None, or the name of one of configs(kernel)"),
     "config type": ({"config": 64}, TypeError, "config is 64; allowed: "),
 }
@@ -349,7 +349,7 @@ def test_only_a_gpu_has_a_clock(fl: ModuleType) -> None:
 
 def test_device_info(fl: ModuleType) -> None:
     info = fl.device_info("emulator")
-    assert (info.name, info.compute_capability) == ("virtual GPU (sm_80)", "8.0")
+    assert (info.name, info.compute_capability) == ("virtual GPU (sm_90)", "9.0")
     assert info.smem_per_cta_bytes == 163 * 1024
     assert info.memory_free_bytes == info.memory_total_bytes == 8 << 30  # nothing of earlier calls is left
     with pytest.raises(ValueError, match=r"^device is 'tpu'; allowed: "):
@@ -365,7 +365,7 @@ def test_the_virtual_gpus_architecture(package_folder: Path) -> None:
     done = run_python(package_folder, program, FLASH_LADDER_SM="86")
     assert (done.returncode, done.stdout) == (0, "virtual GPU (sm_86) 82\n"), done.stderr
     done = run_python(package_folder, program, FLASH_LADDER_SM_COUNT="3")
-    assert (done.returncode, done.stdout) == (0, "virtual GPU (sm_80) 3\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "virtual GPU (sm_90) 3\n"), done.stderr
     done = run_python(package_folder, program, FLASH_LADDER_SM="eighty")
     assert done.returncode == 1 and "ValueError: FLASH_LADDER_SM=eighty is not a number above 0" in done.stderr
 

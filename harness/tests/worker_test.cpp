@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "rules/support.h"
 #include "worker/check_sets.h"
 #include "worker/events.h"
 #include "worker/protocol.h"
-#include "worker/support.h"
 #include "worker/timing.h"
 
 namespace flash_ladder {

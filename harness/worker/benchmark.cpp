@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "rules/support.h"
 #include "worker/cuda_check.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "errors.h"
+#include "rules/support.h"
 #include "worker/cuda_check.h"
 #include "worker/observation.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

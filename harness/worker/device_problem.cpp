@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "problem/problem.h"
+#include "rules/support.h"
 #include "worker/cuda_check.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "rules/support.h"
 #include "worker/protocol.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 

@@ -1,5 +1,5 @@
+#include "rules/support.h"
 #include "worker/observation.h"
-#include "worker/support.h"
 
 namespace flash_ladder {
 

@@ -4,8 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "results/result.h"
@@ -13,7 +12,8 @@
 
 namespace flash_ladder {
 
-/// Hands the device those members of a request that CUDA has no function for. To be called before CUDA is.
+/// Hands the device those members of a request that CUDA has no function for. To be called before CUDA is. Throws UsageError where
+/// the environment asks the virtual GPU for what cannot be.
 void prepare_device(const Request& request);
 
 /// Whether a launch is worth something even when it is neither checked nor timed: it is counted.
@@ -26,9 +26,9 @@ std::int64_t guard_band_bytes();
 /// Tells the device that a buffer was filled with poison: to read it is wrong until it is written again.
 void mark_poisoned(const void* device_pointer, std::int64_t bytes);
 
-/// What was counted of the launches since the last call; empty for a GPU.
+/// What was counted of the launches since the last call; nothing for a GPU.
 struct Observation {
-  std::map<std::string, std::int64_t> counters;
+  std::optional<Counters> counters;
   std::vector<LineCounters> lines;
   std::string ptx_hash;  // of what was counted: see source/compiled_text.h
 };

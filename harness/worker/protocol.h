@@ -20,34 +20,19 @@
 #include <vector>
 
 #include "host/problem.h"
+#include "host/sm_limits.h"
+#include "rules/device_info.h"
 
 namespace flash_ladder {
 
 constexpr int kEventFileDescriptor = 3;
-
-/// A GPU as the worker sees it. All null or zero members mean "not known".
-struct DeviceInfo {
-  std::string name;            // "NVIDIA H200"
-  int compute_capability = 0;  // 90 for 9.0
-  std::int64_t memory_total_bytes = 0;
-  std::int64_t memory_free_bytes = 0;
-  int sm_count = 0;
-  std::int64_t l2_bytes = 0;
-  bool is_virtual = false;     // the virtual GPU: it counts and finds mistakes, and has no clock
-  int smem_per_cta_bytes = 0;  // the most dynamic shared memory that a CTA can opt in to
-  int driver_version = 0;      // 13000 for 13.0
-  int runtime_version = 0;
-  std::string driver;  // "580.159.04", empty when not known
-  int sm_clock_max_mhz = 0;
-  int memory_clock_max_mhz = 0;
-};
 
 /// The whole of a request.
 struct Request {
   std::string command = "run";  // "run", "time" or "device"
   int device = 0;               // ordinal of the GPU
   // For the virtual GPU:
-  int sm = 80;                         // whose limits it has: 80, 86, 89 or 90
+  int sm = kDefaultSm;                 // whose limits it has
   std::uint64_t max_instructions = 0;  // of the warps of one CTA, after which it is taken for endless; 0: the default
   // For "run", and for "time", which times several configurations in turn and checks nothing:
   std::string kernel;                // as --kernel names one: "7", "07_ldmatrix", "causal"

@@ -9,6 +9,8 @@
 
 #include "errors.h"
 #include "registry.h"
+#include "rules/support.h"
+#include "rules/version_name.h"
 #include "worker/benchmark.h"
 #include "worker/check_sets.h"
 #include "worker/checker.h"
@@ -18,9 +20,7 @@
 #include "worker/gpu.h"
 #include "worker/observation.h"
 #include "worker/reference_cache.h"
-#include "worker/support.h"
 #include "worker/timing.h"
-#include "worker/version_name.h"
 
 namespace flash_ladder {
 namespace {

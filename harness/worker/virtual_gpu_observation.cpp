@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <stdexcept>
 
 #include "emulator/function_name.h"
 #include "emulator/runtime/virtual_runtime.h"
+#include "errors.h"
 #include "source/compiled_text.h"
 #include "worker/observation.h"
 
@@ -35,34 +37,6 @@ SourcePosition source_position(const emulator::SourcePosition& position) {
   return to_strings(with_file_names(position));
 }
 
-using NamedCounters = std::map<std::string, std::int64_t>;
-
-void add_traffic(NamedCounters& to, const std::string& name, const std::string& transactions,
-                 const emulator::Traffic& traffic) {
-  to[name + "_requests"] += static_cast<std::int64_t>(traffic.requests);
-  to[name + "_" + transactions] += static_cast<std::int64_t>(traffic.transactions);
-  to[name + "_ideal_" + transactions] += static_cast<std::int64_t>(traffic.ideal);
-  to[name + "_bytes"] += static_cast<std::int64_t>(traffic.bytes);
-}
-
-void add(NamedCounters& to, const emulator::Counters& counters) {
-  for (std::size_t i = 0; i < emulator::kNumInstructionClasses; ++i) {
-    const auto name = emulator::to_string(static_cast<emulator::InstructionClass>(i));
-    to[fmt::format("{}_instructions", name)] += static_cast<std::int64_t>(counters.instructions[i]);
-  }
-  to["warp_instructions"] += static_cast<std::int64_t>(counters.warp_instructions);
-  to["thread_instructions"] += static_cast<std::int64_t>(counters.thread_instructions);
-  add_traffic(to, "global_load", "sectors", counters.global_load);
-  add_traffic(to, "global_store", "sectors", counters.global_store);
-  add_traffic(to, "shared_load", "wavefronts", counters.shared_load);
-  add_traffic(to, "shared_store", "wavefronts", counters.shared_store);
-  add_traffic(to, "shared_copy", "wavefronts", counters.shared_copy);
-  add_traffic(to, "local", "sectors", counters.local);
-  to["barriers"] += static_cast<std::int64_t>(counters.barriers);
-  to["branches"] += static_cast<std::int64_t>(counters.branches);
-  to["divergent_branches"] += static_cast<std::int64_t>(counters.divergent_branches);
-}
-
 Finding finding_for_results(const emulator::Finding& found) {
   Finding finding;
   finding.kind = to_string(found.kind);
@@ -83,9 +57,13 @@ Finding finding_for_results(const emulator::Finding& found) {
 }  // namespace
 
 void prepare_device(const Request& request) {
-  runtime::Settings& settings = runtime::settings();
-  settings.sm = request.sm;
-  if (request.max_instructions > 0) settings.max_warp_instructions_per_cta = request.max_instructions;
+  try {
+    runtime::Settings& settings = runtime::settings();
+    settings.sm = request.sm;
+    if (request.max_instructions > 0) settings.max_warp_instructions_per_cta = request.max_instructions;
+  } catch (const std::invalid_argument& error) {  // the environment asks for what cannot be
+    throw UsageError(error.what());
+  }
 }
 
 bool device_counts() { return true; }
@@ -99,20 +77,17 @@ void mark_poisoned(const void* device_pointer, std::int64_t bytes) {
 Observation take_observation() {
   Observation observation;
   for (const runtime::KernelCounters& kernel : runtime::take_counters()) {
-    add(observation.counters, kernel.totals);
+    observation.counters = observation.counters.value_or(Counters{});
+    *observation.counters += kernel.totals;
     if (observation.ptx_hash.empty()) observation.ptx_hash = ptx_hash(kernel.ptx);  // a version is one file
     // In the order of the names that are shown: that of whole paths depends on where the project and the toolkit lie.
     std::vector<emulator::LineCounters> lines = kernel.lines;
     for (emulator::LineCounters& line : lines) line.position = with_file_names(std::move(line.position));
     std::ranges::stable_sort(lines, {}, &emulator::LineCounters::position);
-    for (const emulator::LineCounters& line : lines) {
-      NamedCounters counters;
-      add(counters, line.counters);
-      std::erase_if(counters, [](const auto& counter) { return counter.second == 0; });
+    for (const emulator::LineCounters& line : lines)
       observation.lines.push_back({.kernel = emulator::function_name(kernel.kernel),
                                    .position = to_strings(line.position),
-                                   .counters = std::move(counters)});
-    }
+                                   .counters = line.counters});
   }
   return observation;
 }

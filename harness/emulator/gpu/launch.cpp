@@ -27,16 +27,16 @@ struct CtaResult {
 
 // Why a launch cannot be on the given GPU; empty if it can.
 std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Options& options) {
-  const SmLimits limits = sm_limits(options.sm);
+  const SmLimits& limits = known_limits(options.sm);
   const Dim3 &grid = config.grid, &block = config.block;
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
   const auto size = [](const Dim3& d) { return fmt::format("({}, {}, {})", d.x, d.y, d.z); };
   if (threads == 0 || grid.x == 0 || grid.y == 0 || grid.z == 0) {
     return fmt::format("a grid of {} blocks of {} threads: no dimension can be 0", size(grid), size(block));
   }
-  if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > limits.threads_per_cta) {
+  if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > kMaxThreadsPerCta) {
     return fmt::format("blocks of {} = {} threads; sm_{} allows {}, at most (1024, 1024, 64)", size(block), threads,
-                       options.sm, limits.threads_per_cta);
+                       options.sm, kMaxThreadsPerCta);
   }
   if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) {
     return fmt::format("a grid of {} blocks; the limits are (2147483647, 65535, 65535)", size(grid));
@@ -52,10 +52,10 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
                        required[1], required[2]);
   }
   const std::size_t shared = kernel.static_shared_bytes() + config.dynamic_shared_bytes;
-  if (shared > limits.shared_bytes_per_cta) {
+  if (shared > static_cast<std::size_t>(limits.smem_per_cta_bytes)) {
     return fmt::format("{} bytes of shared memory per block ({} static, {} dynamic); sm_{} has {}", shared,
                        kernel.static_shared_bytes(), config.dynamic_shared_bytes, options.sm,
-                       limits.shared_bytes_per_cta);
+                       limits.smem_per_cta_bytes);
   }
   if (kernel.local_bytes() > kMaxLocalBytes) {
     return fmt::format("{} bytes of local memory per thread; there are at most {}", kernel.local_bytes(),
@@ -66,9 +66,9 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
     // Given out to whole warps, 256 at a time.
     const std::uint64_t per_warp = (std::uint64_t{registers} * 32 + 255) / 256 * 256;
     const std::uint64_t total = (threads + 31) / 32 * per_warp;
-    if (registers > limits.registers_per_thread || total > limits.registers_per_sm) {
+    if (registers > kMaxRegistersPerThread || total > static_cast<std::uint64_t>(limits.registers)) {
       return fmt::format("{} registers per thread, {} for the block; sm_{} has {} per thread and {} in all", registers,
-                         total, options.sm, limits.registers_per_thread, limits.registers_per_sm);
+                         total, options.sm, kMaxRegistersPerThread, limits.registers);
     }
   }
   return {};
@@ -93,18 +93,11 @@ void put_causes_first(std::vector<Finding>& findings) {
 
 }  // namespace
 
-SmLimits sm_limits(int sm) {
-  switch (sm) {
-    case 80:
-      return {163 * kKiB, 1024, 65536, 255};
-    case 86:
-    case 89:
-      return {99 * kKiB, 1024, 65536, 255};
-    case 90:
-      return {227 * kKiB, 1024, 65536, 255};
-    default:
-      throw std::invalid_argument(fmt::format("sm_{}: the virtual GPU knows the limits of 80, 86, 89 and 90", sm));
-  }
+const SmLimits& known_limits(int sm) {
+  const SmLimits* limits = sm_limits(sm);
+  if (limits == nullptr)
+    throw std::invalid_argument(fmt::format("sm_{}: the virtual GPU knows the limits of {}", sm, known_sms()));
+  return *limits;
 }
 
 Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options) {

@@ -42,7 +42,7 @@ Settings initial_settings() {
   read_environment("FLASH_LADDER_MAX_INSTRUCTIONS", settings.max_warp_instructions_per_cta);
   read_environment("FLASH_LADDER_THREADS", settings.threads);
   try {
-    sm_limits(settings.sm);
+    known_limits(settings.sm);
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(std::string("FLASH_LADDER_SM: ") + error.what());
   }
@@ -79,7 +79,7 @@ Settings& settings() {
   return settings;
 }
 
-Device::Device() : memory(settings().memory_bytes), sm(settings().sm), limits(sm_limits(sm)) {}
+Device::Device() : memory(settings().memory_bytes), sm(settings().sm), limits(known_limits(sm)) {}
 
 Device& device() {
   static Device& device = *new Device;

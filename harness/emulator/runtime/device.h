@@ -102,7 +102,7 @@ struct Device {
   std::recursive_mutex mutex;
   Memory memory;
   const int sm;
-  const SmLimits limits;
+  const SmLimits& limits;
 
   std::set<Stream*> streams;
   std::set<Event*> events;

@@ -14,7 +14,7 @@ namespace flash_ladder::emulator::runtime {
 /// options to compile with.
 std::string_view compute_80_ptx(const void* fat_binary);
 
-/// Mangled kernel name → registers per thread, from the machine code that an `sm` (80, 86, 89, 90) would run. Empty where the
+/// Mangled kernel name → registers per thread, from the machine code that an `sm` of host/sm_limits.h would run. Empty where the
 /// container has none for it, or only compressed code.
 std::map<std::string, int> register_counts(const void* fat_binary, int sm);
 

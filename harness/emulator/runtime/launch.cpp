@@ -69,11 +69,12 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                       "most 65535");
   }
   const std::size_t static_bytes = function.kernel->static_shared_bytes();
+  const auto most_shared_bytes = static_cast<std::size_t>(device.limits.smem_per_cta_bytes);
   const std::size_t allowed =
       function.max_dynamic_shared >= 0
           ? static_cast<std::size_t>(function.max_dynamic_shared)
           : kMaxSharedWithoutOptIn - std::min<std::size_t>(static_bytes, kMaxSharedWithoutOptIn);
-  if (shared_bytes > allowed && shared_bytes + static_bytes <= device.limits.shared_bytes_per_cta) {
+  if (shared_bytes > allowed && shared_bytes + static_bytes <= most_shared_bytes) {
     return refuse(device, function, cudaErrorInvalidValue,
                   std::to_string(shared_bytes) + " bytes of dynamic shared memory, but " + std::to_string(allowed) +
                       " are allowed: first call cudaFuncSetAttribute(kernel, "
@@ -102,8 +103,9 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
   cudaError_t answer = cudaSuccess;
   if (report.outcome == Outcome::refused) {
     const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
-    const bool bad_block = threads == 0 || threads > 1024 || block.x > 1024 || block.y > 1024 || block.z > 64;
-    const bool bad_shared = shared_bytes + static_bytes > device.limits.shared_bytes_per_cta;
+    const bool bad_block =
+        threads == 0 || threads > kMaxThreadsPerCta || block.x > 1024 || block.y > 1024 || block.z > 64;
+    const bool bad_shared = shared_bytes + static_bytes > most_shared_bytes;
     answer = bad_block    ? cudaErrorInvalidConfiguration
              : bad_shared ? cudaErrorInvalidValue
                           : cudaErrorLaunchOutOfResources;
@@ -161,7 +163,8 @@ cudaFuncAttributes attributes(const Device& device, const Function& function) {
 cudaError_t set_attribute(Device& device, const void* handle, cudaFuncAttribute attribute, int value) {
   Function& function = device.function(handle);
   if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-    const std::size_t most = device.limits.shared_bytes_per_cta - function.kernel->static_shared_bytes();
+    const std::size_t most =
+        static_cast<std::size_t>(device.limits.smem_per_cta_bytes) - function.kernel->static_shared_bytes();
     if (value < 0 || static_cast<std::size_t>(value) > most) return cudaErrorInvalidValue;
     function.max_dynamic_shared = value;
   }

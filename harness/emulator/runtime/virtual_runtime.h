@@ -17,8 +17,8 @@ namespace flash_ladder::emulator::runtime {
 
 /// What the device is and does. Launches that follow a change go by it; sm and memory_bytes count at the first CUDA call.
 struct Settings {
-  int sm = 80;       // whose limits hold: 80, 86, 89 or 90
-  int sm_count = 0;  // SMs that it says it has; 0: as many as the best-known GPU of that sm
+  int sm = kDefaultSm;  // whose limits hold
+  int sm_count = 0;     // SMs that it says it has; 0: as many as the best-known GPU of that sm
   std::size_t memory_bytes = std::size_t{8} << 30;  // of the device
   unsigned threads = 0;                             // host threads that run CTAs; 0: as many as there are cores
   bool checks = true;                               // look for findings

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "registry.h"
-#include "worker/protocol.h"
+#include "rules/device_info.h"
 
 namespace flash_ladder {
 
@@ -84,7 +84,16 @@ std::optional<std::string> why_unsupported_by_device(const Version& version, con
 /// that fits, nullptr if none does.
 const Configuration* preferred_configuration(const Version& version, Dtype dtype, int smem_per_cta_bytes);
 
-/// The configuration of this name and type, or with an empty name the preferred one. Throws UsageError where there is none.
+/// The configuration of this name and type, or with an empty name the preferred one; where none fits the device, the first of the
+/// type, so that it can be said what it would need. nullptr, and why, where there is none at all.
+struct FoundConfiguration {
+  const Configuration* configuration = nullptr;
+  std::string why_none;
+};
+FoundConfiguration find_configuration(const Version& version, Dtype dtype, const std::string& name,
+                                      const DeviceInfo& device);
+
+/// The same for who is going to launch it. Throws UsageError where there is none, or none fits.
 const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
                                           const DeviceInfo& device);
 

@@ -1,4 +1,4 @@
-#include "worker/support.h"
+#include "rules/support.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -50,7 +50,7 @@ const Words kFlags{
     .causal = "--causal",
     .use_size = [](const char* name) { return fmt::format("--{} ", name); },
     .use_config = [](const std::string& name) { return "--config " + name; },
-    .without_gpu = "leave out --device to study without a GPU",
+    .without_gpu = "study without one, with --device emulator",
     .other_gpu = "with --device gpu:N",
 };
 
@@ -138,7 +138,8 @@ std::optional<std::string> why_unusable(const DeviceInfo& device, const Words& w
 }
 
 bool runs_on(Architecture architecture, int compute_capability) {
-  return architecture == Architecture::sm_90a ? compute_capability == 90 : compute_capability >= kMinComputeCapability;
+  return architecture == Architecture::sm_90a ? compute_capability == kHopperSm
+                                              : compute_capability >= kMinComputeCapability;
 }
 
 std::optional<std::string> why_not_on_device(const Version& version, const DeviceInfo& device) {
@@ -169,24 +170,32 @@ const Configuration* preferred_configuration(const Version& version, Dtype dtype
   return nullptr;
 }
 
-const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
-                                          const DeviceInfo& device) {
-  if (name.empty()) {
-    const Configuration* preferred = preferred_configuration(version, dtype, device.smem_per_cta_bytes);
-    if (preferred != nullptr) return *preferred;
-    throw UsageError(
-        fmt::format("no {} configuration of {} fits the {} bytes of shared memory per CTA of {}; it needs another "
-                    "GPU",
-                    to_string(dtype), label(version), device.smem_per_cta_bytes, device.name));
-  }
+FoundConfiguration find_configuration(const Version& version, Dtype dtype, const std::string& name,
+                                      const DeviceInfo& device) {
+  const Configuration* first = nullptr;
   std::vector<std::string> known;
   for (const Configuration& configuration : version.configurations) {
     if (configuration.dtype != dtype) continue;
-    if (configuration.name == name) return configuration;
+    if (!name.empty() && configuration.name == name) return {&configuration, ""};
+    if (first == nullptr) first = &configuration;
     known.push_back(configuration.name);
   }
-  throw UsageError(fmt::format("{} has no {} configuration '{}'; allowed: {}", label(version), to_string(dtype), name,
-                               fmt::join(known, ", ")));
+  if (first == nullptr)
+    return {nullptr, fmt::format("{} has no configuration for {}", label(version), to_string(dtype))};
+  if (!name.empty())
+    return {nullptr, fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
+                                 to_string(dtype), fmt::join(known, ", "))};
+  const Configuration* preferred = preferred_configuration(version, dtype, device.smem_per_cta_bytes);
+  return {preferred != nullptr ? preferred : first, ""};
+}
+
+const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
+                                          const DeviceInfo& device) {
+  const FoundConfiguration found = find_configuration(version, dtype, name, device);
+  if (found.configuration == nullptr) throw UsageError(found.why_none);
+  if (name.empty())
+    if (const auto why = why_unsupported_by_device(version, *found.configuration, device)) throw UsageError(*why);
+  return *found.configuration;
 }
 
 double memory_needed_bytes(const Configuration& configuration, const AttentionProblem& problem, std::int64_t l2_bytes) {

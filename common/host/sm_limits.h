@@ -1,0 +1,90 @@
+// What the SMs have that the versions are compiled for: the one list of compute capabilities, from which the registration of a
+// version, the static study and the virtual GPU take their limits. Nothing here needs CUDA.
+#pragma once
+
+#include <array>
+#include <string>
+
+namespace flash_ladder {
+
+/// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the last two are those of the best-known GPU.
+struct SmLimits {
+  int compute_capability;
+  int registers;           // 32-bit registers per SM
+  int threads;             // per SM
+  int ctas;                // per SM
+  int smem_bytes;          // per SM
+  int smem_per_cta_bytes;  // the most one CTA can have, with cudaFuncAttributeMaxDynamicSharedMemorySize
+  int code;                // whose machine code it runs, of those that the build makes
+  int sm_count;            // SMs of an A100, RTX 3090, RTX 4090, H100
+  int l2_bytes;            // of the same
+};
+
+inline constexpr std::array<SmLimits, 4> kSmLimits = {{
+    {.compute_capability = 80,
+     .registers = 65536,
+     .threads = 64 * 32,
+     .ctas = 32,
+     .smem_bytes = 164 * 1024,
+     .smem_per_cta_bytes = 163 * 1024,
+     .code = 80,
+     .sm_count = 108,
+     .l2_bytes = 40 << 20},
+    {.compute_capability = 86,
+     .registers = 65536,
+     .threads = 48 * 32,
+     .ctas = 16,
+     .smem_bytes = 100 * 1024,
+     .smem_per_cta_bytes = 99 * 1024,
+     .code = 80,
+     .sm_count = 82,
+     .l2_bytes = 6 << 20},
+    {.compute_capability = 89,
+     .registers = 65536,
+     .threads = 48 * 32,
+     .ctas = 24,
+     .smem_bytes = 100 * 1024,
+     .smem_per_cta_bytes = 99 * 1024,
+     .code = 80,
+     .sm_count = 128,
+     .l2_bytes = 72 << 20},
+    {.compute_capability = 90,
+     .registers = 65536,
+     .threads = 64 * 32,
+     .ctas = 32,
+     .smem_bytes = 228 * 1024,
+     .smem_per_cta_bytes = 227 * 1024,
+     .code = 90,
+     .sm_count = 132,
+     .l2_bytes = 50 << 20},
+}};
+
+/// The same for all of them.
+constexpr int kMaxThreadsPerCta = 1024;
+constexpr int kMaxRegistersPerThread = 255;
+constexpr int kReservedSmemBytes = 1024;  // of every CTA, by the system
+
+/// Whose limits hold where nobody says: those of the GPUs that the ladder's predictions, its log and profiles/ speak of.
+constexpr int kDefaultSm = 90;
+
+/// The compute capability of Hopper's own instructions, sm_90a; nothing older or newer has them.
+constexpr int kHopperSm = 90;
+
+/// nullptr for a compute capability that is not in the list.
+constexpr const SmLimits* sm_limits(int compute_capability) {
+  for (const SmLimits& limits : kSmLimits)
+    if (limits.compute_capability == compute_capability) return &limits;
+  return nullptr;
+}
+
+/// "80, 86, 89 and 90", for messages; `before_last` stands before the last.
+inline std::string known_sms(const std::string& before_last = " and ") {
+  std::string text;
+  for (const SmLimits& limits : kSmLimits) {
+    const char* comma = &limits == &kSmLimits.front() ? "" : ", ";
+    text += (&limits == &kSmLimits.back() ? before_last : comma) + std::to_string(limits.compute_capability);
+  }
+  return text;
+}
+
+}  // namespace flash_ladder

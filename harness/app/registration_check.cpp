@@ -1,0 +1,44 @@
+#include "app/registration_check.h"
+
+#include <cxxabi.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+
+namespace flash_ladder {
+namespace {
+
+std::string demangled(const std::string& name) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
+                                                         &std::free);
+  return status == 0 ? text.get() : name;
+}
+
+}  // namespace
+
+std::optional<std::string> why_mixed_up(const std::vector<Version>& versions) {
+  std::map<std::string, const Version*> owners;
+  for (const Version& version : versions) {
+    const std::string name_space = "flash_ladder::" + code_namespace(version);
+    for (const Configuration& configuration : version.configurations) {
+      const std::string traits = demangled(configuration.traits);
+      const auto [owner, is_first] = owners.try_emplace(traits, &version);
+      if (!is_first && owner->second != &version)
+        return fmt::format(
+            "{} and {} both have {}, so that the linker kept the code of one for both; put all of {}'s code into "
+            "namespace {}, and build again",
+            label(*owner->second), label(version), traits, label(version), name_space);
+      if (!traits.starts_with(name_space + "::"))
+        return fmt::format(
+            "{}: the traits {} of configuration {} do not lie in namespace {}; put all of the version's "
+            "code there, and build again",
+            version.source, traits, configuration.name, name_space);
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace flash_ladder

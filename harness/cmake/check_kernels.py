@@ -1,0 +1,66 @@
+"""Refuses kernel files whose code the linker would take for another version's: check_kernels.py FILE…
+
+The build runs it before it compiles them. A template's name is all that the linker sees of it: of two versions whose
+traits have one name it keeps the code of either, and runs that for both. So the code of a file lies in a namespace that
+no other file has: flash_ladder::vNN in NN_name.cu, flash_ladder::name in name.cu.
+
+Prints each mistake as FILE:LINE: what is wrong; what to change. Exits 1 when there is one.
+"""
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+NAMESPACE = re.compile(r"^\s*(?:inline\s+)?namespace\s+([\w:]+)\s*(?:\{|$)")
+VERSION = re.compile(r"(?:flash_ladder::)?v\d+$")
+
+
+def number_of(file: Path) -> str | None:
+    """The digits before the first underscore; None where the name begins otherwise."""
+    match = re.match(r"(\d+)_", file.name)
+    return match[1] if match else None
+
+
+def mistakes(file: Path) -> list[str]:
+    """What is wrong inside one file."""
+    number = number_of(file)
+    right = f"flash_ladder::{f'v{number}' if number else file.stem}"
+    found = []
+    has_right_one = False
+    for line, text in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        match = NAMESPACE.match(text)
+        if not match:
+            continue
+        name = match[1]
+        has_right_one = has_right_one or name == right
+        if name != right and (name.startswith("flash_ladder") or VERSION.match(name)):
+            found.append(
+                f"{file}:{line}: the code lies in namespace {name}, which is another file's: the linker would run one "
+                f"version's code for both; write {right} here and behind the brace that closes it"
+            )
+    if not has_right_one and not found:
+        found.append(f"{file}:1: the code lies in no namespace of its own; put it into namespace {right} {{ … }}")
+    return found
+
+
+def main() -> int:
+    files = [Path(argument) for argument in sys.argv[1:]]
+    found = [mistake for file in files for mistake in mistakes(file)]
+    same = defaultdict(list)
+    for file in files:
+        if number := number_of(file):
+            same[int(number)].append(file)
+    for number, several in same.items():
+        found += [
+            f"{other}:1: {several[0].name} is version {number:02} already; give the file, its namespace and its title "
+            "another number"
+            for other in several[1:]
+        ]
+    for mistake in found:
+        print(mistake, file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

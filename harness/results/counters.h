@@ -1,0 +1,63 @@
+// What the virtual GPU counts, under the names that JSON has for it. Each name is composed here and nowhere else; all others use
+// the members of Counters, of which the compiler knows whether they exist.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "emulator/report.h"
+
+namespace flash_ladder {
+
+using emulator::Counters;
+using emulator::InstructionClass;
+using emulator::kNumInstructionClasses;
+using emulator::Traffic;
+
+/// One kind of traffic: the name that its counters begin with, and what a transaction of it is called.
+struct TrafficKind {
+  std::string_view name;
+  std::string_view transactions;
+  Traffic Counters::* member;
+};
+inline constexpr std::array<TrafficKind, 6> kTrafficKinds = {{
+    {"global_load", "sectors", &Counters::global_load},
+    {"global_store", "sectors", &Counters::global_store},
+    {"shared_load", "wavefronts", &Counters::shared_load},
+    {"shared_store", "wavefronts", &Counters::shared_store},
+    {"shared_copy", "wavefronts", &Counters::shared_copy},
+    {"local", "sectors", &Counters::local},
+}};
+
+/// Calls visit(name, counter) for each: "mma_instructions", "shared_load_ideal_wavefronts", "barriers" … Of Counters that are not
+/// const, the counter is a reference that can be written to.
+template <typename SomeCounters, typename Visit>
+void for_each_counter(SomeCounters& counters, Visit visit) {
+  visit("warp_instructions", counters.warp_instructions);
+  visit("thread_instructions", counters.thread_instructions);
+  for (std::size_t i = 0; i < kNumInstructionClasses; ++i)
+    visit(std::string(to_string(static_cast<InstructionClass>(i))) + "_instructions", counters.instructions[i]);
+  for (const TrafficKind& kind : kTrafficKinds) {
+    auto& traffic = counters.*kind.member;
+    const std::string name = std::string(kind.name) + "_", transactions(kind.transactions);
+    visit(name + "requests", traffic.requests);
+    visit(name + transactions, traffic.transactions);
+    visit(name + "ideal_" + transactions, traffic.ideal);
+    visit(name + "bytes", traffic.bytes);
+  }
+  visit("barriers", counters.barriers);
+  visit("branches", counters.branches);
+  visit("divergent_branches", counters.divergent_branches);
+}
+
+/// An object with all counters, or only with those that are not 0.
+enum class Zeros { kept, left_out };
+nlohmann::json counters_to_json(const Counters& counters, Zeros zeros);
+/// The inverse. Throws std::exception for a name that is no counter's, and where zeros are kept for one that is missing.
+Counters counters_from_json(const nlohmann::json& json, Zeros zeros);
+
+}  // namespace flash_ladder
