@@ -7,6 +7,7 @@ add_library(flash_ladder_emulator_tests OBJECT emulator_conformance_test.cpp emu
 target_include_directories(flash_ladder_emulator_tests PRIVATE ${PROJECT_SOURCE_DIR}/harness)
 target_link_libraries(
   flash_ladder_emulator_tests PRIVATE flash_ladder_options fmt::fmt GTest::gmock nlohmann_json::nlohmann_json)
+set_target_properties(flash_ladder_emulator_tests PROPERTIES POSITION_INDEPENDENT_CODE OFF)
 target_precompile_headers(flash_ladder_emulator_tests REUSE_FROM flash_ladder_test_headers)
 target_compile_definitions(
   flash_ladder_emulator_tests
