@@ -4,7 +4,7 @@ target_link_libraries(flash_ladder_emulator_cases PRIVATE flash_ladder_options P
 
 add_library(flash_ladder_emulator_tests OBJECT emulator_conformance_test.cpp emulator_findings_test.cpp
                                                emulator_fuzz_test.cpp emulator_isa_test.cpp)
-target_include_directories(flash_ladder_emulator_tests PRIVATE ${PROJECT_SOURCE_DIR}/harness)
+target_include_directories(flash_ladder_emulator_tests PRIVATE ${PROJECT_SOURCE_DIR}/harness ${PROJECT_SOURCE_DIR}/common)
 target_link_libraries(
   flash_ladder_emulator_tests PRIVATE flash_ladder_options fmt::fmt GTest::gmock nlohmann_json::nlohmann_json)
 set_target_properties(flash_ladder_emulator_tests PROPERTIES POSITION_INDEPENDENT_CODE OFF)
