@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "emulator/runtime/virtual_runtime.h"
+#include "problem/problem.h"
 #include "registry.h"
 #include "rules/support.h"
 #include "worker/inputs.h"
