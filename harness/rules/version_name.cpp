@@ -57,8 +57,9 @@ const Version& select_version(const std::string& text) {
   std::vector<std::string> names;
   for (const Version& version : versions()) names.insert(names.end(), {label(version), version.name});
   const std::string meant = closest(without_blanks_and_path(text), names);
-  throw UsageError(fmt::format("there is no version '{}'{}; there are {}", text,
-                               meant.empty() ? "" : fmt::format("; did you mean {}?", meant), known_versions()));
+  throw UsageError(fmt::format("there is no version '{}'{} there are {}", text,
+                               meant.empty() ? ";" : fmt::format("; did you mean {}? If not,", meant),
+                               known_versions()));
 }
 
 }  // namespace flash_ladder

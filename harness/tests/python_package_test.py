@@ -287,7 +287,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "kernel: there is no version '42'; there are 01_naive, 02_online_softmax, ",
     ),
     "kernel number": ({"kernel": -1}, ValueError, "kernel: there is no version '-1'; there are "),
-    "kernel name": ({"kernel": "07_swizzle"}, ValueError, "kernel: there is no version '07_swizzle'; there are "),
+    "kernel name": ({"kernel": "07_swizzle"}, ValueError, "kernel: there is no version '07_swizzle'; did you mean 06_swizzle? If not, there are "),
     "causal": ({"causal": True, "kernel": 7}, ValueError, "causal=True is not supported by 07_ldmatrix; "),
     "causal type": ({"causal": 1}, TypeError, "causal is 1; allowed: True, False"),
     "kernel empty": ({"kernel": ""}, TypeError, "kernel is ''; allowed: None, or one of 01_naive, "),
@@ -350,7 +350,7 @@ def test_only_a_gpu_has_a_clock(fl: ModuleType) -> None:
 def test_device_info(fl: ModuleType) -> None:
     info = fl.device_info("emulator")
     assert (info.name, info.compute_capability) == ("virtual GPU (sm_90)", "9.0")
-    assert info.smem_per_cta_bytes == 163 * 1024
+    assert info.smem_per_cta_bytes == 227 * 1024
     assert info.memory_free_bytes == info.memory_total_bytes == 8 << 30  # nothing of earlier calls is left
     with pytest.raises(ValueError, match=r"^device is 'tpu'; allowed: "):
         fl.device_info("tpu")
