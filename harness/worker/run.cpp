@@ -76,7 +76,7 @@ void count(Result& result, const Launch& launch) {
   take_observation();
   launch();
   Observation observation = take_observation();
-  result.counters = std::move(observation.counters);
+  result.counters = observation.counters;
   result.lines = std::move(observation.lines);
   result.ptx_hash = std::move(observation.ptx_hash);
 }

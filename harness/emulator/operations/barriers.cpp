@@ -13,7 +13,6 @@ namespace flash_ladder::emulator {
 namespace {
 
 using ptx::Operand;
-using ptx::Space;
 using Kind = Operand::Kind;
 
 // Barriers count threads; a warp counts whole, as on the hardware.

@@ -11,7 +11,6 @@ namespace flash_ladder::emulator {
 namespace {
 
 using ptx::Operand;
-using ptx::Space;
 using Kind = Operand::Kind;
 
 void decode_bra(KernelDecoder& d) {

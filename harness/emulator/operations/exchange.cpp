@@ -14,7 +14,6 @@ namespace flash_ladder::emulator {
 namespace {
 
 using ptx::Operand;
-using ptx::Space;
 using Kind = Operand::Kind;
 
 enum class ShuffleMode : std::uint8_t { up, down, bfly, idx };
