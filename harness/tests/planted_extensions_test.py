@@ -28,7 +28,7 @@ def test_a_right_extension(seq_len: int, seq_len_kv: int, causal: bool, dtype: s
     [
         ("upper_left", ["causal, more keys than queries", "causal, rows that see no key"], "as many keys as queries"),
         ("divides_by_0", ["causal, rows that see no key", "causal, the first row sees no key"], "more keys than"),
-        ("counts_a_tail", ["one row and one key too few", "a single row and a single key"], "packed Q, K, V"),
+        ("counts_a_tail", ["one row and one key too many", "a single row and a single key"], "packed Q, K, V"),
         ("ignores_mask", ["causal, as many keys as queries"], "one row and one key"),
     ],
 )

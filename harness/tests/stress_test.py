@@ -146,7 +146,7 @@ shift 4
     assert f"fp16 {small}: clean" in done.stdout and "1 of 2 failed" in done.stdout
     pretend(build, 'request["problem"]["heads"] == 150', REFUSED)
     done = run("sanitize.py", "--kernel", "14-15", "--tool", "memcheck", "--build", str(build), PATH=path)
-    assert done.returncode == 1 and "4 of 10 failed" in done.stdout
+    assert done.returncode == 1 and "4 of 12 failed" in done.stdout
     failed = [line for line in done.stdout.splitlines() if line.endswith("FAILED")]
     assert all(line.startswith("15_") and "memcheck (batch 2, heads 150, " in line for line in failed), failed
     tool.write_text("#!/bin/sh\nexit 9\n", encoding="utf-8")

@@ -288,7 +288,7 @@ TEST(VirtualRuntime, OneDevice) {
   EXPECT_EQ(count, 1);
   EXPECT_EQ(cudaSetDevice(1), cudaErrorInvalidDevice);
   EXPECT_EQ(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), cudaSuccess);
-  EXPECT_EQ(value, 163 * 1024);
+  EXPECT_EQ(value, 227 * 1024);
   EXPECT_EQ(cudaDeviceGetAttribute(&value, cudaDevAttrClockRate, 0), cudaSuccess);
   EXPECT_EQ(value, 0) << "it has no clock";
   cudaGetLastError();
@@ -303,11 +303,11 @@ TEST(VirtualRuntime, TheNumberOfSmsIsASetting) {
     EXPECT_EQ(properties.multiProcessorCount, value);
     return value;
   };
-  EXPECT_EQ(sm_count(), 108);
+  EXPECT_EQ(sm_count(), 132);
   settings().sm_count = 3;
   EXPECT_EQ(sm_count(), 3);
   settings().sm_count = 0;
-  EXPECT_EQ(sm_count(), 108);
+  EXPECT_EQ(sm_count(), 132);
 }
 
 TEST(VirtualRuntime, ErrorsHaveCudasWords) {
