@@ -317,8 +317,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
         // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
         // infinite or NaN.
         if (!__all_sync(0xffffffff, in_range)) {
-          // They move to the new maximum, and P with them. (Every row has a finite score in its first step. Under a mask that may
-          // hide all of them, row_max stays -inf, and -inf - (-inf) is NaN: give such a row a finite row_max.)
+          // They move to the new maximum, and P with them. (12 says what a mask would have to mind here.)
 #pragma unroll
           for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll

@@ -1,13 +1,12 @@
 // 16 · optimized_softmax
 //
-// Idea        Hide what is left of the softmax. Its instructions are few since 12, but in 15 a warp that computes them gives
-//             the tensor cores nothing, and before and after them it stands at the waits of two short runs of mmas, S and
-//             P V. P V of one step and S of the next do not depend on each other: side by side they are one run of 64 mmas
-//             without a gap, under which the other warp of the scheduler gets its softmax done. Then the two change places.
-// Changed     The loop is rotated: it begins with O += P V of the step before, then come S and the softmax of its own
-//             step. The first S and softmax move in front of it, the last P V behind. A tile's buffer is free one step
-//             later, so the larger tile is the first choice. A parameter that is always 0 keeps the compiler to the order,
-//             and V_lane is kept in its register as well.
+// Idea        Hide what is left of the softmax. Its instructions are few since 12, but in 15 the tensor cores get nothing from
+//             a warp that computes them, nor while it waits at both ends of its two short runs of mmas, S and P V. P V of one
+//             step and S of the next do not depend on each other: side by side they are one run of 64 mmas without a gap,
+//             under which the other warp of the scheduler gets its softmax done. Then the two change places.
+// Changed     The loop is rotated: it begins with O += P V of the step before, then come S and the softmax of its own step.
+//             A tile's buffer is free one step later, so the larger tile is the first choice. A parameter that is always 0
+//             keeps the compiler to the order, and V_lane is kept in its register as well.
 // Prediction  The same instructions as in 15. What goes are the waits at the start of S and of P V: 1.08x.
 
 #include <algorithm>
@@ -32,8 +31,7 @@ struct Traits {
   static constexpr int kNumWarps = 8;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
-  // The ring, and two barriers of 8 bytes per stage.
-  static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
+  static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;  // 2 barriers a stage
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
   static_assert(kMmaM * 16 == 32, "turn_to has each lane fetch a row");
@@ -182,7 +180,6 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };
-
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -270,7 +267,6 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
     std::uint32_t V_rmem[2][2][2];                 // [buffer][mma_n % 2][B]: the first piece of V
     int V_step;                                    // what this lane reads first of the step's V
-
     // The first half of a step: S and its softmax. `offset` is where the step's keys and values begin in K_smem and V_smem.
     // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0.
     const auto start_step = [&](int offset, int tie) {
@@ -303,8 +299,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
       // infinite or NaN.
       if (!__all_sync(0xffffffff, in_range)) {
-        // They move to the new maximum, and P with them. (Every row has a finite score in its first step. Under a mask that may
-        // hide all of them, row_max stays -inf, and -inf - (-inf) is NaN: give such a row a finite row_max.)
+        // They move to the new maximum, and P with them. (12 says what a mask would have to mind here.)
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
@@ -346,7 +341,6 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
             mma_m16n8k16<Element>(O_rmem[mma_m][piece % kPiecesV * 2 + n], P_rmem[mma_m][mma_k], V_rmem[piece % 2][n]);
       }
     };
-
     // The first step.
     wait(&full[first_tile % kStages], first_tile / kStages % 2);
     start_step(first_tile % kStages * kStageSize, 0);
@@ -368,17 +362,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
         }
       }
 
-      // P V of the step before, and S of this one. The compiler orders independent mmas as it likes, and it likes to begin
-      // with S, for which the softmax waits. Then the waits between S's dependent mmas stay empty, and the speed changes with
-      // every unrelated edit. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows, and K's
-      // fragments are not loaded before an mma of O is done. Most of the others would serve as well as this one.
+      // P V of the step before, and S of this one. The compiler orders independent mmas as it likes, and likes to begin with
+      // S, for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher
+      // knows, and K's fragments are not loaded before an mma of O is done. Most of the others would serve as well.
       finish_step();
       start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero);
-
       if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);  // the tile before is read
     }
-    // S needs this Q no more: load the next, while O is finished. At the end it is the same Q again, for nothing: under an
-    // `if` the old chunks would have to stay in 64 registers all through the loop.
+    // Load the next Q while O is finished. At the end it is this one again, for nothing: an `if` would cost 64 registers.
     load_Q(is_last ? q_tile : next_q_tile);
     finish_step();
     first_tile += num_tiles;

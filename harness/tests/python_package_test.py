@@ -287,7 +287,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         "kernel: there is no version '42'; there are 01_naive, 02_online_softmax, ",
     ),
     "kernel number": ({"kernel": -1}, ValueError, "kernel: there is no version '-1'; there are "),
-    "kernel name": ({"kernel": "07_swizzle"}, ValueError, "kernel: there is no version '07_swizzle'; did you mean 06_swizzle? If not, there are "),
+    "kernel name": (
+        {"kernel": "07_swizzle"},
+        ValueError,
+        "kernel: there is no version '07_swizzle'; did you mean 06_swizzle? If not, there are ",
+    ),
     "causal": ({"causal": True, "kernel": 7}, ValueError, "causal=True is not supported by 07_ldmatrix; "),
     "causal type": ({"causal": 1}, TypeError, "causal is 1; allowed: True, False"),
     "kernel empty": ({"kernel": ""}, TypeError, "kernel is ''; allowed: None, or one of 01_naive, "),
