@@ -371,8 +371,8 @@ FAULTS = [
         "out_of_bounds",
         "copy_KV_tile(next_stage);",
     ),
-    # Not with three SMs: 15 has two CTAs on each, and a CTA's next query tile is then of the same head in the next batch
-    # entry, whose K and V are just what follows.
+    # Not with three SMs: 15 has two CTAs on each, and a CTA's next query tile is then of the same head of the next
+    # batch entry, whose K and V are just what follows.
     *in_each(
         PERSISTENT,
         "K and V run on when the query tile changes",
