@@ -71,7 +71,7 @@ struct StaticStudy {
   // The same for one iteration of the hot loop, without the blocks in it that an iteration may pass by.
   std::map<std::string, int> hot_loop_sass;
   std::map<std::string, int> hot_loop_cold_sass;  // those blocks
-  // Of the version's whole machine code, see source/compiled_text.h; empty where sass is, and in older profiles.
+  // Of the version's whole machine code, see source/compiled_text.h; empty where sass is.
   std::string sass_hash;
 };
 
