@@ -131,16 +131,6 @@ void add_float_to_integers(LaneTable& table) {
   add_float_to_integer<D, F, Up>(table);
 }
 
-// float(x), rounded to odd, for a further rounding to 16 bits.
-inline float to_float_round_to_odd(double x) {
-  const float nearest = static_cast<float>(x);
-  u32 bits = bits_of(nearest);
-  const double error = x - static_cast<double>(nearest);
-  const bool inexact = error != 0 && (bits & 0x7f800000) != 0x7f800000;
-  if (inexact && (bits & 1) == 0) bits += ((error > 0) == (x > 0)) ? 1 : u32(-1);
-  return float_of(bits);
-}
-
 template <typename S>
 void add_integer_to_floats(LaneTable& table) {
   using In = typename S::Register;

@@ -99,6 +99,16 @@ inline double add_round_to_odd(double a, double b) {
   return double_of(bits);
 }
 
+// float(double) rounded to odd, so that rounding it to 16 bits afterwards is one rounding.
+inline float to_float_round_to_odd(double x) {
+  const float nearest = static_cast<float>(x);
+  u32 bits = bits_of(nearest);
+  const double error = x - static_cast<double>(nearest);
+  const bool inexact = error != 0 && (bits & 0x7f800000) != 0x7f800000;
+  if (inexact && (bits & 1) == 0) bits += ((error > 0) == (x > 0)) ? 1 : u32(-1);
+  return float_of(bits);
+}
+
 // Smallest and largest as PTX defines them: a NaN loses against a number, -0 is less than +0.
 template <typename T>
 T minimum(T a, T b) {

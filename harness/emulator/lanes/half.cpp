@@ -20,16 +20,6 @@ bf16 flushed(bf16 x) {
   return x;
 }
 
-// float(double) rounded to odd, so that rounding it to 16 bits afterwards is one rounding.
-inline float to_float_round_to_odd(double x) {
-  const float nearest = static_cast<float>(x);
-  u32 bits = bits_of(nearest);
-  const double error = x - static_cast<double>(nearest);
-  const bool inexact = error != 0 && (bits & 0x7f800000) != 0x7f800000;
-  if (inexact && (bits & 1) == 0) bits += ((error > 0) == (x > 0)) ? 1 : u32(-1);
-  return float_of(bits);
-}
-
 template <typename T>
 T fused(T a, T b, T c) {
   const double product = static_cast<double>(to_float(a)) * static_cast<double>(to_float(b));
