@@ -34,7 +34,7 @@ class Sitting:
     def __init__(self, root: Path) -> None:
         self.root, self.log, self.folder = root, root / "log", root / "profiles" / "h200"
         (root / "scripts").mkdir()
-        for script in ("record", "worker_request.py"):
+        for script in ("record", "ladder.py"):
             shutil.copy(ROOT / "scripts" / script, root / "scripts")
         for program in ("build/harness", "scripts/peers", "scripts/ncu_counters.py"):
             self.program(program)
