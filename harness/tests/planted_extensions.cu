@@ -98,24 +98,27 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
 }
 
 template <Fault kFault>
-Description extension(const char* name) {
+Description extension(const char* name, const Solves& solves) {
   return {.source = std::string("kernels/extensions/") + name + ".cu",
           .extends = "",
-          .solves = {.causal = true, .any_length = true, .kv_heads = true, .window = true, .lengths = true},
+          .solves = solves,
           .configurations = {configuration<Traits<__half>>("16x16", launch<Traits<__half>, kFault>),
                              configuration<Traits<__nv_bfloat16>>("16x16", launch<Traits<__nv_bfloat16>, kFault>)}};
 }
 
+const Solves kMasked{.causal = true, .any_length = true};
+
 const Registration registrations[] = {
-    Registration(extension<Fault::none>("right")),
-    Registration(extension<Fault::upper_left>("upper_left")),
-    Registration(extension<Fault::divides_by_0>("divides_by_0")),
-    Registration(extension<Fault::counts_a_tail>("counts_a_tail")),
-    Registration(extension<Fault::ignores_mask>("ignores_mask")),
-    Registration(extension<Fault::heads_in_turn>("heads_in_turn")),
-    Registration(extension<Fault::window_too_wide>("window_too_wide")),
-    Registration(extension<Fault::reads_padding>("reads_padding")),
-    Registration(extension<Fault::skips_padding>("skips_padding")),
+    Registration(extension<Fault::none>(
+        "right", {.causal = true, .any_length = true, .kv_heads = true, .window = true, .lengths = true})),
+    Registration(extension<Fault::upper_left>("upper_left", kMasked)),
+    Registration(extension<Fault::divides_by_0>("divides_by_0", kMasked)),
+    Registration(extension<Fault::counts_a_tail>("counts_a_tail", kMasked)),
+    Registration(extension<Fault::ignores_mask>("ignores_mask", kMasked)),
+    Registration(extension<Fault::heads_in_turn>("heads_in_turn", {.kv_heads = true})),
+    Registration(extension<Fault::window_too_wide>("window_too_wide", {.causal = true, .window = true})),
+    Registration(extension<Fault::reads_padding>("reads_padding", {.lengths = true})),
+    Registration(extension<Fault::skips_padding>("skips_padding", {.lengths = true})),
 };
 
 }  // namespace flash_ladder::planted_extensions
