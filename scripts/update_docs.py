@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -34,10 +33,8 @@ from pathlib import Path
 
 import plot
 from kernel_files import KernelFile, kernel_files
+from ladder import HEAD_DIM, HEADS, ROOT, write_whole
 from profile_data import (
-    HEAD_DIM,
-    HEADS,
-    ROOT,
     Device,
     Peer,
     ProfileError,
@@ -430,9 +427,7 @@ def update(check: bool) -> list[str]:
         if filled != text:
             outdated.append(str(page))
             if not check:
-                unfinished = path.with_name(f".{path.name}.part")
-                unfinished.write_text(filled, encoding="utf-8")
-                os.replace(unfinished, path)
+                write_whole(path, filled)
     for figure in plot.plots(device, SHAPE):
         if not figure.is_current(ROOT / FIGURES):
             outdated.append(str(FIGURES / figure.file))

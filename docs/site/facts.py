@@ -22,12 +22,13 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import layouts  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
+from ladder import SHAPES  # noqa: E402
 from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
 
 DEVICE = "h200"
 ARCH = "sm_90"  # of that device
 SEQ_LEN = 4096  # where versions are compared
-BATCH = {512: 16, 1024: 16, 2048: 16, 4096: 16, 8192: 8, 16384: 4}
+BATCH = {seq_len: batch for batch, seq_len in SHAPES}
 
 # What no program of this project measures: NVIDIA's data sheet of the H200 SXM, the H100 white paper ("H100 SM
 # architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0.

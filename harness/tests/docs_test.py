@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from kernel_files import KernelFile, kernel_files
+from ladder import SHAPES
 
 ROOT = Path(__file__).resolve().parents[2]
-SHAPES = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]
 COUNTERS = ("shared_load_wavefronts", "shared_store_wavefronts", "global_load_sectors", "global_store_sectors")
 ALL_DOCS = ["README.md", "docs/ladder_log.md", "docs/figures/ladder.svg", "docs/figures/seq_len.svg"]
 
