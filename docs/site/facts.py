@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import layouts  # noqa: E402
+import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
@@ -159,6 +160,10 @@ class Facts:
         if step is None:
             raise NotRecordedError(f"version {number:02} was not measured like {number - 1:02} at seq_len {seq_len}")
         return step
+
+    def verdict(self, number: int) -> str:
+        """What became of the header's prediction, as docs/ladder_log.md has it."""
+        return update_docs.verdict_cell(self.device, number)
 
     def milliseconds(self, number: int, seq_len: int = SEQ_LEN) -> float:
         batch = BATCH[seq_len]
