@@ -175,8 +175,8 @@ class PredictionDirective(LadderDirective):
         block = nodes.block_quote("", nodes.paragraph("", header["Prediction"]))
         asked = "Write your factor down first. Then open what the header of the file predicts."
         quiz = (
-            f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for it, and then shows the header, the count"
-            " and the measurement."
+            f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for it, and then shows the header, the"
+            " count and the measurement."
         )
         return [*self.parsed(quiz), *self.folded(asked, [block], "prediction")]
 

@@ -98,9 +98,11 @@ def test_a_debug_build(tmp_path: Path) -> None:
 
 
 def test_the_program_of_the_readme(tmp_path: Path) -> None:
-    """It prints what the README says, but for what ptx of another nvcc would look like, and its remedy helps."""
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Your own CUDA programs without a GPU\n")[2]
-    source, shown = (re.search(pattern, section, re.DOTALL) for pattern in (r"```cpp\n(.*?)```", r"```\n\$ [^\n]*\n(.*?)```"))
+    """It prints what the README says, but for the PTX, which is nvcc's, and the remedy helps."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme[readme.index("## Your own CUDA programs without a GPU") :]
+    source = re.search(r"```cpp\n(.*?)```", section, re.DOTALL)
+    shown = re.search(r"```\n\$ [^\n]*\n(.*?)```", section, re.DOTALL)
     assert source and shown
     (tmp_path / "sum.cu").write_text(source[1], encoding="utf-8")
     done = emulate(tmp_path / "sum.cu")
