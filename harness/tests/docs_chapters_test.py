@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from math import exp, isclose
 from pathlib import Path
@@ -20,6 +21,7 @@ import worked  # noqa: E402
 from facts import FactError, Facts, NotRecordedError, check_blank  # noqa: E402
 from matplotlib import rc_context  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
+from planted_faults import FAULTS  # noqa: E402
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "chapters").glob("*.md")])
@@ -81,6 +83,40 @@ def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
         assert f"scripts/harness --kernel {page.name[:2]} --device emulator" in by_hand, page.name
         counted = [blank for blank in re.findall(r"\{blank\}`([^`]+)`", by_hand) if re.search(r"\b(count|at)\(", blank)]
         assert counted, f"{page.name}: no blank is held against a counter of the virtual GPU, which the command shows"
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=name)
+def test_that_command_shows_the_counters(page: Path, facts: Facts) -> None:
+    """What the answers are held against stands in the card, digit by digit."""
+    text = page.read_text(encoding="utf-8")
+    by_hand = text[text.index("## By hand") : text.index("\n## The ", text.index("## By hand"))]
+    version = int(page.name[:2])
+    command = re.search(rf"^scripts/harness (--kernel {version:02} --device emulator.*)$", by_hand, re.MULTILINE)
+    assert command
+    done = subprocess.run([BUILD / "harness", *command[1].split()], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    blanks = " ".join(re.findall(r"\{blank\}`([^`]+)`", by_hand))
+    counters = re.findall(rf"\b(?:count|at)\({version}, '[^']*'(?:, '[^']*')*\)", blanks)
+    assert counters
+    for counter in counters:
+        assert re.search(rf"(?<!\d)(?<!\d,){facts.evaluate(counter):,d}(?!,?\d)", done.stdout), counter
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=name)
+def test_the_planted_bug_of_a_chapter_is_planted(page: Path) -> None:
+    """In planted_faults.py, whose test says how it is caught: with the code and the finding that the chapter names."""
+    text = page.read_text(encoding="utf-8")
+    exercise = text[text.index("2. **A planted bug.**") : text.index("3. **Open.**")]
+    told = [code or quoted for code, quoted in re.findall(r"`([^`]+)`|“([^”]+)”", exercise)]
+    told = [part.rstrip(";") for part in told if len(part) > 6]
+    planted = []
+    for fault in FAULTS:
+        if fault.kernel == page.stem:
+            kernel = (ROOT / "kernels" / f"{fault.kernel}.cu").read_text(encoding="utf-8")
+            line = next(line for line in kernel.splitlines() if fault.old.splitlines()[0] in line)
+            planted += [fault] * any(part in fault.new or part in line for part in told)
+    assert planted
+    assert any(fault.finding is None or f"`{fault.finding}`" in exercise for fault in planted), planted
 
 
 @pytest.mark.parametrize("page", CHAPTERS[1:], ids=name)
