@@ -173,6 +173,10 @@ class Facts:
         """The SM clock half-way through the timing."""
         return self._load(number, seq_len)["sm_clock_mhz"]
 
+    def clock_while_running_mhz(self, number: int) -> float:
+        """Cycles by the time of a launch, at seq_len 2048."""
+        return self.cycles(number) / self.milliseconds(number, 2048) / 1e3
+
     def share_of_allowed(self, number: int, dtype: str = "fp16", seq_len: int = SEQ_LEN) -> float:
         """The largest error that the checks found on the device, as a part of the error that is allowed."""
         shares = [

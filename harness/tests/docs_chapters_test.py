@@ -377,6 +377,8 @@ SAID = [
     ("07, as predicted", "1.2 < step(7) < 1.45"),
     ("08, less than predicted", "1 < step(8) < 1.1"),
     ("08, the faster version gets the lower clock", "clock_mhz(8) < clock_mhz(7)"),
+    ("04, no version with mmas stays at the maximum", "max(clock_while_running_mhz(n) for n in range(4, 17)) < 1900"),
+    ("04, at its limit", "0.9 * cycles_per_score(4) < 2.375 < cycles_per_score(4)"),
     ("09, a step down", "step(9) < 1 and registers(9) > registers(8)"),
     ("10, better than predicted", "step(10) > 1.06 and ctas(10) == 3 and ctas(9) == 2"),
     ("11, less than predicted", "1 < step(11) < 1.15"),
