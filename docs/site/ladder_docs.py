@@ -173,12 +173,15 @@ class PredictionDirective(LadderDirective):
         number = self.numbers()[0]
         header = sources.header(facts.file(number))
         block = nodes.block_quote("", nodes.paragraph("", header["Prediction"]))
-        asked = "Write your factor down first. Then open what the header of the file predicts."
+        asked = "Write your figure down first. Then open what the header of the file predicts."
+        folded = self.folded(asked, [block], "prediction")
+        if number == 1:
+            return folded
         quiz = (
-            f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for it, and then shows the header, the"
-            " count and the measurement."
+            f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for your factor, and then shows the header,"
+            " the count and the measurement."
         )
-        return [*self.parsed(quiz), *self.folded(asked, [block], "prediction")]
+        return [*self.parsed(quiz), *folded]
 
 
 class MeasuredDirective(LadderDirective):
