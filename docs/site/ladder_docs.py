@@ -178,8 +178,8 @@ class PredictionDirective(LadderDirective):
         if number == 1:
             return folded
         quiz = (
-            f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for your factor, and then shows the header,"
-            " the count and the measurement."
+            f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for your factor, and then shows the"
+            " header, the count and the measurement."
         )
         return [*self.parsed(quiz), *folded]
 
