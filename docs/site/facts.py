@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import layouts  # noqa: E402
+import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from ladder import SHAPES  # noqa: E402
@@ -161,6 +162,10 @@ class Facts:
             raise NotRecordedError(f"version {number:02} was not measured like {number - 1:02} at seq_len {seq_len}")
         return step
 
+    def verdict(self, number: int) -> str:
+        """What became of the header's prediction, as docs/ladder_log.md has it."""
+        return update_docs.verdict_cell(self.device, number)
+
     def milliseconds(self, number: int, seq_len: int = SEQ_LEN) -> float:
         batch = BATCH[seq_len]
         return 4 * batch * 16 * seq_len**2 * 128 / self.tflops(number, seq_len) / 1e9
@@ -168,6 +173,10 @@ class Facts:
     def clock_mhz(self, number: int, seq_len: int = SEQ_LEN) -> float:
         """The SM clock half-way through the timing."""
         return self._load(number, seq_len)["sm_clock_mhz"]
+
+    def clock_while_running_mhz(self, number: int) -> float:
+        """Cycles by the time of a launch, at seq_len 2048."""
+        return self.cycles(number) / self.milliseconds(number, 2048) / 1e3
 
     def share_of_allowed(self, number: int, dtype: str = "fp16", seq_len: int = SEQ_LEN) -> float:
         """The largest error that the checks found on the device, as a part of the error that is allowed."""
