@@ -76,7 +76,7 @@ std::variant<json, WorkerFailure> WorkerClient::ask(const Request& request, cons
       if (name == "progress") {
         step = describe_step(event);
         progress.show(fmt::format("{}: {}", label, step));
-      } else if (name == "device" || name == "result" || name == "results") {
+      } else if (name == "device" || name == "result" || name == "results" || name == "microscope") {
         answer = event.at(name);
       } else if (name == "error") {
         failure = error_event(event);
@@ -110,6 +110,10 @@ std::variant<DeviceInfo, WorkerFailure> WorkerClient::device(int ordinal, int sm
 
 std::variant<Result, WorkerFailure> WorkerClient::run(const Request& request, const std::string& label) const {
   return read_answer<Result>(ask(request, label), "a result");
+}
+
+std::variant<Microscope, WorkerFailure> WorkerClient::debug(const Request& request, const std::string& label) const {
+  return read_answer<Microscope>(ask(request, label), "a microscope's");
 }
 
 std::variant<std::vector<Result>, WorkerFailure> WorkerClient::time(const Request& request,

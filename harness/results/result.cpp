@@ -21,21 +21,6 @@ constexpr std::array<std::pair<Status, const char*>, 4> kStatusNames{{
     {Status::failed, "failed"},
 }};
 
-// JSON has no NaN and no infinity, and null means "not measured": a wrong kernel's NaN has to be told from that.
-json number(double value) {
-  if (std::isfinite(value)) return value;
-  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-double number(const json& value) {
-  if (!value.is_string()) return value.get<double>();
-  const auto& text = value.get_ref<const std::string&>();
-  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
-  if (text == "inf") return std::numeric_limits<double>::infinity();
-  if (text == "-inf") return -std::numeric_limits<double>::infinity();
-  throw std::runtime_error(fmt::format("'{}' is not a number; allowed beside numbers: nan, inf, -inf", text));
-}
-
 json number_or_null(const std::optional<double>& value) { return value ? number(*value) : json(nullptr); }
 
 // A string or a container whose emptiness means that there is nothing to say.
@@ -68,6 +53,20 @@ void read_optional(const json& object, const char* member, std::optional<double>
 }
 
 }  // namespace
+
+json number(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+double number(const json& value) {
+  if (!value.is_string()) return value.get<double>();
+  const auto& text = value.get_ref<const std::string&>();
+  if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (text == "inf") return std::numeric_limits<double>::infinity();
+  if (text == "-inf") return -std::numeric_limits<double>::infinity();
+  throw std::runtime_error(fmt::format("'{}' is not a number; allowed beside numbers: nan, inf, -inf", text));
+}
 
 void to_json(json& json, const Milliseconds& ms) { json = {{"median", ms.median}, {"p10", ms.p10}, {"p90", ms.p90}}; }
 

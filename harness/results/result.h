@@ -142,6 +142,11 @@ struct Result {
 /// The version's label: "06_swizzle", "causal".
 std::string label(const Result& result);
 
+/// JSON has no NaN and no infinity, and null means "not measured": a wrong kernel's NaN has to be told from that, and is "nan".
+/// Reading throws std::exception for what is no number.
+nlohmann::json number(double value);
+double number(const nlohmann::json& value);
+
 /// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map`,
 /// `diagnosis`, `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` and `ptx_hash` only when
 /// the virtual GPU counted, `load` only when a GPU was timed. Reading throws std::exception for anything that is not a Result.
