@@ -2,7 +2,7 @@
 """Attention a K/V tile at a time, in float64 and plain Python: what every version from 02 on computes, to be read.
 
     scripts/blockwise_attention.py --seq-len-kv 8 --head-dim 4 --block-kv 4   every m, l and O, of random numbers
-    scripts/blockwise_attention.py --from FILE   the same of the row in FILE, which `harness --debug 07 --json FILE` wrote
+    scripts/blockwise_attention.py --from FILE   the same of the row in FILE, of `harness --debug 07 --json FILE`
 
 One query q, its scores s_j = q · k_j / sqrt(head_dim), and the definition
 
@@ -19,10 +19,10 @@ have been with the new one.
     l_new = l_old * r + sum_j p_j
     O_new = O_old * r + sum_j p_j v_j          not divided yet
 
-After the last tile the output is O / l. Divided after an earlier one, it is attention over the keys so far: that is what
-`harness --debug` compares a kernel with, tile by tile. Sources: Milakov & Gimelshein, "Online normalizer calculation
-for softmax" (2018), algorithm 3; Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023),
-algorithm 1.
+After the last tile the output is O / l. Divided after an earlier one, it is attention over the keys so far: that is
+what `harness --debug` compares a kernel with, tile by tile. Sources: Milakov & Gimelshein, "Online normalizer
+calculation for softmax" (2018), algorithm 3; Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2"
+(2023), algorithm 1.
 """
 
 from __future__ import annotations

@@ -356,9 +356,7 @@ int debug(const Options& options) {
                                         : lines_to_look_at(microscope, source_file(version, options.paths.source));
   for (const SourceLine& line : lines) microscope.look_at.push_back(fmt::format("{}:{}", version.source, line.number));
   say(options, report(version, microscope, runner, lines, Paint()));
-  nlohmann::json document = microscope;
-  document["schema"] = 1;
-  write_json(options, document);
+  write_json(options, nlohmann::json(microscope));
   return microscope.right() ? kExitOk : kExitWrong;
 }
 

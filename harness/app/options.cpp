@@ -170,6 +170,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--head", head, "--debug: its head")->type_name("N")->group("How");
   app.add_flag("--lines", options.lines, "Emulator: the counters of all source lines, not only the costliest")
       ->group("How");
+  app.add_option("--trace", options.trace,
+                 "Emulator: what each warp of CTA 0 does, for https://ui.perfetto.dev (docs/virtual_gpu.md)")
+      ->type_name("FILE")
+      ->group("How");
   app.add_option("--max-instructions", max_instructions,
                  "Emulator: a CTA whose warps execute more instructions is endless")
       ->type_name("N")
@@ -214,6 +218,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--tune", {"--no-check", "--no-bench"}, "what it keeps was checked and timed");
   refuse_together(app, "--tune", {"--lines", "--max-instructions"},
                   "these are for the virtual GPU, which has no clock");
+  refuse_together(app, "--trace", {"--list", "--diff", "--sass", "--record", "--tune", "--debug"},
+                  "a trace is of one run of one version");
+  if (given("--trace") && options.trace.empty()) throw UsageError("--trace needs the name of a file");
   refuse_together(app, "--debug", {"--kernel", "--list", "--diff", "--sass", "--record", "--tune"},
                   "--debug takes the version itself and looks at its output");
   refuse_together(app, "--debug", {"--no-check", "--no-bench", "--repeat", "--lines"},

@@ -53,6 +53,7 @@ struct Options {
   std::chrono::milliseconds step_timeout{60'000};
   std::chrono::milliseconds emulator_step_timeout{600'000};  // a launch is one step, and there it may take minutes
   std::uint64_t max_instructions = 0;                        // 0: the virtual GPU's default
+  std::string trace;                                         // --trace; empty: none
   bool lines = false;                                        // show the counters of all source lines
   Paths paths;
 };

@@ -104,6 +104,7 @@ Result Runner::run(const Version& version, const Run& run) const {
   request.check = run.check;
   request.benchmark = run.benchmark && !device_.gpu->is_virtual;
   request.reference_cache = reference_cache_.path().string();
+  if (!options_.trace.empty()) request.trace = std::filesystem::absolute(options_.trace).string();
   const WorkerClient& worker = device_.gpu->is_virtual ? emulator_worker_ : worker_;
   const auto answer =
       worker.run(request, fmt::format("{} {} {}, batch {}, seq_len {}", label(version), result.config,

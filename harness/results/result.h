@@ -4,11 +4,13 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "emulator/trace.h"
 #include "problem/problem.h"
 #include "results/counters.h"
 
@@ -131,7 +133,9 @@ struct Result {
   std::optional<Load> load;          // half-way through the timing; nullopt where there was none, and in older profiles
   std::optional<Counters> counters;  // of one launch; nullopt where the virtual GPU did not count
   std::vector<LineCounters> lines;
-  std::string ptx_hash;             // of the text that was counted: see source/compiled_text.h
+  std::string ptx_hash;  // of the text that was counted: see source/compiled_text.h
+  // One for each kernel of that launch, where they were asked for; not in JSON: see trace_file.h.
+  std::vector<std::shared_ptr<const emulator::CtaTrace>> traces;
   std::vector<Finding> findings;    // the first hundred
   std::int64_t findings_kinds = 0;  // all that differ
   std::int64_t findings_total = 0;  // all, with repetitions

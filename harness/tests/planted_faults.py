@@ -661,6 +661,74 @@ FAULTS = [
         "const int col = (mma_k == 3 ? 5 : mma_k) * 16 + lane_id / 8 % 2 * 8;",
         says=("the fragments of Q or K", "columns 48–63; where K[0][48] (key, column) belongs, there is K[0][80]"),
     ),
+    # Slips of the pen, to see that `harness --debug` leads to them.
+    Fault(
+        "two elements of a register of P are swapped",
+        "07_ldmatrix",
+        "pack<Element>(S[i % 2 * 2], S[i % 2 * 2 + 1])",
+        "pack<Element>(S[i % 2 * 2 + 1], S[i % 2 * 2])",
+        suggests="V_rows_xor_1",
+    ),
+    Fault(
+        "a sum is that of two lanes of four",
+        "07_ldmatrix",
+        "return x + __shfl_xor_sync(0xffffffff, x, 2);",
+        "return x;",
+        says=("With V = 1 every O must be 1",),
+    ),
+    Fault(
+        "lanes store each other's columns of O",
+        "07_ldmatrix",
+        "mma_n * 8 + lane_id % 4 * 2)",
+        "mma_n * 8 + (lane_id % 4 ^ 1) * 2)",
+        suggests="V_columns_xor_2",
+    ),
+    Fault(
+        "O is rescaled by the factor of the other row",
+        "07_ldmatrix",
+        "*= rescale[mma_m][i / 2];",
+        "*= rescale[mma_m][1 - i / 2];",
+        says=("Keys truncated: right with 1 K/V tile, wrong with 2",),
+    ),
+    Fault(
+        "V is a tile behind K",
+        "07_ldmatrix",
+        "V_gmem + kv_row * args.V.row_stride",
+        "V_gmem + max(kv_row - kBlockKV, 0) * args.V.row_stride",
+        suggests="V_tile_before",
+    ),
+    Fault(
+        "the base of the exponential is forgotten",
+        "12_lean_softmax",
+        "args.softmax_scale * 1.44269504f;",
+        "args.softmax_scale;",
+        suggests="log2e_left_out",
+    ),
+    Fault(
+        "P is that of the old maximum",
+        "12_lean_softmax",
+        "        }\n      exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);",
+        "        }\n      ",
+    ),
+    Fault(
+        "a row sum forgets what was there before",
+        "12_lean_softmax",
+        "row_sum[mma_m][half] += new_sum[mma_m][half];",
+        "row_sum[mma_m][half] = new_sum[mma_m][half];",
+        says=("Keys truncated: right with 1 K/V tile, wrong with 2", "With V = 1 every O must be 1"),
+    ),
+    Fault(
+        "V's fragments all go to one buffer",
+        "12_lean_softmax",
+        "load_V_fragments<Traits>(V_rmem[next % 2], V_smem",
+        "load_V_fragments<Traits>(V_rmem[0], V_smem",
+    ),
+    Fault(
+        "a fragment of Q is one mma_k behind",
+        "12_lean_softmax",
+        "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, next_mma_k);",
+        "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, mma_k);",
+    ),
 ]
 
 # No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.

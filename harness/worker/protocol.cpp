@@ -70,6 +70,7 @@ void to_json(json& json, const Request& request) {
           {"device", request.device},
           {"sm", request.sm},
           {"max_instructions", request.max_instructions},
+          {"trace", request.trace},
           {"kernel", request.kernel},
           {"config", request.config},
           {"configs", request.configs},
@@ -91,9 +92,11 @@ void from_json(const json& json, Request& request) {
   read_or_keep(json, "device", request.device);
   read_or_keep(json, "sm", request.sm);
   read_or_keep(json, "max_instructions", request.max_instructions);
+  read_or_keep(json, "trace", request.trace);
   if (request.command == "device") return;
   if (request.command != "run" && request.command != "time" && request.command != "debug")
-    throw std::runtime_error(fmt::format("command '{}' is unknown; allowed: debug, device, run, time", request.command));
+    throw std::runtime_error(
+        fmt::format("command '{}' is unknown; allowed: debug, device, run, time", request.command));
   json.at("kernel").get_to(request.kernel);
   json.at("problem").get_to(request.problem);
   read_or_keep(json, "config", request.config);

@@ -35,6 +35,7 @@ struct Request {
   int device = 0;               // ordinal of the GPU
   // For the virtual GPU:
   int sm = kDefaultSm;                 // whose limits it has
+  std::string trace;                   // "run": the file that gets what CTA 0 does; empty: none
   std::uint64_t max_instructions = 0;  // of the warps of one CTA, after which it is taken for endless; 0: the default
   // For "run"; for "time", which times several configurations in turn and checks nothing; for "debug":
   std::string kernel;                // as --kernel names one: "7", "07_ldmatrix", "causal"

@@ -9,6 +9,7 @@
 
 #include "errors.h"
 #include "registry.h"
+#include "results/trace_file.h"
 #include "rules/support.h"
 #include "rules/version_name.h"
 #include "worker/benchmark.h"
@@ -80,6 +81,7 @@ void count(Result& result, const Launch& launch) {
   result.counters = observation.counters;
   result.lines = std::move(observation.lines);
   result.ptx_hash = std::move(observation.ptx_hash);
+  result.traces = std::move(observation.traces);
 }
 
 // Launches a set's problem several times and says what is wrong: the output first, since what a kernel does elsewhere is
@@ -232,6 +234,7 @@ Result run(const Request& request, EventWriter& events) {
     result.reason = error.what();
     return result;
   }
+  if (!request.trace.empty()) write_trace(request.trace, result);
   const bool has_findings = add_findings(result);
   if (!checked.first_wrong) return result;
   Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked.sets, version, configuration, request, events);
