@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from math import log
 
 import layouts
-from facts import BATCH, GPU, SEQ_LEN, Facts
+import sources
+from facts import BATCH, GPU, SEQ_LEN, Facts, Interval
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -905,3 +906,107 @@ def q_transpose(facts: Facts) -> Figure:
 def sass_stack_late(facts: Facts) -> Figure:
     """The hot loops of 10 to 16, per 128 mmas."""
     return _sass_stack(facts, [n for n in range(10, 17) if n in facts.numbers() and facts.has_tflops(n)])
+
+
+# ---- what warps do, one instruction after another ----
+
+PHASES = {  # as they are drawn, in order of the legend: what they are called, colour
+    "wait": ("waits for other warps", PAPER),
+    "copy": ("copies, and loads from global memory", VIOLET),
+    "load": ("loads fragments", GREEN),
+    "S": ("mma of S = Q Kᵀ", BLUE),
+    "softmax": ("softmax, P to 16 bits", AMBER),
+    "O": ("mma of O += P V", FILLS[0]),
+    "store": ("stores", RED),
+    "other": ("addresses, before the first of these", GRID),
+}
+SLIVERS = 560  # a drawing is so many pieces wide; each shows what a warp does in most of its steps
+
+
+def _phase(interval: Interval) -> str:
+    """The name in PHASES. Which mma it is the kernel's source says: what the line adds to."""
+    if interval.phase.startswith("wait"):
+        return "wait"
+    if interval.phase != "mma" or interval.line is None:
+        return interval.phase
+    file, _, line = interval.line.rpartition(":")
+    call = sources.lines_of(file)[int(line) - 1]
+    return "O" if "O_rmem" in call else "S"
+
+
+def slivers(intervals: Sequence[Interval], width: float) -> list[tuple[str, float, float]]:
+    """One warp's intervals as runs (phase, begin, end) of pieces of that width: of each, what takes most of it."""
+    runs: list[tuple[str, float, float]] = []
+    share: dict[str, float] = {}
+    piece = 0
+
+    def finish() -> None:
+        most = max(share, key=lambda phase: share[phase])
+        begin, end = piece * width, (piece + 1) * width
+        if runs and runs[-1][0] == most:
+            runs[-1] = (most, runs[-1][1], end)
+        else:
+            runs.append((most, begin, end))
+        share.clear()
+
+    for interval in intervals:
+        at, phase = float(interval.begin), _phase(interval)
+        while at < interval.end:
+            end = min(float(interval.end), (piece + 1) * width)
+            share[phase] = share.get(phase, 0.0) + end - at
+            at = end
+            if at >= (piece + 1) * width:
+                finish()
+                piece += 1
+    if share:
+        finish()
+    return runs
+
+
+def _timeline(facts: Facts, number: int) -> Figure:
+    trace = facts.trace(number)
+    warps = sorted({interval.warp for interval in trace})
+    last = max(interval.end for interval in trace)
+    figure = Figure(figsize=(7.4, 0.34 * len(warps) + 0.75))
+    axes = figure.add_subplot()
+    used = set()
+    for warp in warps:
+        by_phase: dict[str, list[tuple[float, float]]] = {}
+        mine = [interval for interval in trace if interval.warp == warp]
+        for phase, begin, end in slivers(mine, last / SLIVERS):
+            by_phase.setdefault(phase, []).append((begin, min(end, last) - begin))
+        for phase, spans in by_phase.items():
+            used.add(phase)
+            edge = {"edgecolor": MUTED, "linewidth": 0.6} if phase == "wait" else {"linewidth": 0}
+            axes.broken_barh(spans, (warp - 0.38, 0.76), facecolor=PHASES[phase][1], **edge)
+    axes.set_xlim(0, last)
+    axes.set_ylim(max(warps) + 0.6, min(warps) - 0.6)
+    axes.set_yticks(warps, [f"warp {warp}" for warp in warps])
+    axes.set_xlabel("warp instructions issued, and not time")
+    handles = [
+        Rectangle((0, 0), 1, 1, facecolor=color, edgecolor=MUTED, linewidth=0.6, label=name)
+        for phase, (name, color) in PHASES.items()
+        if phase in used
+    ]
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.06, -0.02), ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+@drawing
+def timeline_05(facts: Facts) -> Figure:
+    return _timeline(facts, 5)
+
+
+@drawing
+def timeline_08(facts: Facts) -> Figure:
+    return _timeline(facts, 8)
+
+
+@drawing
+def timeline_15(facts: Facts) -> Figure:
+    return _timeline(facts, 15)
+
+
+@drawing
+def timeline_16(facts: Facts) -> Figure:
+    return _timeline(facts, 16)

@@ -63,61 +63,78 @@ std::pair<const Configuration*, AttentionProblem> choose(const Version& version,
 
 // ---- Where to look ----
 
-// Words of a kernel file that lead to where a mistake of some kind would be: the first of them that a line has counts.
-using Words = std::vector<std::string_view>;
+// A place in a kernel file: the first line, or the last, that has one of these words; the first of them that is in the file
+// counts. The names are those that all kernels use.
+struct Place {
+  std::vector<std::string_view> words;
+  bool last = false;
 
-// For each thing that may be wrong the words to look for. The names are those that all kernels use.
-std::vector<Words> words_for(const Microscope& microscope) {
-  std::vector<Words> all;
-  const auto add = [&](Words words) {
-    if (std::ranges::find(all, words) == all.end()) all.push_back(std::move(words));
+  bool operator==(const Place&) const = default;
+};
+
+// Where a mistake like this one would be.
+std::vector<Place> places_to_look_at(const Microscope& microscope) {
+  std::vector<Place> places;
+  const auto add = [&](std::initializer_list<Place> more) {
+    for (const Place& place : more)
+      if (std::ranges::find(places, place) == places.end()) places.push_back(place);
   };
-  const Words load_K{"void load_K_fragments(", "S = Q Kᵀ"}, load_V{"void load_V_fragments(", "O += P V"},
-      load_Q{"void load_Q_fragments(", "load_Q = [", "Copy Q"}, store{"Normalise and store O"},
-      swizzle{"int smem_offset("}, copy{"Copy K and V", "copy_KV_tile = [", "void copy_tile("};
-  for (const SeenLayout& layout : microscope.layouts)
-    if (layout.wrong > 0) {
-      add(layout.tensor == "K" ? load_K : load_V);
-      add(swizzle);
-    }
-  if (!microscope.diagnosis) return all;
-  for (const std::string& name : microscope.diagnosis->suggests) {
-    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-    if (has("tile") || has("step") || has("last_key") || has("other_head"))
-      add(copy);
-    else if (name.starts_with("K_"))
-      add(load_K);
-    else if (name.starts_with("V_"))
-      add(load_V);
-    else if (name.starts_with("Q_"))
-      add(load_Q);
-    if (name.starts_with("Q_") || name.starts_with("V_columns") || name.starts_with("O_of")) add(store);
-    if (has("swizzle")) add(swizzle);
-    if (has("of_one_lane"))
-      add({has("max") ? "= group_max(" : "group_sum(row_sum", "group_sum(tile_sum", "group_sum(new_sum"});
-    if (has("sum")) add({"row_sum[mma_m][half] = ", "row_sum[mma_m][half] *= ", "row_sum *= ", "row_sum = "});
-    if (has("rescale")) add({"O_rmem[mma_m][mma_n][i] *= ", "*= rescale"});
-    if (has("rescale") || has("max")) add({"row_max[mma_m][half] = new_max", "row_max = "});
-    if (has("scale_") || has("log2e") || has("score_factor")) {
-      add({"*= args.softmax_scale", "* args.softmax_scale", "args.softmax_scale", "* scale"});
-      add({"float exp_approx(", "exp2_approx("});
-    }
+  const Place load_K{{"void load_K_fragments(", "S = Q Kᵀ"}}, use_K{{"load_K_fragments<Traits>("}, true},
+      load_V{{"void load_V_fragments(", "O += P V"}}, use_V{{"load_V_fragments<Traits>("}, true},
+      load_Q{{"void load_Q_fragments(", "load_Q = [", "Copy Q"}}, use_Q{{"load_Q_fragments<Traits>("}, true},
+      pack{{"P_rmem[mma_m][mma_k][i] = pack", "P to 16 bits"}}, store{{"Normalise and store O"}},
+      swizzle{{"int smem_offset("}}, copy{{"Copy K and V", "copy_KV_tile = [", "Copy V", "void copy_tile("}};
+  const Place row_max{{"row_max[mma_m][half] = new_max", "row_max = "}},
+      row_sum{{"row_sum[mma_m][half] = ", "row_sum[mma_m][half] *= ", "row_sum *= ", "row_sum = "}},
+      add_sum{{"row_sum[mma_m][half] += "}}, all_sync{{"!__all_sync("}},
+      rescale_O{{"O_rmem[mma_m][mma_n][i] *= ", "*= rescale"}}, group_sum{{"float group_sum("}},
+      divide{{"inverse_sum = ", "/ row_sum"}};
+  for (const SeenLayout& layout : microscope.layouts) {
+    if (layout.wrong == 0) continue;
+    const bool whole_rows = !layout.first;
+    if (layout.tensor == "V" || whole_rows) add({load_V, use_V});
+    if (layout.tensor == "K") add({load_K, use_K, load_Q, use_Q});
+    if (whole_rows) add({pack});
+    add({swizzle});
   }
-  const auto& experiments = microscope.diagnosis->experiments;
+  if (!microscope.diagnosis) return places;
+  const auto& [sentences, suggests, first, experiments] = *microscope.diagnosis;
+  for (const std::string& name : suggests) {
+    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+    const char tensor = name.size() > 1 && name[1] == '_' ? name[0] : ' ';
+    if (has("other_head") || has("other_tile")) {
+      if (tensor == 'Q') add({Place{{"args.Q.row<", "row_of(args.Q"}}});
+      if (tensor == 'K' || has("KV_")) add({Place{{"args.K.row<", "row_of(args.K"}}});
+      if (tensor == 'V' || has("KV_")) add({Place{{"args.V.row<", "row_of(args.V"}}});
+      if (tensor == 'O') add({Place{{"args.O.row<", "row_of(args.O"}}});
+    } else if (has("tile") || has("step") || has("last_key") || has("seq_len")) {
+      add({copy, Place{{"< args.seq_len_kv"}}});
+    } else {
+      if (tensor == 'K') add({load_K, use_K});
+      if (tensor == 'V') add({load_V, use_V});
+      if (tensor == 'Q') add({load_Q, use_Q});
+    }
+    if (tensor == 'Q' || name.starts_with("V_columns")) add({store});
+    if (has("_rows_xor")) add({pack});
+    if (has("swizzle")) add({swizzle});
+    if (has("max_of_one_lane")) add({Place{{"= group_max(", "group_max(S_max)"}}, Place{{"float group_max("}}});
+    if (has("sum_of_one_lane")) add({group_sum, divide});
+    if (has("sum_not_rescaled")) add({row_sum});
+    if (has("O_not_rescaled")) add({rescale_O});
+    if (has("nothing_rescaled") || has("max_not_kept")) add({row_max});
+    if (has("scale_") || has("log2e") || has("score_factor"))
+      add({Place{{"*= args.softmax_scale", "args.softmax_scale *", "args.softmax_scale"}},
+           Place{{"float exp_approx("}}});
+  }
+  if (!suggests.empty()) return places;
   const auto failed = [&](const char* name) {
     return std::ranges::any_of(experiments, [&](const Experiment& e) { return e.name == name && !e.right; });
   };
-  if (microscope.diagnosis->suggests.empty()) {
-    if (failed("V = 1")) {
-      add({"row_sum[mma_m][half] = ", "row_sum[mma_m][half] *= ", "row_sum = "});
-      add({"O_rmem[mma_m][mma_n][i] *= ", "*= rescale"});
-      add({"row_max[mma_m][half] = new_max", "row_max = "});
-    } else if (failed("Q = 0")) {
-      add(load_V);
-      add(store);
-    }
-  }
-  return all;
+  if (failed("V = 1"))
+    add({group_sum, all_sync, row_max, rescale_O, row_sum, add_sum, divide});
+  else if (failed("Q = 0"))
+    add({load_V, use_V, store});
+  return places;
 }
 
 struct SourceLine {
@@ -130,11 +147,12 @@ std::vector<SourceLine> lines_to_look_at(const Microscope& microscope, const std
   std::ifstream file(source);
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   std::vector<SourceLine> found;
-  for (const Words& words : words_for(microscope))
-    for (const std::string_view word : words) {
-      const auto line =
-          std::ranges::find_if(lines, [&](const std::string& text) { return text.find(word) != text.npos; });
-      if (line == lines.end()) continue;
+  for (const Place& place : places_to_look_at(microscope))
+    for (const std::string_view word : place.words) {
+      const auto has_word = [&](const std::string& line) { return line.find(word) != std::string::npos; };
+      const auto first = std::ranges::find_if(lines, has_word);
+      if (first == lines.end()) continue;
+      const auto line = place.last ? std::prev(std::find_if(lines.rbegin(), lines.rend(), has_word).base()) : first;
       found.push_back({line - lines.begin() + 1, line->substr(line->find_first_not_of(' '))});
       break;
     }
@@ -243,6 +261,8 @@ std::string format_P(const Microscope& microscope, const Paint& paint) {
                        figure(seen.P_expected[j], "{:.6f}"), seen.P.empty() ? "fault" : figure(seen.P[j], "{:.6f}"),
                        seen.P.empty() || !cut ? "-" : figure(std::log(seen.P[j] * cut->l) + cut->m)});
   if (seen.wrong == 0) return text + labelled("", fmt::format("All {} of this tile are right.", seen.compared));
+  if (std::ranges::any_of(microscope.layouts, [](const SeenLayout& l) { return l.tensor == "V" && l.wrong > 0; }))
+    text += labelled("", "P is seen through V, and V is not where it belongs: see below.");
   if (seen.places) text += labelled("", fmt::format("{} (A column is a key of the tile.)", *seen.places));
   if (const auto& first = seen.first) {
     std::string sentence = fmt::format("The first: row {} of head {}, key {}: {:.6f} instead of {:.6f}", first->row,

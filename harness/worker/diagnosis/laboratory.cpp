@@ -77,13 +77,18 @@ std::optional<Probes> probe(const AttentionProblem& problem, Distribution distri
                 .scores_by_key = !outcome.wrong.heads[kScoresByKey],
                 .S = reader.read_S(probed, *outcome.output, kFirstOfLayout),
                 .PV = reader.read_PV(probed, *outcome.output, kFirstOfLayout)};
-  for (std::int64_t row = 0; row < probed.seq_len; ++row)
+  for (std::int64_t row = 0; row < probed.seq_len; ++row) {
+    double least = INFINITY, most = -INFINITY;
     for (std::int64_t d = 0; d < probed.head_dim; ++d) {
       const double value =
           element_to_float(probed.dtype, outcome.output->data()[output_layout(probed).row(0, kOnes, row) + d]);
-      probes.least_of_ones = std::min(probes.least_of_ones, value);
-      probes.most_of_ones = std::max(probes.most_of_ones, value);
+      least = std::min(least, value);
+      most = std::max(most, value);
     }
+    probes.least_of_ones = std::min(probes.least_of_ones, least);
+    probes.most_of_ones = std::max(probes.most_of_ones, most);
+    probes.ones_differ_in_a_row = probes.ones_differ_in_a_row || most - least > 2 * outcome.reference.bound[kOnes];
+  }
   return probes;
 }
 

@@ -51,7 +51,8 @@ struct Probes {
   bool uniform;        // Q = 0: O is the mean of V, whatever K is
   bool scores_by_key;  // a row of K has one value throughout, and so has Q: no order of head_dim or of Q's rows counts
   double least_of_ones = INFINITY, most_of_ones = -INFINITY;
-  std::optional<Layout> S, PV;  // nullopt: a tile is too large to be seen
+  bool ones_differ_in_a_row = false;  // no wrong row sum would do that
+  std::optional<Layout> S, PV;        // nullopt: a tile is too large to be seen
 
   bool all_right() const {
     return ones && uniform && scores_by_key && (!S || S->wrong == 0) && (!PV || PV->wrong == 0);

@@ -281,8 +281,10 @@ class Microscopy {
     const auto shows_wrong = [](const std::optional<Layout>& layout) {
       return layout && layout->wrong > 0 && layout->first->key_read >= 0;
     };
+    // A wrong row sum makes other numbers of those that V shows.
+    const bool V_shows = probes->ones || probes->ones_differ_in_a_row;
     const bool K_is_wrong = probes->uniform && shows_wrong(probes->S),
-               V_is_wrong = !K_is_wrong && shows_wrong(probes->PV);
+               V_is_wrong = !K_is_wrong && V_shows && shows_wrong(probes->PV);
     const auto add = [&](const std::optional<Layout>& layout, const char* tensor, bool is_wrong) {
       if (!layout || (layout->wrong > 0 && !is_wrong)) return;
       SeenLayout seen{.tensor = tensor, .elements = layout->elements, .wrong = layout->wrong, .text = {}, .first = {}};
@@ -290,7 +292,7 @@ class Microscopy {
         seen.text = describe_layout(*layout, tensor);
         const auto [key, column, key_read, column_read] = *layout->first;
         const std::int64_t in_step = key % tiling_.step_kv;
-        if (tiling_.has_fragments()) {
+        if (tiling_.has_fragments() && !layout->whole_rows) {
           seen.first = tensor[0] == 'K' ? operand_of(in_step, column) : operand_of(column, in_step);
           seen.first->key = layout->first_key + key;
           seen.first->column = column;
