@@ -16,8 +16,10 @@ import layouts
 import sources
 from facts import BATCH, GPU, SEQ_LEN, Facts, Interval
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from profile_data import Shape, three_digits
 
@@ -913,28 +915,26 @@ def sass_stack_late(facts: Facts) -> Figure:
 PHASES = {  # as they are drawn, in order of the legend: what they are called, colour
     "wait": ("waits for other warps", PAPER),
     "copy": ("copies, and loads from global memory", VIOLET),
-    "load": ("loads fragments", GREEN),
+    "load": ("loads fragments", FILLS[2]),
     "S": ("mma of S = Q Kᵀ", BLUE),
-    "softmax": ("softmax, P to 16 bits", AMBER),
-    "O": ("mma of O += P V", FILLS[0]),
-    "store": ("stores", RED),
+    "arithmetic": ("arithmetic: softmax, exchanges of lanes", FILLS[3]),
+    "O": ("mma of O += P V", RED),
+    "store": ("stores", MUTED),
     "other": ("addresses, before the first of these", GRID),
 }
 SLIVERS = 560  # a drawing is so many pieces wide; each shows what a warp does in most of its steps
 
 
-def _phase(interval: Interval) -> str:
+def _phase(interval: Interval, source: list[str]) -> str:
     """The name in PHASES. Which mma it is the kernel's source says: what the line adds to."""
     if interval.phase.startswith("wait"):
         return "wait"
-    if interval.phase != "mma" or interval.line is None:
+    if interval.phase != "mma":
         return interval.phase
-    file, _, line = interval.line.rpartition(":")
-    call = sources.lines_of(file)[int(line) - 1]
-    return "O" if "O_rmem" in call else "S"
+    return "O" if interval.line is not None and "O_rmem" in source[interval.line - 1] else "S"
 
 
-def slivers(intervals: Sequence[Interval], width: float) -> list[tuple[str, float, float]]:
+def slivers(intervals: Sequence[Interval], source: list[str], width: float) -> list[tuple[str, float, float]]:
     """One warp's intervals as runs (phase, begin, end) of pieces of that width: of each, what takes most of it."""
     runs: list[tuple[str, float, float]] = []
     share: dict[str, float] = {}
@@ -950,7 +950,7 @@ def slivers(intervals: Sequence[Interval], width: float) -> list[tuple[str, floa
         share.clear()
 
     for interval in intervals:
-        at, phase = float(interval.begin), _phase(interval)
+        at, phase = float(interval.begin), _phase(interval, source)
         while at < interval.end:
             end = min(float(interval.end), (piece + 1) * width)
             share[phase] = share.get(phase, 0.0) + end - at
@@ -964,31 +964,35 @@ def slivers(intervals: Sequence[Interval], width: float) -> list[tuple[str, floa
 
 
 def _timeline(facts: Facts, number: int) -> Figure:
-    trace = facts.trace(number)
+    trace, source = facts.trace(number), sources.lines_of(facts.file(number))
     warps = sorted({interval.warp for interval in trace})
     last = max(interval.end for interval in trace)
     figure = Figure(figsize=(7.4, 0.34 * len(warps) + 0.75))
     axes = figure.add_subplot()
     used = set()
+    meets = Line2D([], [], color=INK, linewidth=1.4, label="waits at a barrier or an mbarrier")
     for warp in warps:
         by_phase: dict[str, list[tuple[float, float]]] = {}
         mine = [interval for interval in trace if interval.warp == warp]
-        for phase, begin, end in slivers(mine, last / SLIVERS):
+        for phase, begin, end in slivers(mine, source, last / SLIVERS):
             by_phase.setdefault(phase, []).append((begin, min(end, last) - begin))
         for phase, spans in by_phase.items():
             used.add(phase)
             edge = {"edgecolor": MUTED, "linewidth": 0.6} if phase == "wait" else {"linewidth": 0}
             axes.broken_barh(spans, (warp - 0.38, 0.76), facecolor=PHASES[phase][1], **edge)
+        asked = [interval.begin for interval in mine if interval.phase in ("wait: barrier", "wait: mbarrier")]
+        axes.vlines(asked, warp - 0.46, warp + 0.46, color=INK, linewidth=1.4)
     axes.set_xlim(0, last)
     axes.set_ylim(max(warps) + 0.6, min(warps) - 0.6)
     axes.set_yticks(warps, [f"warp {warp}" for warp in warps])
     axes.set_xlabel("warp instructions issued, and not time")
-    handles = [
+    handles: list[Artist] = [
         Rectangle((0, 0), 1, 1, facecolor=color, edgecolor=MUTED, linewidth=0.6, label=name)
         for phase, (name, color) in PHASES.items()
         if phase in used
     ]
-    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0.06, -0.02), ncols=3, frameon=False, fontsize=8)
+    handles.append(meets)
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, fontsize=8)
     return figure
 
 

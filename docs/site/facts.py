@@ -63,13 +63,19 @@ class Interval:
     phase: str
     begin: int
     end: int
-    line: str | None  # "kernels/08_pipelined_kv.cu:214"
+    line: int | None  # of the kernel's file
 
 
 def read_trace(file: Path) -> list[Interval]:
     events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
     return [
-        Interval(event["tid"], event["name"], event["ts"], event["ts"] + event["dur"], event["args"]["line"])
+        Interval(
+            warp=event["tid"],
+            phase=event["name"],
+            begin=event["ts"],
+            end=event["ts"] + event["dur"],
+            line=int(line.rpartition(":")[2]) if (line := event["args"]["line"]) else None,
+        )
         for event in events
         if event["ph"] == "X"
     ]

@@ -65,7 +65,7 @@ std::string_view to_string(FindingKind kind) {
 
 std::string_view to_string(Phase phase) {
   constexpr std::string_view kNames[] = {"wait: barrier", "wait: mbarrier", "wait: copies", "copy", "load",
-                                         "mma",           "softmax",        "store",        "other"};
+                                         "mma",           "arithmetic",     "store",        "other"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Phase::other) + 1);
   return kNames[static_cast<std::size_t>(phase)];
 }

@@ -18,9 +18,9 @@ enum class Phase : std::uint8_t {
   copy,           // cp.async and what commits it, loads from global memory
   load,           // fragments: ldmatrix and other loads from shared memory
   mma,
-  softmax,  // arithmetic in floating point, conversions, shuffles and votes
-  store,    // to shared or global memory
-  other,    // before the first of these, and after a wait
+  arithmetic,  // in floating point: softmax, rescaling, rounding; shuffles and votes
+  store,       // to shared or global memory
+  other,       // before the first of these, and after a wait
 };
 
 /// "wait: barrier", "copy", …: as in the files.

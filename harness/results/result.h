@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "emulator/trace.h"
 #include "problem/problem.h"
 #include "results/counters.h"
 

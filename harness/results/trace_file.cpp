@@ -6,6 +6,7 @@
 #include <string>
 
 #include "emulator/function_name.h"
+#include "emulator/trace.h"
 #include "results/document.h"
 
 namespace flash_ladder {

@@ -96,9 +96,9 @@ TEST(Trace, NamesPhasesAndLines) {
       found.emplace_back(interval.phase, trace.positions[static_cast<std::size_t>(interval.position)][0].line);
   using enum Phase;
   EXPECT_THAT(found, testing::ElementsAre(std::pair(store, 1), std::pair(wait_barrier, 2), std::pair(load, 3),
-                                          std::pair(softmax, 4), std::pair(copy, 5), std::pair(store, 6)));
+                                          std::pair(arithmetic, 4), std::pair(copy, 5), std::pair(store, 6)));
   EXPECT_EQ(of(trace, 1, load)[0].instructions, 2u) << "the addition has no phase of its own, and goes with the load";
-  EXPECT_EQ(of(trace, 1, softmax)[0].instructions, 2u);
+  EXPECT_EQ(of(trace, 1, arithmetic)[0].instructions, 2u);
 }
 
 TEST(Trace, ABarrierLetsGoWhenTheLastWarpHasCome) {
@@ -121,12 +121,12 @@ TEST(Trace, AnMbarrierLetsGoWhenTheLastArrivalHasCome) {
       "\nmbarrier.arrive.shared.b64 %rd1, [smem+2048];\nbra DONE;\n"
       "WAIT: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 0; @!%p3 bra WAIT;\nmul.f32 %f1, %f1, %f1;\nDONE:\n";
   const CtaTrace trace = trace_of(body);
-  const auto worked = of(trace, 0, Phase::softmax), waited = of(trace, 1, Phase::wait_mbarrier);
+  const auto worked = of(trace, 0, Phase::arithmetic), waited = of(trace, 1, Phase::wait_mbarrier);
   ASSERT_EQ(worked.size(), 1u);
   ASSERT_EQ(waited.size(), 1u) << "however often it asked";
   EXPECT_EQ(waited[0].instructions, 1u);
   EXPECT_EQ(waited[0].end, worked[0].begin + 51) << "the arrival is the 51st instruction from there on";
-  EXPECT_EQ(of(trace, 1, Phase::softmax)[0].begin, waited[0].end + 1) << "after the branch";
+  EXPECT_EQ(of(trace, 1, Phase::arithmetic)[0].begin, waited[0].end + 1) << "after the branch";
   EXPECT_GT(end_of(trace, 1), end_of(trace, 0) - 3);
 }
 

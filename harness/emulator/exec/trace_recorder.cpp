@@ -27,9 +27,10 @@ std::int8_t phase_of(InstructionClass instruction_class, std::string_view text) 
     case float64:
     case float16:
     case special:
-    case convert:
     case shuffle:
-      return phase(Phase::softmax);
+      return phase(Phase::arithmetic);
+    case convert:  // of addresses too
+      return text.find(".f") != text.npos || text.find(".bf16") != text.npos ? phase(Phase::arithmetic) : kNone;
     case barrier:
       if (text.starts_with("cp.async.wait")) return phase(Phase::wait_copies);
       if (text.starts_with("cp.async.")) return phase(Phase::copy);
