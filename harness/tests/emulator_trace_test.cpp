@@ -13,7 +13,13 @@ namespace {
 
 constexpr unsigned kThreads = 64;  // two warps
 
-RunResult run(const std::string& body, Options options = {.trace_cta = Dim3{0, 0, 0}}, Dim3 grid = {}) {
+Options tracing(Dim3 cta) {
+  Options options;
+  options.trace_cta = cta;
+  return options;
+}
+
+RunResult run(const std::string& body, const Options& options = tracing({0, 0, 0}), Dim3 grid = {}) {
   return run_test_kernel(program(body), kThreads, std::vector<std::uint64_t>(256), 256, options, grid);
 }
 
@@ -52,8 +58,8 @@ std::string warp_0_alone(const std::string& work) {
 
 TEST(Trace, IsThereOnlyWhereItIsAskedFor) {
   EXPECT_EQ(run("bar.sync 0;", {}).report.trace, nullptr);
-  EXPECT_EQ(run("bar.sync 0;", {.trace_cta = Dim3{3, 0, 0}}).report.trace, nullptr) << "no such CTA";
-  const Report report = run("bar.sync 0;", {.trace_cta = Dim3{2, 0, 0}}, {.x = 4}).report;
+  EXPECT_EQ(run("bar.sync 0;", tracing({3, 0, 0})).report.trace, nullptr) << "no such CTA";
+  const Report report = run("bar.sync 0;", tracing({2, 0, 0}), {4, 1, 1}).report;
   ASSERT_NE(report.trace, nullptr);
   EXPECT_EQ(report.trace->cta, (Dim3{2, 0, 0}));
   EXPECT_EQ(report.trace->num_warps, 2);

@@ -571,7 +571,9 @@ TEST(Microscope, AFaultEndsTheLookAndAFindingIsWrong) {
   EXPECT_TRUE(faulted.first_wrong()->faulted);
   EXPECT_EQ(launches, 2) << "a GPU's context is lost";
   const auto finds = [&](const Inputs& inputs) {
-    return Examined{.output = kernel.run(inputs), .findings = {Finding{.kind = "race", .message = "a race"}}};
+    Finding race;
+    race.kind = "race";
+    return Examined{.output = kernel.run(inputs), .findings = {race}};
   };
   const Microscope found = look_closely(kProblem, 5, kernel.tiling, {}, finds);
   EXPECT_FALSE(found.right());
