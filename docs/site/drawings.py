@@ -914,13 +914,13 @@ def sass_stack_late(facts: Facts) -> Figure:
 
 PHASES = {  # as they are drawn, in order of the legend: what they are called, colour
     "wait": ("waits for other warps", PAPER),
-    "copy": ("copies, and loads from global memory", VIOLET),
+    "copy": ("copies, loads from global memory", VIOLET),
     "load": ("loads fragments", FILLS[2]),
     "S": ("mma of S = Q Kᵀ", BLUE),
-    "arithmetic": ("arithmetic: softmax, exchanges of lanes", FILLS[3]),
+    "arithmetic": ("softmax, exchanges of lanes", FILLS[3]),
     "O": ("mma of O += P V", RED),
     "store": ("stores", MUTED),
-    "other": ("addresses, before the first of these", GRID),
+    "other": ("addresses at the start", GRID),
 }
 SLIVERS = 560  # a drawing is so many pieces wide; each shows what a warp does in most of its steps
 
@@ -970,7 +970,7 @@ def _timeline(facts: Facts, number: int) -> Figure:
     figure = Figure(figsize=(7.4, 0.34 * len(warps) + 0.75))
     axes = figure.add_subplot()
     used = set()
-    meets = Line2D([], [], color=INK, linewidth=1.4, label="waits at a barrier or an mbarrier")
+    meets = Line2D([], [], color=INK, linewidth=1.4, label="wait at a barrier, an mbarrier")
     for warp in warps:
         by_phase: dict[str, list[tuple[float, float]]] = {}
         mine = [interval for interval in trace if interval.warp == warp]
@@ -992,7 +992,7 @@ def _timeline(facts: Facts, number: int) -> Figure:
         if phase in used
     ]
     handles.append(meets)
-    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, fontsize=8)
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, fontsize=7.5)
     return figure
 
 
