@@ -69,7 +69,7 @@ def test_the_two_blockwise_implementations_agree(emulator: Cli, dtype: str) -> N
 
 
 def test_many_tiles_are_cut_further_and_further_apart(emulator: Cli) -> None:
-    seen = debug(emulator, "03", *SMALL, "--seq-len-kv", str(64 * 20))
+    seen = debug(emulator, "07", *SMALL, "--seq-len-kv", str(64 * 20))
     assert [cut["tiles"] for cut in seen["cuts"]] == [1, 2, 3, 4, 5, 6, 7, 8, 16, 20]
 
 
@@ -142,14 +142,14 @@ def test_a_fault_is_seen_and_led_to(planted: Cli, fault: Fault) -> None:
 
 
 def test_a_wrong_layout_is_named(planted: Cli) -> None:
-    (fault,) = [fault for fault in FAULTS if fault.name == "lanes of an ldmatrix are swapped"]
+    (fault,) = [fault for fault in FAULTS if fault.name == "one piece of head_dim is read from the wrong place"]
     environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
     outcome = planted("--debug", "07", **environment)
     assert outcome.rc == 1
     assert "no: first with K/V tile 0 (keys 0–63): row 0, column 0 of head 0 is" in outcome.words
     assert "it is O_rmem[0][0][0] of lane 0 of warp 0 (mma_m, mma_n, D)" in outcome.words
-    assert "K: one-hot Q and V show S = Q Kᵀ, and in it K: 50 % of the elements of a tile of K are not" in outcome.words
-    assert "B[1] of lane 0, its lower half, at mma_n 0, mma_k 0" in outcome.words
+    assert "where K[0][48] (key, column) belongs, there is K[0][80]" in outcome.words
+    assert "K[0][48] belongs in B[0] of lane 0, its lower half, at mma_n 0, mma_k 3" in outcome.words
     assert "void load_K_fragments(" in outcome.out
 
 
@@ -196,7 +196,7 @@ def test_a_kernel_that_faults_is_wrong(planted: Cli) -> None:
         (["--debug", "07", "--row", "128"], "--row 128 is out of range; this problem has 0 to 127"),
         (["--debug", "07", "--head", "2"], "--head 2 is out of range; this problem has 0 to 1"),
         (["--debug", "07", "--row", "-1"], "--row"),
-        (["--debug", "07", "--seq-len-kv", "100"], "--seq-len-kv 100 is not a multiple of 64"),
+        (["--debug", "07", "--seq-len-kv", "100"], "seq-len-kv 100 is not a multiple of 64"),
         (["--debug", "07", "--kernel", "07"], "--debug does not go with --kernel"),
         (["--debug", "07", "--no-check"], "--debug does not go with --no-check"),
         (["--debug", "07", "--config", "1x1"], "no configuration '1x1'"),
