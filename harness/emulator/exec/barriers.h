@@ -24,8 +24,8 @@ struct Barrier {
     BarrierMode mode = BarrierMode::sync;
   };
   std::array<Waiting, 32> warps{};
-  Clock clock;                // what those that arrived knew
-  std::uint64_t traced = 0;   // when the last of them came, for a trace
+  Clock clock;               // what those that arrived knew
+  std::uint64_t traced = 0;  // when the last of them came, for a trace
 };
 
 struct Mbarrier {
