@@ -729,6 +729,13 @@ FAULTS = [
         "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, next_mma_k);",
         "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, mma_k);",
     ),
+    Fault(
+        "a fragment of Q is multiplied for both of a warp's halves",
+        "11_wide_warps",
+        "Q_rmem[mma_k % 2][mma_m],",
+        "Q_rmem[mma_k % 2][0],",
+        says=("the first K/V tile alone is wrong already", "rows 16–31 modulo 32 (mma_m 1 of every warp)"),
+    ),
 ]
 
 # No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "results/result.h"
-#include "worker/protocol.h"
+#include "rules/protocol.h"
 
 namespace flash_ladder {
 

@@ -6,8 +6,8 @@
 
 #include "results/microscope.h"
 #include "results/result.h"
+#include "rules/protocol.h"
 #include "worker/events.h"
-#include "worker/protocol.h"
 
 namespace flash_ladder {
 

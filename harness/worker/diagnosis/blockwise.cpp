@@ -16,7 +16,7 @@ std::vector<BlockwiseStep> attend_blockwise(const Inputs& inputs, std::int64_t b
                                             std::int64_t row, std::int64_t block_kv) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t num_keys = problem.seq_len_kv, head_dim = problem.head_dim;
-  const auto [begin, end] = visible_keys(problem, row);
+  const auto [begin, end] = visible_keys(problem, batch, row);
   const double scale = softmax_scale(head_dim);
   const auto number = [&](const std::uint16_t* elements, std::int64_t d) {
     return static_cast<double>(element_to_float(problem.dtype, elements[d]));

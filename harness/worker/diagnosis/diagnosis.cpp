@@ -8,6 +8,7 @@
 #include <numeric>
 #include <span>
 
+#include "problem/problem.h"
 #include "worker/diagnosis/mistakes.h"
 #include "worker/diagnosis/pattern.h"
 #include "worker/parallel.h"
@@ -337,7 +338,11 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
     // Another shape may tell them apart: a single query tile, four K/V tiles.
     AttentionProblem other = problem;
     other.batch = std::min<std::int64_t>(problem.batch, 2);
-    other.heads = std::min<std::int64_t>(problem.heads, 3);
+    const std::int64_t group = problem.heads / num_kv_heads(problem);
+    other.heads = group * std::min<std::int64_t>(num_kv_heads(problem), 3);
+    if (problem.kv_heads != 0) other.kv_heads = other.heads / group;
+    other.lengths.clear();
+    other.lengths_kv.clear();
     other.seq_len = tiling.block_q;
     other.seq_len_kv = 4 * tiling.block_kv;
     const auto outcome = laboratory.launch(make_inputs(other, wrong.distribution, Packing::separate, 1));

@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "problem/problem.h"
 #include "worker/check_sets.h"
 #include "worker/diagnosis/blockwise.h"
 #include "worker/diagnosis/diagnosis.h"
@@ -255,7 +256,7 @@ class Microscopy {
     for (const double p : step.P) seen.P_expected.push_back(step.l > 0 ? p / step.l : 0);
     const std::uint16_t one = element_from_float(problem_.dtype, 1);
     for (std::int64_t batch = 0; batch < problem_.batch; ++batch)
-      for (std::int64_t head = 0; head < problem_.heads; ++head)
+      for (std::int64_t head = 0; head < num_kv_heads(problem_); ++head)
         for (std::int64_t key = 0; key < cut.keys; ++key) {
           const auto v = std::span(inputs.buffers[inputs.V_buffer].data() + inputs.V.row(batch, head, key),
                                    static_cast<std::size_t>(problem_.head_dim));
