@@ -7,6 +7,7 @@
 
 #include "app/child_process.h"
 #include "app/comparison.h"
+#include "app/debug.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/recording.h"
@@ -32,6 +33,8 @@ int run(const flash_ladder::Options& options) {
       return record(options);
     case Action::tune:
       return tune(options);
+    case Action::debug:
+      return debug(options);
     case Action::study:
       break;
   }

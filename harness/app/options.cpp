@@ -94,6 +94,7 @@ Examples
   harness --diff 06 07                   what changed, in the source and in the figures
   harness --kernel all --record          measure everything anew for profiles/
   harness --tune 16 --seq-len 512        which configuration is the fastest for this problem
+  harness --debug 07 --row 9             how m, l and O of a row come about, tile by tile
   harness --kernel 06 --device emulator --lines
                                          count, per source line, without a GPU
 
@@ -113,7 +114,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 
   Options options;
   std::vector<std::string> diff;
-  std::string device = "auto", sm, seed, repeat, timeout, max_instructions, source;
+  std::string device = "auto", sm, seed, repeat, timeout, max_instructions, source, row, head;
   bool list = false, sass = false, record = false, no_check = false, no_bench = false;
 
   app.add_option("--kernel", options.kernels,
@@ -132,6 +133,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--tune", options.tune,
                  "Time all configurations of one version for a problem; the fastest is kept in "
                  "profiles/<device>/tuning.json and used from then on")
+      ->type_name("VERSION")
+      ->group("What to do");
+  app.add_option(
+         "--debug", options.debug,
+         "O of one version after each K/V tile beside float64, its P and its layouts; where it goes wrong: the first "
+         "tile, row, column, lane and register")
       ->type_name("VERSION")
       ->group("What to do");
 
@@ -157,7 +164,15 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--json", options.json, "Write the results as JSON (- for standard output, and nothing else on it)")
       ->type_name("FILE")
       ->group("How");
+  app.add_option("--row", row, "--debug: the query to show (the first wrong one, else 0)")
+      ->type_name("N")
+      ->group("How");
+  app.add_option("--head", head, "--debug: its head")->type_name("N")->group("How");
   app.add_flag("--lines", options.lines, "Emulator: the counters of all source lines, not only the costliest")
+      ->group("How");
+  app.add_option("--trace", options.trace,
+                 "Emulator: what each warp of CTA 0 does, for https://ui.perfetto.dev (docs/virtual_gpu.md)")
+      ->type_name("FILE")
       ->group("How");
   app.add_option("--max-instructions", max_instructions,
                  "Emulator: a CTA whose warps execute more instructions is endless")
@@ -203,6 +218,16 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--tune", {"--no-check", "--no-bench"}, "what it keeps was checked and timed");
   refuse_together(app, "--tune", {"--lines", "--max-instructions"},
                   "these are for the virtual GPU, which has no clock");
+  refuse_together(app, "--trace", {"--list", "--diff", "--sass", "--record", "--tune", "--debug"},
+                  "a trace is of one run of one version");
+  if (given("--trace") && options.trace.empty()) throw UsageError("--trace needs the name of a file");
+  refuse_together(app, "--debug", {"--kernel", "--list", "--diff", "--sass", "--record", "--tune"},
+                  "--debug takes the version itself and looks at its output");
+  refuse_together(app, "--debug", {"--no-check", "--no-bench", "--repeat", "--lines"},
+                  "--debug compares everything and times nothing");
+  for (const char* flag : {"--row", "--head"})
+    if (given(flag) && !given("--debug"))
+      throw UsageError(fmt::format("{} says what --debug shows; add --debug VERSION, or leave it out", flag));
   if (given("--no-check") && given("--no-bench"))
     throw UsageError("--no-check and --no-bench leave nothing to run; for counts without running use --sass");
 
@@ -216,12 +241,15 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     options.action = Action::record;
   else if (given("--tune"))
     options.action = Action::tune;
+  else if (given("--debug"))
+    options.action = Action::debug;
   if (options.action == Action::diff && diff.size() == 1) refuse_single(diff.front());
   if (options.action == Action::diff)
     options.diff = {diff.at(0), diff.at(1)};
-  else if (options.action != Action::list && options.action != Action::tune && !given("--kernel"))
+  else if (options.action != Action::list && options.action != Action::tune && options.action != Action::debug &&
+           !given("--kernel"))
     throw UsageError(
-        "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list, --diff or --tune; see harness --help");
+        "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list, --diff, --tune or --debug; see harness --help");
   if (given("--json") && options.json.empty())
     throw UsageError("--json needs the name of a file, or - for standard output");
 
@@ -230,6 +258,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 
   options.problem = problem.problem(/*is_virtual=*/false);
   options.emulator_problem = problem.problem(/*is_virtual=*/true);
+  options.debug_problem = problem.typed();
+  constexpr auto kMostRows = std::numeric_limits<std::int64_t>::max();
+  if (given("--row")) options.row = parse_integer<std::int64_t>("--row", row, 0, kMostRows);
+  if (given("--head")) options.head = parse_integer<std::int64_t>("--head", head, 0, kMostRows);
   if (given("--seed"))
     options.seed = parse_integer<std::uint64_t>("--seed", seed, 0, std::numeric_limits<std::uint64_t>::max());
   options.check = !no_check;

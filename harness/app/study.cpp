@@ -227,13 +227,17 @@ void complain_of_tuning(const std::vector<const Version*>& selected, const Optio
 int study(const Options& options) {
   const auto selected = select_versions(options.kernels);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (!options.trace.empty()) check_writable(options.trace);
   if (const auto file = newer_source(selected, options.paths.source))
     complain(
         fmt::format("warning: {} is newer than this program, which therefore runs older code; build again", *file));
   const Runner runner(options);
-  if (!runner.is_virtual() && (options.lines || options.max_instructions > 0))
+  if (!runner.is_virtual() && (options.lines || options.max_instructions > 0 || !options.trace.empty()))
     throw UsageError(
-        "--lines and --max-instructions are for the virtual GPU: add --device emulator, or leave them out");
+        "--lines, --max-instructions and --trace are for the virtual GPU: add --device emulator, or leave them out");
+  if (!options.trace.empty() && selected.size() > 1)
+    throw UsageError(
+        fmt::format("--trace is for a single version, and --kernel '{}' names {}", options.kernels, selected.size()));
   Recorded recorded(options.paths);
   const Paint paint;
   const Run run{
@@ -269,6 +273,8 @@ int study(const Options& options) {
     }
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);
+  if (!options.trace.empty() && results.front().counters)
+    say(options, labelled("Trace", options.trace + ": open it with https://ui.perfetto.dev; instructions are no time"));
   write_json(options, results);
   const int code = exit_code(options, results);
   return code == kExitOk && !runner.device().gpu ? kExitUnavailable : code;  // what was asked for was to run them

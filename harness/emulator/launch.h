@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -30,8 +31,9 @@ struct Options {
   bool count_lines = true;  // counters per source line, not only in total
   // Endless loops: a CTA that has executed so many warp instructions is stopped, with a finding.
   std::uint64_t max_warp_instructions_per_cta = 200'000'000;
-  int registers_per_thread = 0;    // as ptxas reported for this kernel; 0: unknown, not checked
-  std::size_t max_findings = 100;  // distinct ones that are kept; the others are counted
+  int registers_per_thread = 0;        // as ptxas reported for this kernel; 0: unknown, not checked
+  std::optional<Dim3> trace_cta = {};  // the CTA, by its blockIdx, of which Report::trace is to tell
+  std::size_t max_findings = 100;      // distinct ones that are kept; the others are counted
   std::function<void(std::string_view)>
       print;  // gets what the kernel's printf prints, in order of CTA; default: stdout
 };

@@ -17,6 +17,7 @@ _PROFILE = _load("profile.schema.json")
 _TUNING = _load("tuning.schema.json")
 _VERSIONS = _load("versions.schema.json")
 _PEERS = _load("peers.schema.json")
+_DEBUG = _load("debug.schema.json")
 _REGISTRY = Registry().with_resources(
     (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE)
 )
@@ -40,6 +41,11 @@ def validate_tuning(document: dict[str, Any]) -> None:
 def validate_versions(document: dict[str, Any]) -> None:
     """A document as --list --json writes it."""
     _validate(_VERSIONS, document)
+
+
+def validate_debug(document: dict[str, Any]) -> None:
+    """A document as --debug --json writes it."""
+    _validate(_DEBUG, document)
 
 
 def validate_peers(document: dict[str, Any]) -> None:

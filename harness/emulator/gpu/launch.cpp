@@ -7,11 +7,13 @@
 #include <cstdio>
 #include <exception>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
 
 #include "emulator/exec/cta_executor.h"
+#include "emulator/trace.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -146,6 +148,10 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
           }
         }
         CtaResult result{executor.take_findings(), executor.take_output()};
+        if (auto trace = executor.take_trace()) {
+          const std::lock_guard lock(mutex);
+          report.trace = std::make_shared<const CtaTrace>(std::move(*trace));
+        }
         if (!result.findings.empty() || !result.output.empty()) {
           const std::lock_guard lock(mutex);
           results[index] = std::move(result);

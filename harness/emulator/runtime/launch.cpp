@@ -96,6 +96,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                                     .count_lines = settings.count_lines,
                                     .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
                                     .registers_per_thread = function.library->registers(function.name),
+                                    .trace_cta = settings.trace_cta,
                                     // All: only with those of other launches is it known which are new.
                                     .max_findings = std::numeric_limits<std::size_t>::max(),
                                     .print = {}});
