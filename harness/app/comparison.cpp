@@ -51,10 +51,9 @@ std::string busy_rows(const std::vector<BusyPair>& pairs, const Paint& paint) {
   for (const BusyPair& pair : pairs) {
     const BusyVersion& any = pair.any();
     const bool stale = (pair.from && pair.from->stale) || (pair.to && pair.to->stale);
-    text += '\n' + paint.bold(wrapped(
-                       fmt::format("What is busy, % of the cycles: {}, batch {}, seq_len {}, by Nsight Compute\n",
-                                   any.device, any.problem.batch, any.problem.seq_len),
-                       text_width(), 2));
+    text += '\n' + paint.bold(wrapped(fmt::format("What is busy: {}, batch {}, seq_len {}, by Nsight Compute\n",
+                                                  any.device, any.problem.batch, any.problem.seq_len),
+                                      text_width(), 2));
     for (const BusyMetric& metric : busy_metrics()) {
       const auto figure = [&](const std::optional<BusyVersion>& version) {
         return version ? format_metric(metric, version->busy) + (version->stale ? " stale" : "") : std::string("-");
@@ -137,13 +136,17 @@ std::string comparison_text(const Comparison& comparison, const Paint& paint) {
 int compare(const Options& options) {
   for (const std::string& file : {options.json, options.html})
     if (!file.empty() && file != "-") check_writable(file);
+  if (options.json == "-" && options.html == "-")
+    throw UsageError("--json - and --html - both want standard output; name a file for one of them");
   Recorded recorded(options.paths);
   const Comparison comparison = gather_comparison(options, recorded);
   if (options.html.empty()) say(options, comparison_text(comparison, Paint()));
   for (const auto& problem : recorded.problems()) complain(problem);
   if (options.json == "-" && !comparison.counted.why_not.empty()) complain(comparison.counted.why_not);
   write_json(options, comparison_document(comparison));
-  if (!options.html.empty()) {
+  if (options.html == "-") {
+    write_out(comparison_page(comparison, options));
+  } else if (!options.html.empty()) {
     write_file_atomically(options.html, comparison_page(comparison, options));
     say(options, fmt::format("wrote {}\n", options.html));
   }

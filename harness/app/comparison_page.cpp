@@ -118,13 +118,18 @@ struct Curve {
   bool stale = false;
 };
 
-// The plain problems of one device and type with as many queries as keys.
+// Of the plain problems of one device and type with as many queries as keys.
 std::pair<Curve, Curve> curves(const std::vector<SpeedPair>& speeds, const std::string& folder, Dtype dtype) {
   std::pair<Curve, Curve> pair;
   for (const SpeedPair& speed : speeds) {
     const AttentionProblem& problem = speed.problem;
-    if (speed.folder != folder || problem.dtype != dtype || problem.causal || problem.seq_len != problem.seq_len_kv)
-      continue;
+    const AttentionProblem plain{.batch = problem.batch,
+                                 .heads = problem.heads,
+                                 .seq_len = problem.seq_len,
+                                 .seq_len_kv = problem.seq_len,
+                                 .head_dim = problem.head_dim,
+                                 .dtype = dtype};
+    if (speed.folder != folder || !(problem == plain)) continue;
     const auto add = [&](Curve& curve, const std::optional<double>& tflops, bool stale) {
       if (!tflops) return;
       curve.points[problem.seq_len] = *tflops;

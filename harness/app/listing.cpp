@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -58,11 +60,17 @@ Code code_of(const Options& options, const char* flag) {
           sass_text(version, *choice.configuration, name, options.paths.study, FLASH_LADDER_SOURCE_DIR)};
 }
 
+// Comments behind the code of a source stand in columns.
+std::string with_single_blanks(std::string text) {
+  text.erase(std::unique(text.begin(), text.end(), [](char a, char b) { return a == ' ' && b == ' '; }), text.end());
+  return text;
+}
+
 // Where an instruction comes from, for the end of its line.
 std::string origin(const SassInstruction& instruction, bool with_numbers, SourceText& source) {
   const SourcePosition position = in_kernel_file(instruction.position);
   if (position.empty()) return "";
-  const std::string code = source.line(position.front());
+  const std::string code = with_single_blanks(source.line(position.front()));
   if (!with_numbers) return code.empty() ? split_place(position.front()).first : code;
   return describe_position(position) + (code.empty() ? "" : "  " + code);
 }
@@ -136,7 +144,6 @@ std::string summarised(const std::map<std::string, int>& counts) {
 struct Followed {
   std::vector<PtxInstruction> ptx;
   std::map<int, std::vector<const SassInstruction*>> sass;  // by line of the PTX
-  std::vector<const SassInstruction*> without_ptx;  // of a source line: what no instruction of the PTX stands for
 };
 
 Followed follow(const Code& code, const Wanted& wanted, const std::vector<PtxInstruction>& all) {
@@ -155,10 +162,7 @@ Followed follow(const Code& code, const Wanted& wanted, const std::vector<PtxIns
   }
   for (const SassText& function : code.sass)
     for (const SassInstruction& instruction : function.instructions)
-      if (lines.contains(instruction.ptx_line))
-        followed.sass[instruction.ptx_line].push_back(&instruction);
-      else if (wanted.kind == Wanted::Kind::source_line && is_of_line(instruction.position))
-        followed.without_ptx.push_back(&instruction);
+      if (lines.contains(instruction.ptx_line)) followed.sass[instruction.ptx_line].push_back(&instruction);
   return followed;
 }
 
@@ -175,10 +179,20 @@ std::string not_found(const Wanted& wanted, const Code& code, const std::vector<
     return fmt::format("no PTX instruction of {} begins with '{}'; there are {}", label(code.version), wanted.place,
                        summarised(opcodes));
   }
+  const auto [file, line] = split_place(wanted.place);
+  std::set<int> lines;  // of that file, with code
+  for (const PtxInstruction& instruction : all)
+    for (const std::string& place : instruction.position)
+      if (const auto [its_file, its_line] = split_place(place); its_file == file) lines.insert(its_line);
+  if (lines.empty())
+    return fmt::format("no code of {} {} comes from {}", label(code.version), code.configuration.name, file);
+  std::vector<std::string> nearest;
+  const auto after = lines.upper_bound(line);
+  if (after != lines.begin()) nearest.push_back(std::to_string(*std::prev(after)));
+  if (after != lines.end()) nearest.push_back(std::to_string(*after));
   return fmt::format(
-      "{} is no line that code of {} {} comes from: it may be a declaration or a comment, known when compiling, or of another "
-      "file; --sass --listing --registers shows the lines that there are",
-      wanted.place, label(code.version), code.configuration.name);
+      "no code of {} {} comes from {}: a declaration, a comment, or known when compiling; the nearest that has is line {}",
+      label(code.version), code.configuration.name, wanted.place, fmt::join(nearest, " or "));
 }
 
 std::string format_sass_line(const SassInstruction& instruction, std::size_t width) {
@@ -206,8 +220,8 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
     in_loop += instruction->in_hot_loop ? 1 : 0;
   };
   for (const auto& [line, instructions] : followed.sass) std::for_each(instructions.begin(), instructions.end(), count);
-  std::for_each(followed.without_ptx.begin(), followed.without_ptx.end(), count);
-  text += labelled(paint.dim("PTX"), summarised(made_of));
+  text += labelled(paint.dim("PTX"),
+                   summarised(made_of) + fmt::format("; of {}.{}.ptx", label(code.version), code.ptx_name));
   text +=
       labelled(paint.dim("SASS"), became.empty() ? "none: folded into other instructions, or not needed"
                                                  : fmt::format("{} ({} in the hot loop)", summarised(became), in_loop));
@@ -229,10 +243,6 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
     if (const auto found = followed.sass.find(instruction.line); found != followed.sass.end())
       for (const SassInstruction* made : found->second) text += paint.good(format_sass_line(*made, width));
   }
-  if (!followed.without_ptx.empty()) {
-    text += "          of this line, but of no PTX instruction that names it\n";
-    for (const SassInstruction* made : followed.without_ptx) text += paint.good(format_sass_line(*made, width));
-  }
   return text;
 }
 
@@ -252,13 +262,10 @@ int follow_ptx(const Options& options) {
   const Code code = code_of(options, "--ptx");
   const Wanted wanted = parse_wanted(options.ptx, code.version);
   const auto file = options.paths.study / fmt::format("{}.{}.ptx", label(code.version), code.ptx_name);
-  const auto text = read_study_file(file);
-  if (!text)
-    throw UnavailableError(fmt::format("'{}' is not there: build again, with scripts/setup harness", file.string()));
-  std::vector<PtxInstruction> all = parse_ptx_text(*text, FLASH_LADDER_SOURCE_DIR);
+  std::vector<PtxInstruction> all = parse_ptx_text(needed_study_file(file), FLASH_LADDER_SOURCE_DIR);
   std::erase_if(all, [&](const PtxInstruction& one) { return !belongs_to(one.function, code.configuration); });
   const Followed followed = follow(code, wanted, all);
-  if (followed.ptx.empty() && followed.without_ptx.empty()) throw UsageError(not_found(wanted, code, all));
+  if (followed.ptx.empty()) throw UsageError(not_found(wanted, code, all));
   write_out(format_followed(code, wanted, followed, options, Paint()));
   return kExitOk;
 }

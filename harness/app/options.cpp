@@ -134,7 +134,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->expected(1, 2)
       ->type_name("A B")
       ->group("What to do");
-  app.add_option("--html", options.html, "With --diff: the same as a page of its own, with SASS side by side")
+  app.add_option("--html", options.html,
+                 "With --diff: the same as a page of its own, with SASS side by side (- for standard output)")
       ->type_name("FILE")
       ->group("What to do");
   app.add_flag("--sass", sass, "SASS counts of --kernel by opcode and class; runs nothing")->group("What to do");

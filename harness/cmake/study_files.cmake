@@ -3,7 +3,7 @@
 #   NN_name.compute_80.ptx   PTX with line information, as the virtual GPU runs it;   and the same five for sm_90
 #   NN_name.sm_80.cubin      machine code
 #   NN_name.sm_80.sass       the same as text, by nvdisasm
-#   NN_name.sm_80.lines      the same with the line of the source and of the PTX that each instruction comes from
+#   NN_name.sm_80.lines      the same with the line of the PTX that each instruction comes from
 #   NN_name.sm_80.ptxas      ptxas's report: registers and spills
 #
 # and for a kernel of kernels/hopper/ only those of sm_90a.

@@ -27,7 +27,7 @@ run(${NVCC} -cubin -arch=sm_${ARCH} -lineinfo -Xptxas=-v ${PTX} -o ${OUTPUT}.cub
 file(WRITE ${OUTPUT}.ptxas.part "${errors}")
 run(${NVDISASM} --print-code ${OUTPUT}.cubin.part)
 file(WRITE ${OUTPUT}.sass.part "${output}")
-run(${NVDISASM} --print-code --print-line-info-inline --print-line-info-ptx ${OUTPUT}.cubin.part)
+run(${NVDISASM} --print-code --print-line-info-ptx ${OUTPUT}.cubin.part)
 file(WRITE ${OUTPUT}.lines.part "${output}")
 
 file(COPY_FILE ${PTX} ${PTX_COPY}.part)

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <utility>
 
 #include "errors.h"
 
@@ -28,6 +29,13 @@ std::optional<std::string> read_study_file(const std::filesystem::path& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+std::string needed_study_file(const std::filesystem::path& path) {
+  auto text = read_study_file(path);
+  if (!text)
+    throw UnavailableError(fmt::format("'{}' is not there: build again, with scripts/setup harness", path.string()));
+  return std::move(*text);
 }
 
 bool belongs_to(const std::string& mangled, const Configuration& configuration) {

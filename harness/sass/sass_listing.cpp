@@ -16,31 +16,19 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::string_view kPtx = ".nv_debug_ptx_txt";
-
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
   return text;
 }
 
-struct Place {
-  std::string file;
-  int line = 0;
-};
-
-// `"/path/kernels/07_ldmatrix.cu", line 64 …` from the front of the text, which is removed from it.
-Place take_place(std::string_view& text) {
-  Place place;
-  const std::size_t first = text.find('"'), last = text.find('"', first + 1);
+// The line of the PTX that `//## File ".nv_debug_ptx_txt", line 813` names.
+int ptx_line_of(std::string_view line) {
   constexpr std::string_view kLine = ", line ";
-  if (last == std::string_view::npos) return place;
-  place.file = text.substr(first + 1, last - first - 1);
-  text.remove_prefix(last + 1);
-  if (text.starts_with(kLine)) text.remove_prefix(kLine.size());
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), place.line);
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  return place;
+  const std::size_t at = line.find(kLine);
+  int number = 0;
+  if (at != std::string_view::npos) std::from_chars(line.data() + at + kLine.size(), line.data() + line.size(), number);
+  return number;
 }
 
 // `(.L_x_12) becomes L3.
@@ -61,11 +49,9 @@ struct Parsed {
   std::vector<SassFunction> code;
 };
 
-Parsed parse(std::string_view text, const std::filesystem::path& root) {
+Parsed parse(std::string_view text) {
   Parsed parsed{.functions = {}, .code = parse_sass(text)};
   std::map<std::string, std::string> names;  // of the labels of the function that is read
-  SourcePosition position;
-  bool position_goes_on = false;
   int ptx_line = 0;
   const auto end_function = [&] {
     if (parsed.functions.empty()) return;
@@ -82,7 +68,6 @@ Parsed parse(std::string_view text, const std::filesystem::path& root) {
       if (name.starts_with(kSection)) {
         end_function();
         parsed.functions.push_back({.name = name.substr(kSection.size()), .instructions = {}, .labels = {}});
-        position.clear();
         ptx_line = 0;
       } else if (!parsed.functions.empty()) {
         SassText& function = parsed.functions.back();
@@ -90,24 +75,13 @@ Parsed parse(std::string_view text, const std::filesystem::path& root) {
         function.labels.emplace(function.instructions.size(), names[name]);
       }
     } else if (content.starts_with(kFile)) {
-      std::string_view rest = content;
-      const Place place = take_place(rest);
-      if (place.file == kPtx) {
-        ptx_line = place.line;
-        continue;
-      }
-      // A chain of calls: each line but the last says where it is inlined, and the next begins there.
-      if (!position_goes_on) position.clear();
-      position.push_back(fmt::format("{}:{}", shown_file(place.file, root), place.line));
-      position_goes_on = rest.find("inlined at") != std::string_view::npos;
+      ptx_line = ptx_line_of(content);
     } else if (content.starts_with("/*") && content.find(';') != std::string_view::npos && !parsed.functions.empty()) {
       const std::size_t start = content.find("*/") + 2;
       SassInstruction instruction;
       instruction.text = trimmed(content.substr(start, content.find(';') - start));
-      instruction.position = position;
       instruction.ptx_line = ptx_line;
       parsed.functions.back().instructions.push_back(std::move(instruction));
-      position_goes_on = false;
     }
   }
   end_function();
@@ -125,9 +99,7 @@ Parsed parse(std::string_view text, const std::filesystem::path& root) {
 
 }  // namespace
 
-std::vector<SassText> parse_sass_text(std::string_view text, const std::filesystem::path& root) {
-  return parse(text, root).functions;
-}
+std::vector<SassText> parse_sass_text(std::string_view text) { return parse(text).functions; }
 
 std::string without_registers(const std::string& text) {
   std::string plain;
@@ -160,10 +132,7 @@ std::string without_registers(const std::string& text) {
 std::vector<SassText> sass_text(const Version& version, const Configuration& configuration, const std::string& code,
                                 const std::filesystem::path& directory, const std::filesystem::path& root) {
   const auto file = directory / fmt::format("{}.{}.lines", label(version), code);
-  const auto text = read_study_file(file);
-  if (!text)
-    throw UnavailableError(fmt::format("'{}' is not there: build again, with scripts/setup harness", file.string()));
-  Parsed parsed = parse(*text, root);
+  Parsed parsed = parse(needed_study_file(file));
   Parsed chosen;
   for (std::size_t i = 0; i < parsed.functions.size(); ++i)
     if (belongs_to(parsed.functions[i].name, configuration)) {
@@ -171,6 +140,15 @@ std::vector<SassText> sass_text(const Version& version, const Configuration& con
       chosen.code.push_back(std::move(parsed.code[i]));
     }
   if (chosen.functions.empty()) refuse_code(file, configuration);
+
+  const auto ptx_file = directory / fmt::format("{}.compute_{}.ptx", label(version), code.substr(code.find('_') + 1));
+  std::map<int, SourcePosition> positions;  // by line of the PTX
+  for (PtxInstruction& instruction : parse_ptx_text(needed_study_file(ptx_file), root))
+    positions[instruction.line] = std::move(instruction.position);
+  for (SassText& function : chosen.functions)
+    for (SassInstruction& instruction : function.instructions)
+      if (const auto found = positions.find(instruction.ptx_line); found != positions.end())
+        instruction.position = found->second;
 
   if (const auto hot = hot_loop(chosen.code)) {
     const SassFunction& function = chosen.code[hot->function];

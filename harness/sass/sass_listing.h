@@ -1,8 +1,10 @@
 // Machine code instruction by instruction, with the lines that each one comes from: read from the files that the build leaves,
 //
-//   <directory>/06_swizzle.sm_90.lines   nvdisasm's text with lines of the source and of the PTX
+//   <directory>/06_swizzle.sm_90.lines       nvdisasm's text with lines of the PTX
+//   <directory>/06_swizzle.compute_90.ptx    the PTX, which says the lines of the source
 //
-// What is counted of the same code is in sass_code.h.
+// nvdisasm would say the lines of the source itself, but takes two calls of the same function for one where nothing stands between
+// them. What is counted of the same code is in sass_code.h.
 #pragma once
 
 #include <cstddef>
@@ -34,9 +36,8 @@ struct SassText {
   std::multimap<std::size_t, std::string> labels;
 };
 
-/// Reads what `nvdisasm --print-code --print-line-info-inline --print-line-info-ptx` prints. Files below `root` are named from
-/// there, others without their folders.
-std::vector<SassText> parse_sass_text(std::string_view text, const std::filesystem::path& root);
+/// Reads what `nvdisasm --print-code --print-line-info-ptx` prints; positions and the hot loop are left open.
+std::vector<SassText> parse_sass_text(std::string_view text);
 
 /// Without what changes although the code does the same: R, UR, P and UP for every register and predicate (RZ, PT and their like
 /// stay). "LDSM.16.M88.4 R, [R+0x4000]"

@@ -361,7 +361,7 @@ def test_the_card_in_the_readme(cli: Cli) -> None:
     cli.profiles = ROOT / "profiles"
     cli.tflops = {"07": float(paragraph(shown, "Speed").split()[0])}
     card = cli(K, "07").out
-    for label in ("Idea", "Changed", "Prediction", "Recorded", "Step", "Peers"):
+    for label in ("Idea", "Changed", "Prediction", "Recorded", "Step", "Peers", "Busy"):
         assert paragraph(shown, label) == paragraph(card, label), "put a card of a new run into README.md"
 
 
