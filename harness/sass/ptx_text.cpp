@@ -69,6 +69,8 @@ std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::fil
   for (std::string line; std::getline(stream, line);) {
     ++number;
     line = trimmed(line.substr(0, line.find("//")));
+    std::replace(line.begin(), line.end(), '\t', ' ');
+    line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }), line.end());
     if (line.starts_with(".file")) {
       std::istringstream words(line.substr(5));
       int index = 0;

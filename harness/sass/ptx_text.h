@@ -13,7 +13,7 @@ namespace flash_ladder {
 
 struct PtxInstruction {
   int line;                 // of the text, from 1: where the statement begins
-  std::string text;         // "@%p1 bra $L__BB0_2;"
+  std::string text;         // "@%p1 bra $L__BB0_2;", with single blanks
   std::string opcode;       // with its modifiers: "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
   std::string function;     // mangled
   SourcePosition position;  // innermost line first; empty where none is known

@@ -350,8 +350,8 @@ def test_what_became_of_a_line_of_the_source(cli: Cli) -> None:
     assert cli(K, "07", "--ptx", f"kernels/07_ldmatrix.cu:{number}").out == outcome.out
     header = (ROOT / "common/ptx.h").read_text(encoding="utf-8").splitlines()
     (number,) = [i for i, line in enumerate(header, 1) if "ldmatrix.sync.aligned.m8n8.x4.shared" in line]
-    # An asm statement of several lines begins some lines before.
-    found = [cli(K, "07", "--ptx", f"common/ptx.h:{line}") for line in range(number - 3, number + 1)]
+    # An asm statement of several lines is that of one of them.
+    found = [cli(K, "07", "--ptx", f"common/ptx.h:{line}") for line in range(number, number + 4)]
     assert any("40 ldmatrix.sync" in one.words for one in found)
 
 

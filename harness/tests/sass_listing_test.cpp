@@ -131,7 +131,7 @@ TEST(PtxText, HasInstructionsWithTheLinesTheyComeFrom) {
                                    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"));
   EXPECT_EQ(all[0].line, 10);
   EXPECT_THAT(all[0].position, ElementsAre("kernels/07_ldmatrix.cu:156"));
-  EXPECT_EQ(all[1].text, "@%p1 bra \t$L__BB0_2;");
+  EXPECT_EQ(all[1].text, "@%p1 bra $L__BB0_2;");
   EXPECT_THAT(all[2].position,
               ElementsAre("intrinsics.hpp:14", "kernels/07_ldmatrix.cu:64", "kernels/07_ldmatrix.cu:156"))
       << "and not the folders of others";
