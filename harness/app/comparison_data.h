@@ -43,7 +43,7 @@ struct CountedPair {
   int exit_code = 0;
 };
 
-/// What the compiled code needs and consists of; nullptr-like nullopt where the build has no such code.
+/// What the compiled code needs and consists of; nullopt where the build has no such code.
 struct StaticPair {
   int sm;
   std::string code;  // whose machine code such an SM runs: "sm_90"

@@ -40,14 +40,15 @@ std::string declared(const std::string& line) {
   return "";
 }
 
-}  // namespace
-
+// "kernels/07_ldmatrix.cu" for a file below `root`, else the name without its folders.
 std::string shown_file(const std::string& file, const std::filesystem::path& root) {
   const auto path = std::filesystem::path(file).lexically_normal();
   const auto relative = path.lexically_relative(root);
   const bool inside = !relative.empty() && *relative.begin() != "..";
   return inside ? relative.generic_string() : path.filename().string();
 }
+
+}  // namespace
 
 std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::filesystem::path& root) {
   std::vector<PtxInstruction> instructions;

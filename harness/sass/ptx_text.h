@@ -19,10 +19,8 @@ struct PtxInstruction {
   SourcePosition position;  // innermost line first; empty where none is known
 };
 
-/// All instructions in the order of the text. `root` is as in parse_sass_text().
+/// All instructions in the order of the text. Files below `root` are named from there, others
+/// without their folders.
 std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::filesystem::path& root);
-
-/// "kernels/07_ldmatrix.cu" for a file below `root`, else the name without its folders.
-std::string shown_file(const std::string& file, const std::filesystem::path& root);
 
 }  // namespace flash_ladder
