@@ -142,8 +142,9 @@ std::string describe_short(const Result& result) {
 }
 
 // Registers and the like of each configuration, and the opcodes that differ; the same for all problems.
-std::string static_rows(const Recordings& both, const Paint& paint) {
+std::string static_rows(const Recordings& both) {
   std::string text;
+  bool all_same = true;
   std::set<std::string> done;
   for (const Pair& pair : both.pairs)
     for (const auto& [sm, a] : pair.a->static_study) {
@@ -151,22 +152,20 @@ std::string static_rows(const Recordings& both, const Paint& paint) {
       const auto found = pair.b->static_study.find(sm);
       if (found == pair.b->static_study.end() || !done.insert(name).second) continue;
       const StaticStudy& b = found->second;
-      const bool same_code = a.sass_hash == b.sass_hash;
-      std::string rows;
-      const auto add = [&](const char* what, int from, int to) {
-        if (from != to || std::string_view(what) == "registers") rows += count_row(std::string("  ") + what, from, to);
+      text += count_row(name + ": registers", a.registers, b.registers);
+      const auto add = [&](const std::string& what, int from, int to) {
+        if (from != to) text += count_row("  " + what, from, to);
       };
-      add("registers", a.registers, b.registers);
       add("bytes spilled", a.spill_bytes, b.spill_bytes);
       add("bytes of shared memory", a.smem_bytes, b.smem_bytes);
       add("CTAs per SM", a.ctas_per_sm, b.ctas_per_sm);
-      if (!a.sass.empty() || !b.sass.empty()) {
-        rows += row("  machine code", same_code ? "the same" : "", same_code ? "" : "another", "");
-        for (const OpcodeChange& change : changes(a.hot_loop_sass, b.hot_loop_sass))
-          if (change.change() != 0) rows += count_row("  hot loop, " + change.opcode, change.before, change.after);
-      }
-      text += paint.bold(name) + '\n' + rows;
+      if (a.sass_hash.empty() && b.sass_hash.empty()) continue;  // this SM runs the code of another
+      all_same = all_same && a.sass_hash == b.sass_hash;
+      if (a.sass_hash != b.sass_hash) text += "  the machine code is not the same\n";
+      for (const OpcodeChange& change : changes(a.hot_loop_sass, b.hot_loop_sass))
+        add("hot loop, " + change.opcode, change.before, change.after);
     }
+  if (!text.empty() && all_same) text += "The machine code is the same.\n";
   return text;
 }
 
@@ -215,7 +214,7 @@ std::string format_recordings(const Recordings& both, const Paint& paint) {
   const std::size_t left_out = both.a.results.size() + both.b.results.size() - 2 * both.pairs.size();
   if (left_out > 0)
     text += fmt::format("{} results are left out, since only one of the two has their problem\n", left_out);
-  if (const std::string rows = static_rows(both, paint); !rows.empty()) text += paint.bold("\nCompiled code\n") + rows;
+  if (const std::string rows = static_rows(both); !rows.empty()) text += paint.bold("\nCompiled code\n") + rows;
   return text;
 }
 
