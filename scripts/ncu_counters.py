@@ -18,7 +18,6 @@ import datetime
 import io
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -26,7 +25,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from worker_request import ROOT, Configuration, add_arguments, configurations, device_slug, run_worker
+from ladder import ROOT, device_slug, write_whole
+from worker_request import Configuration, add_arguments, configurations, run_worker
 
 # Our names for ncu's metrics. All are sums over the launch.
 METRICS = {
@@ -119,12 +119,6 @@ def count(
     return {"problem": whole, "metrics": metrics, "versions": versions}
 
 
-def write(path: Path, document: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(document, indent=2) + "\n")
-    os.replace(temporary, path)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
@@ -144,10 +138,9 @@ def main() -> int:
     device, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
     version = subprocess.check_output(["ncu", "--version"], text=True).strip().splitlines()[-1]
     path = arguments.out or ROOT / "profiles" / device_slug(device) / "ncu.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     date = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     made = {"schema": SCHEMA, "date": date, "device": device, "driver": driver, "ncu": version}
-    write(path, made | {"code_hash": code} | counted)
+    write_whole(path, json.dumps(made | {"code_hash": code} | counted, indent=2) + "\n")
     print(f"wrote {path}")
     return 0
 

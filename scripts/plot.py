@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import io
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from profile_data import ROOT, Device, ProfileError, Shape, devices, load_device, three_digits
+from ladder import ROOT, write_whole
+from profile_data import Device, ProfileError, Shape, devices, load_device, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,12 +55,11 @@ class Plot:
 
         matplotlib.use("svg")
         matplotlib.rcParams.update({"svg.hashsalt": self.name, "font.size": 9, "axes.spines.top": False})
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / self.file
-        unfinished = path.with_name(f".{path.name}.part")
+        drawn = io.BytesIO()
         metadata = {"Title": self.data["title"], "Description": self.hash(), "Creator": "scripts/plot.py", "Date": None}
-        self.draw(self.data).savefig(unfinished, format="svg", metadata=metadata, facecolor="white")
-        os.replace(unfinished, path)
+        self.draw(self.data).savefig(drawn, format="svg", metadata=metadata, facecolor="white")
+        write_whole(path, drawn.getvalue())
         return path
 
 

@@ -12,11 +12,10 @@ from typing import Any
 import jsonschema
 import referencing
 from kernel_files import KernelFile, kernel_files
+from ladder import HEAD_DIM, HEADS, REGIMES, ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
-HEADS = 16
-HEAD_DIM = 128
-REGIMES = ("sustained", "interleaved")  # of scripts/peers, in the order in which they are shown; never compared
+# What a plain problem has; fields of extensions are there only where they say something.
+PLAIN = {"batch", "heads", "seq_len", "seq_len_kv", "head_dim", "dtype"}
 
 
 class ProfileError(Exception):
@@ -219,7 +218,7 @@ def _is_standard(result: dict[str, Any], dtype: str) -> bool:
         and problem["heads"] == HEADS
         and problem["head_dim"] == HEAD_DIM
         and problem["seq_len"] == problem["seq_len_kv"]
-        and not problem.get("causal", False)
+        and problem.keys() == PLAIN
     )
 
 

@@ -27,9 +27,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worker_request import VIRTUAL_SM, Configuration, add_arguments, ask_worker, configurations
+from ladder import HEAD_DIM
+from worker_request import Configuration, add_arguments, ask_worker, configurations
 
-HEAD_DIM = 128
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
 # SMs of the virtual GPU: so few that a CTA of 15 and 16 takes several query tiles, and not all CTAs take as many.
 VIRTUAL_SM_COUNT = "3"
@@ -102,7 +102,7 @@ def large_cases(c: Configuration) -> list[Case]:
 
 def run(worker: Path, case: Case, references: str) -> str:
     """What is wrong; empty when all is right."""
-    request = {"command": "run", "sm": VIRTUAL_SM, "benchmark": False, "kernel": case.configuration.kernel}
+    request = {"command": "run", "benchmark": False, "kernel": case.configuration.kernel}
     request |= {"config": case.configuration.config, "problem": case.problem, "reference_cache": references}
     answer = ask_worker(worker, request | case.request, TIMEOUT_SECONDS)
     if answer["event"] == "error":

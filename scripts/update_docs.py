@@ -7,7 +7,7 @@
                           <!-- tflops 06 -->        what it reached, and how many times that of the version before
                           <!-- verdict 06 -->       what that makes of the prediction
                           <!-- verdict rule -->     how it is judged
-                          <!-- step 06 512 -->      how many times the TFLOP/s of the version before at seq_len 512
+                          <!-- other GPUs -->       which steps gain or lose there as they do here
   docs/virtual_gpu.md   between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
                         GPU and Nsight Compute count of these versions, side by side
   docs/figures/*.svg    by scripts/plot.py
@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -34,10 +33,8 @@ from pathlib import Path
 
 import plot
 from kernel_files import KernelFile, kernel_files
+from ladder import HEAD_DIM, HEADS, ROOT, write_whole
 from profile_data import (
-    HEAD_DIM,
-    HEADS,
-    ROOT,
     Device,
     Peer,
     ProfileError,
@@ -192,7 +189,29 @@ def carried_over(shown: list[Device]) -> str:
             lines.append(f"| {' | '.join(cells)} |")
     texts = [f"{device.name}: {device.regime.name if device.regime else 'no peers'}. {recorded_with(device.versions)}"
              for device in shown[1:]]  # fmt: skip
-    return "\n".join(["What carries over to another GPU:", "", *lines, "", " ".join(texts)])
+    return "\n".join(["What carries over to another GPU:", "", *lines, "", " ".join(texts), "", steps_elsewhere(shown)])
+
+
+def steps_elsewhere(shown: list[Device]) -> str:
+    """Which steps gain or lose on the other devices as they do on the first: a sentence or two for each."""
+    first, *others = shown
+    sentences = []
+    for other in others:
+        both = []
+        for version in first.rungs():
+            here, there = (device.step(version.source.number, SHAPE) for device in (first, other))
+            if here and there:
+                both.append((version.source.label, here, there))
+        if not both:
+            continue
+        apart = [step for step in both if (step[1] < 1) != (step[2] < 1)]
+        text = f"{other.name}: of {len(both)} steps, {len(both) - len(apart)} go the same way as on {first.name},"
+        text += " up or down"
+        text += "".join(f"; {label} does not ({three_digits(a)}× and {three_digits(b)}×)" for label, a, b in apart)
+        label, here, there = max(both, key=lambda step: max(step[1] / step[2], step[2] / step[1]))
+        text += f". The factors differ most at {label}: {three_digits(here)}× and {three_digits(there)}×."
+        sentences.append(text)
+    return " ".join(sentences) or "No other GPU is recorded."
 
 
 def ranges(versions: list[KernelFile]) -> str:
@@ -307,13 +326,6 @@ def ladder_log_cell(device: Device, number: int) -> str:
     return three_digits(here) + (f" ({three_digits(step)}×)" if step else "")
 
 
-def step_cell(device: Device, number: int, seq_len: int) -> str:
-    """How many times the TFLOP/s of the version before."""
-    shape = next((shape for shape in device.shapes() if shape.seq_len == seq_len), None)
-    step = device.step(number, shape) if shape else None
-    return f"{three_digits(step)}×" if step else "not recorded"
-
-
 def fill_readme(text: str, device: Device, others: list[Device]) -> str:
     marked = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end -->)", re.DOTALL)
     if len(marked.findall(text)) != 1:
@@ -321,13 +333,13 @@ def fill_readme(text: str, device: Device, others: list[Device]) -> str:
     return marked.sub(lambda _: results_table(device, others) + "\n", text)
 
 
-def fill_ladder_log(text: str, device: Device) -> str:
+def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
     fillers: dict[str, Callable[..., str]] = {
         r"predicted (\d\d)": lambda number: predicted_cell(int(number)),
         r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
         r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
-        r"step (\d\d) (\d+)": lambda number, seq_len: step_cell(device, int(number), int(seq_len)),
         r"verdict rule": verdict_rule,
+        r"other GPUs": lambda: steps_elsewhere([device, *others]),
     }
     found = 0
     for mark, fill in fillers.items():
@@ -338,7 +350,7 @@ def fill_ladder_log(text: str, device: Device) -> str:
         )
         found += count
     if found != text.count("<!-- ") - text.count("<!-- end -->") or found != text.count("<!-- end -->"):
-        marks = "predicted NN, tflops NN, verdict NN, step NN SEQ_LEN, verdict rule"
+        marks = "predicted NN, tflops NN, verdict NN, verdict rule, other GPUs"
         raise PageError(f"{LADDER_LOG}: of its marks, some are none of {marks}, or have no <!-- end -->")
     for version in device.rungs():
         number, label = version.source.kernel, version.source.label
@@ -419,7 +431,7 @@ def update(check: bool) -> list[str]:
     fill_page: Callable[[str], str]
     for page, fill_page in (
         (README, lambda text: fill_readme(text, device, others)),
-        (LADDER_LOG, lambda text: fill_ladder_log(text, device)),
+        (LADDER_LOG, lambda text: fill_ladder_log(text, device, others)),
         (VIRTUAL_GPU, lambda text: fill_virtual_gpu(text, device)),
     ):
         path = ROOT / page
@@ -430,9 +442,7 @@ def update(check: bool) -> list[str]:
         if filled != text:
             outdated.append(str(page))
             if not check:
-                unfinished = path.with_name(f".{path.name}.part")
-                unfinished.write_text(filled, encoding="utf-8")
-                os.replace(unfinished, path)
+                write_whole(path, filled)
     for figure in plot.plots(device, SHAPE):
         if not figure.is_current(ROOT / FIGURES):
             outdated.append(str(FIGURES / figure.file))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -12,14 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD = ROOT / "build"
+from ladder import BUILD
+
 # Whole tiles of most versions, two heads: every code path, in little time.
 SMALL_PROBLEM = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 192, "head_dim": 128}
-
-
-# Whose limits the virtual GPU gets: the widest, so that every configuration fits.
-VIRTUAL_SM = 90
 
 
 @dataclass(frozen=True)
@@ -48,11 +43,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--build", type=Path, default=BUILD, help="build folder (default build/)")
 
 
-def device_slug(name: str) -> str:
-    """The device's folder in profiles/, as the harness names it: "NVIDIA H200" is h200."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower().removeprefix("nvidia ")).strip("-")
-
-
 def _harness(build: Path, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
     """What the harness answers. Where it refuses, ends with its exit status; it has said why."""
     try:
@@ -73,7 +63,7 @@ def configurations(
     Ends the program where there is no such version or no GPU.
     """
     selected = {result["kernel"] for result in _harness(build, "--kernel", kernel, "--sass")["results"]}
-    device = ask_worker(build / worker, {"command": "device", "sm": VIRTUAL_SM})
+    device = ask_worker(build / worker, {"command": "device"})
     if device["event"] != "device":
         print(f"{worker}: {device['message']}", file=sys.stderr)
         raise SystemExit(3)
@@ -100,7 +90,7 @@ def configurations(
 
 
 def last_event(events: str, otherwise: str) -> dict[str, Any]:
-    """A worker's answer, its last event (harness/worker/protocol.h); where there is none, an error with this text."""
+    """A worker's answer, its last event (harness/rules/protocol.h); where there is none, an error with this text."""
     lines = events.splitlines()
     last = json.loads(lines[-1]) if lines else {"event": "progress"}
     if last["event"] == "progress":

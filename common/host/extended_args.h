@@ -11,6 +11,10 @@ namespace flash_ladder {
 ///   kernel<<<grid, threads, smem_bytes, stream>>>(args, args.causal);
 struct ExtendedArgs : AttentionArgs {
   bool causal = false;
+  int kv_heads = 0;                 // of K and V: always their number, and heads is a multiple of it
+  int window = -1;                  // less than 0: none
+  const int* lengths = nullptr;     // [batch], in device memory: rows of Q and O that count; nullptr: all
+  const int* lengths_kv = nullptr;  // [batch], in device memory: the same of K and V
 };
 
 }  // namespace flash_ladder

@@ -2,13 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace flash_ladder {
 
 /// The type of Q, K, V and O in memory. Softmax and accumulation are fp32 whatever it is.
 enum class Dtype { fp16, bf16 };
 
-/// One problem. Q and O have shape [batch, seq_len, heads, head_dim], K and V have [batch, seq_len_kv, heads, head_dim].
+/// AttentionProblem::window where all keys are seen.
+constexpr std::int64_t kNoWindow = -1;
+
+/// One problem. Q and O have shape [batch, seq_len, heads, head_dim], K and V have [batch, seq_len_kv, kv_heads, head_dim].
 ///
 /// The fields from `causal` on are extensions: their defaults make the plain problem that every version of the ladder solves. A
 /// version says in its registration which of them it solves, and is not launched with any other.
@@ -23,6 +27,19 @@ struct AttentionProblem {
   // Query i sees the keys up to i + seq_len_kv - seq_len: the last query sees them all (the mask is aligned at its lower right
   // corner, as in FlashAttention since its version 2.1). Where that is negative a query sees no key, and its row of O is 0.
   bool causal = false;
+
+  // Grouped-query attention (Ainslie et al., 2023): head h of Q reads head h / (heads / kv_heads) of K and V. 0: as many as heads.
+  std::int64_t kv_heads = 0;
+
+  // Query i sees the keys that are at most so many places from key i + seq_len_kv - seq_len, to either side; causal, to its left
+  // alone. It is FlashAttention's window_size = (window, window).
+  std::int64_t window = kNoWindow;
+
+  // Sequences of different lengths in one batch: queries, and keys, of each batch entry; empty: seq_len, and seq_len_kv, of all.
+  // Rows beyond them are padding: what K, V and Q have there is not to be read, and O is 0 there. For the masks above, a
+  // sequence's lengths take the place of seq_len and seq_len_kv.
+  std::vector<std::int64_t> lengths = {};
+  std::vector<std::int64_t> lengths_kv = {};
 
   bool operator==(const AttentionProblem&) const = default;
 };

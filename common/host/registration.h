@@ -4,8 +4,6 @@
 // Nothing in common/host/ reaches a kernel: it is no part of a version's code hash (harness/source/kernel_source.h).
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
@@ -18,6 +16,10 @@
 #include "host/extended_args.h"
 #include "host/problem.h"
 #include "host/traits_limits.h"
+
+// Of cuda_fp16.h and cuda_bf16.h, which are long to parse, and which who only reads the list of versions does not need.
+struct __half;
+struct __nv_bfloat16;
 
 namespace flash_ladder {
 
@@ -73,7 +75,17 @@ enum class Architecture {
 struct Solves {
   bool causal = false;      // AttentionProblem::causal, true as well as false
   bool any_length = false;  // seq_len and seq_len_kv that are no multiples of the tiles
+  bool kv_heads = false;    // any AttentionProblem::kv_heads
+  bool window = false;      // any AttentionProblem::window
+  bool lengths = false;     // any AttentionProblem::lengths and lengths_kv, none of them a multiple of a tile
 };
+
+/// All of them, by name.
+inline constexpr std::pair<const char*, bool Solves::*> kSolves[] = {{"causal", &Solves::causal},
+                                                                     {"any_length", &Solves::any_length},
+                                                                     {"kv_heads", &Solves::kv_heads},
+                                                                     {"window", &Solves::window},
+                                                                     {"lengths", &Solves::lengths}};
 
 /// The folder that a version's file lies in.
 enum class Track {

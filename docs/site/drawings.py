@@ -352,7 +352,7 @@ def over_seq_len(facts: Facts) -> Figure:
 
 @drawing
 def clock_and_watts(facts: Facts) -> Figure:
-    """The SM clock and the power, half-way through the timing of each version at seq_len 4096."""
+    """The SM clock and the power, half-way through each timing at seq_len 4096; and the clock by cycles."""
     numbers = [n for n in facts.numbers() if facts.has_tflops(n)]
     figure = Figure(figsize=(7.4, 3.2))
     upper, lower = figure.subplots(2, 1, sharex=True)
@@ -364,6 +364,13 @@ def clock_and_watts(facts: Facts) -> Figure:
         axes.set_ylabel(unit)
         axes.grid(axis="y", color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
+    counted = [n for n in numbers if facts.has_busy(n)]
+    upper.plot(counted, [facts.clock_while_running_mhz(n) for n in counted], "--", color=GREEN, linewidth=1.3)
+    low, high = upper.get_ylim()
+    last = (facts.clock_mhz(numbers[-1]), facts.clock_while_running_mhz(counted[-1]))
+    names = (("reported", BLUE), ("cycles by time", GREEN))
+    labels = [(name, (y - low) / (high - low), color) for (name, color), y in zip(names, last, strict=True)]
+    labels_at_right(upper, labels, 1.02, 0.13)
     lower.set_xticks(numbers, [f"{n:02}" for n in numbers])
     lower.set_xlabel("version")
     return figure

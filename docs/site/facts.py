@@ -20,14 +20,16 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import layouts  # noqa: E402
+import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
+from ladder import SHAPES  # noqa: E402
 from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
 
 DEVICE = "h200"
 ARCH = "sm_90"  # of that device
 SEQ_LEN = 4096  # where versions are compared
-BATCH = {512: 16, 1024: 16, 2048: 16, 4096: 16, 8192: 8, 16384: 4}
+BATCH = {seq_len: batch for batch, seq_len in SHAPES}
 
 # What no program of this project measures: NVIDIA's data sheet of the H200 SXM, the H100 white paper ("H100 SM
 # architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0.
@@ -160,6 +162,10 @@ class Facts:
             raise NotRecordedError(f"version {number:02} was not measured like {number - 1:02} at seq_len {seq_len}")
         return step
 
+    def verdict(self, number: int) -> str:
+        """What became of the header's prediction, as docs/ladder_log.md has it."""
+        return update_docs.verdict_cell(self.device, number)
+
     def milliseconds(self, number: int, seq_len: int = SEQ_LEN) -> float:
         batch = BATCH[seq_len]
         return 4 * batch * 16 * seq_len**2 * 128 / self.tflops(number, seq_len) / 1e9
@@ -167,6 +173,10 @@ class Facts:
     def clock_mhz(self, number: int, seq_len: int = SEQ_LEN) -> float:
         """The SM clock half-way through the timing."""
         return self._load(number, seq_len)["sm_clock_mhz"]
+
+    def clock_while_running_mhz(self, number: int) -> float:
+        """Cycles by the time of a launch, at seq_len 2048."""
+        return self.cycles(number) / self.milliseconds(number, 2048) / 1e3
 
     def share_of_allowed(self, number: int, dtype: str = "fp16", seq_len: int = SEQ_LEN) -> float:
         """The largest error that the checks found on the device, as a part of the error that is allowed."""

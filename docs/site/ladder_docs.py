@@ -5,8 +5,8 @@
 ```{quote} FILE             lines of a source file by the text they start and end with (:start:, :end:); with
                             :against: FILE (:start-against:, :end-against:) the change from there
 ```{chapter} NN             the top of a chapter: what it adds, from which file; a banner where a recording is stale
-```{prediction} NN          the header's prediction, folded away
-```{measured} NN            TFLOP/s of the step and of the one before, over seq_len
+```{prediction} NN          the header's prediction, folded away, and how to be asked for one in the terminal
+```{measured} NN            TFLOP/s of the step and of the one before, over seq_len; what was predicted, and the verdict
 ```{busy} NN NN …           how busy which unit is
 ```{sass} NN NN             instructions of the hot loop
 ```{drawing} NAME           a drawing of drawings.py; the content is its caption, :alt: what it shows
@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 import drawings
 import sources
+import update_docs
 import worked
 from docutils import nodes
 from docutils.parsers.rst import directives
@@ -72,7 +73,7 @@ class LadderDirective(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         try:
             return self.build(facts_of(self.env))
-        except (FactError, ProfileError, sources.QuoteError, drawings.DrawingError) as error:
+        except (FactError, ProfileError, sources.QuoteError, drawings.DrawingError, update_docs.PageError) as error:
             logger.error("{%s}: %s", self.name, error, location=self.get_location())
             return []
 
@@ -172,8 +173,15 @@ class PredictionDirective(LadderDirective):
         number = self.numbers()[0]
         header = sources.header(facts.file(number))
         block = nodes.block_quote("", nodes.paragraph("", header["Prediction"]))
-        asked = "Write your factor down first. Then open what the header of the file predicts."
-        return self.folded(asked, [block], "prediction")
+        asked = "Write your figure down first. Then open what the header of the file predicts."
+        folded = self.folded(asked, [block], "prediction")
+        if number == 1:
+            return folded
+        quiz = (
+            f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for your factor, and then shows the"
+            " header, the count and the measurement."
+        )
+        return [*self.parsed(quiz), *folded]
 
 
 class MeasuredDirective(LadderDirective):
@@ -187,7 +195,11 @@ class MeasuredDirective(LadderDirective):
         rows = [[version.source.label, *(three_digits(version.tflops[s]) for s in shapes)] for version in versions]
         if number > 1:
             rows.append(["step", *(f"{facts.text(f'step({number}, {s.seq_len})')}×" for s in shapes)])
-        return [self.table(["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows, ["measured"])]
+        predicted = [update_docs.predicted_cell(number) if s == update_docs.SHAPE else "" for s in shapes]
+        rows.append(["predicted", *predicted])
+        table = self.table(["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows, ["measured"])
+        verdict = f"The verdict, by the rule of the [ladder's log](../ladder_log.md): *{facts.verdict(number)}*."
+        return [table, *self.parsed(verdict)]
 
 
 class BusyDirective(LadderDirective):

@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "errors.h"
-#include "worker/protocol.h"
+#include "rules/protocol.h"
 
 namespace flash_ladder {
 namespace {

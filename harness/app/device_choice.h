@@ -6,7 +6,7 @@
 
 #include "app/options.h"
 #include "app/worker_client.h"
-#include "worker/protocol.h"
+#include "rules/protocol.h"
 
 namespace flash_ladder {
 

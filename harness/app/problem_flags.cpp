@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
+#include <sstream>
+#include <utility>
 
 #include "app/parse_integer.h"
 #include "errors.h"
@@ -19,6 +22,15 @@ Dtype parse_dtype(const std::string& text) {
   return *dtype;
 }
 
+// "100,64,7".
+std::vector<std::int64_t> parse_lengths(const char* flag, const std::string& text) {
+  std::vector<std::int64_t> lengths;
+  std::istringstream parts(text + ",");
+  for (std::string part; std::getline(parts, part, ',');)
+    lengths.push_back(parse_integer<std::int64_t>(flag, part, 0, std::numeric_limits<std::int64_t>::max()));
+  return lengths;
+}
+
 }  // namespace
 
 ProblemFlags::ProblemFlags(CLI::App& app) : app_(app) {
@@ -32,10 +44,15 @@ ProblemFlags::ProblemFlags(CLI::App& app) : app_(app) {
   add("--head-dim", head_dim_, "(128, the only one that the versions support)");
   add("--dtype", dtype_, "fp16 or bf16 (fp16)", "TYPE");
   app.add_flag("--causal", causal_, "A query sees no later key; the last query sees them all")->group(kGroup);
+  add("--kv-heads", kv_heads_, "Heads of K and V, each for as many of Q (as --heads)");
+  add("--window", window_, "A query sees so many keys to either side of its own (all)");
+  add("--lengths", lengths_, "Queries of each batch entry; the rest is padding (all as --seq-len)", "N,N…");
+  add("--lengths-kv", lengths_kv_, "Keys of each batch entry (as --lengths)", "N,N…");
 }
 
 std::vector<std::string> ProblemFlags::names() {
-  return {"--batch", "--heads", "--seq-len", "--seq-len-kv", "--head-dim", "--dtype", "--causal"};
+  return {"--batch",  "--heads",    "--seq-len", "--seq-len-kv", "--head-dim",  "--dtype",
+          "--causal", "--kv-heads", "--window",  "--lengths",    "--lengths-kv"};
 }
 
 AttentionProblem ProblemFlags::problem(bool is_virtual) const {
@@ -43,16 +60,23 @@ AttentionProblem ProblemFlags::problem(bool is_virtual) const {
   const auto size = [&](const char* flag, const std::string& text, std::int64_t otherwise) {
     return app_.count(flag) != 0 ? parse_integer<std::int64_t>(flag, text, 1, kMost) : otherwise;
   };
+  const auto longest = [](const std::vector<std::int64_t>& of_each, std::int64_t otherwise) {
+    return of_each.empty() ? otherwise : std::max<std::int64_t>(std::ranges::max(of_each), 1);
+  };
   AttentionProblem problem;
-  auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal] = problem;
-  batch = size("--batch", batch_, is_virtual ? 1 : 16);
+  auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] = problem;
+  if (app_.count("--lengths") != 0) lengths = parse_lengths("--lengths", lengths_);
+  lengths_kv = app_.count("--lengths-kv") != 0 ? parse_lengths("--lengths-kv", lengths_kv_) : lengths;
+  batch = size("--batch", batch_, !lengths_kv.empty() ? std::ssize(lengths_kv) : is_virtual ? 1 : 16);
   heads = size("--heads", heads_, is_virtual ? 2 : 16);
-  seq_len = size("--seq-len", seq_len_, is_virtual ? 256 : 4096);
-  seq_len_kv = size("--seq-len-kv", seq_len_kv_, seq_len);
+  seq_len = size("--seq-len", seq_len_, longest(lengths, is_virtual ? 256 : 4096));
+  seq_len_kv = size("--seq-len-kv", seq_len_kv_, std::max(seq_len, longest(lengths_kv, 1)));
   head_dim = size("--head-dim", head_dim_, 128);
   dtype = parse_dtype(dtype_);
   causal = causal_;
-  return problem;
+  kv_heads = size("--kv-heads", kv_heads_, 0);
+  if (app_.count("--window") != 0) window = parse_integer<std::int64_t>("--window", window_, 0, kMost);
+  return in_plainest_form(std::move(problem));
 }
 
 }  // namespace flash_ladder

@@ -26,7 +26,8 @@ class ProblemFlags {
 
  private:
   const CLI::App& app_;
-  std::string batch_, heads_, seq_len_, seq_len_kv_, head_dim_, dtype_ = "fp16";
+  std::string batch_, heads_, seq_len_, seq_len_kv_, head_dim_, dtype_ = "fp16", kv_heads_, window_, lengths_,
+                                                                lengths_kv_;
   bool causal_ = false;
 };
 

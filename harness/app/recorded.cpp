@@ -4,22 +4,16 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "app/selection.h"
 #include "errors.h"
+#include "results/peers.h"
 #include "rules/support.h"
 #include "source/kernel_source.h"
 
 namespace flash_ladder {
 
 namespace fs = std::filesystem;
-
-namespace {
-
-constexpr int kPeersSchema = 3;  // harness/results/peers.schema.json
-
-}  // namespace
 
 std::vector<std::string> Recorded::devices() const {
   std::vector<std::string> names;
@@ -69,48 +63,31 @@ const std::string& Recorded::current_hash(const Version& version) {
 
 BesidePeers Recorded::beside_peers(const std::string& device, const Version& version, const std::string& config,
                                    const AttentionProblem& problem) {
-  const fs::path path = paths_.profiles / device / "peers.json";
-  if (!fs::exists(path)) return {};
+  std::optional<PeersFile> file;
   try {
-    std::ifstream file(path);
-    const auto document = nlohmann::json::parse(file);
-    if (!document.is_object() || document.value("schema", nlohmann::json()) != kPeersSchema)
-      throw std::runtime_error(fmt::format("its schema is not {}", kPeersSchema));
-    const auto& measured = document.at("problem");
-    const bool same_problem = measured.at("dtype") == to_string(problem.dtype) &&
-                              measured.at("heads") == problem.heads && measured.at("head_dim") == problem.head_dim &&
-                              measured.at("causal") == problem.causal && problem.seq_len == problem.seq_len_kv;
-    if (!same_problem) return {};
-    const auto tflops = [&](const nlohmann::json& entry) -> std::optional<double> {
-      for (const auto& result : entry.at("results"))
-        if (result.at("batch") == problem.batch && result.at("seq_len") == problem.seq_len)
-          return result.at("tflops").get<double>();
-      return std::nullopt;
-    };
-    const auto& regimes = document.at("regimes");
-    for (const char* name : {"sustained", "interleaved"}) {  // as docs show them: harness/results/peers.schema.json
-      if (!regimes.contains(name)) continue;
-      BesidePeers found{.regime = name, .peers = {}, .own = {}};
-      for (const auto& peer : regimes.at(name).at("peers"))
-        if (const auto speed = tflops(peer)) found.peers.push_back({peer.at("name"), *speed});
-      const std::string& hash = current_hash(version);
-      for (const auto& entry : regimes.at(name).at("versions")) {
-        const auto& its_config = entry.at("config");
-        const bool same_config = its_config.is_null() ? config.empty() : its_config == config;
-        if (entry.at("kernel") == kernel_id(version) && same_config && entry.at("code_hash") == hash)
-          found.own = tflops(entry);
-      }
-      std::sort(found.peers.begin(), found.peers.end(),
-                [](const Peer& a, const Peer& b) { return a.tflops < b.tflops; });
-      return found;
-    }
-  } catch (const std::exception& error) {
-    problems_.push_back(
-        fmt::format("'{}' cannot be used: {}; measure it anew with scripts/peers, or take it from the "
-                    "repository",
-                    path.string(), error.what()));
+    file = read_peers(paths_.profiles / device / "peers.json");
+  } catch (const UnavailableError& error) {
+    problems_.push_back(error.what());
   }
-  return {};
+  if (!file || file->regimes.empty()) return {};
+  file->problem.batch = problem.batch;
+  file->problem.seq_len = file->problem.seq_len_kv = problem.seq_len;
+  if (file->problem != problem) return {};
+  const auto tflops = [&](const std::vector<PeerResult>& results) -> std::optional<double> {
+    for (const PeerResult& result : results)
+      if (result.batch == problem.batch && result.seq_len == problem.seq_len) return result.tflops;
+    return std::nullopt;
+  };
+  const Regime& regime = file->regimes.front();
+  BesidePeers found{.regime = regime.name, .peers = {}, .own = {}};
+  for (const MeasuredPeer& peer : regime.peers)
+    if (const auto speed = tflops(peer.results)) found.peers.push_back({peer.name, *speed});
+  const std::string& hash = current_hash(version);
+  for (const MeasuredVersion& measured : regime.versions)
+    if (measured.kernel == kernel_id(version) && measured.config == config && measured.code_hash == hash)
+      found.own = tflops(measured.results);
+  std::sort(found.peers.begin(), found.peers.end(), [](const Peer& a, const Peer& b) { return a.tflops < b.tflops; });
+  return found;
 }
 
 const Result* find_result(const Recording& recording, const AttentionProblem& problem, const std::string& config) {

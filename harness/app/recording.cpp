@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <ctime>
-#include <nlohmann/json.hpp>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -13,6 +13,7 @@
 #include "app/output.h"
 #include "app/runner.h"
 #include "app/selection.h"
+#include "app/standard_shapes.h"
 #include "app/study_card.h"
 #include "app/terminal.h"
 #include "app/up_to_date.h"
@@ -25,9 +26,9 @@
 namespace flash_ladder {
 namespace {
 
-// The tensor cores come in with 04. What is slower would take most of an hour for the two longest shapes.
-constexpr int kFirstFastVersion = 4;
+// What is slower than 04 would take most of an hour for the two longest shapes.
 constexpr std::int64_t kLongestSlowSeqLen = 4096;
+constexpr StandardShape kShapeInBf16{16, 4096};
 
 std::optional<int> if_known(int value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
@@ -68,42 +69,53 @@ std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(co
 
 std::vector<AttentionProblem> standard_problems(const Version& version) {
   std::vector<AttentionProblem> problems;
-  const auto add = [&](std::int64_t batch, std::int64_t seq_len, Dtype dtype, bool causal) {
-    if (!version.is_extension() && version.number < kFirstFastVersion && seq_len > kLongestSlowSeqLen) return;
-    problems.push_back({.batch = batch,
-                        .heads = 16,
-                        .seq_len = seq_len,
-                        .seq_len_kv = seq_len,
-                        .head_dim = 128,
-                        .dtype = dtype,
-                        .causal = causal});
+  const auto add_all = [&](const std::function<void(AttentionProblem&)>& change) {
+    const auto add = [&](const StandardShape& shape, Dtype dtype) {
+      if (!is_fast(version) && shape.seq_len > kLongestSlowSeqLen) return;
+      problems.push_back({.batch = shape.batch,
+                          .heads = kStandardHeads,
+                          .seq_len = shape.seq_len,
+                          .seq_len_kv = shape.seq_len,
+                          .head_dim = kStandardHeadDim,
+                          .dtype = dtype});
+      change(problems.back());
+    };
+    for (const StandardShape& shape : kStandardShapes) add(shape, Dtype::fp16);
+    add(kShapeInBf16, Dtype::bf16);
   };
-  const auto add_all = [&](bool causal) {
-    for (const auto& [batch, seq_len] : {std::pair(16, 512), {16, 1024}, {16, 2048}, {16, 4096}, {8, 8192}, {4, 16384}})
-      add(batch, seq_len, Dtype::fp16, causal);
-    add(16, 4096, Dtype::bf16, causal);
-  };
-  add_all(false);
-  if (version.solves.causal) add_all(true);
+  add_all([](AttentionProblem&) {});
+  if (version.solves.causal) add_all([](AttentionProblem& problem) { problem.causal = true; });
+  if (version.solves.kv_heads) add_all([](AttentionProblem& problem) { problem.kv_heads = problem.heads / 4; });
+  if (version.solves.window) add_all([](AttentionProblem& problem) { problem.window = problem.seq_len / 8; });
+  if (version.solves.lengths)  // from a batch-th of the longest up to the whole
+    add_all([](AttentionProblem& problem) {
+      for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
+      problem.lengths_kv = problem.lengths;
+    });
   return problems;
 }
 
 std::vector<AttentionProblem> emulator_problems(const Version& version, const Configuration& configuration) {
   constexpr std::int64_t kSeqLen = 256;  // an even number of the tiles of every configuration
   std::vector<AttentionProblem> problems;
-  const auto add = [&](std::int64_t seq_len, std::int64_t seq_len_kv, bool causal) {
-    problems.push_back({.batch = 1,
-                        .heads = 2,
-                        .seq_len = seq_len,
-                        .seq_len_kv = seq_len_kv,
-                        .head_dim = configuration.head_dim,
-                        .dtype = configuration.dtype,
-                        .causal = causal});
+  const auto add = [&](std::int64_t seq_len, std::int64_t seq_len_kv) -> AttentionProblem& {
+    return problems.emplace_back(AttentionProblem{.batch = 1,
+                                                  .heads = 2,
+                                                  .seq_len = seq_len,
+                                                  .seq_len_kv = seq_len_kv,
+                                                  .head_dim = configuration.head_dim,
+                                                  .dtype = configuration.dtype});
   };
-  add(kSeqLen, kSeqLen, false);
-  add(kSeqLen, kSeqLen - configuration.block_kv, false);
-  if (version.solves.any_length) add(kSeqLen - 1, kSeqLen - 1, false);
-  if (version.solves.causal) add(kSeqLen, kSeqLen, true);
+  add(kSeqLen, kSeqLen);
+  add(kSeqLen, kSeqLen - configuration.block_kv);
+  if (version.solves.any_length) add(kSeqLen - 1, kSeqLen - 1);
+  if (version.solves.causal) add(kSeqLen, kSeqLen).causal = true;
+  if (version.solves.kv_heads) add(kSeqLen, kSeqLen).kv_heads = 1;
+  if (version.solves.window) add(kSeqLen, kSeqLen).window = kSeqLen / 4;
+  if (version.solves.lengths) {
+    AttentionProblem& problem = add(kSeqLen, kSeqLen);
+    problem.lengths = problem.lengths_kv = {kSeqLen / 2 + 1};
+  }
   return problems;
 }
 

@@ -8,7 +8,8 @@
 
 namespace flash_ladder {
 
-/// What a version is recorded at on a GPU: the six standard shapes in fp16 and one in bf16; the same causal where it solves that.
+/// What a version is recorded at on a GPU: the six standard shapes in fp16 and one in bf16; the same again with each
+/// field of an extension that it solves.
 std::vector<AttentionProblem> standard_problems(const Version& version);
 
 /// What a configuration is recorded at on the virtual GPU: a small shape, and one with an odd number of K/V tiles; more where the

@@ -11,9 +11,11 @@
 #include "app/output.h"
 #include "app/recorded.h"
 #include "app/selection.h"
+#include "app/standard_shapes.h"
 #include "app/study_card.h"
 #include "app/terminal.h"
 #include "errors.h"
+#include "host/sm_limits.h"
 #include "results/atomic_file.h"
 #include "rules/support.h"
 #include "source/kernel_source.h"
@@ -50,13 +52,22 @@ nlohmann::json versions_document(const Paths& paths) {
                    {"name", version.name},
                    {"file", version.source},
                    {"extends", nullptr},
+                   {"is_fast", is_fast(version)},
                    {"architecture", version.architecture == Architecture::sm_90a ? "sm_90a" : "sm_80"},
-                   {"solves", {{"causal", version.solves.causal}, {"any_length", version.solves.any_length}}},
+                   {"solves", nlohmann::json::object()},
                    {"code_hash", code_hash(source_file(version, paths.source), paths.source / "common")},
                    {"configurations", configurations}});
+    for (const auto& [name, member] : kSolves) all.back()["solves"][name] = version.solves.*member;
     if (version.is_extension()) all.back()["extends"] = version.extends;
   }
-  return {{"versions", all}};
+  auto shapes = nlohmann::json::array();
+  for (const StandardShape& shape : kStandardShapes)
+    shapes.push_back({{"batch", shape.batch}, {"seq_len", shape.seq_len}});
+  auto architectures = nlohmann::json::array();
+  for (const SmLimits& limits : kSmLimits) architectures.push_back(limits.compute_capability);
+  return {{"versions", all},
+          {"standard", {{"heads", kStandardHeads}, {"head_dim", kStandardHeadDim}, {"shapes", shapes}}},
+          {"sm", architectures}};
 }
 
 std::string speed(const Recording* recording, const AttentionProblem& problem) {

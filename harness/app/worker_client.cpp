@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "app/child_process.h"
@@ -33,19 +34,9 @@ WorkerFailure error_event(const json& event) {
   return {Kind::broken, message};
 }
 
-template <typename Answer>
-std::variant<Answer, WorkerFailure> read_answer(std::variant<json, WorkerFailure> answer, const char* what) {
-  if (auto* failure = std::get_if<WorkerFailure>(&answer)) return std::move(*failure);
-  try {
-    return std::get<json>(answer).get<Answer>();
-  } catch (const std::exception& error) {
-    return WorkerFailure{Kind::broken, fmt::format("the worker's answer is not {}: {}", what, error.what())};
-  }
-}
-
-}  // namespace
-
-std::variant<json, WorkerFailure> WorkerClient::ask(const Request& request, const std::string& label) const {
+std::variant<json, WorkerFailure> run_worker(const std::filesystem::path& program,
+                                             std::chrono::milliseconds step_timeout, bool stdout_to_stderr,
+                                             const Request& request, const std::string& label) {
   Progress progress;
   std::string step = "start";
   const auto broken = [&](const std::string& why) {
@@ -54,7 +45,7 @@ std::variant<json, WorkerFailure> WorkerClient::ask(const Request& request, cons
 
   std::optional<ChildProcess> child;
   try {
-    child.emplace(program_, json(request).dump(), stdout_to_stderr_);
+    child.emplace(program, json(request).dump(), stdout_to_stderr);
   } catch (const UnavailableError& error) {
     return WorkerFailure{Kind::unavailable, error.what()};
   }
@@ -63,12 +54,12 @@ std::variant<json, WorkerFailure> WorkerClient::ask(const Request& request, cons
   std::optional<WorkerFailure> failure;
   progress.show(label);
   for (std::string line;;) {
-    const auto read = child->read_line(line, step_timeout_);
+    const auto read = child->read_line(line, step_timeout);
     if (read == ChildProcess::Read::end) break;
     if (read == ChildProcess::Read::timeout)
       return broken(fmt::format(
           "no sign of life for {:g} s, so it was killed: the kernel never ends, or needs more time (then raise --timeout)",
-          seconds(step_timeout_)));
+          seconds(step_timeout)));
     const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
     const bool is_event = event.is_object() && event.contains("event") && event["event"].is_string();
     const std::string name = is_event ? event["event"].get<std::string>() : "";
@@ -88,10 +79,10 @@ std::variant<json, WorkerFailure> WorkerClient::ask(const Request& request, cons
     }
   }
 
-  const auto status = child->wait(step_timeout_);
+  const auto status = child->wait(step_timeout);
   if (!status)
     return broken(fmt::format("the worker closed its events but did not end within {:g} s, so it was killed",
-                              seconds(step_timeout_)));
+                              seconds(step_timeout)));
   if (WIFSIGNALED(*status))
     return broken(
         fmt::format("the worker was ended by signal {} ({})", WTERMSIG(*status), strsignal(WTERMSIG(*status))));
@@ -100,21 +91,35 @@ std::variant<json, WorkerFailure> WorkerClient::ask(const Request& request, cons
   return *answer;
 }
 
+}  // namespace
+
+template <typename Answer>
+std::variant<Answer, WorkerFailure> WorkerClient::ask(const Request& request, const std::string& label,
+                                                      const char* what) const {
+  auto answer = run_worker(program_, step_timeout_, stdout_to_stderr_, request, label);
+  if (auto* failure = std::get_if<WorkerFailure>(&answer)) return std::move(*failure);
+  try {
+    return std::get<json>(answer).get<Answer>();
+  } catch (const std::exception& error) {
+    return WorkerFailure{Kind::broken, fmt::format("the worker's answer is not {}: {}", what, error.what())};
+  }
+}
+
 std::variant<DeviceInfo, WorkerFailure> WorkerClient::device(int ordinal, int sm) const {
   Request request;
   request.command = "device";
   request.device = ordinal;
   request.sm = sm;
-  return read_answer<DeviceInfo>(ask(request, "looking for a GPU"), "a device");
+  return ask<DeviceInfo>(request, "looking for a GPU", "a device");
 }
 
 std::variant<Result, WorkerFailure> WorkerClient::run(const Request& request, const std::string& label) const {
-  return read_answer<Result>(ask(request, label), "a result");
+  return ask<Result>(request, label, "a result");
 }
 
 std::variant<std::vector<Result>, WorkerFailure> WorkerClient::time(const Request& request,
                                                                     const std::string& label) const {
-  return read_answer<std::vector<Result>>(ask(request, label), "a list of results");
+  return ask<std::vector<Result>>(request, label, "a list of results");
 }
 
 }  // namespace flash_ladder

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <variant>
 #include <vector>
@@ -11,7 +10,7 @@
 #include "app/terminal.h"
 #include "host/sm_limits.h"
 #include "results/result.h"
-#include "worker/protocol.h"
+#include "rules/protocol.h"
 
 namespace flash_ladder {
 
@@ -42,7 +41,9 @@ class WorkerClient {
   std::variant<std::vector<Result>, WorkerFailure> time(const Request& request, const std::string& label) const;
 
  private:
-  std::variant<nlohmann::json, WorkerFailure> ask(const Request& request, const std::string& label) const;
+  // `what` an Answer is, for messages.
+  template <typename Answer>
+  std::variant<Answer, WorkerFailure> ask(const Request& request, const std::string& label, const char* what) const;
 
   std::filesystem::path program_;
   std::chrono::milliseconds step_timeout_;

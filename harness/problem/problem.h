@@ -33,22 +33,35 @@ bool comes_before(const AttentionProblem& a, const AttentionProblem& b);
 void to_json(nlohmann::json& json, const AttentionProblem& problem);
 void from_json(const nlohmann::json& json, AttentionProblem& problem);
 
+/// The same problem with its defaults where they say the same: kv_heads that are as many as heads, a window that hides no key,
+/// lengths that are those of all. Who reads a problem ends with it, so that problems that are the same are equal, and plain ones plain.
+AttentionProblem in_plainest_form(AttentionProblem problem);
+
+/// Heads of K and V, and which of them a head of Q reads.
+std::int64_t num_kv_heads(const AttentionProblem& problem);
+std::int64_t kv_head(const AttentionProblem& problem, std::int64_t head);
+
+/// Queries and keys of a batch entry that are no padding.
+std::int64_t num_queries(const AttentionProblem& problem, std::int64_t batch);
+std::int64_t num_keys(const AttentionProblem& problem, std::int64_t batch);
+
 /// The keys that a query sees: those from `begin` on and before `end`; none where both are the same.
 struct KeyRange {
   std::int64_t begin, end;
 };
 /// The mask of the problem, which the reference applies.
-KeyRange visible_keys(const AttentionProblem& problem, std::int64_t query);
+KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::int64_t query);
 
-/// 4 · batch · heads · seq_len · seq_len_kv · head_dim: two products of 2 · M · N · K each. Half of it for a causal problem, as is
-/// the custom (Dao, FlashAttention-2, section 4.1), whatever the lengths.
+/// 4 · heads · head_dim · the scores of all sequences: two products of 2 · M · N · K each. A causal problem has half of the scores, as
+/// is the custom (Dao, FlashAttention-2, section 4.1), whatever the lengths; one with a window has those that are seen.
 double floating_point_operations(const AttentionProblem& problem);
 /// Bytes of Q, K, V and O.
 double tensor_bytes(const AttentionProblem& problem);
 
-/// The four tensors of a launch.
+/// What of a launch lies in device memory.
 struct Tensors {
   Tensor Q, K, V, O;
+  const int *lengths = nullptr, *lengths_kv = nullptr;  // as in ExtendedArgs
 };
 /// The argument of a launch. Sizes fit 32 bits: see why_impossible().
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale, void* workspace);

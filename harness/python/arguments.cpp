@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <numeric>
+#include <utility>
 
 namespace flash_ladder::python {
 namespace {
@@ -30,9 +31,10 @@ void check_shapes(const Arrays& arrays) {
   const auto& [q, k, v, out] = arrays;
   if (k.shape != v.shape)
     throw UsageError(fmt::format("k has shape {} and v has shape {}; they must be equal", shape_of(k), shape_of(v)));
-  if (q.shape[0] != k.shape[0] || q.shape[2] != k.shape[2] || q.shape[3] != k.shape[3])
+  if (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3])
     throw UsageError(
-        fmt::format("q has shape {} and k has shape {}; only seq_len, shape[1], may differ", shape_of(q), shape_of(k)));
+        fmt::format("q has shape {} and k has shape {}; only seq_len, shape[1], and heads, shape[2], may differ",
+                    shape_of(q), shape_of(k)));
   if (out.shape != q.shape)
     throw UsageError(fmt::format("out has shape {}; it must be that of q, {}", shape_of(out), shape_of(q)));
 }
@@ -99,6 +101,10 @@ const Words kArguments{
     .seq_len_kv = "k.shape[1] (seq_len of k and v)",
     .head_dim = "q.shape[3] (head_dim)",
     .causal = "causal=True",
+    .kv_heads = "k.shape[2] (heads of k and v, other than q's)",
+    .window = "window",
+    .lengths = "lengths",
+    .lengths_kv = "lengths_kv",
     .use_size = [](const char* /*name*/) { return std::string(); },
     .use_config = [](const std::string& name) { return fmt::format("config=\"{}\"", name); },
     .without_gpu = "give arrays in host memory: they run on the virtual GPU",
@@ -115,7 +121,7 @@ Span span_of(const Array& array) {
   return {.begin = address + first * kElementBytes, .end = address + (last + 1) * kElementBytes};
 }
 
-AttentionProblem check_arrays(const Arrays& arrays, bool causal) {
+AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& asked) {
   const auto& [q, k, v, out] = arrays;
   const Dtype dtype = dtype_of(q);
   for (const Array* other : {&k, &v, &out})
@@ -123,13 +129,17 @@ AttentionProblem check_arrays(const Arrays& arrays, bool causal) {
       throw TypeError(
           fmt::format("{} has dtype {} and q has dtype {}; they must be equal", other->name, other->dtype, q.dtype));
   check_shapes(arrays);
-  const AttentionProblem problem{.batch = q.shape[0],
-                                 .heads = q.shape[2],
-                                 .seq_len = q.shape[1],
-                                 .seq_len_kv = k.shape[1],
-                                 .head_dim = q.shape[3],
-                                 .dtype = dtype,
-                                 .causal = causal};
+  if (k.shape[2] < 1 && q.shape[2] > 0)  // where q has none either, that is said below
+    throw UsageError(fmt::format("k has shape {}; it needs at least one head", shape_of(k)));
+  AttentionProblem problem = asked;
+  problem.batch = q.shape[0];
+  problem.heads = q.shape[2];
+  problem.kv_heads = k.shape[2];
+  problem.seq_len = q.shape[1];
+  problem.seq_len_kv = k.shape[1];
+  problem.head_dim = q.shape[3];
+  problem.dtype = dtype;
+  problem = in_plainest_form(std::move(problem));
   if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
   if (problem.head_dim < 1)
     throw UsageError(fmt::format("{} is {}; allowed: 128", kArguments.head_dim, problem.head_dim));

@@ -33,8 +33,9 @@ struct Arrays {
 extern const Words kArguments;
 
 /// Checks all that needs neither a version nor a device: types, shapes, strides, alignment, and that `out` overlaps neither an
-/// input nor itself. Returns the problem: their sizes and type, and what else is asked for. Throws TypeError or UsageError.
-AttentionProblem check_arrays(const Arrays& arrays, bool causal);
+/// input nor itself. Returns the problem: `asked`, which has the masks and the lengths, with the arrays' sizes and type. Throws
+/// TypeError or UsageError.
+AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& asked);
 
 /// The tensors of a launch.
 Tensors tensors_of(const Arrays& arrays);

@@ -72,6 +72,23 @@ class Workspace {
   void* data_ = nullptr;
 };
 
+/// Lengths of sequences in such memory.
+class DeviceLengths {
+ public:
+  DeviceLengths(const Version& version, const std::vector<std::int64_t>& lengths, cudaStream_t stream)
+      : memory_(version, lengths.size() * sizeof(int), stream) {
+    if (lengths.empty()) return;
+    const std::vector<int> numbers(lengths.begin(), lengths.end());  // CUDA has read them when the call returns
+    check(cudaMemcpyAsync(memory_.data(), numbers.data(), numbers.size() * sizeof(int), cudaMemcpyHostToDevice, stream),
+          "copying the lengths to the GPU");
+  }
+
+  const int* data() const { return static_cast<const int*>(memory_.data()); }
+
+ private:
+  Workspace memory_;
+};
+
 /// Lets the virtual GPU use the arrays where they are, with exact bounds.
 class MappedArrays {
  public:
@@ -188,7 +205,7 @@ DeviceInfo device_info(int ordinal) {
 
 Answer forward(const Call& call, const Arrays& arrays, Place place) {
   version_of(call.kernel, nullptr);  // a name that cannot be is refused before all else
-  const AttentionProblem problem = check_arrays(arrays, call.causal);
+  const AttentionProblem problem = check_arrays(arrays, call.asked);
   const float scale = scale_of(call, problem);
   const DeviceInfo& device = device_of_arrays(call.device);
   const Version& version = version_of(call.kernel, &device);
@@ -205,7 +222,12 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
   std::optional<MappedArrays> mapped;
   if (place == Place::host) mapped.emplace(arrays);
   const Workspace workspace(version, configuration.workspace_bytes(problem), call.stream);
-  const ExtendedArgs args = launch_args(problem, tensors_of(arrays), scale, workspace.data());
+  const DeviceLengths lengths(version, problem.lengths, call.stream);
+  const DeviceLengths lengths_kv(version, problem.lengths_kv, call.stream);
+  Tensors tensors = tensors_of(arrays);
+  tensors.lengths = lengths.data();
+  tensors.lengths_kv = lengths_kv.data();
+  const ExtendedArgs args = launch_args(problem, tensors, scale, workspace.data());
 
   const std::string what =
       fmt::format("{}, configuration {}, {}", label(version), configuration.name, describe(problem));

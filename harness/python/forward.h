@@ -13,7 +13,7 @@
 
 #include "python/arguments.h"
 #include "registry.h"
-#include "worker/protocol.h"
+#include "rules/device_info.h"
 
 namespace flash_ladder::python {
 
@@ -31,9 +31,9 @@ class OutOfMemory : public std::bad_alloc {
 };
 
 struct Call {
-  std::string kernel;  // 7, 07, 07_ldmatrix, causal; empty: the newest that the device runs
-  std::string config;  // empty: the preferred one
-  bool causal = false;
+  std::string kernel;                   // 7, 07, 07_ldmatrix, causal; empty: the newest that the device runs
+  std::string config;                   // empty: the preferred one
+  AttentionProblem asked;               // causal, window, lengths; the rest is that of the arrays
   std::optional<double> softmax_scale;  // nullopt: 1 / sqrt(head_dim)
   int device = 0;                       // ordinal of the GPU that the arrays are on
   cudaStream_t stream = nullptr;

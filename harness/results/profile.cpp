@@ -5,18 +5,13 @@
 #include <cctype>
 #include <nlohmann/json.hpp>
 
+#include "json_members.h"
 #include "results/document.h"
 
 namespace flash_ladder {
 namespace {
 
 using nlohmann::json;
-
-json value_or_null(const std::optional<int>& value) { return value ? json(*value) : json(nullptr); }
-
-void read_optional(const json& value, std::optional<int>& number) {
-  if (!value.is_null()) number = value.get<int>();
-}
 
 constexpr DocumentKind kProfile{"profile", kProfileSchema, "record it again with --record"};
 
@@ -28,12 +23,10 @@ void to_json(json& json, const Profile& profile) {
   json["device"] = profile.device;
   json["code_hash"] = profile.code_hash;
   json["toolkit"] = profile.toolkit;
-  json["driver"] = nullptr;
-  if (!profile.driver.empty()) json["driver"] = profile.driver;
-  json["clocks"] = {{"sm_max_mhz", value_or_null(profile.clocks.sm_max_mhz)},
-                    {"memory_max_mhz", value_or_null(profile.clocks.memory_max_mhz)}};
-  json["date"] = nullptr;
-  if (!profile.date.empty()) json["date"] = profile.date;
+  json["driver"] = known_or_null(profile.driver);
+  json["clocks"] = {{"sm_max_mhz", known_or_null(profile.clocks.sm_max_mhz)},
+                    {"memory_max_mhz", known_or_null(profile.clocks.memory_max_mhz)}};
+  json["date"] = known_or_null(profile.date);
 }
 
 void from_json(const json& json, Profile& profile) {
@@ -41,10 +34,10 @@ void from_json(const json& json, Profile& profile) {
   json.at("device").get_to(profile.device);
   json.at("code_hash").get_to(profile.code_hash);
   json.at("toolkit").get_to(profile.toolkit);
-  if (const auto& driver = json.at("driver"); !driver.is_null()) driver.get_to(profile.driver);
-  read_optional(json.at("clocks").at("sm_max_mhz"), profile.clocks.sm_max_mhz);
-  read_optional(json.at("clocks").at("memory_max_mhz"), profile.clocks.memory_max_mhz);
-  if (const auto& date = json.at("date"); !date.is_null()) date.get_to(profile.date);
+  read_known(json, "driver", profile.driver);
+  read_known(json.at("clocks"), "sm_max_mhz", profile.clocks.sm_max_mhz);
+  read_known(json.at("clocks"), "memory_max_mhz", profile.clocks.memory_max_mhz);
+  read_known(json, "date", profile.date);
   json.at("results").get_to(profile.results);
 }
 

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "json_members.h"
+
 namespace flash_ladder {
 namespace {
 
@@ -38,31 +40,7 @@ double number(const json& value) {
 
 json number_or_null(const std::optional<double>& value) { return value ? number(*value) : json(nullptr); }
 
-// A string or a container whose emptiness means that there is nothing to say.
-template <typename T>
-json value_or_null(const T& value) {
-  return value.empty() ? json(nullptr) : json(value);
-}
-
-// Leaves `value` empty where the member is null or missing.
-template <typename T>
-void read_optional(const json& object, const char* member, T& value) {
-  const auto found = object.find(member);
-  if (found != object.end() && !found->is_null()) found->get_to(value);
-}
-
-template <typename T>
-void read_optional(const json& object, const char* member, std::optional<T>& value) {
-  const auto found = object.find(member);
-  if (found != object.end() && !found->is_null()) value = found->get<T>();
-}
-
-template <typename T>
-json optional_or_null(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
-void read_optional(const json& object, const char* member, std::optional<double>& value) {
+void read_number(const json& object, const char* member, std::optional<double>& value) {
   const auto found = object.find(member);
   if (found != object.end() && !found->is_null()) value = number(*found);
 }
@@ -78,13 +56,13 @@ void from_json(const json& json, Milliseconds& ms) {
 }
 
 void to_json(json& json, const Load& load) {
-  json = {{"sm_clock_mhz", optional_or_null(load.sm_clock_mhz)}, {"power_watts", number_or_null(load.power_watts)}};
+  json = {{"sm_clock_mhz", known_or_null(load.sm_clock_mhz)}, {"power_watts", number_or_null(load.power_watts)}};
 }
 
 void from_json(const json& json, Load& load) {
   load = {};
-  read_optional(json, "sm_clock_mhz", load.sm_clock_mhz);
-  read_optional(json, "power_watts", load.power_watts);
+  read_known(json, "sm_clock_mhz", load.sm_clock_mhz);
+  read_number(json, "power_watts", load.power_watts);
 }
 
 void to_json(json& json, const StaticStudy& study) {
@@ -93,10 +71,10 @@ void to_json(json& json, const StaticStudy& study) {
           {"smem_bytes", study.smem_bytes},
           {"ctas_per_sm", study.ctas_per_sm},
           {"limited_by", study.limited_by},
-          {"sass", value_or_null(study.sass)},
-          {"hot_loop_sass", value_or_null(study.hot_loop_sass)},
+          {"sass", known_or_null(study.sass)},
+          {"hot_loop_sass", known_or_null(study.hot_loop_sass)},
           {"hot_loop_cold_sass", nullptr},
-          {"sass_hash", value_or_null(study.sass_hash)}};
+          {"sass_hash", known_or_null(study.sass_hash)}};
   if (!study.hot_loop_sass.empty()) json["hot_loop_cold_sass"] = study.hot_loop_cold_sass;  // {}: it has no cold blocks
 }
 
@@ -107,10 +85,10 @@ void from_json(const json& json, StaticStudy& study) {
   json.at("smem_bytes").get_to(study.smem_bytes);
   json.at("ctas_per_sm").get_to(study.ctas_per_sm);
   json.at("limited_by").get_to(study.limited_by);
-  read_optional(json, "sass", study.sass);
-  read_optional(json, "hot_loop_sass", study.hot_loop_sass);
-  read_optional(json, "hot_loop_cold_sass", study.hot_loop_cold_sass);
-  read_optional(json, "sass_hash", study.sass_hash);
+  read_known(json, "sass", study.sass);
+  read_known(json, "hot_loop_sass", study.hot_loop_sass);
+  read_known(json, "hot_loop_cold_sass", study.hot_loop_cold_sass);
+  read_known(json, "sass_hash", study.sass_hash);
 }
 
 void to_json(json& json, const Mismatch& mismatch) {
@@ -155,7 +133,7 @@ void from_json(const json& json, Experiment& experiment) {
 void to_json(json& json, const Diagnosis& diagnosis) {
   json = {{"sentences", diagnosis.sentences},
           {"suggests", diagnosis.suggests},
-          {"first", optional_or_null(diagnosis.first)},
+          {"first", known_or_null(diagnosis.first)},
           {"experiments", diagnosis.experiments}};
 }
 
@@ -163,7 +141,7 @@ void from_json(const json& json, Diagnosis& diagnosis) {
   diagnosis = {};
   json.at("sentences").get_to(diagnosis.sentences);
   json.at("suggests").get_to(diagnosis.suggests);
-  read_optional(json, "first", diagnosis.first);
+  read_known(json, "first", diagnosis.first);
   json.at("experiments").get_to(diagnosis.experiments);
 }
 
@@ -182,13 +160,13 @@ void from_json(const json& json, LineCounters& line) {
 void to_json(json& json, const Finding& finding) {
   json = {{"kind", finding.kind},
           {"message", finding.message},
-          {"kernel", value_or_null(finding.kernel)},
+          {"kernel", known_or_null(finding.kernel)},
           {"position", finding.position},
-          {"cta", optional_or_null(finding.cta)},
-          {"warp", optional_or_null(finding.warp)},
-          {"lane", optional_or_null(finding.lane)},
-          {"address", optional_or_null(finding.address)},
-          {"other_position", value_or_null(finding.other_position)},
+          {"cta", known_or_null(finding.cta)},
+          {"warp", known_or_null(finding.warp)},
+          {"lane", known_or_null(finding.lane)},
+          {"address", known_or_null(finding.address)},
+          {"other_position", known_or_null(finding.other_position)},
           {"count", finding.count},
           {"text", finding.text}};
 }
@@ -197,13 +175,13 @@ void from_json(const json& json, Finding& finding) {
   finding = {};
   json.at("kind").get_to(finding.kind);
   json.at("message").get_to(finding.message);
-  read_optional(json, "kernel", finding.kernel);
+  read_known(json, "kernel", finding.kernel);
   json.at("position").get_to(finding.position);
-  read_optional(json, "cta", finding.cta);
-  read_optional(json, "warp", finding.warp);
-  read_optional(json, "lane", finding.lane);
-  read_optional(json, "address", finding.address);
-  read_optional(json, "other_position", finding.other_position);
+  read_known(json, "cta", finding.cta);
+  read_known(json, "warp", finding.warp);
+  read_known(json, "lane", finding.lane);
+  read_known(json, "address", finding.address);
+  read_known(json, "other_position", finding.other_position);
   json.at("count").get_to(finding.count);
   json.at("text").get_to(finding.text);
 }
@@ -227,22 +205,19 @@ std::string label(const Result& result) {
 void to_json(json& json, const Result& result) {
   json = {{"kernel", result.kernel},
           {"name", result.name},
-          {"config", value_or_null(result.config)},
-          {"device", nullptr},
+          {"config", known_or_null(result.config)},
+          {"device", known_or_null(result.device)},
           {"problem", result.problem},
           {"status", to_string(result.status)},
-          {"reason", value_or_null(result.reason)},
-          {"correct", nullptr},
+          {"reason", known_or_null(result.reason)},
+          {"correct", known_or_null(result.correct)},
           {"max_abs_error", number_or_null(result.max_abs_error)},
           {"relative_error", number_or_null(result.relative_error)},
-          {"ms", nullptr},
+          {"ms", known_or_null(result.ms)},
           {"tflops", number_or_null(result.tflops)},
           {"counters", nullptr},
           {"findings", result.findings},
-          {"static", value_or_null(result.static_study)}};
-  if (result.device) json["device"] = *result.device;
-  if (result.correct) json["correct"] = *result.correct;
-  if (result.ms) json["ms"] = *result.ms;
+          {"static", known_or_null(result.static_study)}};
   if (result.counters) json["counters"] = counters_to_json(*result.counters, Zeros::kept);
   if (result.load) json["load"] = *result.load;
   if (!result.lines.empty()) json["lines"] = result.lines;
@@ -262,31 +237,31 @@ void from_json(const json& json, Result& result) {
   json.at("kernel").get_to(result.kernel);
   if (result.kernel.empty()) throw std::runtime_error("\"kernel\" is empty");
   json.at("name").get_to(result.name);
-  read_optional(json, "config", result.config);
-  if (const auto& device = json.at("device"); !device.is_null()) result.device = device.get<std::string>();
+  read_known(json, "config", result.config);
+  read_known(json, "device", result.device);
   json.at("problem").get_to(result.problem);
   const auto status_name = json.at("status").get<std::string>();
   const auto status = status_from_string(status_name);
   if (!status) throw std::runtime_error(fmt::format("status '{}' is unknown", status_name));
   result.status = *status;
-  read_optional(json, "reason", result.reason);
-  if (const auto& correct = json.at("correct"); !correct.is_null()) result.correct = correct.get<bool>();
-  read_optional(json, "max_abs_error", result.max_abs_error);
-  read_optional(json, "relative_error", result.relative_error);
-  read_optional(json, "mismatches", result.mismatches);
-  read_optional(json, "tile_map", result.tile_map);
-  read_optional(json, "diagnosis", result.diagnosis);
-  if (const auto& ms = json.at("ms"); !ms.is_null()) result.ms = ms.get<Milliseconds>();
-  read_optional(json, "tflops", result.tflops);
-  read_optional(json, "load", result.load);
+  read_known(json, "reason", result.reason);
+  read_known(json, "correct", result.correct);
+  read_number(json, "max_abs_error", result.max_abs_error);
+  read_number(json, "relative_error", result.relative_error);
+  read_known(json, "mismatches", result.mismatches);
+  read_known(json, "tile_map", result.tile_map);
+  read_known(json, "diagnosis", result.diagnosis);
+  read_known(json, "ms", result.ms);
+  read_number(json, "tflops", result.tflops);
+  read_known(json, "load", result.load);
   if (const auto counters = json.find("counters"); counters != json.end() && !counters->is_null())
     result.counters = counters_from_json(*counters, Zeros::kept);
-  read_optional(json, "lines", result.lines);
-  read_optional(json, "ptx_hash", result.ptx_hash);
-  read_optional(json, "findings", result.findings);
-  read_optional(json, "findings_kinds", result.findings_kinds);
-  read_optional(json, "findings_total", result.findings_total);
-  read_optional(json, "static", result.static_study);
+  read_known(json, "lines", result.lines);
+  read_known(json, "ptx_hash", result.ptx_hash);
+  read_known(json, "findings", result.findings);
+  read_known(json, "findings_kinds", result.findings_kinds);
+  read_known(json, "findings_total", result.findings_total);
+  read_known(json, "static", result.static_study);
 }
 
 }  // namespace flash_ladder

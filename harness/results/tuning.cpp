@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "json_members.h"
 #include "results/document.h"
 
 namespace flash_ladder {
@@ -27,11 +28,9 @@ TunedConfiguration tuned_configuration(const json& object) {
 json to_document(const TuningEntry& entry) {
   json ranking = json::array();
   for (const TunedConfiguration& tuned : entry.ranking) ranking.push_back(to_document(tuned));
-  json object{{"kernel", entry.kernel},       {"name", entry.name},       {"problem", entry.problem},
-              {"code_hash", entry.code_hash}, {"toolkit", entry.toolkit}, {"driver", nullptr},
-              {"date", entry.date},           {"ranking", ranking}};
-  if (!entry.driver.empty()) object["driver"] = entry.driver;
-  return object;
+  return {{"kernel", entry.kernel},       {"name", entry.name},       {"problem", entry.problem},
+          {"code_hash", entry.code_hash}, {"toolkit", entry.toolkit}, {"driver", known_or_null(entry.driver)},
+          {"date", entry.date},           {"ranking", ranking}};
 }
 
 TuningEntry tuning_entry(const json& object) {
@@ -41,7 +40,7 @@ TuningEntry tuning_entry(const json& object) {
   object.at("problem").get_to(entry.problem);
   object.at("code_hash").get_to(entry.code_hash);
   object.at("toolkit").get_to(entry.toolkit);
-  if (const auto& driver = object.at("driver"); !driver.is_null()) driver.get_to(entry.driver);
+  read_known(object, "driver", entry.driver);
   object.at("date").get_to(entry.date);
   for (const json& tuned : object.at("ranking")) entry.ranking.push_back(tuned_configuration(tuned));
   if (entry.ranking.empty()) throw std::runtime_error("a ranking is empty");

@@ -26,14 +26,26 @@ std::optional<std::string> why_not_whole_tiles(const Version& version, const Con
 }
 
 // "--causal is not supported by 16_optimized_softmax; those that do: …".
-template <typename SolvesIt>
-std::string why_not_solved(const Version& version, const char* field, const SolvesIt& solves_it) {
+std::string why_not_solved(const Version& version, const char* field, bool Solves::* member) {
   std::vector<std::string> others;
   for (const Version& other : versions())
-    if (solves_it(other.solves)) others.push_back(label(other));
+    if (other.solves.*member) others.push_back(label(other));
   return fmt::format("{} is not supported by {}; {}", field, label(version),
                      others.empty() ? "no version supports it yet: leave it out"
                                     : fmt::format("leave it out, or use {}", fmt::join(others, " or ")));
+}
+
+std::optional<std::string> why_no_lengths(const char* name, const std::vector<std::int64_t>& lengths,
+                                          const char* size_name, std::int64_t size, std::int64_t batch,
+                                          const Words& words) {
+  if (lengths.empty()) return std::nullopt;
+  if (std::ssize(lengths) != batch)
+    return fmt::format("{} has {} number{}, and {} is {}; give one for every batch entry", name, lengths.size(),
+                       lengths.size() == 1 ? "" : "s", words.batch, batch);
+  for (const std::int64_t length : lengths)
+    if (length < 0 || length > size)
+      return fmt::format("{} {} is out of range; allowed: 0 to {} {}", name, length, size_name, size);
+  return std::nullopt;
 }
 
 // Scores of all heads. Beyond this many, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
@@ -48,6 +60,10 @@ const Words kFlags{
     .seq_len_kv = "seq-len-kv",
     .head_dim = "head_dim",
     .causal = "--causal",
+    .kv_heads = "--kv-heads",
+    .window = "--window",
+    .lengths = "--lengths",
+    .lengths_kv = "--lengths-kv",
     .use_size = [](const char* name) { return fmt::format("--{} ", name); },
     .use_config = [](const std::string& name) { return "--config " + name; },
     .without_gpu = "study without one, with --device emulator",
@@ -84,7 +100,15 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
           "{} {} is more than the {} that one launch can have: a CUDA grid is at most {} wide in y and z, where "
           "heads and batch entries go; use {}{} or fewer, in several runs",
           name, size, kMaxGridYZ, kMaxGridYZ, words.use_size(name), kMaxGridYZ);
-  return std::nullopt;
+  if (problem.kv_heads != 0 && (problem.kv_heads < 0 || problem.heads % problem.kv_heads != 0))
+    return fmt::format("{} {} does not divide {} {}: every head of K and V serves as many of Q; give a divisor",
+                       words.kv_heads, problem.kv_heads, words.heads, problem.heads);
+  if (problem.window != kNoWindow && (problem.window < 0 || problem.window > kLargest))
+    return fmt::format("{} {} is out of range; allowed: 0 to {}", words.window, problem.window, kLargest);
+  if (auto why = why_no_lengths(words.lengths, problem.lengths, words.seq_len, problem.seq_len, problem.batch, words))
+    return why;
+  return why_no_lengths(words.lengths_kv, problem.lengths_kv, words.seq_len_kv, problem.seq_len_kv, problem.batch,
+                        words);
 }
 
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
@@ -96,8 +120,17 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
   if (problem.head_dim != configuration.head_dim)
     return fmt::format("{} {} is not supported by {}; allowed: {}", words.head_dim, problem.head_dim, label(version),
                        configuration.head_dim);
-  if (problem.causal && !version.solves.causal)
-    return why_not_solved(version, words.causal, [](const Solves& solves) { return solves.causal; });
+  const struct {
+    bool asked_for;
+    const char* field;
+    bool Solves::* member;
+  } extensions[] = {{problem.causal, words.causal, &Solves::causal},
+                    {problem.kv_heads != 0, words.kv_heads, &Solves::kv_heads},
+                    {problem.window != kNoWindow, words.window, &Solves::window},
+                    {!problem.lengths.empty(), words.lengths, &Solves::lengths},
+                    {!problem.lengths_kv.empty(), words.lengths_kv, &Solves::lengths}};
+  for (const auto& [asked_for, field, member] : extensions)
+    if (asked_for && !(version.solves.*member)) return why_not_solved(version, field, member);
   if (version.solves.any_length) return std::nullopt;
   if (auto why = why_not_whole_tiles(version, configuration, words.seq_len, "query rows", problem.seq_len,
                                      configuration.block_q, words))

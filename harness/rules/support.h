@@ -31,6 +31,10 @@ struct Words {
   const char* seq_len_kv;
   const char* head_dim;
   const char* causal;
+  const char* kv_heads;
+  const char* window;
+  const char* lengths;
+  const char* lengths_kv;
   // With the name of a size, what stands before the value that is advised.
   std::string (*use_size)(const char* name);
   std::string (*use_config)(const std::string& name);
@@ -47,8 +51,8 @@ std::string compute_capability_name(int compute_capability);
 /// A number of bytes for people: "26.0 GB", "512 KB".
 std::string format_bytes(double bytes);
 
-/// Whether the problem is one at all, for any version: sizes of at least 1 that fit the 32-bit members of AttentionArgs, and
-/// grids that CUDA can launch.
+/// Whether the problem is one at all, for any version: sizes of at least 1 that fit the 32-bit members of AttentionArgs, grids that
+/// CUDA can launch, equal groups of heads, and a length for every batch entry that fits the tensors.
 std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words = kFlags);
 
 /// Whether the configuration computes the problem: why_impossible() and its type, its head_dim and its tiles, and whether its

@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import ladder
 import pytest
-from cli import KERNELS, RTX_4080, Cli
+from cli import H200, KERNELS, RTX_4080, Cli
 from schemas import validate_results
 
 K = "--kernel"
@@ -127,3 +128,19 @@ def test_no_space(cli: Cli) -> None:
         check=False,
     )
     assert done.returncode == 3 and "standard output" in done.stderr
+
+
+def test_the_scripts_know_the_same_shapes_and_versions(cli: Cli) -> None:
+    document = json.loads(cli("--list", "--json", "-").out)
+    shapes = [(shape["batch"], shape["seq_len"]) for shape in document["standard"]["shapes"]]
+    assert shapes == ladder.SHAPES
+    assert (document["standard"]["heads"], document["standard"]["head_dim"]) == (ladder.HEADS, ladder.HEAD_DIM)
+    for version in document["versions"]:
+        assert version["is_fast"] == ladder.is_fast(Path(version["file"]).stem), version["file"]
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "NVIDIA H200", "Other  GPU (2)"])
+def test_the_scripts_name_the_same_folder(cli: Cli, name: str) -> None:
+    cli.device = H200 | {"name": name}
+    assert cli("--kernel", "07", "--record").rc == 0
+    assert [folder.name for folder in cli.profiles.iterdir()] == [ladder.device_slug(name)]

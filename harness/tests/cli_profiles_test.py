@@ -273,7 +273,12 @@ def test_broken_profiles(cli: Cli, damage: Callable[[str], str], words: str) -> 
 
 def test_broken_peers(cli: Cli) -> None:
     record(cli, "07")
-    for broken, words in (("{", "parse error"), ("[]", "schema is not 3"), ("{}", "schema is not 3")):
+    for broken, words in (
+        ("{", "truncated or not JSON"),
+        ("[]", 'no "schema"'),
+        ('{"schema": 2}', "it has schema 2, and this program reads schema 3"),
+        ('{"schema": 3}', "not of the form"),
+    ):
         (cli.profiles / "h200/peers.json").write_text(broken, encoding="utf-8")
         outcome = cli(K, "07")
         assert outcome.rc == 0 and "peers.json" in outcome.err and words in outcome.err

@@ -95,7 +95,9 @@ def test_the_scripts_find_the_same_files_in_the_same_order(tracks: Cli) -> None:
     assert [(v["kernel"], v["name"]) for v in versions] == [(k.kernel, k.name) for k in kernel_files(tracks.source)]
     assert [version["architecture"] for version in versions] == ["sm_80", "sm_90a", "sm_80"]
     assert [version["extends"] for version in versions] == [None, None, "01"]
-    assert versions[2]["solves"] == {"causal": True, "any_length": True}
+    none = {"causal": False, "any_length": False, "kv_heads": False, "window": False, "lengths": False}
+    assert versions[0]["solves"] == none and versions[2]["solves"] == none | {"causal": True, "any_length": True}
+    assert [version["is_fast"] for version in versions] == [False, False, True]
 
 
 def test_list(tracks: Cli) -> None:
@@ -218,6 +220,37 @@ def test_a_problem_that_only_an_extension_solves(tracks: Cli) -> None:
     found = results(tracks, K, "all", "--causal")
     assert [result["status"] for result in found] == ["skipped", "skipped", "ok"]
     assert found[2]["problem"]["causal"] is True and "causal" not in results(tracks, K, "causal")[0]["problem"]
+
+
+@pytest.mark.parametrize(("flags", "field"), [
+    (["--kv-heads", "4"], "--kv-heads"),
+    (["--window", "128"], "--window"),
+    (["--lengths", "64,7"], "--lengths"),
+    (["--lengths-kv", "64,7"], "--lengths-kv"),
+])  # fmt: skip
+def test_a_field_that_nobody_solves(tracks: Cli, flags: list[str], field: str) -> None:
+    outcome = tracks(K, "causal", *flags)
+    assert outcome.rc == 2
+    assert outcome.err == f"harness: {field} is not supported by causal; no version supports it yet: leave it out\n"
+
+
+def test_what_says_nothing_is_the_plain_problem(tracks: Cli) -> None:
+    flags = ["--kv-heads", "16", "--window", "4096", "--lengths", ",".join(["4096"] * 16)]
+    assert results(tracks, K, "01", *flags)[0]["problem"] == results(tracks, K, "01")[0]["problem"]
+
+
+@pytest.mark.parametrize(("flags", "message"), [
+    (["--kv-heads", "5"], "--kv-heads 5 does not divide heads 16: every head of K and V serves as many of Q; give a"),
+    (["--window", "-1"], "--window -1 is out of range; allowed are 0 to "),
+    (["--lengths", "64,7", "--batch", "3"], "--lengths has 2 numbers, and batch is 3; give one for every batch entry"),
+    (["--lengths", "64,700", "--seq-len", "640"], "--lengths 700 is out of range; allowed: 0 to seq-len 640"),
+    (["--lengths-kv", "65", "--seq-len-kv", "64"], "--lengths-kv 65 is out of range; allowed: 0 to seq-len-kv 64"),
+    (["--lengths", "64,,7"], "--lengths '' is not a whole number"),
+    (["--lengths", ""], "--lengths '' is not a whole number"),
+])  # fmt: skip
+def test_fields_that_cannot_be(tracks: Cli, flags: list[str], message: str) -> None:
+    outcome = tracks(K, "causal", *flags)
+    assert outcome.rc == 2 and outcome.err.startswith(f"harness: {message}"), outcome.err
 
 
 def test_record(tracks: Cli) -> None:

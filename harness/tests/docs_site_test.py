@@ -212,3 +212,11 @@ def test_blanks_and_the_chart_answer(site: Path, tmp_path: Path) -> None:
     chapters = [path.stem for path in (ROOT / "docs" / "chapters").glob("*.md") if path.stem != "00_gpu"]
     assert len(found["links"]) == 2 * len(chapters)
     assert all(focused for _, focused in found["links"])
+
+
+@needs_chromium
+def test_predictions_are_folded_and_search_finds_words_in_the_text(site: Path, tmp_path: Path) -> None:
+    tasks = [("fold", "chapters/06_swizzle.html", "fold"), ("search", "search.html?q=permute", "search")]
+    found = visit(tmp_path, site, tasks)
+    assert found["fold"] == {"before": False, "focused": True, "after": True}
+    assert "chapters/06_swizzle.html" in found["search"]

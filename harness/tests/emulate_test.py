@@ -97,6 +97,25 @@ def test_a_debug_build(tmp_path: Path) -> None:
         assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
 
 
+def test_the_program_of_the_readme(tmp_path: Path) -> None:
+    """It prints what the README says, but for the PTX, which is nvcc's, and the remedy helps."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = readme[readme.index("## Your own CUDA programs without a GPU") :]
+    source = re.search(r"```cpp\n(.*?)```", section, re.DOTALL)
+    shown = re.search(r"```\n\$ [^\n]*\n(.*?)```", section, re.DOTALL)
+    assert source and shown
+    (tmp_path / "sum.cu").write_text(source[1], encoding="utf-8")
+    done = emulate(tmp_path / "sum.cu")
+    assert done.returncode == 1
+    printed, wanted = (re.sub(r"PTX line .*", "PTX line", text) for text in (done.stdout + done.stderr, shown[1]))
+    assert [line for line in printed.splitlines() if line] == [line for line in wanted.splitlines() if line]
+    loop = "    if (i < half) partial[i] += partial[i + half];"
+    assert source[1].count(loop) == 1
+    (tmp_path / "sum.cu").write_text(source[1].replace(loop, f"{loop} __syncthreads();"), encoding="utf-8")
+    mended = emulate(tmp_path / "sum.cu")
+    assert (mended.returncode, mended.stdout, mended.stderr) == (0, "256, and 256 is right\n", "")
+
+
 def test_a_mistake_in_a_called_function_names_the_call(programs: Path) -> None:
     done = run(programs, "callee_out_of_bounds")
     assert done.returncode == 1

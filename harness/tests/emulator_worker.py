@@ -10,7 +10,7 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", Path(__file__).resolve().p
 
 
 def run_worker(program: str, *, sm_count: int | None = None, **request: object) -> dict[str, Any]:
-    """The result of one version: worker and request are those of harness/worker/protocol.h.
+    """The result of one version: worker and request are those of harness/rules/protocol.h.
 
     The virtual GPU has `sm_count` SMs, or as many as such a GPU really has.
     """

@@ -1,4 +1,4 @@
-"""A worker that speaks the protocol of harness/worker/protocol.h and runs nothing.
+"""A worker that speaks the protocol of harness/rules/protocol.h and runs nothing.
 
 What it does is told by the file that FLASH_LADDER_FAKE names:
 

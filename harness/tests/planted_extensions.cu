@@ -1,5 +1,5 @@
-// A plain kernel that solves causal problems of any length, and the mistakes that such a kernel is likely to have, for tests that
-// the check of an extension finds them. They run on the virtual GPU, in the worker of the planted faults.
+// A plain kernel that solves all that extensions may solve, and the mistakes that such a kernel is likely to have, for tests that the
+// check of an extension finds them. They run on the virtual GPU, in the worker of the planted faults.
 
 #include <string>
 
@@ -14,6 +14,17 @@ enum class Fault {
   divides_by_0,   // O of a row that sees no key is 0 / 0
   counts_a_tail,  // what is beyond the last key has a score of 0, and not none
   ignores_mask,
+  heads_in_turn,    // head h of Q reads head h % kv_heads of K and V, and not that of its group
+  window_too_wide,  // by one key, on the left
+  reads_padding,    // sees all keys of the tensor, and not only its sequence's
+  skips_padding,    // leaves O unwritten where a sequence has no more queries
+};
+
+// Of a problem that is not plain.
+struct Extension {
+  bool causal;
+  int kv_heads, window;
+  const int *lengths, *lengths_kv;
 };
 
 template <typename Element_>
@@ -38,30 +49,42 @@ __device__ float cta_sum(float x) {
 
 // A CTA computes 16 rows, one after the other, by online softmax.
 template <typename Traits, Fault kFault>
-__global__ void attention(AttentionArgs args, bool causal) {
+__global__ void attention(AttentionArgs args, Extension extension) {
   using Element = typename Traits::Element;
   const int head = blockIdx.y, batch = blockIdx.z, d = threadIdx.x;
+  const int kv_head =
+      kFault == Fault::heads_in_turn ? head % extension.kv_heads : head / (args.heads / extension.kv_heads);
+  const int seq_len = extension.lengths ? extension.lengths[batch] : args.seq_len;
+  const int seq_len_kv =
+      extension.lengths_kv && kFault != Fault::reads_padding ? extension.lengths_kv[batch] : args.seq_len_kv;
   const int end = min((static_cast<int>(blockIdx.x) + 1) * Traits::kBlockQ, args.seq_len);
   for (int row = blockIdx.x * Traits::kBlockQ; row < end; ++row) {
-    int num_keys = args.seq_len_kv;
-    if (causal && kFault == Fault::upper_left)
+    if (kFault == Fault::skips_padding && row >= seq_len) continue;
+    // The keys that the row sees: from first_key on and before num_keys.
+    const int aligned = row + seq_len_kv - seq_len;
+    int first_key = 0, num_keys = row < seq_len ? seq_len_kv : 0;
+    if (extension.window >= 0) {
+      first_key = max(aligned - extension.window - (kFault == Fault::window_too_wide), 0);
+      num_keys = min(num_keys, max(aligned + extension.window + 1, 0));
+    }
+    if (extension.causal && kFault == Fault::upper_left)
       num_keys = min(num_keys, row + 1);
-    else if (causal && kFault != Fault::ignores_mask)
-      num_keys = max(row + 1 + args.seq_len_kv - args.seq_len, 0);
+    else if (extension.causal && kFault != Fault::ignores_mask)
+      num_keys = min(num_keys, max(aligned + 1, 0));
 
     const float q = to_float(args.Q.row<Element>(batch, head, row)[d]);
     float row_max = -INFINITY, row_sum = 0, output = 0;
-    for (int key = 0; key < num_keys; ++key) {
-      const float score = cta_sum(q * to_float(args.K.row<Element>(batch, head, key)[d])) * args.softmax_scale;
+    for (int key = first_key; key < num_keys; ++key) {
+      const float score = cta_sum(q * to_float(args.K.row<Element>(batch, kv_head, key)[d])) * args.softmax_scale;
       const float new_max = fmaxf(row_max, score);
       const float rescale = expf(row_max - new_max), p = expf(score - new_max);
       row_max = new_max;
       row_sum = row_sum * rescale + p;
-      output = output * rescale + p * to_float(args.V.row<Element>(batch, head, key)[d]);
+      output = output * rescale + p * to_float(args.V.row<Element>(batch, kv_head, key)[d]);
     }
     if (kFault == Fault::counts_a_tail && num_keys % Traits::kBlockKV != 0)
       row_sum += (Traits::kBlockKV - num_keys % Traits::kBlockKV) * expf(-row_max);
-    const bool sees_a_key = num_keys > 0 || kFault == Fault::divides_by_0;
+    const bool sees_a_key = first_key < num_keys || kFault == Fault::divides_by_0;
     args.O.row<Element>(batch, head, row)[d] = from_float<Element>(sees_a_key ? output / row_sum : 0);
   }
 }
@@ -69,25 +92,33 @@ __global__ void attention(AttentionArgs args, bool causal) {
 template <typename Traits, Fault kFault>
 cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const dim3 grid((args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ, args.heads, args.batch);
-  attention<Traits, kFault><<<grid, Traits::kHeadDim, 0, stream>>>(args, args.causal);
+  attention<Traits, kFault><<<grid, Traits::kHeadDim, 0, stream>>>(
+      args, {args.causal, args.kv_heads, args.window, args.lengths, args.lengths_kv});
   return cudaGetLastError();
 }
 
 template <Fault kFault>
-Description extension(const char* name) {
+Description extension(const char* name, const Solves& solves) {
   return {.source = std::string("kernels/extensions/") + name + ".cu",
           .extends = "",
-          .solves = {.causal = true, .any_length = true},
+          .solves = solves,
           .configurations = {configuration<Traits<__half>>("16x16", launch<Traits<__half>, kFault>),
                              configuration<Traits<__nv_bfloat16>>("16x16", launch<Traits<__nv_bfloat16>, kFault>)}};
 }
 
+const Solves kMasked{.causal = true, .any_length = true};
+
 const Registration registrations[] = {
-    Registration(extension<Fault::none>("right")),
-    Registration(extension<Fault::upper_left>("upper_left")),
-    Registration(extension<Fault::divides_by_0>("divides_by_0")),
-    Registration(extension<Fault::counts_a_tail>("counts_a_tail")),
-    Registration(extension<Fault::ignores_mask>("ignores_mask")),
+    Registration(extension<Fault::none>(
+        "right", {.causal = true, .any_length = true, .kv_heads = true, .window = true, .lengths = true})),
+    Registration(extension<Fault::upper_left>("upper_left", kMasked)),
+    Registration(extension<Fault::divides_by_0>("divides_by_0", kMasked)),
+    Registration(extension<Fault::counts_a_tail>("counts_a_tail", kMasked)),
+    Registration(extension<Fault::ignores_mask>("ignores_mask", kMasked)),
+    Registration(extension<Fault::heads_in_turn>("heads_in_turn", {.kv_heads = true})),
+    Registration(extension<Fault::window_too_wide>("window_too_wide", {.causal = true, .window = true})),
+    Registration(extension<Fault::reads_padding>("reads_padding", {.lengths = true})),
+    Registration(extension<Fault::skips_padding>("skips_padding", {.lengths = true})),
 };
 
 }  // namespace flash_ladder::planted_extensions

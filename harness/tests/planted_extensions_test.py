@@ -24,12 +24,34 @@ def test_a_right_extension(seq_len: int, seq_len_kv: int, causal: bool, dtype: s
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [
+        {"heads": 4, "kv_heads": 2},
+        {"heads": 4, "kv_heads": 1, "causal": True},
+        {"window": 0},
+        {"window": 7, "causal": True},
+        {"batch": 2, "lengths": [40, 3], "lengths_kv": [17, 40]},
+        {"batch": 2, "heads": 4, "kv_heads": 2, "window": 5, "causal": True, "lengths": [1, 39], "lengths_kv": [0, 40]},
+    ],
+)
+def test_a_right_extension_of_each_field(fields: dict[str, object]) -> None:
+    problem = PROBLEM | {"seq_len": 40, "seq_len_kv": 40} | fields
+    result = run_worker("harness-worker-faults", kernel="right", problem=problem, only_requested_problem=True)
+    assert result["status"] == "ok" and result["correct"] is True, result["reason"]
+    assert result["problem"] == problem and result["findings"] == []
+
+
+@pytest.mark.parametrize(
     ("kernel", "found_by", "not_by"),
     [
         ("upper_left", ["causal, more keys than queries", "causal, rows that see no key"], "as many keys as queries"),
         ("divides_by_0", ["causal, rows that see no key", "causal, the first row sees no key"], "more keys than"),
         ("counts_a_tail", ["one row and one key too many", "a single row and a single key"], "packed Q, K, V"),
         ("ignores_mask", ["causal, as many keys as queries"], "one row and one key"),
+        ("heads_in_turn", ["three heads of Q for each of K and V"], "one head of K and V"),
+        ("window_too_wide", ["a window of 0", "a window of 16, causal"], "packed Q, K, V"),
+        ("reads_padding", ["sequences of several lengths"], "packed Q, K, V"),
+        ("skips_padding", ["sequences of several lengths"], "packed Q, K, V"),
     ],
 )
 def test_a_wrong_one_is_found_where_nobody_asked_for_it(kernel: str, found_by: list[str], not_by: str) -> None:
@@ -42,3 +64,5 @@ def test_a_wrong_one_is_found_where_nobody_asked_for_it(kernel: str, found_by: l
     if kernel == "divides_by_0":
         assert "are NaN or infinite" in result["reason"]
         assert result["mismatches"][0]["got"] == "nan" and result["mismatches"][0]["expected"] == 0
+    if kernel == "skips_padding":
+        assert "elements were never written" in result["reason"]

@@ -661,6 +661,13 @@ FAULTS = [
         "const int col = (mma_k == 3 ? 5 : mma_k) * 16 + lane_id / 8 % 2 * 8;",
         says=("the fragments of Q or K", "columns 48–63; where K[0][48] (key, column) belongs, there is K[0][80]"),
     ),
+    Fault(
+        "a fragment of Q is multiplied for both of a warp's halves",
+        "11_wide_warps",
+        "Q_rmem[mma_k % 2][mma_m],",
+        "Q_rmem[mma_k % 2][0],",
+        says=("the first K/V tile alone is wrong already", "rows 16–31 modulo 32 (mma_m 1 of every warp)"),
+    ),
 ]
 
 # No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.

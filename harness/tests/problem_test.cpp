@@ -16,7 +16,7 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr AttentionProblem kPlain{.batch = 2, .heads = 3, .seq_len = 128, .seq_len_kv = 192};
+const AttentionProblem kPlain{.batch = 2, .heads = 3, .seq_len = 128, .seq_len_kv = 192};
 
 // Problems that differ from kPlain in one field each: one for every field.
 std::vector<AttentionProblem> each_field_changed() {
@@ -32,6 +32,10 @@ std::vector<AttentionProblem> each_field_changed() {
   add(&AttentionProblem::head_dim, 7);
   add(&AttentionProblem::dtype, Dtype::bf16);
   add(&AttentionProblem::causal, true);
+  add(&AttentionProblem::kv_heads, 1);
+  add(&AttentionProblem::window, 0);
+  add(&AttentionProblem::lengths, std::vector<std::int64_t>{128, 0});
+  add(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{1, 192});
   return problems;
 }
 
@@ -54,14 +58,21 @@ TEST(Problem, APlainOneIsDescribedWithoutWhatItHasNot) {
             "batch 16, heads 16, seq_len 4096, head_dim 128, fp16");
   EXPECT_EQ(describe({.heads = 2, .seq_len = 3, .seq_len_kv = 5, .dtype = Dtype::bf16, .causal = true}),
             "batch 1, heads 2, seq_len 3, seq_len_kv 5, head_dim 128, bf16, causal");
+  AttentionProblem grouped{.heads = 8, .seq_len = 9, .seq_len_kv = 9, .kv_heads = 2, .window = 3, .lengths = {7}};
+  grouped.lengths_kv = {5};
+  EXPECT_EQ(describe(grouped),
+            "batch 1, heads 8, kv_heads 2, seq_len 9, head_dim 128, fp16, window 3, lengths 7, lengths_kv 5");
+  grouped.lengths = grouped.lengths_kv = {3, 9, 1, 2, 4, 5, 6, 7, 8};
+  EXPECT_THAT(describe(grouped), HasSubstr(", window 3, lengths of 1 to 9"));
 }
 
 // Recordings made before there was the field stay what they are, byte for byte.
 TEST(Problem, AnExtensionsFieldIsInJsonOnlyWhereItIsNotTheDefault) {
-  EXPECT_FALSE(json(kPlain).contains("causal"));
+  EXPECT_EQ(json(kPlain).size(), 6u);
   AttentionProblem causal = kPlain;
   causal.causal = true;
   EXPECT_EQ(json(causal).at("causal"), true);
+  EXPECT_EQ(json(causal).size(), 7u);
   json unknown = kPlain;
   unknown["dtype"] = "fp8";
   EXPECT_THROW(unknown.get<AttentionProblem>(), std::runtime_error);
@@ -72,8 +83,8 @@ TEST(Problem, ACausalQuerySeesKeysUpToTheDiagonalThatEndsAtTheLowerRight) {
     const AttentionProblem problem{.seq_len = seq_len, .seq_len_kv = seq_len_kv, .causal = true};
     std::vector<std::int64_t> all;
     for (std::int64_t query = 0; query < seq_len; ++query) {
-      EXPECT_EQ(visible_keys(problem, query).begin, 0);
-      all.push_back(visible_keys(problem, query).end);
+      EXPECT_EQ(visible_keys(problem, 0, query).begin, 0);
+      all.push_back(visible_keys(problem, 0, query).end);
     }
     return all;
   };
@@ -81,7 +92,66 @@ TEST(Problem, ACausalQuerySeesKeysUpToTheDiagonalThatEndsAtTheLowerRight) {
   // The two examples in flash-attention's README, "2.1: Change behavior of causal flag".
   EXPECT_THAT(ends(2, 5), ElementsAre(4, 5));
   EXPECT_THAT(ends(5, 2), ElementsAre(0, 0, 0, 1, 2));
-  EXPECT_EQ(visible_keys(kPlain, 0).end, kPlain.seq_len_kv);
+  EXPECT_EQ(visible_keys(kPlain, 0, 0).end, kPlain.seq_len_kv);
+}
+
+// "0-2 1-4 …": the first key and the one after the last that each query sees.
+std::string seen(const AttentionProblem& problem, std::int64_t batch = 0) {
+  std::string text;
+  for (std::int64_t query = 0; query < problem.seq_len; ++query) {
+    const auto [begin, end] = visible_keys(problem, batch, query);
+    text += (query == 0 ? "" : " ") + (begin == end ? "-" : std::to_string(begin) + "-" + std::to_string(end));
+  }
+  return text;
+}
+
+TEST(Problem, AWindowIsAsWideToBothSidesOfTheAlignedKey) {
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window = 1}), "0-2 0-3 1-4 2-4");
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .window = 0}), "0-1 1-2 2-3 3-4");
+  EXPECT_EQ(seen({.seq_len = 4, .seq_len_kv = 4, .causal = true, .window = 1}), "0-1 0-2 1-3 2-4");
+  // Query i is aligned with key i + 3, and with key i - 3.
+  EXPECT_EQ(seen({.seq_len = 2, .seq_len_kv = 5, .window = 1}), "2-5 3-5");
+  EXPECT_EQ(seen({.seq_len = 5, .seq_len_kv = 2, .window = 1}), "- - 0-1 0-2 0-2");
+  EXPECT_EQ(seen({.seq_len = 5, .seq_len_kv = 2, .causal = true, .window = 1}), "- - - 0-1 0-2");
+}
+
+TEST(Problem, ASequencesLengthsTakeThePlaceOfAllInTheMasks) {
+  AttentionProblem problem{.batch = 3, .seq_len = 4, .seq_len_kv = 4, .lengths = {4, 2, 3}, .lengths_kv = {4, 3, 0}};
+  EXPECT_EQ(seen(problem, 0), "0-4 0-4 0-4 0-4");
+  EXPECT_EQ(seen(problem, 1), "0-3 0-3 - -");
+  EXPECT_EQ(seen(problem, 2), "- - - -");
+  problem.causal = true;
+  EXPECT_EQ(seen(problem, 0), "0-1 0-2 0-3 0-4");
+  EXPECT_EQ(seen(problem, 1), "0-2 0-3 - -");
+  problem.window = 0;
+  EXPECT_EQ(seen(problem, 1), "1-2 2-3 - -");
+}
+
+TEST(Problem, AHeadReadsTheHeadOfItsGroup) {
+  const AttentionProblem grouped{.heads = 6, .kv_heads = 2};
+  std::vector<std::int64_t> heads;
+  for (std::int64_t head = 0; head < 6; ++head) heads.push_back(kv_head(grouped, head));
+  EXPECT_THAT(heads, ElementsAre(0, 0, 0, 1, 1, 1));
+  EXPECT_EQ(num_kv_heads(grouped), 2);
+  EXPECT_EQ(num_kv_heads(kPlain), kPlain.heads);
+  EXPECT_EQ(kv_head(kPlain, 2), 2);
+}
+
+TEST(Problem, WhatSaysNothingIsLeftOut) {
+  AttentionProblem wordy = kPlain;
+  wordy.kv_heads = wordy.heads;
+  wordy.window = 191;  // the first query sees the last key
+  wordy.lengths = {128, 128};
+  wordy.lengths_kv = {192, 192};
+  EXPECT_EQ(in_plainest_form(wordy), kPlain);
+  json document = kPlain;
+  document["kv_heads"] = 3;
+  EXPECT_EQ(document.get<AttentionProblem>(), kPlain);
+  for (const AttentionProblem& problem : each_field_changed()) EXPECT_EQ(in_plainest_form(problem), problem);
+  wordy = kPlain;
+  wordy.window = 190;
+  wordy.lengths = {128};  // one is missing
+  EXPECT_EQ(in_plainest_form(wordy), wordy);
 }
 
 TEST(Problem, WorkOfACausalOneIsHalf) {
@@ -89,6 +159,24 @@ TEST(Problem, WorkOfACausalOneIsHalf) {
   AttentionProblem causal = kPlain;
   causal.causal = true;
   EXPECT_EQ(floating_point_operations(causal), floating_point_operations(kPlain) / 2);
+}
+
+TEST(Problem, WorkIsThatOfTheScoresThatCount) {
+  const double of_a_score = 4.0 * 2 * 128;  // two heads
+  const auto scores = [&](AttentionProblem problem) {
+    problem.heads = 2;
+    return floating_point_operations(problem) / of_a_score;
+  };
+  EXPECT_EQ(scores({.batch = 3, .seq_len = 4, .seq_len_kv = 4, .kv_heads = 1}), 48);
+  EXPECT_EQ(scores({.batch = 3, .seq_len = 4, .seq_len_kv = 4, .window = 1}), 3 * (2 + 3 + 3 + 2));
+  EXPECT_EQ(scores({.batch = 3, .seq_len = 4, .seq_len_kv = 4, .causal = true, .window = 1}), 3 * (1 + 2 + 2 + 2));
+  EXPECT_EQ(scores({.batch = 2, .seq_len = 4, .seq_len_kv = 4, .lengths = {4, 3}, .lengths_kv = {2, 1}}), 8 + 3);
+  EXPECT_EQ(scores({.batch = 2, .seq_len = 4, .seq_len_kv = 4, .causal = true, .lengths = {4, 2}}), 8 + 4);
+}
+
+TEST(Problem, FewerHeadsOfKAndVAreFewerBytes) {
+  EXPECT_EQ(tensor_bytes({.batch = 2, .heads = 8, .seq_len = 3, .seq_len_kv = 5, .head_dim = 4, .kv_heads = 2}),
+            2 * 2 * (2 * 3 * 8 * 4 + 2 * 5 * 2 * 4));
 }
 
 TEST(Problem, ALaunchGetsAllOfIt) {
@@ -109,6 +197,20 @@ TEST(Problem, ALaunchGetsAllOfIt) {
   EXPECT_EQ(args.seq_len_kv, 192);
   EXPECT_EQ(args.softmax_scale, 0.5f);
   EXPECT_TRUE(args.causal);
+  EXPECT_EQ(args.kv_heads, 3);
+  EXPECT_LT(args.window, 0);
+  EXPECT_EQ(args.lengths, nullptr);
+  EXPECT_EQ(args.lengths_kv, nullptr);
+
+  problem.kv_heads = 1;
+  problem.window = 5;
+  problem.lengths = {128, 1};
+  const ExtendedArgs extended = launch_args(
+      problem, {.Q = {}, .K = {}, .V = {}, .O = {}, .lengths = &memory[2], .lengths_kv = &memory[3]}, 0.5f, nullptr);
+  EXPECT_EQ(extended.kv_heads, 1);
+  EXPECT_EQ(extended.window, 5);
+  EXPECT_EQ(extended.lengths, &memory[2]);
+  EXPECT_EQ(extended.lengths_kv, nullptr);
 }
 
 TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {

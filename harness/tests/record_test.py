@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ladder import SHAPES
 
 ROOT = Path(__file__).resolve().parents[2]
 HASHES = {"01_naive": "sha256:" + "1" * 64, "02_online_softmax": "sha256:" + "2" * 64}
 TUNED = "02_online_softmax"
-LENGTHS = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]
 STUB = """#!{python}
 import sys
 if "--list" in sys.argv:
@@ -34,7 +34,7 @@ class Sitting:
     def __init__(self, root: Path) -> None:
         self.root, self.log, self.folder = root, root / "log", root / "profiles" / "h200"
         (root / "scripts").mkdir()
-        for script in ("record", "worker_request.py"):
+        for script in ("record", "ladder.py"):
             shutil.copy(ROOT / "scripts" / script, root / "scripts")
         for program in ("build/harness", "scripts/peers", "scripts/ncu_counters.py"):
             self.program(program)
@@ -80,7 +80,7 @@ def sitting(tmp_path: Path) -> Sitting:
 
 
 PROFILES = [f"harness --kernel {kernel} --record" for kernel in ("01", "02", "causal")]
-TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in LENGTHS]
+TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in SHAPES]
 
 
 def ago(hours: float) -> str:

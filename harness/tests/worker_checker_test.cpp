@@ -275,6 +275,36 @@ TEST_P(Checker, FindsSwappedBatchEntries) {
   expect_map(verdict(), {"XX", "XX", "XX", "XX", "XX", "XX"});
 }
 
+// Rows of padding are 0, whatever the reference's bound for the rows that count.
+TEST(CheckerOfLengths, PaddingIsZeroAndChangedInputsAreFoundInEveryHead) {
+  const AttentionProblem problem{.batch = 2,
+                                 .heads = 4,
+                                 .seq_len = 64,
+                                 .seq_len_kv = 64,
+                                 .head_dim = 8,
+                                 .kv_heads = 2,
+                                 .lengths = {64, 10},
+                                 .lengths_kv = {64, 10}};
+  const Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, 3);
+  const Reference reference = make_reference(inputs, {.seq_len = 64, .tile = 1, .seed = 0});
+  HostBuffer output = rounded(reference);
+  EXPECT_TRUE(check_output(inputs, reference, output, kBlockQ).correct());
+  const std::int64_t padding = output_layout(problem).row(1, 3, 10);
+  output.data()[padding] = element_from_float(problem.dtype, 5);
+  EXPECT_THAT(check_output(inputs, reference, output, kBlockQ).reason, HasSubstr("batch 1, head 3, row 10, column 0"));
+  output.data()[padding] = kPoison;
+  EXPECT_THAT(check_output(inputs, reference, output, kBlockQ).reason, HasSubstr("never written"));
+
+  std::vector<HostBuffer> after;
+  for (const HostBuffer& buffer : inputs.buffers) {
+    after.emplace_back(buffer.size());
+    std::copy_n(buffer.data(), buffer.size(), after.back().data());
+  }
+  EXPECT_EQ(find_changed_input(inputs, after), std::nullopt);
+  after[1].data()[inputs.K.row(1, 1, 63)] = 0;  // in the last head of K, and in padding
+  EXPECT_THAT(find_changed_input(inputs, after).value_or(""), HasSubstr("input K: first at batch 1, head 1, row 63"));
+}
+
 // At large shapes only some rows are compared; all are looked at.
 class CheckerOfSelectedRows : public testing::Test {
  protected:

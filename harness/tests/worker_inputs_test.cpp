@@ -9,7 +9,12 @@
 namespace flash_ladder {
 namespace {
 
-constexpr AttentionProblem kProblem{.batch = 2, .heads = 3, .seq_len = 128, .seq_len_kv = 192};
+const AttentionProblem kProblem{.batch = 2, .heads = 3, .seq_len = 128, .seq_len_kv = 192};
+
+AttentionProblem with_dtype(AttentionProblem problem, Dtype dtype) {
+  problem.dtype = dtype;
+  return problem;
+}
 
 // Calls f(tensor, row pointer) for every row of Q (0), K (1) and V (2).
 template <typename F>
@@ -102,6 +107,44 @@ INSTANTIATE_TEST_SUITE_P(Inputs, EveryDistribution,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+TEST(Inputs, HeadsOfAGroupReadTheSameRowsOfKAndV) {
+  AttentionProblem grouped = kProblem;
+  grouped.heads = 6;
+  grouped.kv_heads = 2;
+  const auto inputs = make_inputs(grouped, Distribution::normal, Packing::separate, 7);
+  EXPECT_EQ(inputs.buffers[1].size(), 2 * 192 * 2 * 128);
+  EXPECT_EQ(inputs.K_row(1, 3, 5), inputs.K_row(1, 5, 5));
+  EXPECT_EQ(inputs.V_row(1, 0, 5), inputs.V_row(1, 2, 5));
+  EXPECT_NE(inputs.V_row(1, 2, 5), inputs.V_row(1, 3, 5));
+  EXPECT_NE(inputs.Q_row(1, 0, 5), inputs.Q_row(1, 1, 5));
+
+  grouped.seq_len = grouped.seq_len_kv;
+  const auto separate = make_inputs(grouped, Distribution::normal, Packing::separate, 7);
+  const auto packed = make_inputs(grouped, Distribution::normal, Packing::packed_qkv, 7);
+  EXPECT_EQ(packed.buffers[0].size(), 2 * 192 * (6 + 2 + 2) * 128);
+  EXPECT_EQ(all_bits(separate), all_bits(packed));
+}
+
+TEST(Inputs, WhatALengthLeavesOutIsNan) {
+  AttentionProblem problem = kProblem;
+  problem.lengths = {128, 3};
+  problem.lengths_kv = {0, 191};
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16}) {
+    problem.dtype = dtype;
+    const auto inputs = make_inputs(problem, Distribution::ramp, Packing::separate, 7);
+    const auto is_nan = [&](const std::uint16_t* row) {
+      return std::all_of(row, row + problem.head_dim,
+                         [&](std::uint16_t x) { return std::isnan(element_to_float(dtype, x)); });
+    };
+    const auto whole = make_inputs(with_dtype(kProblem, dtype), Distribution::ramp, Packing::separate, 7);
+    EXPECT_TRUE(is_nan(inputs.Q_row(1, 2, 3)));
+    EXPECT_TRUE(is_nan(inputs.K_row(0, 0, 0)));
+    EXPECT_TRUE(is_nan(inputs.V_row(1, 0, 191)));
+    EXPECT_TRUE(std::equal(inputs.Q_row(1, 2, 2), inputs.Q_row(1, 2, 2) + 128, whole.Q_row(1, 2, 2)));
+    EXPECT_TRUE(std::equal(inputs.V_row(1, 0, 190), inputs.V_row(1, 0, 190) + 128, whole.V_row(1, 0, 190)));
+  }
+}
 
 TEST(Inputs, NoTwoRowsAreAlike) {
   std::vector<std::vector<std::uint16_t>> rows;

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "problem/problem.h"
 #include "worker/reference.h"
 #include "worker/reference_cache.h"
 
@@ -20,8 +21,8 @@ Inputs inputs_from(const AttentionProblem& problem, F element) {
   const TensorLayout* layouts[] = {&inputs.Q, &inputs.K, &inputs.V};
   for (int tensor = 0; tensor < 3; ++tensor)
     for (std::int64_t batch = 0; batch < problem.batch; ++batch)
-      for (std::int64_t head = 0; head < problem.heads; ++head)
-        for (std::int64_t row = 0; row < (tensor == 0 ? problem.seq_len : problem.seq_len_kv); ++row)
+      for (std::int64_t head = 0; head < (tensor == 0 ? problem.heads : num_kv_heads(problem)); ++head)
+        for (std::int64_t row = 0; row < (tensor == 0 ? num_queries(problem, batch) : num_keys(problem, batch)); ++row)
           for (std::int64_t d = 0; d < problem.head_dim; ++d)
             inputs.buffers[tensor].data()[layouts[tensor]->row(batch, head, row) + d] =
                 element_from_float(problem.dtype, element(tensor, batch, head, row, d));
@@ -103,6 +104,65 @@ TEST(Reference, LengthsThatAreNoMultiplesByHand) {
   }
 }
 
+// Four heads of Q, two of K and V. With Q = 0 a row is the mean of V: of head h's rows, which are 10 h + 1 and 10 h + 3.
+TEST(Reference, GroupedHeadsByHand) {
+  const AttentionProblem problem{.batch = 1, .heads = 4, .seq_len = 1, .seq_len_kv = 2, .head_dim = 1, .kv_heads = 2};
+  const Inputs inputs = inputs_from(problem, [](int tensor, auto, std::int64_t head, std::int64_t row, auto) {
+    return tensor == 2 ? static_cast<float>(10 * head + 1 + 2 * row) : 0.0f;
+  });
+  EXPECT_EQ(make_reference(inputs, every_row(problem)).output, (std::vector<double>{2, 2, 12, 12}));
+}
+
+// As above, keys weigh the same, and V is the number of the key.
+TEST(Reference, WindowsByHand) {
+  const auto rows = [](std::int64_t seq_len, std::int64_t seq_len_kv, std::int64_t window, bool causal) {
+    const AttentionProblem problem{.batch = 1,
+                                   .heads = 1,
+                                   .seq_len = seq_len,
+                                   .seq_len_kv = seq_len_kv,
+                                   .head_dim = 1,
+                                   .causal = causal,
+                                   .window = window};
+    const Inputs inputs = inputs_from(problem, [](int tensor, auto, auto, std::int64_t row, auto) {
+      return tensor == 2 ? static_cast<float>(row) : 0.0f;
+    });
+    return make_reference(inputs, every_row(problem)).output;
+  };
+  using Rows = std::vector<double>;
+  EXPECT_EQ(rows(4, 4, 1, false), (Rows{0.5, 1, 2, 2.5}));
+  EXPECT_EQ(rows(4, 4, 1, true), (Rows{0, 0.5, 1.5, 2.5}));
+  EXPECT_EQ(rows(4, 4, 0, false), (Rows{0, 1, 2, 3}));
+  EXPECT_EQ(rows(2, 5, 1, false), (Rows{3, 3.5}));             // keys 2 to 4, and 3 and 4
+  EXPECT_EQ(rows(5, 2, 1, false), (Rows{0, 0, 0, 0.5, 0.5}));  // none, none, key 0, both, both
+}
+
+// Two sequences in a batch, of 3 queries and 2 keys and of 1 query and 3 keys. Padding, which is NaN, is not read.
+TEST(Reference, SequencesOfTheirOwnLengthsByHand) {
+  for (const bool causal : {false, true}) {
+    SCOPED_TRACE(causal ? "causal" : "not causal");
+    const AttentionProblem problem{.batch = 2,
+                                   .heads = 1,
+                                   .seq_len = 4,
+                                   .seq_len_kv = 3,
+                                   .head_dim = 1,
+                                   .causal = causal,
+                                   .lengths = {3, 1},
+                                   .lengths_kv = {2, 3}};
+    const Inputs inputs = inputs_from(problem, [](int tensor, std::int64_t batch, auto, std::int64_t row, auto) {
+      return tensor == 2 ? static_cast<float>(10 * batch + row) : 0.0f;
+    });
+    EXPECT_TRUE(std::isnan(element_to_float(problem.dtype, *inputs.V_row(0, 0, 2))));
+    const Reference reference = make_reference(inputs, every_row(problem));
+    const std::vector<double> whole{0.5, 0.5, 0.5, 0, 11, 0, 0, 0}, masked{0, 0, 0.5, 0, 11, 0, 0, 0};
+    EXPECT_EQ(reference.output, causal ? masked : whole);
+    for (const double bound : reference.bound) EXPECT_TRUE(std::isfinite(bound));
+  }
+  const AttentionProblem nothing{
+      .batch = 2, .heads = 1, .seq_len = 2, .seq_len_kv = 2, .head_dim = 1, .lengths = {0, 2}, .lengths_kv = {2, 0}};
+  const Inputs inputs = make_inputs(nothing, Distribution::normal, Packing::separate, 1);
+  EXPECT_EQ(make_reference(inputs, every_row(nothing)).output, (std::vector<double>{0, 0, 0, 0}));
+}
+
 TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
   const AttentionProblem problem{.batch = 1, .heads = 1, .seq_len = 1, .seq_len_kv = 2, .head_dim = 2};
   const float values[3][2][2] = {{{100, 0}, {}}, {{100, 0}, {-100, 0}}, {{1, 2}, {3, 4}}};  // scores of ±7071
@@ -115,18 +175,26 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
 
 // Attention as one would write it down, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
-  const auto [batch_size, heads, seq_len, seq_len_kv, head_dim, dtype, causal] = inputs.problem;
+  const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths,
+               lengths_kv] = inputs.problem;
   std::vector<double> O;
   for (std::int64_t batch = 0; batch < batch_size; ++batch)
     for (std::int64_t head = 0; head < heads; ++head)
-      for (std::int64_t query = 0; query < seq_len; ++query) {
+      for (std::int64_t query = 0; query < max_seq_len; ++query) {
+        const std::int64_t seq_len = lengths.empty() ? max_seq_len : lengths[batch];
+        const std::int64_t seq_len_kv = lengths_kv.empty() ? max_seq_len_kv : lengths_kv[batch];
+        if (query >= seq_len) {
+          O.insert(O.end(), head_dim, 0.0);
+          continue;
+        }
         std::vector<double> P(seq_len_kv);
         for (std::int64_t key = 0; key < seq_len_kv; ++key) {
           double score = 0;
           for (std::int64_t d = 0; d < head_dim; ++d)
             score += double{element_to_float(dtype, inputs.Q_row(batch, head, query)[d])} *
                      element_to_float(dtype, inputs.K_row(batch, head, key)[d]);
-          const bool seen = !causal || key <= query + seq_len_kv - seq_len;
+          const std::int64_t distance = key - (query + seq_len_kv - seq_len);
+          const bool seen = (!causal || distance <= 0) && (window < 0 || std::abs(distance) <= window);
           P[key] = seen ? std::exp(score / std::sqrt(static_cast<double>(head_dim))) : 0;
         }
         const double sum = std::accumulate(P.begin(), P.end(), 0.0);
@@ -157,6 +225,22 @@ TEST(Reference, AgreesWithThreeNestedLoops) {
           EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)),
                     1e-6);
         }
+  const AttentionProblem all{.batch = 3,
+                             .heads = 6,
+                             .seq_len = 70,
+                             .seq_len_kv = 97,
+                             .head_dim = 24,
+                             .causal = true,
+                             .kv_heads = 2,
+                             .window = 20,
+                             .lengths = {70, 33, 1},
+                             .lengths_kv = {65, 20, 97}};
+  for (const bool causal : {false, true}) {
+    AttentionProblem problem = all;
+    problem.causal = causal;
+    const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
+    EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)), 1e-6);
+  }
 }
 
 TEST(Reference, ReadsPackedInputs) {

@@ -5,13 +5,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "problem/problem.h"
+#include "rules/protocol.h"
 #include "rules/support.h"
 #include "worker/check_sets.h"
 #include "worker/events.h"
-#include "worker/protocol.h"
 #include "worker/timing.h"
 
 namespace flash_ladder {
@@ -62,7 +64,7 @@ DeviceInfo some_gpu() {
   return gpu;
 }
 
-constexpr AttentionProblem kProblem{.batch = 2, .heads = 3, .seq_len = 256, .seq_len_kv = 192};
+const AttentionProblem kProblem{.batch = 2, .heads = 3, .seq_len = 256, .seq_len_kv = 192};
 
 AttentionProblem with(std::int64_t AttentionProblem::* member, std::int64_t value) {
   AttentionProblem problem = kProblem;
@@ -126,6 +128,48 @@ TEST(Support, AFieldThatAVersionDoesNotSolveIsRefusedByName) {
                               }())
                   .value_or(""),
               HasSubstr("seq-len 200 is not a multiple"));
+}
+
+TEST(Support, EachFieldIsRefusedByItsNameAndTakenWhereItIsSolved) {
+  AttentionProblem grouped = kProblem, window = kProblem, lengths = kProblem, lengths_kv = kProblem;
+  grouped.kv_heads = 1;
+  window.window = 64;
+  lengths.lengths = {256, 17};
+  lengths_kv.lengths_kv = {0, 192};
+  const struct {
+    const AttentionProblem& problem;
+    const char* field;
+    bool Solves::* member;
+  } fields[] = {{grouped, "--kv-heads", &Solves::kv_heads},
+                {window, "--window", &Solves::window},
+                {lengths, "--lengths", &Solves::lengths},
+                {lengths_kv, "--lengths-kv", &Solves::lengths}};
+  for (const auto& [problem, field, member] : fields) {
+    EXPECT_EQ(unsupported(problem),
+              std::string(field) + " is not supported by 06_swizzle; no version supports it yet: leave it out");
+    Version version = make_version();
+    version.solves.*member = true;
+    EXPECT_EQ(why_unsupported(version, version.configurations[0], problem), std::nullopt) << field;
+  }
+}
+
+TEST(Support, FieldsThatNoVersionCanSolveAreRefused) {
+  const auto why = [](auto AttentionProblem::* field, auto value) {
+    AttentionProblem problem = kProblem;
+    problem.*field = value;
+    return why_impossible(problem).value_or("");
+  };
+  EXPECT_EQ(why(&AttentionProblem::kv_heads, 2),
+            "--kv-heads 2 does not divide heads 3: every head of K and V serves as many of Q; give a divisor");
+  EXPECT_THAT(why(&AttentionProblem::kv_heads, 6), HasSubstr("does not divide heads 3"));
+  EXPECT_THAT(why(&AttentionProblem::kv_heads, -1), HasSubstr("does not divide heads 3"));
+  EXPECT_EQ(why(&AttentionProblem::window, -2), "--window -2 is out of range; allowed: 0 to 2147483647");
+  EXPECT_EQ(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1}),
+            "--lengths has 1 number, and batch is 2; give one for every batch entry");
+  EXPECT_EQ(why(&AttentionProblem::lengths, std::vector<std::int64_t>{1, 257}),
+            "--lengths 257 is out of range; allowed: 0 to seq-len 256");
+  EXPECT_EQ(why(&AttentionProblem::lengths_kv, std::vector<std::int64_t>{-1, 0}),
+            "--lengths-kv -1 is out of range; allowed: 0 to seq-len-kv 192");
 }
 
 TEST(Support, AVersionOfAnyLengthNeedsNoWholeTiles) {
@@ -291,6 +335,30 @@ TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
   version.solves.any_length = false;
   EXPECT_GE(count(masked), 3);
   EXPECT_EQ(count(with_a_tail), 0);
+
+  const auto grouped = [](const AttentionProblem& p) { return p.kv_heads > 0; };
+  const auto windowed = [](const AttentionProblem& p) { return p.window != kNoWindow; };
+  const auto of_lengths = [](const AttentionProblem& p) { return !p.lengths.empty() && !p.lengths_kv.empty(); };
+  const auto padded = [](const AttentionProblem& p) { return std::ranges::count(p.lengths, 0) > 0; };
+  EXPECT_EQ(count(grouped) + count(windowed) + count(of_lengths), 0);
+  const std::pair<bool Solves::*, std::function<bool(const AttentionProblem&)>> fields[] = {
+      {&Solves::kv_heads, grouped},
+      {&Solves::window, windowed},
+      {&Solves::lengths, of_lengths},
+      {&Solves::lengths, padded}};
+  for (const auto& [member, uses] : fields) {
+    version.solves = {};
+    version.solves.*member = true;
+    const auto alone = count(uses);
+    EXPECT_GE(alone, 2);
+    version.solves.causal = true;
+    EXPECT_EQ(count(uses), 2 * alone);
+  }
+  version.solves = {.window = true};
+  EXPECT_GE(count([](const AttentionProblem& p) {
+              return p.window != kNoWindow && visible_keys(p, 0, 0).begin == visible_keys(p, 0, 0).end;
+            }),
+            1);
 }
 
 TEST(CheckSets, LargeProblemsHaveARowOfEveryQueryTile) {

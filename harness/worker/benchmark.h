@@ -3,10 +3,10 @@
 
 #include <vector>
 
+#include "rules/protocol.h"
 #include "worker/device_problem.h"
 #include "worker/events.h"
 #include "worker/nvml.h"
-#include "worker/protocol.h"
 
 namespace flash_ladder {
 

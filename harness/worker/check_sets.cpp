@@ -1,6 +1,10 @@
 #include "worker/check_sets.h"
 
+#include <fmt/format.h>
+
 #include <numeric>
+
+#include "problem/problem.h"
 
 namespace flash_ladder {
 namespace {
@@ -63,6 +67,43 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   if (version.solves.causal && version.solves.any_length) {
     add("causal, a key more than queries", 2 * block_q + 1, 2 * block_q + 2, true);
     add("causal, the first row sees no key", block_kv + 2, block_kv + 1, true);
+  }
+
+  const auto add_changed = [&](const std::string& name, const AttentionProblem& other) {
+    sets.push_back({.name = name, .problem = in_plainest_form(other), .distribution = Distribution::offset_mean});
+    if (!version.solves.causal) return;
+    sets.push_back(sets.back());
+    sets.back().name += ", causal";
+    sets.back().problem.causal = true;
+  };
+  if (version.solves.kv_heads) {
+    AttentionProblem other = small;
+    other.kv_heads = 1;
+    add_changed("one head of K and V", other);
+    other.heads = 6;
+    other.kv_heads = 2;
+    add_changed("three heads of Q for each of K and V", other);
+  }
+  if (version.solves.window) {
+    AttentionProblem other = square;
+    // Its own key alone; ends inside a tile, and at the end of one; whole tiles that are not seen.
+    for (const std::int64_t window : {std::int64_t{0}, block_kv / 2, block_kv - 1, block_kv}) {
+      other.window = window;
+      add_changed(fmt::format("a window of {}", window), other);
+    }
+    other.seq_len_kv += block_kv;
+    add_changed("a window, and more keys than queries", other);
+    other.seq_len += 3 * block_kv;
+    other.seq_len = (other.seq_len + block_q - 1) / block_q * block_q;
+    add_changed("a window, and rows that see no key", other);
+  }
+  if (version.solves.lengths) {
+    AttentionProblem other = square;
+    other.batch = 4;
+    other.lengths = other.lengths_kv = {other.seq_len, other.seq_len - 1, 1, 0};
+    add_changed("sequences of several lengths", other);
+    other.lengths_kv = {1, other.seq_len_kv, other.seq_len_kv - block_kv + 1, other.seq_len_kv};
+    add_changed("sequences of several lengths, and other numbers of keys", other);
   }
 
   sets.push_back(

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <limits>
 
+#include "problem/problem.h"
 #include "worker/parallel.h"
 
 namespace flash_ladder {
@@ -113,10 +114,11 @@ struct Position {
 
 // The first element in which two buffers of the same layout differ.
 std::optional<Position> first_difference(const std::uint16_t* a, const std::uint16_t* b, const TensorLayout& layout,
-                                         const AttentionProblem& problem, std::int64_t rows, int threads) {
-  std::vector<std::optional<Position>> found(problem.batch * problem.heads);
+                                         const AttentionProblem& problem, std::int64_t heads, std::int64_t rows,
+                                         int threads) {
+  std::vector<std::optional<Position>> found(problem.batch * heads);
   const auto compare = [&](std::int64_t i) {
-    const std::int64_t batch = i / problem.heads, head = i % problem.heads;
+    const std::int64_t batch = i / heads, head = i % heads;
     for (std::int64_t row = 0; row < rows && !found[i]; ++row) {
       const std::uint16_t* row_a = a + layout.row(batch, head, row);
       const std::uint16_t* row_b = b + layout.row(batch, head, row);
@@ -213,14 +215,15 @@ std::optional<std::string> find_changed_input(const Inputs& before, const std::v
     const char* name;
     const TensorLayout& layout;
     int buffer;
-    std::int64_t rows;
+    std::int64_t heads, rows;
   };
-  for (const Part& part :
-       {Part{"Q", before.Q, before.Q_buffer, problem.seq_len}, Part{"K", before.K, before.K_buffer, problem.seq_len_kv},
-        Part{"V", before.V, before.V_buffer, problem.seq_len_kv}}) {
+  const std::int64_t kv_heads = num_kv_heads(problem);
+  for (const Part& part : {Part{"Q", before.Q, before.Q_buffer, problem.heads, problem.seq_len},
+                           Part{"K", before.K, before.K_buffer, kv_heads, problem.seq_len_kv},
+                           Part{"V", before.V, before.V_buffer, kv_heads, problem.seq_len_kv}}) {
     const std::uint16_t* was = before.buffers[part.buffer].data();
     const std::uint16_t* is = after[part.buffer].data();
-    const auto found = first_difference(was, is, part.layout, problem, part.rows, threads);
+    const auto found = first_difference(was, is, part.layout, problem, part.heads, part.rows, threads);
     if (!found) continue;
     const std::int64_t element = part.layout.row(found->batch, found->head, found->row) + found->column;
     return fmt::format("changed its input {}: first at {}, from {} to {}", part.name,
@@ -233,7 +236,8 @@ std::optional<std::string> find_changed_input(const Inputs& before, const std::v
 std::optional<std::string> find_difference(const AttentionProblem& problem, const HostBuffer& first,
                                            const HostBuffer& second, int threads) {
   const TensorLayout layout = output_layout(problem);
-  const auto found = first_difference(first.data(), second.data(), layout, problem, problem.seq_len, threads);
+  const auto found =
+      first_difference(first.data(), second.data(), layout, problem, problem.heads, problem.seq_len, threads);
   if (!found) return std::nullopt;
   const std::int64_t element = layout.row(found->batch, found->head, found->row) + found->column;
   return fmt::format("two launches with the same inputs differ: first at {}, {} and {} (bits 0x{:04x} and 0x{:04x})",

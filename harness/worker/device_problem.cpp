@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "problem/problem.h"
 #include "rules/support.h"
@@ -16,6 +17,17 @@ Tensor device_tensor(const GuardedBuffer& buffer, const TensorLayout& layout) {
           .batch_stride = layout.batch_stride,
           .row_stride = layout.row_stride,
           .head_stride = layout.head_stride};
+}
+
+// 32-bit numbers on the GPU; nullptr where there are none.
+const int* upload(std::optional<GuardedBuffer>& to, const char* name, const std::vector<std::int64_t>& lengths) {
+  if (lengths.empty()) return nullptr;
+  const std::vector<int> numbers(lengths.begin(), lengths.end());
+  HostBuffer bits(std::ssize(numbers) * 2);
+  std::memcpy(bits.data(), numbers.data(), bits.bytes());
+  to.emplace(name, bits.bytes());
+  to->upload(bits);
+  return reinterpret_cast<const int*>(to->data());
 }
 
 }  // namespace
@@ -41,7 +53,9 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                       {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q),
                        .K = device_tensor(inputs_[inputs.K_buffer], inputs.K),
                        .V = device_tensor(inputs_[inputs.V_buffer], inputs.V),
-                       .O = device_tensor(O_, output_layout(problem))},
+                       .O = device_tensor(O_, output_layout(problem)),
+                       .lengths = upload(lengths_, "the lengths", problem.lengths),
+                       .lengths_kv = upload(lengths_kv_, "the lengths of K and V", problem.lengths_kv)},
                       softmax_scale(problem.head_dim), workspace_ ? workspace_->data() : nullptr);
 }
 
@@ -70,7 +84,10 @@ std::optional<std::string> DeviceProblem::guard_damage() const {
   if (auto damage = O_.guard_damage()) return damage;
   for (const GuardedBuffer& buffer : inputs_)
     if (auto damage = buffer.guard_damage()) return damage;
-  return workspace_ ? workspace_->guard_damage() : std::nullopt;
+  for (const auto& buffer : {&workspace_, &lengths_, &lengths_kv_})
+    if (buffer->has_value())
+      if (auto damage = (*buffer)->guard_damage()) return damage;
+  return std::nullopt;
 }
 
 }  // namespace flash_ladder

@@ -35,7 +35,7 @@ class DeviceProblem {
   std::string version_, configurations_, problem_;
   std::vector<GuardedBuffer> inputs_;
   GuardedBuffer O_;
-  std::optional<GuardedBuffer> workspace_;
+  std::optional<GuardedBuffer> workspace_, lengths_, lengths_kv_;
   ExtendedArgs args_;
 };
 

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "worker/protocol.h"
+#include "rules/protocol.h"
 
 namespace flash_ladder {
 

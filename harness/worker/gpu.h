@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include "rules/protocol.h"
 #include "rules/support.h"
-#include "worker/protocol.h"
 
 namespace flash_ladder {
 

@@ -1,8 +1,12 @@
 #include "worker/inputs.h"
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <stdexcept>
+
+#include "problem/problem.h"
 
 namespace flash_ladder {
 namespace {
@@ -72,10 +76,10 @@ const std::uint16_t* Inputs::Q_row(std::int64_t batch, std::int64_t head, std::i
   return buffers[Q_buffer].data() + Q.row(batch, head, row);
 }
 const std::uint16_t* Inputs::K_row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
-  return buffers[K_buffer].data() + K.row(batch, head, row);
+  return buffers[K_buffer].data() + K.row(batch, kv_head(problem, head), row);
 }
 const std::uint16_t* Inputs::V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
-  return buffers[V_buffer].data() + V.row(batch, head, row);
+  return buffers[V_buffer].data() + V.row(batch, kv_head(problem, head), row);
 }
 
 std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
@@ -86,19 +90,21 @@ std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::ui
 
 Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
                    const Progress& progress, int threads) {
-  const auto [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal] = problem;
+  const std::int64_t batch = problem.batch, heads = problem.heads, kv_heads = num_kv_heads(problem),
+                     seq_len = problem.seq_len, seq_len_kv = problem.seq_len_kv, head_dim = problem.head_dim;
+  const Dtype dtype = problem.dtype;
   Inputs inputs;
   inputs.problem = problem;
   if (packing == Packing::packed_qkv) {
     if (seq_len != seq_len_kv) throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv");
-    const TensorLayout packed = contiguous_layout(seq_len, 3 * heads, head_dim);
+    const TensorLayout packed = contiguous_layout(seq_len, heads + 2 * kv_heads, head_dim);
     inputs.buffers.emplace_back(batch * packed.batch_stride);
     inputs.Q = inputs.K = inputs.V = packed;
     inputs.K.offset = heads * head_dim;
-    inputs.V.offset = 2 * heads * head_dim;
+    inputs.V.offset = (heads + kv_heads) * head_dim;
   } else {
     inputs.Q = contiguous_layout(seq_len, heads, head_dim);
-    inputs.K = inputs.V = contiguous_layout(seq_len_kv, heads, head_dim);
+    inputs.K = inputs.V = contiguous_layout(seq_len_kv, kv_heads, head_dim);
     for (const TensorLayout& layout : {inputs.Q, inputs.K, inputs.V})
       inputs.buffers.emplace_back(batch * layout.batch_stride);
     inputs.K_buffer = 1;
@@ -109,27 +115,34 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
     TensorName name;
     const TensorLayout* layout;
     HostBuffer* buffer;
-    std::int64_t rows;
+    std::int64_t rows, heads;
+    std::int64_t (*num_rows)(const AttentionProblem&, std::int64_t batch);  // the rest is padding
   };
-  const Part parts[] = {{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], seq_len},
-                        {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], seq_len_kv},
-                        {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], seq_len_kv}};
+  const Part parts[] = {{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], seq_len, heads, num_queries},
+                        {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], seq_len_kv, kv_heads, num_keys},
+                        {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], seq_len_kv, kv_heads, num_keys}};
   // A piece of work is a run of rows, all heads, since those lie next to each other.
   constexpr std::int64_t kRows = 64;
   const auto pieces = [](const Part& part) { return (part.rows + kRows - 1) / kRows; };
   const std::int64_t pieces_per_batch = pieces(parts[0]) + pieces(parts[1]) + pieces(parts[2]);
-  const auto fill = [&, heads = heads, head_dim = head_dim, dtype = dtype](std::int64_t work) {
+  // Padding is NaN, so that it is seen in the output of a kernel that reads it.
+  const std::uint16_t padding = element_from_float(dtype, std::numeric_limits<float>::quiet_NaN());
+  const auto fill = [&](std::int64_t work) {
     const std::int64_t b = work / pieces_per_batch;
     std::int64_t piece = work % pieces_per_batch;
     const Part* part = parts;
     for (; piece >= pieces(*part); ++part) piece -= pieces(*part);
     const std::int64_t end = std::min(part->rows, (piece + 1) * kRows);
     for (std::int64_t row = piece * kRows; row < end; ++row)
-      for (std::int64_t head = 0; head < heads; ++head)
-        fill_row(part->buffer->data() + part->layout->row(b, head, row), head_dim, dtype,
-                 elements(distribution, part->name, row, part->rows),
-                 hash(seed, static_cast<std::uint64_t>(part->name) + 4 * static_cast<std::uint64_t>(distribution), b,
-                      head, row));
+      for (std::int64_t head = 0; head < part->heads; ++head) {
+        std::uint16_t* const to = part->buffer->data() + part->layout->row(b, head, row);
+        if (row >= part->num_rows(problem, b))
+          std::fill_n(to, head_dim, padding);
+        else
+          fill_row(to, head_dim, dtype, elements(distribution, part->name, row, part->rows),
+                   hash(seed, static_cast<std::uint64_t>(part->name) + 4 * static_cast<std::uint64_t>(distribution), b,
+                        head, row));
+      }
   };
   parallel_for(batch * pieces_per_batch, fill, progress, threads);
   return inputs;

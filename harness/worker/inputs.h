@@ -22,8 +22,8 @@ std::string to_string(Distribution distribution);
 
 /// How the three lie in memory.
 enum class Packing {
-  separate,  // each in its own buffer [batch, rows, heads, head_dim]
-  packed_qkv,  // one buffer [batch, rows, 3, heads, head_dim], as a fused projection leaves them; needs seq_len = seq_len_kv
+  separate,    // each in its own buffer [batch, rows, heads, head_dim]
+  packed_qkv,  // one buffer [batch, rows, heads of Q, K and V, head_dim], as a fused projection leaves them; needs seq_len = seq_len_kv
 };
 
 struct Inputs {
@@ -32,7 +32,7 @@ struct Inputs {
   TensorLayout Q, K, V;
   int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // which of the buffers each lies in
 
-  /// The head_dim elements of a row.
+  /// The head_dim elements of a row. `head` is one of Q's: of K and V it is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* K_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;

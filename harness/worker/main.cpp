@@ -11,11 +11,11 @@
 #include <system_error>
 
 #include "errors.h"
+#include "rules/protocol.h"
 #include "worker/cuda_check.h"
 #include "worker/events.h"
 #include "worker/gpu.h"
 #include "worker/observation.h"
-#include "worker/protocol.h"
 #include "worker/run.h"
 
 namespace {
@@ -25,7 +25,7 @@ using nlohmann::json;
 
 Request parse_request(int argc, char** argv) {
   if (argc != 2)
-    throw UsageError(fmt::format("usage: {} REQUEST, a JSON object as harness/worker/protocol.h describes", argv[0]));
+    throw UsageError(fmt::format("usage: {} REQUEST, a JSON object as harness/rules/protocol.h describes", argv[0]));
   try {
     return json::parse(argv[1]).get<Request>();
   } catch (const std::exception& error) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "results/result.h"
-#include "worker/protocol.h"
+#include "rules/protocol.h"
 
 namespace flash_ladder {
 

@@ -62,7 +62,7 @@ std::int64_t RowSelection::row(std::int64_t batch, std::int64_t head, std::int64
 
 AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,
                          std::span<const std::int64_t> rows) {
-  const std::int64_t num_rows = std::ssize(rows), num_keys = inputs.problem.seq_len_kv,
+  const std::int64_t num_rows = std::ssize(rows), num_keys = flash_ladder::num_keys(inputs.problem, batch),
                      head_dim = inputs.problem.head_dim;
   const std::int64_t padded_keys = round_up(num_keys, kKeys), padded_dim = round_up(head_dim, kWidth);
   const Dtype dtype = inputs.problem.dtype;
@@ -93,8 +93,8 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
-    const auto [begin, end] = visible_keys(inputs.problem, rows[r]);
-    double* P = &exact.S[r * padded_keys];
+    const auto [begin, end] = visible_keys(inputs.problem, batch, rows[r]);
+    double* P = exact.S.data() + r * padded_keys;
     for (std::int64_t key = begin; key < end; ++key) P[key] *= scale;
     const double max = begin < end ? *std::max_element(P + begin, P + end) : 0.0;
     for (std::int64_t key = begin; key < end; ++key) P[key] = std::exp(P[key] - max);
@@ -102,7 +102,7 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     std::fill(P + end, P + padded_keys, 0.0);
     exact_sum[r] = std::accumulate(P, P + num_keys, 0.0);
 
-    float* base_P = &base.S[r * padded_keys];
+    float* base_P = base.S.data() + r * padded_keys;
     for (std::int64_t key = begin; key < end; ++key) base_P[key] *= scale;
     const float base_max = begin < end ? *std::max_element(base_P + begin, base_P + end) : 0.0f;
     for (std::int64_t key = begin; key < end; ++key)

@@ -24,8 +24,8 @@ struct RowSelection {
   std::int64_t row(std::int64_t batch, std::int64_t head, std::int64_t index) const;
 };
 
-/// Attention in float64, and the bound that its correct rounding sets. A row sees the keys of visible_keys(); one that sees none
-/// is 0.
+/// Attention in float64, and the bound that its correct rounding sets. A row sees the keys of visible_keys(); one that sees none is
+/// 0, and so are rows of padding.
 struct Reference {
   AttentionProblem problem;
   RowSelection rows;

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "results/result.h"
+#include "rules/protocol.h"
 #include "worker/events.h"
-#include "worker/protocol.h"
 
 namespace flash_ladder {
 

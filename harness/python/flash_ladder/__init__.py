@@ -8,12 +8,14 @@ q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, 
 where the kernel runs: arrays on an NVIDIA GPU there; arrays in host memory on the virtual GPU, which runs the kernel's
 PTX on the CPU, is slow, and finds what a GPU hides. Nothing is copied.
 
-The environment's FLASH_LADDER_SM says which GPU the virtual one is like: 80 (the default), 86, 89 or 90.
+The environment's FLASH_LADDER_SM says which GPU the virtual one is like, as --sm of the harness (docs/virtual_gpu.md).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import operator
+from collections.abc import Sequence
 from types import ModuleType
 from typing import TypeVar, cast
 
@@ -125,11 +127,15 @@ def forward(
     out: Array | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
+    window: int | None = None,
+    lengths: Sequence[int] | None = None,
+    lengths_kv: Sequence[int] | None = None,
     config: str | None = None,
 ) -> Array:
     """softmax(softmax_scale · q kᵀ) v, for every batch entry and head on its own.
 
-    q has shape [batch, seq_len, heads, head_dim]; k and v have the same, but for another seq_len if you like. All are
+    q has shape [batch, seq_len, heads, head_dim]; k and v have the same, but for another seq_len if you like, and fewer
+    heads: head h of q then reads head h // (q.shape[2] // k.shape[2]) of them (grouped-query attention). All are
     float16 or all are bfloat16, of one library and on one device. head_dim is 128 and contiguous; the other strides are
     multiples of 16 bytes, so that slices of a packed q, k and v can be given as they are. Each seq_len is a multiple of
     the kernel's tile: see configs(). Extensions of the ladder solve more; a kernel refuses what it does not solve.
@@ -139,6 +145,10 @@ def forward(
     softmax_scale  None is 1 / sqrt(head_dim)
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
                    a query that sees none gets zeros
+    window         query i sees the keys that are at most so many places from key i + k.shape[1] - q.shape[1], to either
+                   side: FlashAttention's window_size=(window, window)
+    lengths        of each batch entry, how many rows of q count; the others are padding: zeros in out
+    lengths_kv     the same of k and v; None is as lengths. Both take the place of shape[1] in the two masks
     config         one of configs(kernel) by name; None is the first that fits the device
 
     Returns out. There is no backward pass.
@@ -152,7 +162,8 @@ def forward(
     MemoryError if the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds;
     RuntimeError for a GPU that is too old, and for an error of CUDA's.
     """
-    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, causal, config, timed=False)[0])
+    asked = _asked(causal, window, lengths, lengths_kv)
+    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, asked, config, timed=False)[0])
 
 
 def forward_timed(
@@ -164,6 +175,9 @@ def forward_timed(
     out: Array | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
+    window: int | None = None,
+    lengths: Sequence[int] | None = None,
+    lengths_kv: Sequence[int] | None = None,
     config: str | None = None,
 ) -> tuple[Array, float]:
     """forward(), and the milliseconds that the kernel took on the GPU.
@@ -174,7 +188,41 @@ def forward_timed(
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
-    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, causal, config, timed=True))
+    asked = _asked(causal, window, lengths, lengths_kv)
+    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, asked, config, timed=True))
+
+
+def _asked(
+    causal: bool, window: int | None, lengths: Sequence[int] | None, lengths_kv: Sequence[int] | None
+) -> tuple[bool, int, list[int], list[int]]:
+    """What is asked for beside the arrays, as the extension modules take it."""
+    if not isinstance(causal, bool):
+        raise TypeError(f"causal is {causal!r}; allowed: True, False")
+    if window is not None:
+        window = _whole("window", window)
+        if window < 0:
+            raise ValueError(f"window is {window}; allowed: None, or 0 and more")
+    queries = _lengths("lengths", lengths)
+    keys = queries if lengths_kv is None else _lengths("lengths_kv", lengths_kv)
+    return causal, -1 if window is None else window, queries, keys
+
+
+def _lengths(name: str, lengths: Sequence[int] | None) -> list[int]:
+    if lengths is None:
+        return []
+    found = [_whole(name, length) for length in lengths]
+    if not found:
+        raise ValueError(f"{name} is empty; give one for every batch entry")
+    return found
+
+
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; allowed: whole numbers")
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise TypeError(f"{name} is {value!r}; allowed: whole numbers") from error
 
 
 def _call(
@@ -184,15 +232,13 @@ def _call(
     kernel: str | int | None,
     out: _arrays.AnyArray | None,
     softmax_scale: float | None,
-    causal: bool,
+    asked: tuple[bool, int, list[int], list[int]],
     config: str | None,
     timed: bool,
 ) -> tuple[_arrays.AnyArray, float | None]:
     kernel_name = _kernel_name(kernel)
     if config is not None and (not isinstance(config, str) or not config):
         raise TypeError(f"config is {config!r}; allowed: None, or the name of one of configs(kernel)")
-    if not isinstance(causal, bool):
-        raise TypeError(f"causal is {causal!r}; allowed: True, False")
     if softmax_scale is not None:
         try:
             softmax_scale = float(softmax_scale)
@@ -230,7 +276,7 @@ def _call(
         kernel_name,
         config or "",
         softmax_scale,
-        causal,
+        *asked,
         device,
         library.stream(device) if on_gpu else 0,
         library.waits,

@@ -20,6 +20,9 @@ def forward(
     config: str,
     softmax_scale: float | None,
     causal: bool,
+    window: int,
+    lengths: list[int],
+    lengths_kv: list[int],
     device: int,
     stream: int,
     wait: bool,
@@ -28,5 +31,6 @@ def forward(
     """Returns the findings of the virtual GPU and, of a timed call, milliseconds.
 
     `dtypes` says what their elements are, since a
-    bfloat16 array of NumPy's comes as one of uint16. An empty `kernel` or `config` leaves the choice to the module.
+    bfloat16 array of NumPy's comes as one of uint16. An empty `kernel` or `config` leaves the choice to the module; a
+    `window` of -1 and empty lengths stand for none.
     """

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <span>
 
+#include "problem/problem.h"
 #include "worker/diagnosis/layout.h"
 #include "worker/diagnosis/mistakes.h"
 #include "worker/diagnosis/pattern.h"
@@ -249,24 +250,27 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
   Inputs fewer;
   fewer.problem = inputs.problem;
   fewer.problem.seq_len_kv = num_keys;
-  const std::int64_t batch = fewer.problem.batch, heads = fewer.problem.heads, seq_len = fewer.problem.seq_len,
-                     head_dim = fewer.problem.head_dim;
+  for (std::int64_t& length : fewer.problem.lengths_kv) length = std::min(length, num_keys);
+  const std::int64_t batch = fewer.problem.batch, heads = fewer.problem.heads, kv_heads = num_kv_heads(fewer.problem),
+                     seq_len = fewer.problem.seq_len, head_dim = fewer.problem.head_dim;
   fewer.Q = contiguous_layout(seq_len, heads, head_dim);
-  fewer.K = fewer.V = contiguous_layout(num_keys, heads, head_dim);
+  fewer.K = fewer.V = contiguous_layout(num_keys, kv_heads, head_dim);
   fewer.K_buffer = 1;
   fewer.V_buffer = 2;
   const struct {
-    const std::uint16_t* (Inputs::*row)(std::int64_t, std::int64_t, std::int64_t) const;
-    const TensorLayout& layout;
-    std::int64_t rows;
-  } tensors[] = {
-      {&Inputs::Q_row, fewer.Q, seq_len}, {&Inputs::K_row, fewer.K, num_keys}, {&Inputs::V_row, fewer.V, num_keys}};
+    const TensorLayout &from, &to;
+    int buffer;
+    std::int64_t heads, rows;
+  } tensors[] = {{inputs.Q, fewer.Q, inputs.Q_buffer, heads, seq_len},
+                 {inputs.K, fewer.K, inputs.K_buffer, kv_heads, num_keys},
+                 {inputs.V, fewer.V, inputs.V_buffer, kv_heads, num_keys}};
   for (const auto& tensor : tensors) {
-    HostBuffer buffer(batch * tensor.layout.batch_stride);
+    HostBuffer buffer(batch * tensor.to.batch_stride);
     for (std::int64_t b = 0; b < batch; ++b)
       for (std::int64_t row = 0; row < tensor.rows; ++row)
-        for (std::int64_t head = 0; head < heads; ++head)
-          std::copy_n((inputs.*tensor.row)(b, head, row), head_dim, buffer.data() + tensor.layout.row(b, head, row));
+        for (std::int64_t head = 0; head < tensor.heads; ++head)
+          std::copy_n(inputs.buffers[tensor.buffer].data() + tensor.from.row(b, head, row), head_dim,
+                      buffer.data() + tensor.to.row(b, head, row));
     fewer.buffers.push_back(std::move(buffer));
   }
   return fewer;
@@ -452,7 +456,11 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
     // Another shape may tell them apart: a single query tile, four K/V tiles.
     AttentionProblem other = problem;
     other.batch = std::min<std::int64_t>(problem.batch, 2);
-    other.heads = std::min<std::int64_t>(problem.heads, 3);
+    const std::int64_t group = problem.heads / num_kv_heads(problem);
+    other.heads = group * std::min<std::int64_t>(num_kv_heads(problem), 3);
+    if (problem.kv_heads != 0) other.kv_heads = other.heads / group;
+    other.lengths.clear();
+    other.lengths_kv.clear();
     other.seq_len = tiling.block_q;
     other.seq_len_kv = 4 * tiling.block_kv;
     const auto outcome = laboratory.launch(make_inputs(other, wrong.distribution, Packing::separate, 1));

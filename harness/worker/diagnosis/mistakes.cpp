@@ -193,7 +193,7 @@ std::vector<Misread> stale_tiles(std::int64_t num_keys, std::int64_t block_kv, s
 AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inputs& inputs, std::int64_t batch,
                          std::int64_t head, std::span<const std::int64_t> rows) {
   const AttentionProblem& problem = inputs.problem;
-  const std::int64_t num_keys = problem.seq_len_kv, head_dim = problem.head_dim;
+  const std::int64_t num_keys = flash_ladder::num_keys(problem, batch), head_dim = problem.head_dim;
   std::vector<std::int64_t> keys(num_keys);
   for (std::int64_t key = 0; key < num_keys; ++key) keys[key] = key;
   const std::vector<double> Q = gather(inputs, Which::Q, mistake.Q, batch, head, rows);
@@ -210,7 +210,7 @@ AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inp
       for (std::int64_t d = 0; d < head_dim; ++d) score += Q[r * head_dim + d] * K[key * head_dim + d];
       S[key] = score * scale;
     }
-    const KeyRange visible = mistake.masked ? visible_keys(problem, rows[r]) : KeyRange{0, num_keys};
+    const KeyRange visible = mistake.masked ? visible_keys(problem, batch, rows[r]) : KeyRange{0, num_keys};
     attend_row(mistake, tiling.step_kv, problem.dtype, visible, S, V,
                std::span(result.exact).subspan(r * head_dim, head_dim),
                std::span(result.base).subspan(r * head_dim, head_dim));
@@ -246,8 +246,8 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
        .keeps_max = false},
       {.name = "V_is_K", .text = "V's values are those of K", .V_is_K = true},
   };
-  if (problem.causal)
-    all.push_back({.name = "mask_left_out", .text = "all keys are seen: the causal mask is left out", .masked = false});
+  if (problem.causal || problem.window != kNoWindow)
+    all.push_back({.name = "mask_left_out", .text = "all keys are seen: the mask is left out", .masked = false});
   if (tiling.has_fragments()) {  // else no four lanes share a row
     all.push_back({.name = "max_of_one_lane",
                    .text = "each lane takes the maximum of its own columns: group_max is missing",

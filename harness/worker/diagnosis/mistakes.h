@@ -29,7 +29,7 @@ struct Mistake {
   std::function<Element(Element)> Q = {}, K = {}, V = {};
   std::function<bool(std::int64_t key)> counts = {};  // empty: all keys do
   bool V_is_K = false;
-  bool masked = true;  // else all keys are seen where the problem is causal
+  bool masked = true;  // else all keys are seen where the problem has a mask
   bool rescales_sum = true, rescales_O = true;
   bool keeps_max =
       true;  // else the maximum of the first step stays, though O and the sums are rescaled for the new one

@@ -1,55 +1,35 @@
-#include "worker/protocol.h"
+#include "rules/protocol.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "results/result.h"
+#include "json_members.h"
+#include "problem/problem.h"
 
 namespace flash_ladder {
-namespace {
 
 using nlohmann::json;
 
-// Zero and empty mean "not known", which is null in JSON.
-template <typename T>
-json known(const T& value) {
-  return value == T{} ? json(nullptr) : json(value);
-}
-
-template <typename T>
-void read_known(const json& object, const char* member, T& value) {
-  const auto found = object.find(member);
-  value = found == object.end() || found->is_null() ? T{} : found->get<T>();
-}
-
-// Leaves the default where the member is missing.
-template <typename T>
-void read_or_keep(const json& object, const char* member, T& value) {
-  const auto found = object.find(member);
-  if (found != object.end()) found->get_to(value);
-}
-
-}  // namespace
-
 void to_json(json& json, const DeviceInfo& info) {
-  json = {{"name", known(info.name)},
-          {"compute_capability", known(info.compute_capability)},
-          {"memory_total_bytes", known(info.memory_total_bytes)},
-          {"memory_free_bytes", known(info.memory_free_bytes)},
+  json = {{"name", known_or_null(info.name)},
+          {"compute_capability", known_or_null(info.compute_capability)},
+          {"memory_total_bytes", known_or_null(info.memory_total_bytes)},
+          {"memory_free_bytes", known_or_null(info.memory_free_bytes)},
           {"is_virtual", info.is_virtual},
-          {"sm_count", known(info.sm_count)},
-          {"l2_bytes", known(info.l2_bytes)},
-          {"smem_per_cta_bytes", known(info.smem_per_cta_bytes)},
-          {"driver_version", known(info.driver_version)},
-          {"runtime_version", known(info.runtime_version)},
-          {"driver", known(info.driver)},
-          {"sm_clock_max_mhz", known(info.sm_clock_max_mhz)},
-          {"memory_clock_max_mhz", known(info.memory_clock_max_mhz)}};
+          {"sm_count", known_or_null(info.sm_count)},
+          {"l2_bytes", known_or_null(info.l2_bytes)},
+          {"smem_per_cta_bytes", known_or_null(info.smem_per_cta_bytes)},
+          {"driver_version", known_or_null(info.driver_version)},
+          {"runtime_version", known_or_null(info.runtime_version)},
+          {"driver", known_or_null(info.driver)},
+          {"sm_clock_max_mhz", known_or_null(info.sm_clock_max_mhz)},
+          {"memory_clock_max_mhz", known_or_null(info.memory_clock_max_mhz)}};
 }
 
 void from_json(const json& json, DeviceInfo& info) {
+  info = {};
   read_known(json, "name", info.name);
   read_known(json, "compute_capability", info.compute_capability);
   read_known(json, "memory_total_bytes", info.memory_total_bytes);
@@ -86,23 +66,23 @@ void to_json(json& json, const Request& request) {
 void from_json(const json& json, Request& request) {
   request = {};
   json.at("command").get_to(request.command);
-  read_or_keep(json, "device", request.device);
-  read_or_keep(json, "sm", request.sm);
-  read_or_keep(json, "max_instructions", request.max_instructions);
+  read_known(json, "device", request.device);
+  read_known(json, "sm", request.sm);
+  read_known(json, "max_instructions", request.max_instructions);
   if (request.command == "device") return;
   if (request.command != "run" && request.command != "time")
     throw std::runtime_error(fmt::format("command '{}' is unknown; allowed: device, run, time", request.command));
   json.at("kernel").get_to(request.kernel);
   json.at("problem").get_to(request.problem);
-  read_or_keep(json, "config", request.config);
-  read_or_keep(json, "configs", request.configs);
-  read_or_keep(json, "seed", request.seed);
-  read_or_keep(json, "check", request.check);
-  read_or_keep(json, "benchmark", request.benchmark);
-  read_or_keep(json, "repeat", request.repeat);
-  read_or_keep(json, "only_requested_problem", request.only_requested_problem);
-  read_or_keep(json, "launches", request.launches);
-  read_or_keep(json, "reference_cache", request.reference_cache);
+  read_known(json, "config", request.config);
+  read_known(json, "configs", request.configs);
+  read_known(json, "seed", request.seed);
+  read_known(json, "check", request.check);
+  read_known(json, "benchmark", request.benchmark);
+  read_known(json, "repeat", request.repeat);
+  read_known(json, "only_requested_problem", request.only_requested_problem);
+  read_known(json, "launches", request.launches);
+  read_known(json, "reference_cache", request.reference_cache);
   if (request.repeat < 1)
     throw std::runtime_error(fmt::format("repeat {} is out of range; allowed: 1 or more", request.repeat));
   if (request.launches < 0)

@@ -1,0 +1,22 @@
+// What a version is measured at: the harness records these, and the scripts learn of them from --list --json.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "registry.h"
+
+namespace flash_ladder {
+
+struct StandardShape {
+  std::int64_t batch, seq_len;  // seq_len_kv is the same
+};
+
+inline constexpr std::array<StandardShape, 6> kStandardShapes = {
+    {{16, 512}, {16, 1024}, {16, 2048}, {16, 4096}, {8, 8192}, {4, 16384}}};
+constexpr std::int64_t kStandardHeads = 16, kStandardHeadDim = 128;
+
+/// Whether a version uses the tensor cores, which come in with 04. What is slower takes very long at the longer shapes.
+inline bool is_fast(const Version& version) { return version.is_extension() || version.number >= 4; }
+
+}  // namespace flash_ladder

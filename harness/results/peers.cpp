@@ -1,0 +1,56 @@
+#include "results/peers.h"
+
+#include <nlohmann/json.hpp>
+
+#include "json_members.h"
+#include "results/document.h"
+
+namespace flash_ladder {
+namespace {
+
+using nlohmann::json;
+
+constexpr DocumentKind kPeers{"file of peers", kPeersSchema, "measure it anew with scripts/peers"};
+
+std::vector<PeerResult> results_of(const json& entry) {
+  std::vector<PeerResult> results;
+  for (const json& result : entry.at("results"))
+    results.push_back({result.at("batch"), result.at("seq_len"), result.at("tflops")});
+  return results;
+}
+
+Regime regime_of(const std::string& name, const json& object) {
+  Regime regime{.name = name, .versions = {}, .peers = {}};
+  for (const json& entry : object.at("versions")) {
+    MeasuredVersion version{.kernel = entry.at("kernel"), .config = "", .code_hash = "", .results = results_of(entry)};
+    read_known(entry, "config", version.config);
+    read_known(entry, "code_hash", version.code_hash);
+    regime.versions.push_back(std::move(version));
+  }
+  for (const json& entry : object.at("peers"))
+    regime.peers.push_back({.name = entry.at("name"), .results = results_of(entry)});
+  return regime;
+}
+
+}  // namespace
+
+std::optional<PeersFile> read_peers(const std::filesystem::path& path) {
+  const auto document = read_document(kPeers, path);
+  if (!document) return std::nullopt;
+  try {
+    PeersFile file;
+    const json& problem = document->at("problem");
+    problem.at("heads").get_to(file.problem.heads);
+    problem.at("head_dim").get_to(file.problem.head_dim);
+    problem.at("causal").get_to(file.problem.causal);
+    file.problem.dtype = dtype_from_string(problem.at("dtype")).value();
+    const json& regimes = document->at("regimes");
+    for (const char* name : {"sustained", "interleaved"})
+      if (regimes.contains(name)) file.regimes.push_back(regime_of(name, regimes.at(name)));
+    return file;
+  } catch (const std::exception& error) {
+    refuse_form(kPeers, path, error);
+  }
+}
+
+}  // namespace flash_ladder
