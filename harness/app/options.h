@@ -13,7 +13,7 @@
 namespace flash_ladder {
 
 /// What to do. `study`, `record`, `tune` and `debug` run kernels where there is a device; the others only read.
-enum class Action { study, list, diff, sass, record, tune, debug };
+enum class Action { study, list, diff, sass, listing, ptx, quiz, recordings, record, tune, debug };
 
 enum class DeviceKind { automatic, gpu, emulator };
 
@@ -38,6 +38,11 @@ struct Options {
   std::string tune;                          // --tune, as it was typed
   std::string debug;                         // --debug, as it was typed
   std::pair<std::string, std::string> diff;  // --diff, as it was typed
+  std::string html;                          // --html, of --diff: a file; empty: none
+  bool registers = false;                    // --registers, of --listing
+  std::string ptx;                           // --ptx, as it was typed
+  // The two profiles, or folders of profiles, that --profiles compares.
+  std::pair<std::filesystem::path, std::filesystem::path> recordings;
   DeviceRequest device;
   std::optional<int> sm;                  // a compute capability of host/sm_limits.h
   std::string config;                     // empty: as --tune found, else chosen by device

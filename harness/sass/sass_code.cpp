@@ -4,6 +4,7 @@
 #include <cctype>
 #include <set>
 #include <sstream>
+#include <utility>
 
 namespace flash_ladder {
 namespace {
@@ -291,7 +292,24 @@ std::optional<LoopCounts> hot_loop(const SassFunction& function, const std::stri
                                     [&](int latch) { return dominators.dominates(block, latch); });
     add_opcodes(function.blocks[block], always ? counts.every_iteration : counts.cold);
   }
+  counts.blocks = loop.blocks;
   return counts;
+}
+
+std::optional<HotLoop> hot_loop(const std::vector<SassFunction>& functions) {
+  const bool any_mma = std::any_of(functions.begin(), functions.end(), [](const SassFunction& function) {
+    return count_opcodes(function).contains("HMMA");
+  });
+  const std::string opcode = any_mma ? "HMMA" : "FFMA";
+  const auto work = [&](const OpcodeCounts& counts) { return counts.contains(opcode) ? counts.at(opcode) : 0; };
+  std::optional<HotLoop> most;
+  for (std::size_t i = 0; i < functions.size(); ++i) {
+    auto loop = hot_loop(functions[i], opcode);
+    if (loop &&
+        (!most || work(loop->every_iteration) + work(loop->cold) > work(most->every_iteration) + work(most->cold)))
+      most = HotLoop{std::move(*loop), i};
+  }
+  return most;
 }
 
 }  // namespace flash_ladder

@@ -18,6 +18,9 @@ _TUNING = _load("tuning.schema.json")
 _VERSIONS = _load("versions.schema.json")
 _PEERS = _load("peers.schema.json")
 _DEBUG = _load("debug.schema.json")
+_NCU = _load("ncu.schema.json")
+_COMPARISON = _load("comparison.schema.json")
+_RECORDINGS = _load("recordings.schema.json")
 _REGISTRY = Registry().with_resources(
     (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE)
 )
@@ -56,3 +59,18 @@ def validate_peers(document: dict[str, Any]) -> None:
 def validate_profile(document: dict[str, Any]) -> None:
     """A profile as --record writes it."""
     _validate(_PROFILE, document)
+
+
+def validate_ncu(document: dict[str, Any]) -> None:
+    """An ncu.json as scripts/ncu_counters.py writes it."""
+    _validate(_NCU, document)
+
+
+def validate_comparison(document: dict[str, Any]) -> None:
+    """A document as --diff --json writes it."""
+    _validate(_COMPARISON, document)
+
+
+def validate_recordings(document: dict[str, Any]) -> None:
+    """A document as --profiles A B --json writes it."""
+    _validate(_RECORDINGS, document)
