@@ -10,6 +10,12 @@ namespace flash_ladder {
 /// The warp's number in the CTA. All lanes have the same, and this way the compiler knows it.
 __device__ inline int uniform_warp_id() { return __shfl_sync(0xffffffff, threadIdx.x / 32, 0); }
 
+/// The start of shared memory as an address that the compiler keeps, in a register that all lanes share: by itself it asks the
+/// hardware for it again wherever it is used. PTX ISA, "shfl.sync".
+__device__ inline unsigned char* uniform_smem(unsigned char* smem) {
+  return static_cast<unsigned char*>(__cvta_shared_to_generic(__shfl_sync(0xffffffff, smem_address(smem), 0)));
+}
+
 /// Gives registers back: each thread of the warpgroup keeps kRegisters, a multiple of 8 from 24 to 256. The kernel's
 /// __launch_bounds__ say how many it has before. PTX ISA, "setmaxnreg", .dec.
 template <int kRegisters>

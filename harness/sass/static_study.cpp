@@ -78,7 +78,7 @@ StaticStudy study_code(const Code& code, const Configuration& configuration) {
     for (const auto& [opcode, count] : count_opcodes(kernel.code)) study.sass[opcode] += count;
   }
 
-  const std::string opcode = study.sass.contains("HMMA") ? "HMMA" : "FFMA";
+  const std::string opcode = work_opcode(study.sass);
   for (const Kernel& kernel : code.kernels) {
     const auto loop = hot_loop(kernel.code, opcode);
     if (!loop) continue;

@@ -12,6 +12,7 @@
 
 #include "convert.h"
 #include "hopper/tma.h"
+#include "hopper/warpgroup.h"
 #include "hopper/wgmma.h"
 #include "ptx.h"
 #include "registry.h"
@@ -93,25 +94,30 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
 template <typename Traits>
 __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
                         float (&rescale)[2], float scale) {
+  float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* S = &S_rmem[mma_n][2 * half];
+      tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
+    }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float S_max = -INFINITY;
-#pragma unroll
-    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_n][i]);
-    const float new_max = fmaxf(row_max[half], group_max(S_max) * scale);
+    const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
     rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
     row_max[half] = new_max;
     new_sum[half] = 0;
-#pragma unroll
-    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        S_rmem[mma_n][i] = exp2_approx(S_rmem[mma_n][i] * scale - new_max);
-        new_sum[half] += S_rmem[mma_n][i];
-      }
   }
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* S = &S_rmem[mma_n][2 * half];
+      S[0] = exp2_approx(S[0] * scale - row_max[half]);
+      S[1] = exp2_approx(S[1] * scale - row_max[half]);
+      new_sum[half] += S[0] + S[1];
+    }
 }
 
 // P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds
@@ -144,9 +150,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1) flash_attention(Att
   constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
 
   extern __shared__ __align__(1024) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);  // [2][kBlockQ][64]
-  Element* K_smem = Q_smem + Traits::kQSize;           // [kStages][2][kBlockKV][64]
-  Element* V_smem = K_smem + kStages * kKVSize;        // [kStages][2][kBlockKV][64]
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));  // [2][kBlockQ][64]
+  Element* K_smem = Q_smem + Traits::kQSize;                         // [kStages][2][kBlockKV][64]
+  Element* V_smem = K_smem + kStages * kKVSize;                      // [kStages][2][kBlockKV][64]
 
   // Where this CTA stands: one tile of queries of one head of one batch entry.
   const int q_row = blockIdx.x * kBlockQ, head = blockIdx.y, batch = blockIdx.z;

@@ -34,8 +34,7 @@ struct Traits {
 
 // Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
 // A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
@@ -94,25 +93,30 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
 template <typename Traits>
 __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
                         float (&rescale)[2], float scale) {
+  float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* S = &S_rmem[mma_n][2 * half];
+      tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
+    }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float S_max = -INFINITY;
-#pragma unroll
-    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_n][i]);
-    const float new_max = fmaxf(row_max[half], group_max(S_max) * scale);
+    const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
     rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
     row_max[half] = new_max;
     new_sum[half] = 0;
-#pragma unroll
-    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        S_rmem[mma_n][i] = exp2_approx(S_rmem[mma_n][i] * scale - new_max);
-        new_sum[half] += S_rmem[mma_n][i];
-      }
   }
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* S = &S_rmem[mma_n][2 * half];
+      S[0] = exp2_approx(S[0] * scale - row_max[half]);
+      S[1] = exp2_approx(S[1] * scale - row_max[half]);
+      new_sum[half] += S[0] + S[1];
+    }
 }
 
 // P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds
@@ -147,7 +151,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
 
   extern __shared__ __align__(1024) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);                                    // [2][kBlockQ][64]
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));                      // [2][kBlockQ][64]
   Element* K_smem = Q_smem + Traits::kQSize;                                             // [kStages][2][kBlockKV][64]
   Element* V_smem = K_smem + kStages * kKVSize;                                          // [kStages][2][kBlockKV][64]
   std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kKVSize);  // copied
@@ -183,20 +187,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       mbarrier_arrive_expect_tx(Q_full, Traits::kQSize * sizeof(Element));
       tma_load(Q_smem, Q_map, q_row, head, batch, Q_full);
     };
-    const auto copy_K = [&](int kv_tile) {
-      const int stage = K_next.buffer;
-      wait(&K_empty[stage], K_next.parity);
-      mbarrier_arrive_expect_tx(&K_full[stage], kKVSize * sizeof(Element));
-      tma_load(K_smem + stage * kKVSize, K_map, kv_tile * kBlockKV, head, batch, &K_full[stage]);
-      K_next.advance();
+    const auto copy_tile = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                               const CUtensorMap& map, int kv_tile) {
+      const int stage = next.buffer;
+      wait(&empty[stage], next.parity);
+      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head, batch, &full[stage]);
+      next.advance();
     };
-    const auto copy_V = [&](int kv_tile) {
-      const int stage = V_next.buffer;
-      wait(&V_empty[stage], V_next.parity);
-      mbarrier_arrive_expect_tx(&V_full[stage], kKVSize * sizeof(Element));
-      tma_load(V_smem + stage * kKVSize, V_map, kv_tile * kBlockKV, head, batch, &V_full[stage]);
-      V_next.advance();
-    };
+    const auto copy_K = [&](int kv_tile) { copy_tile(K_next, K_smem, K_full, K_empty, K_map, kv_tile); };
+    const auto copy_V = [&](int kv_tile) { copy_tile(V_next, V_smem, V_full, V_empty, V_map, kv_tile); };
     copy_Q();
     for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
       copy_K(kv_tile);
@@ -261,13 +261,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
-  using Element = typename Traits::Element;
-  CUtensorMap Q_map, K_map, V_map;
-  cudaError_t error = encode_tensor_map<Element>(Q_map, args.Q, args.batch, args.heads, args.seq_len, 64);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(K_map, args.K, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(V_map, args.V, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
+  cudaError_t error = cudaSuccess;
+  const auto map_of = [&](const Tensor& tensor, int rows, int box_rows) {
+    CUtensorMap map;
+    if (error == cudaSuccess)
+      error = encode_tensor_map<typename Traits::Element>(map, tensor, args.batch, args.heads, rows, box_rows);
+    return map;
+  };
+  const CUtensorMap Q_map = map_of(args.Q, args.seq_len, 64);
+  const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
   const auto kernel = flash_attention<Traits>;
   // More than 48 KB of shared memory per CTA must be asked for.
   if (error == cudaSuccess)

@@ -4,14 +4,13 @@
 //             first tiles have come. As in 15, launch only as many CTAs as run at a time, and let each go on to its next query
 //             tile. To the producer all tiles of K and V are one stream: it copies those of the next query tile, and its Q,
 //             while the consumers are still at this one.
-// Changed     A loop over query tiles in both roles. Q has two buffers, and barriers like those of K and V. O goes to where its Q
-//             was, and TMA stores it from there, while the consumer is at the next tile already.
-// Prediction  What a tile waited for at its start and end was a tenth of the time at seq_len 512: 1.2x there, 1.0x at 16,384.
+// Changed     A loop over query tiles in both roles. Q has two buffers, with barriers like those of K and V. All else is
+//             version 20.
+// Prediction  What a tile waits for at its start is a fifth of the time at seq_len 512: 1.2x there, 1.0x at 16,384.
 
 #include <algorithm>
 
 #include "convert.h"
-#include "hints.h"
 #include "hopper/mbarrier.h"
 #include "hopper/tensor_map.h"
 #include "hopper/tma.h"
@@ -39,16 +38,9 @@ struct Traits {
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
 
-// Where element (row, col) of a warpgroup's 64 rows of O lies in shared memory, counted in elements, [2][64][64]. The XOR is
-// the 128-byte swizzle; hopper/wgmma.h has the picture.
-__device__ inline int smem_offset(int row, int col) {
-  return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
-}
-
 // Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
 // A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
@@ -107,25 +99,30 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
 template <typename Traits>
 __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
                         float (&rescale)[2], float scale) {
+  float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* S = &S_rmem[mma_n][2 * half];
+      tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
+    }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    float S_max = -INFINITY;
-#pragma unroll
-    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_n][i]);
-    const float new_max = fmaxf(row_max[half], group_max(S_max) * scale);
+    const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
     rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
     row_max[half] = new_max;
     new_sum[half] = 0;
-#pragma unroll
-    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-      for (int i = 2 * half; i < 2 * half + 2; ++i) {
-        S_rmem[mma_n][i] = exp2_approx(S_rmem[mma_n][i] * scale - new_max);
-        new_sum[half] += S_rmem[mma_n][i];
-      }
   }
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* S = &S_rmem[mma_n][2 * half];
+      S[0] = exp2_approx(S[0] * scale - row_max[half]);
+      S[1] = exp2_approx(S[1] * scale - row_max[half]);
+      new_sum[half] += S[0] + S[1];
+    }
 }
 
 // P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds
@@ -154,16 +151,15 @@ __device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     flash_attention(const __grid_constant__ CUtensorMap Q_map, const __grid_constant__ CUtensorMap K_map,
-                    const __grid_constant__ CUtensorMap V_map, const __grid_constant__ CUtensorMap O_map,
-                    AttentionArgs args, float scale, int num_q_tiles) {
+                    const __grid_constant__ CUtensorMap V_map, AttentionArgs args, float scale, int num_q_tiles) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
   constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
 
   extern __shared__ __align__(1024) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);  // [2 buffers][kConsumers][2][64][64]
-  Element* K_smem = Q_smem + 2 * Traits::kQSize;       // [kStages][2][kBlockKV][64]
-  Element* V_smem = K_smem + kStages * kKVSize;        // [kStages][2][kBlockKV][64]
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));  // [2 buffers][kConsumers][2][64][64]
+  Element* K_smem = Q_smem + 2 * Traits::kQSize;                     // [kStages][2][kBlockKV][64]
+  Element* V_smem = K_smem + kStages * kKVSize;                      // [kStages][2][kBlockKV][64]
   std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kKVSize);  // [2]: copied
   std::uint64_t* K_full = Q_full + 2;                                                    // [kStages]
   std::uint64_t* V_full = K_full + kStages;                                              // [kStages]
@@ -179,11 +175,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
   // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
-  // `empty` with an arrival of each warp that computes, of Q's with one of each warpgroup.
+  // `empty` with an arrival of each warp that computes.
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {
       mbarrier_init(&Q_full[buffer], 1);
-      mbarrier_init(&Q_empty[buffer], Traits::kConsumers);
+      mbarrier_init(&Q_empty[buffer], Traits::kConsumers * 4);
     }
     for (int stage = 0; stage < kStages; ++stage) {
       mbarrier_init(&K_full[stage], 1);
@@ -210,19 +206,19 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
+    const auto copy_tile = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                               const CUtensorMap& map, int q_tile, int kv_tile) {
+      const int stage = next.buffer;
+      wait(&empty[stage], next.parity);
+      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
+      next.advance();
+    };
     const auto copy_K = [&](int q_tile, int kv_tile) {
-      const int stage = K_next.buffer;
-      wait(&K_empty[stage], K_next.parity);
-      mbarrier_arrive_expect_tx(&K_full[stage], kKVSize * sizeof(Element));
-      tma_load(K_smem + stage * kKVSize, K_map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &K_full[stage]);
-      K_next.advance();
+      copy_tile(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile);
     };
     const auto copy_V = [&](int q_tile, int kv_tile) {
-      const int stage = V_next.buffer;
-      wait(&V_empty[stage], V_next.parity);
-      mbarrier_arrive_expect_tx(&V_full[stage], kKVSize * sizeof(Element));
-      tma_load(V_smem + stage * kKVSize, V_map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &V_full[stage]);
-      V_next.advance();
+      copy_tile(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
     };
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
@@ -251,19 +247,10 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float row_sum[2], new_sum[2];            // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
   float rescale[2];                        // [half]
 
-  // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
-  const bool is_leader = threadIdx.x % 128 == 0;
-  const auto release_Q = [&](int buffer) {
-    if (!is_leader) return;
-    tma_store_wait_read();
-    mbarrier_arrive(&Q_empty[buffer]);
-  };
-
   // For each of this CTA's query tiles:
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
-    Element* tile_smem =
-        Q_smem + Q_next.buffer * Traits::kQSize + warpgroup_row * kHeadDim;  // [2][64][64]: Q, and then O
+    const Element* tile_smem = Q_smem + Q_next.buffer * Traits::kQSize + warpgroup_row * kHeadDim;  // [2][64][64]
     row_max[0] = row_max[1] = -INFINITY;
     row_sum[0] = row_sum[1] = 0;
     wait(&Q_full[Q_next.buffer], Q_next.parity);
@@ -274,7 +261,6 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       // S = Q Kᵀ.
       wait(&K_full[K_next.buffer], K_next.parity);
       start_S<Traits>(S_rmem, tile_smem, K_smem + K_next.buffer * kKVSize);
-      if (kv_tile == 0 && q_tile != blockIdx.x) release_Q(Q_next.buffer ^ 1);  // the last O: by now nobody waits for it
       wgmma_wait<0>();
       pin(S_rmem);
       release(&K_empty[K_next.buffer]);
@@ -296,39 +282,36 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       V_next.advance();
     }
 
-    // Normalise O, and store it by way of shared memory, where this warpgroup has read its Q for the last time.
+    release(&Q_empty[Q_next.buffer]);
+    Q_next.advance();
+
+    // Normalise and store O.
     const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
     scale_rows<Traits>(O_rmem, inverse_sum);
-    const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
+    Element* O_gmem = args.O.row<Element>(batch_of(q_tile), head_of(q_tile),
+                                          row_of(q_tile) + warpgroup_row + warp_id % 4 * 16 + lane_id / 4) +
+                      lane_id % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 16; ++i) {
-      const auto pair = [&](int mma_n, int half) {
-        return pack<Element>(O_rmem[mma_n][2 * half], O_rmem[mma_n][2 * half + 1]);
-      };
-      stmatrix_x4(&tile_smem[smem_offset(warp_id % 4 * 16 + lane % 16, i * 16 + lane / 16 * 8)], pair(2 * i, 0),
-                  pair(2 * i, 1), pair(2 * i + 1, 0), pair(2 * i + 1, 1));
-    }
-    fence_proxy_async();                   // TMA may see what this thread has written,
-    named_barrier_sync(warp_id / 4, 128);  // and the other threads of the warpgroup
-    if (is_leader) {
-      tma_store(O_map, row_of(q_tile) + warpgroup_row, head_of(q_tile), batch_of(q_tile), tile_smem);
-      tma_store_commit();
-    }
-    Q_next.advance();
+    for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        *reinterpret_cast<std::uint32_t*>(&O_gmem[half * 8 * args.O.row_stride + mma_n * 8]) =
+            pack<Element>(O_rmem[mma_n][2 * half], O_rmem[mma_n][2 * half + 1]);
   }
-  if (is_leader) tma_store_wait_read();  // shared memory lasts as long as the CTA
 }
 
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
-  using Element = typename Traits::Element;
-  CUtensorMap Q_map, K_map, V_map, O_map;
-  cudaError_t error = encode_tensor_map<Element>(Q_map, args.Q, args.batch, args.heads, args.seq_len, 64);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(K_map, args.K, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(V_map, args.V, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess) error = encode_tensor_map<Element>(O_map, args.O, args.batch, args.heads, args.seq_len, 64);
+  cudaError_t error = cudaSuccess;
+  const auto map_of = [&](const Tensor& tensor, int rows, int box_rows) {
+    CUtensorMap map;
+    if (error == cudaSuccess)
+      error = encode_tensor_map<typename Traits::Element>(map, tensor, args.batch, args.heads, rows, box_rows);
+    return map;
+  };
+  const CUtensorMap Q_map = map_of(args.Q, args.seq_len, 64);
+  const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
   const auto kernel = flash_attention<Traits>;
   // More than 48 KB of shared memory per CTA must be asked for.
   if (error == cudaSuccess)
@@ -341,8 +324,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const int num_q_tiles = args.seq_len / Traits::kBlockQ * args.heads * args.batch;
   const int grid = std::min(num_q_tiles, num_sms);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
-  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(Q_map, K_map, V_map, O_map, args, scale,
-                                                                       num_q_tiles);
+  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(Q_map, K_map, V_map, args, scale, num_q_tiles);
   return cudaGetLastError();
 }
 

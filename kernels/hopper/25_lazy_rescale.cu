@@ -1,13 +1,12 @@
-// 26 · three_consumers
+// 25 · lazy_rescale
 //
-// Idea        A CTA's query rows share each tile of K and V, so more rows read less from L2, and at the power limit bytes that do
-//             not move are clock. A third consumer makes them 192. Its registers come from the tile, which has 64 keys instead of
-//             128: S, its exponentials and P are half as large, and the tensor cores always find one of three consumers ready.
-// Changed     The numbers of consumers, keys and stages are parameters, and three consumers take no turns. No power of two is a
-//             multiple of 192: TMA fills rows beyond the last with zeros and does not store them, and keys beyond the last
-//             are masked. So this version takes any length. All else is version 25.
-// Prediction  Twice as many steps, each with its barriers; a third fewer bytes from L2: 1.02x at seq_len 16,384. At 512 a ninth of
-//             the rows are none: 0.95x, so the second configuration has 25's tile.
+// Idea        As in 15 and 16: a maximum is only there to keep 2^x in range, and any recent one will do. Take the exponentials
+//             relative to an old maximum, and look at their sums, which are needed anyway. Only where a sum is 4096 or more is the
+//             maximum taken, O rescaled, and the softmax done again. A step then has neither maxima nor shuffles nor O's 64
+//             multiplications, and at the power limit instructions that are not issued are clock.
+// Changed     softmax(). The exponentials go to registers of their own, since S is wanted again for a second time. The first step
+//             of a query tile always has one, from -inf. All else is version 23.
+// Prediction  A third of the softmax's instructions goes, 1.08x; at seq_len 512, where one step in four is done twice, 1.0x.
 
 #include <algorithm>
 
@@ -21,19 +20,19 @@
 #include "ptx.h"
 #include "registry.h"
 
-namespace flash_ladder::v26 {
+namespace flash_ladder::v25 {
 
-template <typename Element_, int kConsumers_, int kBlockKV_, int kStages_>
+template <typename Element_>
 struct Traits {
   using Element = Element_;
-  static constexpr int kConsumers = kConsumers_;   // warpgroups that compute
+  static constexpr int kConsumers = 2;             // warpgroups that compute
   static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
-  static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
-  static constexpr int kStages = kStages_;         // tiles in each ring, that of K and that of V
+  static constexpr int kBlockKV = 128;             // keys and values per tile
+  static constexpr int kStages = 2;                // tiles in each ring, that of K and that of V
   static constexpr int kHeadDim = 128;
   static constexpr int kNumWarps = 4 + kConsumers * 4;  // a warpgroup that copies, and those that compute
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;  // of each thread
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static constexpr int kProducerRegisters = 24;         // of each thread
+  static constexpr int kConsumerRegisters = 240;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
   static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
   static constexpr int kNumBarriers = 4 + 4 * kStages;
@@ -48,8 +47,7 @@ __device__ inline int smem_offset(int row, int col) {
 
 // Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
 // A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
@@ -103,61 +101,43 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   wgmma_commit();
 }
 
-// The least that a lane's first sum may be: below it, exponentials might be too small for fp16, whose smallest is 2^-24.
-constexpr float kLeastSum = 1.0f / 64;
-
-// 2^(scale · S - row_max), and this lane's sums of it. Returns whether all sums are at least `least` and below
-// 4096. Then every exponential is below that, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
-template <typename Traits>
-__device__ bool exponentials(float (&exp_rmem)[Traits::kBlockKV / 8][4], float (&new_sum)[2],
-                             const float (&S_rmem)[Traits::kBlockKV / 8][4], const float (&row_max)[2], float scale,
-                             bool is_first) {
-  new_sum[0] = new_sum[1] = 0;
-#pragma unroll
-  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      exp_rmem[mma_n][i] = exp2_approx(S_rmem[mma_n][i] * scale - row_max[i / 2]);
-      new_sum[i / 2] += exp_rmem[mma_n][i];
-    }
-  const bool large_enough = !is_first || (new_sum[0] >= kLeastSum && new_sum[1] >= kLeastSum);
-  return large_enough && new_sum[0] < 4096 && new_sum[1] < 4096;
-}
-
-// Online softmax: exponentials relative to row_max. If that is too small for them, it becomes the maximum, and they are
-// computed again. Returns whether it has; then `rescale` is what all sums so far, and O, have to be multiplied by.
+// Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below 4096, then
+// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. If not, row_max becomes the
+// maximum, and they are computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be
+// multiplied by.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
-                        float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
-  const bool in_range = exponentials<Traits>(exp_rmem, new_sum, S_rmem, row_max, scale, is_first);
-  // All lanes decide together, since the branch shuffles.
-  const bool redo = !__all_sync(0xffffffff, in_range);
-  if (redo) {
+                        float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale) {
+  for (bool redo = false;; redo = true) {
+    new_sum[0] = new_sum[1] = 0;
+#pragma unroll
+    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* S = &S_rmem[mma_n][2 * half];
+        float* exp = &exp_rmem[mma_n][2 * half];
+        exp[0] = exp2_approx(S[0] * scale - row_max[half]);
+        exp[1] = exp2_approx(S[1] * scale - row_max[half]);
+        new_sum[half] += exp[0] + exp[1];
+      }
+    // All lanes decide together, since what follows shuffles.
+    const bool in_range = (new_sum[0] < 4096) & (new_sum[1] < 4096);
+    if (redo || __all_sync(0xffffffff, in_range)) return redo;
+    float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* S = &S_rmem[mma_n][2 * half];
+        tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
+      }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float S_max = -INFINITY;
-#pragma unroll
-      for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_n][i]);
-      const float tile_max = group_max(S_max) * scale;
-      const float new_max = is_first ? tile_max : fmaxf(row_max[half], tile_max);
+      const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
       rescale[half] = exp2_approx(row_max[half] - new_max);
       row_max[half] = new_max;
     }
-    exponentials<Traits>(exp_rmem, new_sum, S_rmem, row_max, scale, is_first);
   }
-  return redo;
-}
-
-// The last tile may have fewer keys than kBlockKV: those beyond are -inf, of which 2^x is 0.
-template <typename Traits>
-__device__ void mask(float (&S_rmem)[Traits::kBlockKV / 8][4], int num_keys, int lane_id) {
-#pragma unroll
-  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= num_keys) S_rmem[mma_n][i] = -INFINITY;
 }
 
 // P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds
@@ -183,9 +163,6 @@ __device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float
     for (int i = 0; i < 4; ++i) O_rmem[mma_n][i] *= factor[i / 2];
 }
 
-// How many tiles it takes to cover a length; the last may be partly empty.
-__host__ __device__ inline int tiles_in(int length, int block) { return (length + block - 1) / block; }
-
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     flash_attention(const __grid_constant__ CUtensorMap Q_map, const __grid_constant__ CUtensorMap K_map,
@@ -196,9 +173,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
 
   extern __shared__ __align__(1024) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);  // [2 buffers][kConsumers][2][64][64]
-  Element* K_smem = Q_smem + 2 * Traits::kQSize;       // [kStages][2][kBlockKV][64]
-  Element* V_smem = K_smem + kStages * kKVSize;        // [kStages][2][kBlockKV][64]
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));  // [2 buffers][kConsumers][2][64][64]
+  Element* K_smem = Q_smem + 2 * Traits::kQSize;                     // [kStages][2][kBlockKV][64]
+  Element* V_smem = K_smem + kStages * kKVSize;                      // [kStages][2][kBlockKV][64]
   std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kKVSize);  // [2]: copied
   std::uint64_t* K_full = Q_full + 2;                                                    // [kStages]
   std::uint64_t* V_full = K_full + kStages;                                              // [kStages]
@@ -207,8 +184,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   std::uint64_t* Q_empty = V_empty + kStages;                                            // [2]
 
   // Query tiles are numbered head by head, then batch entry by batch entry.
-  const int q_tiles_per_head = tiles_in(args.seq_len, kBlockQ);
-  const int num_kv_tiles = tiles_in(args.seq_len_kv, kBlockKV);
+  const int q_tiles_per_head = args.seq_len / kBlockQ, num_kv_tiles = args.seq_len_kv / kBlockKV;
   const auto row_of = [&](int q_tile) { return q_tile % q_tiles_per_head * kBlockQ; };
   const auto head_of = [&](int q_tile) { return q_tile / q_tiles_per_head % args.heads; };
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
@@ -246,19 +222,19 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
+    const auto copy_tile = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                               const CUtensorMap& map, int q_tile, int kv_tile) {
+      const int stage = next.buffer;
+      wait(&empty[stage], next.parity);
+      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
+      next.advance();
+    };
     const auto copy_K = [&](int q_tile, int kv_tile) {
-      const int stage = K_next.buffer;
-      wait(&K_empty[stage], K_next.parity);
-      mbarrier_arrive_expect_tx(&K_full[stage], kKVSize * sizeof(Element));
-      tma_load(K_smem + stage * kKVSize, K_map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &K_full[stage]);
-      K_next.advance();
+      copy_tile(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile);
     };
     const auto copy_V = [&](int q_tile, int kv_tile) {
-      const int stage = V_next.buffer;
-      wait(&V_empty[stage], V_next.parity);
-      mbarrier_arrive_expect_tx(&V_full[stage], kKVSize * sizeof(Element));
-      tma_load(V_smem + stage * kKVSize, V_map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &V_full[stage]);
-      V_next.advance();
+      copy_tile(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
     };
     // V comes one step after K, since that is when it is used.
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
@@ -267,7 +243,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         copy_K(q_tile, kv_tile);
         if (kv_tile > 0)
           copy_V(q_tile, kv_tile - 1);
-        else if (q_tile != blockIdx.x)
+        else if (q_tile >= gridDim.x)
           copy_V(q_tile - gridDim.x, num_kv_tiles - 1);
       }
       if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, num_kv_tiles - 1);
@@ -280,25 +256,24 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
   Position<2> Q_next{0};
   Position<kStages> K_next{0}, V_next{0};
-  constexpr bool kTurns = Traits::kConsumers == 2;
   // A consumer's turn: its own barrier is number 3 or 4, and the other arrives there.
   const int turn = 2 + warp_id / 4, other_turn = 7 - turn;
-  if (kTurns && turn == 4) named_barrier_arrive(other_turn, 256);  // the first turn is the other's
+  if (turn == 4) named_barrier_arrive(other_turn, 256);  // the first turn is the other's
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
 
   // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
-  float O_rmem[kHeadDim / 8][4];           // [mma_n][D], not normalised
-  float S_rmem[kBlockKV / 8][4];           // [mma_n][D]
-  float exp_rmem[kBlockKV / 8][4];         // [mma_n][D], its exponentials
-  std::uint32_t P_rmem[kBlockKV / 16][4];  // [mma_k][A]
-  float row_max[2] = {};                   // [half], of scale · S at some step, or a guess
-  float row_sum[2], new_sum[2];            // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
-  float rescale[2];                        // [half]
+  float O_rmem[kHeadDim / 8][4];              // [mma_n][D], not normalised
+  float S_rmem[kBlockKV / 8][4];              // [mma_n][D]
+  float exp_rmem[kBlockKV / 8][4];            // [mma_n][D], its exponentials
+  std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
+  float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S so far
+  float row_sum[2], new_sum[2];               // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float rescale[2];                           // [half]
 
   // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
-  const bool is_leader = threadIdx.x % 128 == 0;
+  const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
   const auto release_Q = [&](int buffer) {
     if (!is_leader) return;
     tma_store_wait_read();
@@ -314,8 +289,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   pin(S_rmem);
   release(&K_empty[K_next.buffer]);
   K_next.advance();
-  if (num_kv_tiles == 1) mask<Traits>(S_rmem, args.seq_len_kv, lane_id);
-  softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale, true);
+  softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale);
   pack_P<Traits>(P_rmem, exp_rmem);
 
   // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
@@ -326,35 +300,32 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     const int Q_buffer = Q_next.buffer;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
-    const bool is_stored = kv_tile == 0 && q_tile != blockIdx.x;  // O of the query tile before, a step ago
+    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // O of the query tile before, a step ago
     if (ends_q_tile) {
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: else the next Q would never come
       Q_next.advance();
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
 
     // S = Q Kᵀ, and O += P V. Then wait for S alone.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
-    if (kTurns) named_barrier_sync(turn, 256);
+    named_barrier_sync(turn, 256);
     pin(O_rmem);
     pin(P_rmem);
     start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.buffer * kKVSize);
     wait(&V_full[V_next.buffer], V_next.parity);
     start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
-    if (kTurns) named_barrier_arrive(other_turn, 256);
+    named_barrier_arrive(other_turn, 256);
     wgmma_wait<1>();
     pin(S_rmem);
     release(&K_empty[K_next.buffer]);
     K_next.advance();
 
-    if (is_stored) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
-
-    const int next_kv_tile = ends_q_tile ? 0 : kv_tile + 1;
-    if (next_kv_tile == num_kv_tiles - 1 && args.seq_len_kv % kBlockKV != 0)
-      mask<Traits>(S_rmem, args.seq_len_kv % kBlockKV, lane_id);
+    if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
 
     // Online softmax. Rows of the next query tile begin anew.
-    if (ends_q_tile) row_max[0] = row_max[1] = 0;
-    const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale, ends_q_tile);
+    if (ends_q_tile) row_max[0] = row_max[1] = -INFINITY;
+    const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale);
 
     wgmma_wait<0>();
     pin(O_rmem);
@@ -399,20 +370,23 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     q_tile += gridDim.x;
     kv_tile = 0;
   }
-  if (kTurns && turn == 3) named_barrier_sync(turn, 256);  // the last turn that it was given, which it has no use for
-  if (is_leader) tma_store_wait_read();                    // shared memory lasts as long as the CTA
+  if (turn == 3) named_barrier_sync(turn, 256);  // the last turn that it was given, which it has no use for
+  if (is_leader) tma_store_wait_read();          // shared memory lasts as long as the CTA
 }
 
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
-  using Element = typename Traits::Element;
-  CUtensorMap Q_map, K_map, V_map, O_map;
-  cudaError_t error = encode_tensor_map<Element>(Q_map, args.Q, args.batch, args.heads, args.seq_len, 64);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(K_map, args.K, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(V_map, args.V, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess) error = encode_tensor_map<Element>(O_map, args.O, args.batch, args.heads, args.seq_len, 64);
+  cudaError_t error = cudaSuccess;
+  const auto map_of = [&](const Tensor& tensor, int rows, int box_rows) {
+    CUtensorMap map;
+    if (error == cudaSuccess)
+      error = encode_tensor_map<typename Traits::Element>(map, tensor, args.batch, args.heads, rows, box_rows);
+    return map;
+  };
+  const CUtensorMap Q_map = map_of(args.Q, args.seq_len, 64);
+  const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap O_map = map_of(args.O, args.seq_len, 64);
   const auto kernel = flash_attention<Traits>;
   // More than 48 KB of shared memory per CTA must be asked for.
   if (error == cudaSuccess)
@@ -422,7 +396,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
   if (error != cudaSuccess) return error;
-  const int num_q_tiles = tiles_in(args.seq_len, Traits::kBlockQ) * args.heads * args.batch;
+  const int num_q_tiles = args.seq_len / Traits::kBlockQ * args.heads * args.batch;
   const int grid = std::min(num_q_tiles, num_sms);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
   kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(Q_map, K_map, V_map, O_map, args, scale,
@@ -433,13 +407,8 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 const Registration registration({
     .source = __FILE__,
     .architecture = Architecture::sm_90a,
-    .solves = {.any_length = true},
-    .configurations = {configuration<Traits<__half, 3, 64, 3>>("192x64", launch<Traits<__half, 3, 64, 3>>),
-                       configuration<Traits<__nv_bfloat16, 3, 64, 3>>("192x64",
-                                                                      launch<Traits<__nv_bfloat16, 3, 64, 3>>),
-                       configuration<Traits<__half, 2, 128, 2>>("128x128", launch<Traits<__half, 2, 128, 2>>),
-                       configuration<Traits<__nv_bfloat16, 2, 128, 2>>("128x128",
-                                                                       launch<Traits<__nv_bfloat16, 2, 128, 2>>)},
+    .configurations = {configuration<Traits<__half>>("128x128", launch<Traits<__half>>),
+                       configuration<Traits<__nv_bfloat16>>("128x128", launch<Traits<__nv_bfloat16>>)},
 });
 
-}  // namespace flash_ladder::v26
+}  // namespace flash_ladder::v25

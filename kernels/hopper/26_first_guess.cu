@@ -1,4 +1,4 @@
-// 25 · first_guess
+// 26 · first_guess
 //
 // Idea        If any number near the maximum will do, then 0 may do as well. Scores of rows that are normalised, as those of most
 //             networks are, lie around 0, so begin each query tile with the guess that its maximum is 0, and look whether the
@@ -19,7 +19,7 @@
 #include "ptx.h"
 #include "registry.h"
 
-namespace flash_ladder::v25 {
+namespace flash_ladder::v26 {
 
 template <typename Element_>
 struct Traits {
@@ -46,8 +46,7 @@ __device__ inline int smem_offset(int row, int col) {
 
 // Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
 // A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
@@ -101,51 +100,46 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   wgmma_commit();
 }
 
-// The least that a lane's first sum may be: below it, exponentials might be too small for fp16, whose smallest is 2^-24.
-constexpr float kLeastSum = 1.0f / 64;
-
-// 2^(scale · S - row_max), and this lane's sums of it. Returns whether all sums are at least `least` and below
-// 4096. Then every exponential is below that, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
-template <typename Traits>
-__device__ bool exponentials(float (&exp_rmem)[Traits::kBlockKV / 8][4], float (&new_sum)[2],
-                             const float (&S_rmem)[Traits::kBlockKV / 8][4], const float (&row_max)[2], float scale,
-                             bool is_first) {
-  new_sum[0] = new_sum[1] = 0;
-#pragma unroll
-  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      exp_rmem[mma_n][i] = exp2_approx(S_rmem[mma_n][i] * scale - row_max[i / 2]);
-      new_sum[i / 2] += exp_rmem[mma_n][i];
-    }
-  const bool large_enough = !is_first || (new_sum[0] >= kLeastSum && new_sum[1] >= kLeastSum);
-  return large_enough && new_sum[0] < 4096 && new_sum[1] < 4096;
-}
-
-// Online softmax: exponentials relative to row_max. If that is too small for them, it becomes the maximum, and they are
-// computed again. Returns whether it has; then `rescale` is what all sums so far, and O, have to be multiplied by.
+// Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below 4096, then
+// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. A row's first sums, relative to
+// a guess, must not be small either, else exponentials might be too small for fp16, whose smallest is 2^-24. If they are not so,
+// row_max becomes the maximum, and they are computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be
+// multiplied by.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
-  const bool in_range = exponentials<Traits>(exp_rmem, new_sum, S_rmem, row_max, scale, is_first);
-  // All lanes decide together, since the branch shuffles.
-  const bool redo = !__all_sync(0xffffffff, in_range);
-  if (redo) {
+  for (bool redo = false;; redo = true) {
+    new_sum[0] = new_sum[1] = 0;
+#pragma unroll
+    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* S = &S_rmem[mma_n][2 * half];
+        float* exp = &exp_rmem[mma_n][2 * half];
+        exp[0] = exp2_approx(S[0] * scale - row_max[half]);
+        exp[1] = exp2_approx(S[1] * scale - row_max[half]);
+        new_sum[half] += exp[0] + exp[1];
+      }
+    // All lanes decide together, since what follows shuffles.
+    const float least = is_first ? 1.0f / 64 : 0;
+    const bool in_range = (new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);
+    if (redo || __all_sync(0xffffffff, in_range)) return redo;
+    float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* S = &S_rmem[mma_n][2 * half];
+        tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
+      }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float S_max = -INFINITY;
-#pragma unroll
-      for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_n][i]);
-      const float tile_max = group_max(S_max) * scale;
-      const float new_max = is_first ? tile_max : fmaxf(row_max[half], tile_max);
+      const float S_max = group_max(tile_max[half]) * scale;
+      const float new_max = is_first ? S_max : fmaxf(row_max[half], S_max);
       rescale[half] = exp2_approx(row_max[half] - new_max);
       row_max[half] = new_max;
     }
-    exponentials<Traits>(exp_rmem, new_sum, S_rmem, row_max, scale, is_first);
   }
-  return redo;
 }
 
 // P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds
@@ -181,9 +175,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
 
   extern __shared__ __align__(1024) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);  // [2 buffers][kConsumers][2][64][64]
-  Element* K_smem = Q_smem + 2 * Traits::kQSize;       // [kStages][2][kBlockKV][64]
-  Element* V_smem = K_smem + kStages * kKVSize;        // [kStages][2][kBlockKV][64]
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));  // [2 buffers][kConsumers][2][64][64]
+  Element* K_smem = Q_smem + 2 * Traits::kQSize;                     // [kStages][2][kBlockKV][64]
+  Element* V_smem = K_smem + kStages * kKVSize;                      // [kStages][2][kBlockKV][64]
   std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kKVSize);  // [2]: copied
   std::uint64_t* K_full = Q_full + 2;                                                    // [kStages]
   std::uint64_t* V_full = K_full + kStages;                                              // [kStages]
@@ -230,19 +224,19 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
+    const auto copy_tile = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                               const CUtensorMap& map, int q_tile, int kv_tile) {
+      const int stage = next.buffer;
+      wait(&empty[stage], next.parity);
+      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
+      next.advance();
+    };
     const auto copy_K = [&](int q_tile, int kv_tile) {
-      const int stage = K_next.buffer;
-      wait(&K_empty[stage], K_next.parity);
-      mbarrier_arrive_expect_tx(&K_full[stage], kKVSize * sizeof(Element));
-      tma_load(K_smem + stage * kKVSize, K_map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &K_full[stage]);
-      K_next.advance();
+      copy_tile(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile);
     };
     const auto copy_V = [&](int q_tile, int kv_tile) {
-      const int stage = V_next.buffer;
-      wait(&V_empty[stage], V_next.parity);
-      mbarrier_arrive_expect_tx(&V_full[stage], kKVSize * sizeof(Element));
-      tma_load(V_smem + stage * kKVSize, V_map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &V_full[stage]);
-      V_next.advance();
+      copy_tile(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
     };
     // V comes one step after K, since that is when it is used.
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
@@ -251,7 +245,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         copy_K(q_tile, kv_tile);
         if (kv_tile > 0)
           copy_V(q_tile, kv_tile - 1);
-        else if (q_tile != blockIdx.x)
+        else if (q_tile >= gridDim.x)
           copy_V(q_tile - gridDim.x, num_kv_tiles - 1);
       }
       if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, num_kv_tiles - 1);
@@ -281,7 +275,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float rescale[2];                        // [half]
 
   // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
-  const bool is_leader = threadIdx.x % 128 == 0;
+  const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
   const auto release_Q = [&](int buffer) {
     if (!is_leader) return;
     tma_store_wait_read();
@@ -308,8 +302,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     const int Q_buffer = Q_next.buffer;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
-    const bool is_stored = kv_tile == 0 && q_tile != blockIdx.x;  // O of the query tile before, a step ago
+    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // O of the query tile before, a step ago
     if (ends_q_tile) {
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: else the next Q would never come
       Q_next.advance();
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
@@ -328,7 +323,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     release(&K_empty[K_next.buffer]);
     K_next.advance();
 
-    if (is_stored) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
+    if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
 
     // Online softmax. Rows of the next query tile begin anew.
     if (ends_q_tile) row_max[0] = row_max[1] = 0;
@@ -383,14 +378,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
-  using Element = typename Traits::Element;
-  CUtensorMap Q_map, K_map, V_map, O_map;
-  cudaError_t error = encode_tensor_map<Element>(Q_map, args.Q, args.batch, args.heads, args.seq_len, 64);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(K_map, args.K, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(V_map, args.V, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess) error = encode_tensor_map<Element>(O_map, args.O, args.batch, args.heads, args.seq_len, 64);
+  cudaError_t error = cudaSuccess;
+  const auto map_of = [&](const Tensor& tensor, int rows, int box_rows) {
+    CUtensorMap map;
+    if (error == cudaSuccess)
+      error = encode_tensor_map<typename Traits::Element>(map, tensor, args.batch, args.heads, rows, box_rows);
+    return map;
+  };
+  const CUtensorMap Q_map = map_of(args.Q, args.seq_len, 64);
+  const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap O_map = map_of(args.O, args.seq_len, 64);
   const auto kernel = flash_attention<Traits>;
   // More than 48 KB of shared memory per CTA must be asked for.
   if (error == cudaSuccess)
@@ -415,4 +413,4 @@ const Registration registration({
                        configuration<Traits<__nv_bfloat16>>("128x128", launch<Traits<__nv_bfloat16>>)},
 });
 
-}  // namespace flash_ladder::v25
+}  // namespace flash_ladder::v26

@@ -1,12 +1,10 @@
-// 24 · lazy_rescale
+// 24 · ping_pong
 //
-// Idea        As in 15 and 16: a maximum is only there to keep 2^x in range, and any recent one will do. Take the exponentials
-//             relative to an old maximum, and look at their sums, which are needed anyway. Only where a sum is 4096 or more is the
-//             maximum taken, O rescaled, and the softmax done again. A step then has neither maxima nor shuffles nor O's 64
-//             multiplications, and at the power limit instructions that are not issued are clock.
-// Changed     softmax(). The exponentials go to registers of their own, since S is wanted again for a second time. The first step
-//             of a query tile always has one, from -inf. All else is version 23.
-// Prediction  A third of the softmax's instructions goes, 1.08x; at seq_len 512, where one step in four is done twice, 1.0x.
+// Idea        Let the consumers take turns. In 22 both start their wgmmas when they like, the tensor cores mix the two, and both
+//             get S late, at the same time: then both have their softmax. If one starts S and P V only when the other has
+//             started its own, it has its softmax while the other's wgmmas run.
+// Changed     Two named barriers, one to wait for each consumer's turn. All else is version 22.
+// Prediction  Less than it sounds, since they fall into step by themselves: 1.02x.
 
 #include <algorithm>
 
@@ -47,8 +45,7 @@ __device__ inline int smem_offset(int row, int col) {
 
 // Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
+  while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
 // A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
@@ -102,45 +99,35 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   wgmma_commit();
 }
 
-// 2^(scale · S - row_max), and this lane's sums of it. Returns whether all sums are below 4096. Then every exponential is, too,
-// and far below 65,504, the largest fp16. An infinity or a NaN is not.
+// Online softmax: S becomes 2^(scale · S - row_max), new_sum this lane's sums of it. `rescale` is what all sums so far, and
+// O, have to be multiplied by, since row_max may be larger than it was.
 template <typename Traits>
-__device__ bool exponentials(float (&exp_rmem)[Traits::kBlockKV / 8][4], float (&new_sum)[2],
-                             const float (&S_rmem)[Traits::kBlockKV / 8][4], const float (&row_max)[2], float scale) {
-  new_sum[0] = new_sum[1] = 0;
+__device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
+                        float (&rescale)[2], float scale) {
+  float tile_max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
   for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      exp_rmem[mma_n][i] = exp2_approx(S_rmem[mma_n][i] * scale - row_max[i / 2]);
-      new_sum[i / 2] += exp_rmem[mma_n][i];
+    for (int half = 0; half < 2; ++half) {
+      const float* S = &S_rmem[mma_n][2 * half];
+      tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
     }
-  return new_sum[0] < 4096 && new_sum[1] < 4096;
-}
-
-// Online softmax: exponentials relative to row_max. If that is too small for them, it becomes the maximum, and they are
-// computed again. Returns whether it has; then `rescale` is what all sums so far, and O, have to be multiplied by.
-template <typename Traits>
-__device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
-                        float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale) {
-  const bool in_range = exponentials<Traits>(exp_rmem, new_sum, S_rmem, row_max, scale);
-  // All lanes decide together, since the branch shuffles.
-  const bool redo = !__all_sync(0xffffffff, in_range);
-  if (redo) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
+    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
+    row_max[half] = new_max;
+    new_sum[half] = 0;
+  }
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float S_max = -INFINITY;
-#pragma unroll
-      for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_n][i]);
-      const float new_max = fmaxf(row_max[half], group_max(S_max) * scale);
-      rescale[half] = exp2_approx(row_max[half] - new_max);
-      row_max[half] = new_max;
+      float* S = &S_rmem[mma_n][2 * half];
+      S[0] = exp2_approx(S[0] * scale - row_max[half]);
+      S[1] = exp2_approx(S[1] * scale - row_max[half]);
+      new_sum[half] += S[0] + S[1];
     }
-    exponentials<Traits>(exp_rmem, new_sum, S_rmem, row_max, scale);
-  }
-  return redo;
 }
 
 // P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds
@@ -176,9 +163,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
 
   extern __shared__ __align__(1024) unsigned char smem[];
-  Element* Q_smem = reinterpret_cast<Element*>(smem);  // [2 buffers][kConsumers][2][64][64]
-  Element* K_smem = Q_smem + 2 * Traits::kQSize;       // [kStages][2][kBlockKV][64]
-  Element* V_smem = K_smem + kStages * kKVSize;        // [kStages][2][kBlockKV][64]
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));  // [2 buffers][kConsumers][2][64][64]
+  Element* K_smem = Q_smem + 2 * Traits::kQSize;                     // [kStages][2][kBlockKV][64]
+  Element* V_smem = K_smem + kStages * kKVSize;                      // [kStages][2][kBlockKV][64]
   std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kKVSize);  // [2]: copied
   std::uint64_t* K_full = Q_full + 2;                                                    // [kStages]
   std::uint64_t* V_full = K_full + kStages;                                              // [kStages]
@@ -225,19 +212,19 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
+    const auto copy_tile = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                               const CUtensorMap& map, int q_tile, int kv_tile) {
+      const int stage = next.buffer;
+      wait(&empty[stage], next.parity);
+      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
+      next.advance();
+    };
     const auto copy_K = [&](int q_tile, int kv_tile) {
-      const int stage = K_next.buffer;
-      wait(&K_empty[stage], K_next.parity);
-      mbarrier_arrive_expect_tx(&K_full[stage], kKVSize * sizeof(Element));
-      tma_load(K_smem + stage * kKVSize, K_map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &K_full[stage]);
-      K_next.advance();
+      copy_tile(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile);
     };
     const auto copy_V = [&](int q_tile, int kv_tile) {
-      const int stage = V_next.buffer;
-      wait(&V_empty[stage], V_next.parity);
-      mbarrier_arrive_expect_tx(&V_full[stage], kKVSize * sizeof(Element));
-      tma_load(V_smem + stage * kKVSize, V_map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &V_full[stage]);
-      V_next.advance();
+      copy_tile(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
     };
     // V comes one step after K, since that is when it is used.
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
@@ -246,7 +233,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         copy_K(q_tile, kv_tile);
         if (kv_tile > 0)
           copy_V(q_tile, kv_tile - 1);
-        else if (q_tile != blockIdx.x)
+        else if (q_tile >= gridDim.x)
           copy_V(q_tile - gridDim.x, num_kv_tiles - 1);
       }
       if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, num_kv_tiles - 1);
@@ -268,15 +255,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
   // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
   float O_rmem[kHeadDim / 8][4];              // [mma_n][D], not normalised
-  float S_rmem[kBlockKV / 8][4];              // [mma_n][D]
-  float exp_rmem[kBlockKV / 8][4];            // [mma_n][D], its exponentials
+  float S_rmem[kBlockKV / 8][4];              // [mma_n][D], and then the exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
   float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S so far
   float row_sum[2], new_sum[2];               // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
   float rescale[2];                           // [half]
 
   // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
-  const bool is_leader = threadIdx.x % 128 == 0;
+  const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
   const auto release_Q = [&](int buffer) {
     if (!is_leader) return;
     tma_store_wait_read();
@@ -292,8 +278,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   pin(S_rmem);
   release(&K_empty[K_next.buffer]);
   K_next.advance();
-  softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale);
-  pack_P<Traits>(P_rmem, exp_rmem);
+  softmax<Traits>(S_rmem, row_max, row_sum, rescale, scale);
+  pack_P<Traits>(P_rmem, S_rmem);
 
   // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
   int q_tile = blockIdx.x, kv_tile = 0;
@@ -303,8 +289,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     const int Q_buffer = Q_next.buffer;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
-    const bool is_stored = kv_tile == 0 && q_tile != blockIdx.x;  // O of the query tile before, a step ago
+    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // O of the query tile before, a step ago
     if (ends_q_tile) {
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: else the next Q would never come
       Q_next.advance();
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
@@ -323,27 +310,23 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     release(&K_empty[K_next.buffer]);
     K_next.advance();
 
-    if (is_stored) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
-
     // Online softmax. Rows of the next query tile begin anew.
     if (ends_q_tile) row_max[0] = row_max[1] = -INFINITY;
-    const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale);
+    softmax<Traits>(S_rmem, row_max, new_sum, rescale, scale);
 
+    pin(S_rmem);
+    if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
     wgmma_wait<0>();
     pin(O_rmem);
     pin(P_rmem);  // which P V has read
     release(&V_empty[V_next.buffer]);
     V_next.advance();
-    pack_P<Traits>(P_rmem, exp_rmem);
+    pack_P<Traits>(P_rmem, S_rmem);
 
     if (!ends_q_tile) {
-      if (redo) {
-        scale_rows<Traits>(O_rmem, rescale);
-        row_sum[0] *= rescale[0];
-        row_sum[1] *= rescale[1];
-      }
-      row_sum[0] += new_sum[0];
-      row_sum[1] += new_sum[1];
+      scale_rows<Traits>(O_rmem, rescale);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) row_sum[half] = row_sum[half] * rescale[half] + new_sum[half];
       ++kv_tile;
       continue;
     }
@@ -378,14 +361,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
-  using Element = typename Traits::Element;
-  CUtensorMap Q_map, K_map, V_map, O_map;
-  cudaError_t error = encode_tensor_map<Element>(Q_map, args.Q, args.batch, args.heads, args.seq_len, 64);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(K_map, args.K, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess)
-    error = encode_tensor_map<Element>(V_map, args.V, args.batch, args.heads, args.seq_len_kv, Traits::kBlockKV);
-  if (error == cudaSuccess) error = encode_tensor_map<Element>(O_map, args.O, args.batch, args.heads, args.seq_len, 64);
+  cudaError_t error = cudaSuccess;
+  const auto map_of = [&](const Tensor& tensor, int rows, int box_rows) {
+    CUtensorMap map;
+    if (error == cudaSuccess)
+      error = encode_tensor_map<typename Traits::Element>(map, tensor, args.batch, args.heads, rows, box_rows);
+    return map;
+  };
+  const CUtensorMap Q_map = map_of(args.Q, args.seq_len, 64);
+  const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap O_map = map_of(args.O, args.seq_len, 64);
   const auto kernel = flash_attention<Traits>;
   // More than 48 KB of shared memory per CTA must be asked for.
   if (error == cudaSuccess)
