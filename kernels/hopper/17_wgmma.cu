@@ -182,14 +182,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1) flash_attention(Att
 #pragma unroll 1
   for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
     const int stage = kv_tile % kStages;
-    if (kv_tile + 1 < num_kv_tiles) copy_KV_tile(kv_tile + 1);
-    cp_async_commit();
-    cp_async_wait<1>();   // this thread's share of the tile is there,
+    cp_async_wait<0>();   // this thread's share of the tile is there,
     fence_proxy_async();  // and the tensor cores may see it
     __syncthreads();      // and so is everybody's
 
-    // S = Q Kᵀ.
+    // S = Q Kᵀ. Copy the next tile while it is computed.
     start_S<Traits>(S_rmem, Q_smem, K_smem + stage * kKVSize);
+    if (kv_tile + 1 < num_kv_tiles) copy_KV_tile(kv_tile + 1);
+    cp_async_commit();
     wgmma_wait<0>();
     pin(S_rmem);
 

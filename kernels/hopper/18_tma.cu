@@ -165,13 +165,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     mbarrier_arrive_expect_tx(Q_full, Traits::kQSize * sizeof(Element));
     tma_load(Q_smem, Q_map, q_row, head, batch, Q_full);
   };
-  const auto copy_tile = [&](Element* ring_smem, std::uint64_t* full, const CUtensorMap& map, int kv_tile) {
+  const auto copy = [&](Element* ring_smem, std::uint64_t* full, const CUtensorMap& map, int kv_tile) {
     const int stage = kv_tile % kStages;
     mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
     tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head, batch, &full[stage]);
   };
-  const auto copy_K = [&](int kv_tile) { copy_tile(K_smem, K_full, K_map, kv_tile); };
-  const auto copy_V = [&](int kv_tile) { copy_tile(V_smem, V_full, V_map, kv_tile); };
+  const auto copy_K = [&](int kv_tile) { copy(K_smem, K_full, K_map, kv_tile); };
+  const auto copy_V = [&](int kv_tile) { copy(V_smem, V_full, V_map, kv_tile); };
   if (threadIdx.x == 0) {
     copy_Q();
     copy_K(0);
@@ -192,14 +192,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 #pragma unroll 1
   for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
     const int stage = kv_tile % kStages, parity = kv_tile / kStages % 2;
+
+    // S = Q Kᵀ. Copy the next tile while it is computed.
+    wait(&K_full[stage], parity);
+    start_S<Traits>(S_rmem, Q_smem, K_smem + stage * kKVSize);
     if (threadIdx.x == 0 && kv_tile + 1 < num_kv_tiles) {
       copy_K(kv_tile + 1);
       copy_V(kv_tile + 1);
     }
-
-    // S = Q Kᵀ.
-    wait(&K_full[stage], parity);
-    start_S<Traits>(S_rmem, Q_smem, K_smem + stage * kKVSize);
     wgmma_wait<0>();
     pin(S_rmem);
 

@@ -49,10 +49,8 @@ template <int kBuffers>
 struct Position {
   int parity, buffer = 0;
   __device__ void advance() {
-    if (++buffer == kBuffers) {
-      buffer = 0;
-      parity ^= 1;
-    }
+    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+    parity ^= buffer == 0;
   }
 };
 
@@ -206,20 +204,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
-    const auto copy_tile = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
-                               const CUtensorMap& map, int q_tile, int kv_tile) {
+    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                          const CUtensorMap& map, int q_tile, int kv_tile) {
       const int stage = next.buffer;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
       next.advance();
     };
-    const auto copy_K = [&](int q_tile, int kv_tile) {
-      copy_tile(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile);
-    };
-    const auto copy_V = [&](int q_tile, int kv_tile) {
-      copy_tile(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
-    };
+    const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
+    const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
       for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {

@@ -1,13 +1,10 @@
 // 27 · three_consumers
 //
-// Idea        A CTA's query rows share each tile of K and V, so more rows read less from L2, and at the power limit bytes that do
-//             not move are clock. A third consumer makes them 192. Its registers come from the tile, which has 64 keys instead of
-//             128: S, its exponentials and P are half as large, and the tensor cores always find one of three consumers ready.
-// Changed     The numbers of consumers, keys and stages are parameters, and three consumers take no turns. No power of two is a
-//             multiple of 192: TMA fills rows beyond the last with zeros and does not store them, and keys beyond the last
-//             are masked. So this version takes any length. All else is version 25.
-// Prediction  Twice as many steps, each with its barriers; a third fewer bytes from L2: 1.02x at seq_len 16,384. At 512 a ninth of
-//             the rows are none: 0.95x, so the second configuration has 25's tile.
+// Idea        A CTA's query rows share its tiles of K and V: with a third consumer, 192 rows, a third fewer bytes come from L2, and
+//             at the power limit that is clock. Its registers come from tiles of 64 keys: S, exponentials and P are half as large.
+// Changed     Numbers of consumers, keys and stages are parameters; three consumers take no turns. No power of two is a multiple
+//             of 192, so this version takes any length: TMA drops rows beyond the last, and keys beyond it are masked.
+// Prediction  1.02x at seq_len 16,384. At 512 a ninth of the rows are none: 0.95x, so the second configuration has 26's tile.
 
 #include <algorithm>
 
@@ -57,10 +54,8 @@ template <int kBuffers>
 struct Position {
   int parity, buffer = 0;
   __device__ void advance() {
-    if (++buffer == kBuffers) {
-      buffer = 0;
-      parity ^= 1;
-    }
+    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+    parity ^= buffer == 0;
   }
 };
 
@@ -103,10 +98,9 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
 }
 
 // Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below 4096, then
-// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. A row's first sums, relative to
-// a guess, must not be small either, else exponentials might be too small for fp16, whose smallest is 2^-24. If they are not so,
-// row_max becomes the maximum, and they are computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be
-// multiplied by.
+// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. A row's first, relative to
+// a guess, must not be small either, since fp16 ends at 2^-24. If they are not so, row_max becomes the maximum, and they are
+// computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -227,20 +221,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
-    const auto copy_tile = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
-                               const CUtensorMap& map, int q_tile, int kv_tile) {
+    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                          const CUtensorMap& map, int q_tile, int kv_tile) {
       const int stage = next.buffer;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
       next.advance();
     };
-    const auto copy_K = [&](int q_tile, int kv_tile) {
-      copy_tile(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile);
-    };
-    const auto copy_V = [&](int q_tile, int kv_tile) {
-      copy_tile(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
-    };
+    const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
+    const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
     // V comes one step after K, since that is when it is used.
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
@@ -262,7 +252,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   Position<2> Q_next{0};
   Position<kStages> K_next{0}, V_next{0};
   constexpr bool kTurns = Traits::kConsumers == 2;
-  // A consumer's turn: its own barrier is number 3 or 4, and the other arrives there.
+  // A consumer waits for its turn at barrier 3 or 4, where the other arrives.
   const int turn = 2 + warp_id / 4, other_turn = 7 - turn;
   if (kTurns && turn == 4) named_barrier_arrive(other_turn, 256);  // the first turn is the other's
   const auto release = [&](std::uint64_t* barrier) {
@@ -286,15 +276,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     mbarrier_arrive(&Q_empty[buffer]);
   };
 
-  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf, whose exponential is 0.
-  const auto mask = [&](int kv_tile) {
-    const int num_keys = args.seq_len_kv - kv_tile * kBlockKV - lane_id % 4 * 2;  // counted from this lane's first
-    if (kv_tile < num_kv_tiles - 1 || args.seq_len_kv % kBlockKV == 0) return;
+  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf.
+  const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;
+  const auto mask = [&] {
 #pragma unroll
     for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        if (mma_n * 8 + i % 2 >= num_keys) S_rmem[mma_n][i] = -INFINITY;
+        if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= args.seq_len_kv % kBlockKV) S_rmem[mma_n][i] = -INFINITY;
   };
 
   // The first step: S and its softmax.
@@ -306,7 +295,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   pin(S_rmem);
   release(&K_empty[K_next.buffer]);
   K_next.advance();
-  mask(0);
+  if (partial_tile == 0) mask();
   softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale, true);
   pack_P<Traits>(P_rmem, exp_rmem);
 
@@ -318,7 +307,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     const int Q_buffer = Q_next.buffer;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
-    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // O of the query tile before, a step ago
+    const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the tile of K that comes
+    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;               // O of the query tile before, a step ago
     if (ends_q_tile) {
       if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: else the next Q would never come
       Q_next.advance();
@@ -341,7 +331,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
     if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
 
-    mask(ends_q_tile ? 0 : kv_tile + 1);
+    if (is_partial) mask();
 
     // Online softmax. Rows of the next query tile begin anew.
     if (ends_q_tile) row_max[0] = row_max[1] = 0;

@@ -1,12 +1,10 @@
-// 25 · lazy_rescale
+// 26 · ping_pong
 //
-// Idea        As in 15 and 16: a maximum is only there to keep 2^x in range, and any recent one will do. Take the exponentials
-//             relative to an old maximum, and look at their sums, which are needed anyway. Only where a sum is 4096 or more is the
-//             maximum taken, O rescaled, and the softmax done again. A step then has neither maxima nor shuffles nor O's 64
-//             multiplications, and at the power limit instructions that are not issued are clock.
-// Changed     softmax(). The exponentials go to registers of their own, since S is wanted again for a second time. The first step
-//             of a query tile always has one, from -inf. All else is version 23.
-// Prediction  A third of the softmax's instructions goes, 1.08x; at seq_len 512, where one step in four is done twice, 1.0x.
+// Idea        Let the consumers take turns. In 25 both start their wgmmas when they like, the tensor cores mix the two, and both
+//             get S late, at the same time: then both have their softmax. If one starts S and P V only when the other has
+//             started its own, it has its softmax while the other's wgmmas run.
+// Changed     Two named barriers, one to wait for each consumer's turn. All else is version 25.
+// Prediction  Less than it sounds, since they fall into step by themselves: 1.02x.
 
 #include <algorithm>
 
@@ -20,7 +18,7 @@
 #include "ptx.h"
 #include "registry.h"
 
-namespace flash_ladder::v25 {
+namespace flash_ladder::v26 {
 
 template <typename Element_>
 struct Traits {
@@ -56,10 +54,8 @@ template <int kBuffers>
 struct Position {
   int parity, buffer = 0;
   __device__ void advance() {
-    if (++buffer == kBuffers) {
-      buffer = 0;
-      parity ^= 1;
-    }
+    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+    parity ^= buffer == 0;
   }
 };
 
@@ -102,12 +98,12 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
 }
 
 // Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below 4096, then
-// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. If not, row_max becomes the
-// maximum, and they are computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be
-// multiplied by.
+// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. A row's first, relative to
+// a guess, must not be small either, since fp16 ends at 2^-24. If they are not so, row_max becomes the maximum, and they are
+// computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
-                        float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale) {
+                        float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
   for (bool redo = false;; redo = true) {
     new_sum[0] = new_sum[1] = 0;
 #pragma unroll
@@ -121,7 +117,8 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
         new_sum[half] += exp[0] + exp[1];
       }
     // All lanes decide together, since what follows shuffles.
-    const bool in_range = (new_sum[0] < 4096) & (new_sum[1] < 4096);
+    const float least = is_first ? 1.0f / 64 : 0;
+    const bool in_range = (new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);
     if (redo || __all_sync(0xffffffff, in_range)) return redo;
     float tile_max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -133,7 +130,8 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
       }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
+      const float S_max = group_max(tile_max[half]) * scale;
+      const float new_max = is_first ? S_max : fmaxf(row_max[half], S_max);
       rescale[half] = exp2_approx(row_max[half] - new_max);
       row_max[half] = new_max;
     }
@@ -222,20 +220,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
       Q_next.advance();
     };
-    const auto copy_tile = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
-                               const CUtensorMap& map, int q_tile, int kv_tile) {
+    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                          const CUtensorMap& map, int q_tile, int kv_tile) {
       const int stage = next.buffer;
       wait(&empty[stage], next.parity);
       mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
       tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
       next.advance();
     };
-    const auto copy_K = [&](int q_tile, int kv_tile) {
-      copy_tile(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile);
-    };
-    const auto copy_V = [&](int q_tile, int kv_tile) {
-      copy_tile(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
-    };
+    const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
+    const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
     // V comes one step after K, since that is when it is used.
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
@@ -256,7 +250,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
   Position<2> Q_next{0};
   Position<kStages> K_next{0}, V_next{0};
-  // A consumer's turn: its own barrier is number 3 or 4, and the other arrives there.
+  // A consumer waits for its turn at barrier 3 or 4, where the other arrives.
   const int turn = 2 + warp_id / 4, other_turn = 7 - turn;
   if (turn == 4) named_barrier_arrive(other_turn, 256);  // the first turn is the other's
   const auto release = [&](std::uint64_t* barrier) {
@@ -264,13 +258,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   };
 
   // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
-  float O_rmem[kHeadDim / 8][4];              // [mma_n][D], not normalised
-  float S_rmem[kBlockKV / 8][4];              // [mma_n][D]
-  float exp_rmem[kBlockKV / 8][4];            // [mma_n][D], its exponentials
-  std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
-  float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S so far
-  float row_sum[2], new_sum[2];               // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
-  float rescale[2];                           // [half]
+  float O_rmem[kHeadDim / 8][4];           // [mma_n][D], not normalised
+  float S_rmem[kBlockKV / 8][4];           // [mma_n][D]
+  float exp_rmem[kBlockKV / 8][4];         // [mma_n][D], its exponentials
+  std::uint32_t P_rmem[kBlockKV / 16][4];  // [mma_k][A]
+  float row_max[2] = {};                   // [half], of scale · S at some step, or a guess
+  float row_sum[2], new_sum[2];            // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float rescale[2];                        // [half]
 
   // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
   const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
@@ -289,7 +283,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   pin(S_rmem);
   release(&K_empty[K_next.buffer]);
   K_next.advance();
-  softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale);
+  softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale, true);
   pack_P<Traits>(P_rmem, exp_rmem);
 
   // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
@@ -324,8 +318,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
 
     // Online softmax. Rows of the next query tile begin anew.
-    if (ends_q_tile) row_max[0] = row_max[1] = -INFINITY;
-    const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale);
+    if (ends_q_tile) row_max[0] = row_max[1] = 0;
+    const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale, ends_q_tile);
 
     wgmma_wait<0>();
     pin(O_rmem);
@@ -411,4 +405,4 @@ const Registration registration({
                        configuration<Traits<__nv_bfloat16>>("128x128", launch<Traits<__nv_bfloat16>>)},
 });
 
-}  // namespace flash_ladder::v25
+}  // namespace flash_ladder::v26
