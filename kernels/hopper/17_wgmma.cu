@@ -1,14 +1,14 @@
 // 17 · wgmma
 //
-// Idea        Hopper's tensor cores are fed by another instruction. A wgmma belongs to four warps, reads its operands from
-//             shared memory by itself, K and V without ldmatrix and Q without registers, and runs while its warps go on. It
-//             has twice the peak of mma: the 16 lines of 16 that shuffle fragments go, and so does their time.
-// Changed     S = Q Kᵀ and O += P V are eight wgmmas each. Tiles lie in shared memory as the descriptors want them, in halves
-//             of head_dim with the 128-byte swizzle. One warpgroup has 64 query rows, a CTA, and the loop of 08: the next tile
-//             is copied while this one is used, softmax and tensor cores take turns. The softmax is 12's. What 13 to 16 did to
-//             hide it starts anew, with other means.
-// Prediction  Slower than 16, which hides its softmax: the tensor cores are twice as fast, and idle for more than half the
-//             time, since nothing runs beside the softmax. 0.8x to 0.9x.
+// Idea        Hopper's tensor cores can do more than mma asks of them. A wgmma belongs to four warps, a warpgroup, and multiplies
+//             64 rows at a time. It reads K and V from shared memory by itself, without ldmatrix, and Q as well, without
+//             registers; and it runs while its warps go on.
+// Changed     S = Q Kᵀ and O += P V are eight wgmmas each. Tiles lie in shared memory as the descriptors want them: in halves of
+//             head_dim, with the 128-byte swizzle. A CTA is one warpgroup with 64 query rows, and has the loop of 08: the next
+//             tile is copied while this one is used. The softmax is a plain one again, and what 13 to 16 did to hide it starts
+//             anew, by other means.
+// Prediction  Slower than 16, which hides its softmax: the tensor cores are faster, but idle for more than half the time, since
+//             nothing runs beside the softmax. 0.85x.
 
 #include "convert.h"
 #include "hopper/tma.h"

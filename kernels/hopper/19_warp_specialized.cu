@@ -5,7 +5,7 @@
 //             as 16's full and empty do, and nobody stops for all: in 18 four warps wait for the slowest twice a tile.
 // Changed     Warpgroup 0 is the producer, warpgroup 1 the consumer. K and V have rings of their own, so that a buffer is
 //             free as soon as its wgmmas have read it. Q's barriers and the rest are version 18.
-// Prediction  A tile's copy starts earlier, by half a step, but it was early enough: 1.0x to 1.05x. It is for what comes next.
+// Prediction  A tile's copy starts earlier, by half a step, but it was early enough: 1.03x. It is for what comes next.
 
 #include "convert.h"
 #include "hopper/mbarrier.h"
