@@ -27,8 +27,8 @@ const std::vector<OpcodeClass> kClasses = {
     {"local memory", {"LDL", "STL"}},
     {"warp exchange", {"SHFL", "VOTE", "VOTEU", "MATCH", "REDUX", "ELECT"}},
     {"synchronisation",
-     {"BAR", "DEPBAR", "LDGDEPBAR", "ARRIVES", "SYNCS", "WARPSYNC", "MEMBAR", "ERRBAR", "CCTL", "NANOSLEEP", "WARPGROUP",
-      "WARPGROUPSET", "FENCE", "UCGABAR_ARV", "UCGABAR_WAIT", "USETMAXREG"}},
+     {"BAR", "DEPBAR", "LDGDEPBAR", "ARRIVES", "SYNCS", "WARPSYNC", "MEMBAR", "ERRBAR", "CCTL", "NANOSLEEP",
+      "WARPGROUP", "WARPGROUPSET", "FENCE", "UCGABAR_ARV", "UCGABAR_WAIT", "USETMAXREG"}},
     {"control", {"BRA", "BRX", "JMP", "JMX", "CALL", "RET", "EXIT", "BSSY", "BSYNC", "BREAK", "BMOV", "YIELD", "NOP"}},
     {"other", {}},
 };

@@ -12,6 +12,7 @@
 
 #include "errors.h"
 #include "sass/occupancy.h"
+#include "sass/opcode_class.h"
 #include "sass/ptxas_report.h"
 #include "sass/sass_code.h"
 #include "source/compiled_text.h"
