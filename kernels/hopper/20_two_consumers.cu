@@ -68,6 +68,7 @@ template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
   const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
   pin(S_rmem);
+  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
   wgmma_fence();  // the softmax has read the last S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
@@ -83,6 +84,7 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   const std::uint64_t V = matrix_descriptor(V_smem, Traits::kBlockKV * 128, 1024);
   pin(O_rmem);
   pin(P_rmem);
+  __syncwarp();
   wgmma_fence();  // P is packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)

@@ -2,8 +2,8 @@
 //
 // Idea        A CTA's query rows share its tiles of K and V: with a third consumer, 192 rows, a third fewer bytes come from L2, and
 //             at the power limit that is clock. Its registers come from tiles of 64 keys: S, exponentials and P are half as large.
-// Changed     Numbers of consumers, keys and stages are parameters; three consumers take no turns. No power of two is a multiple
-//             of 192, so this version takes any length: TMA drops rows beyond the last, and keys beyond it are masked.
+// Changed     Numbers of consumers, keys and stages are parameters. No power of two is a multiple of 192, so this version takes any
+//             length: TMA drops rows beyond the last, and keys beyond the last are masked. All else is version 26.
 // Prediction  1.01x at 4096, and more at 16,384. At 512 a ninth of the rows are none, so the second configuration has 26's tile.
 
 #include <algorithm>
@@ -75,6 +75,7 @@ template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
   const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
   pin(S_rmem);
+  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
   wgmma_fence();  // the softmax has read the last S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
@@ -90,6 +91,7 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   const std::uint64_t V = matrix_descriptor(V_smem, Traits::kBlockKV * 128, 1024);
   pin(O_rmem);
   pin(P_rmem);
+  __syncwarp();
   wgmma_fence();  // P is packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
@@ -251,10 +253,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
   Position<2> Q_next{0};
   Position<kStages> K_next{0}, V_next{0};
-  constexpr bool kTurns = Traits::kConsumers == 2;
-  // A consumer waits for its turn at barrier 3 or 4, where the other arrives.
-  const int turn = 2 + warp_id / 4, other_turn = 7 - turn;
-  if (kTurns && turn == 4) named_barrier_arrive(other_turn, 256);  // the first turn is the other's
+  // The consumers take turns. Each waits at a barrier of its own, number 4 or more, where the one before it arrives.
+  const int turn = 3 + warp_id / 4, next_turn = turn == 3 + Traits::kConsumers ? 4 : turn + 1;
+  if (next_turn == 4) named_barrier_arrive(next_turn, 256);  // the first turn is the first consumer's
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
@@ -317,16 +318,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
     // S = Q Kᵀ, and O += P V. Then wait for S alone.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
-    if (kTurns) named_barrier_sync(turn, 256);
+    named_barrier_sync(turn, 256);
     pin(O_rmem);
     pin(P_rmem);
     start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.buffer * kKVSize);
     wait(&V_full[V_next.buffer], V_next.parity);
     start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
-    if (kTurns) named_barrier_arrive(other_turn, 256);
+    named_barrier_arrive(next_turn, 256);
     wgmma_wait<1>();
     pin(S_rmem);
-    release(&K_empty[K_next.buffer]);
+    if (!is_last) release(&K_empty[K_next.buffer]);
     K_next.advance();
 
     if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
@@ -380,8 +381,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     q_tile += gridDim.x;
     kv_tile = 0;
   }
-  if (kTurns && turn == 3) named_barrier_sync(turn, 256);  // the last turn that it was given, which it has no use for
-  if (is_leader) tma_store_wait_read();                    // shared memory lasts as long as the CTA
+  if (turn == 4) named_barrier_sync(turn, 256);  // the last turn that it was given, which it has no use for
+  if (is_leader) tma_store_wait_read();          // shared memory lasts as long as the CTA
 }
 
 template <typename Traits>
