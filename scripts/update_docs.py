@@ -190,7 +190,7 @@ def carried_over(shown: list[Device]) -> str:
                 tflops = table.get(name, {})
                 cells += [three_digits(tflops.get(SHAPE)), shares(tflops, reference_of(device))[1]]
             lines.append(f"| {' | '.join(cells)} |")
-    texts = [f"{device.name}: {device.regime.name if device.regime else 'no peers'}, {recorded_with(device.versions)}"
+    texts = [f"{device.name}: {device.regime.name if device.regime else 'no peers'}. {recorded_with(device.versions)}"
              for device in shown[1:]]  # fmt: skip
     return "\n".join(["What carries over to another GPU:", "", *lines, "", " ".join(texts)])
 

@@ -341,7 +341,7 @@ def test_a_second_gpu_stands_beside_the_first(tree: Path) -> None:
     assert "| TFLOP/s at seq_len 4096 | NVIDIA H200 | of FA2, mean | NVIDIA H100 | of FA2, mean |" in readme
     assert "| 01 naive | 0.812 | 0.292 % | 0.406 | 0.146 % |" in readme
     assert "| *FlashAttention-2* | 325 | 100 % | 325 | 100 % |" in readme
-    assert "NVIDIA H100: sustained, Recorded 2026-01-31" in readme
+    assert "NVIDIA H100: sustained. Recorded 2026-01-31" in readme
     out = tree / "figures"
     assert run(tree, "plot.py", "--device", "h100", "--out", str(out)).returncode == 0
     assert "NVIDIA H100, sustained" in (out / "ladder.svg").read_text()
