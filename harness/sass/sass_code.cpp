@@ -6,6 +6,8 @@
 #include <sstream>
 #include <utility>
 
+#include "sass/opcode_class.h"
+
 namespace flash_ladder {
 namespace {
 
@@ -297,10 +299,10 @@ std::optional<LoopCounts> hot_loop(const SassFunction& function, const std::stri
 }
 
 std::optional<HotLoop> hot_loop(const std::vector<SassFunction>& functions) {
-  const bool any_mma = std::any_of(functions.begin(), functions.end(), [](const SassFunction& function) {
-    return count_opcodes(function).contains("HMMA");
-  });
-  const std::string opcode = any_mma ? "HMMA" : "FFMA";
+  OpcodeCounts all;
+  for (const SassFunction& function : functions)
+    for (const BasicBlock& block : function.blocks) add_opcodes(block, all);
+  const std::string opcode = work_opcode(all);
   const auto work = [&](const OpcodeCounts& counts) { return counts.contains(opcode) ? counts.at(opcode) : 0; };
   std::optional<HotLoop> most;
   for (std::size_t i = 0; i < functions.size(); ++i) {
