@@ -175,14 +175,14 @@ def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: flo
 
 @drawing
 def ladder(facts: Facts) -> Figure:
-    """A bar per version, which leads to its chapter; the peers as lines."""
+    """A bar per version, which leads to its chapter, if it has one; the peers as lines."""
     shape = Shape(SEQ_LEN, BATCH[SEQ_LEN])
     tflops = {version.source.number: version.tflops.get(shape) for version in facts.device.rungs()}
     versions = facts.numbers()
     figure = Figure(figsize=(7.4, 0.3 * len(versions) + 1.2))
     axes = figure.add_subplot()
     for i, number in enumerate(versions):
-        value, link = tflops.get(number), f"chapter:{number:02}"
+        value, link = tflops.get(number), f"chapter:{number:02}" if facts.has_chapter(number) else None
         name = facts.stem(number).replace("_", " ", 1)
         label = axes.text(-6, i, name, ha="right", va="center", fontsize=9, color=BLUE)
         label.set_url(link)

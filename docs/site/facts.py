@@ -134,6 +134,9 @@ class Facts:
             raise FactError(f"{len(found)} versions have the number {number:02}")
         return found[0]
 
+    def has_chapter(self, number: int) -> bool:
+        return (ROOT / "docs" / "chapters" / f"{self.stem(number)}.md").is_file()
+
     def numbers(self) -> list[int]:
         return [kernel.number for kernel in kernel_files(ROOT) if kernel.number is not None]
 
