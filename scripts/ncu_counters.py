@@ -54,6 +54,7 @@ BUSY_METRICS = {
     "l2_bytes": "lts__t_bytes.sum",
     "dram_bytes": "dram__bytes.sum",
 }
+SCHEMA = 1  # harness/results/ncu.schema.json
 PROBLEM = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256}
 BUSY_PROBLEM = {"batch": 16, "heads": 16, "seq_len": 2048, "seq_len_kv": 2048}
 
@@ -137,7 +138,8 @@ def main() -> int:
     device, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
     version = subprocess.check_output(["ncu", "--version"], text=True).strip().splitlines()[-1]
     path = arguments.out or ROOT / "profiles" / device_slug(device) / "ncu.json"
-    made = {"date": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "device": device, "driver": driver, "ncu": version}
+    date = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    made = {"schema": SCHEMA, "date": date, "device": device, "driver": driver, "ncu": version}
     write_whole(path, json.dumps(made | {"code_hash": code} | counted, indent=2) + "\n")
     print(f"wrote {path}")
     return 0

@@ -6,6 +6,7 @@
                           <!-- predicted 06 -->     the factor that the header of version 06 predicts
                           <!-- tflops 06 -->        what it reached, and how many times that of the version before
                           <!-- verdict 06 -->       what that makes of the prediction
+                          <!-- step 06 512 -->      how many times the TFLOP/s of the version before at seq_len 512
                           <!-- verdict rule -->     how it is judged
                           <!-- other GPUs -->       which steps gain or lose there as they do here
   docs/virtual_gpu.md   between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
@@ -326,6 +327,13 @@ def ladder_log_cell(device: Device, number: int) -> str:
     return three_digits(here) + (f" ({three_digits(step)}×)" if step else "")
 
 
+def step_cell(device: Device, number: int, seq_len: int) -> str:
+    """How many times the TFLOP/s of the version before."""
+    shape = next((shape for shape in device.shapes() if shape.seq_len == seq_len), None)
+    step = device.step(number, shape) if shape else None
+    return f"{three_digits(step)}×" if step else "not recorded"
+
+
 def fill_readme(text: str, device: Device, others: list[Device]) -> str:
     marked = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end -->)", re.DOTALL)
     if len(marked.findall(text)) != 1:
@@ -338,6 +346,7 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         r"predicted (\d\d)": lambda number: predicted_cell(int(number)),
         r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
         r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
+        r"step (\d\d) (\d+)": lambda number, seq_len: step_cell(device, int(number), int(seq_len)),
         r"verdict rule": verdict_rule,
         r"other GPUs": lambda: steps_elsewhere([device, *others]),
     }
@@ -350,7 +359,7 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         )
         found += count
     if found != text.count("<!-- ") - text.count("<!-- end -->") or found != text.count("<!-- end -->"):
-        marks = "predicted NN, tflops NN, verdict NN, verdict rule, other GPUs"
+        marks = "predicted NN, tflops NN, verdict NN, step NN SEQ_LEN, verdict rule, other GPUs"
         raise PageError(f"{LADDER_LOG}: of its marks, some are none of {marks}, or have no <!-- end -->")
     for version in device.rungs():
         number, label = version.source.kernel, version.source.label

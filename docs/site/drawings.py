@@ -13,10 +13,13 @@ from collections.abc import Callable, Sequence
 from math import log
 
 import layouts
-from facts import BATCH, GPU, SEQ_LEN, Facts
+import sources
+from facts import BATCH, GPU, SEQ_LEN, Facts, Interval
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from profile_data import Shape, three_digits
 
@@ -172,14 +175,14 @@ def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: flo
 
 @drawing
 def ladder(facts: Facts) -> Figure:
-    """A bar per version, which leads to its chapter; the peers as lines."""
+    """A bar per version, which leads to its chapter, if it has one; the peers as lines."""
     shape = Shape(SEQ_LEN, BATCH[SEQ_LEN])
     tflops = {version.source.number: version.tflops.get(shape) for version in facts.device.rungs()}
     versions = facts.numbers()
     figure = Figure(figsize=(7.4, 0.3 * len(versions) + 1.2))
     axes = figure.add_subplot()
     for i, number in enumerate(versions):
-        value, link = tflops.get(number), f"chapter:{number:02}"
+        value, link = tflops.get(number), f"chapter:{number:02}" if facts.has_chapter(number) else None
         name = facts.stem(number).replace("_", " ", 1)
         label = axes.text(-6, i, name, ha="right", va="center", fontsize=9, color=BLUE)
         label.set_url(link)
@@ -912,3 +915,109 @@ def q_transpose(facts: Facts) -> Figure:
 def sass_stack_late(facts: Facts) -> Figure:
     """The hot loops of 10 to 16, per 128 mmas."""
     return _sass_stack(facts, [n for n in range(10, 17) if n in facts.numbers() and facts.has_tflops(n)])
+
+
+# ---- what warps do, one instruction after another ----
+
+PHASES = {  # as they are drawn, in order of the legend: what they are called, colour
+    "wait": ("waits for other warps", PAPER),
+    "copy": ("copies, loads from global memory", VIOLET),
+    "load": ("loads fragments", FILLS[2]),
+    "S": ("mma of S = Q Kᵀ", BLUE),
+    "arithmetic": ("softmax, exchanges of lanes", FILLS[3]),
+    "O": ("mma of O += P V", RED),
+    "store": ("stores", MUTED),
+    "other": ("addresses at the start", GRID),
+}
+SLIVERS = 560  # a drawing is so many pieces wide; each shows what a warp does in most of its steps
+
+
+def _phase(interval: Interval, source: list[str]) -> str:
+    """The name in PHASES. Which mma it is the kernel's source says: what the line adds to."""
+    if interval.phase.startswith("wait"):
+        return "wait"
+    if interval.phase != "mma":
+        return interval.phase
+    return "O" if interval.line is not None and "O_rmem" in source[interval.line - 1] else "S"
+
+
+def slivers(intervals: Sequence[Interval], source: list[str], width: float) -> list[tuple[str, float, float]]:
+    """One warp's intervals as runs (phase, begin, end) of pieces of that width: of each, what takes most of it."""
+    runs: list[tuple[str, float, float]] = []
+    share: dict[str, float] = {}
+    piece = 0
+
+    def finish() -> None:
+        most = max(share, key=lambda phase: share[phase])
+        begin, end = piece * width, (piece + 1) * width
+        if runs and runs[-1][0] == most:
+            runs[-1] = (most, runs[-1][1], end)
+        else:
+            runs.append((most, begin, end))
+        share.clear()
+
+    for interval in intervals:
+        at, phase = float(interval.begin), _phase(interval, source)
+        while at < interval.end:
+            end = min(float(interval.end), (piece + 1) * width)
+            share[phase] = share.get(phase, 0.0) + end - at
+            at = end
+            if at >= (piece + 1) * width:
+                finish()
+                piece += 1
+    if share:
+        finish()
+    return runs
+
+
+def _timeline(facts: Facts, number: int) -> Figure:
+    trace, source = facts.trace(number), sources.lines_of(facts.file(number))
+    warps = sorted({interval.warp for interval in trace})
+    last = max(interval.end for interval in trace)
+    figure = Figure(figsize=(7.4, 0.34 * len(warps) + 0.75))
+    axes = figure.add_subplot()
+    used = set()
+    meets = Line2D([], [], color=INK, linewidth=1.4, label="wait at a barrier, an mbarrier")
+    for warp in warps:
+        by_phase: dict[str, list[tuple[float, float]]] = {}
+        mine = [interval for interval in trace if interval.warp == warp]
+        for phase, begin, end in slivers(mine, source, last / SLIVERS):
+            by_phase.setdefault(phase, []).append((begin, min(end, last) - begin))
+        for phase, spans in by_phase.items():
+            used.add(phase)
+            edge = {"edgecolor": MUTED, "linewidth": 0.6} if phase == "wait" else {"linewidth": 0}
+            axes.broken_barh(spans, (warp - 0.38, 0.76), facecolor=PHASES[phase][1], **edge)
+        asked = [interval.begin for interval in mine if interval.phase in ("wait: barrier", "wait: mbarrier")]
+        axes.vlines(asked, warp - 0.46, warp + 0.46, color=INK, linewidth=1.4)
+    axes.set_xlim(0, last)
+    axes.set_ylim(max(warps) + 0.6, min(warps) - 0.6)
+    axes.set_yticks(warps, [f"warp {warp}" for warp in warps])
+    axes.set_xlabel("warp instructions issued, and not time")
+    handles: list[Artist] = [
+        Rectangle((0, 0), 1, 1, facecolor=color, edgecolor=MUTED, linewidth=0.6, label=name)
+        for phase, (name, color) in PHASES.items()
+        if phase in used
+    ]
+    handles.append(meets)
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, frameon=False, fontsize=7.5)
+    return figure
+
+
+@drawing
+def timeline_05(facts: Facts) -> Figure:
+    return _timeline(facts, 5)
+
+
+@drawing
+def timeline_08(facts: Facts) -> Figure:
+    return _timeline(facts, 8)
+
+
+@drawing
+def timeline_15(facts: Facts) -> Figure:
+    return _timeline(facts, 15)
+
+
+@drawing
+def timeline_16(facts: Facts) -> Figure:
+    return _timeline(facts, 16)

@@ -12,6 +12,8 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
+from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,35 @@ GPU: dict[str, float] = {
     "hbm_gb": 141,
     "hbm_tb_per_s": 4.8,
 }
+
+
+FIRST_PERSISTENT = 15  # from which on a CTA takes several query tiles
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A run of instructions of one warp, or a wait: as harness --trace writes it."""
+
+    warp: int
+    phase: str
+    begin: int
+    end: int
+    line: int | None  # of the kernel's file
+
+
+def read_trace(file: Path) -> list[Interval]:
+    events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    return [
+        Interval(
+            warp=event["tid"],
+            phase=event["name"],
+            begin=event["ts"],
+            end=event["ts"] + event["dur"],
+            line=int(line.rpartition(":")[2]) if (line := event["args"]["line"]) else None,
+        )
+        for event in events
+        if event["ph"] == "X"
+    ]
 
 
 class FactError(Exception):
@@ -103,6 +134,9 @@ class Facts:
             raise FactError(f"{len(found)} versions have the number {number:02}")
         return found[0]
 
+    def has_chapter(self, number: int) -> bool:
+        return (ROOT / "docs" / "chapters" / f"{self.stem(number)}.md").is_file()
+
     def numbers(self) -> list[int]:
         return [kernel.number for kernel in kernel_files(ROOT) if kernel.number is not None]
 
@@ -126,6 +160,39 @@ class Facts:
         if self._ncu["code_hash"].get(stem) != current:
             found.append(f"profiles/{DEVICE}/ncu.json")
         return found
+
+    @cache  # noqa: B019
+    def trace(self, number: int) -> list[Interval]:
+        """What the warps of CTA 0 do on the virtual GPU, recorded when the page is built: it is never out of date.
+
+        One query tile and four K/V tiles; where CTAs stay for further query tiles, two of them and two K/V tiles each.
+        """
+        if self._harness is None or not self._harness.is_file():
+            raise FactError(f"{self._harness} is not there: build it with scripts/setup harness")
+        stays = number >= FIRST_PERSISTENT
+        q_tiles, kv_tiles = (2, 2) if stays else (1, 4)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            problem = {
+                "--seq-len": q_tiles * self.block_q(number),
+                "--seq-len-kv": kv_tiles * self.block_kv(number),
+                "--batch": 1,
+                "--heads": 1,
+                "--config": self._configuration(number)["name"],
+                "--trace": file,
+            }
+            command = [self._harness, "--kernel", f"{number:02}", "--device", "emulator", "--no-check", "--json", "-"]
+            command += [part for flag in problem.items() for part in flag]
+            done = subprocess.run(
+                [str(part) for part in command],
+                capture_output=True,
+                text=True,
+                check=False,
+                env={**os.environ, "FLASH_LADDER_SM_COUNT": "1"},
+            )
+            if done.returncode != 0 or not file.is_file():
+                raise FactError(f"{' '.join(map(str, command))} failed: {done.stderr.strip()}")
+            return read_trace(file)
 
     # ---- the names that pages use ----
 

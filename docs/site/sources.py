@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,12 @@ class Quote:
         moved = [line for line in self.lines if line.strip() and not line.startswith("#")]
         indent = min((len(line) - len(line.lstrip()) for line in moved), default=0)
         return "\n".join(line if line.startswith("#") else line[indent:] for line in self.lines)
+
+
+@cache
+def lines_of(file: str) -> list[str]:
+    """A file, from the root of the project."""
+    return (ROOT / file).read_text(encoding="utf-8").splitlines()
 
 
 def quote(file: str, start: str, end: str | None) -> Quote:

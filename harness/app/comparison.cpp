@@ -3,25 +3,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "app/configuration_choice.h"
-#include "app/counters.h"
+#include "app/comparison_data.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
-#include "app/recorded.h"
-#include "app/runner.h"
-#include "app/selection.h"
 #include "app/source_diff.h"
 #include "app/study_card.h"
 #include "app/terminal.h"
 #include "errors.h"
-#include "host/sm_limits.h"
-#include "rules/support.h"
-#include "sass/static_study.h"
-#include "source/kernel_source.h"
+#include "results/atomic_file.h"
 
 namespace flash_ladder {
 namespace {
@@ -39,25 +32,38 @@ std::string count_row(std::string_view name, int from, int to) {
   return row(name, std::to_string(from), std::to_string(to), from == to ? "" : fmt::format("{:+}", to - from));
 }
 
-// TFLOP/s of every problem that either recording has.
-std::string speed_rows(const std::string& device, const Recording* from, const Recording* to) {
-  std::vector<AttentionProblem> problems;
-  for (const Recording* recording : {from, to})
-    if (recording)
-      for (const Result& result : recording->profile.results)
-        if (std::find(problems.begin(), problems.end(), result.problem) == problems.end())
-          problems.push_back(result.problem);
-  std::string text;
-  const auto figure = [](const Recording* recording, const Result* result) {
-    return result ? fmt::format("{:.1f}{}", *result->tflops, recording->stale ? " stale" : "") : std::string("-");
+std::string speed_rows(const std::vector<SpeedPair>& speeds) {
+  if (speeds.empty()) return "TFLOP/s: nothing is recorded\n";
+  const auto figure = [](const std::optional<double>& tflops, bool stale) {
+    return tflops ? fmt::format("{:.1f}{}", *tflops, stale ? " stale" : "") : std::string("-");
   };
-  for (const AttentionProblem& problem : problems) {
-    const Result* result_from = from ? find_result(*from, problem) : nullptr;
-    const Result* result_to = to ? find_result(*to, problem) : nullptr;
-    const std::string change =
-        result_from && result_to ? fmt::format("{:.2f}x", *result_to->tflops / *result_from->tflops) : "";
-    text += row(fmt::format("{}: {} x {}, {}", device, problem.batch, problem.seq_len, to_string(problem.dtype)),
-                figure(from, result_from), figure(to, result_to), change);
+  std::string text = "TFLOP/s, recorded\n";
+  for (const SpeedPair& speed : speeds)
+    text += row(fmt::format("{}: {} x {}, {}", speed.folder, speed.problem.batch, speed.problem.seq_len,
+                            to_string(speed.problem.dtype)),
+                figure(speed.from, speed.from_stale), figure(speed.to, speed.to_stale),
+                speed.ratio() ? fmt::format("{:.2f}x", *speed.ratio()) : "");
+  return text;
+}
+
+std::string busy_rows(const std::vector<BusyPair>& pairs, const Paint& paint) {
+  std::string text;
+  for (const BusyPair& pair : pairs) {
+    const BusyVersion& any = pair.any();
+    const bool stale = (pair.from && pair.from->stale) || (pair.to && pair.to->stale);
+    text += '\n' + paint.bold(wrapped(fmt::format("What is busy: {}, batch {}, seq_len {}, by Nsight Compute\n",
+                                                  any.device, any.problem.batch, any.problem.seq_len),
+                                      text_width(), 2));
+    for (const BusyMetric& metric : busy_metrics()) {
+      const auto figure = [&](const std::optional<BusyVersion>& version) {
+        return version ? format_metric(metric, version->busy) + (version->stale ? " stale" : "") : std::string("-");
+      };
+      text += row(std::string("  ") + metric.name, figure(pair.from), figure(pair.to),
+                  pair.from && pair.to ? format_change(metric, pair.from->busy, pair.to->busy) : "");
+    }
+    if (stale)
+      text += paint.notable(wrapped(
+          "stale: the code has changed since it was counted; scripts/ncu_counters.py counts anew\n", text_width(), 2));
   }
   return text;
 }
@@ -78,27 +84,11 @@ std::string counter_rows(const Result& from, const Result& to) {
   return text;
 }
 
-// What the virtual GPU counts now, per source line; else the reason why it does not. `code` is what that means for the process.
-std::string counted_lines(const Version& from, const Version& to, const Options& options, const Paint& paint,
-                          int& code) {
-  Options counting = options;
-  counting.device = {.kind = DeviceKind::emulator, .ordinal = 0};
-  try {
-    const Runner runner(counting);
-    const Run run{.problem = runner.problem(), .config = options.config, .check = false, .benchmark = false};
-    const Result result_from = runner.run(from, run), result_to = runner.run(to, run);
-    code = exit_code(options, {result_from, result_to});
-    for (const Result* result : {&result_from, &result_to})
-      if (!result->counters)
-        return fmt::format("Counters: {} {}: {}\n", label(*result), to_string(result->status), result->reason);
-    return paint.bold(wrapped(fmt::format("Counted by the {}, {}\n", *result_to.device, describe(run.problem)),
-                              text_width(), 2)) +
-           counter_rows(result_from, result_to) + '\n' +
-           format_line_comparison(from, result_from, to, result_to, options.paths.source, paint);
-  } catch (const UnavailableError& error) {
-    code = kExitUnavailable;
-    return fmt::format("Counters: {}\n", error.what());
-  }
+std::string counted_rows(const CountedPair& counted, const Paint& paint) {
+  if (!counted.why_not.empty()) return fmt::format("Counters: {}\n", counted.why_not);
+  return paint.bold(wrapped(fmt::format("Counted by the {}, {}\n", *counted.to.device, describe(counted.to.problem)),
+                            text_width(), 2)) +
+         counter_rows(counted.from, counted.to) + '\n' + format_line_changes(counted.lines, paint);
 }
 
 std::string opcode_rows(const OpcodeCounts& from, const OpcodeCounts& to) {
@@ -108,71 +98,61 @@ std::string opcode_rows(const OpcodeCounts& from, const OpcodeCounts& to) {
   return text + count_row("  total", total(from), total(to));
 }
 
-// `code` is left alone, or becomes what it means for the process that the build has no such study.
-std::string static_rows(const Version& from, const Version& to, const Options& options, int sm, const Paint& paint,
-                        int& code) {
-  const auto study_of = [&](const Version& version) {
-    const auto choice = choose_configuration(version, options.config, options.problem, std::nullopt, sm);
-    if (!choice.configuration) throw UsageError(choice.why_not);
-    return std::pair(choice.configuration->name, static_study(version, *choice.configuration, options.paths.study));
-  };
-  const auto [config_from, studies_from] = study_of(from);
-  const auto [config_to, studies_to] = study_of(to);
-  std::string text = row("configuration", config_from, config_to, "");
-  const StaticStudy *a = study_for(studies_from, sm), *b = study_for(studies_to, sm);
-  if (!a || !b) {
-    code = kExitUnavailable;
-    return text + fmt::format("The build has no study of both for sm_{}.\n", sm);
-  }
-  text += count_row("registers per thread", a->registers, b->registers);
-  text += count_row("spilled bytes per thread", a->spill_bytes, b->spill_bytes);
-  text += count_row("shared memory per CTA, bytes", a->smem_bytes, b->smem_bytes);
-  text += count_row(fmt::format("CTAs per SM (sm_{})", sm), a->ctas_per_sm, b->ctas_per_sm);
-  text += row("  limited by", a->limited_by, b->limited_by, "");
-  const StaticStudy *code_a = code_for(studies_from, sm), *code_b = code_for(studies_to, sm);
-  if (!code_a || !code_b) return text;
-  text += paint.bold(fmt::format("\nSASS of the hot loop, per iteration ({})\n", code_name(sm)));
-  text += opcode_rows(code_a->hot_loop_sass, code_b->hot_loop_sass);
-  text += paint.bold(fmt::format("\nSASS of the whole kernel ({})\n", code_name(sm)));
-  return text + opcode_rows(code_a->sass, code_b->sass);
+std::string static_rows(const StaticPair& compiled, const Paint& paint) {
+  std::string text = row("configuration", compiled.config_from->name, compiled.config_to->name, "");
+  if (!compiled.from || !compiled.to)
+    return text + fmt::format("The build has no study of both for sm_{}.\n", compiled.sm);
+  const StaticStudy &a = *compiled.from, &b = *compiled.to;
+  text += count_row("registers per thread", a.registers, b.registers);
+  text += count_row("spilled bytes per thread", a.spill_bytes, b.spill_bytes);
+  text += count_row("shared memory per CTA, bytes", a.smem_bytes, b.smem_bytes);
+  text += count_row(fmt::format("CTAs per SM (sm_{})", compiled.sm), a.ctas_per_sm, b.ctas_per_sm);
+  text += row("  limited by", a.limited_by, b.limited_by, "");
+  if (!compiled.code_from || !compiled.code_to) return text;
+  text += paint.bold(fmt::format("\nSASS of the hot loop, per iteration ({})\n", compiled.code));
+  text += opcode_rows(compiled.code_from->hot_loop_sass, compiled.code_to->hot_loop_sass);
+  text += paint.bold(fmt::format("\nSASS of the whole kernel ({})\n", compiled.code));
+  return text + opcode_rows(compiled.code_from->sass, compiled.code_to->sass);
+}
+
+std::string comparison_text(const Comparison& comparison, const Paint& paint) {
+  const Version &from = comparison.from, &to = comparison.to;
+  std::string text = paint.bold(fmt::format("{} → {}", label(from), label(to))) + "\n\n";
+  const HeaderComment& header = comparison.header;
+  if (!header.idea.empty()) text += labelled(paint.dim("Idea"), header.idea);
+  if (!header.changed.empty()) text += labelled(paint.dim("Changed"), header.changed);
+  if (!header.prediction.empty()) text += labelled(paint.dim("Prediction"), header.prediction);
+  text += '\n' + painted_diff(comparison.diff, paint);
+  text += fmt::format("\n{} lines of code added, {} removed (comments and version numbers left out)\n\n",
+                      comparison.size.added, comparison.size.removed);
+  text += paint.bold(row("", kernel_id(from), kernel_id(to), "change"));
+  text += speed_rows(comparison.speeds) + busy_rows(comparison.busy, paint);
+  text += '\n' + counted_rows(comparison.counted, paint);
+  return text + '\n' + static_rows(comparison.compiled, paint);
 }
 
 }  // namespace
 
 int compare(const Options& options) {
-  const Version& from = select_version(options.diff.first);
-  const Version& to = select_version(options.diff.second);
-  const Paint paint;
-  const auto& tree = options.paths.source;
-  const int sm = options.sm.value_or(
-      runs_on(from.architecture, kDefaultSm) && runs_on(to.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
-
-  std::string text = paint.bold(fmt::format("{} → {}", label(from), label(to))) + "\n\n";
-  const HeaderComment header = read_header_comment(source_file(to, tree));
-  if (!header.idea.empty()) text += labelled(paint.dim("Idea"), header.idea);
-  if (!header.changed.empty()) text += labelled(paint.dim("Changed"), header.changed);
-  if (!header.prediction.empty()) text += labelled(paint.dim("Prediction"), header.prediction);
-
-  const DiffSize size = diff_size(source_file(from, tree), source_file(to, tree));
-  text += '\n';
-  text += source_diff(from, to, tree, paint);
-  text += fmt::format("\n{} lines of code added, {} removed (comments and version numbers left out)\n\n", size.added,
-                      size.removed);
-
+  for (const std::string& file : {options.json, options.html})
+    if (!file.empty() && file != "-") check_writable(file);
+  if (options.json == "-" && options.html == "-")
+    throw UsageError("--json - and --html - both want standard output; name a file for one of them");
   Recorded recorded(options.paths);
-  text += paint.bold(row("", fmt::format("{:02}", from.number), fmt::format("{:02}", to.number), "change"));
-  std::string speeds;
-  for (const auto& device : recorded.devices())
-    speeds += speed_rows(device, recorded.find(device, from), recorded.find(device, to));
-  text += speeds.empty() ? "TFLOP/s: nothing is recorded\n" : fmt::format("TFLOP/s, recorded\n{}", speeds);
-  int counted = kExitOk, studied = kExitOk;
-  text += '\n' + counted_lines(from, to, options, paint, counted);
-  text += '\n';
-  text += static_rows(from, to, options, sm, paint, studied);
-  say(options, text);
+  const Comparison comparison = gather_comparison(options, recorded);
+  if (options.html.empty()) say(options, comparison_text(comparison, Paint()));
   for (const auto& problem : recorded.problems()) complain(problem);
-  if (counted != kExitOk) return counted;
-  return recorded.problems().empty() ? studied : kExitUnavailable;
+  if (options.json == "-" && !comparison.counted.why_not.empty()) complain(comparison.counted.why_not);
+  write_json(options, comparison_document(comparison));
+  if (options.html == "-") {
+    write_out(comparison_page(comparison, options));
+  } else if (!options.html.empty()) {
+    write_file_atomically(options.html, comparison_page(comparison, options));
+    say(options, fmt::format("wrote {}\n", options.html));
+  }
+  if (comparison.counted.exit_code != kExitOk) return comparison.counted.exit_code;
+  const bool complete = recorded.problems().empty() && comparison.compiled.from && comparison.compiled.to;
+  return complete ? kExitOk : kExitUnavailable;
 }
 
 }  // namespace flash_ladder

@@ -4,13 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <string_view>
 
 #include "app/selection.h"
+#include "app/source_text.h"
 #include "rules/support.h"
 #include "source/line_alignment.h"
 
@@ -73,16 +72,6 @@ std::string join(const std::vector<std::string>& parts) {
 
 // ---- source lines ----
 
-// "kernels/07_ldmatrix.cu:74" → ("kernels/07_ldmatrix.cu", 74)
-std::pair<std::string, int> split(const std::string& place) {
-  const std::size_t colon = place.rfind(':');
-  int line = 0;
-  if (colon != std::string::npos) std::from_chars(place.data() + colon + 1, place.data() + place.size(), line);
-  return {place.substr(0, colon), line};
-}
-
-bool is_in_kernels(const std::string& place) { return place.starts_with("kernels/"); }
-
 // All that was counted at one place, whatever it calls in other files.
 struct Line {
   std::string kernel;
@@ -94,11 +83,9 @@ struct Line {
 std::vector<Line> lines_of_kernel_file(const Result& result) {
   std::map<std::vector<std::pair<std::string, int>>, Line> lines;
   for (const LineCounters& counted : result.lines) {
-    auto first = std::find_if(counted.position.begin(), counted.position.end(), is_in_kernels);
-    if (first == counted.position.end()) first = counted.position.begin();
-    const SourcePosition position(first, counted.position.end());
+    const SourcePosition position = in_kernel_file(counted.position);
     std::vector<std::pair<std::string, int>> key;
-    for (const std::string& place : position) key.push_back(split(place));
+    for (const std::string& place : position) key.push_back(split_place(place));
     key.emplace_back(counted.kernel, 0);
     Line& line = lines[key];
     line.kernel = counted.kernel;
@@ -108,39 +95,6 @@ std::vector<Line> lines_of_kernel_file(const Result& result) {
   std::vector<Line> sorted;
   for (auto& [key, line] : lines) sorted.push_back(std::move(line));
   return sorted;
-}
-
-// The text of the project's files, each read once.
-class SourceText {
- public:
-  explicit SourceText(std::filesystem::path tree) : tree_(std::move(tree)) {}
-
-  // Without indentation; empty when there is no such line.
-  std::string line(const std::string& place) {
-    const auto [file, number] = split(place);
-    const auto [entry, is_new] = files_.try_emplace(file);
-    if (is_new) {
-      std::ifstream stream(tree_ / file);
-      for (std::string text; std::getline(stream, text);) entry->second.push_back(text);
-    }
-    if (number < 1 || static_cast<std::size_t>(number) > entry->second.size()) return "";
-    const std::string& text = entry->second[static_cast<std::size_t>(number) - 1];
-    return text.substr(std::min(text.find_first_not_of(' '), text.size()));
-  }
-
- private:
-  std::filesystem::path tree_;
-  std::map<std::string, std::vector<std::string>> files_;
-};
-
-// ":74 ← :171", the line and the lines that call it; with the file where it is not the kernel's.
-std::string describe_position(const SourcePosition& position) {
-  std::string text;
-  for (const std::string& place : position) {
-    const auto [file, line] = split(place);
-    text += (text.empty() ? "" : " ← ") + (is_in_kernels(place) ? fmt::format(":{}", line) : place);
-  }
-  return text.empty() ? "(no line information)" : text;
 }
 
 // What each __global__ function of a version with several did, in the order of their launches: the lines' counters added up.
@@ -250,69 +204,75 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
   return text;
 }
 
-std::string format_line_comparison(const Version& from, const Result& result_from, const Version& to,
-                                   const Result& result_to, const std::filesystem::path& source_tree,
-                                   const Paint& paint) {
+std::vector<LineChange> line_changes(const Version& from, const Result& result_from, const Version& to,
+                                     const Result& result_to, const std::filesystem::path& source_tree) {
   // By line of the __global__ function: the outermost of each position.
   const auto by_line = [](const Result& result) {
     std::map<int, Counters> lines;
     for (const LineCounters& counted : result.lines)
       if (!counted.position.empty() && is_in_kernels(counted.position.back()))
-        lines[split(counted.position.back()).second] += counted.counters;
+        lines[split_place(counted.position.back()).second] += counted.counters;
     return lines;
   };
   const auto lines_from = by_line(result_from), lines_to = by_line(result_to);
-  const auto source_from = source_file(from, source_tree), source_to = source_file(to, source_tree);
-  const auto forward = align_lines(numbered_code_lines(source_from), numbered_code_lines(source_to));
+  const auto forward = align_lines(numbered_code_lines(source_file(from, source_tree)),
+                                   numbered_code_lines(source_file(to, source_tree)));
 
-  // Rows in the order of the new file; what only the old one has comes behind the line that it stood behind.
-  struct Row {
-    int from = 0, to = 0;  // 0: not there
-  };
-  std::map<std::pair<int, int>, Row> rows;
-  for (const auto& [line, counters] : lines_to) rows[{line, 0}].to = line;
+  // In the order of the new file; what only the old one has comes behind the line that it stood behind.
+  std::map<std::pair<int, int>, LineChange> changes;
+  for (const auto& [line, counters] : lines_to) {
+    LineChange& change = changes[{line, 0}];
+    change.to = line;
+    change.after = counters;
+  }
   for (const auto& [line, counters] : lines_from) {
     const auto behind = forward.upper_bound(line);  // the first aligned line after it
-    if (const auto same = forward.find(line); same != forward.end())
-      rows[{same->second, 0}].from = line;
-    else
-      rows[{behind == forward.begin() ? 0 : std::prev(behind)->second, line}].from = line;
+    const auto same = forward.find(line);
+    LineChange& change = same != forward.end()
+                             ? changes[{same->second, 0}]
+                             : changes[{behind == forward.begin() ? 0 : std::prev(behind)->second, line}];
+    change.from = line;
+    change.before = counters;
   }
 
   SourceText text_of(source_tree);
-  const auto relative = [&](const std::filesystem::path& file) {
-    return file.lexically_relative(source_tree).generic_string();
-  };
+  std::vector<LineChange> shown;
+  for (auto& [key, change] : changes) {
+    const Counters &a = change.before, &b = change.after;
+    const bool memory =
+        shared_wavefronts(a).ideal + shared_wavefronts(b).ideal + global_sectors(a).ideal + global_sectors(b).ideal > 0;
+    if (!memory && a.warp_instructions == b.warp_instructions) continue;
+    change.code = change.to != 0 ? text_of.line(fmt::format("{}:{}", to.source, change.to))
+                                 : text_of.line(fmt::format("{}:{}", from.source, change.from));
+    change.place = change.to != 0 ? fmt::format(":{}", change.to) : fmt::format("{}:{}", kernel_id(from), change.from);
+    shown.push_back(std::move(change));
+  }
+  return shown;
+}
+
+LineCells cells(const LineChange& change) {
   const auto arrow = [](const std::string& a, const std::string& b) {
     return a == b ? a : fmt::format("{} → {}", a, b);
   };
+  const Counters &a = change.before, &b = change.after;
+  return {arrow(count_or_dash(a.warp_instructions), count_or_dash(b.warp_instructions)),
+          arrow(shared_wavefronts(a).ratio(), shared_wavefronts(b).ratio()),
+          arrow(global_sectors(a).ratio(), global_sectors(b).ratio())};
+}
+
+std::string format_line_changes(const std::vector<LineChange>& changes, const Paint& paint) {
   constexpr std::size_t kWidestText = 52, kFigures = 58;
   const std::size_t text_width = std::clamp<std::size_t>(output_width() - kFigures, 16, kWidestText);
-  const auto row_text = [&](const std::string& name, const std::string& instructions, const std::string& shared,
-                            const std::string& global) {
-    std::string row = fmt::format("{} {} {} {}", pad(name, text_width), pad(instructions, 22), pad(shared, 17), global);
+  const auto row_text = [&](const std::string& name, const LineCells& figures) {
+    std::string row = fmt::format("{} {} {} {}", pad(name, text_width), pad(figures.instructions, 22),
+                                  pad(figures.shared, 17), figures.global);
     row.erase(row.find_last_not_of(' ') + 1);
     return row + '\n';
   };
   std::string text =
-      paint.bold(row_text("counted per source line", "warp instructions", "shared, x ideal", "global, x ideal"));
-  const Counters none;
-  for (const auto& [key, row] : rows) {
-    const Counters& a = row.from == 0 ? none : lines_from.at(row.from);
-    const Counters& b = row.to == 0 ? none : lines_to.at(row.to);
-    const Cost shared_a = shared_wavefronts(a), shared_b = shared_wavefronts(b);
-    const Cost global_a = global_sectors(a), global_b = global_sectors(b);
-    const bool memory = shared_a.ideal + shared_b.ideal + global_a.ideal + global_b.ideal > 0;
-    const std::uint64_t instructions_a = a.warp_instructions, instructions_b = b.warp_instructions;
-    if (!memory && instructions_a == instructions_b) continue;
-    const std::string code = row.to != 0 ? text_of.line(fmt::format("{}:{}", relative(source_to), row.to))
-                                         : text_of.line(fmt::format("{}:{}", relative(source_from), row.from));
-    const std::string place =
-        row.to != 0 ? fmt::format(":{} ", row.to) : fmt::format("{}:{} ", kernel_id(from), row.from);
-    text += row_text(shortened(place + code, text_width),
-                     arrow(count_or_dash(instructions_a), count_or_dash(instructions_b)),
-                     arrow(shared_a.ratio(), shared_b.ratio()), arrow(global_a.ratio(), global_b.ratio()));
-  }
+      paint.bold(row_text("counted per source line", {"warp instructions", "shared, x ideal", "global, x ideal"}));
+  for (const LineChange& change : changes)
+    text += row_text(shortened(change.place + " " + change.code, text_width), cells(change));
   return text;
 }
 

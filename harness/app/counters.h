@@ -33,11 +33,25 @@ constexpr std::size_t kAllLines = 0;
 std::string format_lines(const Result& result, std::size_t most, const std::filesystem::path& source_tree,
                          const Paint& paint);
 
-/// Two versions side by side, a row per line of the __global__ functions with all that it calls: instructions, and how many
-/// times the ideal wavefronts and sectors its memory accesses cost. Lines that touch no memory and count alike are left out.
-std::string format_line_comparison(const Version& from, const Result& result_from, const Version& to,
-                                   const Result& result_to, const std::filesystem::path& source_tree,
-                                   const Paint& paint);
+/// What a line of the __global__ functions of two versions costs with all that it calls.
+struct LineChange {
+  int from = 0, to = 0;  // numbers of the line; 0: only the other version has it
+  std::string place;     // ":171", or "05:171" where only the old version has it
+  std::string code;
+  Counters before, after;
+};
+/// Two versions side by side, in the order of the new file. Lines that touch no memory and count alike are left out.
+std::vector<LineChange> line_changes(const Version& from, const Result& result_from, const Version& to,
+                                     const Result& result_to, const std::filesystem::path& source_tree);
+
+/// "1,024 → 512": instructions, and how many times the ideal wavefronts and sectors its memory accesses cost.
+struct LineCells {
+  std::string instructions, shared, global;
+};
+LineCells cells(const LineChange& change);
+
+/// A row for each.
+std::string format_line_changes(const std::vector<LineChange>& changes, const Paint& paint);
 
 /// The first ten findings, and how many more there are; empty when there is none.
 std::string format_findings(const Result& result, const Paint& paint);

@@ -7,9 +7,13 @@
 
 #include "app/child_process.h"
 #include "app/comparison.h"
+#include "app/debug.h"
+#include "app/listing.h"
 #include "app/options.h"
 #include "app/output.h"
+#include "app/quiz.h"
 #include "app/recording.h"
+#include "app/recordings.h"
 #include "app/registration_check.h"
 #include "app/sass_report.h"
 #include "app/study.h"
@@ -28,10 +32,20 @@ int run(const flash_ladder::Options& options) {
       return compare(options);
     case Action::sass:
       return report_sass(options);
+    case Action::listing:
+      return list_sass(options);
+    case Action::ptx:
+      return follow_ptx(options);
+    case Action::quiz:
+      return quiz(options);
+    case Action::recordings:
+      return compare_recordings(options);
     case Action::record:
       return record(options);
     case Action::tune:
       return tune(options);
+    case Action::debug:
+      return debug(options);
     case Action::study:
       break;
   }

@@ -59,6 +59,12 @@ void refuse_together(const CLI::App& app, const std::string& flag, const std::ve
       throw UsageError(fmt::format("{} does not go with {}: {}; leave one out", flag, other, why));
 }
 
+// A flag that means nothing without another.
+void need_together(const CLI::App& app, const std::string& flag, const std::string& other, const std::string& why) {
+  if (app.count(flag) != 0 && app.count(other) == 0)
+    throw UsageError(fmt::format("{} goes with {} only: {}", flag, other, why));
+}
+
 // What was typed and is no flag: a wrong letter in one, or a version without one.
 [[noreturn]] void refuse_extra(const CLI::App& app, const Options& options) {
   const auto extras = app.remaining();
@@ -92,8 +98,11 @@ Examples
   harness --kernel 07                    check, time and dissect version 07
   harness --kernel 05-08 --seq-len 1024  a range, a line each
   harness --diff 06 07                   what changed, in the source and in the figures
+  harness --kernel 07 --quiz             predict how much faster it is, then see
+  harness --kernel 07 --ptx ldmatrix     what became of a PTX instruction, or of a source line
   harness --kernel all --record          measure everything anew for profiles/
   harness --tune 16 --seq-len 512        which configuration is the fastest for this problem
+  harness --debug 07 --row 9             how m, l and O of a row come about, tile by tile
   harness --kernel 06 --device emulator --lines
                                          count, per source line, without a GPU
 
@@ -112,9 +121,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.get_formatter()->column_width(kHelpColumn);
 
   Options options;
-  std::vector<std::string> diff;
-  std::string device = "auto", sm, seed, repeat, timeout, max_instructions, source;
-  bool list = false, sass = false, record = false, no_check = false, no_bench = false;
+  std::vector<std::string> diff, profiles;
+  std::string device = "auto", sm, seed, repeat, timeout, max_instructions, source, row, head;
+  bool list = false, sass = false, listing = false, quiz = false, record = false, no_check = false, no_bench = false;
 
   app.add_option("--kernel", options.kernels,
                  "Versions: 7, 07, 07_ldmatrix, ldmatrix, 05-08, 05,07 or all; extensions by name")
@@ -126,12 +135,37 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->expected(1, 2)
       ->type_name("A B")
       ->group("What to do");
+  app.add_option("--html", options.html,
+                 "With --diff: the same as a page of its own, with SASS side by side (- for standard output)")
+      ->type_name("FILE")
+      ->group("What to do");
   app.add_flag("--sass", sass, "SASS counts of --kernel by opcode and class; runs nothing")->group("What to do");
+  app.add_flag(
+         "--listing", listing,
+         "With --sass: the instructions with their source lines, without addresses and registers, so that listings "
+         "of two versions can be compared by diff")
+      ->group("What to do");
+  app.add_flag("--registers", options.registers, "With --listing: registers and numbers of source lines, too")
+      ->group("What to do");
+  app.add_option(
+         "--ptx", options.ptx,
+         "What became of a source line (171, common/ptx.h:59), a PTX line (ptx:3659) or of all PTX instructions of "
+         "a name (ldmatrix) of --kernel, in SASS")
+      ->type_name("LINE")
+      ->group("What to do");
+  app.add_flag("--quiz", quiz, "Predict how many times as fast --kernel is as the version before, then see")
+      ->group("What to do");
   app.add_flag("--record", record, "Measure or count --kernel at the standard shapes: profiles/<device>/NN_name.json")
       ->group("What to do");
   app.add_option("--tune", options.tune,
                  "Time all configurations of one version for a problem; the fastest is kept in "
                  "profiles/<device>/tuning.json and used from then on")
+      ->type_name("VERSION")
+      ->group("What to do");
+  app.add_option(
+         "--debug", options.debug,
+         "O of one version after each K/V tile beside float64, its P and its layouts; where it goes wrong: the first "
+         "tile, row, column, lane and register")
       ->type_name("VERSION")
       ->group("What to do");
 
@@ -157,7 +191,15 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--json", options.json, "Write the results as JSON (- for standard output, and nothing else on it)")
       ->type_name("FILE")
       ->group("How");
+  app.add_option("--row", row, "--debug: the query to show (the first wrong one, else 0)")
+      ->type_name("N")
+      ->group("How");
+  app.add_option("--head", head, "--debug: its head")->type_name("N")->group("How");
   app.add_flag("--lines", options.lines, "Emulator: the counters of all source lines, not only the costliest")
+      ->group("How");
+  app.add_option("--trace", options.trace,
+                 "Emulator: what each warp of CTA 0 does, for https://ui.perfetto.dev (docs/virtual_gpu.md)")
+      ->type_name("FILE")
       ->group("How");
   app.add_option("--max-instructions", max_instructions,
                  "Emulator: a CTA whose warps execute more instructions is endless")
@@ -166,9 +208,12 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--timeout", timeout, "Kill a version that gives no sign of life for so long (60; emulator: 600)")
       ->type_name("SECONDS")
       ->group("How");
-  app.add_option("--profiles", options.paths.profiles,
-                 "Where profiles are read and written (the source tree's profiles/)")
-      ->type_name("DIR")
+  app.add_option(
+         "--profiles", profiles,
+         "Where profiles are read and written (the source tree's profiles/). With two files, or two folders and "
+         "--kernel: compares two recordings of one version")
+      ->expected(1, 2)
+      ->type_name("DIR | A B")
       ->group("How");
 
   // For the tests: an empty group hides them from --help.
@@ -192,7 +237,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--list", {"--device", "--config"}, "--list shows all devices and configurations");
   refuse_together(app, "--diff", {"--device"}, "--diff compares recordings, and counts on the virtual GPU");
   refuse_together(app, "--sass", {"--device"}, "--sass runs nothing, and --sm says whose code it shows");
-  refuse_together(app, "--diff", {"--kernel", "--sass", "--record", "--json"}, "--diff only compares two versions");
+  refuse_together(app, "--diff", {"--kernel", "--sass", "--record"}, "--diff only compares two versions");
   refuse_together(app, "--sass", {"--record"}, "--sass runs nothing");
   refuse_together(app, "--record", {"--no-check", "--no-bench"}, "a profile holds what was checked and timed");
   refuse_together(app, "--record", ProblemFlags::names(), "a profile holds the standard shapes");
@@ -203,6 +248,32 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--tune", {"--no-check", "--no-bench"}, "what it keeps was checked and timed");
   refuse_together(app, "--tune", {"--lines", "--max-instructions"},
                   "these are for the virtual GPU, which has no clock");
+  refuse_together(app, "--trace", {"--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune", "--debug"},
+                  "a trace is of one run of one version");
+  if (given("--trace") && options.trace.empty()) throw UsageError("--trace needs the name of a file");
+  refuse_together(app, "--debug", {"--kernel", "--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune"},
+                  "--debug takes the version itself and looks at its output");
+  refuse_together(app, "--debug", {"--no-check", "--no-bench", "--repeat", "--lines"},
+                  "--debug compares everything and times nothing");
+  for (const char* flag : {"--row", "--head"})
+    if (given(flag) && !given("--debug"))
+      throw UsageError(fmt::format("{} says what --debug shows; add --debug VERSION, or leave it out", flag));
+  need_together(app, "--html", "--diff", "it writes the comparison of two versions as a page");
+  need_together(app, "--listing", "--sass", "it lists what --sass counts");
+  need_together(app, "--registers", "--listing", "it adds to the instructions that are listed");
+  refuse_together(app, "--listing", {"--json"}, "a listing is text, and --sass --json has the counts");
+  refuse_together(app, "--ptx", {"--list", "--diff", "--sass", "--record", "--tune", "--quiz", "--json", "--device"},
+                  "--ptx only shows what became of PTX");
+  refuse_together(app, "--quiz", {"--list", "--diff", "--sass", "--record", "--tune", "--json", "--device"},
+                  "--quiz asks, and shows what is recorded");
+  const bool two_profiles = profiles.size() == 2;
+  if (two_profiles)
+    for (const char* other :
+         {"--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune", "--debug", "--trace", "--device"})
+      if (given(other))
+        throw UsageError(fmt::format(
+            "{} does not go with two names after --profiles ('{}' and '{}'), which compare two recordings; leave one out",
+            other, profiles[0], profiles[1]));
   if (given("--no-check") && given("--no-bench"))
     throw UsageError("--no-check and --no-bench leave nothing to run; for counts without running use --sass");
 
@@ -211,25 +282,39 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   else if (given("--diff"))
     options.action = Action::diff;
   else if (sass)
-    options.action = Action::sass;
+    options.action = listing ? Action::listing : Action::sass;
+  else if (given("--ptx"))
+    options.action = Action::ptx;
+  else if (quiz)
+    options.action = Action::quiz;
+  else if (two_profiles)
+    options.action = Action::recordings;
   else if (record)
     options.action = Action::record;
   else if (given("--tune"))
     options.action = Action::tune;
+  else if (given("--debug"))
+    options.action = Action::debug;
   if (options.action == Action::diff && diff.size() == 1) refuse_single(diff.front());
   if (options.action == Action::diff)
     options.diff = {diff.at(0), diff.at(1)};
-  else if (options.action != Action::list && options.action != Action::tune && !given("--kernel"))
+  else if (options.action != Action::list && options.action != Action::tune && options.action != Action::debug &&
+           options.action != Action::recordings && !given("--kernel"))
     throw UsageError(
-        "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list, --diff or --tune; see harness --help");
+        "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list, --diff, --tune or --debug; see harness --help");
   if (given("--json") && options.json.empty())
     throw UsageError("--json needs the name of a file, or - for standard output");
+  if (given("--html") && options.html.empty()) throw UsageError("--html needs the name of a file");
 
   options.device = parse_device(device);
   if (given("--sm")) options.sm = parse_sm(sm);
 
   options.problem = problem.problem(/*is_virtual=*/false);
   options.emulator_problem = problem.problem(/*is_virtual=*/true);
+  options.debug_problem = problem.typed();
+  constexpr auto kMostRows = std::numeric_limits<std::int64_t>::max();
+  if (given("--row")) options.row = parse_integer<std::int64_t>("--row", row, 0, kMostRows);
+  if (given("--head")) options.head = parse_integer<std::int64_t>("--head", head, 0, kMostRows);
   if (given("--seed"))
     options.seed = parse_integer<std::uint64_t>("--seed", seed, 0, std::numeric_limits<std::uint64_t>::max());
   options.check = !no_check;
@@ -251,9 +336,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   options.paths.study = program_directory / "study";
   if (!given("--worker")) options.paths.worker = program_directory / "harness-worker-gpu";
   if (!given("--emulator-worker")) options.paths.emulator_worker = program_directory / "harness-worker-emulator";
-  if (!given("--profiles"))
-    options.paths.profiles = options.paths.source / "profiles";
-  else if (options.action != Action::record && options.action != Action::tune &&
+  options.paths.profiles =
+      profiles.size() == 1 ? std::filesystem::path(profiles[0]) : options.paths.source / "profiles";
+  if (two_profiles)
+    options.recordings = {profiles[0], profiles[1]};
+  else if (given("--profiles") && options.action != Action::record && options.action != Action::tune &&
            !std::filesystem::is_directory(options.paths.profiles))
     throw UnavailableError(fmt::format("--profiles '{}' is not a directory; --record and --tune make it",
                                        options.paths.profiles.string()));

@@ -12,8 +12,8 @@
 
 namespace flash_ladder {
 
-/// What to do. `study`, `record` and `tune` run kernels where there is a device; the others only read.
-enum class Action { study, list, diff, sass, record, tune };
+/// What to do. `study`, `record`, `tune` and `debug` run kernels where there is a device; the others only read.
+enum class Action { study, list, diff, sass, listing, ptx, quiz, recordings, record, tune, debug };
 
 enum class DeviceKind { automatic, gpu, emulator };
 
@@ -36,12 +36,20 @@ struct Options {
   Action action = Action::study;
   std::string kernels;                       // --kernel, as it was typed
   std::string tune;                          // --tune, as it was typed
+  std::string debug;                         // --debug, as it was typed
   std::pair<std::string, std::string> diff;  // --diff, as it was typed
+  std::string html;                          // --html, of --diff: a file; empty: none
+  bool registers = false;                    // --registers, of --listing
+  std::string ptx;                           // --ptx, as it was typed
+  // The two profiles, or folders of profiles, that --profiles compares.
+  std::pair<std::filesystem::path, std::filesystem::path> recordings;
   DeviceRequest device;
-  std::optional<int> sm;              // a compute capability of host/sm_limits.h
-  std::string config;                 // empty: as --tune found, else chosen by device
-  AttentionProblem problem;           // with the defaults filled in
-  AttentionProblem emulator_problem;  // the same, with the smaller defaults of the virtual GPU
+  std::optional<int> sm;                  // a compute capability of host/sm_limits.h
+  std::string config;                     // empty: as --tune found, else chosen by device
+  AttentionProblem problem;               // with the defaults filled in
+  AttentionProblem emulator_problem;      // the same, with the smaller defaults of the virtual GPU
+  AttentionProblem debug_problem;         // the same without defaults: 0 for each size that was not typed
+  std::optional<std::int64_t> head, row;  // --head and --row: what --debug shows
   std::uint64_t seed = 0;
   bool check = true;
   bool benchmark = true;
@@ -50,6 +58,7 @@ struct Options {
   std::chrono::milliseconds step_timeout{60'000};
   std::chrono::milliseconds emulator_step_timeout{600'000};  // a launch is one step, and there it may take minutes
   std::uint64_t max_instructions = 0;                        // 0: the virtual GPU's default
+  std::string trace;                                         // --trace; empty: none
   bool lines = false;                                        // show the counters of all source lines
   Paths paths;
 };

@@ -55,6 +55,19 @@ std::vector<std::string> ProblemFlags::names() {
           "--causal", "--kv-heads", "--window",  "--lengths",    "--lengths-kv"};
 }
 
+AttentionProblem ProblemFlags::typed() const {
+  AttentionProblem problem = this->problem(/*is_virtual=*/false);
+  const auto forget = [&](const char* flag, std::int64_t& size) {
+    if (app_.count(flag) == 0) size = 0;
+  };
+  forget("--batch", problem.batch);
+  forget("--heads", problem.heads);
+  forget("--seq-len", problem.seq_len);
+  forget("--seq-len-kv", problem.seq_len_kv);
+  forget("--head-dim", problem.head_dim);
+  return problem;
+}
+
 AttentionProblem ProblemFlags::problem(bool is_virtual) const {
   constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
   const auto size = [&](const char* flag, const std::string& text, std::int64_t otherwise) {

@@ -24,6 +24,9 @@ class ProblemFlags {
   /// bits hold is taken here. Throws UsageError.
   AttentionProblem problem(bool is_virtual) const;
 
+  /// The same, with 0 for each size that was not typed. Throws UsageError.
+  AttentionProblem typed() const;
+
  private:
   const CLI::App& app_;
   std::string batch_, heads_, seq_len_, seq_len_kv_, head_dim_, dtype_ = "fp16", kv_heads_, window_, lengths_,

@@ -36,14 +36,29 @@ const Recording* Recorded::find(const std::string& device, const Version& versio
   auto& recording = recordings_[path];
   try {
     if (auto profile = read_profile(path)) {
-      const auto hash = code_hash(source_file(version, paths_.source), paths_.source / "common");
       recording = std::make_unique<Recording>(Recording{std::move(*profile), false});
-      recording->stale = recording->profile.code_hash != hash;
+      recording->stale = recording->profile.code_hash != current_hash(version);
     }
   } catch (const UnavailableError& error) {
     problems_.push_back(error.what());
   }
   return recording.get();
+}
+
+const BusyTable* Recorded::busy(const std::string& device) {
+  const auto [entry, is_new] = busy_.try_emplace(device);
+  if (is_new) try {
+      entry->second = read_busy(paths_.profiles / device / "ncu.json");
+    } catch (const UnavailableError& error) {
+      problems_.push_back(error.what());
+    }
+  return entry->second ? &*entry->second : nullptr;
+}
+
+const std::string& Recorded::current_hash(const Version& version) {
+  const auto [entry, is_new] = hashes_.try_emplace(label(version));
+  if (is_new) entry->second = code_hash(source_file(version, paths_.source), paths_.source / "common");
+  return entry->second;
 }
 
 BesidePeers Recorded::beside_peers(const std::string& device, const Version& version, const std::string& config,
@@ -67,7 +82,7 @@ BesidePeers Recorded::beside_peers(const std::string& device, const Version& ver
   BesidePeers found{.regime = regime.name, .peers = {}, .own = {}};
   for (const MeasuredPeer& peer : regime.peers)
     if (const auto speed = tflops(peer.results)) found.peers.push_back({peer.name, *speed});
-  const auto hash = code_hash(source_file(version, paths_.source), paths_.source / "common");
+  const std::string& hash = current_hash(version);
   for (const MeasuredVersion& measured : regime.versions)
     if (measured.kernel == kernel_id(version) && measured.config == config && measured.code_hash == hash)
       found.own = tflops(measured.results);

@@ -11,6 +11,7 @@
 
 #include "app/options.h"
 #include "registry.h"
+#include "results/busy.h"
 #include "results/profile.h"
 
 namespace flash_ladder {
@@ -52,12 +53,20 @@ class Recorded {
   BesidePeers beside_peers(const std::string& device, const Version& version, const std::string& config,
                            const AttentionProblem& problem);
 
+  /// profiles/<device>/ncu.json; nullptr when there is none.
+  const BusyTable* busy(const std::string& device);
+
+  /// The hash of the version's code as it is now, with which a record is compared.
+  const std::string& current_hash(const Version& version);
+
   /// What was wrong with profiles so far, a message each.
   const std::vector<std::string>& problems() const { return problems_; }
 
  private:
   const Paths& paths_;
   std::map<std::filesystem::path, std::unique_ptr<Recording>> recordings_;
+  std::map<std::string, std::optional<BusyTable>> busy_;  // by folder
+  std::map<std::string, std::string> hashes_;             // by label
   std::vector<std::string> problems_;
 };
 

@@ -104,6 +104,7 @@ Result Runner::run(const Version& version, const Run& run) const {
   request.check = run.check;
   request.benchmark = run.benchmark && !device_.gpu->is_virtual;
   request.reference_cache = reference_cache_.path().string();
+  if (!options_.trace.empty()) request.trace = std::filesystem::absolute(options_.trace).string();
   const WorkerClient& worker = device_.gpu->is_virtual ? emulator_worker_ : worker_;
   const auto answer =
       worker.run(request, fmt::format("{} {} {}, batch {}, seq_len {}", label(version), result.config,
@@ -121,6 +122,25 @@ Result Runner::run(const Version& version, const Run& run) const {
     return with_static_study(result);
   }
   return with_static_study(ran);
+}
+
+Microscope Runner::debug(const Version& version, const std::string& config, const AttentionProblem& problem,
+                         std::optional<std::int64_t> head, std::optional<std::int64_t> row) const {
+  Request request = request_for(version, problem);
+  request.command = "debug";
+  request.config = config;
+  request.head = head;
+  request.row = row;
+  const WorkerClient& worker = device_.gpu->is_virtual ? emulator_worker_ : worker_;
+  auto answer = worker.debug(request, fmt::format("{} {} {}", label(version), config, to_string(problem.dtype)));
+  if (const auto* failure = std::get_if<WorkerFailure>(&answer)) {
+    if (failure->kind == WorkerFailure::Kind::usage) throw UsageError(failure->message);
+    throw UnavailableError(failure->message);
+  }
+  auto& microscope = std::get<Microscope>(answer);
+  if (microscope.kernel != request.kernel || microscope.config != config || microscope.problem != problem)
+    throw UnavailableError("the worker answered about another version, configuration or problem");
+  return std::move(microscope);
 }
 
 void Runner::time_in_turn(const Version& version, const std::vector<std::string>& configs,

@@ -50,6 +50,11 @@ class Runner {
   /// Never throws for what a version does: that is the result's status and reason. The static study is always filled in.
   Result run(const Version& version, const Run& run) const;
 
+  /// Looks at O tile by tile, with this configuration. Throws UsageError for what the version does not support, UnavailableError
+  /// for a CUDA error, a crash, or no end within the time limit.
+  Microscope debug(const Version& version, const std::string& config, const AttentionProblem& problem,
+                   std::optional<std::int64_t> head, std::optional<std::int64_t> row) const;
+
   /// Times configurations of a version in turn, in one process, on problem(), and adds the times to those of `results` that are
   /// theirs; or else the reason why there are none.
   void time_in_turn(const Version& version, const std::vector<std::string>& configs,

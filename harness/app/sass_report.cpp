@@ -22,13 +22,6 @@
 namespace flash_ladder {
 namespace {
 
-// Iterations differ in length between versions; the work of an iteration is told by its mmas, or before 04 by its FFMAs.
-std::string unit_of_work(const OpcodeCounts& hot_loop) {
-  for (const char* opcode : {"HMMA", "FFMA"})
-    if (count_of(hot_loop, opcode) > 0) return opcode;
-  return "";
-}
-
 std::string format_row(std::string_view name, int whole, int loop, int cold, int work) {
   const auto figure = [](int count) { return count > 0 ? std::to_string(count) : std::string("-"); };
   const std::string per_work = work > 0 && loop > 0 ? fmt::format("{:.3f}", static_cast<double>(loop) / work) : "-";
@@ -42,7 +35,7 @@ std::string format_report(const Version& version, const Result& result, int sm, 
                      fmt::format("   {}   {}   {}\n\n", result.config, to_string(result.problem.dtype), code_name(sm));
   if (!study) return text + fmt::format("The build has no {} code of this configuration.\n", code_name(sm));
 
-  const std::string unit = unit_of_work(study->hot_loop_sass);
+  const std::string unit = work_opcode(study->hot_loop_sass);  // iterations differ in length between versions
   const int work = count_of(study->hot_loop_sass, unit);
   std::set<std::string> opcodes;
   for (const auto* counts : {&study->sass, &study->hot_loop_sass, &study->hot_loop_cold_sass})

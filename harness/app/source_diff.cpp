@@ -42,8 +42,7 @@ std::string run(const std::string& command) {
 
 }  // namespace
 
-std::string source_diff(const Version& from, const Version& to, const std::filesystem::path& source_tree,
-                        const Paint& paint) {
+std::string source_diff(const Version& from, const Version& to, const std::filesystem::path& source_tree) {
   if (std::system("diff --version >/dev/null 2>&1") != 0)
     throw UnavailableError("the program `diff` was not found; install diffutils");
   const TemporaryDirectory directory;
@@ -51,8 +50,10 @@ std::string source_diff(const Version& from, const Version& to, const std::files
   std::ofstream(directory.path() / "to") << normalised(to, source_tree);
   // The directory's name comes from TMPDIR, which is the user's to choose: it goes to the shell as a variable.
   setenv("FLASH_LADDER_DIFF", directory.path().c_str(), 1);
-  const std::string diff =
-      run(fmt::format("cd \"$FLASH_LADDER_DIFF\" && diff -u --label {} --label {} from to", from.source, to.source));
+  return run(fmt::format("cd \"$FLASH_LADDER_DIFF\" && diff -u --label {} --label {} from to", from.source, to.source));
+}
+
+std::string painted_diff(const std::string& diff, const Paint& paint) {
   std::string text;
   std::istringstream lines(diff);
   for (std::string line; std::getline(lines, line);) {

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
+#include "app/busy_view.h"
 #include "app/counters.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
@@ -16,6 +18,7 @@
 #include "app/up_to_date.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "results/profile.h"
 #include "rules/support.h"
 #include "sass/static_study.h"
 #include "source/kernel_source.h"
@@ -101,6 +104,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .recorded = speeds_for_card(recorded, devices, version, recorded_problem, options, result.config),
                  .recorded_problem = recorded_problem == result.problem ? "" : describe(recorded_problem),
                  .beside_peers = {},
+                 .busy = busy_of(recorded, devices, version),
                  .before = before,
                  .speed_before = {},
                  .static_before = {},
@@ -227,13 +231,17 @@ void complain_of_tuning(const std::vector<const Version*>& selected, const Optio
 int study(const Options& options) {
   const auto selected = select_versions(options.kernels);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (!options.trace.empty()) check_writable(options.trace);
   if (const auto file = newer_source(selected, options.paths.source))
     complain(
         fmt::format("warning: {} is newer than this program, which therefore runs older code; build again", *file));
   const Runner runner(options);
-  if (!runner.is_virtual() && (options.lines || options.max_instructions > 0))
+  if (!runner.is_virtual() && (options.lines || options.max_instructions > 0 || !options.trace.empty()))
     throw UsageError(
-        "--lines and --max-instructions are for the virtual GPU: add --device emulator, or leave them out");
+        "--lines, --max-instructions and --trace are for the virtual GPU: add --device emulator, or leave them out");
+  if (!options.trace.empty() && selected.size() > 1)
+    throw UsageError(
+        fmt::format("--trace is for a single version, and --kernel '{}' names {}", options.kernels, selected.size()));
   Recorded recorded(options.paths);
   const Paint paint;
   const Run run{
@@ -267,9 +275,17 @@ int study(const Options& options) {
       for (const std::string& sentence : result.diagnosis->sentences)
         complain(fmt::format("{}: {}", label(result), sentence));
     }
+  nlohmann::json document = results_document(results);
+  auto& busy = document["busy"] = nlohmann::json::array();
+  for (const Version* version : selected)
+    for (auto& counted :
+         busy_document(*version, busy_of(recorded, devices_to_show(recorded, runner.device()), *version)))
+      busy.push_back(std::move(counted));
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);
-  write_json(options, results);
+  if (!options.trace.empty() && results.front().counters)
+    say(options, labelled("Trace", options.trace + ": open it with https://ui.perfetto.dev; instructions are no time"));
+  write_json(options, document);
   const int code = exit_code(options, results);
   return code == kExitOk && !runner.device().gpu ? kExitUnavailable : code;  // what was asked for was to run them
 }

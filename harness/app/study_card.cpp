@@ -164,6 +164,8 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   if (card.recorded.empty()) line("Recorded", "nothing for this problem; --record measures the standard shapes");
   if (card.before) line("Step", format_change(card, paint));
   line("Peers", format_peers(card.beside_peers));
+  for (const BusyVersion& busy : card.busy)
+    line("Busy", describe_busy(busy) + (busy.stale ? fmt::format(" {}", paint.notable(kStale)) : ""));
   text += format_mismatches(result, paint);
   if (const StaticStudy* study = study_for(result.static_study, card.sm)) {
     line("Resources", describe_resources(*study));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "app/busy_view.h"
 #include "app/recorded.h"
 #include "app/terminal.h"
 #include "registry.h"
@@ -41,6 +42,7 @@ struct StudyCard {
   std::vector<RecordedSpeed> recorded;
   std::string recorded_problem;  // empty: the same
   BesidePeers beside_peers;
+  std::vector<BusyVersion> busy;
 
   const Version* before;  // nullptr for the first version
   std::optional<Speed> speed_before;

@@ -67,7 +67,7 @@ std::variant<json, WorkerFailure> run_worker(const std::filesystem::path& progra
       if (name == "progress") {
         step = describe_step(event);
         progress.show(fmt::format("{}: {}", label, step));
-      } else if (name == "device" || name == "result" || name == "results") {
+      } else if (name == "device" || name == "result" || name == "results" || name == "microscope") {
         answer = event.at(name);
       } else if (name == "error") {
         failure = error_event(event);
@@ -115,6 +115,10 @@ std::variant<DeviceInfo, WorkerFailure> WorkerClient::device(int ordinal, int sm
 
 std::variant<Result, WorkerFailure> WorkerClient::run(const Request& request, const std::string& label) const {
   return ask<Result>(request, label, "a result");
+}
+
+std::variant<Microscope, WorkerFailure> WorkerClient::debug(const Request& request, const std::string& label) const {
+  return ask<Microscope>(request, label, "a look through the microscope");
 }
 
 std::variant<std::vector<Result>, WorkerFailure> WorkerClient::time(const Request& request,

@@ -9,6 +9,7 @@
 
 #include "app/terminal.h"
 #include "host/sm_limits.h"
+#include "results/microscope.h"
 #include "results/result.h"
 #include "rules/protocol.h"
 
@@ -36,6 +37,9 @@ class WorkerClient {
 
   /// Runs a version. `label` precedes the line of progress. One process per call.
   std::variant<Result, WorkerFailure> run(const Request& request, const std::string& label) const;
+
+  /// Looks at what a version does to O, tile by tile.
+  std::variant<Microscope, WorkerFailure> debug(const Request& request, const std::string& label) const;
 
   /// Times configurations of a version in turn.
   std::variant<std::vector<Result>, WorkerFailure> time(const Request& request, const std::string& label) const;

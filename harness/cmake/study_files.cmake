@@ -1,11 +1,12 @@
 # What can be studied of the kernels without running them, in ${PROJECT_BINARY_DIR}/study. For each NN_name.cu:
 #
-#   NN_name.compute_80.ptx   PTX with line information, which the virtual GPU runs
-#   NN_name.sm_80.cubin      machine code,                          and the same three for sm_90
+#   NN_name.compute_80.ptx   PTX with line information, as the virtual GPU runs it;   and the same five for sm_90
+#   NN_name.sm_80.cubin      machine code
 #   NN_name.sm_80.sass       the same as text, by nvdisasm
+#   NN_name.sm_80.lines      the same with the line of the PTX that each instruction comes from
 #   NN_name.sm_80.ptxas      ptxas's report: registers and spills
 #
-# and for a kernel of kernels/hopper/ only the last three, of sm_90a.
+# and for a kernel of kernels/hopper/ only those of sm_90a.
 #
 # CMake 3.25 compiles to PTX by itself, with the options, include directories and dependency files that the kernels' object
 # library has; ptxas and nvdisasm then run by custom command. That is faster than nvcc -cubin (which would parse each source a
@@ -52,12 +53,11 @@ function(flash_ladder_study_files arch)
   foreach(source ${ARGN})
     get_filename_component(kernel ${source} NAME_WE)
     set(ptx "$<FILTER:$<TARGET_OBJECTS:${ptx_library}>,INCLUDE,/${kernel}\\.>")
-    set(files ${study}/${kernel}.sm_${arch}.cubin ${study}/${kernel}.sm_${arch}.sass ${study}/${kernel}.sm_${arch}.ptxas)
-    set(ptx_copy)
-    if(arch STREQUAL 80)
-      set(ptx_copy ${study}/${kernel}.compute_80.ptx)
-      list(APPEND files ${ptx_copy})
-    endif()
+    set(ptx_copy ${study}/${kernel}.compute_${arch}.ptx)
+    set(files ${ptx_copy})
+    foreach(ending cubin sass lines ptxas)
+      list(APPEND files ${study}/${kernel}.sm_${arch}.${ending})
+    endforeach()
     add_custom_command(
       OUTPUT ${files}
       COMMAND

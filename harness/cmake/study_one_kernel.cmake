@@ -2,7 +2,7 @@
 #   NVCC, NVDISASM   programs
 #   ARCH             80
 #   PTX              the kernel's PTX
-#   PTX_COPY         where to put a copy of it; empty: nowhere
+#   PTX_COPY         where to put a copy of it
 #   OUTPUT           path of the files to make, without their endings
 # Each file is written under another name and renamed, so that an interrupted build leaves none half written.
 
@@ -27,11 +27,11 @@ run(${NVCC} -cubin -arch=sm_${ARCH} -lineinfo -Xptxas=-v ${PTX} -o ${OUTPUT}.cub
 file(WRITE ${OUTPUT}.ptxas.part "${errors}")
 run(${NVDISASM} --print-code ${OUTPUT}.cubin.part)
 file(WRITE ${OUTPUT}.sass.part "${output}")
+run(${NVDISASM} --print-code --print-line-info-ptx ${OUTPUT}.cubin.part)
+file(WRITE ${OUTPUT}.lines.part "${output}")
 
-if(PTX_COPY)
-  file(COPY_FILE ${PTX} ${PTX_COPY}.part)
-  file(RENAME ${PTX_COPY}.part ${PTX_COPY})
-endif()
-foreach(ending cubin ptxas sass)
+file(COPY_FILE ${PTX} ${PTX_COPY}.part)
+file(RENAME ${PTX_COPY}.part ${PTX_COPY})
+foreach(ending cubin ptxas sass lines)
   file(RENAME ${OUTPUT}.${ending}.part ${OUTPUT}.${ending})
 endforeach()

@@ -13,3 +13,4 @@
 #include "emulator/memory.h"
 #include "emulator/module.h"
 #include "emulator/report.h"
+#include "emulator/trace.h"

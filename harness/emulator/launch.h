@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -40,8 +41,9 @@ struct Options {
   const std::atomic<bool>* interrupt = nullptr;
   // Gets how many CTAs have ended, while the launch runs.
   std::atomic<std::uint64_t>* ctas_ended = nullptr;
-  int registers_per_thread = 0;    // as ptxas reported for this kernel; 0: unknown, not checked
-  std::size_t max_findings = 100;  // distinct ones that are kept; the others are counted
+  int registers_per_thread = 0;        // as ptxas reported for this kernel; 0: unknown, not checked
+  std::optional<Dim3> trace_cta = {};  // the CTA, by its blockIdx, of which Report::trace is to tell
+  std::size_t max_findings = 100;      // distinct ones that are kept; the others are counted
   std::function<void(std::string_view)>
       print;  // gets what the kernel's printf prints, in order of CTA; default: stdout
 };

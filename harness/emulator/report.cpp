@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "emulator/function_name.h"
+#include "emulator/trace.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -62,6 +63,13 @@ std::string_view to_string(FindingKind kind) {
       return "deadlock";
   }
   return "unknown";
+}
+
+std::string_view to_string(Phase phase) {
+  constexpr std::string_view kNames[] = {"wait: barrier", "wait: mbarrier", "wait: copies", "copy", "load",
+                                         "mma",           "arithmetic",     "store",        "other"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(Phase::other) + 1);
+  return kNames[static_cast<std::size_t>(phase)];
 }
 
 Traffic& Traffic::operator+=(const Traffic& other) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -152,6 +153,8 @@ enum class Outcome : std::uint8_t {
   stopped,    // endless loop, deadlock, a budget or an interruption: some CTAs did not end
 };
 
+struct CtaTrace;  // trace.h
+
 /// All of it is the same on every run and with any number of host threads, but for a launch that was interrupted or used up its
 /// budget.
 struct Report {
@@ -162,8 +165,9 @@ struct Report {
   // In order of CTA, then of time, but divergent barriers first, and races between warps before those inside one; at most
   // Options::max_findings.
   std::vector<Finding> findings;
-  std::uint64_t findings_kinds = 0;  // how many are distinct, those of `findings` and the ones left out
-  std::uint64_t findings_total = 0;  // occurrences of all of them
+  std::uint64_t findings_kinds = 0;       // how many are distinct, those of `findings` and the ones left out
+  std::uint64_t findings_total = 0;       // occurrences of all of them
+  std::shared_ptr<const CtaTrace> trace;  // of Options::trace_cta; null: it was not asked for, or no such CTA ran
 };
 
 }  // namespace flash_ladder::emulator

@@ -23,7 +23,15 @@ constexpr std::array<std::pair<Status, const char*>, 4> kStatusNames{{
     {Status::failed, "failed"},
 }};
 
-// JSON has no NaN and no infinity, and null means "not measured": a wrong kernel's NaN has to be told from that.
+json number_or_null(const std::optional<double>& value) { return value ? number(*value) : json(nullptr); }
+
+void read_number(const json& object, const char* member, std::optional<double>& value) {
+  const auto found = object.find(member);
+  if (found != object.end() && !found->is_null()) value = number(*found);
+}
+
+}  // namespace
+
 json number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -37,15 +45,6 @@ double number(const json& value) {
   if (text == "-inf") return -std::numeric_limits<double>::infinity();
   throw std::runtime_error(fmt::format("'{}' is not a number; allowed beside numbers: nan, inf, -inf", text));
 }
-
-json number_or_null(const std::optional<double>& value) { return value ? number(*value) : json(nullptr); }
-
-void read_number(const json& object, const char* member, std::optional<double>& value) {
-  const auto found = object.find(member);
-  if (found != object.end() && !found->is_null()) value = number(*found);
-}
-
-}  // namespace
 
 void to_json(json& json, const Milliseconds& ms) { json = {{"median", ms.median}, {"p10", ms.p10}, {"p90", ms.p90}}; }
 

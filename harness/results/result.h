@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -131,7 +132,9 @@ struct Result {
   std::optional<Load> load;          // half-way through the timing; nullopt where there was none, and in older profiles
   std::optional<Counters> counters;  // of one launch; nullopt where the virtual GPU did not count
   std::vector<LineCounters> lines;
-  std::string ptx_hash;             // of the text that was counted: see source/compiled_text.h
+  std::string ptx_hash;  // of the text that was counted: see source/compiled_text.h
+  // One for each kernel of that launch, where they were asked for; not in JSON: see trace_file.h.
+  std::vector<std::shared_ptr<const emulator::CtaTrace>> traces;
   std::vector<Finding> findings;    // the first hundred
   std::int64_t findings_kinds = 0;  // all that differ
   std::int64_t findings_total = 0;  // all, with repetitions
@@ -141,6 +144,11 @@ struct Result {
 
 /// The version's label: "06_swizzle", "causal".
 std::string label(const Result& result);
+
+/// JSON has no NaN and no infinity, and null means "not measured": a wrong kernel's NaN has to be told from that, and is "nan".
+/// Reading throws std::exception for what is no number.
+nlohmann::json number(double value);
+double number(const nlohmann::json& value);
 
 /// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map`,
 /// `diagnosis`, `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` and `ptx_hash` only when

@@ -50,6 +50,7 @@ void to_json(json& json, const Request& request) {
           {"device", request.device},
           {"sm", request.sm},
           {"max_instructions", request.max_instructions},
+          {"trace", request.trace},
           {"kernel", request.kernel},
           {"config", request.config},
           {"configs", request.configs},
@@ -61,6 +62,8 @@ void to_json(json& json, const Request& request) {
           {"benchmark", request.benchmark},
           {"repeat", request.repeat},
           {"reference_cache", request.reference_cache}};
+  if (request.head) json["head"] = *request.head;
+  if (request.row) json["row"] = *request.row;
 }
 
 void from_json(const json& json, Request& request) {
@@ -69,9 +72,11 @@ void from_json(const json& json, Request& request) {
   read_known(json, "device", request.device);
   read_known(json, "sm", request.sm);
   read_known(json, "max_instructions", request.max_instructions);
+  read_known(json, "trace", request.trace);
   if (request.command == "device") return;
-  if (request.command != "run" && request.command != "time")
-    throw std::runtime_error(fmt::format("command '{}' is unknown; allowed: device, run, time", request.command));
+  if (request.command != "run" && request.command != "time" && request.command != "debug")
+    throw std::runtime_error(
+        fmt::format("command '{}' is unknown; allowed: debug, device, run, time", request.command));
   json.at("kernel").get_to(request.kernel);
   json.at("problem").get_to(request.problem);
   read_known(json, "config", request.config);
@@ -83,6 +88,8 @@ void from_json(const json& json, Request& request) {
   read_known(json, "only_requested_problem", request.only_requested_problem);
   read_known(json, "launches", request.launches);
   read_known(json, "reference_cache", request.reference_cache);
+  if (json.contains("head")) request.head = json.at("head").get<std::int64_t>();
+  if (json.contains("row")) request.row = json.at("row").get<std::int64_t>();
   if (request.repeat < 1)
     throw std::runtime_error(fmt::format("repeat {} is out of range; allowed: 1 or more", request.repeat));
   if (request.launches < 0)

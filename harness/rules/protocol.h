@@ -8,6 +8,7 @@
 //   {"event": "result", "result": {…}}                                             the answer to command "run": a Result
 //   {"event": "results", "results": [{…}]}                                         the answer to command "time": a Result per
 //                                                                                  configuration, in the order of the request
+//   {"event": "microscope", "microscope": {…}}                                     the answer to command "debug": a Microscope
 //   {"event": "error", "kind": "usage|unavailable|cuda", "message": "…"}           instead of an answer
 //
 // Standard output and standard error are free for the kernels' own printf. A worker that writes no event for
@@ -16,6 +17,7 @@
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,14 +31,15 @@ constexpr int kEventFileDescriptor = 3;
 
 /// The whole of a request.
 struct Request {
-  std::string command = "run";  // "run", "time" or "device"
+  std::string command = "run";  // "run", "time", "debug" or "device"
   int device = 0;               // ordinal of the GPU
   // For the virtual GPU:
   int sm = kDefaultSm;                 // whose limits it has
+  std::string trace;                   // "run": the file that gets what CTA 0 does; empty: none
   std::uint64_t max_instructions = 0;  // of the warps of one CTA, after which it is taken for endless; 0: the default
-  // For "run", and for "time", which times several configurations in turn and checks nothing:
+  // For "run"; for "time", which times several configurations in turn and checks nothing; for "debug":
   std::string kernel;                // as --kernel names one: "7", "07_ldmatrix", "causal"
-  std::string config;                // "run"; empty: the first that fits the device
+  std::string config;                // "run", "debug"; empty: the first that fits the device
   std::vector<std::string> configs;  // "time"
   AttentionProblem problem;
   std::uint64_t seed = 0;
@@ -44,6 +47,8 @@ struct Request {
   bool benchmark = true;
   int repeat = 20;
   bool only_requested_problem = false;  // check it alone, without the small problems that are hard in different ways
+  // "debug": which row to show; none: the first wrong one
+  std::optional<std::int64_t> head, row;
   int launches = 0;  // of the requested problem, which have to agree bit for bit; 0: the check's own number
   // A directory where workers of one harness run keep reference results, so that each is computed once; empty: none.
   std::string reference_cache;

@@ -4,6 +4,9 @@
 #include <cctype>
 #include <set>
 #include <sstream>
+#include <utility>
+
+#include "sass/opcode_class.h"
 
 namespace flash_ladder {
 namespace {
@@ -291,7 +294,24 @@ std::optional<LoopCounts> hot_loop(const SassFunction& function, const std::stri
                                     [&](int latch) { return dominators.dominates(block, latch); });
     add_opcodes(function.blocks[block], always ? counts.every_iteration : counts.cold);
   }
+  counts.blocks = loop.blocks;
   return counts;
+}
+
+std::optional<HotLoop> hot_loop(const std::vector<SassFunction>& functions) {
+  OpcodeCounts all;
+  for (const SassFunction& function : functions)
+    for (const BasicBlock& block : function.blocks) add_opcodes(block, all);
+  const std::string opcode = work_opcode(all);
+  const auto work = [&](const OpcodeCounts& counts) { return counts.contains(opcode) ? counts.at(opcode) : 0; };
+  std::optional<HotLoop> most;
+  for (std::size_t i = 0; i < functions.size(); ++i) {
+    auto loop = hot_loop(functions[i], opcode);
+    if (loop &&
+        (!most || work(loop->every_iteration) + work(loop->cold) > work(most->every_iteration) + work(most->cold)))
+      most = HotLoop{std::move(*loop), i};
+  }
+  return most;
 }
 
 }  // namespace flash_ladder

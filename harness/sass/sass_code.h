@@ -2,6 +2,7 @@
 // counts are static. They say what the code contains, not what a run executes.
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -50,11 +51,18 @@ std::vector<Loop> natural_loops(const SassFunction& function);
 struct LoopCounts {
   // Blocks that every iteration passes through: they dominate all back edges. An inner loop's blocks count once.
   OpcodeCounts every_iteration;
-  OpcodeCounts cold;  // the loop's other blocks
+  OpcodeCounts cold;        // the loop's other blocks
+  std::vector<int> blocks;  // all of them, in ascending order
 };
 
 /// The loop that is closest around the most instructions of one opcode, an inner one rather than one around it; nullopt when none
 /// stands in a loop.
 std::optional<LoopCounts> hot_loop(const SassFunction& function, const std::string& opcode);
+
+/// The same of several functions: the loop closest around the most HMMA (FFMA where none has an HMMA) in any of them.
+struct HotLoop : LoopCounts {
+  std::size_t function;  // the index of the one that it is in
+};
+std::optional<HotLoop> hot_loop(const std::vector<SassFunction>& functions);
 
 }  // namespace flash_ladder

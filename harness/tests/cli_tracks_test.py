@@ -187,6 +187,28 @@ def test_diff(tracks: Cli) -> None:
     assert "CTAs per SM (sm_90)" in outcome.words and "HGMMA 0 1 +1" in outcome.words
 
 
+def test_machine_code_of_a_hopper_version(tracks: Cli) -> None:
+    """It has that of sm_90a alone, with the lines of another PTX."""
+    file = tracks.folder / "page.html"
+    assert tracks("--diff", "01", "02", "--html", str(file)).rc == 3, "there is no virtual GPU here, to count"
+    assert "There is no machine code to show: " in file.read_text(encoding="utf-8"), "nor lines of the PTX"
+    for stem, architecture, opcode in (("01_first", "90", "FFMA"), ("02_wgmma", "90a", "HGMMA")):
+        study = tracks.harness.parent / "study" / stem
+        sass = study.with_suffix(f".sm_{architecture}.sass").read_text(encoding="utf-8")
+        line = f'//## File ".nv_debug_ptx_txt", line 3\n        /*0000*/ {opcode}'
+        write(study.with_suffix(f".sm_{architecture}.lines"), sass.replace(f"        /*0000*/ {opcode}", line))
+        ptx = f'.entry f()\n{{\n{opcode.lower()}.sync;\n}}\n.file 1 "{ROOT}/kernels/{stem}.cu"\n'
+        write(study.with_suffix(f".compute_{architecture}.ptx"), ptx)
+    listing = tracks(K, "02", "--sass", "--listing")
+    assert listing.rc == 0 and "// 02_wgmma 64x64 fp16 sm_90a" in listing.out
+    assert "    HGMMA.64x64x16.F32 R, gdesc[UR], R" in listing.out
+    tracks("--diff", "01", "02", "--html", str(file))
+    page = file.read_text(encoding="utf-8")
+    assert "<td class=\"only-from\">FFMA R1" in page and "HGMMA.64x64x16.F32 R24" in page
+    outcome = tracks(K, "02", "--sass", "--listing", "--sm", "80")
+    assert outcome.rc != 0, "there is no such code"
+
+
 def test_a_problem_that_only_an_extension_solves(tracks: Cli) -> None:
     outcome = tracks(K, "01", "--causal")
     assert outcome.rc == 2

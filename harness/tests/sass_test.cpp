@@ -309,6 +309,22 @@ TEST(OpcodeClass, OfOpcodes) {
   EXPECT_EQ(opcode_class("FROB"), "other");
 }
 
+TEST(OpcodeClass, OfHoppersOpcodes) {
+  EXPECT_EQ(opcode_class("HGMMA"), "tensor core");
+  for (const char* opcode : {"UTMALDG", "UTMASTG", "UTMACMDFLUSH"}) EXPECT_EQ(opcode_class(opcode), "TMA") << opcode;
+  for (const char* opcode : {"SYNCS", "WARPGROUP", "FENCE", "USETMAXREG"})
+    EXPECT_EQ(opcode_class(opcode), "synchronisation") << opcode;
+  EXPECT_EQ(opcode_class("STSM"), "shared memory");
+  EXPECT_EQ(opcode_class("ELECT"), "warp exchange");
+}
+
+TEST(OpcodeClass, TheWorkIsToldByTheLargestMma) {
+  EXPECT_EQ(work_opcode({{"FFMA", 64}, {"HGMMA", 16}}), "HGMMA");
+  EXPECT_EQ(work_opcode({{"FFMA", 64}, {"HMMA", 16}}), "HMMA");
+  EXPECT_EQ(work_opcode({{"FFMA", 64}, {"FADD", 128}}), "FFMA");
+  EXPECT_EQ(work_opcode({{"FADD", 128}}), "");
+}
+
 constexpr const char* kReport = R"(ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'first' for 'sm_80'
 ptxas info    : Function properties for first
@@ -330,6 +346,15 @@ TEST(PtxasReport, RegistersSpillsAndStaticSharedMemory) {
   EXPECT_EQ(functions.at("second").registers, 32);
   EXPECT_EQ(functions.at("second").spill_bytes, 0);
   EXPECT_EQ(functions.at("second").static_smem_bytes, 0);
+}
+
+TEST(PtxasReport, ComplaintsAboutWgmma) {
+  EXPECT_THAT(wgmma_complaints(kReport), IsEmpty());
+  const std::string complaint =
+      "ptxas info    : (C7512) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+      "insufficient register resources for the function 'first'";
+  EXPECT_THAT(wgmma_complaints(kReport + complaint + "\nptxas info    : (C7508) something else\n"),
+              ElementsAre(complaint));
 }
 
 }  // namespace
@@ -503,6 +528,22 @@ TEST(StudyFiles, NoConfigurationSpills) {
   EXPECT_GT(looked_at, 0);
 }
 
+// Under that compiler wgmmas run beside the other instructions, as the lessons say.
+TEST(StudyFiles, NoWgmmaIsSerialised) {
+  if (!std::string(FLASH_LADDER_TOOLKIT).starts_with("13.0.")) GTEST_SKIP() << "this is CUDA " << FLASH_LADDER_TOOLKIT;
+  int looked_at = 0;
+  for (const Version& version : versions()) {
+    if (version.architecture != Architecture::sm_90a) continue;
+    std::ifstream file(std::filesystem::path(FLASH_LADDER_STUDY_DIR) / (label(version) + ".sm_90a.ptxas"));
+    std::ostringstream report;
+    report << file.rdbuf();
+    ASSERT_THAT(report.str(), HasSubstr("registers")) << label(version);
+    EXPECT_THAT(wgmma_complaints(report.str()), IsEmpty()) << label(version);
+    ++looked_at;
+  }
+  EXPECT_GT(looked_at, 0);
+}
+
 // DESIGN: where a version's best tile does not fit the students' cards, it has a second configuration that does.
 TEST(StudyFiles, EveryVersionFitsEveryArchitecture) {
   for (const Version& version : versions())
@@ -533,6 +574,28 @@ TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
     ASSERT_GT(hmma, 0);
     EXPECT_TRUE(hmma % whole_tile == 0 || whole_tile % hmma == 0)
         << hmma << " HMMA in an iteration, " << whole_tile << " in a tile";
+  });
+}
+
+// Of each tile a warp issues head_dim / 16 wgmmas for S, and block_kv / 16 for P V.
+TEST(StudyFiles, TheHotLoopOfTheHopperTrackIsTheOneOverTheKeys) {
+  for_each_study(
+      [](const Version& version, const Configuration& configuration, const std::string&, const StaticStudy& study) {
+        if (version.track != Track::hopper) return;
+        EXPECT_EQ(count(study.hot_loop_sass, "HGMMA"), (configuration.head_dim + configuration.block_kv) / 16);
+      });
+}
+
+// What the lessons of the Hopper track are about, seen in the code.
+TEST(StudyFiles, TmaRolesAndRegisters) {
+  for_each_study([](const Version& version, const Configuration&, const std::string&, const StaticStudy& study) {
+    if (version.track != Track::hopper) return;
+    EXPECT_EQ(count(study.sass, "LDGSTS") > 0, version.number == 17) << "cp.async";
+    EXPECT_EQ(count(study.sass, "UTMALDG") > 0, version.number >= 18) << "TMA loads";
+    EXPECT_EQ(count(study.sass, "USETMAXREG") > 0, version.number >= 20) << "setmaxnreg";
+    EXPECT_EQ(count(study.sass, "UTMASTG") > 0, version.number >= 22) << "TMA stores";
+    EXPECT_EQ(count(study.sass, "STSM") > 0, version.number >= 22) << "stmatrix";
+    EXPECT_EQ(count(study.sass, "HMMA"), 0);
   });
 }
 

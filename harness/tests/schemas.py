@@ -17,6 +17,10 @@ _PROFILE = _load("profile.schema.json")
 _TUNING = _load("tuning.schema.json")
 _VERSIONS = _load("versions.schema.json")
 _PEERS = _load("peers.schema.json")
+_DEBUG = _load("debug.schema.json")
+_NCU = _load("ncu.schema.json")
+_COMPARISON = _load("comparison.schema.json")
+_RECORDINGS = _load("recordings.schema.json")
 _REGISTRY = Registry().with_resources(
     (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE)
 )
@@ -42,6 +46,11 @@ def validate_versions(document: dict[str, Any]) -> None:
     _validate(_VERSIONS, document)
 
 
+def validate_debug(document: dict[str, Any]) -> None:
+    """A document as --debug --json writes it."""
+    _validate(_DEBUG, document)
+
+
 def validate_peers(document: dict[str, Any]) -> None:
     """A peers.json as scripts/peers writes it."""
     _validate(_PEERS, document)
@@ -50,3 +59,18 @@ def validate_peers(document: dict[str, Any]) -> None:
 def validate_profile(document: dict[str, Any]) -> None:
     """A profile as --record writes it."""
     _validate(_PROFILE, document)
+
+
+def validate_ncu(document: dict[str, Any]) -> None:
+    """An ncu.json as scripts/ncu_counters.py writes it."""
+    _validate(_NCU, document)
+
+
+def validate_comparison(document: dict[str, Any]) -> None:
+    """A document as --diff --json writes it."""
+    _validate(_COMPARISON, document)
+
+
+def validate_recordings(document: dict[str, Any]) -> None:
+    """A document as --profiles A B --json writes it."""
+    _validate(_RECORDINGS, document)

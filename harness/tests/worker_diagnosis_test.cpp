@@ -7,10 +7,14 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "worker/checker.h"
+#include "worker/diagnosis/blockwise.h"
 #include "worker/diagnosis/diagnosis.h"
+#include "worker/diagnosis/laboratory.h"
 #include "worker/diagnosis/layout.h"
+#include "worker/diagnosis/microscope.h"
 #include "worker/diagnosis/mistakes.h"
 #include "worker/diagnosis/pattern.h"
 
@@ -440,6 +444,149 @@ TEST(LayoutReader, NamesTheTileThatIsStale) {
 }
 
 TEST(LayoutReader, DoesNotLookAtTilesLargerThanO) { EXPECT_EQ(LayoutReader(128, 256, 1).heads(), 0); }
+
+// ---- The microscope ----
+
+TEST(Blockwise, IsAttentionAfterEveryTile) {
+  for (const Distribution distribution : {Distribution::normal, Distribution::large_logit, Distribution::ramp}) {
+    const Inputs inputs = make_inputs(kProblem, distribution, Packing::separate, 5);
+    const auto steps = attend_blockwise(inputs, 1, 2, 17, 32);
+    ASSERT_EQ(steps.size(), 3u);
+    for (std::size_t tile = 0; tile < steps.size(); ++tile) {
+      const Inputs fewer = with_first_keys(inputs, 32 * (static_cast<std::int64_t>(tile) + 1));
+      const std::vector<std::int64_t> row = {17};
+      const AttendedRows expected = attend_rows(fewer, 1, 2, row);
+      const auto output = steps[tile].output();
+      for (std::size_t d = 0; d < output.size(); ++d) ASSERT_NEAR(output[d], expected.exact[d], 1e-12);
+    }
+  }
+}
+
+TEST(Blockwise, ARowThatSeesNoKeyIsZero) {
+  AttentionProblem causal = kProblem;  // 128 queries and 96 keys: the first 32 rows see no key
+  causal.causal = true;
+  const Inputs inputs = make_inputs(causal, Distribution::normal, Packing::separate, 5);
+  for (const std::int64_t row : {0, 31, 32, 70, 127}) {
+    const auto last = attend_blockwise(inputs, 0, 1, row, 32).back();
+    const std::vector<std::int64_t> rows = {row};
+    const AttendedRows expected = attend_rows(inputs, 0, 1, rows);
+    const auto output = last.output();
+    for (std::size_t d = 0; d < output.size(); ++d) ASSERT_NEAR(output[d], expected.exact[d], 1e-12) << row;
+    EXPECT_EQ(last.l == 0, row < 32);
+  }
+}
+
+Microscope look_at(HostKernel& kernel, const AttentionProblem& problem = kProblem, const ShownRow& shown = {}) {
+  return look_closely(problem, 5, kernel.tiling, shown,
+                      [&](const Inputs& inputs) { return Examined{.output = kernel.run(inputs), .findings = {}}; });
+}
+
+TEST(Microscope, OfARightKernelIsALesson) {
+  HostKernel kernel;
+  const Microscope seen = look_at(kernel, kProblem, {.head = 2, .row = 70});
+  EXPECT_TRUE(seen.right());
+  EXPECT_EQ(seen.first_wrong(), nullptr);
+  ASSERT_THAT(seen.cuts, SizeIs(3u));
+  for (const Cut& cut : seen.cuts) EXPECT_LE(cut.of_bound, 1);
+  EXPECT_THAT(seen.also_right, ElementsAre("ramp", "large-logit", "offset-mean"));
+  EXPECT_EQ(seen.head, 2);
+  EXPECT_EQ(seen.row, 70);
+  EXPECT_EQ(seen.holder->lane, 6 * 4) << "row 6 of an mma tile";
+  EXPECT_EQ(seen.Q.size(), 4u * 128);
+  EXPECT_EQ(seen.K.size(), 96u);
+  ASSERT_TRUE(seen.P);
+  EXPECT_EQ(seen.P->first_key, 64);
+  for (std::size_t j = 0; j < 32; ++j) EXPECT_NEAR(seen.P->P[j], seen.P->P_expected[j], 1e-3);
+  EXPECT_THAT(seen.layouts, SizeIs(2u));
+  EXPECT_FALSE(seen.diagnosis);
+}
+
+TEST(Microscope, NamesTheFirstWrongTileRowColumnLaneAndRegister) {
+  // What one tile leaves to the next, in the lower halves of warp 2 and head 1 alone.
+  HostKernel kernel{.known_as = "sum_not_rescaled", .concerns = [](auto, std::int64_t head, std::int64_t row) {
+                      return head == 1 && row % 64 / 16 == 2 && row % 16 >= 8;
+                    }};
+  const Microscope seen = look_at(kernel);
+  const Cut* wrong = seen.first_wrong();
+  ASSERT_NE(wrong, nullptr);
+  EXPECT_EQ(wrong->tiles, 2);
+  EXPECT_EQ(wrong->first->head, 1);
+  EXPECT_GE(wrong->first->row % 16, 8);
+  EXPECT_EQ(wrong->first->holder->warp, 2);
+  EXPECT_GE(wrong->first->holder->reg, 2);
+  EXPECT_EQ(seen.row, wrong->first->row) << "that row is shown";
+  EXPECT_EQ(seen.head, 1);
+  EXPECT_THAT(seen.diagnosis->suggests, Contains("sum_not_rescaled"));
+}
+
+TEST(Microscope, FindsTheFirstWrongTileOfMany) {
+  HostKernel kernel{.mistake = {.counts = [](std::int64_t key) { return key < 13 * 32; }}};
+  AttentionProblem long_problem = kProblem;
+  long_problem.seq_len_kv = 30 * 32;
+  const Microscope seen = look_at(kernel, long_problem);
+  ASSERT_NE(seen.first_wrong(), nullptr);
+  EXPECT_EQ(seen.first_wrong()->tiles, 14) << "cut after 1 to 8, 16 and 30 tiles, and then by halves";
+}
+
+TEST(Microscope, ShowsWhoShouldHoldAWrongFragment) {
+  HostKernel kernel{.mistake = {.K = [](Element e) {
+                      if (e.column / 16 == 3) e.column += 32;
+                      return e;
+                    }}};
+  const Microscope seen = look_at(kernel);
+  ASSERT_FALSE(seen.layouts.empty());
+  const SeenLayout& K = seen.layouts.front();
+  EXPECT_EQ(K.tensor, "K");
+  EXPECT_EQ(K.wrong, 32 * 16);
+  ASSERT_TRUE(K.first);
+  EXPECT_EQ(K.first->column, 48);
+  EXPECT_EQ(K.first->mma_k, 3);
+  EXPECT_EQ(K.first->lane, 0);
+  EXPECT_EQ(K.first->reg, 0);
+  ASSERT_TRUE(seen.P);
+  EXPECT_GT(seen.P->wrong, 0);
+}
+
+TEST(Microscope, SeesPWhereOnlyVIsWrong) {
+  HostKernel kernel{.known_as = "V_columns_xor_8"};
+  const Microscope seen = look_at(kernel);
+  const auto V = std::find_if(seen.layouts.begin(), seen.layouts.end(), [](const auto& l) { return l.wrong > 0; });
+  ASSERT_NE(V, seen.layouts.end());
+  EXPECT_EQ(V->tensor, "V");
+  ASSERT_TRUE(V->first);
+  EXPECT_EQ(V->first->mma_n, V->first->column / 8);
+}
+
+TEST(Microscope, AFaultEndsTheLookAndAFindingIsWrong) {
+  HostKernel kernel;
+  int launches = 0;
+  const auto faults = [&](const Inputs& inputs) {
+    ++launches;
+    return Examined{.output = inputs.problem.seq_len_kv > 32 ? std::nullopt : std::optional(kernel.run(inputs)),
+                    .findings = {}};
+  };
+  const Microscope faulted = look_closely(kProblem, 5, kernel.tiling, {}, faults);
+  ASSERT_THAT(faulted.cuts, SizeIs(2u));
+  EXPECT_TRUE(faulted.cuts[0].right());
+  EXPECT_TRUE(faulted.first_wrong()->faulted);
+  EXPECT_EQ(launches, 2) << "a GPU's context is lost";
+  const auto finds = [&](const Inputs& inputs) {
+    Finding race;
+    race.kind = "race";
+    return Examined{.output = kernel.run(inputs), .findings = {race}};
+  };
+  const Microscope found = look_closely(kProblem, 5, kernel.tiling, {}, finds);
+  EXPECT_FALSE(found.right());
+  EXPECT_EQ(found.first_wrong()->tiles, 1);
+  EXPECT_EQ(found.first_wrong()->wrong, 0);
+}
+
+TEST(Microscope, RoundTripsThroughJson) {
+  HostKernel kernel{.known_as = "sum_not_rescaled"};
+  const Microscope seen = look_at(kernel);
+  const nlohmann::json json = seen;
+  EXPECT_EQ(nlohmann::json(json.get<Microscope>()), json);
+}
 
 }  // namespace
 }  // namespace flash_ladder

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "errors.h"
+#include "results/microscope.h"
 #include "rules/protocol.h"
 #include "worker/cuda_check.h"
 #include "worker/events.h"
@@ -37,6 +38,7 @@ json answer(const Request& request, EventWriter& events) {
   prepare_device(request);
   if (request.command == "device") return {{"event", "device"}, {"device", describe_gpu(request.device)}};
   if (request.command == "time") return {{"event", "results"}, {"results", time_in_turn(request, events)}};
+  if (request.command == "debug") return {{"event", "microscope"}, {"microscope", debug(request, events)}};
   return {{"event", "result"}, {"result", run(request, events)}};
 }
 

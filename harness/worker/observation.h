@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -30,7 +31,8 @@ void mark_poisoned(const void* device_pointer, std::int64_t bytes);
 struct Observation {
   std::optional<Counters> counters;
   std::vector<LineCounters> lines;
-  std::string ptx_hash;  // of what was counted: see source/compiled_text.h
+  std::string ptx_hash;                                           // of what was counted: see source/compiled_text.h
+  std::vector<std::shared_ptr<const emulator::CtaTrace>> traces;  // see Request::trace
 };
 Observation take_observation();
 

@@ -9,6 +9,7 @@
 
 #include "errors.h"
 #include "registry.h"
+#include "results/trace_file.h"
 #include "rules/support.h"
 #include "rules/version_name.h"
 #include "worker/benchmark.h"
@@ -17,6 +18,7 @@
 #include "worker/cuda_check.h"
 #include "worker/device_problem.h"
 #include "worker/diagnosis/diagnosis.h"
+#include "worker/diagnosis/microscope.h"
 #include "worker/gpu.h"
 #include "worker/observation.h"
 #include "worker/reference_cache.h"
@@ -79,6 +81,7 @@ void count(Result& result, const Launch& launch) {
   result.counters = observation.counters;
   result.lines = std::move(observation.lines);
   result.ptx_hash = std::move(observation.ptx_hash);
+  result.traces = std::move(observation.traces);
 }
 
 // Launches a set's problem several times and says what is wrong: the output first, since what a kernel does elsewhere is
@@ -128,33 +131,42 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
   result.tile_map = verdict.tile_map;
 }
 
+Tiling tiling_of(const Configuration& configuration) {
+  return {.block_q = configuration.block_q,
+          .block_kv = configuration.block_kv,
+          .step_kv = configuration.step_kv,
+          .num_warps = configuration.num_warps,
+          .mma = configuration.fragments};
+}
+
+// The output; nullopt where the kernel faults.
+std::optional<HostBuffer> launch_once(const Version& version, const Configuration& configuration,
+                                      const Inputs& inputs) {
+  try {
+    DeviceProblem problem(version, {&configuration}, inputs);
+    const Stream stream;
+    problem.poison(stream);
+    problem.launch(configuration, stream);
+    problem.wait();
+    return problem.output();
+  } catch (const CudaError&) {
+    return std::nullopt;
+  }
+}
+
 // Why the output of a set may be wrong, from a few more launches. Empty when this time it is right.
 Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& checked, const Version& version,
                        const Configuration& configuration, const Request& request, EventWriter& events) {
   int launches = 0;
-  const Relaunch launch = [&](const Inputs& inputs) -> std::optional<HostBuffer> {
+  const Relaunch launch = [&](const Inputs& inputs) {
     events.progress("launch to diagnose " + set.name, launches++, kMaxDiagnosisLaunches + 1);
-    try {
-      DeviceProblem problem(version, {&configuration}, inputs);
-      const Stream stream;
-      problem.poison(stream);
-      problem.launch(configuration, stream);
-      problem.wait();
-      return problem.output();
-    } catch (const CudaError&) {
-      return std::nullopt;
-    }
+    return launch_once(version, configuration, inputs);
   };
   const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed);
   const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
   const auto output = launch(inputs);
   if (!output) return {};
-  const Tiling tiling{.block_q = configuration.block_q,
-                      .block_kv = configuration.block_kv,
-                      .step_kv = configuration.step_kv,
-                      .num_warps = configuration.num_warps,
-                      .mma = configuration.fragments};
-  return diagnose({inputs, set.distribution, reference, *output}, checked, tiling, launch,
+  return diagnose({inputs, set.distribution, reference, *output}, checked, tiling_of(configuration), launch,
                   events.reporter("diagnose " + set.name));
 }
 
@@ -222,6 +234,7 @@ Result run(const Request& request, EventWriter& events) {
     result.reason = error.what();
     return result;
   }
+  if (!request.trace.empty()) write_trace(request.trace, result);
   const bool has_findings = add_findings(result);
   if (!checked.first_wrong) return result;
   Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked.sets, version, configuration, request, events);
@@ -229,6 +242,38 @@ Result run(const Request& request, EventWriter& events) {
   Result again;  // with other inputs: most likely what was found before
   add_findings(has_findings ? again : result);
   return result;
+}
+
+Microscope debug(const Request& request, EventWriter& events) {
+  events.progress("open the GPU", 0, 1);
+  const Version& version = select_version(request.kernel);
+  const AttentionProblem& problem = request.problem;
+  refuse_if(why_impossible(problem));
+  const auto check_range = [](const char* flag, const std::optional<std::int64_t>& value, std::int64_t size) {
+    if (value && (*value < 0 || *value >= size))
+      throw UsageError(fmt::format("{} {} is out of range; this problem has 0 to {}", flag, *value, size - 1));
+  };
+  check_range("--head", request.head, problem.heads);
+  check_range("--row", request.row, problem.seq_len);
+  const DeviceInfo device = open_gpu(request.device);
+  const Configuration& configuration = runnable_configuration(version, request, request.config, device);
+
+  std::int64_t launches = 0;
+  const Examine examine = [&](const Inputs& inputs) {
+    events.progress(fmt::format("launch with {} keys", inputs.problem.seq_len_kv), launches++, 0);
+    Examined examined{.output = launch_once(version, configuration, inputs), .findings = {}};
+    Result found;
+    if (add_findings(found)) examined.findings = std::move(found.findings);
+    return examined;
+  };
+  Microscope microscope =
+      look_closely(problem, request.seed, tiling_of(configuration), {.head = request.head, .row = request.row}, examine,
+                   events.reporter("reference"));
+  microscope.kernel = kernel_id(version);
+  microscope.name = version.name;
+  microscope.config = configuration.name;
+  microscope.device = device.name;
+  return microscope;
 }
 
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {

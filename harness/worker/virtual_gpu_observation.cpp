@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <stdexcept>
 
 #include "emulator/function_name.h"
@@ -60,6 +61,7 @@ void prepare_device(const Request& request) {
   try {
     runtime::Settings& settings = runtime::settings();
     settings.sm = request.sm;
+    if (!request.trace.empty()) settings.trace_cta = emulator::Dim3{0, 0, 0};
     if (request.max_instructions > 0) settings.max_warp_instructions_per_cta = request.max_instructions;
   } catch (const std::invalid_argument& error) {  // the environment asks for what cannot be
     throw UsageError(error.what());
@@ -88,6 +90,11 @@ Observation take_observation() {
       observation.lines.push_back({.kernel = emulator::function_name(kernel.kernel),
                                    .position = to_strings(line.position),
                                    .counters = line.counters});
+  }
+  for (const auto& traced : runtime::take_traces()) {
+    auto trace = std::make_shared<emulator::CtaTrace>(*traced);
+    for (emulator::SourcePosition& position : trace->positions) position = with_file_names(std::move(position));
+    observation.traces.push_back(std::move(trace));
   }
   return observation;
 }

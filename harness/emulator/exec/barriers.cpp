@@ -27,6 +27,7 @@ void CtaExecutor::release(Barrier& barrier) {
   for (Warp& warp : warps_) {
     if (!((barrier.waiting >> warp.index) & 1)) continue;
     warp.status = WarpStatus::ready;
+    if (trace_ != nullptr) trace_->go_on(warp.index, barrier.traced);
     const auto [at, mode] = barrier.warps[static_cast<std::size_t>(warp.index)];
     if (mode == BarrierMode::sync) continue;
     const Instruction& instruction = code_[static_cast<std::size_t>(at)];

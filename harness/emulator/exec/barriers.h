@@ -24,7 +24,8 @@ struct Barrier {
     BarrierMode mode = BarrierMode::sync;
   };
   std::array<Waiting, 32> warps{};
-  Clock clock;  // what those that arrived knew
+  Clock clock;               // what those that arrived knew
+  std::uint64_t traced = 0;  // when the last of them came, for a trace
 };
 
 struct Mbarrier {
@@ -38,9 +39,11 @@ struct Mbarrier {
     std::uint32_t mask;
     std::uint64_t issued;  // how many copies the warp had issued
     bool counts;           // .noinc: it is one of the arrivals that the barrier was initialised for
+    std::uint64_t traced;  // when it was said, for a trace
   };
   std::vector<AsyncArrival> async;
   Clock arriving, completed;  // what those knew that arrived in this phase, in the phases before
+  std::uint64_t traced_arriving = 0, traced_completed = 0;  // when the last of them came, for a trace
 };
 
 }  // namespace flash_ladder::emulator

@@ -71,7 +71,10 @@ CtaExecutor::State CtaExecutor::resume() {
       }
       if (warp.status == WarpStatus::ready) {
         any_ran = true;
-        run_warp(warp);
+        if (trace_ == nullptr)
+          run_warp<false>(warp);
+        else
+          run_warp<true>(warp);
         if (stopped_) break;
         if (warp.status == WarpStatus::yielded) {
           warp.stuck = !warp.asked_mbarrier() && has_come_back(warp);
@@ -195,6 +198,11 @@ bool CtaExecutor::give_way() {
   return others_run;
 }
 
+std::optional<CtaTrace> CtaExecutor::take_trace() {
+  if (trace_ == nullptr) return std::nullopt;
+  return std::exchange(trace_, nullptr)->take();
+}
+
 void CtaExecutor::start(const Dim3& cta) {
   cta_ = cta;
   stopped_ = false;
@@ -219,6 +227,9 @@ void CtaExecutor::start(const Dim3& cta) {
     std::memset(warp.groups, 0, sizeof warp.groups);
     if (context_.options.checks) warp.undefined.assign(context_.kernel.num_watched, {.lanes = kAllLanes});
   }
+  trace_.reset();
+  if (context_.options.trace_cta == cta)
+    trace_ = std::make_unique<TraceRecorder>(context_.kernel, cta, static_cast<int>(warps_.size()));
   fill_uniforms(cta);
   std::memset(shared_.data(), 0, shared_.size());
   std::memset(local_.data(), 0, local_.size());
@@ -311,6 +322,7 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
 }
 
 // Runs a warp until it has to wait, gives way or has ended.
+template <bool kTraced>
 void CtaExecutor::run_warp(Warp& warp) {
   int loops_left = warp.has_been_stuck ? kLoopsPerTurnOfStuck : kLoopsPerTurn;
   std::byte* const registers = warp.registers;
@@ -328,6 +340,7 @@ void CtaExecutor::run_warp(Warp& warp) {
     ++count.warps;
     count.lanes += mask == kAllLanes ? kWarpSize : static_cast<std::uint32_t>(std::popcount(mask));
     ++warp.executed;
+    if constexpr (kTraced) trace_->execute(warp.index, warp.pc);
     if (budget_-- == 0) {
       stopped_ = true;
       find(FindingKind::endless_loop, &warp, &instruction, -1, std::nullopt,

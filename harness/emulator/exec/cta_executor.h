@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "emulator/decode/instruction.h"
 #include "emulator/exec/barriers.h"
 #include "emulator/exec/counting.h"
+#include "emulator/exec/trace_recorder.h"
 #include "emulator/exec/warp.h"
 #include "emulator/launch.h"
 #include "emulator/memory/traffic.h"
@@ -91,6 +93,8 @@ class CtaExecutor : public ConflictSink {
   InstructionCounters& counters() { return counters_; }
   std::vector<RawFinding> take_findings() { return findings_.take(); }
   std::string take_output() { return std::exchange(output_, {}); }
+  /// Of the CTA that Options::trace_cta names, once it has run.
+  std::optional<CtaTrace> take_trace();
 
   // What follows is for the functions that execute instructions: operations/.
 
@@ -110,6 +114,7 @@ class CtaExecutor : public ConflictSink {
   std::byte* shared() { return shared_.data(); }
   const SharedFunctions& shared_functions() const { return shared_functions_; }
   std::string& output() { return output_; }
+  TraceRecorder* trace() { return trace_.get(); }  // null: this CTA is not traced
   /// A waiting warp may be able to go on after this.
   void note_progress() {
     ++progress_;
@@ -198,6 +203,7 @@ class CtaExecutor : public ConflictSink {
   // cta_executor.cpp
   void start(const Dim3& cta);
   void fill_uniforms(const Dim3& cta);
+  template <bool kTraced>
   void run_warp(Warp& warp);
   void reconverge(Warp& warp);
   void part(Warp& warp, const Instruction& instruction, std::uint32_t taken);
@@ -255,6 +261,7 @@ class CtaExecutor : public ConflictSink {
   std::uint32_t threads_alive_ = 0;
   AlignedBytes registers_, shared_, local_;
   std::unique_ptr<SharedShadow> shadow_;     // null: no checks, or no shared memory
+  std::unique_ptr<TraceRecorder> trace_;     // null: the CTA is not traced
   std::vector<std::uint8_t> local_written_;  // per byte of local_; empty: no checks
   std::uint32_t shared_bytes_ = 0;           // static and dynamic
   std::array<Barrier, 16> barriers_;

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "emulator/exec/cta_executor.h"
+#include "emulator/trace.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -153,6 +154,10 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
       options.ctas_ended->fetch_add(1, std::memory_order_relaxed);
     }
     CtaResult result{executor.take_findings(), executor.take_output()};
+    if (auto trace = executor.take_trace()) {
+      const std::lock_guard lock(mutex);
+      report.trace = std::make_shared<const CtaTrace>(std::move(*trace));
+    }
     if (!result.findings.empty() || !result.output.empty()) {
       const std::lock_guard lock(mutex);
       results[index] = std::move(result);

@@ -1,6 +1,7 @@
 // bar, and what orders memory accesses. PTX ISA, "Parallel Synchronization and Communication Instructions".
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <optional>
@@ -67,6 +68,7 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   }
   barrier.arrived += instruction.has_count ? kWarpSize : static_cast<std::uint32_t>(std::popcount(warp.alive));
   cta.note_progress();
+  if (const TraceRecorder* trace = cta.trace()) barrier.traced = std::max(barrier.traced, trace->clock(warp.index));
   if (kReduces) {
     std::uint32_t votes;
     std::memcpy(&votes, warp.registers + instruction.r[instruction.writes + 2u], 4);

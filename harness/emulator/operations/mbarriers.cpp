@@ -50,6 +50,7 @@ void arrive(CtaExecutor& cta, Mbarrier& barrier, std::uint32_t count) {
   barrier.pending -= count;
   if (barrier.pending == 0) {
     ++barrier.phase;
+    barrier.traced_completed = std::exchange(barrier.traced_arriving, 0);
     if (cta.shadow() != nullptr) {
       join(barrier.completed, barrier.arriving);
       barrier.arriving = cta.shadow()->clocks().empty();
@@ -70,6 +71,7 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
         if (copy.number < arrival.issued && (copy.mask & lanes) != 0) cta.complete(warp, copy, copy.mask & lanes, true);
       }
       if (cta.shadow() != nullptr) cta.shadow()->clocks().publish_async(arrival.warp, barrier.arriving);
+      barrier.traced_arriving = std::max(barrier.traced_arriving, arrival.traced);
       arrive(cta, barrier, static_cast<std::uint32_t>(std::popcount(lanes)));
     }
     std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
@@ -97,6 +99,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
                        operation == Operation::init || operation == Operation::inval);
   bool all_passed = true;
   std::uint32_t passed = 0;
+  std::uint64_t ended = 0;                          // when the latest of the phases asked for did, for a trace
   std::map<std::uint32_t, std::uint32_t> acquired;  // mbarrier → lanes that have seen its phase complete
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -138,6 +141,8 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         }
         if (operation == Operation::arrive_drop) barrier->count -= count;
         if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier->arriving);
+        if (const TraceRecorder* trace = cta.trace())
+          barrier->traced_arriving = std::max(barrier->traced_arriving, trace->clock(warp.index));
         arrive(cta, *barrier, count);
         break;
       }
@@ -154,6 +159,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         }
         if (done) {
           passed |= 1u << lane;
+          ended = std::max(ended, barrier->traced_completed);
           if (cta.shadow() != nullptr) acquired[barrier->address] |= 1u << lane;
         } else {
           all_passed = false;
@@ -169,6 +175,12 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
     bits = (bits & ~mask) | passed;
     const std::uint32_t failed = good & ~passed;
     warp.failed_wait = {};
+    if (TraceRecorder* trace = cta.trace()) {
+      if (failed == 0)
+        trace->go_on(warp.index, ended);
+      else
+        trace->ask_again(warp.index);
+    }
     if (failed != 0) warp.failed_wait = {cta.index_of(instruction), offsets[std::countr_zero(failed)], failed};
     for (const auto& [address, lanes] : acquired) {
       const Mbarrier* barrier = find_mbarrier(cta, warp, instruction, std::countr_zero(lanes), address);
@@ -278,7 +290,11 @@ void arrive_when_copied(CtaExecutor& cta, Warp& warp, const Instruction& instruc
       barrier->expected += static_cast<std::uint32_t>(std::popcount(same));
       barrier->pending += static_cast<std::uint32_t>(std::popcount(same));
     }
-    barrier->async.push_back({.warp = warp.index, .mask = same, .issued = warp.copies_issued, .counts = kCounts});
+    barrier->async.push_back({.warp = warp.index,
+                              .mask = same,
+                              .issued = warp.copies_issued,
+                              .counts = kCounts,
+                              .traced = cta.trace() != nullptr ? cta.trace()->clock(warp.index) : 0});
   }
   cta.note_progress();
 }

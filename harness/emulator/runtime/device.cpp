@@ -167,6 +167,7 @@ void Device::record(const Function& function, Report report) {
   ++entry->launches;
   entry->totals += report.totals;
   add(entry->lines, report.lines);
+  if (report.trace != nullptr) traces.push_back(std::move(report.trace));
   for (Finding& finding : report.findings) record(std::move(finding));
 }
 
@@ -190,6 +191,12 @@ std::vector<KernelCounters> take_counters() {
   Device& device = runtime::device();
   const std::lock_guard lock(device.mutex);
   return std::exchange(device.counters, {});
+}
+
+std::vector<std::shared_ptr<const CtaTrace>> take_traces() {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  return std::exchange(device.traces, {});
 }
 
 Findings findings() {

@@ -127,6 +127,7 @@ struct Device {
   cudaError_t sticky_error = cudaSuccess;
 
   std::vector<KernelCounters> counters;
+  std::vector<std::shared_ptr<const CtaTrace>> traces;
   Findings findings;
   // All of them, numbered as they came: the first ones are kept, under the same numbers.
   std::map<FindingKey, std::size_t> known_findings;

@@ -206,6 +206,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                                     .interrupt = &launch_is_to_end,
                                     .ctas_ended = &progress.ctas_ended,
                                     .registers_per_thread = function.library->registers(function.name),
+                                    .trace_cta = settings.trace_cta,
                                     // All: only with those of other launches is it known which are new.
                                     .max_findings = std::numeric_limits<std::size_t>::max(),
                                     .print = {}});

@@ -6,12 +6,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "emulator/launch.h"
 #include "emulator/report.h"
+#include "emulator/trace.h"
 
 namespace flash_ladder::emulator::runtime {
 
@@ -23,6 +26,7 @@ struct Settings {
   unsigned threads = 0;                             // host threads that run CTAs; 0: as many as there are cores
   bool checks = true;                               // look for findings
   bool count_lines = true;                          // counters per source line too
+  std::optional<Dim3> trace_cta;                    // of which launches keep a trace
   std::uint64_t max_warp_instructions_per_cta = Options{}.max_warp_instructions_per_cta;
   std::uint64_t max_warp_instructions = Options{}.max_warp_instructions;  // per launch
 };
@@ -47,6 +51,9 @@ struct KernelCounters {
 
 /// Hands over what was counted since the last call (or the start), in order of first launch, and begins anew.
 std::vector<KernelCounters> take_counters();
+
+/// Hands over the traces of Settings::trace_cta, one for each launch since the last call, in order of launch.
+std::vector<std::shared_ptr<const CtaTrace>> take_traces();
 
 /// What kernels did wrong, and wrong uses of memory by the host, since the start of the program.
 struct Findings {

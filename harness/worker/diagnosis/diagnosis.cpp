@@ -9,7 +9,6 @@
 #include <span>
 
 #include "problem/problem.h"
-#include "worker/diagnosis/layout.h"
 #include "worker/diagnosis/mistakes.h"
 #include "worker/diagnosis/pattern.h"
 #include "worker/parallel.h"
@@ -217,65 +216,6 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
 
 // ---- Launches ----
 
-// Launches and compares with the reference of all rows.
-class Laboratory {
- public:
-  Laboratory(const Tiling& tiling, const Relaunch& launch, const Progress& progress)
-      : tiling_(tiling), launch_(launch), progress_(progress) {}
-
-  struct Outcome {
-    Inputs inputs;
-    Reference reference;
-    std::optional<HostBuffer> output;  // nullopt: the launch faulted
-    WrongElements wrong;
-    bool right() const { return output && wrong.wrong == 0; }
-  };
-  Outcome launch(Inputs inputs, std::int64_t row_tile = 1) {
-    const RowSelection rows{.seq_len = inputs.problem.seq_len, .tile = row_tile, .seed = 0};
-    Reference reference = make_reference(inputs, rows, progress_);
-    auto output = launch_(inputs);
-    WrongElements wrong;
-    if (output) wrong = find_wrong(reference, *output, tiling_);
-    return {std::move(inputs), std::move(reference), std::move(output), std::move(wrong)};
-  }
-
- private:
-  const Tiling& tiling_;
-  const Relaunch& launch_;
-  const Progress& progress_;
-};
-
-// The same queries with the first `num_keys` keys alone, each tensor in a buffer of its own.
-Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys) {
-  Inputs fewer;
-  fewer.problem = inputs.problem;
-  fewer.problem.seq_len_kv = num_keys;
-  for (std::int64_t& length : fewer.problem.lengths_kv) length = std::min(length, num_keys);
-  const std::int64_t batch = fewer.problem.batch, heads = fewer.problem.heads, kv_heads = num_kv_heads(fewer.problem),
-                     seq_len = fewer.problem.seq_len, head_dim = fewer.problem.head_dim;
-  fewer.Q = contiguous_layout(seq_len, heads, head_dim);
-  fewer.K = fewer.V = contiguous_layout(num_keys, kv_heads, head_dim);
-  fewer.K_buffer = 1;
-  fewer.V_buffer = 2;
-  const struct {
-    const TensorLayout &from, &to;
-    int buffer;
-    std::int64_t heads, rows;
-  } tensors[] = {{inputs.Q, fewer.Q, inputs.Q_buffer, heads, seq_len},
-                 {inputs.K, fewer.K, inputs.K_buffer, kv_heads, num_keys},
-                 {inputs.V, fewer.V, inputs.V_buffer, kv_heads, num_keys}};
-  for (const auto& tensor : tensors) {
-    HostBuffer buffer(batch * tensor.to.batch_stride);
-    for (std::int64_t b = 0; b < batch; ++b)
-      for (std::int64_t row = 0; row < tensor.rows; ++row)
-        for (std::int64_t head = 0; head < tensor.heads; ++head)
-          std::copy_n(inputs.buffers[tensor.buffer].data() + tensor.from.row(b, head, row), head_dim,
-                      buffer.data() + tensor.to.row(b, head, row));
-    fewer.buffers.push_back(std::move(buffer));
-  }
-  return fewer;
-}
-
 // With how many K/V tiles it starts to be wrong.
 struct Start {
   std::int64_t tiles;  // the fewest that were wrong
@@ -315,64 +255,6 @@ Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& lab
   else if (first_wrong == 3)
     sentence += ". Suggests something that counts tiles: a buffer, a parity, the last of an odd number of tiles";
   return {first_wrong, sentence + "."};
-}
-
-// One launch of small experiments, each a head of its own. Wrong where they are false.
-struct Probes {
-  bool ones;           // V = 1: every O is 1, whatever Q and K are
-  bool uniform;        // Q = 0: O is the mean of V, whatever K is
-  bool scores_by_key;  // a row of K has one value throughout, and so has Q: no order of head_dim or of Q's rows counts
-  double least_of_ones = INFINITY, most_of_ones = -INFINITY;
-  std::optional<Layout> S, PV;  // nullopt: a tile is too large to be seen
-
-  bool all_right() const {
-    return ones && uniform && scores_by_key && (!S || S->wrong == 0) && (!PV || PV->wrong == 0);
-  }
-};
-
-std::optional<Probes> probe(const AttentionProblem& problem, Distribution distribution, const Tiling& tiling,
-                            std::int64_t tiles, Laboratory& laboratory) {
-  enum { kOnes, kUniform, kScoresByKey, kFirstOfLayout };
-  const LayoutReader reader(problem.head_dim, tiling.block_kv, tiles);
-  const AttentionProblem probed{
-      .batch = 1,
-      .heads = kFirstOfLayout + reader.heads(),
-      .seq_len = (problem.head_dim + tiling.block_q - 1) / tiling.block_q * tiling.block_q,  // a row for each column
-      .seq_len_kv = tiles * tiling.block_kv,
-      .head_dim = problem.head_dim,
-      .dtype = problem.dtype};
-  Inputs inputs = make_inputs(probed, distribution, Packing::separate, 0);
-  const std::uint16_t one = element_from_float(probed.dtype, 1);
-  const auto row_of = [&](int buffer, std::int64_t head, std::int64_t row) {
-    const TensorLayout& layout = buffer == inputs.Q_buffer ? inputs.Q : inputs.K;
-    return std::span(inputs.buffers[buffer].data() + layout.row(0, head, row), probed.head_dim);
-  };
-  for (std::int64_t row = 0; row < probed.seq_len; ++row) {
-    std::ranges::fill(row_of(inputs.Q_buffer, kUniform, row), 0);
-    std::ranges::fill(row_of(inputs.Q_buffer, kScoresByKey, row), one);
-  }
-  for (std::int64_t key = 0; key < probed.seq_len_kv; ++key) {
-    std::ranges::fill(row_of(inputs.V_buffer, kOnes, key), one);
-    const auto k = row_of(inputs.K_buffer, kScoresByKey, key);
-    const float value = element_to_float(probed.dtype, k[0]) / std::sqrt(static_cast<float>(probed.head_dim));
-    std::ranges::fill(k, element_from_float(probed.dtype, value));  // scores of the size that they usually have
-  }
-  reader.write(inputs, kFirstOfLayout);
-  const auto outcome = laboratory.launch(std::move(inputs));
-  if (!outcome.output) return std::nullopt;
-  Probes probes{.ones = !outcome.wrong.heads[kOnes],
-                .uniform = !outcome.wrong.heads[kUniform],
-                .scores_by_key = !outcome.wrong.heads[kScoresByKey],
-                .S = reader.read_S(probed, *outcome.output, kFirstOfLayout),
-                .PV = reader.read_PV(probed, *outcome.output, kFirstOfLayout)};
-  for (std::int64_t row = 0; row < probed.seq_len; ++row)
-    for (std::int64_t d = 0; d < probed.head_dim; ++d) {
-      const double value =
-          element_to_float(probed.dtype, outcome.output->data()[output_layout(probed).row(0, kOnes, row) + d]);
-      probes.least_of_ones = std::min(probes.least_of_ones, value);
-      probes.most_of_ones = std::max(probes.most_of_ones, value);
-    }
-  return probes;
 }
 
 std::vector<std::string> describe_probes(const Probes& probes, Diagnosis& diagnosis) {

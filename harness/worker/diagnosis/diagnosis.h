@@ -2,12 +2,11 @@
 // and a few launches with inputs that are chosen to tell where the mistake is not.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "results/result.h"
+#include "worker/diagnosis/laboratory.h"
 #include "worker/diagnosis/tiling.h"
 #include "worker/inputs.h"
 #include "worker/parallel.h"
@@ -15,9 +14,6 @@
 #include "worker/tensors.h"
 
 namespace flash_ladder {
-
-/// A launch of the version that is diagnosed, with these inputs: its output, nullopt where it faults.
-using Relaunch = std::function<std::optional<HostBuffer>(const Inputs&)>;
 
 /// An input set of the check, and whether the output was right.
 struct CheckedSet {

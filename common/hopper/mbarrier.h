@@ -1,0 +1,33 @@
+// What an mbarrier can do from Hopper on, beside common/ptx.h: count the bytes that TMA brings, and be waited for asleep.
+#pragma once
+
+#include <cstdint>
+
+#include "ptx.h"
+
+namespace flash_ladder {
+
+/// Shows barriers that this thread has initialised to the asynchronous proxy, TMA, as well; the other threads still need a
+/// __syncthreads(). PTX ISA, "fence.mbarrier_init".
+__device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+/// One arrival, and the phase does not end before TMA has brought this many bytes as well. PTX ISA, "mbarrier.arrive",
+/// .expect_tx.
+__device__ inline void mbarrier_arrive_expect_tx(std::uint64_t* barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+/// mbarrier_test_wait (common/ptx.h), but the thread may sleep for a while before the answer is no. PTX ISA,
+/// "mbarrier.try_wait", .parity.
+__device__ inline bool mbarrier_try_wait(std::uint64_t* barrier, int parity) {
+  std::uint32_t ended;
+  asm volatile(
+      "{ .reg .pred ended; mbarrier.try_wait.parity.shared::cta.b64 ended, [%1], %2; selp.u32 %0, 1, 0, ended; }"
+      : "=r"(ended)
+      : "r"(smem_address(barrier)), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+
+}  // namespace flash_ladder

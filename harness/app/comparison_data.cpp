@@ -1,0 +1,189 @@
+#include "app/comparison_data.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "app/configuration_choice.h"
+#include "app/opcode_counts.h"
+#include "app/runner.h"
+#include "app/selection.h"
+#include "app/source_diff.h"
+#include "errors.h"
+#include "host/sm_limits.h"
+#include "rules/support.h"
+#include "sass/static_study.h"
+
+namespace flash_ladder {
+namespace {
+
+// Every problem that either recording has.
+std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const Version& to) {
+  std::vector<SpeedPair> speeds;
+  for (const std::string& folder : recorded.devices()) {
+    const Recording *before = recorded.find(folder, from), *after = recorded.find(folder, to);
+    std::vector<AttentionProblem> problems;
+    for (const Recording* recording : {before, after})
+      if (recording)
+        for (const Result& result : recording->profile.results)
+          if (std::find(problems.begin(), problems.end(), result.problem) == problems.end())
+            problems.push_back(result.problem);
+    for (const AttentionProblem& problem : problems) {
+      SpeedPair pair{.folder = folder, .device = "", .problem = problem, .from = {}, .to = {}};
+      const auto fill = [&](const Recording* recording, std::optional<double>& tflops, bool& stale) {
+        if (!recording) return;
+        pair.device = recording->profile.device;
+        stale = recording->stale;
+        if (const Result* result = find_result(*recording, problem)) tflops = result->tflops;
+      };
+      fill(before, pair.from, pair.from_stale);
+      fill(after, pair.to, pair.to_stale);
+      speeds.push_back(std::move(pair));
+    }
+  }
+  return speeds;
+}
+
+std::vector<BusyPair> busy_pairs(Recorded& recorded, const Version& from, const Version& to) {
+  std::vector<BusyPair> pairs;
+  for (const std::string& folder : recorded.devices()) {
+    BusyPair pair{.folder = folder, .from = {}, .to = {}};
+    for (auto& [version, place] : {std::pair(&from, &pair.from), std::pair(&to, &pair.to)})
+      if (auto found = busy_of(recorded, {folder}, *version); !found.empty()) *place = std::move(found.front());
+    if (pair.from || pair.to) pairs.push_back(std::move(pair));
+  }
+  return pairs;
+}
+
+CountedPair count(const Version& from, const Version& to, const Options& options) {
+  Options counting = options;
+  counting.device = {.kind = DeviceKind::emulator, .ordinal = 0};
+  CountedPair counted;
+  try {
+    const Runner runner(counting);
+    const Run run{.problem = runner.problem(), .config = options.config, .check = false, .benchmark = false};
+    counted.from = runner.run(from, run);
+    counted.to = runner.run(to, run);
+    counted.exit_code = exit_code(options, {counted.from, counted.to});
+    for (const Result* result : {&counted.from, &counted.to})
+      if (!result->counters) {
+        counted.why_not = fmt::format("{} {}: {}", label(*result), to_string(result->status), result->reason);
+        return counted;
+      }
+    counted.lines = line_changes(from, counted.from, to, counted.to, options.paths.source);
+  } catch (const UnavailableError& error) {
+    counted.exit_code = kExitUnavailable;
+    counted.why_not = error.what();
+  }
+  return counted;
+}
+
+StaticPair compiled(const Version& from, const Version& to, const Options& options) {
+  const int sm = options.sm.value_or(
+      runs_on(from.architecture, kDefaultSm) && runs_on(to.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
+  StaticPair pair{.sm = sm,
+                  .code = code_name(sm),
+                  .config_from = nullptr,
+                  .config_to = nullptr,
+                  .from = {},
+                  .to = {},
+                  .code_from = {},
+                  .code_to = {}};
+  const auto fill = [&](const Version& version, const Configuration*& configuration, std::optional<StaticStudy>& own,
+                        std::optional<StaticStudy>& code) {
+    const auto choice = choose_configuration(version, options.config, options.problem, std::nullopt, sm);
+    if (!choice.configuration) throw UsageError(choice.why_not);
+    configuration = choice.configuration;
+    const auto studies = static_study(version, *configuration, options.paths.study);
+    if (const StaticStudy* study = study_for(studies, sm)) own = *study;
+    if (const StaticStudy* study = code_for(studies, sm)) code = *study;
+  };
+  fill(from, pair.config_from, pair.from, pair.code_from);
+  fill(to, pair.config_to, pair.to, pair.code_to);
+  return pair;
+}
+
+nlohmann::json or_null(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nullptr; }
+
+nlohmann::json version_document(const Version& version, const std::string& config) {
+  return {{"kernel", kernel_id(version)}, {"name", version.name}, {"file", version.source}, {"config", config}};
+}
+
+nlohmann::json counted_document(const CountedPair& counted) {
+  if (!counted.why_not.empty()) return nullptr;
+  auto lines = nlohmann::json::array();
+  const auto line_number = [](int line) { return line == 0 ? nlohmann::json(nullptr) : nlohmann::json(line); };
+  for (const LineChange& change : counted.lines)
+    lines.push_back({{"line_from", line_number(change.from)},
+                     {"line_to", line_number(change.to)},
+                     {"code", change.code},
+                     {"from", counters_to_json(change.before, Zeros::left_out)},
+                     {"to", counters_to_json(change.after, Zeros::left_out)}});
+  return {{"device", counted.to.device ? nlohmann::json(*counted.to.device) : nlohmann::json(nullptr)},
+          {"problem", counted.to.problem},
+          {"from", counters_to_json(*counted.from.counters, Zeros::kept)},
+          {"to", counters_to_json(*counted.to.counters, Zeros::kept)},
+          {"lines", lines}};
+}
+
+}  // namespace
+
+Comparison gather_comparison(const Options& options, Recorded& recorded) {
+  const Version& from = select_version(options.diff.first);
+  const Version& to = select_version(options.diff.second);
+  const auto& tree = options.paths.source;
+  return {.from = from,
+          .to = to,
+          .header = read_header_comment(source_file(to, tree)),
+          .size = diff_size(source_file(from, tree), source_file(to, tree)),
+          .diff = source_diff(from, to, tree),
+          .speeds = speeds_of(recorded, from, to),
+          .busy = busy_pairs(recorded, from, to),
+          .counted = count(from, to, options),
+          .compiled = compiled(from, to, options)};
+}
+
+nlohmann::json comparison_document(const Comparison& comparison) {
+  auto speeds = nlohmann::json::array();
+  for (const SpeedPair& speed : comparison.speeds)
+    speeds.push_back({{"device", speed.device},
+                      {"problem", speed.problem},
+                      {"from", or_null(speed.from)},
+                      {"to", or_null(speed.to)},
+                      {"ratio", or_null(speed.ratio())},
+                      {"stale", (speed.from && speed.from_stale) || (speed.to && speed.to_stale)}});
+  auto busy = nlohmann::json::array();
+  for (const BusyPair& pair : comparison.busy)
+    for (const auto& [version, counted] :
+         {std::pair(&comparison.from, &pair.from), std::pair(&comparison.to, &pair.to)})
+      if (*counted)
+        for (auto& one : busy_document(*version, {**counted})) busy.push_back(std::move(one));
+  const StaticPair& compiled = comparison.compiled;
+  const auto study = [](const std::optional<StaticStudy>& one) {
+    return one ? nlohmann::json(*one) : nlohmann::json(nullptr);
+  };
+  nlohmann::json document{
+      {"from", version_document(comparison.from, compiled.config_from->name)},
+      {"to", version_document(comparison.to, compiled.config_to->name)},
+      {"idea", comparison.header.idea},
+      {"changed", comparison.header.changed},
+      {"prediction", comparison.header.prediction},
+      {"source", {{"added", comparison.size.added}, {"removed", comparison.size.removed}, {"diff", comparison.diff}}},
+      {"tflops", speeds},
+      {"busy", busy},
+      {"counted", counted_document(comparison.counted)},
+      {"why_not_counted", nullptr},
+      {"static",
+       {{"sm", compiled.sm},
+        {"code", compiled.code},
+        {"from", study(compiled.from)},
+        {"to", study(compiled.to)},
+        {"code_from", study(compiled.code_from)},
+        {"code_to", study(compiled.code_to)}}}};
+  if (!comparison.counted.why_not.empty()) document["why_not_counted"] = comparison.counted.why_not;
+  return document;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,383 @@
+#include "app/debug.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/counters.h"
+#include "app/output.h"
+#include "app/runner.h"
+#include "app/selection.h"
+#include "app/study_card.h"
+#include "app/table.h"
+#include "app/terminal.h"
+#include "app/up_to_date.h"
+#include "errors.h"
+#include "results/atomic_file.h"
+#include "results/microscope.h"
+
+namespace flash_ladder {
+namespace {
+
+constexpr std::size_t kShownKeys = 4;    // of P
+constexpr std::size_t kShownTiles = 12;  // rows of the table, of which the first wrong one is always one
+
+// ---- What to run ----
+
+// What was not typed is small, and whole tiles of the configuration: two query tiles, four K/V tiles, two heads.
+AttentionProblem problem_for(const Configuration& configuration, const AttentionProblem& typed) {
+  AttentionProblem problem = typed;
+  const auto fill = [](std::int64_t& size, std::int64_t otherwise) {
+    if (size == 0) size = otherwise;
+  };
+  fill(problem.batch, 1);
+  fill(problem.heads, 2);
+  fill(problem.seq_len, 2 * configuration.block_q);
+  fill(problem.seq_len_kv, 4 * configuration.block_kv);
+  fill(problem.head_dim, configuration.head_dim);
+  return problem;
+}
+
+// The configuration, and the problem that goes with it.
+std::pair<const Configuration*, AttentionProblem> choose(const Version& version, const Options& options,
+                                                         const Runner& runner) {
+  const Configuration* configuration = runner.choose(version, options.config, runner.problem()).configuration;
+  const AttentionProblem problem =
+      configuration ? problem_for(*configuration, options.debug_problem) : runner.problem();
+  const auto choice = runner.choose(version, configuration ? configuration->name : options.config, problem);
+  if (!choice.why_not.empty()) {
+    if (choice.device_cannot) throw UnavailableError(choice.why_not);
+    throw UsageError(choice.why_not);
+  }
+  return {choice.configuration, problem};
+}
+
+// ---- Where to look ----
+
+// A place in a kernel file: the first line, or the last, that has one of these words; the first of them that is in the file
+// counts. The names are those that all kernels use.
+struct Place {
+  std::vector<std::string_view> words;
+  bool last = false;
+
+  bool operator==(const Place&) const = default;
+};
+
+// Where a mistake like this one would be.
+std::vector<Place> places_to_look_at(const Microscope& microscope) {
+  std::vector<Place> places;
+  const auto add = [&](std::initializer_list<Place> more) {
+    for (const Place& place : more)
+      if (std::ranges::find(places, place) == places.end()) places.push_back(place);
+  };
+  const Place load_K{{"void load_K_fragments(", "S = Q Kᵀ"}}, use_K{{"load_K_fragments<Traits>("}, true},
+      load_V{{"void load_V_fragments(", "O += P V"}}, use_V{{"load_V_fragments<Traits>("}, true},
+      load_Q{{"void load_Q_fragments(", "load_Q = [", "Copy Q"}}, use_Q{{"load_Q_fragments<Traits>("}, true},
+      pack{{"P_rmem[mma_m][mma_k][i] = pack", "P to 16 bits"}}, store{{"Normalise and store O"}},
+      swizzle{{"int smem_offset("}}, copy{{"Copy K and V", "copy_KV_tile = [", "Copy V", "void copy_tile("}};
+  const Place row_max{{"row_max[mma_m][half] = new_max", "row_max = "}},
+      row_sum{{"row_sum[mma_m][half] = ", "row_sum[mma_m][half] *= ", "row_sum *= ", "row_sum = "}},
+      add_sum{{"row_sum[mma_m][half] += "}}, all_sync{{"!__all_sync("}},
+      rescale_O{{"O_rmem[mma_m][mma_n][i] *= ", "*= rescale"}}, group_sum{{"float group_sum("}},
+      divide{{"inverse_sum = ", "/ row_sum"}};
+  for (const SeenLayout& layout : microscope.layouts) {
+    if (layout.wrong == 0) continue;
+    const bool whole_rows = !layout.first;
+    if (layout.tensor == "V" || whole_rows) add({load_V, use_V});
+    if (layout.tensor == "K") add({load_K, use_K, load_Q, use_Q});
+    if (whole_rows) add({pack});
+    add({swizzle});
+  }
+  if (!microscope.diagnosis) return places;
+  const auto& [sentences, suggests, first, experiments] = *microscope.diagnosis;
+  for (const std::string& name : suggests) {
+    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+    const char tensor = name.size() > 1 && name[1] == '_' ? name[0] : ' ';
+    if (has("other_head") || has("other_tile")) {
+      if (tensor == 'Q') add({Place{{"args.Q.row<", "row_of(args.Q"}}});
+      if (tensor == 'K' || has("KV_")) add({Place{{"args.K.row<", "row_of(args.K"}}});
+      if (tensor == 'V' || has("KV_")) add({Place{{"args.V.row<", "row_of(args.V"}}});
+      if (tensor == 'O') add({Place{{"args.O.row<", "row_of(args.O"}}});
+    } else if (has("tile") || has("step") || has("last_key") || has("seq_len")) {
+      add({copy, Place{{"< args.seq_len_kv"}}});
+    } else {
+      if (tensor == 'K') add({load_K, use_K});
+      if (tensor == 'V') add({load_V, use_V});
+      if (tensor == 'Q') add({load_Q, use_Q});
+    }
+    if (tensor == 'Q' || name.starts_with("V_columns")) add({store});
+    if (has("_rows_xor")) add({pack});
+    if (has("swizzle")) add({swizzle});
+    if (has("max_of_one_lane")) add({Place{{"= group_max(", "group_max(S_max)"}}, Place{{"float group_max("}}});
+    if (has("sum_of_one_lane")) add({group_sum, divide});
+    if (has("sum_not_rescaled")) add({row_sum});
+    if (has("O_not_rescaled")) add({rescale_O});
+    if (has("nothing_rescaled") || has("max_not_kept")) add({row_max});
+    if (has("scale_") || has("log2e") || has("score_factor"))
+      add({Place{{"*= args.softmax_scale", "args.softmax_scale *", "args.softmax_scale"}},
+           Place{{"float exp_approx("}}});
+  }
+  if (!suggests.empty()) return places;
+  const auto failed = [&](const char* name) {
+    return std::ranges::any_of(experiments, [&](const Experiment& e) { return e.name == name && !e.right; });
+  };
+  if (failed("V = 1"))
+    add({group_sum, all_sync, row_max, rescale_O, row_sum, add_sum, divide});
+  else if (failed("Q = 0"))
+    add({load_V, use_V, store});
+  return places;
+}
+
+struct SourceLine {
+  std::int64_t number;
+  std::string text;
+};
+
+std::vector<SourceLine> lines_to_look_at(const Microscope& microscope, const std::filesystem::path& source) {
+  std::vector<std::string> lines;
+  std::ifstream file(source);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  std::vector<SourceLine> found;
+  for (const Place& place : places_to_look_at(microscope))
+    for (const std::string_view word : place.words) {
+      const auto has_word = [&](const std::string& line) { return line.find(word) != std::string::npos; };
+      const auto first = std::ranges::find_if(lines, has_word);
+      if (first == lines.end()) continue;
+      const auto line = place.last ? std::prev(std::find_if(lines.rbegin(), lines.rend(), has_word).base()) : first;
+      found.push_back({line - lines.begin() + 1, line->substr(line->find_first_not_of(' '))});
+      break;
+    }
+  std::ranges::stable_sort(found, {}, &SourceLine::number);
+  const auto repeated = std::ranges::unique(found, {}, &SourceLine::number);
+  found.erase(repeated.begin(), repeated.end());
+  return found;
+}
+
+// ---- Text ----
+
+// "-" where there is nothing.
+std::string figure(double value, const char* form = "{:.4f}") {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return fmt::format(fmt::runtime(form), value);
+}
+
+std::string holder_of(const FragmentElement& held, const char* array, const char* registers = "mma_m, mma_n, D") {
+  return fmt::format("{}[{}][{}][{}] of lane {} of warp {} ({})", array, held.mma_m, held.mma_n, held.reg, held.lane,
+                     held.warp, registers);
+}
+
+std::string describe_row(const Microscope& microscope) {
+  std::string text = fmt::format("{} of head {}", microscope.row, microscope.head);
+  if (microscope.problem.batch > 1) text += fmt::format(" of batch entry {}", microscope.batch);
+  if (const auto& held = microscope.holder) {
+    const int group = held->lane / 4 * 4;
+    text += fmt::format(": warp {}, lanes {} to {}, registers {} of O_rmem[{}]", held->warp, group, group + 3,
+                        held->reg < 2 ? "D[0] and D[1]" : "D[2] and D[3]", held->mma_m);
+  }
+  return text + "; --row and --head show another";
+}
+
+std::string keys_of(std::int64_t first, std::int64_t end) { return fmt::format("{}–{}", first, end - 1); }
+
+// A row for each cut: of the kernel's O and of float64's the same columns, from the first wrong one on.
+std::string format_cuts(const Microscope& microscope, const Paint& paint) {
+  constexpr auto kLeft = Column::Side::left, kRight = Column::Side::right;
+  const Cut* wrong = microscope.first_wrong();
+  const bool here = wrong != nullptr && wrong->first && wrong->first->batch == microscope.batch &&
+                    wrong->first->head == microscope.head && wrong->first->row == microscope.row;
+  const std::int64_t head_dim = microscope.problem.head_dim;
+  constexpr std::int64_t kColumns = 4;
+  const std::int64_t first = std::min(here ? wrong->first->column : 0, std::max<std::int64_t>(head_dim - kColumns, 0));
+  std::vector<Column> columns = {{"tile", 4, kRight, 99},
+                                 {" keys", 12, kLeft, 60},
+                                 {"m", 8, kRight, 80},
+                                 {"r", 7, kRight, 70},
+                                 {"l", 9, kRight, 75}};
+  for (std::int64_t c = first; c < std::min(first + kColumns, head_dim); ++c) {
+    const int importance = 55 - static_cast<int>(c - first);
+    columns.push_back({fmt::format("O[{}]", c), 9, kRight, c == first ? 95 : importance});
+    columns.push_back({"float64", 9, kRight, c == first ? 94 : importance});
+  }
+  columns.push_back({"error", 8, kRight, 90});
+  const Table table(columns);
+  std::string text = paint.bold(table.header());
+  const std::size_t wrong_at = wrong ? wrong - microscope.cuts.data() : 0, count = microscope.cuts.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    const Cut& cut = microscope.cuts[i];
+    // Of many the first, the last, and those about the first wrong one.
+    const bool near = wrong && i + 2 >= wrong_at && i <= wrong_at + 1;
+    if (count > kShownTiles && i >= kShownTiles / 2 && i + 1 < count && !near) continue;
+    std::vector<std::string> cells = {
+        std::to_string(cut.tiles - 1),
+        " " + keys_of((cut.tiles - 1) * microscope.block_kv, cut.keys),
+        figure(cut.m),
+        i == 0 ? "-" : figure(cut.r),
+        figure(cut.l),
+    };
+    for (std::int64_t c = first; c < std::min(first + kColumns, head_dim); ++c) {
+      cells.push_back(cut.O.empty() ? "fault" : figure(cut.O[c]));
+      cells.push_back(figure(cut.O_expected[c]));
+    }
+    cells.push_back(cut.faulted ? "fault" : figure(cut.of_bound, "{:.3g}"));
+    const std::string line = table.row(cells);
+    text += cut.right() ? line : paint.bad(line);
+  }
+  return text;
+}
+
+std::string format_P(const Microscope& microscope, const Paint& paint) {
+  constexpr auto kLeft = Column::Side::left, kRight = Column::Side::right;
+  const SeenP& seen = *microscope.P;
+  const Cut* cut = nullptr;
+  for (const Cut& candidate : microscope.cuts)
+    if (candidate.tiles == seen.tile + 1) cut = &candidate;
+  std::string text =
+      labelled(paint.dim("P"),
+               fmt::format("of this row in tile {}, seen in O with a V that is one-hot there: column c of O is key "
+                           "{} + c. It is divided by l already.",
+                           seen.tile, seen.first_key));
+  const Table table({{" key", 6, kLeft, 9},
+                     {"S", 9, kRight, 6},
+                     {"exp(S - m) / l", 15, kRight, 8},
+                     {"kernel", 9, kRight, 9},
+                     {"ln(kernel · l) + m", 19, kRight, 5}});
+  text += paint.bold(table.header());
+  const bool here = seen.first && seen.first->batch == microscope.batch && seen.first->head == microscope.head &&
+                    seen.first->row == microscope.row;
+  const std::size_t keys = seen.P_expected.size();
+  const std::size_t from = here ? std::min<std::size_t>(seen.first->column, keys - std::min(keys, kShownKeys)) : 0;
+  for (std::size_t j = from; j < std::min(from + kShownKeys, keys); ++j)
+    text += table.row({fmt::format(" {}", seen.first_key + static_cast<std::int64_t>(j)), figure(seen.S_expected[j]),
+                       figure(seen.P_expected[j], "{:.6f}"), seen.P.empty() ? "fault" : figure(seen.P[j], "{:.6f}"),
+                       seen.P.empty() || !cut ? "-" : figure(std::log(seen.P[j] * cut->l) + cut->m)});
+  if (seen.wrong == 0) return text + labelled("", fmt::format("All {} of this tile are right.", seen.compared));
+  if (std::ranges::any_of(microscope.layouts, [](const SeenLayout& l) { return l.tensor == "V" && l.wrong > 0; }))
+    text += labelled("", "P is seen through V, and V is not where it belongs: see below.");
+  if (seen.places) text += labelled("", fmt::format("{} (A column is a key of the tile.)", *seen.places));
+  if (const auto& first = seen.first) {
+    std::string sentence = fmt::format("The first: row {} of head {}, key {}: {:.6f} instead of {:.6f}", first->row,
+                                       first->head, seen.first_key + first->column, first->got, first->expected);
+    if (first->holder) sentence += "; it is " + holder_of(*first->holder, "S_rmem");
+    text += labelled("", sentence + ".");
+  }
+  return text;
+}
+
+std::string format_layouts(const Microscope& microscope, const Paint& paint) {
+  std::string text;
+  for (const SeenLayout& layout : microscope.layouts) {
+    const char* how = layout.tensor == "K" ? "one-hot Q and V show S = Q Kᵀ, and in it K" : "one-hot P shows V";
+    std::string sentence = fmt::format("{}: {}", layout.tensor, how);
+    if (layout.wrong == 0)
+      sentence += fmt::format(". All {} elements of a tile are where they belong.", layout.elements);
+    else
+      sentence += fmt::format(": {}.", layout.text.value_or("wrong"));
+    if (const auto& first = layout.first)
+      sentence += fmt::format(
+          " {}[{}][{}] belongs in B[{}] of lane {}, its {} half, at mma_n {}, mma_k {}: all warps load it alike.",
+          layout.tensor, first->key, first->column, first->reg, first->lane, first->half ? "upper" : "lower",
+          first->mma_n, first->mma_k);
+    text += labelled(text.empty() ? paint.dim("Layouts") : "", sentence);
+  }
+  return text;
+}
+
+std::string format_verdict(const Microscope& microscope, const Paint& paint) {
+  const Cut* wrong = microscope.first_wrong();
+  const std::size_t cuts = microscope.cuts.size();
+  if (wrong == nullptr) {
+    std::string text = fmt::format("{}: O is right after each of {} K/V tile{}", paint.good("yes"),
+                                   microscope.cuts.back().tiles, cuts == 1 ? "" : "s");
+    if (cuts < static_cast<std::size_t>(microscope.cuts.back().tiles))
+      text = fmt::format("{}: O is right in all {} cuts", paint.good("yes"), cuts);
+    text += fmt::format(", with {} inputs", microscope.inputs);
+    if (!microscope.also_right.empty())
+      text += fmt::format("; with {} inputs after the last", fmt::join(microscope.also_right, ", "));
+    return labelled(paint.dim("Correct"), text + ".");
+  }
+  std::string text = fmt::format("{}: first with K/V tile {} (keys {})", paint.bad("no"), wrong->tiles - 1,
+                                 keys_of((wrong->tiles - 1) * microscope.block_kv, wrong->keys));
+  if (wrong->faulted) {
+    text += ": the kernel faults";
+  } else if (const auto& first = wrong->first) {
+    text += fmt::format(": row {}, column {} of head {}", first->row, first->column, first->head);
+    if (microscope.problem.batch > 1) text += fmt::format(" of batch entry {}", first->batch);
+    text += fmt::format(" is {} instead of {}, and may be off by {:.2g}", figure(first->got), figure(first->expected),
+                        first->bound);
+    if (first->holder) text += "; it is " + holder_of(*first->holder, "O_rmem");
+    text += fmt::format(". {} of {} elements are wrong", wrong->wrong, wrong->compared);
+  } else {
+    text += ": the output is right, but see what the virtual GPU found";
+  }
+  text += fmt::format(", with {} inputs", microscope.inputs);
+  if (!microscope.also_right.empty())
+    text += fmt::format(" (with {} inputs it is right)", fmt::join(microscope.also_right, ", "));
+  return labelled(paint.dim("Correct"), text + ".");
+}
+
+std::string report(const Version& version, const Microscope& microscope, const Runner& runner,
+                   const std::vector<SourceLine>& lines, const Paint& paint) {
+  std::string text = paint.bold(title(version)) +
+                     fmt::format("   {}   {}\n\n", microscope.config, to_string(microscope.problem.dtype));
+  const auto line = [&](std::string_view label, const std::string& value) {
+    text += labelled(paint.dim(label), value);
+  };
+  line("Device", describe_device(runner.device().why, true, paint));
+  line("Problem",
+       fmt::format("{}; {} inputs, seed {}", describe(microscope.problem), microscope.inputs, microscope.seed));
+  text += format_verdict(microscope, paint);
+  line("Row", describe_row(microscope));
+  text += '\n' + format_cuts(microscope, paint);
+  text +=
+      wrapped(
+          "m, r, l: the largest score so far, exp(m before - m), and the sum of exp(s - m), in float64. O: the kernel's, "
+          "with the keys cut off after the tile. error: the largest of all rows; 1 is what is allowed.",
+          text_width(), 0) +
+      "\n\n";
+  if (microscope.P) text += format_P(microscope, paint) + '\n';
+  text += format_layouts(microscope, paint);
+  Result result;
+  result.diagnosis = microscope.diagnosis;
+  result.findings = microscope.findings;
+  for (const Finding& finding : result.findings) result.findings_total += finding.count;
+  result.findings_kinds = std::ssize(result.findings);
+  text += format_findings(result, paint) + format_diagnosis(result, paint);
+  const std::size_t width = text_width() - std::min<std::size_t>(text_width(), 12);
+  for (const SourceLine& at : lines)
+    text += pad(&at == &lines.front() ? paint.dim("Look at") : "", 12) +
+            shortened(fmt::format("{}:{}  {}", version.source, at.number, at.text), width) + '\n';
+  line("Read on", fmt::format("scripts/blockwise_attention.py  ·  harness --debug {} --json FILE", kernel_id(version)));
+  return text;
+}
+
+}  // namespace
+
+int debug(const Options& options) {
+  const Version& version = select_version(options.debug);
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (const auto file = newer_source({&version}, options.paths.source))
+    complain(
+        fmt::format("warning: {} is newer than this program, which therefore runs older code; build again", *file));
+  const Runner runner(options);
+  if (!runner.device().gpu) throw UnavailableError("--debug runs the version, and nothing can: " + runner.device().why);
+  const auto [configuration, problem] = choose(version, options, runner);
+  Microscope microscope = runner.debug(version, configuration->name, problem, options.head, options.row);
+  const auto lines = microscope.right() ? std::vector<SourceLine>{}
+                                        : lines_to_look_at(microscope, source_file(version, options.paths.source));
+  for (const SourceLine& line : lines) microscope.look_at.push_back(fmt::format("{}:{}", version.source, line.number));
+  say(options, report(version, microscope, runner, lines, Paint()));
+  write_json(options, nlohmann::json(microscope));
+  return microscope.right() ? kExitOk : kExitWrong;
+}
+
+}  // namespace flash_ladder

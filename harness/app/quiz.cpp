@@ -1,0 +1,220 @@
+#include "app/quiz.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <cmath>
+#include <iostream>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "app/busy_view.h"
+#include "app/configuration_choice.h"
+#include "app/counters.h"
+#include "app/opcode_counts.h"
+#include "app/output.h"
+#include "app/recorded.h"
+#include "app/selection.h"
+#include "app/study_card.h"
+#include "app/terminal.h"
+#include "errors.h"
+#include "rules/support.h"
+#include "sass/static_study.h"
+#include "source/kernel_source.h"
+
+namespace flash_ladder {
+namespace {
+
+constexpr double kLeast = 0.001, kMost = 1000;
+
+std::string trimmed(const std::string& text) {
+  const std::size_t first = text.find_first_not_of(" \t\r"), last = text.find_last_not_of(" \t\r");
+  return first == std::string::npos ? "" : text.substr(first, last + 1 - first);
+}
+
+// What both versions reach on one device.
+struct Measured {
+  std::string device;
+  double before, after;
+  bool stale;
+  double factor() const { return after / before; }
+};
+
+std::vector<Measured> measurements(Recorded& recorded, const Version& before, const Version& version,
+                                   const AttentionProblem& problem) {
+  std::vector<Measured> found;
+  for (const std::string& folder : recorded.devices()) {
+    const Recording *a = recorded.find(folder, before), *b = recorded.find(folder, version);
+    if (!a || !b) continue;
+    const Result *result_a = find_result(*a, problem), *result_b = find_result(*b, problem);
+    if (result_a && result_b)
+      found.push_back({b->profile.device, *result_a->tflops, *result_b->tflops, a->stale || b->stale});
+  }
+  return found;
+}
+
+// "119,904 warp instructions, 0.62x of 193,120"
+std::string count_line(std::string_view what, double before, double after) {
+  const std::string change = before > 0 ? fmt::format(" ({:.2f}x)", after / before) : "";
+  return fmt::format("{} {:.0f} → {:.0f}{}", what, before, after, change);
+}
+
+// What the virtual GPU counted of both, as recorded: of the first problem that both have.
+std::string recorded_counts(Recorded& recorded, const Version& before, const Version& version, Dtype dtype) {
+  const Recording *a = recorded.find("emulator", before), *b = recorded.find("emulator", version);
+  if (!a || !b) return "";
+  for (const Result& after : b->profile.results) {
+    if (after.problem.dtype != dtype || !after.counters) continue;
+    for (const Result& old : a->profile.results) {
+      if (!(old.problem == after.problem) || !old.counters) continue;
+      const auto sum = [](const Counters& counters, auto member) {
+        return static_cast<double>((counters.shared_load.*member) + (counters.shared_store.*member) +
+                                   (counters.shared_copy.*member));
+      };
+      const auto global = [](const Counters& c) {
+        return static_cast<double>(c.global_load.transactions + c.global_store.transactions);
+      };
+      const Counters &x = *old.counters, &y = *after.counters;
+      return fmt::format(
+          "{}; {}; {} (virtual GPU, {}{})",
+          count_line("warp instructions", static_cast<double>(x.warp_instructions),
+                     static_cast<double>(y.warp_instructions)),
+          count_line("wavefronts of shared memory", sum(x, &Traffic::transactions), sum(y, &Traffic::transactions)),
+          count_line("sectors of global memory", global(x), global(y)), describe(after.problem),
+          a->stale || b->stale ? std::string("; ") + kStale : "");
+    }
+  }
+  return "";
+}
+
+// The opcodes of the hot loop whose counts moved most.
+std::string sass_changes(const Version& before, const Version& version, const Options& options) {
+  const int sm = options.sm.value_or(
+      runs_on(before.architecture, kDefaultSm) && runs_on(version.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
+  const auto counts = [&](const Version& one) -> OpcodeCounts {
+    const auto choice = choose_configuration(one, options.config, options.problem, std::nullopt, sm);
+    if (!choice.configuration) return {};
+    const auto studies = static_study(one, *choice.configuration, options.paths.study);
+    const StaticStudy* study = code_for(studies, sm);
+    return study ? study->hot_loop_sass : OpcodeCounts();
+  };
+  const OpcodeCounts from = counts(before), to = counts(version);
+  if (from.empty() || to.empty()) return "";
+  constexpr std::size_t kMostShown = 8;
+  std::vector<std::string> parts;
+  for (const OpcodeChange& change : changes(from, to))
+    if (change.change() != 0 && parts.size() < kMostShown)
+      parts.push_back(fmt::format("{} {} → {}", change.opcode, change.before, change.after));
+  return fmt::format("hot loop, per iteration ({}): {} instructions → {}; {}", code_name(sm), total(from), total(to),
+                     fmt::join(parts, ", "));
+}
+
+// Asks until a line is a factor. Throws UsageError at the end of the input, or after some lines that are none.
+double ask() {
+  constexpr int kTries = 5;
+  const std::string_view prompt = "Your factor, such as 1.3: ";
+  for (int i = 0; i < kTries; ++i) {
+    write_out(prompt);
+    std::string line;
+    if (!std::getline(std::cin, line)) {
+      write_out("\n");
+      throw UsageError(
+          "the input ended without a factor, so nothing is shown: type a number such as 1.3, or use "
+          "echo 1.3 | harness --kernel NN --quiz; harness --kernel NN shows everything without a question");
+    }
+    if (isatty(STDIN_FILENO) == 0) write_out(trimmed(line) + '\n');  // nobody else has shown it
+    if (const auto factor = parse_factor(line)) return *factor;
+    complain(fmt::format(
+        "'{}' is no factor; 1.3 means 1.3 times as many TFLOP/s, 0.9 means slower; allowed are {} to {:.0f}",
+        trimmed(line), kLeast, kMost));
+  }
+  throw UsageError(fmt::format("{} lines and no factor among them; type a number such as 1.3", kTries));
+}
+
+}  // namespace
+
+std::optional<double> parse_factor(const std::string& text) {
+  std::string number = trimmed(text);
+  for (const std::string_view times : {"x", "X", "×"})
+    if (number.ends_with(times)) {
+      number = trimmed(number.substr(0, number.size() - times.size()));
+      break;
+    }
+  if (const std::size_t comma = number.find(','); comma != std::string::npos) number[comma] = '.';
+  double factor = 0;
+  const char* end = number.data() + number.size();
+  const auto [stop, error] = std::from_chars(number.data(), end, factor, std::chars_format::fixed);
+  if (number.empty() || stop != end || error != std::errc{} || !(factor >= kLeast && factor <= kMost))
+    return std::nullopt;
+  return factor;
+}
+
+std::string judge(double guess, double measured) {
+  // On a scale where half and twice are as far from 1.
+  const double off = std::abs(std::log(guess / measured));
+  if (off <= std::log(1.05)) return "within 5 %";
+  const std::string side = guess > measured ? "too much" : "too little";
+  const bool wrong_way = (guess - 1) * (measured - 1) < 0 && std::abs(measured - 1) > 0.01;
+  return fmt::format("{} by a factor of {:.2f}{}", side, std::exp(off), wrong_way ? ", and the other way" : "");
+}
+
+int quiz(const Options& options) {
+  const auto selected = select_versions(options.kernels);
+  if (selected.size() != 1)
+    throw UsageError(
+        fmt::format("--quiz asks about one version, and --kernel '{}' names {}; name one, such as --kernel 07",
+                    options.kernels, selected.size()));
+  const Version& version = *selected.front();
+  const Version* before = version_before(version);
+  if (!before)
+    throw UsageError(
+        fmt::format("--quiz asks for a factor over the version before, and {} is the first; try --kernel {}",
+                    label(version), kernel_id(versions().at(1))));
+  Recorded recorded(options.paths);
+  const auto measured = measurements(recorded, *before, version, options.problem);
+  const HeaderComment header = read_header_comment(source_file(version, options.paths.source));
+  const Paint paint;
+
+  std::string question = paint.bold(fmt::format("{} → {}", label(*before), label(version))) + "\n\n";
+  if (!header.changed.empty()) question += labelled(paint.dim("Changed"), header.changed);
+  question += labelled(paint.dim("Before"),
+                       measured.empty()
+                           ? fmt::format("nothing is recorded of both for {}", describe(options.problem))
+                           : fmt::format("{} reaches {:.1f} TFLOP/s on {} ({})", label(*before),
+                                         measured.front().before, measured.front().device, describe(options.problem)));
+  question += labelled(paint.dim("Question"), fmt::format("how many times as many TFLOP/s has {}?", label(version)));
+  write_out(question + '\n');
+  const double guess = ask();
+
+  std::string answer = "\n";
+  const auto line = [&](std::string_view name, const std::string& text) {
+    if (!text.empty()) answer += labelled(paint.dim(name), text);
+  };
+  line("Idea", header.idea);
+  line("Prediction", header.prediction);
+  answer += '\n';
+  line("Counted", recorded_counts(recorded, *before, version, options.problem.dtype));
+  line("SASS", sass_changes(*before, version, options));
+  for (const BusyVersion& busy : busy_of(recorded, recorded.devices(), *before))
+    line("Busy before", describe_busy(busy) + (busy.stale ? fmt::format(" {}", kStale) : ""));
+  for (const BusyVersion& busy : busy_of(recorded, recorded.devices(), version))
+    line("Busy now", describe_busy(busy) + (busy.stale ? fmt::format(" {}", kStale) : ""));
+  answer += '\n';
+  line("You", fmt::format("{:.2f}x", guess));
+  for (const Measured& one : measured)
+    line("Measured", fmt::format("{}: {:.1f} → {:.1f} TFLOP/s on {}{}. Your guess: {}.",
+                                 paint.bold(fmt::format("{:.2f}x", one.factor())), one.before, one.after, one.device,
+                                 one.stale ? std::string("; ") + kStale : "", judge(guess, one.factor())));
+  if (measured.empty())
+    line("Measured", "nothing is recorded of both for this problem; --record measures the standard shapes");
+  answer += '\n';
+  line("Read on", fmt::format("{}  ·  harness --diff {} {}", version.source, kernel_id(*before), kernel_id(version)));
+  write_out(answer);
+  for (const auto& problem : recorded.problems()) complain(problem);
+  return recorded.problems().empty() && !measured.empty() ? kExitOk : kExitUnavailable;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,116 @@
+#include "emulator/exec/trace_recorder.h"
+
+#include <string_view>
+#include <utility>
+
+namespace flash_ladder::emulator {
+namespace {
+
+constexpr std::int8_t kNone = -1;
+
+std::int8_t phase_of(InstructionClass instruction_class, std::string_view text) {
+  const auto phase = [](Phase p) { return static_cast<std::int8_t>(p); };
+  switch (instruction_class) {
+    using enum InstructionClass;
+    case mma:
+      return phase(Phase::mma);
+    case ldmatrix:
+    case shared_load:
+      return phase(Phase::load);
+    case cp_async:
+    case global_load:
+      return phase(Phase::copy);
+    case shared_store:
+    case global_store:
+      return phase(Phase::store);
+    case float32:
+    case float64:
+    case float16:
+    case special:
+    case shuffle:
+      return phase(Phase::arithmetic);
+    case convert:  // of addresses too
+      return text.find(".f") != text.npos || text.find(".bf16") != text.npos ? phase(Phase::arithmetic) : kNone;
+    case barrier:
+      if (text.starts_with("cp.async.wait")) return phase(Phase::wait_copies);
+      if (text.starts_with("cp.async.")) return phase(Phase::copy);
+      if (text.starts_with("mbarrier.test_wait")) return phase(Phase::wait_mbarrier);
+      if ((text.starts_with("bar.") || text.starts_with("barrier.")) && !text.starts_with("bar.warp"))
+        return phase(Phase::wait_barrier);
+      return kNone;
+    default:
+      return kNone;
+  }
+}
+
+bool is_wait(Phase phase) { return phase <= Phase::wait_copies; }
+
+}  // namespace
+
+TraceRecorder::TraceRecorder(const CompiledKernel& kernel, const Dim3& cta, int num_warps) : kernel_(kernel) {
+  trace_.kernel = kernel.name;
+  trace_.cta = cta;
+  trace_.num_warps = num_warps;
+  trace_.positions = kernel.positions;
+  warps_.resize(static_cast<std::size_t>(num_warps));
+  phases_.assign(kernel.sources.size(), kNone);
+  for (const Instruction& instruction : kernel.code) {
+    if (!instruction.counted) continue;
+    phases_[instruction.source] = phase_of(instruction.instruction_class, kernel.sources[instruction.source].text);
+  }
+}
+
+void TraceRecorder::add(WarpTrace& warp, Phase phase, std::int32_t instruction, std::uint64_t steps,
+                        std::uint64_t instructions) {
+  const int position = kernel_.sources[kernel_.code[static_cast<std::size_t>(instruction)].source].position;
+  TraceInterval* last = warp.intervals.empty() ? nullptr : &warp.intervals.back();
+  if (last == nullptr || last->phase != phase || last->position != position || is_wait(phase)) {
+    warp.intervals.push_back({.warp = static_cast<int>(&warp - warps_.data()),
+                              .phase = phase,
+                              .begin = warp.clock,
+                              .end = warp.clock,
+                              .instructions = 0,
+                              .position = position});
+    last = &warp.intervals.back();
+  }
+  warp.clock += steps;
+  last->end = warp.clock;
+  last->instructions += instructions;
+}
+
+void TraceRecorder::execute(int warp_index, std::int32_t index) {
+  const Instruction& instruction = kernel_.code[static_cast<std::size_t>(index)];
+  if (!instruction.counted) return;
+  WarpTrace& warp = warps_[static_cast<std::size_t>(warp_index)];
+  const std::int8_t phase = phases_[instruction.source];
+  if (warp.asks_again) {
+    if (phase == kNone || phase == static_cast<std::int8_t>(Phase::wait_mbarrier)) return;
+    warp.asks_again = false;  // it does something else meanwhile
+  }
+  warp.instruction = index;
+  if (phase != kNone) {
+    add(warp, static_cast<Phase>(phase), index, 1, 1);
+  } else if (warp.intervals.empty() || is_wait(warp.intervals.back().phase)) {
+    add(warp, Phase::other, index, 1, 1);
+  } else {
+    ++warp.intervals.back().instructions;
+    warp.intervals.back().end = ++warp.clock;
+  }
+}
+
+void TraceRecorder::go_on(int warp_index, std::uint64_t time) {
+  WarpTrace& warp = warps_[static_cast<std::size_t>(warp_index)];
+  warp.asks_again = false;
+  if (time <= warp.clock) return;
+  warp.intervals.back().end = warp.clock = time;  // that of the instruction that waits
+}
+
+void TraceRecorder::ask_again(int warp_index) { warps_[static_cast<std::size_t>(warp_index)].asks_again = true; }
+
+CtaTrace TraceRecorder::take() {
+  for (WarpTrace& warp : warps_)
+    trace_.intervals.insert(trace_.intervals.end(), warp.intervals.begin(), warp.intervals.end());
+  return std::move(trace_);
+}
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,16 @@
+// What one CTA of a launch did on the virtual GPU, as a file in Chrome's trace format ("Trace Event Format"), which
+// https://ui.perfetto.dev and chrome://tracing open.
+#pragma once
+
+#include <filesystem>
+
+#include "results/result.h"
+
+namespace flash_ladder {
+
+/// Writes result.traces: a process for each kernel of the launch, a thread for each warp, and an event for each run of
+/// instructions of one phase and one source line, with the line in "args". A microsecond of the format is one instruction here. In
+/// "otherData" stand version, configuration, problem and the hash of the PTX. Throws UnavailableError.
+void write_trace(const std::filesystem::path& path, const Result& result);
+
+}  // namespace flash_ladder

@@ -1,0 +1,134 @@
+#include "sass/ptx_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <sstream>
+
+#include "emulator/ptx/source_lines.h"
+
+namespace flash_ladder {
+namespace {
+
+using emulator::ptx::SourceLines;
+
+std::string trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(" \t\r"), last = text.find_last_not_of(" \t\r");
+  return first == std::string_view::npos ? "" : std::string(text.substr(first, last + 1 - first));
+}
+
+// "1 64 5" from the front of a stream.
+std::optional<SourceLines::Location> location(std::istream& words) {
+  SourceLines::Location at{};
+  if (words >> at.file >> at.line >> at.column) return at;
+  return std::nullopt;
+}
+
+// The name that `.entry` or `.func` on this line declares; empty when there is none.
+std::string declared(const std::string& line) {
+  for (const std::string_view keyword : {".entry ", ".func "}) {
+    const std::size_t at = line.find(keyword);
+    if (at == std::string::npos) continue;
+    std::string rest = trimmed(std::string_view(line).substr(at + keyword.size()));
+    if (rest.starts_with('(')) rest = trimmed(std::string_view(rest).substr(std::min(rest.find(')') + 1, rest.size())));
+    return rest.substr(0, rest.find_first_of("( \t"));
+  }
+  return "";
+}
+
+// "kernels/07_ldmatrix.cu" for a file below `root`, else the name without its folders.
+std::string shown_file(const std::string& file, const std::filesystem::path& root) {
+  const auto path = std::filesystem::path(file).lexically_normal();
+  const auto relative = path.lexically_relative(root);
+  const bool inside = !relative.empty() && *relative.begin() != "..";
+  return inside ? relative.generic_string() : path.filename().string();
+}
+
+}  // namespace
+
+std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::filesystem::path& root) {
+  std::vector<PtxInstruction> instructions;
+  std::vector<std::size_t> functions;  // the first instruction of each
+  std::vector<int> positions;          // of each instruction: an index that its function's SourceLines gave
+  std::vector<std::vector<std::vector<SourceLines::NumberedLine>>> lines_of;  // of each function
+  std::map<int, std::string> files;
+  std::string function;
+  SourceLines lines;
+  int position = 0, depth = 0, number = 0;
+  const auto end_function = [&] {
+    if (!function.empty()) lines_of.push_back(lines.take());
+    lines = SourceLines();
+    position = 0;
+  };
+
+  std::istringstream stream{std::string(text)};
+  bool in_statement = false;  // of the line before, which had no ;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    line = trimmed(line.substr(0, line.find("//")));
+    std::replace(line.begin(), line.end(), '\t', ' ');
+    line.erase(std::unique(line.begin(), line.end(), [](char a, char b) { return a == ' ' && b == ' '; }), line.end());
+    if (line.starts_with(".file")) {
+      std::istringstream words(line.substr(5));
+      int index = 0;
+      words >> index;
+      const std::size_t first = line.find('"'), last = line.find('"', first + 1);
+      if (last != std::string::npos) files[index] = line.substr(first + 1, last - first - 1);
+      continue;
+    }
+    if (depth == 0)
+      if (const std::string name = declared(line); !name.empty()) {
+        end_function();
+        function = name;
+        functions.push_back(instructions.size());
+      }
+    if (line.starts_with(".loc")) {
+      std::istringstream words(line.substr(4));
+      if (const auto at = location(words)) {
+        constexpr std::string_view kInlined = "inlined_at ";
+        const std::size_t inlined = line.find(kInlined);
+        std::istringstream caller(inlined == std::string::npos ? "" : line.substr(inlined + kInlined.size()));
+        const auto called_from = location(caller);
+        position = lines.locate(*at, called_from ? &*called_from : nullptr);
+      }
+      continue;
+    }
+    const bool in_body = depth > 0;
+    depth += static_cast<int>(std::count(line.begin(), line.end(), '{'));
+    depth -= static_cast<int>(std::count(line.begin(), line.end(), '}'));
+    if (!in_body || line.empty() || line.ends_with(':')) continue;
+    if (in_statement) {
+      instructions.back().text += ' ' + line;
+      in_statement = line.find(';') == std::string::npos;
+      continue;
+    }
+    // Operands have braces too; a block's open or close a line.
+    std::string statement =
+        trimmed(std::string_view(line).substr(std::min(line.find_first_not_of("{} \t"), line.size())));
+    if (statement.empty() || !(std::isalpha(static_cast<unsigned char>(statement.front())) || statement.front() == '@'))
+      continue;
+    std::istringstream words(statement);
+    std::string opcode;
+    words >> opcode;
+    if (opcode.starts_with('@')) words >> opcode;
+    while (opcode.ends_with(';') || opcode.ends_with(',')) opcode.pop_back();
+    in_statement = statement.find(';') == std::string::npos;
+    instructions.push_back({number, std::move(statement), std::move(opcode), function, {}});
+    positions.push_back(position);
+  }
+  end_function();
+
+  for (std::size_t f = 0; f < functions.size(); ++f) {
+    const std::size_t end = f + 1 < functions.size() ? functions[f + 1] : instructions.size();
+    for (std::size_t i = functions[f]; i < end; ++i)
+      for (const auto& place : lines_of[f][static_cast<std::size_t>(positions[i])])
+        instructions[i].position.push_back(fmt::format("{}:{}", shown_file(files[place.file], root), place.line));
+  }
+  return instructions;
+}
+
+}  // namespace flash_ladder
