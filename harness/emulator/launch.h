@@ -1,6 +1,7 @@
 // Running a kernel: what a launch takes.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,6 +21,7 @@ struct LaunchConfig {
   Dim3 grid;
   Dim3 block;
   std::size_t dynamic_shared_bytes = 0;
+  Address grid_workspace = 0;             // of a cooperative launch: what grid.sync() counts in, 8 bytes that are 0
   std::span<const std::byte> parameters;  // as pack_parameters() lays them out
 };
 
@@ -31,6 +33,14 @@ struct Options {
   bool count_lines = true;  // counters per source line, not only in total
   // Endless loops: a CTA that has executed so many warp instructions is stopped, with a finding.
   std::uint64_t max_warp_instructions_per_cta = 200'000'000;
+  // The same for all CTAs together. Which CTAs have run by then depends on the host's threads.
+  std::uint64_t max_warp_instructions = 20'000'000'000;
+  // How many CTAs the GPU holds at a time: of those that wait for others. 0: all of them.
+  std::uint64_t max_resident_ctas = 0;
+  // Set by somebody else: the launch is to end as soon as it can, with what was found so far.
+  const std::atomic<bool>* interrupt = nullptr;
+  // Gets how many CTAs have ended, while the launch runs.
+  std::atomic<std::uint64_t>* ctas_ended = nullptr;
   int registers_per_thread = 0;        // as ptxas reported for this kernel; 0: unknown, not checked
   std::optional<Dim3> trace_cta = {};  // the CTA, by its blockIdx, of which Report::trace is to tell
   std::size_t max_findings = 100;      // distinct ones that are kept; the others are counted

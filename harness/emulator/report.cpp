@@ -51,6 +51,8 @@ std::string_view to_string(FindingKind kind) {
       return "divergent_barrier";
     case FindingKind::missing_lanes:
       return "missing_lanes";
+    case FindingKind::assertion:
+      return "assertion";
     case FindingKind::invalid_operation:
       return "invalid_operation";
     case FindingKind::launch_limits:

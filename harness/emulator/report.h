@@ -111,6 +111,7 @@ enum class FindingKind : std::uint8_t {
   race,                // two accesses to shared memory that nothing orders, at least one of them a write
   divergent_barrier,   // lanes or warps that miss a barrier that others wait at
   missing_lanes,       // shuffle, vote, mma …: lanes that the mask names, or that must take part, are not there
+  assertion,           // assert() of device code failed
   invalid_operation,   // a misuse that the PTX ISA forbids: an mbarrier that was not initialised, a negative count …
   launch_limits,       // more threads, shared memory or registers than the sm has; nothing ran
   endless_loop,        // instruction budget used up
@@ -149,14 +150,16 @@ std::string format(const Finding& finding);
 enum class Outcome : std::uint8_t {
   completed,  // all CTAs ran to their end, perhaps with findings
   refused,    // over the limits: nothing ran
-  stopped,    // endless loop or deadlock: some CTAs did not end
+  stopped,    // endless loop, deadlock, a budget or an interruption: some CTAs did not end
 };
 
 struct CtaTrace;  // trace.h
 
-/// All of it is the same on every run and with any number of host threads.
+/// All of it is the same on every run and with any number of host threads, but for a launch that was interrupted or used up its
+/// budget.
 struct Report {
   Outcome outcome = Outcome::completed;
+  bool interrupted = false;  // by Options::interrupt
   Counters totals;
   std::vector<LineCounters> lines;  // by position; only those with instructions executed
   // In order of CTA, then of time, but divergent barriers first, and races between warps before those inside one; at most

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 EMULATE = ROOT / "scripts" / "emulate"
 PROGRAMS = Path(__file__).parent / "emulated" / "programs.cu"
 RING = PROGRAMS.with_name("ring.cu")
+EVERYDAY = PROGRAMS.with_name("everyday.cu")
 DECOUPLED_RING = PROGRAMS.with_name("decoupled_ring.cu")
 
 
@@ -35,6 +37,11 @@ def built(source: Path, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(PROGRAMS, tmp_path_factory.mktemp("emulate"))
+
+
+@pytest.fixture(scope="module")
+def everyday(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(EVERYDAY, tmp_path_factory.mktemp("emulate"))
 
 
 @pytest.fixture(scope="module")
@@ -216,11 +223,129 @@ int main() {{
     assert done.stderr.endswith("… and 140 more\n")
 
 
-def test_no_invented_times(programs: Path) -> None:
-    done = run(programs, "elapsed_time")
-    assert done.returncode == 3
-    assert done.stdout == "cudaErrorNotSupported: operation not supported\n"
-    assert "no clock" in done.stderr
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [
+        ("cooperative", "0 wrong\n"),
+        ("later_blocks", "40\n"),
+        ("lock_of_every_lane", "192\n"),
+        ("sleepers", "2\n"),
+        ("graph_of_kernels", "0 24\n"),
+    ],
+)
+def test_everyday_programs(everyday: Path, name: str, output: str) -> None:
+    done = run(everyday, name)
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+def test_times_are_the_hosts_and_say_so_once(everyday: Path) -> None:
+    done = run(everyday, "elapsed_time")
+    assert (done.returncode, done.stdout) == (0, "some time\nsome time\n")
+    (line,) = done.stderr.splitlines()
+    assert "nothing of a GPU's" in line
+
+
+def test_an_assertion_that_fails(everyday: Path) -> None:
+    done = run(everyday, "assertion")
+    assert (done.returncode, done.stdout) == (1, "cudaErrorAssert: device-side assert triggered\n")
+    line = line_of(EVERYDAY, "assertion")
+    assert re.search(
+        rf"^assertion: .*everyday.cu:{line}: the assertion `threadIdx.x < limit` failed for thread \(40, 0, 0\)$",
+        done.stderr,
+        re.MULTILINE,
+    )
+    assert "1 kind of mistake" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nobody_writes", "never reads what it waits for, and nobody writes it any more; 1 other block cannot"),
+        ("lock_never_released", "nobody gives the lock back"),
+        ("blocks_too_many", "since no more fit on the GPU at a time"),
+    ],
+)
+def test_waiting_in_vain(everyday: Path, name: str, message: str) -> None:
+    done = run(everyday, name)
+    assert (done.returncode, done.stdout.split(":")[0]) == (1, "cudaErrorLaunchTimeout")
+    assert re.search(rf"^endless_loop: .*{message}", done.stderr, re.MULTILINE), done.stderr
+    assert "1 kind of mistake" in done.stderr
+    assert f"everyday.cu:{line_of(EVERYDAY, name)}\n" in done.stderr
+
+
+def test_a_cooperative_launch_that_does_not_fit(everyday: Path) -> None:
+    done = run(everyday, "cooperative_too_large")
+    assert (done.returncode, done.stdout) == (1, "cudaErrorCooperativeLaunchTooLarge\n")
+    assert re.search(r"100000 blocks: .* room for \d+ of", done.stderr)
+
+
+def test_arguments_that_are_null(everyday: Path) -> None:
+    done = run(everyday, "null_argument")
+    assert (done.returncode, done.stdout) == (1, "cudaErrorInvalidValue\n" * 2)
+    assert "argument 0 of 1 is null" in done.stderr
+
+
+def test_a_launch_has_a_budget(everyday: Path) -> None:
+    done = run(everyday, "large_grid", FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS="20000")
+    assert (done.returncode, done.stdout.split(":")[0]) == (1, "cudaErrorLaunchTimeout")
+    assert "launch_limits: the launch has executed 20000 warp instructions" in done.stderr
+
+
+def test_an_interruption_prints_what_was_found(everyday: Path) -> None:
+    done = run(everyday, "interrupted", FLASH_LADDER_MAX_INSTRUCTIONS="1000000000000")
+    assert done.returncode == -signal.SIGINT
+    assert "virtual GPU: interrupted" in done.stderr and "1 kind of mistake found" in done.stderr
+    assert f"everyday.cu:{line_of(EVERYDAY, 'interrupted')}\n" in done.stderr
+
+
+def test_a_program_of_several_files(tmp_path: Path) -> None:
+    main, more, host = tmp_path / "main.cu", tmp_path / "more.cu", tmp_path / "host.cpp"
+    main.write_text(
+        "#include <cstdio>\n#include <cstring>\nint on_device(); int on_host();\n"
+        "int main(int argc, char** argv) {\n"
+        '  std::printf("%d %d %ld %s\\n", on_device(), on_host(), __cplusplus, argc > 1 ? argv[1] : "-");\n}\n',
+        encoding="utf-8",
+    )
+    more.write_text(
+        "__global__ void write(int* x) { *x = 5; }\n"
+        "int on_device() { int* x; int y; cudaMalloc(&x, 4); write<<<1, 1>>>(x);\n"
+        "  cudaMemcpy(&y, x, 4, cudaMemcpyDeviceToHost); return y; }\n",
+        encoding="utf-8",
+    )
+    host.write_text(
+        '#include <dlfcn.h>\nint on_host() { return dlopen("no such library", RTLD_NOW) == nullptr ? 6 : 0; }\n',
+        encoding="utf-8",
+    )
+    done = emulate("-std", "c++17", "-arch=sm_70", "-lcudart", "-l", "dl", main, more, host, "argument")
+    assert (done.returncode, done.stdout) == (0, "5 6 201703 argument\n"), done.stderr
+    done = emulate(main, more, host, "--", more)
+    assert (done.returncode, done.stdout) == (0, f"5 6 202002 {more}\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ('extern "C" int cublasCreate_v2(void*);\nint main() { return cublasCreate_v2(nullptr); }', "needs cublas"),
+        ("#include <nccl_that_is_not_here.h>\nint main() {}", "needs nccl"),
+        ('extern "C" int cuInit(unsigned);\nint main() { return cuInit(0); }', "driver API"),
+        ("__global__ void f() {}\n__global__ void g() { f<<<1, 1>>>(); }\nint main() {}", "dynamic parallelism"),
+        ("__device__ int f(int);\n__global__ void g(int* x) { *x = f(1); }\nint main() {}", "does not link device"),
+    ],
+)
+def test_what_cannot_be_built_says_why(tmp_path: Path, source: str, message: str) -> None:
+    program = tmp_path / "program.cu"
+    program.write_text(source + "\n", encoding="utf-8")
+    done = emulate(program)
+    assert done.returncode == 2
+    assert re.search(rf"^emulate: .*{message}", done.stderr, re.MULTILINE), done.stderr
+
+
+@pytest.mark.parametrize("option", ["-rdc=true", "-dc", "--relocatable-device-code=true"])
+def test_relocatable_code_is_refused(tmp_path: Path, option: str) -> None:
+    program = tmp_path / "program.cu"
+    program.write_text("int main() {}\n", encoding="utf-8")
+    done = emulate(option, program)
+    assert done.returncode == 2 and f"emulate: {option}: The virtual GPU does not link device code" in done.stderr
 
 
 def test_what_is_not_there_says_so(programs: Path) -> None:

@@ -28,3 +28,8 @@ set_tests_properties(emulator_sanitized_test PROPERTIES TIMEOUT ${hangs_after} C
 add_executable(emulator-hardware emulator_hardware.cpp)
 target_link_libraries(emulator-hardware PRIVATE flash_ladder_options flash_ladder_emulator_cases nlohmann_json::nlohmann_json
                                                 ${CMAKE_DL_LIBS})
+
+# How many kernels of any folder of PTX it can decode: scripts/emulator_coverage.
+add_executable(emulator-coverage emulator_coverage.cpp)
+target_link_libraries(emulator-coverage PRIVATE flash_ladder_options flash_ladder_emulator fmt::fmt)
+flash_ladder_pytest(emulator_coverage_test.py)

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "emulator/function_name.h"
 #include "emulator_program.h"
 #include "emulator_run.h"
@@ -670,6 +672,88 @@ TEST(Findings, WarpsThatWaitForEachOther) {
     EXPECT_EQ(endless.findings[0].kind, FindingKind::endless_loop);
     EXPECT_EQ(endless.findings[0].warp, 0);
   }
+}
+
+// Block b waits until block b + 1 has raised its flag; the last one waits for nothing if `last_raises`.
+std::string chain_of_blocks(bool last_raises) {
+  return fmt::format(
+      "mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %nctaid.x;\nadd.u32 %r3, %r1, 1;\nmul.wide.u32 %rd1, %r1, 8;\nadd.u64 %rd1, %rd91, %rd1;\n"
+      "setp.ge.u32 %p1, %r3, {};\n@%p1 bra RAISE;\n"
+      "WAIT:\nld.volatile.global.u32 %r4, [%rd1+8];\nsetp.eq.u32 %p2, %r4, 0;\n@%p2 bra WAIT;\n"
+      "RAISE:\nmov.u32 %r5, 1;\nst.volatile.global.u32 [%rd1], %r5;\n",
+      last_raises ? "%r2" : "99");
+}
+
+TEST(Findings, BlocksThatWaitForLaterOnes) {
+  Options options;
+  options.max_warp_instructions_per_cta = 1'000'000;
+  const auto run = [&](bool last_raises) {
+    return run_test_kernel(program(chain_of_blocks(last_raises)), kThreads, {}, 16, options, {7, 1, 1});
+  };
+  const RunResult right = run(true);
+  expect_clean(right.report);
+  for (int block = 0; block < 7; ++block) EXPECT_EQ(right.output[static_cast<std::size_t>(block)], 1u);
+
+  const Report endless = run(false).report;
+  ASSERT_EQ(endless.findings.size(), 1u) << all(endless);
+  EXPECT_EQ(endless.findings[0].kind, FindingKind::endless_loop);
+  EXPECT_EQ(endless.findings[0].ptx_line > 0 && is_at(endless.findings[0].position, 9), true) << all(endless);
+  EXPECT_THAT(endless.findings[0].message, testing::HasSubstr("`ld.volatile.global.u32 %r4, [%rd1+8]` never reads"));
+  EXPECT_THAT(endless.findings[0].message, testing::HasSubstr("6 other blocks"));
+
+  options.max_resident_ctas = 3;
+  const Report full = run(true).report;
+  ASSERT_EQ(full.findings.size(), 1u) << all(full);
+  EXPECT_EQ(full.findings[0].kind, FindingKind::endless_loop);
+  EXPECT_THAT(full.findings[0].message, testing::HasSubstr("4 blocks have not been started"));
+}
+
+// Each lane takes the lock in its turn, while the others spin.
+TEST(Findings, LanesThatWaitForEachOther) {
+  const std::string take =
+      "SPIN:\natom.global.cas.b32 %r1, [%rd91], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra SPIN;\n"
+      "ld.volatile.global.u32 %r2, [%rd91+8];\nadd.u32 %r2, %r2, 1;\nst.volatile.global.u32 [%rd91+8], %r2;\n";
+  Options options;
+  options.max_warp_instructions_per_cta = 10'000'000;
+  const RunResult right =
+      run_test_kernel(program(take + "atom.global.exch.b32 %r3, [%rd91], 0;\n"), kThreads, {}, 2, options, {2, 1, 1});
+  expect_clean(right.report);
+  EXPECT_EQ(right.output[1], 2 * kThreads);
+  const Report kept = run_test_kernel(program(take), kThreads, {}, 2, options).report;
+  ASSERT_EQ(kept.findings.size(), 1u) << all(kept);
+  EXPECT_EQ(kept.findings[0].kind, FindingKind::endless_loop);
+  EXPECT_THAT(kept.findings[0].message, testing::HasSubstr("nobody gives the lock back"));
+}
+
+// A lane may sleep for as long as it likes, while others wait at a barrier.
+TEST(Findings, SleepingIsNoDeadlock) {
+  expect_clean(report_of(
+      "setp.ne.u32 %p1, %r92, 0;\n@%p1 bra END;\nmov.u32 %r1, 0;\nL:\nnanosleep.u32 100;\nadd.u32 %r1, %r1, 1;\n"
+      "setp.lt.u32 %p2, %r1, 3000;\n@%p2 bra L;\nEND:\nbar.sync 0;\n"));
+}
+
+TEST(Findings, ALaunchHasABudget) {
+  Options options;
+  options.max_warp_instructions = 5000;
+  const Report report = run_test_kernel(program("mov.u32 %r1, 0;\n"), 32, {}, 1, options, {1'000'000'000, 1, 1}).report;
+  ASSERT_EQ(report.findings.size(), 1u) << all(report);
+  EXPECT_EQ(report.findings[0].kind, FindingKind::launch_limits);
+  EXPECT_EQ(report.outcome, Outcome::stopped);
+  EXPECT_THAT(report.findings[0].message, testing::HasSubstr("1000000000 blocks"));
+}
+
+TEST(Findings, AnInterruptionKeepsWhatWasFound) {
+  std::atomic<bool> interrupt = false;
+  Options options;
+  options.interrupt = &interrupt;
+  options.threads = 1;
+  options.print = [&](std::string_view) {};
+  interrupt = true;
+  const Report before =
+      run_test_kernel(program("st.global.u32 [%rd91+8], %r90;\n"), 32, {}, 1, options, {9, 1, 1}).report;
+  EXPECT_TRUE(before.interrupted);
+  EXPECT_EQ(before.outcome, Outcome::stopped);
+  EXPECT_EQ(before.findings_total, 0u) << "nothing was begun";
 }
 
 TEST(Findings, Trap) {

@@ -212,9 +212,13 @@ TEST(Errors, SayWhatAndWhere) {
   EXPECT_EQ(error_of(program("bra NOWHERE;\n")), "PTX line 23: unknown name 'NOWHERE'");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %r3\n")), "PTX line 24: expected ';' instead of 'ret'");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, 12ab;\n")), "PTX line 23: malformed number 12ab");
-  EXPECT_EQ(error_of(program("wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1], 16;\n")),
+  EXPECT_EQ(
+      error_of(program("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [image, {%f1, %f2}];\n")),
+      "PTX line 23: tex.2d.v4.f32.f32: textures and surfaces are not part of the virtual GPU. Read the array by pointer "
+      "(ld.global), as the texture's addressing would");
+  EXPECT_EQ(error_of(program("wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16;\n")),
             "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
-            "wmma.load.a.sync.aligned.row.m16n16k16.f16 {%r1}, [%rd1], 16");
+            "wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16");
   EXPECT_EQ(error_of(program("mbarrier.try_wait.shared.b64 %p1, [smem], %rd1;\n")),
             "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
             "mbarrier.try_wait.shared.b64 %p1, [smem], %rd1");

@@ -8,6 +8,10 @@
 #include <bit>
 #include <cstring>
 #include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "emulator_program.h"
 #include "emulator_run.h"
@@ -270,6 +274,360 @@ TEST(Isa, MovmatrixTransposes) {
     const std::uint64_t low = 8 * column + row, high = 8 * (column + 1) + row;
     EXPECT_EQ(output[thread], low | high << 16) << "and twice is not at all; thread " << thread;
   }
+}
+
+// ---- Sections "wmma.load", "wmma.mma", "wmma.store", "mma": products of small integers, which no order of sums rounds
+
+int bits_of_element(std::string_view type) {
+  return type == "b1" ? 1 : type == "bf16" ? 16 : type == "tf32" ? 32 : bits_of_type(type);
+}
+
+std::uint64_t encoded(int n, std::string_view type) {
+  if (type == "f16" || type == "bf16") return sixteen_bits(n, type == "bf16");
+  if (type == "f32" || type == "tf32") return std::bit_cast<std::uint32_t>(static_cast<float>(n));
+  if (type == "f64") return std::bit_cast<std::uint64_t>(static_cast<double>(n));
+  return static_cast<std::uint64_t>(n) & mask_of(bits_of_element(type));
+}
+
+// Some value that the type has.
+int some_value(std::string_view type, std::size_t i) {
+  const int n = static_cast<int>(i * 7 % 13 + i / 5 % 3) % 7;
+  return type == "b1" ? n % 2 : type[0] == 'u' ? n : n - 3;
+}
+
+struct IntegerMatrix {
+  int rows, columns;
+  std::vector<int> values;
+
+  IntegerMatrix(int r, int c, std::string_view type, std::size_t seed) : rows(r), columns(c) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(r * c); ++i) values.push_back(some_value(type, i + seed));
+  }
+  int at(int row, int column) const { return values[static_cast<std::size_t>(row * columns + column)]; }
+};
+
+int element_of_product(const IntegerMatrix& a, const IntegerMatrix& b, const IntegerMatrix& c, int row, int column,
+                       std::string_view operation) {
+  int sum = c.at(row, column);
+  for (int k = 0; k < a.columns; ++k) {
+    const int x = a.at(row, k), y = b.at(k, column);
+    sum += operation == "xor" ? x ^ y : x * y;  // of bits, and is the product
+  }
+  return sum;
+}
+
+// Puts the elements of a matrix into memory, row by row or column by column, `stride` elements apart.
+void put(Words& memory, std::size_t at_byte, const IntegerMatrix& matrix, bool by_row, int stride,
+         std::string_view type) {
+  const int bits = bits_of_element(type);
+  for (int row = 0; row < matrix.rows; ++row) {
+    for (int column = 0; column < matrix.columns; ++column) {
+      const int place = by_row ? row * stride + column : column * stride + row;
+      const std::size_t bit = at_byte * 8 + static_cast<std::size_t>(place) * static_cast<std::size_t>(bits);
+      memory.at(bit / 64) |= encoded(matrix.at(row, column), type) << (bit % 64);
+    }
+  }
+}
+
+std::string registers(const char* name, int first, int count) {
+  std::string list;
+  for (int i = 0; i < count; ++i) list += fmt::format("{}{}{}", i == 0 ? "{" : ", ", name, first + i);
+  return list + "}";
+}
+
+struct WmmaCase {
+  int m, n, k;
+  std::string_view type, c_type, d_type;
+  bool a_by_row = true, b_by_row = false, c_by_row = true;
+  std::string_view space = "global", operation = "";
+};
+
+void check_wmma(const WmmaCase& one) {
+  const std::string shape = fmt::format("m{}n{}k{}", one.m, one.n, one.k);
+  const auto layout = [](bool by_row) { return by_row ? "row" : "col"; };
+  const std::string name =
+      fmt::format("{} {} {}→{} {} {} {} {} {}", shape, one.type, one.c_type, one.d_type, layout(one.a_by_row),
+                  layout(one.b_by_row), layout(one.c_by_row), one.space, one.operation);
+  SCOPED_TRACE(name);
+  const IntegerMatrix a(one.m, one.k, one.type, 1), b(one.k, one.n, one.type, 5), c(one.m, one.n, "s32", 9);
+  const int bits = bits_of_element(one.type), padding = 128 / bits;  // rows begin at multiples of 16 bytes
+  const int a_stride = (one.a_by_row ? one.k : one.m) + padding, b_stride = (one.b_by_row ? one.n : one.k) + padding;
+  const int c_stride = (one.c_by_row ? one.n : one.m) + 8, d_stride = one.c_by_row ? one.n : one.m;
+  // One behind the other, at multiples of 32 bytes.
+  const auto end_of = [](std::size_t begin, int rows, int stride, int bits_each) {
+    return begin + (static_cast<std::size_t>(rows * stride * bits_each / 8) + 31) / 32 * 32;
+  };
+  const std::size_t b_at = end_of(0, one.a_by_row ? one.m : one.k, a_stride, bits);
+  const std::size_t c_at = end_of(b_at, one.b_by_row ? one.k : one.n, b_stride, bits);
+  constexpr std::size_t kWords = 1024;
+  Words input(kWords);
+  put(input, 0, a, one.a_by_row, a_stride, one.type);
+  put(input, b_at, b, one.b_by_row, b_stride, one.type);
+  put(input, c_at, c, one.c_by_row, c_stride, one.c_type);
+  const bool wide = one.type == "f64", all_types = one.type != "f16";
+  const char* reg = wide ? "%rd" : "%r";
+  const auto inputs = [&](int rows) {
+    return one.type == "f16" ? 8 : std::max(1, rows * one.k * bits / 32 / (wide ? 64 : 32));
+  };
+  const auto accumulators = [&](std::string_view type) { return one.m * one.n / 32 / (type == "f16" ? 2 : 1); };
+  std::string body;
+  std::string from = "%rd90";
+  if (one.space == "shared") {
+    for (int i = 0; i < 8; ++i) {
+      body += fmt::format("mad.wide.u32 %rd1, %r90, 8, %rd90;\nld.global.b64 %rd2, [%rd1+{}];\n", i * 512);
+      body += fmt::format("mad.lo.u32 %r1, %r90, 8, %r93;\nst.shared.b64 [%r1+{}], %rd2;\n", i * 512);
+    }
+    body += "bar.sync 0;\n";
+    from = "%r93";
+  } else if (one.space.empty()) {
+    body += "cvta.global.u64 %rd89, %rd90;\n";
+    from = "%rd89";
+  }
+  const std::string space = one.space.empty() ? "" : fmt::format(".{}", one.space);
+  const std::string a_list = registers(reg, 1, inputs(one.m)), b_list = registers(reg, 11, inputs(one.n)),
+                    c_list = registers(reg, 21, accumulators(one.c_type)),
+                    d_list = registers(reg, 31, accumulators(one.d_type));
+  body += fmt::format("mov.u32 %r80, {};\nmov.u32 %r81, {};\n", a_stride, b_stride);
+  body += fmt::format("wmma.load.a.sync.aligned.{}.{}{}.{} {}, [{}], %r80;\n", layout(one.a_by_row), shape, space,
+                      one.type, a_list, from);
+  body += fmt::format("wmma.load.b.sync.aligned.{}.{}{}.{} {}, [{}+{}], %r81;\n", layout(one.b_by_row), shape, space,
+                      one.type, b_list, from, b_at);
+  body += fmt::format("wmma.load.c.sync.aligned.{}.{}{}.{} {}, [{}+{}], {};\n", layout(one.c_by_row), shape, space,
+                      one.c_type, c_list, from, c_at, c_stride);
+  const std::string operation = one.operation.empty() ? "" : fmt::format(".{}.popc", one.operation);
+  body += fmt::format("wmma.mma{}.sync.aligned.{}.{}.{}.{}{}.{} {}, {}, {}, {};\n", operation, layout(one.a_by_row),
+                      layout(one.b_by_row), shape, one.d_type, all_types ? fmt::format(".{0}.{0}", one.type) : "",
+                      one.c_type, d_list, a_list, b_list, c_list);
+  body += "setp.ne.u32 %p1, %r92, 0;\n@%p1 ret;\n";
+  // The default stride is that of a matrix without gaps.
+  body += fmt::format("wmma.store.d.sync.aligned.{}.{}.global.{} [%rd91], {};\n", layout(one.c_by_row), shape,
+                      one.d_type, d_list);
+  const Words output = output_of(body, input, 256);
+  Words expected(256);
+  IntegerMatrix d(one.m, one.n, "s32", 0);
+  for (int row = 0; row < one.m; ++row) {
+    for (int column = 0; column < one.n; ++column) {
+      d.values[static_cast<std::size_t>(row * one.n + column)] =
+          element_of_product(a, b, c, row, column, one.operation);
+    }
+  }
+  put(expected, 0, d, one.c_by_row, d_stride, one.d_type);
+  EXPECT_EQ(output, expected);
+}
+
+TEST(Isa, WmmaOfAllTypesAndLayouts) {
+  for (const auto& [m, n] : {std::pair{16, 16}, std::pair{32, 8}, std::pair{8, 32}}) {
+    for (int layouts = 0; layouts < 8; ++layouts) {
+      const bool a = (layouts & 1) != 0, b = (layouts & 2) != 0, c = (layouts & 4) != 0;
+      for (const std::string_view c_type : {"f16", "f32"}) {
+        for (const std::string_view d_type : {"f16", "f32"}) check_wmma({m, n, 16, "f16", c_type, d_type, a, b, c});
+      }
+      check_wmma({m, n, 16, "bf16", "f32", "f32", a, b, c});
+      check_wmma({m, n, 16, "s8", "s32", "s32", a, b, c});
+      check_wmma({m, n, 16, "u8", "s32", "s32", a, b, c});
+    }
+    for (const std::string_view space : {"shared", ""})
+      check_wmma({m, n, 16, "f16", "f32", "f32", true, false, true, space});
+  }
+  for (int layouts = 0; layouts < 8; ++layouts) {
+    const bool a = (layouts & 1) != 0, b = (layouts & 2) != 0, c = (layouts & 4) != 0;
+    check_wmma({16, 16, 8, "tf32", "f32", "f32", a, b, c});
+    check_wmma({8, 8, 4, "f64", "f64", "f64", a, b, c});
+  }
+  for (const bool c : {false, true}) {
+    check_wmma({8, 8, 32, "s4", "s32", "s32", true, false, c});
+    check_wmma({8, 8, 32, "u4", "s32", "s32", true, false, c});
+    for (const std::string_view operation : {"xor", "and"}) {
+      check_wmma({8, 8, 128, "b1", "s32", "s32", true, false, c, "global", operation});
+    }
+  }
+}
+
+// Figures "MMA … fragment layout": register by register, lane 4 g + t has elements of row g (of A; column g of B).
+void check_mma(int m, int k, std::string_view a_type, std::string_view b_type, std::string_view c_type,
+               std::string_view d_type, std::string_view modifier = "", std::string_view operation = "") {
+  const int bits = bits_of_element(a_type), per_register = bits == 64 ? 1 : 32 / bits, rows = m / 8,
+            blocks = k / (4 * per_register);
+  const std::string opcode =
+      fmt::format("mma.sync.aligned.m{}n8k{}.row.col{}.{}.{}.{}.{}{}", m, k, modifier, d_type, a_type, b_type, c_type,
+                  operation.empty() ? "" : fmt::format(".{}.popc", operation));
+  SCOPED_TRACE(opcode);
+  const IntegerMatrix a(m, k, a_type, 2), b(k, 8, b_type, 3), c(m, 8, "s32", 4);
+  Words input;  // [register][lane]
+  const auto add = [&](auto value_of_lane) {
+    for (int lane = 0; lane < 32; ++lane) input.push_back(value_of_lane(lane / 4, lane % 4));
+  };
+  const auto row_of = [&](const IntegerMatrix& matrix, bool transposed, int row, int from, std::string_view type) {
+    std::uint64_t word = 0;
+    for (int i = 0; i < per_register; ++i) {
+      const int value = transposed ? matrix.at(from + i, row) : matrix.at(row, from + i);
+      word |= encoded(value, type) << (i * bits);
+    }
+    return word;
+  };
+  for (int i = 0; i < rows * blocks; ++i) {
+    add([&](int g, int t) {
+      return row_of(a, false, g + 8 * (i % rows), per_register * (t + 4 * (i / rows)), a_type);
+    });
+  }
+  for (int i = 0; i < blocks; ++i) {
+    add([&](int g, int t) { return row_of(b, true, g, per_register * (t + 4 * i), b_type); });
+  }
+  const auto accumulators = [&](std::string_view type, auto element, auto push) {
+    for (int row = 0; row < rows; ++row) {
+      if (type == "f16") {
+        push([&](int g, int t) {
+          return encoded(element(g + 8 * row, 2 * t), type) | encoded(element(g + 8 * row, 2 * t + 1), type) << 16;
+        });
+      } else {
+        for (int i = 0; i < 2; ++i) push([&](int g, int t) { return encoded(element(g + 8 * row, 2 * t + i), type); });
+      }
+    }
+  };
+  accumulators(c_type, [&](int row, int column) { return c.at(row, column); }, add);
+  const int num_c = c_type == "f16" ? rows : 2 * rows, num_d = d_type == "f16" ? rows : 2 * rows;
+  const char* reg = bits == 64 ? "%rd" : "%r";
+  std::string body = "mad.wide.u32 %rd80, %r91, 8, %rd90;\n";
+  const int total = rows * blocks + blocks + num_c;
+  for (int i = 0; i < total; ++i)
+    body += fmt::format("ld.global.b{} {}{}, [%rd80+{}];\n", bits == 64 ? 64 : 32, reg, i + 1, 256 * i);
+  body += fmt::format("{} {}, {}, {}, {};\n", opcode, registers(reg, 40, num_d), registers(reg, 1, rows * blocks),
+                      registers(reg, 1 + rows * blocks, blocks), registers(reg, 1 + rows * blocks + blocks, num_c));
+  body += "mad.wide.u32 %rd81, %r91, 8, %rd91;\nsetp.ne.u32 %p1, %r92, 0;\n@%p1 ret;\n";
+  for (int i = 0; i < num_d; ++i)
+    body += fmt::format("st.global.b{} [%rd81+{}], {}{};\n", bits == 64 ? 64 : 32, 256 * i, reg, 40 + i);
+  const Words output = output_of(body, input, static_cast<std::size_t>(32 * num_d));
+  Words expected;
+  accumulators(
+      d_type, [&](int row, int column) { return element_of_product(a, b, c, row, column, operation); },
+      [&](auto value_of_lane) {
+        for (int lane = 0; lane < 32; ++lane) expected.push_back(value_of_lane(lane / 4, lane % 4));
+      });
+  EXPECT_EQ(output, expected);
+}
+
+TEST(Isa, MmaOfAllTypes) {
+  for (const int k : {8, 16}) {
+    for (const std::string_view c : {"f16", "f32"}) {
+      for (const std::string_view d : {"f16", "f32"}) check_mma(16, k, "f16", "f16", c, d);
+    }
+    check_mma(16, k, "bf16", "bf16", "f32", "f32");
+  }
+  for (const int k : {4, 8}) check_mma(16, k, "tf32", "tf32", "f32", "f32");
+  check_mma(8, 4, "f64", "f64", "f64", "f64");
+  for (const auto& [m, k] : {std::pair{8, 1}, std::pair{16, 1}, std::pair{16, 2}}) {
+    for (const char* a : {"u", "s"}) {
+      for (const char* b : {"u", "s"}) {
+        for (const int bits : {8, 4}) {
+          for (const char* modifier : {"", ".satfinite"}) {
+            check_mma(m, k * 128 / bits, fmt::format("{}{}", a, bits), fmt::format("{}{}", b, bits), "s32", "s32",
+                      modifier);
+          }
+        }
+      }
+    }
+    for (const std::string_view operation : {"xor", "and"})
+      check_mma(m, 128 * k, "b1", "b1", "s32", "s32", "", operation);
+  }
+}
+
+// Rounded once, at the end: 2048 + 16 · 1/8 is 2050, though each single sum would be 2048 again.
+TEST(Isa, AnF16AccumulatorIsRoundedAtTheEnd) {
+  const Words output = output_of(
+      "mov.u32 %r1, 0x30003000;\nmov.u32 %r2, 0x3c003c00;\nmov.u32 %r3, 0x68006800;\n"
+      "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%r4, %r5}, {%r1, %r1, %r1, %r1}, {%r2, %r2}, {%r3, %r3};\n"
+      "mad.wide.u32 %rd1, %r90, 8, %rd91;\nst.global.v2.u32 [%rd1], {%r4, %r5};\n",
+      {}, kThreads);
+  EXPECT_EQ(output, Words(kThreads, 0x6801680168016801));
+}
+
+TEST(Isa, SumsOfIntegersWrapOrSaturate) {
+  const auto product = [](const std::string& modifier) {
+    return output_of(
+        fmt::format("mov.u32 %r1, 0x7f7f7f7f;\nmov.u32 %r2, 0x7fffffff;\n"
+                    "mma.sync.aligned.m8n8k16.row.col{}.s32.s8.s8.s32 {{%r3, %r4}}, {{%r1}}, {{%r1}}, {{%r2, %r2}};\n"
+                    "mad.wide.u32 %rd1, %r90, 8, %rd91;\nst.global.v2.u32 [%rd1], {{%r3, %r4}};\n",
+                    modifier),
+        {}, kThreads);
+  };
+  const std::uint64_t wrapped = 0x7fffffffu + 16u * 127u * 127u;
+  EXPECT_EQ(product(""), Words(kThreads, wrapped << 32 | wrapped));
+  EXPECT_EQ(product(".satfinite"), Words(kThreads, 0x7fffffff7fffffff));
+}
+
+// ---- Instructions of each lane that are rare: what the ISA's pseudocode says of some operands
+
+std::uint32_t result_of(const std::string& opcode, const std::vector<std::uint32_t>& operands) {
+  std::string body, list;
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    body += fmt::format("mov.b32 %r{}, {:#x};\n", i + 1, operands[i]);
+    list += fmt::format(", %r{}", i + 1);
+  }
+  body += fmt::format("{} %r10{};\ncvt.u64.u32 %rd1, %r10;\nst.global.b64 [%rd91], %rd1;\n", opcode, list);
+  return static_cast<std::uint32_t>(output_of(body, {}, 1)[0]);
+}
+
+TEST(Isa, RareInstructionsOfALane) {
+  const struct {
+    const char* opcode;
+    std::vector<std::uint32_t> operands;
+    std::uint32_t expected;
+  } cases[] = {
+      {"bmsk.clamp.b32", {4, 8}, 0xff0},
+      {"bmsk.clamp.b32", {28, 8}, 0xf0000000},
+      {"bmsk.clamp.b32", {32, 8}, 0},
+      {"bmsk.clamp.b32", {4, 32}, 0xfffffff0},
+      {"bmsk.wrap.b32", {36, 40}, 0xff0},
+      {"bmsk.wrap.b32", {4, 0}, 0},
+      {"fns.b32", {0xf0f0, 4, 0}, 4},
+      {"fns.b32", {0xf0f0, 3, 0}, 0xffffffff},
+      {"fns.b32", {0xf0f0, 0, 5}, 12},
+      {"fns.b32", {0xf0f0, 31, 0xffffffff}, 15},
+      {"fns.b32", {0xf0f0, 12, 0xfffffffe}, 7},
+      {"fns.b32", {0xf0f0, 0, 9}, 0xffffffff},
+      {"szext.clamp.s32",
+       {
+           0x89,
+           8,
+       },
+       0xffffff89},
+      {"szext.clamp.u32", {0xf89, 8}, 0x89},
+      {"szext.clamp.s32", {0x80000001, 32}, 0x80000001},
+      {"szext.wrap.s32", {0x89, 40}, 0xffffff89},
+      {"szext.wrap.s32", {0x89, 0}, 0},
+      {"dp2a.lo.s32.s32", {0xffff0002, 0x0403fe05, 100}, 100 + 2 * 5 + 2},
+      {"dp2a.hi.u32.u32", {0xffff0002, 0x0403fe05, 100}, 100 + 2 * 3 + 65535 * 4},
+      {"dp2a.lo.s32.u32", {0xffff0002, 0x0403fe05, 300}, 300 + 2 * 5 - 254},
+      {"dp4a.u32.s32", {0xff010203, 0xff040506, 0}, 0xffffff21},  // 18 + 10 + 4 - 255
+      {"dp4a.s32.u32", {0xff010203, 0xff040506, 0}, 0xffffff21},  // 18 + 10 + 4 - 255
+      {"cvt.pack.sat.s16.s32", {0x12345678, 0xffffff00}, 0x7fffff00},
+      {"cvt.pack.sat.u16.s32", {0x12345678, 0xffffff00}, 0xffff0000},
+      {"cvt.pack.sat.u8.s32.b32", {300, 0xffffffff, 0xabcd}, 0xabcdff00},
+      {"cvt.pack.sat.s8.s32.b32", {300, 0xffffff00, 0xabcd}, 0xabcd7f80},
+      {"cvt.pack.sat.u4.s32.b32", {7, 20, 0x123456}, 0x1234567f},
+      {"vadd4.u32.u32.u32", {0x01ff7f80, 0x01017f80, 9}, 0x0200fe00},
+      {"vadd4.u32.u32.u32.sat", {0x01ff7f80, 0x01017f80, 9}, 0x02fffeff},
+      {"vadd4.s32.s32.s32.sat", {0x01ff7f80, 0x01017f80, 9}, 0x02007f80},
+      {"vsub4.u32.u32.u32.sat", {0x01020304, 0x02010401, 9}, 0x00010003},
+      {"vabsdiff4.u32.u32.u32", {0x01020304, 0x02010501, 9}, 0x01010203},
+      {"vabsdiff4.u32.u32.u32.add", {0x01020304, 0x02010501, 9}, 9 + 1 + 1 + 2 + 3},
+      {"vavrg4.u32.u32.u32", {0x01020304, 0x02020408, 9}, 0x02020406},
+      {"vmin4.s32.s32.s32", {0x80017f00, 0x0002ff01, 9}, 0x8001ff00},
+      {"vmax4.u32.u32.u32", {0x80017f00, 0x0002ff01, 9}, 0x8002ff01},
+      {"vset4.u32.u32.ge", {0x01020304, 0x02020203, 9}, 0x00010101},
+      {"vset2.s32.s32.lt", {0xffff0001, 0x00000001, 9}, 0x00010000},
+      {"vadd2.s32.s32.s32.sat", {0x7fff8000, 0x0001ffff, 9}, 0x7fff8000},
+  };
+  for (const auto& one : cases) EXPECT_EQ(result_of(one.opcode, one.operands), one.expected) << one.opcode;
+}
+
+// As CUB writes it, in registers declared without a blank.
+TEST(Isa, OtherSpellings) {
+  const Words output = output_of(
+      "{\n.reg.b16 h;\n.reg.pred q;\nsetp.lt.u32 q, %r91, 4;\nvote.ballot.sync.b32 %r1, q, 0xffffffff;\nvote.any.sync.pred q, q, -1;\n"
+      "selp.u32 %r2, 1, 0, q;\ncvt.u16.u32 h, %r1;\ncvt.u32.u16 %r1, h;\n}\ndiscard.global.L2 [%rd90], 128;\n"
+      "mad.wide.u32 %rd1, %r90, 8, %rd91;\nst.global.v2.u32 [%rd1], {%r1, %r2};\n",
+      {}, kThreads);
+  EXPECT_EQ(output, Words(kThreads, 0x10000000f));
 }
 
 TEST(Isa, MatchAllOf64Bits) {

@@ -7,11 +7,17 @@
 #include <fatbinary_section.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <new>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulator/runtime/fat_binary.h"
@@ -45,6 +51,8 @@ class Container {
     wrapper_ = {FATBINC_MAGIC, version, reinterpret_cast<const unsigned long long*>(whole_.data()), nullptr};
     return &wrapper_;
   }
+
+  const std::string& whole() const { return whole_; }
 
  private:
   template <typename... Members>
@@ -170,6 +178,86 @@ TEST(FatBinary, DamagedMachineCodeHasNoRegisters) {
   }
 }
 
+// A container that ends where readable memory ends: reading beyond it ends the test.
+class GuardedMemory {
+ public:
+  explicit GuardedMemory(std::size_t size) : page_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
+    bytes_ = (size + page_ - 1) / page_ * page_;
+    base_ =
+        static_cast<char*>(mmap(nullptr, bytes_ + page_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (base_ == MAP_FAILED || mprotect(base_ + bytes_, page_, PROT_NONE) != 0) throw std::bad_alloc();
+  }
+  ~GuardedMemory() { munmap(base_, bytes_ + page_); }
+  GuardedMemory(const GuardedMemory&) = delete;
+  GuardedMemory& operator=(const GuardedMemory&) = delete;
+  char* place(const std::string& contents) {
+    return std::copy(contents.begin(), contents.end(), base_ + bytes_ - contents.size()) - contents.size();
+  }
+
+ private:
+  std::size_t page_, bytes_ = 0;
+  char* base_ = nullptr;
+};
+
+TEST(FatBinary, ADamagedContainerIsRefusedOrRead) {
+  const std::string ptx =
+      ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry kernel(.param .u64 p)\n{\n"
+      ".reg .b64 %rd<2>;\nld.param.u64 %rd1, [p];\nret;\n}\n";
+  Container container;
+  container.add(Container::kMachineCode, 80, machine_code("kernel", 40));
+  container.add(Container::kMachineCode, 90, machine_code_with_attributes("kernel", 41));
+  container.add(Container::kPtx, 80, ptx);
+  container.get();
+  const std::string good = container.whole();
+  GuardedMemory memory(good.size());
+  std::mt19937 random(11);
+  const auto number = [&](std::size_t below) {
+    return std::uniform_int_distribution<std::size_t>(0, below - 1)(random);
+  };
+  int refused = 0;
+  const auto read = [&](const std::string& damaged) {
+    __fatBinC_Wrapper_t wrapper = {FATBINC_MAGIC, FATBINC_VERSION,
+                                   reinterpret_cast<const unsigned long long*>(memory.place(damaged)), nullptr};
+    try {
+      register_counts(&wrapper, 80);
+      register_counts(&wrapper, 90);
+      Memory device;
+      const Module module(compute_80_ptx(&wrapper), device);
+    } catch (const std::runtime_error& error) {
+      EXPECT_STRNE(error.what(), "");
+      ++refused;
+    }
+  };
+  read(good);
+  EXPECT_EQ(refused, 0);
+  for (std::size_t size = 0; size < good.size(); ++size) read(good.substr(0, size));
+  EXPECT_EQ(refused, static_cast<int>(good.size())) << "what is cut short is refused";
+  // Lengths and offsets are what leads astray: bytes of all kinds, but the ends of ranges most of all.
+  constexpr unsigned char kValues[] = {0, 1, 0x40, 0x7f, 0x80, 0xff};
+  for (int round = 0; round < 20'000; ++round) {
+    std::string damaged = good;
+    for (std::size_t left = 1 + number(4); left > 0; --left) {
+      const std::size_t at = number(damaged.size()), bytes = 1 + number(8);
+      const auto value = static_cast<char>(round % 2 == 0 ? kValues[number(std::size(kValues))] : number(256));
+      for (std::size_t i = at; i < std::min(at + bytes, damaged.size()); ++i) damaged[i] = value;
+    }
+    read(damaged);
+  }
+  EXPECT_GT(refused, static_cast<int>(good.size()));
+}
+
+TEST(FatBinary, AContainerThatIsLongerThanMemoryIsRefused) {
+  Container container;
+  container.add(Container::kPtx, 80, "for 80");
+  container.get();
+  std::string damaged = container.whole();
+  damaged[14] = 1;  // entries_bytes, 2⁴⁸ more
+  GuardedMemory memory(damaged.size());
+  const __fatBinC_Wrapper_t wrapper = {FATBINC_MAGIC, FATBINC_VERSION,
+                                       reinterpret_cast<const unsigned long long*>(memory.place(damaged)), nullptr};
+  EXPECT_THAT([&] { compute_80_ptx(&wrapper); }, ThrowsMessage<std::runtime_error>(HasSubstr("by its own account")));
+}
+
 // ---- CUDA's functions ----
 
 TEST(VirtualRuntime, MemoryThereAndBack) {
@@ -271,14 +359,89 @@ TEST(VirtualRuntime, StreamsAndEventsAreChecked) {
   EXPECT_EQ(cudaStreamWaitEvent(nullptr, event, 0), cudaSuccess);
   EXPECT_EQ(cudaEventSynchronize(event), cudaSuccess);
   float milliseconds = 1;
-  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, event, event), cudaErrorNotSupported);
-  EXPECT_TRUE(std::isnan(milliseconds));
+  milliseconds = -1;
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, event, event), cudaSuccess);
+  EXPECT_EQ(milliseconds, 0);
+  cudaEvent_t later = nullptr, untimed = nullptr;
+  ASSERT_EQ(cudaEventCreate(&later), cudaSuccess);
+  ASSERT_EQ(cudaEventCreateWithFlags(&untimed, cudaEventDisableTiming), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(later, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(untimed, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, event, later), cudaSuccess);
+  EXPECT_GE(milliseconds, 0);
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, event, untimed), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaEventElapsedTime(&milliseconds, event, never_recorded), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   EXPECT_EQ(cudaStreamSynchronize(stream), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaEventRecord(event, stream), cudaErrorInvalidResourceHandle);
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaErrorInvalidResourceHandle);
+  cudaGetLastError();
+}
+
+TEST(VirtualRuntime, AGraphDoesAgainWhatWasCaptured) {
+  cudaStream_t stream = nullptr, other = nullptr;
+  cudaEvent_t fork = nullptr, join = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreate(&other), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&fork), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&join), cudaSuccess);
+  std::vector<char> bytes(8, 'a');
+  void* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);
+  ASSERT_EQ(cudaMemset(device, 'b', 8), cudaSuccess);
+  int calls = 0;
+
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaErrorIllegalState);
+  cudaStreamCaptureStatus status{};
+  EXPECT_EQ(cudaStreamIsCapturing(stream, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+  EXPECT_EQ(cudaMemsetAsync(device, 'c', 4, stream), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(fork, stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(other, fork, 0), cudaSuccess);
+  EXPECT_EQ(cudaMemsetAsync(static_cast<char*>(device) + 6, 'd', 2, other), cudaSuccess);
+  EXPECT_EQ(cudaEventRecord(join, other), cudaSuccess);
+  EXPECT_EQ(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyAsync(bytes.data(), device, 8, cudaMemcpyDeviceToHost, stream), cudaSuccess);
+  EXPECT_EQ(cudaLaunchHostFunc(stream, [](void* count) { ++*static_cast<int*>(count); }, &calls), cudaSuccess);
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(other, &graph), cudaErrorStreamCaptureUnmatched);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  EXPECT_EQ(bytes, std::vector<char>(8, 'a')) << "nothing has been done";
+  EXPECT_EQ(calls, 0);
+  EXPECT_EQ(cudaStreamIsCapturing(other, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaStreamCaptureStatusNone);
+
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  EXPECT_EQ(std::string(bytes.begin(), bytes.end()), "ccccbbdd");
+  EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaStreamBeginCapture(nullptr, cudaStreamCaptureModeGlobal), cudaErrorStreamCaptureUnsupported);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(fork), cudaSuccess);
+  EXPECT_EQ(cudaEventDestroy(join), cudaSuccess);
+  cudaGetLastError();
+}
+
+TEST(VirtualRuntime, ThereIsOneMemoryPool) {
+  cudaMemPool_t pool = nullptr;
+  ASSERT_EQ(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);
+  std::uint64_t threshold = ~std::uint64_t{0};
+  EXPECT_EQ(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), cudaSuccess);
+  void* device = nullptr;
+  EXPECT_EQ(cudaMallocFromPoolAsync(&device, 16, pool, nullptr), cudaSuccess);
+  EXPECT_NE(device, nullptr);
+  EXPECT_EQ(cudaFreeAsync(device, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaMallocFromPoolAsync(&device, 16, nullptr, nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaDeviceGetDefaultMemPool(&pool, 1), cudaErrorInvalidDevice);
   cudaGetLastError();
 }
 

@@ -19,7 +19,8 @@ std::vector<std::string_view> split(std::string_view opcode) {
   }
 }
 
-// As the text has it, but on one line.
+}  // namespace
+
 std::string one_line(std::string_view text) {
   std::string line;
   for (const char c : text) {
@@ -32,8 +33,6 @@ std::string one_line(std::string_view text) {
   }
   return line;
 }
-
-}  // namespace
 
 void KernelDecoder::fail(const std::string& message) const {
   std::string where = fmt::format("PTX line {}", instruction_->line);
@@ -295,6 +294,7 @@ void KernelDecoder::decode(const ptx::Instruction& instruction) {
   parts_ = split(instruction.opcode);
   kernel_->sources.push_back({instruction.text, instruction.line, instruction.position});
   first_of_instruction_ = true;
+  first_code_ = kernel_->code.size();
   guard_ = instruction.guard;
   if (guard_ >= 0 && registers_[guard_].slot != Slot::predicate) fail("the guard is no predicate");
   if (const Decode operation = operations_.find(parts_[0]); operation != nullptr) {

@@ -99,6 +99,9 @@ struct UniformSlot {
   std::uint64_t value = 0;
 };
 
+/// An instruction as the text has it, but on one line.
+std::string one_line(std::string_view text);
+
 class CompiledKernel {
  public:
   std::string name;
@@ -114,7 +117,7 @@ class CompiledKernel {
   std::size_t static_shared_bytes = 0;
   std::size_t local_bytes = 0;  // per thread
   int shared_granule = 4;       // the smallest access to shared memory, in bytes
-  bool serial = false;  // its CTAs talk to each other through atomics: run in order, so that results are the same
+  bool serial = false;  // its CTAs talk to each other, by atomics or flags: run in order, so that results are the same
   bool uses_shared = false;
 };
 

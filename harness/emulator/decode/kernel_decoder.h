@@ -76,6 +76,8 @@ class KernelDecoder {
                     const std::vector<int>& reads);
   Instruction& emit(Action action, InstructionClass instruction_class, const std::vector<int>& writes,
                     const std::vector<int>& reads);
+  /// The first that the PTX instruction became: it stands for all of them in the counters.
+  Instruction& first_emitted() { return kernel_->code[first_code_]; }
   void emit_lane(std::string_view opcode, const std::vector<int>& writes, const std::vector<int>& reads);
   void emit_lane(const LaneOperation& operation, const std::vector<int>& writes, const std::vector<int>& reads);
   bool decode_lane();
@@ -117,6 +119,7 @@ class KernelDecoder {
   int carry_ = -1;
   int guard_ = -1;
   bool first_of_instruction_ = true;
+  std::size_t first_code_ = 0;
   struct Conversion {  // after the instruction: its result, into a wider register
     const LaneOperation* operation;
     int to, from;

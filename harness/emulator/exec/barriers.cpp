@@ -44,7 +44,7 @@ void CtaExecutor::release(Barrier& barrier) {
     }
   }
   barrier = {};
-  ++progress_;
+  note_progress();
 }
 
 // __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but they have missed
@@ -85,7 +85,7 @@ void CtaExecutor::complete(Warp& warp, PendingCopy& copy, std::uint32_t mask, bo
     shadow_->complete_copy({warp.index, copy.instruction, false, mask, copy.bytes, copy.to}, by_mbarrier);
   }
   copy.mask &= ~mask;
-  ++progress_;
+  note_progress();
 }
 
 }  // namespace flash_ladder::emulator

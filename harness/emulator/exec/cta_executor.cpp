@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -14,6 +15,8 @@ constexpr int kIdleRounds = 1000;
 // A warp that has gone round loops so often gives way: it may wait for what another warp will write. Few, so that waiting costs
 // little, but more than the kernels of the ladder go round between two waits, so that their mbarriers set the order of warps.
 constexpr int kLoopsPerTurn = 256;
+// One that has been seen to wait for memory.
+constexpr int kLoopsPerTurnOfStuck = 8;
 
 std::uint32_t low_mask(std::uint32_t count) { return count >= 32 ? kAllLanes : (1u << count) - 1; }
 
@@ -51,14 +54,21 @@ CtaExecutor::CtaExecutor(const LaunchContext& context)
   }
 }
 
-bool CtaExecutor::run(const Dim3& cta) {
-  start(cta);
+CtaExecutor::State CtaExecutor::resume() {
+  const std::uint64_t budget = budget_;
   int idle_rounds = 0;
+  for (Warp& warp : warps_) {
+    warp.stuck = false;  // others may have changed memory
+    warp.turn.taken = false;
+  }
+  State state = State::stopped;
   while (!stopped_) {
     const std::uint64_t progress = progress_;
     bool any_ran = false, all_ended = true;
     for (Warp& warp : warps_) {
-      if (warp.status == WarpStatus::yielded) warp.status = WarpStatus::ready;
+      if (warp.status == WarpStatus::yielded && !(warp.stuck && warp.stuck_at == changes_)) {
+        warp.status = WarpStatus::ready;
+      }
       if (warp.status == WarpStatus::ready) {
         any_ran = true;
         if (trace_ == nullptr)
@@ -66,17 +76,126 @@ bool CtaExecutor::run(const Dim3& cta) {
         else
           run_warp<true>(warp);
         if (stopped_) break;
+        if (warp.status == WarpStatus::yielded) {
+          warp.stuck = !warp.asked_mbarrier() && has_come_back(warp);
+          warp.stuck_at = changes_;
+          warp.has_been_stuck |= warp.stuck;
+          // A warp that has not asked an mbarrier does its own work: the budget, not a deadlock, ends a loop without end.
+          if (!warp.stuck && !warp.asked_mbarrier()) ++progress_;
+          if (warp.stuck && spins_on_a_lock(warp) && give_way(warp)) warp.stuck = false;
+        }
       }
       all_ended &= warp.status == WarpStatus::ended;
     }
-    if (all_ended && !stopped_) return true;
-    idle_rounds = progress_ == progress ? idle_rounds + 1 : 0;
-    if (!stopped_ && (!any_ran || idle_rounds >= kIdleRounds)) {
-      report_deadlock();
+    if (stopped_) break;
+    if (all_ended) {
+      state = State::ended;
+      break;
+    }
+    if (context_.options.interrupt != nullptr && context_.options.interrupt->load(std::memory_order_relaxed)) {
       stopped_ = true;
+      break;
+    }
+    idle_rounds = progress_ == progress ? idle_rounds + 1 : 0;
+    if (any_ran && idle_rounds < kIdleRounds) continue;
+    // Spinning on memory, and not on what only the CTA's own warps can do, may be waiting for another CTA.
+    const auto spins = [](const Warp& warp) { return warp.status == WarpStatus::yielded && !warp.asked_mbarrier(); };
+    if (std::any_of(warps_.begin(), warps_.end(), spins)) {
+      state = State::stuck;
+      break;
+    }
+    report_deadlock();
+    stopped_ = true;
+  }
+  executed_ += budget - budget_;
+  return state;
+}
+
+// Whether a warp that gives way is where it was before, with no change of memory in between. Snapshots are taken more and more
+// rarely, so that circles of several turns are found too (Brent's algorithm).
+bool CtaExecutor::has_come_back(Warp& warp) {
+  Turn& turn = warp.turn;
+  const std::size_t bytes = context_.kernel.register_bytes;
+  if (turn.taken && turn.changes == changes_ && turn.pc == warp.pc && turn.reconverge == warp.reconverge &&
+      turn.active == warp.active && turn.depth == warp.stack.size() &&
+      std::memcmp(turn.registers.data(), warp.registers, bytes) == 0) {
+    return true;
+  }
+  if (turn.taken && ++turn.since < turn.next) return false;
+  turn.next = turn.taken ? std::min(2 * turn.next, Turn::kMostTurns) : 1;
+  turn.taken = true;
+  turn.since = 0;
+  turn.changes = changes_;
+  turn.registers.assign(warp.registers, warp.registers + bytes);
+  turn.pc = warp.pc;
+  turn.reconverge = warp.reconverge;
+  turn.active = warp.active;
+  turn.depth = warp.stack.size();
+  watching_ = true;
+  return false;
+}
+
+// Whether the loop tries again and again to get a lock, which another lane of the warp may hold.
+bool CtaExecutor::spins_on_a_lock(const Warp& warp) const {
+  const auto [begin, end] = loop_of(warp);
+  return std::any_of(code_.begin() + begin, code_.begin() + end, [](const Instruction& instruction) {
+    return instruction.instruction_class == InstructionClass::atomic;
+  });
+}
+
+// The loop that a warp which gives way goes round, from its first instruction to behind its last.
+std::pair<std::int32_t, std::int32_t> CtaExecutor::loop_of(const Warp& warp) const {
+  for (auto i = static_cast<std::size_t>(warp.pc); i < code_.size(); ++i) {
+    const Instruction& instruction = code_[i];
+    if (instruction.action == Action::branch && instruction.target <= warp.pc) {
+      return {instruction.target, static_cast<std::int32_t>(i) + 1};
     }
   }
+  return {warp.pc, warp.pc};
+}
+
+// The active lanes go round in a circle: lets others of the warp run, which wait where the lanes meet or on another way. The
+// lanes that were parted by what they wait for meet the others further out then.
+bool CtaExecutor::give_way(Warp& warp) {
+  if (warp.tried_at != changes_) warp.tried = 0;
+  if (warp.tried > warp.stack.size() + 1) return false;  // all have had their turn
+  warp.tried_at = changes_;
+  ++warp.tried;
+  while (!warp.stack.empty()) {
+    const Warp::Parted top = warp.stack.back();
+    const Warp::Parted own{warp.pc, warp.reconverge, warp.active, warp.pc};
+    if ((top.mask & warp.active) == 0) {  // on another way: behind all of those that there are
+      auto last = warp.stack.end();
+      while (last != warp.stack.begin() && (std::prev(last)->mask & warp.active) == 0 &&
+             std::prev(last)->reconverge == warp.reconverge) {
+        --last;
+      }
+      if (top.reconverge != warp.reconverge) return false;
+      warp.stack.insert(last, own);
+      warp.stack.pop_back();
+      warp.pc = top.pc;
+      warp.active = top.mask;
+    } else {
+      warp.stack.pop_back();
+      warp.reconverge = top.reconverge;
+      const std::uint32_t there = top.mask & ~warp.active;
+      if (there == 0) continue;
+      warp.stack.push_back({own.pc, top.reconverge, own.mask, own.branch});
+      warp.pc = top.pc;
+      warp.active = there;
+    }
+    warp.turn.taken = false;
+    return true;
+  }
   return false;
+}
+
+bool CtaExecutor::give_way() {
+  bool others_run = false;
+  for (Warp& warp : warps_) {
+    if (warp.status == WarpStatus::yielded && warp.stuck && give_way(warp)) others_run = true;
+  }
+  return others_run;
 }
 
 std::optional<CtaTrace> CtaExecutor::take_trace() {
@@ -102,6 +221,9 @@ void CtaExecutor::start(const Dim3& cta) {
     warp.copies.clear();
     warp.executed = 0;
     warp.failed_wait = {};
+    warp.turn.taken = false;
+    warp.tried = 0;
+    warp.has_been_stuck = false;
     std::memset(warp.groups, 0, sizeof warp.groups);
     if (context_.options.checks) warp.undefined.assign(context_.kernel.num_watched, {.lanes = kAllLanes});
   }
@@ -187,6 +309,10 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
             return context_.config.dynamic_shared_bytes;
           case total_smem_size:
             return shared_size;
+          case envreg1:
+            return context_.config.grid_workspace >> 32;
+          case envreg2:
+            return context_.config.grid_workspace & 0xffffffff;
           default:
             return 0;
         }
@@ -198,7 +324,7 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
 // Runs a warp until it has to wait, gives way or has ended.
 template <bool kTraced>
 void CtaExecutor::run_warp(Warp& warp) {
-  int loops_left = kLoopsPerTurn;
+  int loops_left = warp.has_been_stuck ? kLoopsPerTurnOfStuck : kLoopsPerTurn;
   std::byte* const registers = warp.registers;
   const Instruction* const code = code_.data();
   ExecutionCount* const executions = counters_.executions.data();
@@ -240,7 +366,6 @@ void CtaExecutor::run_warp(Warp& warp) {
           part(warp, instruction, taken);
         }
         if (warp.pc <= at && --loops_left == 0) {
-          ++progress_;  // it has not come to a wait: the budget, not a deadlock, ends a loop without end
           warp.status = WarpStatus::yielded;
           return;
         }
@@ -356,7 +481,7 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   warp.active &= ~mask;
   threads_alive_ -= static_cast<std::uint32_t>(std::popcount(mask));
   for (Warp::Parted& parted : warp.stack) parted.mask &= ~mask;
-  ++progress_;
+  note_progress();
   if (warp.alive == 0) {
     warp.status = WarpStatus::ended;
     check_barriers();
@@ -400,7 +525,7 @@ RawFinding CtaExecutor::describe(FindingKind kind, const Warp* warp, const Instr
   if (instruction != nullptr) {
     raw.place = place_of(index_of(*instruction));
     const SourceInstruction& source = context_.kernel.sources[instruction->source];
-    finding.instruction = std::string(source.text);
+    finding.instruction = one_line(source.text);
     finding.ptx_line = source.ptx_line;
     finding.position = position_of(index_of(*instruction));
   }

@@ -67,8 +67,28 @@ class CtaExecutor : public ConflictSink {
  public:
   explicit CtaExecutor(const LaunchContext& context);
 
-  /// Runs one CTA to its end. False if it had to be stopped: an endless loop or a deadlock, which is then among the findings.
-  bool run(const Dim3& cta);
+  enum class State : std::uint8_t {
+    ended,
+    stopped,  // an endless loop or a deadlock, which is then among the findings, or the user has had enough
+    stuck,    // each warp waits or spins, and only another CTA can change what they see
+  };
+  /// Runs one CTA.
+  State run(const Dim3& cta) {
+    start(cta);
+    return resume();
+  }
+  /// Goes on with a CTA that was stuck.
+  State resume();
+  /// The last resort: lanes that spin give way to others of their warp, as threads that are scheduled independently do. False if
+  /// there are none.
+  bool give_way();
+  /// Says that the CTA, which is stuck, will stay so. `others` are the CTAs that are stuck with it, `unstarted` those that there
+  /// is no room for.
+  void report_stuck(std::uint64_t others, std::uint64_t unstarted);
+  /// How often memory has changed, as far as anyone might have seen it.
+  std::uint64_t changes() const { return changes_; }
+  /// Warp instructions executed since the last call.
+  std::uint64_t take_executed() { return std::exchange(executed_, 0); }
 
   InstructionCounters& counters() { return counters_; }
   std::vector<RawFinding> take_findings() { return findings_.take(); }
@@ -96,7 +116,17 @@ class CtaExecutor : public ConflictSink {
   std::string& output() { return output_; }
   TraceRecorder* trace() { return trace_.get(); }  // null: this CTA is not traced
   /// A waiting warp may be able to go on after this.
-  void note_progress() { ++progress_; }
+  void note_progress() {
+    ++progress_;
+    note_change();
+  }
+  /// Memory has changed.
+  void note_change() {
+    ++changes_;
+    watching_ = false;
+  }
+  /// Whether it matters if a store changes anything: nothing has changed since some warp gave way.
+  bool watching() const { return watching_; }
 
   // Findings.
   FindingRecorder& findings() { return findings_; }
@@ -177,6 +207,10 @@ class CtaExecutor : public ConflictSink {
   void run_warp(Warp& warp);
   void reconverge(Warp& warp);
   void part(Warp& warp, const Instruction& instruction, std::uint32_t taken);
+  bool has_come_back(Warp& warp);
+  bool give_way(Warp& warp);
+  bool spins_on_a_lock(const Warp& warp) const;
+  std::pair<std::int32_t, std::int32_t> loop_of(const Warp& warp) const;
   void branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void end_lanes(Warp& warp, std::uint32_t mask);
   int num_warps() const { return static_cast<int>(warps_.size()); }
@@ -234,6 +268,9 @@ class CtaExecutor : public ConflictSink {
   std::vector<Mbarrier> mbarriers_;
   std::uint64_t budget_ = 0;    // instructions left
   std::uint64_t progress_ = 0;  // counts what may let a waiting warp go on
+  std::uint64_t changes_ = 0;   // counts changes of memory
+  bool watching_ = false;
+  std::uint64_t executed_ = 0;
   bool stopped_ = false;
   const Allocation* last_allocation_ = nullptr;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "emulator/exec/cta_executor.h"
 
@@ -91,6 +92,40 @@ void CtaExecutor::report_deadlock() {
   const Warp& first = warps_[static_cast<std::size_t>(groups.front().warps.front())];
   find(FindingKind::deadlock, &first, &code_[static_cast<std::size_t>(groups.front().at)], -1, std::nullopt,
        "the block cannot go on: " + text);
+}
+
+void CtaExecutor::report_stuck(std::uint64_t others, std::uint64_t unstarted) {
+  stopped_ = true;
+  const auto first = std::find_if(warps_.begin(), warps_.end(), [](const Warp& warp) {
+    return warp.status == WarpStatus::yielded && !warp.asked_mbarrier();
+  });
+  if (first == warps_.end()) return report_deadlock();
+  // What the loop looks at: the first load or atomic operation in it.
+  const Instruction* look = nullptr;
+  const auto [begin, end] = loop_of(*first);
+  for (std::int32_t i = begin; look == nullptr && i < end; ++i) {
+    const Instruction& instruction = code_[static_cast<std::size_t>(i)];
+    const bool atomic = instruction.instruction_class == InstructionClass::atomic;
+    if (atomic || (instruction.role == MemoryRole::load && instruction.counted)) look = &instruction;
+  }
+  std::string text = fmt::format("lanes {:#010x} go round this loop for ever: ", first->active);
+  if (look == nullptr) {
+    text += "nothing in it changes any more";
+  } else if (look->instruction_class == InstructionClass::atomic) {
+    text += fmt::format("`{}` never finds what it waits for. If it is to get a lock, nobody gives the lock back",
+                        context_.kernel.sources[look->source].text);
+  } else {
+    text += fmt::format("`{}` never reads what it waits for, and nobody writes it any more",
+                        context_.kernel.sources[look->source].text);
+  }
+  if (others != 0) text += fmt::format("; {} other block{} cannot go on either", others, others == 1 ? "" : "s");
+  if (unstarted != 0) {
+    text += fmt::format(
+        "; {} block{} not been started, since no more fit on the GPU at a time: a block must not wait for one that comes later",
+        unstarted, unstarted == 1 ? " has" : "s have");
+  }
+  const Instruction& at = look != nullptr ? *look : code_[static_cast<std::size_t>(first->pc)];
+  find(FindingKind::endless_loop, &*first, &at, std::countr_zero(first->active), std::nullopt, text);
 }
 
 }  // namespace flash_ladder::emulator

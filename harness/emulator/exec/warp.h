@@ -34,6 +34,19 @@ struct UndefinedLanes {
   std::int32_t origin = -1;  // the instruction that read what was never written, -1: none has yet
 };
 
+/// What a warp looked like when it gave way. If it looks the same later and no memory has changed in between, it will look the same
+/// for ever, unless another CTA changes memory.
+struct Turn {
+  static constexpr unsigned kMostTurns = 64;  // between two snapshots: a longer cycle is not recognised
+  bool taken = false;
+  std::uint64_t changes = 0;
+  std::vector<std::byte> registers;
+  std::int32_t pc = 0, reconverge = -1;
+  std::uint32_t active = 0;
+  std::size_t depth = 0;         // of the stack
+  unsigned since = 0, next = 1;  // turns since this snapshot, and after how many the next one is taken
+};
+
 struct Warp {
   std::byte* registers = nullptr;
   std::int32_t pc = 0;
@@ -58,6 +71,16 @@ struct Warp {
     std::uint32_t lanes = 0;
   };
   FailedWait failed_wait;
+  /// Whether that was the last thing that it did.
+  bool asked_mbarrier() const { return failed_wait.instruction >= 0 && failed_wait.instruction == pc - 1; }
+
+  Turn turn;
+  // The warp goes round in a circle that nothing but a change of memory ends, and none has come since there were `stuck_at` of them.
+  bool stuck = false;
+  bool has_been_stuck = false;
+  std::uint64_t stuck_at = 0;
+  std::uint64_t tried_at = 0;  // when lanes last gave way to others of the warp,
+  unsigned tried = 0;          // and how often, without a change of memory
 
   std::uint64_t executed = 0;       // instructions: %clock
   std::vector<PendingCopy> copies;  // oldest first

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -126,50 +127,139 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
   if (compiled.serial) num_threads = 1;
   num_threads = static_cast<unsigned>(std::min<std::uint64_t>(num_threads, num_ctas));
 
-  std::atomic<std::uint64_t> next_cta = 0;
+  std::atomic<std::uint64_t> next_cta = 0, executed = 0;
   std::atomic<std::uint64_t> stopped_at = num_ctas;  // the lowest CTA that did not end
+  std::atomic<bool> over_budget = false;
   std::mutex mutex;
   std::map<std::uint64_t, CtaResult> results;  // by CTA, of those that left any
   InstructionCounters counters(compiled.code.size());
   std::exception_ptr error;
+  struct Resident {  // a CTA that waits for others
+    std::uint64_t index;
+    std::unique_ptr<CtaExecutor> executor;
+    std::uint64_t seen = 0;  // `turns` when it found nothing new
+  };
+  std::vector<Resident> resident;
+  const auto by_index = [](const Resident& a, const Resident& b) { return a.index < b.index; };
+  const std::uint64_t most_resident =
+      options.max_resident_ctas != 0 ? options.max_resident_ctas : std::numeric_limits<std::uint64_t>::max();
+  std::atomic<bool> full = false;
 
-  const auto work = [&] {
+  // After a CTA has ended, or has been stopped.
+  const auto finish = [&](std::uint64_t index, CtaExecutor& executor, bool ended) {
+    if (!ended) {
+      for (std::uint64_t lowest = stopped_at; index < lowest && !stopped_at.compare_exchange_weak(lowest, index);) {
+      }
+    } else if (options.ctas_ended != nullptr) {
+      options.ctas_ended->fetch_add(1, std::memory_order_relaxed);
+    }
+    CtaResult result{executor.take_findings(), executor.take_output()};
+    if (auto trace = executor.take_trace()) {
+      const std::lock_guard lock(mutex);
+      report.trace = std::make_shared<const CtaTrace>(std::move(*trace));
+    }
+    if (!result.findings.empty() || !result.output.empty()) {
+      const std::lock_guard lock(mutex);
+      results[index] = std::move(result);
+    }
+  };
+  const auto interrupted = [&] {
+    return over_budget || (options.interrupt != nullptr && options.interrupt->load(std::memory_order_relaxed));
+  };
+  const auto spend = [&](CtaExecutor& executor) {
+    if (executed.fetch_add(executor.take_executed()) > options.max_warp_instructions) over_budget = true;
+  };
+  const auto retire = [&](CtaExecutor& executor) {
+    const std::lock_guard lock(mutex);
+    counters += executor.counters();
+  };
+  const auto start_ctas = [&] {
     try {
-      CtaExecutor executor(context);
-      while (true) {
+      std::unique_ptr<CtaExecutor> executor;
+      while (!full && !interrupted()) {
         const std::uint64_t index = next_cta.fetch_add(1);
         // CTAs after one that did not end are not run; those before it are, so that the report is always the same.
         if (index >= num_ctas || index > stopped_at) break;
         const Dim3 cta{static_cast<std::uint32_t>(index % config.grid.x),
                        static_cast<std::uint32_t>(index / config.grid.x % config.grid.y),
                        static_cast<std::uint32_t>(index / config.grid.x / config.grid.y)};
-        if (!executor.run(cta)) {
-          for (std::uint64_t lowest = stopped_at; index < lowest && !stopped_at.compare_exchange_weak(lowest, index);) {
-          }
-        }
-        CtaResult result{executor.take_findings(), executor.take_output()};
-        if (auto trace = executor.take_trace()) {
+        if (executor == nullptr) executor = std::make_unique<CtaExecutor>(context);
+        const CtaExecutor::State state = executor->run(cta);
+        spend(*executor);
+        if (state == CtaExecutor::State::stuck) {
           const std::lock_guard lock(mutex);
-          report.trace = std::make_shared<const CtaTrace>(std::move(*trace));
-        }
-        if (!result.findings.empty() || !result.output.empty()) {
-          const std::lock_guard lock(mutex);
-          results[index] = std::move(result);
+          resident.push_back({.index = index, .executor = std::move(executor)});
+          full = resident.size() >= most_resident;
+        } else {
+          finish(index, *executor, state == CtaExecutor::State::ended);
         }
       }
-      const std::lock_guard lock(mutex);
-      counters += executor.counters();
+      if (executor != nullptr) retire(*executor);
     } catch (...) {
       const std::lock_guard lock(mutex);
       error = std::current_exception();
       next_cta = num_ctas;
     }
   };
-  std::vector<std::thread> threads;
-  for (unsigned i = 1; i < num_threads; ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
-  if (error != nullptr) std::rethrow_exception(error);
+  // Goes on with CTAs that wait for others, in turn, as long as that changes anything: upwards, and then downwards, since some wait
+  // for those before them and some for those behind.
+  std::uint64_t turns = 1;  // counts those that changed memory
+  const auto run_resident = [&] {
+    bool goes_on = true;
+    while (goes_on && !resident.empty() && !interrupted()) {
+      goes_on = false;
+      for (Resident& waiting : resident) {
+        if (waiting.seen == turns || interrupted()) continue;
+        const std::uint64_t changes = waiting.executor->changes();
+        const CtaExecutor::State state = waiting.executor->resume();
+        spend(*waiting.executor);
+        if (state != CtaExecutor::State::stuck || waiting.executor->changes() != changes) {
+          ++turns;
+          goes_on = true;
+        }
+        waiting.seen = turns;
+        if (state == CtaExecutor::State::stuck) continue;
+        finish(waiting.index, *waiting.executor, state == CtaExecutor::State::ended);
+        retire(*waiting.executor);
+        waiting.executor.reset();
+      }
+      std::erase_if(resident, [](const Resident& waiting) { return waiting.executor == nullptr; });
+      std::reverse(resident.begin(), resident.end());
+    }
+  };
+  while (true) {
+    std::vector<std::thread> threads;
+    for (unsigned i = 1; i < num_threads; ++i) threads.emplace_back(start_ctas);
+    start_ctas();
+    for (std::thread& thread : threads) thread.join();
+    if (error != nullptr) std::rethrow_exception(error);
+    if (resident.empty() || interrupted()) break;
+    std::sort(resident.begin(), resident.end(), by_index);
+    ++turns;  // others have run since
+    run_resident();
+    const bool more = next_cta < num_ctas && stopped_at == num_ctas;
+    full = resident.size() >= most_resident;
+    if (interrupted() || (resident.empty() && !more)) break;
+    if (more && !full) continue;
+    std::sort(resident.begin(), resident.end(), by_index);
+    bool others_run = false;
+    for (Resident& waiting : resident) {
+      if (!waiting.executor->give_way()) continue;
+      others_run = true;
+      waiting.seen = 0;
+    }
+    if (others_run) continue;
+    const std::uint64_t unstarted = more ? num_ctas - next_cta : 0;
+    resident.front().executor->report_stuck(resident.size() - 1, unstarted);
+    finish(resident.front().index, *resident.front().executor, false);
+    break;
+  }
+  if (interrupted()) {
+    report.interrupted = !over_budget;
+    // What those have found that were under way.
+    for (Resident& waiting : resident) finish(waiting.index, *waiting.executor, false);
+    if (stopped_at == num_ctas) stopped_at = num_ctas - 1;
+  }
 
   // The counters of a launch that was stopped depend on how far each thread had come, so they are left out.
   if (stopped_at < num_ctas) {
@@ -179,7 +269,7 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
   }
   std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;  // numbered as they come
   for (auto& [index, result] : results) {
-    if (index > stopped_at) break;
+    if (index > stopped_at && !report.interrupted && !over_budget) break;
     for (RawFinding& raw : result.findings) {
       report.findings_total += raw.finding.count;
       const auto [found, is_new] = known.try_emplace(raw.key(), known.size());
@@ -196,7 +286,18 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
       std::fwrite(result.output.data(), 1, result.output.size(), stdout);
     }
   }
-  report.findings_kinds = known.size();
+  if (over_budget) {
+    Finding finding;
+    finding.kind = FindingKind::launch_limits;
+    finding.message = fmt::format(
+        "the launch has executed {} warp instructions, and not all of its {} blocks have ended. Is the grid meant to be so large? "
+        "FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS=N (scripts/emulate --max-launch-instructions N) lets it go on for longer",
+        options.max_warp_instructions, num_ctas);
+    finding.kernel = kernel.name();
+    report.findings.insert(report.findings.begin(), std::move(finding));
+    ++report.findings_total;
+  }
+  report.findings_kinds = known.size() + (over_budget ? 1 : 0);
   put_causes_first(report.findings);
   if (report.findings.size() > options.max_findings) report.findings.resize(options.max_findings);
   return report;

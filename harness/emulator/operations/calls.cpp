@@ -124,10 +124,18 @@ void print(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
 
 void assertion(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const int lane = std::countr_zero(mask);
-  Address message;
-  std::memcpy(&message, warp.registers + instruction.r[0] + 8 * lane, 8);
-  cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-           fmt::format("the assertion `{}` failed", string_at(cta, message)));
+  const auto text_of = [&](std::size_t operand) {
+    Address address;
+    std::memcpy(&address, warp.registers + instruction.r[operand] + 8 * lane, 8);
+    return string_at(cta, address);
+  };
+  std::uint32_t line;
+  std::memcpy(&line, warp.registers + instruction.r[2] + 4 * lane, 4);
+  const Dim3& block = cta.context().config.block;
+  const std::uint32_t thread = static_cast<std::uint32_t>(warp.index * kWarpSize + lane);
+  cta.find(FindingKind::assertion, &warp, &instruction, lane, std::nullopt,
+           fmt::format("{}:{}: the assertion `{}` failed for thread ({}, {}, {})", text_of(1), line, text_of(0),
+                       thread % block.x, thread / block.x % block.y, thread / block.x / block.y));
 }
 
 // Only printf and assert: the functions that the text defines have been inlined (inline_calls.h).
@@ -139,10 +147,10 @@ void decode_call(KernelDecoder& d) {
   const std::string_view name = d.operand(callee).name;
   const std::vector<Operand> arguments =
       callee + 1 < d.num_operands() ? d.elements(d.operand(callee + 1)) : std::vector<Operand>{};
-  const auto argument = [&](std::size_t i) {
+  const auto argument = [&](std::size_t i, int bytes = 8) {
     if (i >= arguments.size() || arguments[i].kind != Kind::variable) d.fail("a malformed call");
-    const int value = d.temporary(Slot::b64);
-    emit_local_load(d, value, d.address_of(arguments[i]), 8);
+    const int value = d.temporary(slot_of(bytes));
+    emit_local_load(d, value, d.address_of(arguments[i]), bytes);
     return value;
   };
   if (name == "vprintf") {
@@ -152,8 +160,8 @@ void decode_call(KernelDecoder& d) {
       emit_local_store(d, d.constant(Slot::b32, 0), d.address_of(d.elements(d.operand(0))[0]), 4);
     }
   } else if (name == "__assertfail") {
-    const int message = argument(0), file = argument(1);
-    d.emit(Action::exit, InstructionClass::other, {}, {message, file}).execute = assertion;
+    const int message = argument(0), file = argument(1), line = argument(2, 4);
+    d.emit(Action::exit, InstructionClass::other, {}, {message, file, line}).execute = assertion;
   } else {
     d.fail(fmt::format("the virtual GPU does not know the function {}, which this file only declares", name));
   }

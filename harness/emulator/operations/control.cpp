@@ -56,6 +56,7 @@ void add_control_operations(OperationTable& table) {
   table.add("ret", decode_leave);
   table.add("exit", decode_leave);
   table.add("trap", decode_trap);
+  table.add("discard", decode_nothing);
   table.add("prefetch", decode_nothing);
   table.add("prefetchu", decode_nothing);
   table.add("applypriority", decode_nothing);

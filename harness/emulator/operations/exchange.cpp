@@ -1,4 +1,4 @@
-// What the lanes of a warp do together: matrix products, shuffles, votes. PTX ISA, "mma", "shfl.sync", "vote.sync" …
+// What the lanes of a warp do together: shuffles, votes, transposing. PTX ISA, "shfl.sync", "vote.sync", "movmatrix" …
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -76,38 +76,6 @@ void for_each_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction
     f(lanes, named & mask);
     rest &= ~lanes;
   }
-}
-
-void multiply_matrices(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
-  instruction.function(warp.registers, instruction.r.data(), mask);
-}
-
-void decode_mma(KernelDecoder& d) {
-  const WarpFunctions& functions = warp_functions();
-  const std::string_view opcode = d.instruction().opcode;
-  LaneFunction function = nullptr;
-  std::size_t blocks = 2;
-  if (opcode == "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") function = functions.mma_m16n8k16_f16;
-  if (opcode == "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32") function = functions.mma_m16n8k16_bf16;
-  if (opcode == "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32") function = functions.mma_m16n8k8_f16, blocks = 1;
-  if (opcode == "mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32") function = functions.mma_m16n8k8_bf16, blocks = 1;
-  if (function == nullptr) d.fail_unknown();
-  d.expect_operands(4);
-  const std::size_t lengths[] = {4, 2 * blocks, blocks, 4};
-  std::vector<int> writes, reads;
-  for (std::size_t i = 0; i < 4; ++i) {
-    const std::vector<Operand> fragment = d.elements(d.operand(i));
-    if (fragment.size() != lengths[i]) d.fail("a fragment of the wrong length");
-    for (const Operand& element : fragment) {
-      if (i == 0) {
-        writes.push_back(d.write(element, Slot::b32));
-      } else {
-        reads.push_back(d.read(element, Slot::b32));
-      }
-    }
-  }
-  d.emit(multiply_matrices, InstructionClass::mma, writes, reads).function = function;
 }
 
 // PTX ISA, "movmatrix": a lane holds two neighbours of a row of the 8 × 8 matrix, as ldmatrix hands them out, so that the lanes of
@@ -241,13 +209,15 @@ void vote(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
 }
 
 void decode_vote(KernelDecoder& d) {
-  if (d.parts().size() != 4 || d.parts()[1] != "sync") d.fail_unknown();
+  // vote.ballot.sync.b32, as CUB has it, is the same as vote.sync.ballot.b32.
+  if (d.parts().size() != 4 || (d.parts()[1] != "sync" && d.parts()[2] != "sync")) d.fail_unknown();
+  const std::string_view which = d.parts()[d.parts()[1] == "sync" ? 2 : 1];
   static const std::unordered_map<std::string_view, Execute> modes = {{"all", vote<VoteMode::all>},
                                                                       {"any", vote<VoteMode::any>},
                                                                       {"uni", vote<VoteMode::uni>},
                                                                       {"ballot", vote<VoteMode::ballot>}};
-  const bool ballot = d.parts()[2] == "ballot";
-  const auto mode = modes.find(d.parts()[2]);
+  const bool ballot = which == "ballot";
+  const auto mode = modes.find(which);
   if (mode == modes.end() || d.parts()[3] != (ballot ? "b32" : "pred")) d.fail_unknown();
   d.expect_operands(3);
   const int source = d.read(d.operand(1), Slot::predicate), members = d.read(d.operand(2), Slot::b32);
@@ -349,7 +319,6 @@ void decode_warp_barrier(KernelDecoder& d) {
 }
 
 void add_exchange_operations(OperationTable& table) {
-  table.add("mma", decode_mma);
   table.add("movmatrix", decode_movmatrix);
   table.add("shfl", decode_shfl);
   table.add("vote", decode_vote);

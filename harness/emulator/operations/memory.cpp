@@ -138,7 +138,7 @@ void load(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
 }
 
 void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.note_progress();
+  bool changes = !cta.watching();
   const UndefinedLanes undefined = cta.undefined_sources(warp, instruction, 1, instruction.operands, mask);
   cta.for_each_space(
       warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
@@ -165,15 +165,19 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
             shadow->report_overwritten(shared, overwritten & ~unchanged(overwritten));
           }
         }
+        if (!changes) {
+          changes = unchanged_lanes(warp.registers, instruction, access.host, access.good) != access.good;
+        }
         store_lanes(warp.registers, instruction, access.host, access.good);
       });
+  if (changes) cta.note_progress();
 }
 
 // Lane by lane, lowest first. Atomics of other CTAs cannot interfere: kernels with atomics on global memory run serially.
 template <AtomicOperation kOperation>
 void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const std::size_t bytes = instruction.bytes;
-  cta.note_progress();
+  bool changes = false;
   cta.for_each_space(
       warp, instruction, instruction.r[1], mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
         if (access.space != Space::shared && access.space != Space::global) {
@@ -196,8 +200,10 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
           const std::uint64_t result = apply_atomic(kOperation, instruction.type, old, operand, second);
           std::memcpy(access.host[lane], &result, bytes);
           std::memcpy(warp.registers + instruction.r[0] + offset, &old, bytes);
+          changes |= std::memcmp(&result, &old, bytes) != 0;
         }
       });
+  if (changes) cta.note_progress();
 }
 
 // What ld and st say before the type.
@@ -249,6 +255,8 @@ void decode_ld(KernelDecoder& d) {
   out.wide_address = wide;
   out.strong = strong;
   out.offset = offset;
+  if (strong && (space == Space::global || space == Space::generic))
+    d.kernel().serial = true;  // may be another CTA's flag
 }
 
 void decode_st(KernelDecoder& d) {
@@ -410,23 +418,39 @@ std::optional<ptx::Space> named_space(std::string_view part) {
   return std::nullopt;
 }
 
-Instruction& emit_local_load(KernelDecoder& d, int to, std::uint64_t address, int bytes) {
-  Instruction& out = d.emit(load, InstructionClass::other, {to}, {d.constant(Slot::b64, 0)});
+Instruction& emit_load(KernelDecoder& d, Space space, const std::vector<int>& to, int address, bool wide,
+                       std::int64_t offset, int bytes) {
+  Instruction& out = d.emit(load, InstructionClass::other, to, {address});
   out.role = MemoryRole::load;
   out.bytes = static_cast<std::uint8_t>(bytes);
-  out.space = Space::local;
-  out.offset = static_cast<std::int64_t>(address);
+  out.elements = static_cast<std::uint8_t>(to.size());
+  out.space = space;
+  out.wide_address = wide;
+  out.offset = offset;
   return out;
 }
 
-Instruction& emit_local_store(KernelDecoder& d, int from, std::uint64_t address, int bytes) {
-  Instruction& out = d.emit(store, InstructionClass::other, {}, {d.constant(Slot::b64, 0), from});
+Instruction& emit_store(KernelDecoder& d, Space space, const std::vector<int>& values, int address, bool wide,
+                        std::int64_t offset, int bytes) {
+  std::vector<int> reads = {address};
+  reads.insert(reads.end(), values.begin(), values.end());
+  Instruction& out = d.emit(store, InstructionClass::other, {}, reads);
   out.role = MemoryRole::store;
-  out.own_sources = 0xfffe;
+  out.own_sources = 0xfffe;  // the values
   out.bytes = static_cast<std::uint8_t>(bytes);
-  out.space = Space::local;
-  out.offset = static_cast<std::int64_t>(address);
+  out.elements = static_cast<std::uint8_t>(values.size());
+  out.space = space;
+  out.wide_address = wide;
+  out.offset = offset;
   return out;
+}
+
+Instruction& emit_local_load(KernelDecoder& d, int to, std::uint64_t address, int bytes) {
+  return emit_load(d, Space::local, {to}, d.constant(Slot::b64, 0), true, static_cast<std::int64_t>(address), bytes);
+}
+
+Instruction& emit_local_store(KernelDecoder& d, int from, std::uint64_t address, int bytes) {
+  return emit_store(d, Space::local, {from}, d.constant(Slot::b64, 0), true, static_cast<std::int64_t>(address), bytes);
 }
 
 void add_memory_operations(OperationTable& table) {

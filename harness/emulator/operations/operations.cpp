@@ -10,8 +10,10 @@ const OperationTable& operation_table() {
     add_control_operations(operations);
     add_copy_operations(operations);
     add_exchange_operations(operations);
+    add_matrix_operations(operations);
     add_mbarrier_operations(operations);
     add_memory_operations(operations);
+    add_scalar_operations(operations);
     add_value_operations(operations);
     return operations;
   }();

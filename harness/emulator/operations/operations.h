@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "emulator/decode/kernel_decoder.h"
 
@@ -16,12 +17,19 @@ void add_call_operations(OperationTable& table);
 void add_control_operations(OperationTable& table);
 void add_copy_operations(OperationTable& table);
 void add_exchange_operations(OperationTable& table);
+void add_matrix_operations(OperationTable& table);
 void add_mbarrier_operations(OperationTable& table);
 void add_memory_operations(OperationTable& table);
+void add_scalar_operations(OperationTable& table);
 void add_value_operations(OperationTable& table);
 
 // What instructions of several files become.
 
+/// Loads and stores of as many elements, side by side, as there are registers.
+Instruction& emit_load(KernelDecoder& decoder, ptx::Space space, const std::vector<int>& to, int address, bool wide,
+                       std::int64_t offset, int bytes);
+Instruction& emit_store(KernelDecoder& decoder, ptx::Space space, const std::vector<int>& values, int address,
+                        bool wide, std::int64_t offset, int bytes);
 /// Local memory: a load or a store of a .param variable of a call.
 Instruction& emit_local_load(KernelDecoder& decoder, int to, std::uint64_t address, int bytes);
 Instruction& emit_local_store(KernelDecoder& decoder, int from, std::uint64_t address, int bytes);

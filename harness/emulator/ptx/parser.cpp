@@ -50,6 +50,8 @@ const std::unordered_map<std::string_view, SpecialRegister>& special_registers()
       {"%lanemask_gt", lanemask_gt},
       {"%dynamic_smem_size", dynamic_smem_size},
       {"%total_smem_size", total_smem_size},
+      {"%envreg1", envreg1},
+      {"%envreg2", envreg2},
       {"%clock", clock},
       {"%clock_hi", clock_hi},
       {"%clock64", clock64},
@@ -110,7 +112,7 @@ class Parser {
   std::vector<int> parse_parameters();
   void parse_body();
   void parse_statement();
-  void parse_registers();
+  void parse_registers(std::string_view type_name);
   void parse_location(SourceLines& lines);
   void parse_branch_targets(std::string_view label);
   void parse_instruction();
@@ -510,7 +512,9 @@ void Parser::parse_statement() {
   if (token.text[0] != '.') return parse_instruction();
   const Token directive = lexer_.next();
   if (directive.text == ".reg") {
-    parse_registers();
+    parse_registers(expect_word().text.substr(1));
+  } else if (directive.text.starts_with(".reg.")) {  // no blank before the type
+    parse_registers(directive.text.substr(5));
   } else if (directive.text == ".loc") {
     parse_location(*lines_);
   } else if (directive.text == ".pragma") {
@@ -522,10 +526,9 @@ void Parser::parse_statement() {
   }
 }
 
-void Parser::parse_registers() {
-  const Token type_token = expect_word();
-  const Type type = type_of(type_token.text.substr(1));
-  if (type.kind == 0 || type.bits > 64) lexer_.fail(fmt::format("a register of unknown type '{}'", type_token.text));
+void Parser::parse_registers(std::string_view type_name) {
+  const Type type = type_of(type_name);
+  if (type.kind == 0 || type.bits > 64) lexer_.fail(fmt::format("a register of unknown type '.{}'", type_name));
   // No register is narrower than 16 bits: 8-bit values travel in 16-bit registers.
   const auto bytes = static_cast<std::uint8_t>(type.kind == 'p' ? 0 : std::max(type.bits, 16) / 8);
   Scope& scope = scopes_.back();
@@ -604,6 +607,15 @@ void Parser::parse_instruction() {
   }
   if (word.text[0] == '%' || word.text[0] == '$' || word.text[0] == '_') {
     lexer_.fail(fmt::format("expected an instruction instead of '{}'", word.text));
+  }
+  const std::string_view mnemonic = word.text.substr(0, word.text.find('.'));
+  for (const std::string_view texture : {"tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"}) {
+    if (mnemonic != texture) continue;
+    throw PtxError(
+        fmt::format("PTX line {}: {}: textures and surfaces are not part of the virtual GPU. Read the array by pointer "
+                    "(ld.global), as the texture's addressing would",
+                    word.line, word.text),
+        word.line);
   }
   instruction.opcode = word.text;
   instruction.line = word.line;

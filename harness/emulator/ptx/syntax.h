@@ -76,6 +76,8 @@ enum class SpecialRegister : std::uint8_t {
   lanemask_gt,
   dynamic_smem_size,
   total_smem_size,
+  envreg1,  // with envreg2 the address of a cooperative launch's workspace, as CUDA's headers read it
+  envreg2,
   clock,
   clock_hi,
   clock64,

@@ -40,6 +40,7 @@ Settings initial_settings() {
   read_environment("FLASH_LADDER_SM", settings.sm);
   read_environment("FLASH_LADDER_SM_COUNT", settings.sm_count);
   read_environment("FLASH_LADDER_MAX_INSTRUCTIONS", settings.max_warp_instructions_per_cta);
+  read_environment("FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS", settings.max_warp_instructions);
   read_environment("FLASH_LADDER_THREADS", settings.threads);
   try {
     known_limits(settings.sm);
@@ -147,6 +148,11 @@ ModuleVariable Device::variable(const void* host_address) {
 void Device::require_stream(cudaStream_t stream) const {
   const bool built_in = stream == nullptr || stream == cudaStreamLegacy || stream == cudaStreamPerThread;
   if (!built_in && !streams.contains(reinterpret_cast<Stream*>(stream))) throw ApiError{cudaErrorInvalidResourceHandle};
+}
+
+Graph* Device::capture_of(cudaStream_t stream) const {
+  auto* own = reinterpret_cast<Stream*>(stream);
+  return streams.contains(own) ? own->capture.get() : nullptr;
 }
 
 void Device::record(const Function& function, Report report) {

@@ -3,8 +3,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -58,13 +60,24 @@ struct Variable {
   std::size_t size;
 };
 
+struct Device;
+
+/// What a stream was asked to do while it was being captured, in the order of the calls; and a copy of that, to be launched.
+struct Graph {
+  std::vector<std::function<cudaError_t(Device&)>> work;
+};
+
 struct Stream {
   unsigned flags;
   int priority;
+  std::shared_ptr<Graph> capture{};  // null: its work is done at once
+  bool began_capture = false;        // else it joined that of another stream, by waiting for an event of it
 };
 
 struct Event {
-  bool recorded = false;
+  bool timed = true;                                                // not with cudaEventDisableTiming
+  std::optional<std::chrono::steady_clock::time_point> recorded{};  // host time
+  std::weak_ptr<Graph> capture{};  // of the stream that recorded it, if it was captured
 };
 
 /// Memory that the host can use too.
@@ -106,6 +119,7 @@ struct Device {
 
   std::set<Stream*> streams;
   std::set<Event*> events;
+  std::set<Graph*> graphs;
   std::map<Address, HostMemory> host_memory;
 
   // An error of a kernel. The program learns of it at the next call that waits for kernels; from then on every call answers it.
@@ -125,6 +139,18 @@ struct Device {
   ModuleVariable variable(const void* host_address);
   /// Throws ApiError unless the stream is one of CUDA's own or one that the program made.
   void require_stream(cudaStream_t stream) const;
+  /// The graph that the stream's work goes to; null if it is done at once.
+  Graph* capture_of(cudaStream_t stream) const;
+  /// Does what a stream is asked to do: at once, or when the graph is launched that the stream is captured into. Then `work` must
+  /// hold all that it needs. Throws like require_stream().
+  template <typename Work>
+  cudaError_t on_stream(cudaStream_t stream, Work work) {
+    require_stream(stream);
+    Graph* graph = capture_of(stream);
+    if (graph == nullptr) return work(*this);
+    graph->work.emplace_back(std::move(work));
+    return cudaSuccess;
+  }
   /// Adds to `counters` and `findings`.
   void record(const Function& function, Report report);
   void record(Finding finding);

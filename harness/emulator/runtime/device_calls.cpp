@@ -88,6 +88,9 @@ cudaError_t attribute_value(const Device& device, cudaDeviceAttr attribute, int*
     case cudaDevAttrAsyncEngineCount:
       *value = properties.asyncEngineCount;
       break;
+    case cudaDevAttrCooperativeLaunch:
+      *value = properties.cooperativeLaunch;
+      break;
     case cudaDevAttrMemoryPoolsSupported:
       *value = properties.memoryPoolsSupported;
       break;

@@ -45,6 +45,10 @@ constexpr ErrorText kErrorTexts[] = {
     ERROR_TEXT(cudaErrorIllegalInstruction, "an illegal instruction was encountered"),
     ERROR_TEXT(cudaErrorMisalignedAddress, "misaligned address"),
     ERROR_TEXT(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ERROR_TEXT(cudaErrorIllegalState, "the operation cannot be performed in the present state"),
+    ERROR_TEXT(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing"),
+    ERROR_TEXT(cudaErrorStreamCaptureUnmatched, "the capture was not initiated in this stream"),
+    ERROR_TEXT(cudaErrorCooperativeLaunchTooLarge, "too many blocks in cooperative launch"),
     ERROR_TEXT(cudaErrorNotSupported, "operation not supported"),
     ERROR_TEXT(cudaErrorUnknown, "unknown error"),
 };

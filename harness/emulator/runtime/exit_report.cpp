@@ -55,6 +55,21 @@ void report_crash(int signal, siginfo_t* info, void* /*context*/) {
   std::raise(signal);
 }
 
+// Ctrl-C: what has been found so far, also by the launch that is running, which comes back here when it has ended. A second one does
+// not wait for that.
+void report_interruption(int signal) {
+  static volatile std::sig_atomic_t asked = 0;
+  if (asked == 0 && interrupt_launch()) {
+    asked = 1;
+    return;
+  }
+  std::signal(signal, SIG_DFL);
+  alarm(5);
+  std::fputs("\nvirtual GPU: interrupted\n", stderr);
+  print_findings();
+  std::raise(signal);
+}
+
 // First of all initialisers, so that report_at_exit() is the last thing that runs.
 __attribute__((constructor(101))) void install() {
   try {
@@ -68,6 +83,7 @@ __attribute__((constructor(101))) void install() {
   action.sa_sigaction = report_crash;
   action.sa_flags = SA_SIGINFO;
   for (const int signal : {SIGSEGV, SIGABRT}) sigaction(signal, &action, nullptr);
+  std::signal(SIGINT, report_interruption);
 }
 
 }  // namespace

@@ -3,10 +3,15 @@
 #include <elf.h>
 #include <fatbinary_section.h>
 
+#include <cinttypes>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <limits>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace flash_ladder::emulator::runtime {
@@ -61,6 +66,26 @@ T load(const std::byte* address) {
   return value;
 }
 
+/// How many bytes from here on can be read: what follows in this process's memory. Nothing else bounds a container whose own length
+/// is damaged.
+std::uint64_t readable_bytes(const std::byte* from) {
+  const auto address = reinterpret_cast<std::uintptr_t>(from);
+  std::ifstream maps("/proc/self/maps");
+  if (!maps) return std::numeric_limits<std::uint64_t>::max();
+  std::uintptr_t end = address;  // of the mappings that follow one another from `from` on; in the order of addresses
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, behind = 0;
+    char readable = '-';
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %c", &begin, &behind, &readable) != 3) continue;
+    if (begin <= end && end < behind && readable == 'r') end = behind;
+  }
+  return end - address;
+}
+
+[[noreturn]] void fail_damaged(const std::string& how) {
+  throw std::runtime_error("The program's device code is damaged: " + how + ". Compile the program again.");
+}
+
 std::vector<Entry> entries(const void* fat_binary) {
   const auto wrapper = load<__fatBinC_Wrapper_t>(static_cast<const std::byte*>(fat_binary));
   if (wrapper.magic != FATBINC_MAGIC) throw std::runtime_error("The program's device code is not in nvcc's format.");
@@ -70,15 +95,25 @@ std::vector<Entry> entries(const void* fat_binary) {
         "without that option, with all device code that a kernel uses in the kernel's own file.");
   }
   const auto* container = reinterpret_cast<const std::byte*>(wrapper.data);
+  const std::uint64_t readable = readable_bytes(container);
+  if (readable < sizeof(ContainerHeader)) fail_damaged("its container is not in memory");
   const auto header = load<ContainerHeader>(container);
   if (header.magic != kContainerMagic) throw std::runtime_error("The program's device code is not in nvcc's format.");
+
+  if (header.header_bytes < sizeof(ContainerHeader) || header.header_bytes > readable ||
+      header.entries_bytes > readable - header.header_bytes) {
+    fail_damaged("its container has " + std::to_string(header.entries_bytes) + " bytes, by its own account");
+  }
 
   std::vector<Entry> all;
   const std::byte* address = container + header.header_bytes;
   const std::byte* const end = address + header.entries_bytes;
-  while (address + sizeof(EntryHeader) <= end) {
+  for (std::uint64_t left; (left = static_cast<std::uint64_t>(end - address)) >= sizeof(EntryHeader);) {
     const auto entry = load<EntryHeader>(address);
-    if (entry.header_bytes < sizeof(EntryHeader)) break;  // would not advance
+    if (entry.header_bytes < sizeof(EntryHeader) || entry.header_bytes > left ||
+        entry.contents_bytes > left - entry.header_bytes) {
+      fail_damaged("entry " + std::to_string(all.size()) + " of its container does not end inside it");
+    }
     all.push_back({.kind = entry.kind,
                    .architecture = static_cast<int>(entry.architecture),
                    .compressed = (entry.flags & kCompressed) != 0 || entry.uncompressed_bytes != 0,

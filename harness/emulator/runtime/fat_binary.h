@@ -11,7 +11,7 @@ namespace flash_ladder::emulator::runtime {
 ///
 /// The PTX for compute_90 is the same for code that sm_80 can run, and from compute_100 on another compiler makes it, so only
 /// that for compute_80 will do. Throws std::runtime_error when it is missing or compressed: what there is instead, and the
-/// options to compile with.
+/// options to compile with; and when a length in the container leads out of it.
 std::string_view compute_80_ptx(const void* fat_binary);
 
 /// Mangled kernel name → registers per thread, from the machine code that an `sm` of host/sm_limits.h would run. Empty where the

@@ -1,13 +1,23 @@
 // Launching kernels, and what can be asked and set of them.
 #include <cuda_occupancy.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cinttypes>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
 #include <exception>
 #include <limits>
+#include <mutex>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "emulator/function_name.h"
 #include "emulator/runtime/device.h"
 #include "emulator/runtime/properties.h"
 
@@ -46,6 +56,8 @@ cudaError_t error_of(FindingKind kind) {
       return cudaErrorIllegalAddress;
     case FindingKind::misaligned:
       return cudaErrorMisalignedAddress;
+    case FindingKind::assertion:
+      return cudaErrorAssert;
     case FindingKind::invalid_operation:
       return cudaErrorIllegalInstruction;
     case FindingKind::endless_loop:
@@ -56,8 +68,82 @@ cudaError_t error_of(FindingKind kind) {
   }
 }
 
+// Written by a signal handler.
+std::atomic<bool> launch_is_running = false, launch_is_to_end = false;
+
+/// While a launch takes long, and somebody looks on: a line that says how far it is.
+class ProgressLine {
+ public:
+  ProgressLine(const std::string& kernel, std::uint64_t num_ctas) {
+    if (isatty(STDERR_FILENO) == 0) return;
+    thread_ = std::thread([this, name = function_name(kernel), num_ctas] {
+      std::unique_lock lock(mutex_);
+      bool shown = false;
+      for (int seconds = 1; !condition_.wait_for(lock, std::chrono::seconds(1), [this] { return ended_; }); ++seconds) {
+        if (seconds < 3) continue;
+        shown = true;
+        std::fprintf(stderr, "\rvirtual GPU: %s, %d s: %" PRIu64 " of %" PRIu64 " blocks (Ctrl-C ends it)",
+                     name.c_str(), seconds, ctas_ended.load(), num_ctas);
+      }
+      if (shown) std::fputs("\r\033[K", stderr);
+    });
+  }
+  ~ProgressLine() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    condition_.notify_one();
+    thread_.join();
+  }
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+  std::atomic<std::uint64_t> ctas_ended = 0;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable condition_;
+  bool ended_ = false;
+  std::thread thread_;
+};
+
+cudaError_t max_active_blocks(Device& device, int* blocks, const void* handle, int block_size,
+                              std::size_t shared_bytes);
+
+/// How many CTAs the GPU holds at a time; 0 if not even one.
+std::uint64_t resident_blocks(Device& device, const void* handle, dim3 block, std::size_t shared_bytes) {
+  int blocks = 0;
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  if (threads == 0 || threads > kMaxThreadsPerCta) return 0;
+  max_active_blocks(device, &blocks, handle, static_cast<int>(threads), shared_bytes);
+  return static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(device_properties(device).multiProcessorCount);
+}
+
+/// What a cooperative launch counts in: CUDA's headers find it through the registers %envreg1 and %envreg2.
+class GridWorkspace {
+ public:
+  GridWorkspace(Memory& memory, bool needed) : memory_(memory) {
+    if (!needed) return;
+    address_ = memory.allocate(8);
+    if (address_ == 0) throw std::bad_alloc();
+    memory.fill(address_, 0, 8);
+  }
+  ~GridWorkspace() {
+    if (address_ != 0) memory_.free(address_);
+  }
+  GridWorkspace(const GridWorkspace&) = delete;
+  GridWorkspace& operator=(const GridWorkspace&) = delete;
+  Address address() const { return address_; }
+
+ private:
+  Memory& memory_;
+  Address address_ = 0;
+};
+
 cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
-                       std::size_t shared_bytes) {
+                       std::size_t shared_bytes, bool cooperative) {
   Function& function = device.function(handle);
   if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
 
@@ -82,12 +168,32 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                       std::to_string(shared_bytes) + ")");
   }
 
+  const std::uint64_t resident = resident_blocks(device, handle, block, shared_bytes);
+  const std::uint64_t num_ctas = std::uint64_t{grid.x} * grid.y * grid.z;
+  if (cooperative && resident != 0 && num_ctas > resident) {
+    return refuse(device, function, cudaErrorCooperativeLaunchTooLarge,
+                  "a cooperative launch of " + std::to_string(num_ctas) +
+                      " blocks: they must all be on the GPU at a time, which has room for " + std::to_string(resident) +
+                      " of this kernel's (cudaOccupancyMaxActiveBlocksPerMultiprocessor, times the number "
+                      "of SMs)");
+  }
+  // CUDA would read the null and crash.
+  for (std::size_t i = 0; i < function.kernel->parameters().size(); ++i) {
+    if (arguments != nullptr && arguments[i] != nullptr) continue;
+    return refuse(device, function, cudaErrorInvalidValue,
+                  "argument " + std::to_string(i) + " of " + std::to_string(function.kernel->parameters().size()) +
+                      " is null: the array of arguments holds a pointer to each of them");
+  }
   const Settings& settings = runtime::settings();
   const std::vector<std::byte> parameters = pack_parameters(*function.kernel, arguments);
+  const GridWorkspace workspace(device.memory, cooperative);
+  ProgressLine progress(function.name, num_ctas);
+  launch_is_running = true;
   Report report = emulator::launch(*function.kernel,
                                    {.grid = {grid.x, grid.y, grid.z},
                                     .block = {block.x, block.y, block.z},
                                     .dynamic_shared_bytes = shared_bytes,
+                                    .grid_workspace = workspace.address(),
                                     .parameters = parameters},
                                    device.memory,
                                    {.sm = device.sm,
@@ -95,11 +201,17 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                                     .checks = settings.checks,
                                     .count_lines = settings.count_lines,
                                     .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
+                                    .max_warp_instructions = settings.max_warp_instructions,
+                                    .max_resident_ctas = resident,
+                                    .interrupt = &launch_is_to_end,
+                                    .ctas_ended = &progress.ctas_ended,
                                     .registers_per_thread = function.library->registers(function.name),
                                     .trace_cta = settings.trace_cta,
                                     // All: only with those of other launches is it known which are new.
                                     .max_findings = std::numeric_limits<std::size_t>::max(),
                                     .print = {}});
+
+  launch_is_running = false;
 
   cudaError_t answer = cudaSuccess;
   if (report.outcome == Outcome::refused) {
@@ -114,8 +226,12 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
     for (const Finding& finding : report.findings) {
       if (device.pending_error == cudaSuccess) device.pending_error = error_of(finding.kind);
     }
+    if (report.outcome == Outcome::stopped && device.pending_error == cudaSuccess) {
+      device.pending_error = cudaErrorLaunchTimeout;
+    }
   }
   device.record(function, std::move(report));
+  if (launch_is_to_end.exchange(false)) std::raise(SIGINT);
   return answer;
 }
 
@@ -125,9 +241,11 @@ std::string name_of(const void* handle) {
 }
 
 cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
-                   std::size_t shared_bytes) {
+                   std::size_t shared_bytes, bool cooperative = false) {
   try {
-    return try_launch(device, handle, grid, block, arguments, shared_bytes);
+    return try_launch(device, handle, grid, block, arguments, shared_bytes, cooperative);
+  } catch (const ApiError&) {
+    throw;
   } catch (const PtxError& error) {
     device.not_run(name_of(handle), error.what());
     return cudaErrorInvalidPtx;
@@ -138,6 +256,27 @@ cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, vo
     device.not_run(name_of(handle), error.what());
     return cudaErrorNoKernelImageForDevice;
   }
+}
+
+/// A launch on a stream. One that is captured keeps the values of its arguments.
+cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, dim3 grid, dim3 block, void** arguments,
+                      std::size_t shared_bytes, bool cooperative = false) {
+  device.require_stream(stream);
+  if (device.capture_of(stream) == nullptr) {
+    return launch(device, handle, grid, block, arguments, shared_bytes, cooperative);
+  }
+  const std::vector<KernelParameter> parameters = device.function(handle).kernel->parameters();
+  std::vector<std::vector<std::byte>> values;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (arguments == nullptr || arguments[i] == nullptr) return cudaErrorInvalidValue;
+    const auto* from = static_cast<const std::byte*>(arguments[i]);
+    values.emplace_back(from, from + parameters[i].size);
+  }
+  return device.on_stream(stream, [=](Device& then) mutable {
+    std::vector<void*> pointers;
+    for (std::vector<std::byte>& value : values) pointers.push_back(value.data());
+    return launch(then, handle, grid, block, pointers.data(), shared_bytes, cooperative);
+  });
 }
 
 cudaFuncAttributes attributes(const Device& device, const Function& function) {
@@ -190,6 +329,13 @@ cudaError_t max_active_blocks(Device& device, int* blocks, const void* handle, i
 }
 
 }  // namespace
+
+bool interrupt_launch() {
+  if (!launch_is_running) return false;
+  launch_is_to_end = true;
+  return true;
+}
+
 }  // namespace flash_ladder::emulator::runtime
 
 using namespace flash_ladder::emulator::runtime;  // C functions are in none
@@ -215,8 +361,14 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* shared_b
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared_bytes,
                              cudaStream_t stream) {
   return api_call("cudaLaunchKernel", [&](Device& device) {
-    device.require_stream(stream);
-    return launch(device, function, grid, block, arguments, shared_bytes);
+    return launch_on(device, stream, function, grid, block, arguments, shared_bytes);
+  });
+}
+
+cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 block, void** arguments,
+                                        size_t shared_bytes, cudaStream_t stream) {
+  return api_call("cudaLaunchCooperativeKernel", [&](Device& device) {
+    return launch_on(device, stream, function, grid, block, arguments, shared_bytes, true);
   });
 }
 
@@ -239,20 +391,19 @@ cudaError_t cudaGetKernel(cudaKernel_t* kernel, const void* function) { return _
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
   return api_call("cudaLaunchKernelExC", [&](Device& device) {
     if (config == nullptr) return cudaErrorInvalidValue;
+    bool cooperative = false;
     for (unsigned i = 0; i < config->numAttrs; ++i) {
       const cudaLaunchAttribute& attribute = config->attrs[i];
       const bool cluster = attribute.id == cudaLaunchAttributeClusterDimension &&
                            attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z > 1;
-      const bool cooperative = attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
-      if (cluster || cooperative) {
-        device.not_run(
-            name_of(function),
-            "clusters and cooperative launches are not part of the virtual GPU: its CTAs run one after another.");
+      cooperative |= attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
+      if (cluster) {
+        device.not_run(name_of(function), "clusters are not part of the virtual GPU: compute_80 has none.");
         return cudaErrorNotSupported;
       }
     }
-    device.require_stream(config->stream);
-    return launch(device, function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes);
+    return launch_on(device, config->stream, function, config->gridDim, config->blockDim, arguments,
+                     config->dynamicSmemBytes, cooperative);
   });
 }
 

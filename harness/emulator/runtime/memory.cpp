@@ -58,6 +58,12 @@ cudaError_t release_host_memory(Device& device, void* pointer, bool owned) {
   return cudaSuccess;
 }
 
+/// The handle of the only memory pool.
+cudaMemPool_t the_pool() {
+  static char pool;
+  return reinterpret_cast<cudaMemPool_t>(&pool);
+}
+
 cudaError_t free_on_device(Device& device, void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
   if (release_host_memory(device, pointer, true) == cudaSuccess) return cudaSuccess;
@@ -177,8 +183,47 @@ cudaError_t cudaMalloc(void** pointer, size_t size) {
 cudaError_t cudaMallocAsync(void** pointer, size_t size, cudaStream_t stream) {
   return api_call("cudaMallocAsync", [&](Device& device) {
     device.require_stream(stream);
+    if (device.capture_of(stream) != nullptr) return cudaErrorStreamCaptureUnsupported;
     return allocate(device, pointer, size);
   });
+}
+
+// There is one pool. All memory comes from it, and goes back at once.
+cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
+  return api_call("cudaDeviceGetDefaultMemPool", [&](Device&) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    if (pool == nullptr) return cudaErrorInvalidValue;
+    *pool = the_pool();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+
+cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
+  return api_call("cudaDeviceSetMemPool", [&](Device&) {
+    if (device != 0) return cudaErrorInvalidDevice;
+    return pool == the_pool() ? cudaSuccess : cudaErrorInvalidValue;
+  });
+}
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* properties) {
+  if (properties == nullptr) return remember(cudaErrorInvalidValue);
+  return cudaDeviceGetDefaultMemPool(pool, 0);
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) { return cudaDeviceSetMemPool(0, pool); }
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t /*bytes_to_keep*/) { return cudaDeviceSetMemPool(0, pool); }
+
+// When a pool gives memory back, and what it may reuse.
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr /*attribute*/, void* value) {
+  return value == nullptr ? remember(cudaErrorInvalidValue) : cudaDeviceSetMemPool(0, pool);
+}
+
+cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t size, cudaMemPool_t pool, cudaStream_t stream) {
+  const cudaError_t error = cudaDeviceSetMemPool(0, pool);
+  return error != cudaSuccess ? error : cudaMallocAsync(pointer, size, stream);
 }
 
 cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, size_t height) {
@@ -204,6 +249,7 @@ cudaError_t cudaFree(void* pointer) {
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   return api_call("cudaFreeAsync", [&](Device& device) {
     device.require_stream(stream);
+    if (device.capture_of(stream) != nullptr) return cudaErrorStreamCaptureUnsupported;
     return free_on_device(device, pointer);
   });
 }
@@ -307,8 +353,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind k
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
   return api_call("cudaMemcpyAsync", [&](Device& device) {
-    device.require_stream(stream);
-    return copy(device, to, from, size, kind);
+    return device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
   });
 }
 
@@ -322,8 +367,8 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
   return api_call("cudaMemcpy2DAsync", [&](Device& device) {
-    device.require_stream(stream);
-    return copy_rows(device, to, to_pitch, from, from_pitch, width, height, kind);
+    return device.on_stream(
+        stream, [=](Device& then) { return copy_rows(then, to, to_pitch, from, from_pitch, width, height, kind); });
   });
 }
 
@@ -336,8 +381,8 @@ cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t size
 cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t size, size_t offset,
                                     cudaMemcpyKind kind, cudaStream_t stream) {
   return api_call("cudaMemcpyToSymbolAsync", [&](Device& device) {
-    device.require_stream(stream);
-    return copy(device, part_of_variable(device, symbol, offset, size), from, size, kind);
+    void* to = part_of_variable(device, symbol, offset, size);
+    return device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
   });
 }
 
@@ -350,8 +395,8 @@ cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t size, size
 cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t size, size_t offset, cudaMemcpyKind kind,
                                       cudaStream_t stream) {
   return api_call("cudaMemcpyFromSymbolAsync", [&](Device& device) {
-    device.require_stream(stream);
-    return copy(device, to, part_of_variable(device, symbol, offset, size), size, kind);
+    const void* from = part_of_variable(device, symbol, offset, size);
+    return device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
   });
 }
 
@@ -381,8 +426,7 @@ cudaError_t cudaMemset(void* pointer, int value, size_t size) {
 
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t size, cudaStream_t stream) {
   return api_call("cudaMemsetAsync", [&](Device& device) {
-    device.require_stream(stream);
-    return fill(device, pointer, value, size);
+    return device.on_stream(stream, [=](Device& then) { return fill(then, pointer, value, size); });
   });
 }
 
@@ -394,8 +438,8 @@ cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width, s
 cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width, size_t height,
                               cudaStream_t stream) {
   return api_call("cudaMemset2DAsync", [&](Device& device) {
-    device.require_stream(stream);
-    return fill_rows(device, pointer, pitch, value, width, height);
+    return device.on_stream(stream,
+                            [=](Device& then) { return fill_rows(then, pointer, pitch, value, width, height); });
   });
 }
 

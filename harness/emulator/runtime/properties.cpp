@@ -35,6 +35,7 @@ cudaDeviceProp device_properties(const Device& device) {
   properties.canMapHostMemory = 1;
   properties.managedMemory = 1;
   properties.concurrentKernels = 1;
+  properties.cooperativeLaunch = 1;
   properties.asyncEngineCount = 1;
   properties.hostRegisterSupported = 1;
   properties.canUseHostPointerForRegisteredMem = 1;

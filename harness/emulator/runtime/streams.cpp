@@ -1,6 +1,6 @@
-// Streams and events. All work is done when the call that asks for it returns, so there is nothing to wait for; waiting still
+// Streams, graphs and events. All work is done when the call that asks for it returns, so there is nothing to wait for; waiting still
 // tells of errors in kernels, as it does on a GPU.
-#include <limits>
+#include <chrono>
 #include <memory>
 
 #include "emulator/runtime/device.h"
@@ -19,6 +19,20 @@ Event& require_event(const Device& device, cudaEvent_t event) {
   auto* own = reinterpret_cast<Event*>(event);
   if (!device.events.contains(own)) throw ApiError{cudaErrorInvalidResourceHandle};
   return *own;
+}
+
+/// Of a graph, or of one that is ready to be launched.
+template <typename Handle>
+Graph& require_graph(const Device& device, Handle handle) {
+  auto* own = reinterpret_cast<Graph*>(handle);
+  if (!device.graphs.contains(own)) throw ApiError{cudaErrorInvalidValue};
+  return *own;
+}
+
+Graph* new_graph(Device& device, const Graph& copy) {
+  auto own = std::make_unique<Graph>(copy);
+  device.graphs.insert(own.get());
+  return own.release();
 }
 
 }  // namespace
@@ -66,7 +80,10 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   return api_call("cudaStreamWaitEvent", [&](Device& device) {
     device.require_stream(stream);
-    require_event(device, event);
+    // Who waits for work that is being captured is captured with it.
+    const std::shared_ptr<Graph> graph = require_event(device, event).capture.lock();
+    auto* own = reinterpret_cast<Stream*>(stream);
+    if (graph != nullptr && device.streams.contains(own)) own->capture = graph;
     return cudaSuccess;
   });
 }
@@ -104,7 +121,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return api_call("cudaStreamIsCapturing", [&](Device& device) {
     device.require_stream(stream);
     if (status == nullptr) return cudaErrorInvalidValue;
-    *status = cudaStreamCaptureStatusNone;
+    *status = device.capture_of(stream) != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
   });
 }
@@ -119,18 +136,108 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
+  bool now = true;
   const cudaError_t error = api_call("cudaLaunchHostFunc", [&](Device& device) {
     device.require_stream(stream);
-    return function == nullptr ? cudaErrorInvalidValue : cudaSuccess;
+    if (function == nullptr) return cudaErrorInvalidValue;
+    now = device.capture_of(stream) == nullptr;
+    if (now) return cudaSuccess;
+    return device.on_stream(stream, [=](Device&) {
+      function(data);
+      return cudaSuccess;
+    });
   });
-  if (error == cudaSuccess) function(data);
+  if (error == cudaSuccess && now) function(data);
   return error;
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+// ---- Graphs: what a stream was asked to do, to be done again. Nodes that a program adds by itself are not here. ----
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
+  return api_call("cudaStreamBeginCapture", [&](Device& device) {
+    device.require_stream(stream);
+    auto* own = reinterpret_cast<Stream*>(stream);
+    if (!device.streams.contains(own)) return cudaErrorStreamCaptureUnsupported;  // the legacy stream
+    if (own->capture != nullptr) return cudaErrorIllegalState;
+    own->capture = std::make_shared<Graph>();
+    own->began_capture = true;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  return api_call("cudaStreamEndCapture", [&](Device& device) {
+    Stream& own = own_stream(device, stream);
+    if (graph == nullptr) return cudaErrorInvalidValue;
+    *graph = nullptr;
+    if (own.capture == nullptr) return cudaErrorIllegalState;
+    if (!own.began_capture) return cudaErrorStreamCaptureUnmatched;
+    const std::shared_ptr<Graph> captured = own.capture;
+    own.began_capture = false;
+    for (Stream* other : device.streams) {
+      if (other->capture == captured) other->capture = nullptr;
+    }
+    *graph = reinterpret_cast<cudaGraph_t>(new_graph(device, *captured));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long /*flags*/) {
+  return api_call("cudaGraphInstantiate", [&](Device& device) {
+    const Graph& own = require_graph(device, graph);
+    if (executable == nullptr) return cudaErrorInvalidValue;
+    *executable = reinterpret_cast<cudaGraphExec_t>(new_graph(device, own));
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long flags) {
+  return cudaGraphInstantiate(executable, graph, flags);
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
+  return api_call("cudaGraphUpload", [&](Device& device) {
+    device.require_stream(stream);
+    require_graph(device, executable);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
+  return api_call("cudaGraphLaunch", [&](Device& device) {
+    const Graph copy = require_graph(device, executable);  // a function of the host may destroy it
+    return device.on_stream(stream, [copy](Device& then) {
+      for (const auto& work : copy.work) {
+        if (const cudaError_t error = work(then); error != cudaSuccess) return error;
+      }
+      return cudaSuccess;
+    });
+  });
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  return api_call("cudaGraphDestroy", [&](Device& device) {
+    const std::unique_ptr<Graph> own(&require_graph(device, graph));
+    device.graphs.erase(own.get());
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  return cudaGraphDestroy(reinterpret_cast<cudaGraph_t>(executable));
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return api_call("cudaThreadExchangeStreamCaptureMode",
+                  [&](Device&) { return mode == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
+}
+
+// ---- Events ----
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   return api_call("cudaEventCreate", [&](Device& device) {
     if (event == nullptr) return cudaErrorInvalidValue;
-    auto own = std::make_unique<Event>();
+    auto own = std::make_unique<Event>(Event{.timed = (flags & cudaEventDisableTiming) == 0});
     device.events.insert(own.get());
     *event = reinterpret_cast<cudaEvent_t>(own.release());
     return cudaSuccess;
@@ -150,7 +257,10 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return api_call("cudaEventRecord", [&](Device& device) {
     device.require_stream(stream);
-    require_event(device, event).recorded = true;
+    Event& own = require_event(device, event);
+    own.recorded = std::chrono::steady_clock::now();
+    const auto* from = reinterpret_cast<Stream*>(stream);
+    own.capture = device.capture_of(stream) != nullptr ? from->capture : nullptr;
     return cudaSuccess;
   });
 }
@@ -168,15 +278,18 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 
-// The virtual GPU has no clock, and an invented time would be believed. A program that does not look at the error gets NaN.
+// Time passes on the host alone. Programs that check errors go on, and are told once what they have measured.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return api_call("cudaEventElapsedTime", [&](Device& device) {
     if (milliseconds == nullptr) return cudaErrorInvalidValue;
-    const bool recorded = require_event(device, start).recorded && require_event(device, end).recorded;
-    if (!recorded) return cudaErrorInvalidResourceHandle;
-    tell("cudaEventElapsedTime answers cudaErrorNotSupported: the virtual GPU has no clock. Times need a real GPU.");
-    *milliseconds = std::numeric_limits<float>::quiet_NaN();
-    return cudaErrorNotSupported;
+    const Event &first = require_event(device, start), &last = require_event(device, end);
+    const bool timed = first.timed && last.timed;
+    if (!timed || !first.recorded || !last.recorded) return cudaErrorInvalidResourceHandle;
+    tell(
+        "cudaEventElapsedTime gives the time that the virtual GPU took on this computer. It says nothing of a GPU's: it is "
+        "neither a time nor a ratio of times to report.");
+    *milliseconds = std::chrono::duration<float, std::milli>(*last.recorded - *first.recorded).count();
+    return cudaSuccess;
   });
 }
 

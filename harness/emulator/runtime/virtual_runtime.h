@@ -28,11 +28,12 @@ struct Settings {
   bool count_lines = true;                          // counters per source line too
   std::optional<Dim3> trace_cta;                    // of which launches keep a trace
   std::uint64_t max_warp_instructions_per_cta = Options{}.max_warp_instructions_per_cta;
+  std::uint64_t max_warp_instructions = Options{}.max_warp_instructions;  // per launch
 };
 
 /// The settings in force. At the start they come from the environment, where it says something: FLASH_LADDER_SM,
-/// FLASH_LADDER_SM_COUNT, FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_THREADS. Throws std::invalid_argument for what they cannot
-/// be: they were meant to have an effect.
+/// FLASH_LADDER_SM_COUNT, FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS, FLASH_LADDER_THREADS. Throws
+/// std::invalid_argument for what they cannot be: they were meant to have an effect.
 Settings& settings();
 
 /// Makes device memory as if it had not been written since it was allocated; its bytes stay. A kernel that reads it then, without
@@ -65,6 +66,10 @@ Findings findings();
 /// Hands them over and begins anew. An error of a kernel, which every later call would answer, is forgotten with them: what a
 /// GPU needs a new process for.
 Findings take_findings();
+
+/// Asks the launch that is running, if there is one, to end early: its findings so far are recorded, and then SIGINT is raised again.
+/// False if none is running. May be called by a signal handler.
+bool interrupt_launch();
 
 /// Whether a kernel was not run because the virtual GPU cannot run it. Which and why has been said on standard error.
 bool kernels_not_run();

@@ -128,17 +128,6 @@ int properties() {
   return 0;
 }
 
-int elapsed_time() {
-  cudaEvent_t start, stop;
-  CHECK(cudaEventCreate(&start));
-  CHECK(cudaEventCreate(&stop));
-  CHECK(cudaEventRecord(start));
-  CHECK(cudaEventRecord(stop));
-  float milliseconds = 1;
-  CHECK(cudaEventElapsedTime(&milliseconds, start, stop));
-  return 0;
-}
-
 int own_code() { return 7; }
 
 int registers() {
@@ -433,7 +422,6 @@ const struct {
                 PROGRAM(managed),
                 PROGRAM(device_printf),
                 PROGRAM(properties),
-                PROGRAM(elapsed_time),
                 PROGRAM(own_code),
                 PROGRAM(registers),
                 PROGRAM(device_functions),

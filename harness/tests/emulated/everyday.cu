@@ -1,0 +1,241 @@
+// What ordinary programs do beyond a kernel and a copy, each started by its name. emulate_test.py runs them on the virtual GPU.
+// Lines that it expects a finding at are marked: // fault: NAME.
+#include <cooperative_groups.h>
+#include <unistd.h>
+
+#include <cassert>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#define CHECK(call)                                                                \
+  do {                                                                             \
+    const cudaError_t error = (call);                                              \
+    if (error != cudaSuccess) {                                                    \
+      std::printf("%s: %s\n", cudaGetErrorName(error), cudaGetErrorString(error)); \
+      std::exit(3);                                                                \
+    }                                                                              \
+  } while (0)
+
+// Device memory of n ints, all zero.
+int* zeros(int n) {
+  int* pointer = nullptr;
+  CHECK(cudaMalloc(&pointer, n * sizeof(int)));
+  CHECK(cudaMemset(pointer, 0, n * sizeof(int)));
+  return pointer;
+}
+
+std::vector<int> values(const int* pointer, int n) {
+  std::vector<int> host(n);
+  CHECK(cudaMemcpy(host.data(), pointer, n * sizeof(int), cudaMemcpyDeviceToHost));
+  return host;
+}
+
+__global__ void asserts(int limit) {
+  assert(threadIdx.x < limit);  // fault: assertion
+}
+int assertion() {
+  asserts<<<1, 64>>>(100);
+  CHECK(cudaDeviceSynchronize());
+  asserts<<<1, 64>>>(40);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+// Each block adds up what all blocks wrote before the grid came together.
+__global__ void sum_of_the_grid(int* x, int* sums, int rounds) {
+  const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
+  for (int round = 0; round < rounds; ++round) {
+    if (threadIdx.x == 0) x[blockIdx.x] = static_cast<int>(blockIdx.x) + round;
+    grid.sync();
+    int sum = 0;
+    for (unsigned i = 0; i < gridDim.x; ++i) sum += x[i];
+    grid.sync();
+    if (threadIdx.x == 0) sums[blockIdx.x] += sum;
+  }
+}
+cudaError_t launch_cooperatively(int blocks, int rounds, int* x, int* sums) {
+  void* arguments[] = {&x, &sums, &rounds};
+  return cudaLaunchCooperativeKernel(reinterpret_cast<const void*>(sum_of_the_grid), dim3(blocks), dim3(96), arguments,
+                                     0, nullptr);
+}
+int cooperative() {
+  constexpr int kBlocks = 20, kRounds = 3;
+  int *x = zeros(kBlocks), *sums = zeros(kBlocks);
+  CHECK(launch_cooperatively(kBlocks, kRounds, x, sums));
+  CHECK(cudaDeviceSynchronize());
+  int wrong = 0;
+  for (const int sum : values(sums, kBlocks)) wrong += sum != kRounds * (kBlocks * (kBlocks - 1) / 2) + 3 * kBlocks;
+  std::printf("%d wrong\n", wrong);
+  return 0;
+}
+int cooperative_too_large() {
+  std::printf("%s\n", cudaGetErrorName(launch_cooperatively(100'000, 1, nullptr, nullptr)));
+  return 0;
+}
+
+// A block waits for the one after it, which passes on what it was told: the flags come from the last block to the first.
+__global__ void chain(volatile int* flags) {
+  if (threadIdx.x != 0) return;
+  int value = 1;
+  if (blockIdx.x + 1 < gridDim.x) {
+    while (flags[blockIdx.x + 1] == 0) {  // fault: nobody_flags blocks_too_many
+    }
+    value = flags[blockIdx.x + 1] + 1;
+  }
+  __threadfence();
+  flags[blockIdx.x] = value;
+}
+int later_blocks() {
+  int* flags = zeros(40);
+  chain<<<40, 64>>>(flags);
+  CHECK(cudaDeviceSynchronize());
+  std::printf("%d\n", values(flags, 40)[0]);
+  return 0;
+}
+int blocks_too_many() {
+  int* flags = zeros(5000);
+  chain<<<5000, 1024>>>(flags);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+__global__ void waits_for_nobody(volatile int* flag) {
+  while (*flag == 0) {  // fault: nobody_writes
+  }
+}
+int nobody_writes() {
+  waits_for_nobody<<<2, 32>>>(zeros(1));
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+// Threads of a warp are scheduled independently since sm_70: each lane gets the lock while the others spin.
+__global__ void locked_increment(int* lock, int* counter, bool release) {
+  while (atomicCAS(lock, 0, 1) != 0) {  // fault: lock_never_released
+  }
+  __threadfence();
+  *reinterpret_cast<volatile int*>(counter) = *reinterpret_cast<volatile int*>(counter) + 1;
+  __threadfence();
+  if (release) atomicExch(lock, 0);
+}
+int lock_of_every_lane() {
+  int *lock = zeros(1), *counter = zeros(1);
+  locked_increment<<<3, 64>>>(lock, counter, true);
+  CHECK(cudaDeviceSynchronize());
+  std::printf("%d\n", values(counter, 1)[0]);
+  return 0;
+}
+int lock_never_released() {
+  locked_increment<<<1, 64>>>(zeros(1), zeros(1), false);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+// Lanes sleep between looks, and go on for long.
+__global__ void sleeps(int* x) {
+  if (threadIdx.x < 32) {
+    for (int i = 0; i < 3000; ++i) __nanosleep(100);
+    x[threadIdx.x] = 1;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) x[threadIdx.x] = x[threadIdx.x - 32] + 1;
+}
+int sleepers() {
+  int* x = zeros(64);
+  sleeps<<<1, 64>>>(x);
+  CHECK(cudaDeviceSynchronize());
+  std::printf("%d\n", values(x, 64)[40]);
+  return 0;
+}
+
+__global__ void counts(int* x) { atomicAdd(x, 1); }
+int null_argument() {
+  void* arguments[] = {nullptr};
+  std::printf("%s\n", cudaGetErrorName(cudaLaunchKernel(reinterpret_cast<const void*>(counts), dim3(1), dim3(1),
+                                                        arguments, 0, nullptr)));
+  std::printf("%s\n", cudaGetErrorName(cudaLaunchKernel(reinterpret_cast<const void*>(counts), dim3(1), dim3(1),
+                                                        nullptr, 0, nullptr)));
+  return 0;
+}
+
+int large_grid() {
+  counts<<<0x7fffffff, 32>>>(zeros(1));
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+// Ctrl-C, while a kernel goes on for ever that has done something wrong.
+__global__ void goes_wrong_and_on(int* x, int n) {
+  x[n] = 1;  // fault: interrupted
+  x[0] = 1;
+  for (volatile int i = 0;; i = i + 1) {
+  }
+}
+int interrupted() {
+  int* x = nullptr;
+  CHECK(cudaMallocManaged(&x, sizeof(int)));
+  *x = 0;
+  std::thread([x] {
+    while (*static_cast<volatile int*>(x) == 0) std::this_thread::yield();
+    kill(getpid(), SIGINT);
+  }).detach();
+  goes_wrong_and_on<<<1, 32>>>(x, 1);
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+// A kernel's arguments are those of the capture.
+__global__ void adds(int* x, int n) { x[threadIdx.x] += n; }
+int graph_of_kernels() {
+  int* x = zeros(32);
+  cudaStream_t stream;
+  CHECK(cudaStreamCreate(&stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int n = 1; n <= 3; ++n) adds<<<1, 32, 0, stream>>>(x, n);
+  CHECK(cudaStreamEndCapture(stream, &graph));
+  CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  std::printf("%d ", values(x, 32)[5]);
+  for (int i = 0; i < 4; ++i) CHECK(cudaGraphLaunch(executable, stream));
+  CHECK(cudaStreamSynchronize(stream));
+  std::printf("%d\n", values(x, 32)[5]);
+  return 0;
+}
+
+int elapsed_time() {
+  cudaEvent_t start, stop;
+  CHECK(cudaEventCreate(&start));
+  CHECK(cudaEventCreate(&stop));
+  for (int round = 0; round < 2; ++round) {
+    CHECK(cudaEventRecord(start));
+    counts<<<1, 32>>>(zeros(1));
+    CHECK(cudaEventRecord(stop));
+    CHECK(cudaEventSynchronize(stop));
+    float milliseconds = -1;
+    CHECK(cudaEventElapsedTime(&milliseconds, start, stop));
+    std::puts(milliseconds > 0 ? "some time" : "no time");
+  }
+  return 0;
+}
+
+#define PROGRAM(name) {#name, name}
+const struct {
+  const char* name;
+  int (*run)();
+} programs[] = {PROGRAM(assertion),          PROGRAM(cooperative),         PROGRAM(cooperative_too_large),
+                PROGRAM(later_blocks),       PROGRAM(blocks_too_many),     PROGRAM(nobody_writes),
+                PROGRAM(lock_of_every_lane), PROGRAM(lock_never_released), PROGRAM(sleepers),
+                PROGRAM(null_argument),      PROGRAM(large_grid),          PROGRAM(interrupted),
+                PROGRAM(graph_of_kernels),   PROGRAM(elapsed_time)};
+
+int main(int argc, char** argv) {
+  for (const auto& program : programs)
+    if (argc == 2 && std::strcmp(argv[1], program.name) == 0) return program.run();
+  std::fprintf(stderr, "which program?\n");
+  return 2;
+}
