@@ -34,7 +34,7 @@ from pathlib import Path
 
 import plot
 from kernel_files import KernelFile, kernel_files
-from ladder import HEAD_DIM, HEADS, ROOT, write_whole
+from ladder import HEAD_DIM, HEADS, ROOT, is_fast, write_whole
 from profile_data import (
     Device,
     Peer,
@@ -79,6 +79,13 @@ def reference_of(device: Device) -> Peer | None:
     return next((peer for peer in device.peers if peer.name == plot.REFERENCE), None)
 
 
+def not_beside_peers(device: Device) -> list[Version]:
+    """Versions that scripts/peers times, but has not yet: none of their figures may be set against a peer's."""
+    if device.regime is None:
+        return []
+    return [one for one in device.versions if is_fast(one.source.stem) and not one.beside_peers.tflops]
+
+
 def load_cells(speeds: Speeds) -> list[str]:
     """Watts and clock, and TFLOP/s per watt, at SHAPE."""
     watts, clock, per_watt = (of.get(SHAPE) for of in (speeds.watts, speeds.sm_clock_mhz, speeds.tflops_per_watt))
@@ -90,16 +97,25 @@ def results_table(device: Device, others: list[Device]) -> str:
     shapes = device.shapes()
     reference = reference_of(device)
     peers = sorted(device.peers, key=lambda peer: peer.tflops.get(SHAPE, 0.0))
-    rows = [(f"[{one.source.label}]({one.source.file})", one.tflops, one.beside_peers) for one in device.versions]
-    rows += [(f"*{peer.name}*", peer.tflops, peer.speeds) for peer in peers]
-    with_load = any(speeds.watts for _, _, speeds in rows)
+    unmeasured = not_beside_peers(device)
+    rows = [
+        (
+            f"[{one.source.label}]({one.source.file})",
+            one.tflops,
+            one.beside_peers,
+            None if one in unmeasured else reference,
+        )
+        for one in device.versions
+    ]
+    rows += [(f"*{peer.name}*", peer.tflops, peer.speeds, reference) for peer in peers]
+    with_load = any(speeds.watts for _, _, speeds, _ in rows)
 
     header = ["TFLOP/s at seq_len", *(str(shape.seq_len) for shape in shapes)]
     header += [f"of {plot.SHORT_REFERENCE} at {SHAPE.seq_len}", f"of {plot.SHORT_REFERENCE}, mean"]
     header += [f"at {SHAPE.seq_len}", "TFLOP/s per W"] if with_load else []
     lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    for name, tflops, speeds in rows:
-        cells = [name, *(three_digits(tflops.get(shape)) for shape in shapes), *shares(tflops, reference)]
+    for name, tflops, speeds, compared_with in rows:
+        cells = [name, *(three_digits(tflops.get(shape)) for shape in shapes), *shares(tflops, compared_with)]
         lines.append(f"| {' | '.join(cells + (load_cells(speeds) if with_load else []))} |")
 
     batches = {shape.batch: [str(s.seq_len) for s in shapes if s.batch == shape.batch] for shape in shapes}
@@ -144,7 +160,14 @@ def about_regimes(device: Device) -> str:
             f" {plot.SHORT_REFERENCE} is {plot.REFERENCE}; the mean is the harmonic one, over the lengths that"
             f" {plot.SHORT_REFERENCE} was measured at."
         )
-    apart = [version for version in device.versions if not version.beside_peers.tflops]
+    unmeasured = not_beside_peers(device)
+    apart = [one for one in device.versions if not one.beside_peers.tflops and one not in unmeasured]
+    if unmeasured:
+        text += (
+            f" {ranges([version.source for version in unmeasured])} are newer than this run: their figures are those of"
+            " `harness --record`, alone and for a shorter time, in which the power limit holds them back less. So no"
+            f" share of {plot.SHORT_REFERENCE} is given before they have been measured beside it."
+        )
     if apart:
         watts = max((watts for version in apart for watts in version.watts_recorded), default=None)
         text += (
@@ -178,15 +201,17 @@ def carried_over(shown: list[Device]) -> str:
     lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
     tables = [{version.source.label: version.tflops for version in device.versions} for device in shown]
     tables_of_peers = [{f"*{peer.name}*": peer.tflops for peer in device.peers} for device in shown]
+    unmeasured = [{version.source.label for version in not_beside_peers(device)} for device in shown]
     for of_devices in (tables, tables_of_peers):
         names = list(dict.fromkeys(name for table in of_devices for name in table))
         if of_devices is tables_of_peers:
             names.sort(key=lambda name: of_devices[0].get(name, {}).get(SHAPE, 0.0))
         for name in names:
             cells = [name]
-            for device, table in zip(shown, of_devices, strict=True):
+            for device, table, without in zip(shown, of_devices, unmeasured, strict=True):
                 tflops = table.get(name, {})
-                cells += [three_digits(tflops.get(SHAPE)), shares(tflops, reference_of(device))[1]]
+                compared_with = None if name in without else reference_of(device)
+                cells += [three_digits(tflops.get(SHAPE)), shares(tflops, compared_with)[1]]
             lines.append(f"| {' | '.join(cells)} |")
     texts = [f"{device.name}: {device.regime.name if device.regime else 'no peers'}. {recorded_with(device.versions)}"
              for device in shown[1:]]  # fmt: skip
@@ -291,7 +316,7 @@ def verdict(predicted: Prediction, got: float) -> str:
         return "as predicted"
     if predicted.is_factor and (got < 1) != (predicted.value < 1):
         return "slower" if got < 1 else "faster"
-    return "less than predicted" if share < 1 else "more than predicted"
+    return "less than predicted" if got < predicted.value else "more than predicted"
 
 
 def verdict_rule() -> str:

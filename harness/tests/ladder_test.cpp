@@ -22,7 +22,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::UnorderedElementsAreArray;
 
-constexpr int kMostLinesInADiff = 60;               // to add, and as many to remove
+constexpr int kMostLinesInADiff = 60;  // to add, and as many to remove
 // Their step from the version before may be larger; 17 begins the Hopper track.
 const std::set<int> kReplaceStructure = {2, 3, 4, 17};
 
