@@ -277,6 +277,8 @@ def test_counters_of_a_version_that_does_not_exist(tree: Path) -> None:
         (0.8125 * 0.97, "0.96x", "as predicted"),
         (0.8125 * 1.02, "1.02x at 4096, and at 512, where they are an eighth of the time, 1.1x", "as predicted"),
         (0.8125 * 1.1, "0.9x", "faster"),
+        (0.8125 * 0.6, "0.85x", "less than predicted"),
+        (0.8125 * 0.95, "0.85x", "more than predicted"),
     ],
 )
 def test_verdicts_follow_the_rule(tree: Path, tflops: float, prediction: str, expected: str) -> None:
@@ -322,6 +324,17 @@ def test_where_all_took_turns_only(tree: Path) -> None:
     readme = (tree / "README.md").read_text()
     assert "| *FlashAttention-2* | 325 | 650 | 650 | 650 | 650 | 650 | 100 % | 100 % |" in readme
     assert "*Interleaved*: all took turns, launch by launch. FA2 is" in readme and "*Sustained*" not in readme
+
+
+def test_what_was_not_timed_beside_the_peers_is_not_set_against_them(tree: Path) -> None:
+    header = HEADER.format(kernel="04", name="mma", prediction="3x")
+    (tree / "kernels" / "04_mma.cu").write_text(header)
+    (tree / "profiles" / "h200" / "04_mma.json").write_text(json.dumps(profile("04", "mma", 400.0)))
+    assert run(tree, "update_docs.py").returncode == 0
+    readme = (tree / "README.md").read_text()
+    assert "_mma.cu) | 400 | 400 | 400 | 400 | 400 | 400 | – | – | – | – |" in readme
+    assert "04 are newer than this run: their figures are those of `harness --record`" in readme
+    assert "01 did not take part" in readme, "too slow to be timed there, and far from the power limit"
 
 
 def test_a_second_gpu_stands_beside_the_first(tree: Path) -> None:
