@@ -118,7 +118,7 @@ std::variant<Result, WorkerFailure> WorkerClient::run(const Request& request, co
 }
 
 std::variant<Microscope, WorkerFailure> WorkerClient::debug(const Request& request, const std::string& label) const {
-  return ask<Microscope>(request, label, "a look through the microscope");
+  return ask<Microscope>(request, label, "a microscope's");
 }
 
 std::variant<std::vector<Result>, WorkerFailure> WorkerClient::time(const Request& request,

@@ -92,7 +92,9 @@ def other_harness(tmp_path: Path) -> Path:
             version["code_hash"] = "sha256:" + "0" * 64
     (tmp_path / "list.json").write_text(json.dumps(registry), encoding="utf-8")
     script = tmp_path / "harness"
-    script.write_text(f"#!/bin/sh\ncat '{tmp_path}/list.json'\n", encoding="utf-8")
+    # Whatever else is asked of it, such as a trace, the real one does.
+    text = f"#!/bin/sh\ncase $1 in --list) cat '{tmp_path}/list.json' ;; *) exec '{BUILD / 'harness'}' \"$@\" ;; esac\n"
+    script.write_text(text, encoding="utf-8")
     script.chmod(0o755)
     return script
 

@@ -427,7 +427,7 @@ TEST(Protocol, WrongRequestsSayWhatIsWrong) {
     request[member] = value;
     return message(request);
   };
-  EXPECT_THAT(changed("command", "dance"), AllOf(HasSubstr("dance"), HasSubstr("allowed: device, run, time")));
+  EXPECT_THAT(changed("command", "dance"), AllOf(HasSubstr("dance"), HasSubstr("allowed: debug, device, run, time")));
   EXPECT_THAT(changed("command", "time"), HasSubstr("\"configs\" is empty"));
   EXPECT_THAT(changed("launches", -1), HasSubstr("launches -1"));
   EXPECT_THAT(changed("repeat", 0), HasSubstr("repeat 0"));

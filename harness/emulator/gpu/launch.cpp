@@ -12,6 +12,7 @@
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "emulator/exec/cta_executor.h"
 #include "emulator/trace.h"
@@ -188,7 +189,7 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
         spend(*executor);
         if (state == CtaExecutor::State::stuck) {
           const std::lock_guard lock(mutex);
-          resident.push_back({.index = index, .executor = std::move(executor)});
+          resident.push_back({.index = index, .executor = std::exchange(executor, nullptr)});
           full = resident.size() >= most_resident;
         } else {
           finish(index, *executor, state == CtaExecutor::State::ended);

@@ -13,13 +13,16 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
@@ -83,10 +86,13 @@ struct Shape {
 
 std::optional<Shape> shape_of(std::string_view part) {
   Shape shape;
-  char behind = 0;
-  if (std::sscanf(std::string(part).c_str(), "m%dn%dk%d%c", &shape.m, &shape.n, &shape.k, &behind) != 3)
-    return std::nullopt;
-  return shape;
+  for (const auto& [letter, size] : {std::pair{'m', &shape.m}, std::pair{'n', &shape.n}, std::pair{'k', &shape.k}}) {
+    if (!part.starts_with(letter)) return std::nullopt;
+    const auto [end, error] = std::from_chars(part.data() + 1, part.data() + part.size(), *size);
+    if (error != std::errc()) return std::nullopt;
+    part.remove_prefix(end - part.data());
+  }
+  return part.empty() ? std::optional(shape) : std::nullopt;
 }
 
 template <Product kProduct>

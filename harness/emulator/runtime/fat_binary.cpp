@@ -3,15 +3,16 @@
 #include <elf.h>
 #include <fatbinary_section.h>
 
-#include <cinttypes>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 namespace flash_ladder::emulator::runtime {
@@ -74,10 +75,14 @@ std::uint64_t readable_bytes(const std::byte* from) {
   if (!maps) return std::numeric_limits<std::uint64_t>::max();
   std::uintptr_t end = address;  // of the mappings that follow one another from `from` on; in the order of addresses
   for (std::string line; std::getline(maps, line);) {
-    std::uintptr_t begin = 0, behind = 0;
-    char readable = '-';
-    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " %c", &begin, &behind, &readable) != 3) continue;
-    if (begin <= end && end < behind && readable == 'r') end = behind;
+    std::uintptr_t begin = 0, behind = 0;  // "7f5c0a000000-7f5c0a021000 r-xp …"
+    const char* const line_end = line.data() + line.size();
+    const auto first = std::from_chars(line.data(), line_end, begin, 16);
+    if (first.ec != std::errc() || first.ptr == line_end || *first.ptr != '-') continue;
+    const auto second = std::from_chars(first.ptr + 1, line_end, behind, 16);
+    if (second.ec != std::errc()) continue;
+    const bool readable = std::string_view(second.ptr, line_end - second.ptr).starts_with(" r");
+    if (begin <= end && end < behind && readable) end = behind;
   }
   return end - address;
 }
