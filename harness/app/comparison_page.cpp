@@ -123,13 +123,8 @@ std::pair<Curve, Curve> curves(const std::vector<SpeedPair>& speeds, const std::
   std::pair<Curve, Curve> pair;
   for (const SpeedPair& speed : speeds) {
     const AttentionProblem& problem = speed.problem;
-    const AttentionProblem plain{.batch = problem.batch,
-                                 .heads = problem.heads,
-                                 .seq_len = problem.seq_len,
-                                 .seq_len_kv = problem.seq_len,
-                                 .head_dim = problem.head_dim,
-                                 .dtype = dtype};
-    if (speed.folder != folder || !(problem == plain)) continue;
+    if (speed.folder != folder || problem.dtype != dtype || problem.seq_len_kv != problem.seq_len || !is_plain(problem))
+      continue;
     const auto add = [&](Curve& curve, const std::optional<double>& tflops, bool stale) {
       if (!tflops) return;
       curve.points[problem.seq_len] = *tflops;

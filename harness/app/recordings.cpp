@@ -130,13 +130,7 @@ std::string clock(const Profile& profile) {
 
 std::string describe_short(const Result& result) {
   const AttentionProblem& problem = result.problem;
-  const AttentionProblem plain{.batch = problem.batch,
-                               .heads = problem.heads,
-                               .seq_len = problem.seq_len,
-                               .seq_len_kv = problem.seq_len_kv,
-                               .head_dim = problem.head_dim,
-                               .dtype = problem.dtype};
-  if (!(problem == plain)) return fmt::format("{}: {}", result.config, describe(problem));
+  if (!is_plain(problem)) return fmt::format("{}: {}", result.config, describe(problem));
   const std::string keys = problem.seq_len_kv == problem.seq_len ? "" : fmt::format(" ({} keys)", problem.seq_len_kv);
   return fmt::format("{} {}: {} x {}{}", result.config, to_string(problem.dtype), problem.batch, problem.seq_len, keys);
 }

@@ -1,23 +1,12 @@
 #include "app/registration_check.h"
 
-#include <cxxabi.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <map>
-#include <memory>
+
+#include "sass/configuration_code.h"
 
 namespace flash_ladder {
-namespace {
-
-std::string demangled(const std::string& name) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
-                                                         &std::free);
-  return status == 0 ? text.get() : name;
-}
-
-}  // namespace
 
 std::optional<std::string> why_mixed_up(const std::vector<Version>& versions) {
   std::map<std::string, const Version*> owners;

@@ -3,39 +3,27 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "source/common_subsequence.h"
+
 namespace flash_ladder {
 
 std::vector<AlignedInstructions> align_by_opcode(const std::vector<const SassInstruction*>& from,
                                                  const std::vector<const SassInstruction*>& to) {
-  // length[i][j]: of the longest common subsequence of from[i…] and to[j…].
-  const std::size_t width = to.size() + 1;
-  std::vector<int> length((from.size() + 1) * width, 0);
-  const auto at = [&](std::size_t i, std::size_t j) -> int& { return length[i * width + j]; };
-  for (std::size_t i = from.size(); i-- > 0;)
-    for (std::size_t j = to.size(); j-- > 0;)
-      at(i, j) = from[i]->opcode == to[j]->opcode ? at(i + 1, j + 1) + 1 : std::max(at(i + 1, j), at(i, j + 1));
-
   std::vector<AlignedInstructions> rows;
-  std::size_t i = 0, j = 0, gap_i = 0, gap_j = 0;  // what stands between two rows starts at the latter two
-  const auto end_gap = [&] {
+  std::size_t gap_i = 0, gap_j = 0;  // where what stands between two rows starts
+  const auto end_gap = [&](std::size_t i, std::size_t j) {
     for (; gap_i < i || gap_j < j; gap_i += gap_i < i, gap_j += gap_j < j)
       rows.push_back({gap_i < i ? from[gap_i] : nullptr, gap_j < j ? to[gap_j] : nullptr});
+    gap_i = i + 1;
+    gap_j = j + 1;
   };
-  while (i < from.size() && j < to.size()) {
-    if (from[i]->opcode == to[j]->opcode) {
-      end_gap();
-      rows.push_back({from[i++], to[j++]});
-      gap_i = i;
-      gap_j = j;
-    } else if (at(i + 1, j) >= at(i, j + 1)) {
-      ++i;
-    } else {
-      ++j;
-    }
-  }
-  i = from.size();
-  j = to.size();
-  end_gap();
+  for_each_common(
+      from.size(), to.size(), [&](std::size_t i, std::size_t j) { return from[i]->opcode == to[j]->opcode; },
+      [&](std::size_t i, std::size_t j) {
+        end_gap(i, j);
+        rows.push_back({from[i], to[j]});
+      });
+  end_gap(from.size(), to.size());
   return rows;
 }
 

@@ -112,6 +112,15 @@ void from_json(const nlohmann::json& json, AttentionProblem& problem) {
   problem = in_plainest_form(std::move(problem));
 }
 
+bool is_plain(const AttentionProblem& problem) {
+  return problem == AttentionProblem{.batch = problem.batch,
+                                     .heads = problem.heads,
+                                     .seq_len = problem.seq_len,
+                                     .seq_len_kv = problem.seq_len_kv,
+                                     .head_dim = problem.head_dim,
+                                     .dtype = problem.dtype};
+}
+
 AttentionProblem in_plainest_form(AttentionProblem problem) {
   auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] = problem;
   if (kv_heads == heads) kv_heads = 0;

@@ -37,6 +37,9 @@ void from_json(const nlohmann::json& json, AttentionProblem& problem);
 /// lengths that are those of all. Who reads a problem ends with it, so that problems that are the same are equal, and plain ones plain.
 AttentionProblem in_plainest_form(AttentionProblem problem);
 
+/// Whether it has nothing but sizes and a type: no field that only an extension solves.
+bool is_plain(const AttentionProblem& problem);
+
 /// Heads of K and V, and which of them a head of Q reads.
 std::int64_t num_kv_heads(const AttentionProblem& problem);
 std::int64_t kv_head(const AttentionProblem& problem, std::int64_t head);

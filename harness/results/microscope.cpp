@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "json_members.h"
+
 namespace flash_ladder {
 namespace {
 
@@ -20,11 +22,7 @@ std::vector<double> numbers(const json& array) {
   return values;
 }
 
-template <typename T>
-json or_null(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
+// Unlike read_known(), a member that is missing is an error.
 template <typename T>
 void read(const json& object, const char* member, std::optional<T>& value) {
   const json& found = object.at(member);
@@ -44,7 +42,7 @@ void to_json(json& json, const WrongElement& element) {
           {"got", number(element.got)},
           {"expected", number(element.expected)},
           {"bound", number(element.bound)},
-          {"holder", or_null(element.holder)}};
+          {"holder", known_or_null(element.holder)}};
 }
 
 void from_json(const json& json, WrongElement& element) {
@@ -59,12 +57,18 @@ void from_json(const json& json, WrongElement& element) {
 }
 
 void to_json(json& json, const Cut& cut) {
-  json = {{"tiles", cut.tiles},          {"keys", cut.keys},
-          {"m", number(cut.m)},          {"r", number(cut.r)},
-          {"l", number(cut.l)},          {"O_expected", numbers(cut.O_expected)},
-          {"O", numbers(cut.O)},         {"of_bound", number(cut.of_bound)},
-          {"wrong", cut.wrong},          {"compared", cut.compared},
-          {"first", or_null(cut.first)}, {"faulted", cut.faulted},
+  json = {{"tiles", cut.tiles},
+          {"keys", cut.keys},
+          {"m", number(cut.m)},
+          {"r", number(cut.r)},
+          {"l", number(cut.l)},
+          {"O_expected", numbers(cut.O_expected)},
+          {"O", numbers(cut.O)},
+          {"of_bound", number(cut.of_bound)},
+          {"wrong", cut.wrong},
+          {"compared", cut.compared},
+          {"first", known_or_null(cut.first)},
+          {"faulted", cut.faulted},
           {"findings", cut.findings}};
 }
 
@@ -92,8 +96,8 @@ void to_json(json& json, const SeenP& seen) {
           {"S_expected", numbers(seen.S_expected)},
           {"wrong", seen.wrong},
           {"compared", seen.compared},
-          {"first", or_null(seen.first)},
-          {"places", or_null(seen.places)}};
+          {"first", known_or_null(seen.first)},
+          {"places", known_or_null(seen.places)}};
 }
 
 void from_json(const json& json, SeenP& seen) {
@@ -127,8 +131,8 @@ void to_json(json& json, const SeenLayout& layout) {
   json = {{"tensor", layout.tensor},
           {"elements", layout.elements},
           {"wrong", layout.wrong},
-          {"text", or_null(layout.text)},
-          {"first", or_null(layout.first)}};
+          {"text", known_or_null(layout.text)},
+          {"first", known_or_null(layout.first)}};
 }
 
 void from_json(const json& json, SeenLayout& layout) {
@@ -168,16 +172,16 @@ void to_json(json& json, const Microscope& microscope) {
            {{"batch", microscope.batch},
             {"head", microscope.head},
             {"row", microscope.row},
-            {"holder", or_null(microscope.holder)},
+            {"holder", known_or_null(microscope.holder)},
             {"scale", microscope.scale},
             {"Q", microscope.Q},
             {"K", microscope.K},
             {"V", microscope.V}}},
           {"right", microscope.right()},
           {"cuts", microscope.cuts},
-          {"P", or_null(microscope.P)},
+          {"P", known_or_null(microscope.P)},
           {"layouts", microscope.layouts},
-          {"diagnosis", or_null(microscope.diagnosis)},
+          {"diagnosis", known_or_null(microscope.diagnosis)},
           {"findings", microscope.findings},
           {"look_at", microscope.look_at}};
 }

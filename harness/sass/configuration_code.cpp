@@ -12,7 +12,6 @@
 #include "errors.h"
 
 namespace flash_ladder {
-namespace {
 
 std::string demangled(const std::string& name) {
   int status = 0;
@@ -20,8 +19,6 @@ std::string demangled(const std::string& name) {
                                                          &std::free);
   return status == 0 ? text.get() : name;
 }
-
-}  // namespace
 
 std::optional<std::string> read_study_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);

@@ -9,6 +9,9 @@
 
 namespace flash_ladder {
 
+/// What the compiler calls a function or type, as C++ has it; any other name as it is.
+std::string demangled(const std::string& name);
+
 /// A study file's text; nullopt when there is none.
 std::optional<std::string> read_study_file(const std::filesystem::path& path);
 
