@@ -1,5 +1,5 @@
 # Tests of the virtual GPU's library. emulator-hardware runs the conformance suite on a GPU instead; it is built, not run.
-add_library(flash_ladder_emulator_cases OBJECT emulator_cases.cpp)
+add_library(flash_ladder_emulator_cases OBJECT emulator_cases.cpp emulator_hopper_cases.cpp)
 target_link_libraries(flash_ladder_emulator_cases PRIVATE flash_ladder_options PUBLIC flash_ladder_emulator fmt::fmt)
 
 add_library(flash_ladder_emulator_tests OBJECT emulator_conformance_test.cpp emulator_findings_test.cpp

@@ -10,7 +10,7 @@ from planted_faults import FAULTS, MOVED, PROBES, Fault, line_of
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kernel[:2]}: {fault.name}")
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{Path(fault.kernel).name[:2]}: {fault.name}")
 def test_fault_is_caught(fault: Fault) -> None:
     request = {"kernel": fault.version, "max_instructions": 1_000_000}
     result = run_worker("harness-worker-faults", sm_count=fault.sm_count, **request)

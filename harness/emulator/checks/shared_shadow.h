@@ -23,6 +23,7 @@ struct Conflict {
     read_after_write,  // races: no order between the access and the earlier one
     write_after_read,
     write_after_write,
+    written_during_read,  // the later one is the earlier access here: it met a read of wgmma or TMA that was under way
   };
   Kind kind{};
   int lane = 0;                         // of the access
@@ -40,6 +41,7 @@ struct SharedAccess {
   std::uint32_t mask;
   unsigned bytes;                // of each lane
   const std::uint32_t* offsets;  // of each lane, checked and aligned
+  int as_lane = -1;              // not -1: all of it is done by this lane, which asked a copy engine for it
 };
 
 /// Who is told of conflicts, and keeps the clocks of barriers.
@@ -70,6 +72,12 @@ class SharedShadow {
   /// It has happened: by a wait of the lanes that issued it, or by an mbarrier (`async`).
   void complete_copy(const SharedAccess& access, bool async);
 
+  /// A read through the asynchronous proxy begins: its lane must know of all that was written before.
+  void check_async_read(const SharedAccess& access, bool may_be_uninitialised);
+  /// It has ended, in the name of the warp's asynchronous copies: what was written from the number `since` on, when it began, was
+  /// written while it was under way.
+  void complete_async_read(const SharedAccess& access, AccessNumber since);
+
   Clocks& clocks() { return clocks_; }
 
  private:
@@ -77,6 +85,7 @@ class SharedShadow {
     std::int32_t instruction;
     std::uint16_t warp;
     bool strong, async;
+    std::int8_t as_lane;
   };
 
   static constexpr std::uint32_t kPending = 0x80000000u;
@@ -88,7 +97,7 @@ class SharedShadow {
     return (number << kLaneBits) | static_cast<std::uint32_t>(lane);
   }
   unsigned cells_of(const SharedAccess& access) const { return access.bytes >> shift_; }
-  void check_reads(const SharedAccess& access, std::uint32_t limit);
+  void check_reads(const SharedAccess& access, std::uint32_t limit, bool may_be_uninitialised = false);
   AccessNumber add_record(const SharedAccess& access, bool async);
   // Memory and numbers are limited: gives up the records of accesses that are the last in no cell, and their numbers.
   void renumber();

@@ -159,6 +159,8 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           };
           const SharedAccess shared{
               warp.index, cta.index_of(instruction), instruction.strong, access.good, access.bytes, access.offsets};
+          if (cta.async() != nullptr)
+            cta.async()->note_write(warp.index, shared.instruction, access.good, access.bytes, access.offsets);
           const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
           if (overwritten != 0 && !instruction.strong) {
             store_lanes(warp.registers, instruction, access.host, access.good);
@@ -189,6 +191,8 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
         if (access.space == Space::shared && cta.shadow() != nullptr) {
           cta.shadow()->write({warp.index, cta.index_of(instruction), true, access.good, access.bytes, access.offsets},
                               0);
+          if (cta.async() != nullptr)
+            cta.async()->note_write(warp.index, cta.index_of(instruction), access.good, access.bytes, access.offsets);
         }
         for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
           const int lane = std::countr_zero(rest);
