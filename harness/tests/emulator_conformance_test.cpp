@@ -90,10 +90,15 @@ std::string operands_of(const ConformanceCase& one, std::size_t thread) {
   return text;
 }
 
+RunResult run_case(const ConformanceCase& one, const Options& options = {}) {
+  return run_test_kernel(one.ptx, one.threads, one.input, std::size_t{one.threads} * one.outputs, options, {}, one.map,
+                         one.map_is_of_output);
+}
+
 TEST(Conformance, EveryCaseRunsWithoutFinding) {
   for (const ConformanceCase& one : conformance_cases()) {
     SCOPED_TRACE(one.name);
-    const RunResult result = run_test_kernel(one.ptx, one.threads, one.input, std::size_t{one.threads} * one.outputs);
+    const RunResult result = run_case(one);
     EXPECT_EQ(result.report.outcome, Outcome::completed);
     for (const Finding& finding : result.report.findings) ADD_FAILURE() << format(finding);
   }
@@ -110,8 +115,7 @@ TEST(Conformance, AgreesWithTheHardware) {
     ASSERT_TRUE(recorded.contains(one.name))
         << "record the results again: emulator-hardware " << FLASH_LADDER_HARDWARE_RESULTS;
     const std::vector<std::uint64_t> expected = words_of(recorded.at(one.name).get<std::string>());
-    const RunResult result = run_test_kernel(one.ptx, one.threads, one.input, std::size_t{one.threads} * one.outputs, {},
-                                             {}, one.map, one.map_is_of_output);
+    const RunResult result = run_case(one);
     ASSERT_EQ(result.output.size(), expected.size());
     int differences = 0;
     for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -138,12 +142,8 @@ TEST(Conformance, HopperCasesAreRecorded) {
 TEST(Conformance, HopperCasesHaveOneResult) {
   for (const ConformanceCase& one : hopper_cases()) {
     SCOPED_TRACE(one.name);
-    const auto run = [&](const Options& options) {
-      return run_test_kernel(one.ptx, one.threads, one.input, std::size_t{one.threads} * one.outputs, options, {}, one.map,
-                             one.map_is_of_output);
-    };
-    const RunResult late = run({}), early = run({.early_async = true, .print = {}}),
-                    unchecked = run({.checks = false, .print = {}});
+    const RunResult late = run_case(one), early = run_case(one, {.early_async = true, .print = {}}),
+                    unchecked = run_case(one, {.checks = false, .print = {}});
     for (const RunResult* result : {&late, &early, &unchecked}) {
       EXPECT_EQ(result->report.outcome, Outcome::completed);
       for (const Finding& finding : result->report.findings) ADD_FAILURE() << format(finding);

@@ -39,9 +39,9 @@ std::string fill(int bytes) {
 }
 std::string show(int bytes) {
   return fmt::format(
-      "shl.b32 %r190, %t, 3;\nSHOW:\ncvt.u64.u32 %rd30, %r190;\nadd.u64 %rd30, %rd30, %out;\nadd.u32 %r191, %r190, %smem;\n"
+      "shl.b32 %r190, %t, 3;\nsetp.ge.u32 %p9, %r190, {1};\n@%p9 bra SHOWN;\nSHOW:\ncvt.u64.u32 %rd30, %r190;\nadd.u64 %rd30, %rd30, %out;\nadd.u32 %r191, %r190, %smem;\n"
       "ld.shared.b64 %rd31, [%r191];\nst.global.b64 [%rd30], %rd31;\n"
-      "add.u32 %r190, %r190, {};\nsetp.lt.u32 %p9, %r190, {};\n@%p9 bra SHOW;\n",
+      "add.u32 %r190, %r190, {0};\nsetp.lt.u32 %p9, %r190, {1};\n@%p9 bra SHOW;\nSHOWN:\n",
       8 * kThreads, bytes);
 }
 

@@ -11,17 +11,19 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 
 }  // namespace
 
-SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink)
+SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink,
+                           int num_engines)
     : sink_(sink),
       functions_(shared_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
       num_warps_(num_warps),
+      num_engines_(num_engines),
       num_cells_((shared_bytes >> shift_) + 1),
       writers_(num_cells_),
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
       last_read_(static_cast<std::size_t>(num_warps)),
       most_records_(kRecords) {
-  clocks_.reset(num_warps, 1);
+  clocks_.reset(num_warps, 1, num_engines);
 }
 
 // Numbers go on counting, so that what readers_ holds of the last CTA is older than anything in this one.
@@ -29,9 +31,9 @@ void SharedShadow::reset() {
   std::fill(writers_.begin(), writers_.end(), 0);
   if (clocks_.next() > kNumbers / 2) {
     std::fill(readers_.begin(), readers_.end(), 0);
-    clocks_.reset(num_warps_, 1);
+    clocks_.reset(num_warps_, 1, num_engines_);
   } else {
-    clocks_.reset(num_warps_, clocks_.next());
+    clocks_.reset(num_warps_, clocks_.next(), num_engines_);
   }
   std::fill(last_read_.begin(), last_read_.end(), 0);
   records_.clear();
@@ -73,8 +75,9 @@ void SharedShadow::renumber() {
 AccessNumber SharedShadow::add_record(const SharedAccess& access, bool async) {
   if (records_.size() >= most_records_) renumber();
   records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strong, async,
-                      static_cast<std::int8_t>(access.as_lane)});
-  return async ? clocks_.take_async(access.warp) : clocks_.take();
+                      static_cast<std::int8_t>(access.as_lane), static_cast<std::int8_t>(access.engine)});
+  const int by = access.engine >= 0 ? num_warps_ + access.engine : access.warp;
+  return async ? clocks_.take_async(by) : clocks_.take();
 }
 
 const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
@@ -97,7 +100,8 @@ inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, bool str
   if (several && other == warp && !record->async) {
     // Read by this lane and another one, or by two others.
     if (number < clocks_.synced_in_warp(warp)) return true;
-  } else if (clocks_.happened_before(number, other, other_lane, record->async, warp, lane)) {
+  } else if (clocks_.happened_before(number, record->engine >= 0 ? num_warps_ + record->engine : other, other_lane,
+                                     record->async, warp, lane)) {
     return true;
   }
   conflict.other_instruction = record->instruction;

@@ -42,6 +42,7 @@ struct SharedAccess {
   unsigned bytes;                // of each lane
   const std::uint32_t* offsets;  // of each lane, checked and aligned
   int as_lane = -1;              // not -1: all of it is done by this lane, which asked a copy engine for it
+  int engine = -1;               // not -1: and completed by this engine (clocks.h)
 };
 
 /// Who is told of conflicts, and keeps the clocks of barriers.
@@ -55,7 +56,7 @@ class ConflictSink {
 class SharedShadow {
  public:
   /// `granule` is 1, 2 or 4 bytes.
-  SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink);
+  SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink, int num_engines = 0);
 
   /// Everything as at the start of a CTA.
   void reset();
@@ -85,7 +86,7 @@ class SharedShadow {
     std::int32_t instruction;
     std::uint16_t warp;
     bool strong, async;
-    std::int8_t as_lane;
+    std::int8_t as_lane, engine;
   };
 
   static constexpr std::uint32_t kPending = 0x80000000u;
@@ -113,7 +114,7 @@ class SharedShadow {
   ConflictSink& sink_;
   const SharedFunctions& functions_;
   int shift_;  // log2 of the granule
-  int num_warps_;
+  int num_warps_, num_engines_;
   std::size_t num_cells_;
   std::vector<std::uint32_t> writers_, readers_;
   std::vector<AccessNumber> last_read_;  // of each warp

@@ -104,6 +104,7 @@ void AsyncUnits::start() {
   std::fill(warpgroups_.begin(), warpgroups_.end(), Warpgroup{});
   std::fill(queues_.begin(), queues_.end(), WarpQueue{});
   loads_.clear();
+  next_engine_ = 0;
   stores_.clear();
   std::fill(store_groups_.begin(), store_groups_.end(), 0);
   std::fill(registers_.begin(), registers_.end(), registers_per_thread_);
@@ -193,6 +194,7 @@ void AsyncUnits::fence(const Warp& warp, std::uint32_t lanes, bool only_mbarrier
 }
 
 void AsyncUnits::note_initialised(Mbarrier& barrier, int warp, int lane, std::int32_t instruction) {
+  barrier.engine = next_engine_++ % kEngines;
   barrier.initialised_at = ++now_;
   barrier.initialised_by = instruction;
   barrier.initialised_by_thread = warp * kWarpSize + lane;
@@ -685,9 +687,11 @@ void AsyncUnits::arrive(Load& load, Mbarrier& barrier) {
   barrier.transactions -= load.transfer.bytes();
   if (SharedShadow* shadow = cta_.shadow()) {
     const Warp& warp = cta_.warps()[static_cast<std::size_t>(load.warp)];
-    for_each_access(warp, load.instruction, load.lane, chunks_of(load.transfer),
-                    [&](const SharedAccess& access) { shadow->complete_copy(access, true); });
-    shadow->clocks().publish_async(load.warp, barrier.arriving);
+    for_each_access(warp, load.instruction, load.lane, chunks_of(load.transfer), [&](SharedAccess access) {
+      access.engine = barrier.engine;
+      shadow->complete_copy(access, true);
+    });
+    shadow->clocks().publish_async(static_cast<int>(num_warps_) + barrier.engine, barrier.arriving);
   }
   cta_.note_progress();
 }

@@ -50,6 +50,9 @@ struct BulkTransfer {
 
 class AsyncUnits {
  public:
+  /// As many mbarriers are told apart by the race detector.
+  static constexpr int kEngines = 64;
+
   AsyncUnits(CtaExecutor& cta, std::size_t num_warps, std::size_t shared_bytes, int registers_per_thread);
 
   /// A CTA begins; all its threads have ended.
@@ -186,6 +189,7 @@ class AsyncUnits {
 
   std::map<std::uint64_t, Load> loads_;
   std::uint64_t next_load_ = 0;
+  int next_engine_ = 0;
   std::vector<Store> stores_;
   std::vector<std::uint32_t> store_groups_;  // by thread: committed so far
 

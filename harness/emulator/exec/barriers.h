@@ -50,6 +50,7 @@ struct Mbarrier {
   std::int64_t promised = 0;              // in this phase
   std::int32_t promised_by = -1;          // the latest instruction that did
   std::vector<std::uint64_t> deliveries;  // numbers of the TMA loads that are to tell this barrier, in AsyncUnits
+  int engine = 0;                         // whose arrivals of data those are, to the race detector
   std::uint64_t initialised_at = 0;       // for the question whether the async proxy can see it: AsyncUnits
   std::int32_t initialised_by = -1;       // instruction
   int initialised_by_thread = -1;

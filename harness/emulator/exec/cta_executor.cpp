@@ -48,7 +48,8 @@ CtaExecutor::CtaExecutor(const LaunchContext& context)
   if (context.options.checks) {
     if (shared_bytes_ > 0) {
       shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
-                                               static_cast<int>(num_warps), *this);
+                                               static_cast<int>(num_warps), *this,
+                                               context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
     }
     local_written_.resize(local_.size());
   }

@@ -85,6 +85,12 @@ void CtaExecutor::report_deadlock() {
     if (group == groups.end()) group = groups.insert(group, {wait, at, {}});
     group->warps.push_back(warp.index);
   }
+  // Who waits for registers, or for others of its warpgroup, waits for what cannot come; the others may be waiting for these.
+  std::stable_partition(groups.begin(), groups.end(), [&](const Group& group) {
+    std::int32_t at = 0;
+    const Warp& warp = warps_[static_cast<std::size_t>(group.warps.front())];
+    return async_ != nullptr && !async_->describe_wait(warp, at).empty();
+  });
   std::string text;
   for (const Group& group : groups) {
     const SourcePosition position = position_of(group.at);

@@ -179,17 +179,20 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
       case Operation::test_wait:
       case Operation::test_wait_parity: {
         complete_async_arrivals(cta, *barrier);
-        if (cta.async() != nullptr && barrier->pending == 0) {
+        const auto has_ended = [&] {
+          if (operation == Operation::test_wait) {
+            const std::uint64_t state = reinterpret_cast<const std::uint64_t*>(operand)[lane];
+            return static_cast<std::uint32_t>(state >> 32) != barrier->phase;
+          }
+          const std::uint32_t parity = reinterpret_cast<const std::uint32_t*>(operand)[lane];
+          return (barrier->phase & 1) != (parity & 1);
+        };
+        bool done = has_ended();
+        // Who asks for the phase that goes on is the first to know that it has ended.
+        if (!done && cta.async() != nullptr && barrier->pending == 0) {
           cta.async()->deliver(*barrier);
           end_if_complete(cta, *barrier);
-        }
-        bool done;
-        if (operation == Operation::test_wait) {
-          const std::uint64_t state = reinterpret_cast<const std::uint64_t*>(operand)[lane];
-          done = static_cast<std::uint32_t>(state >> 32) != barrier->phase;
-        } else {
-          const std::uint32_t parity = reinterpret_cast<const std::uint32_t*>(operand)[lane];
-          done = (barrier->phase & 1) != (parity & 1);
+          done = has_ended();
         }
         if (done) {
           passed |= 1u << lane;

@@ -416,7 +416,7 @@ void decode_ldmatrix(KernelDecoder& d) {
 std::optional<ptx::Space> named_space(std::string_view part) {
   if (part == "global") return ptx::Space::global;
   if (part == "const") return ptx::Space::constant;
-  if (part == "shared" || part == "shared::cta") return ptx::Space::shared;
+  if (part == "shared" || part == "shared::cta" || part == "shared::cluster") return ptx::Space::shared;
   if (part == "local") return ptx::Space::local;
   if (part == "param" || part == "param::entry" || part == "param::func") return ptx::Space::param;
   return std::nullopt;
