@@ -26,10 +26,10 @@ std::string to_string(const SourcePosition& position) {
 
 std::string_view to_string(InstructionClass instruction_class) {
   constexpr std::string_view kNames[] = {
-      "mma",      "wgmma",        "tma",         "ldmatrix",     "shared_load", "shared_store",   "global_load", "global_store",
-      "cp_async", "local_memory", "atomic",      "parameter_load", "float32",     "float64",
-      "float16",  "special",      "integer",     "compare",        "convert",     "move",
-      "shuffle",  "branch",       "barrier",     "other",
+      "mma",         "wgmma",        "tma",      "ldmatrix",     "shared_load", "shared_store",
+      "global_load", "global_store", "cp_async", "local_memory", "atomic",      "parameter_load",
+      "float32",     "float64",      "float16",  "special",      "integer",     "compare",
+      "convert",     "move",         "shuffle",  "branch",       "barrier",     "other",
   };
   static_assert(std::size(kNames) == kNumInstructionClasses);
   return kNames[static_cast<std::size_t>(instruction_class)];
@@ -74,8 +74,9 @@ std::string_view to_string(FindingKind kind) {
 }
 
 std::string_view to_string(Phase phase) {
-  constexpr std::string_view kNames[] = {"wait: barrier", "wait: mbarrier", "wait: copies", "wait: wgmma", "copy", "load",
-                                         "mma",           "arithmetic",     "store",        "other"};
+  constexpr std::string_view kNames[] = {"wait: barrier", "wait: mbarrier", "wait: copies", "wait: wgmma",
+                                         "copy",          "load",           "mma",          "arithmetic",
+                                         "store",         "other"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Phase::other) + 1);
   return kNames[static_cast<std::size_t>(phase)];
 }

@@ -31,7 +31,7 @@ struct TensorMap {
   int dimensions = 0;         // 1 … 5; the first is the innermost
   int element_bytes = 0;
   Swizzle swizzle = Swizzle::none;
-  bool fills_with_nan = false;  // what lies outside the tensor; else with zeros
+  bool fills_with_nan = false;                           // what lies outside the tensor; else with zeros
   std::array<std::uint64_t, kMostDimensions> sizes{};    // elements
   std::array<std::uint64_t, kMostDimensions> strides{};  // bytes; of the first an element's
   std::array<std::uint32_t, kMostDimensions> box{};      // elements

@@ -150,7 +150,8 @@ TEST(Conformance, HopperCasesHaveOneResult) {
     }
     EXPECT_EQ(late.output, early.output);
     EXPECT_EQ(late.output, unchecked.output);
-    const bool writes = std::any_of(late.output.begin(), late.output.end(), [](std::uint64_t word) { return word != 0; });
+    const bool writes =
+        std::any_of(late.output.begin(), late.output.end(), [](std::uint64_t word) { return word != 0; });
     EXPECT_TRUE(writes || one.name.find("far outside") != one.name.npos);
   }
 }

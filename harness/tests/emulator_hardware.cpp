@@ -80,8 +80,8 @@ class Driver {
     // CUtensorMapDataType: UINT8, FLOAT16, FLOAT32; no interleaving; 256 bytes at a time from L2.
     const int type = map.element_bytes == 1 ? 0 : map.element_bytes == 2 ? 6 : 7;
     constexpr std::uint32_t kSteps[] = {1, 1, 1, 1, 1};
-    check(function<int(void*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*, const std::uint32_t*,
-                       const std::uint32_t*, int, int, int, int)>("cuTensorMapEncodeTiled")(
+    check(function<int(void*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
+                       const std::uint32_t*, const std::uint32_t*, int, int, int, int)>("cuTensorMapEncodeTiled")(
               to, type, static_cast<std::uint32_t>(map.dimensions), reinterpret_cast<void*>(address), map.sizes.data(),
               map.strides.data() + 1, map.box.data(), kSteps, 0, static_cast<int>(map.swizzle), 3,
               map.fills_with_nan ? 1 : 0),

@@ -105,7 +105,7 @@ ConformanceCase wgmma_case(const WgmmaCase& one) {
   const int k = one.a == "tf32" ? 8 : one.a[0] == 'e' ? 32 : 16;
   const bool is_16_bits = k == 16;
   const int registers = one.n / (one.d == "f16" ? 4 : 2);
-  constexpr int kB = 16384, kBytes = 32768;
+  constexpr int kB = 8192, kBytes = 40960;
   std::string body = fill(kBytes) + "fence.proxy.async.shared::cta;\nbar.sync 0;\n";
   body += fmt::format(
       "shr.u32 %r1, %smem, 4;\ncvt.u64.u32 %rd1, %r1;\nor.b64 %rd2, %rd1, {};\nadd.u64 %rd1, %rd1, {};\nor.b64 %rd3, %rd1, {};\n"
@@ -118,9 +118,9 @@ ConformanceCase wgmma_case(const WgmmaCase& one) {
     body += one.d == "f16" ? fmt::format("cvt.rn.f16.u32 %h1, %r6;\nmov.b32 %d{}, {{%h1, %h1}};\n", i)
                            : fmt::format("cvt.rn.f32.u32 %d{}, %r6;\n", i);
   }
-  body += fmt::format("wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.m64n{}k{}.{}.{}.{} {{{}}}, {}, %rd3, %p1, {}, {}", one.n,
-                      k, one.d, one.a, one.b, names, one.a_in_registers ? "{%r2, %r3, %r4, %r5}" : "%rd2", one.scale_a,
-                      one.scale_b);
+  body += fmt::format(
+      "wgmma.fence.sync.aligned;\nwgmma.mma_async.sync.aligned.m64n{}k{}.{}.{}.{} {{{}}}, {}, %rd3, %p1, {}, {}", one.n,
+      k, one.d, one.a, one.b, names, one.a_in_registers ? "{%r2, %r3, %r4, %r5}" : "%rd2", one.scale_a, one.scale_b);
   if (is_16_bits && !one.a_in_registers) body += one.A.transposed ? ", 1" : ", 0";
   if (is_16_bits) body += one.B.transposed ? ", 1" : ", 0";
   body += ";\nwgmma.commit_group.sync.aligned;\nwgmma.wait_group.sync.aligned 0;\n";
@@ -216,9 +216,10 @@ ConformanceCase tensor_case(const std::string& name, const Box& box, bool loads,
     one.outputs = static_cast<unsigned>((bytes / 8 + 127) / 128);
     one.ptx = text_of(
         kBarrier +
-            fmt::format("@%p1 bra WAIT;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%smem+40952], {};\n"
-                        "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes [%smem], {}, [%smem+40952];\n",
-                        bytes, map.dimensions, at) +
+            fmt::format(
+                "@%p1 bra WAIT;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%smem+40952], {};\n"
+                "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes [%smem], {}, [%smem+40952];\n",
+                bytes, map.dimensions, at) +
             kWait + show(bytes),
         true);
   } else {
@@ -226,10 +227,11 @@ ConformanceCase tensor_case(const std::string& name, const Box& box, bool loads,
     one.outputs = static_cast<unsigned>(tensor_bytes / 1024);
     one.ptx = text_of(
         fill(std::max(bytes, 2048)) +
-            fmt::format("fence.proxy.async.shared::cta;\nbar.sync 0;\nsetp.ne.u32 %p1, %t, 0;\n@%p1 bra END;\n"
-                        "cp.async.bulk.tensor.{}d.global.shared::cta.bulk_group {}, [%smem];\ncp.async.bulk.commit_group;\n"
-                        "cp.async.bulk.wait_group 0;\nEND:\n",
-                        map.dimensions, at),
+            fmt::format(
+                "fence.proxy.async.shared::cta;\nbar.sync 0;\nsetp.ne.u32 %p1, %t, 0;\n@%p1 bra END;\n"
+                "cp.async.bulk.tensor.{}d.global.shared::cta.bulk_group {}, [%smem];\ncp.async.bulk.commit_group;\n"
+                "cp.async.bulk.wait_group 0;\nEND:\n",
+                map.dimensions, at),
         true);
   }
   return one;
@@ -246,15 +248,14 @@ void add_tensor_cases(std::vector<ConformanceCase>& cases) {
     for (const auto& [name, box] : boxes) cases.push_back(tensor_case(name, box, loads, 2, Swizzle::none));
     cases.push_back(tensor_case("2d swizzle 128", of_2, loads, 2, Swizzle::bytes_128));
     cases.push_back(tensor_case("5d swizzle 128", of_5, loads, 2, Swizzle::bytes_128));
-    cases.push_back(
-        tensor_case("2d swizzle 64", {{64, 40}, {128}, {32, 32}, {8, 3}}, loads, 2, Swizzle::bytes_64));
-    cases.push_back(
-        tensor_case("2d swizzle 32", {{64, 40}, {128}, {16, 64}, {8, 3}}, loads, 2, Swizzle::bytes_32));
+    cases.push_back(tensor_case("2d swizzle 64", {{64, 40}, {128}, {32, 32}, {8, 3}}, loads, 2, Swizzle::bytes_64));
+    cases.push_back(tensor_case("2d swizzle 32", {{64, 40}, {128}, {16, 64}, {8, 3}}, loads, 2, Swizzle::bytes_32));
     cases.push_back(
         tensor_case("2d swizzle 128, short rows", {{64, 40}, {128}, {32, 32}, {8, 3}}, loads, 2, Swizzle::bytes_128));
     // Over the edges on both sides.
     cases.push_back(tensor_case("2d outside", {{60, 20}, {128}, {64, 16}, {-8, 10}}, loads, 2, Swizzle::none));
-    cases.push_back(tensor_case("2d outside, above", {{60, 20}, {128}, {64, 16}, {30, -7}}, loads, 2, Swizzle::bytes_128));
+    cases.push_back(
+        tensor_case("2d outside, above", {{60, 20}, {128}, {64, 16}, {30, -7}}, loads, 2, Swizzle::bytes_128));
     cases.push_back(tensor_case("2d far outside", {{60, 20}, {128}, {64, 16}, {0, 100}}, loads, 2, Swizzle::none));
     cases.push_back(tensor_case("2d bytes", {{128, 32}, {128}, {128, 16}, {16, 20}}, loads, 1, Swizzle::bytes_128));
     cases.push_back(tensor_case("2d words", {{32, 32}, {128}, {32, 16}, {3, 20}}, loads, 4, Swizzle::bytes_128));
@@ -276,8 +277,7 @@ ConformanceCase plain_case(const std::string& name, const std::string& body, uns
 // Each thread's 32-bit result %r`from`… goes to the output.
 std::string give(int from, int count) {
   std::string text = "mad.wide.u32 %rd20, %t, 8, %out;\n";
-  for (int i = 0; i < count; ++i)
-    text += fmt::format("st.global.b32 [%rd20+{}], %r{};\n", i * 8 * kThreads, from + i);
+  for (int i = 0; i < count; ++i) text += fmt::format("st.global.b32 [%rd20+{}], %r{};\n", i * 8 * kThreads, from + i);
   return text;
 }
 
@@ -314,13 +314,14 @@ void add_barrier_cases(std::vector<ConformanceCase>& cases) {
   body += "mbarrier.try_wait.shared::cta.b64 %p3, [%smem], %rd1;\nselp.u32 %r17, 1, 0, %p3;\n";
   cases.push_back(plain_case("mbarrier transactions", body + give(10, 8) + "END:\n", 8));
 
-  cases.push_back(plain_case("elect.sync",
-                             "mov.u32 %r11, 9;\nsetp.lt.u32 %p1, %t, 64;\n@!%p1 bra SOME;\n"
-                             "elect.sync %r10|%p2, -1;\nselp.u32 %r11, 1, 0, %p2;\nbra END;\n"
-                             "SOME:\nand.b32 %r1, %t, 31;\nsetp.gt.u32 %p3, %r1, 4;\nmov.u32 %r10, 77;\n@!%p3 bra END;\n"
-                             "elect.sync %r10|%p2, 0xffffffe0;\nselp.u32 %r11, 1, 0, %p2;\nEND:\n" +
-                                 give(11, 1),
-                             1));
+  cases.push_back(
+      plain_case("elect.sync",
+                 "mov.u32 %r11, 9;\nsetp.lt.u32 %p1, %t, 64;\n@!%p1 bra SOME;\n"
+                 "elect.sync %r10|%p2, -1;\nselp.u32 %r11, 1, 0, %p2;\nbra END;\n"
+                 "SOME:\nand.b32 %r1, %t, 31;\nsetp.gt.u32 %p3, %r1, 4;\nmov.u32 %r10, 77;\n@!%p3 bra END;\n"
+                 "elect.sync %r10|%p2, 0xffffffe0;\nselp.u32 %r11, 1, 0, %p2;\nEND:\n" +
+                     give(11, 1),
+                 1));
   cases.push_back(plain_case(
       "named barriers by register",
       "shr.u32 %r1, %t, 6;\nadd.u32 %r2, %r1, 1;\nxor.b32 %r3, %t, 63;\nmad.lo.u32 %r4, %t, 4, %smem;\nmad.lo.u32 %r5, %r3, 4, %smem;\n"
@@ -337,17 +338,19 @@ void add_barrier_cases(std::vector<ConformanceCase>& cases) {
       "griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n" +
           give(10, 7),
       7));
-  cases.push_back(plain_case("remote arrivals",
-                             "setp.ne.u32 %p1, %t, 0;\n@%p1 bra READY;\nmbarrier.init.shared.b64 [%smem], 128;\nREADY:\nbar.sync 0;\n"
-                             "mapa.shared::cluster.u32 %r1, %smem, 0;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];\n"
-                             "WAIT:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%smem], 0;\n@!%p2 bra WAIT;\n"
-                             "mov.u32 %r10, 5;\n" +
-                                 give(10, 1),
-                             1));
-  cases.push_back(plain_case("setmaxnreg",
-                             "setmaxnreg.dec.sync.aligned.u32 64;\nbar.sync 0;\nsetmaxnreg.inc.sync.aligned.u32 128;\nmov.u32 %r10, %t;\n" +
-                                 give(10, 1),
-                             1));
+  cases.push_back(plain_case(
+      "remote arrivals",
+      "setp.ne.u32 %p1, %t, 0;\n@%p1 bra READY;\nmbarrier.init.shared.b64 [%smem], 128;\nREADY:\nbar.sync 0;\n"
+      "mapa.shared::cluster.u32 %r1, %smem, 0;\nmbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r1];\n"
+      "WAIT:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%smem], 0;\n@!%p2 bra WAIT;\n"
+      "mov.u32 %r10, 5;\n" +
+          give(10, 1),
+      1));
+  cases.push_back(plain_case(
+      "setmaxnreg",
+      "setmaxnreg.dec.sync.aligned.u32 64;\nbar.sync 0;\nsetmaxnreg.inc.sync.aligned.u32 128;\nmov.u32 %r10, %t;\n" +
+          give(10, 1),
+      1));
 }
 
 void add_stmatrix_cases(std::vector<ConformanceCase>& cases) {

@@ -920,12 +920,12 @@ HOPPER_FAULTS = [
         "take_registers<Traits::kConsumerRegisters>();",
     ),
     Fault(
-        "K is empty when the first consumer has read it",
+        "K's barrier counts the warps of one consumer",
         "hopper/20_two_consumers",
         "mbarrier_init(&K_empty[stage], Traits::kConsumers * 4);",
         "mbarrier_init(&K_empty[stage], 4);",
-        "race",
-        LOAD_OF_KV,
+        "deadlock",
+        WAIT,
     ),
     # 22: O by TMA.
     Fault(

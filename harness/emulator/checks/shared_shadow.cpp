@@ -11,8 +11,7 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 
 }  // namespace
 
-SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink,
-                           int num_engines)
+SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink, int num_engines)
     : sink_(sink),
       functions_(shared_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),

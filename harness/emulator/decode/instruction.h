@@ -40,7 +40,7 @@ inline constexpr int kMaxOperands = 16;
 
 /// What to look at before an instruction is executed, in a kernel with wgmma (decode/wgmma_registers.cpp).
 inline constexpr std::uint8_t kMayBeInFlight = 1;  // it touches a register that a wgmma may still read or write
-inline constexpr std::uint8_t kIsUnfenced = 2;     // a wgmma may use a register that it touches, without a fence between
+inline constexpr std::uint8_t kIsUnfenced = 2;  // a wgmma may use a register that it touches, without a fence between
 
 struct Instruction {
   Action action = Action::operation;

@@ -176,9 +176,8 @@ void AsyncUnits::note_write(int warp, std::int32_t instruction, std::uint32_t la
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     for (std::uint32_t i = offsets[lane] / kChunk; i <= (offsets[lane] + bytes - 1) / kChunk; ++i) {
-      chunks_[i] = {.writer = instruction,
-                    .written_at = now_,
-                    .thread = static_cast<std::uint16_t>(warp * kWarpSize + lane)};
+      chunks_[i] = {
+          .writer = instruction, .written_at = now_, .thread = static_cast<std::uint16_t>(warp * kWarpSize + lane)};
     }
   }
 }
@@ -204,15 +203,17 @@ void AsyncUnits::note_initialised(Mbarrier& barrier, int warp, int lane, std::in
 // it, or of the one that starts the asynchronous operation, once it has synchronised with the other. (PTX ISA, "Causality order".)
 void AsyncUnits::check_visible(const Warp& warp, std::int32_t instruction, int lane,
                                const std::vector<std::uint32_t>& chunks) {
-  const std::size_t own = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(std::max(lane, 0));
+  const std::size_t own =
+      static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(std::max(lane, 0));
   for (const std::uint32_t offset : chunks) {
     Chunk& chunk = chunks_[offset / kChunk];
     if (chunk.writer < 0) continue;
     if (fences_[chunk.thread] < chunk.written_at && fences_[own] < chunk.written_at) {
       report(FindingKind::missing_fence, warp, instruction, lane, offset,
-             fmt::format("byte {} of shared memory was written by an ordinary instruction, and no fence.proxy.async of the "
-                         "thread that wrote it shows it to the asynchronous proxy, through which this instruction reads",
-                         offset),
+             fmt::format(
+                 "byte {} of shared memory was written by an ordinary instruction, and no fence.proxy.async of the "
+                 "thread that wrote it shows it to the asynchronous proxy, through which this instruction reads",
+                 offset),
              "written", chunk.writer, chunk.thread / kWarpSize, chunk.thread % kWarpSize);
     }
     chunk.writer = -1;
@@ -228,8 +229,8 @@ AsyncUnits::WgmmaIssue& AsyncUnits::issue_of(const Warp& warp, std::uint64_t num
 
 // Where the 16-byte chunks of an operand lie: two for each of its rows (of A; columns of B), along k, or, transposed, those of each
 // k, one for each eight rows. PTX ISA, "Shared Memory Matrix Layout", "Strides".
-std::vector<std::uint32_t> AsyncUnits::chunks_of(const Warp& warp, const Instruction& instruction,
-                                                 std::uint64_t bits, int rows, bool transposed) {
+std::vector<std::uint32_t> AsyncUnits::chunks_of(const Warp& warp, const Instruction& instruction, std::uint64_t bits,
+                                                 int rows, bool transposed) {
   const Descriptor descriptor = decoded(bits);
   const std::uint32_t span = kChunk << static_cast<unsigned>(descriptor.swizzle);  // of the swizzle's rows
   const std::uint32_t side_by_side = span / kChunk;
@@ -264,12 +265,12 @@ std::vector<std::uint32_t> AsyncUnits::chunks_of(const Warp& warp, const Instruc
     }
   }
   if (wrong != 0) {
-    cta_.find(FindingKind::out_of_bounds, &warp, &instruction, -1, wrong - kSharedBase,
-              fmt::format("an operand of wgmma reaches byte {} of the block's {} bytes of shared memory: its descriptor has "
-                          "start {}, leading offset {} and stride offset {}",
-                          static_cast<std::int32_t>(wrong - kSharedBase), size,
-                          static_cast<std::int32_t>(descriptor.start - kSharedBase), descriptor.leading,
-                          descriptor.stride));
+    cta_.find(
+        FindingKind::out_of_bounds, &warp, &instruction, -1, wrong - kSharedBase,
+        fmt::format("an operand of wgmma reaches byte {} of the block's {} bytes of shared memory: its descriptor has "
+                    "start {}, leading offset {} and stride offset {}",
+                    static_cast<std::int32_t>(wrong - kSharedBase), size,
+                    static_cast<std::int32_t>(descriptor.start - kSharedBase), descriptor.leading, descriptor.stride));
   }
   return chunks;
 }
@@ -294,9 +295,10 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
   const int first_warp = warp.index / kWarpgroup * kWarpgroup;
   if (static_cast<std::size_t>(first_warp + kWarpgroup) > num_warps_) {
     cta_.find(FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
-              fmt::format("wgmma is for warpgroups of four warps, which start at a multiple of four; the block's {} warps have "
-                          "none from warp {} on",
-                          num_warps_, first_warp));
+              fmt::format(
+                  "wgmma is for warpgroups of four warps, which start at a multiple of four; the block's {} warps have "
+                  "none from warp {} on",
+                  num_warps_, first_warp));
     return;
   }
   const int lane = std::countr_zero(mask);
@@ -351,11 +353,12 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
   issue.issued |= 1u << (warp.index - first_warp);
   if (issue.instruction != index || issue.descriptors[0] != descriptors[0] || issue.descriptors[1] != descriptors[1] ||
       issue.accumulates != accumulates) {
-    report(FindingKind::invalid_operation, warp, index, lane, std::nullopt,
-           fmt::format("the four warps of a warpgroup must execute the same wgmma together, with the same descriptors and "
-                       "scale-d; warp {} has another",
-                       warp.index),
-           "executed", issue.instruction, first_warp + std::countr_zero(issue.issued), 0);
+    report(
+        FindingKind::invalid_operation, warp, index, lane, std::nullopt,
+        fmt::format("the four warps of a warpgroup must execute the same wgmma together, with the same descriptors and "
+                    "scale-d; warp {} has another",
+                    warp.index),
+        "executed", issue.instruction, first_warp + std::countr_zero(issue.issued), 0);
   }
   if (checks()) {
     check_registers(warp, instruction);
@@ -394,9 +397,10 @@ void AsyncUnits::check_registers(const Warp& warp, const Instruction& instructio
       const bool is_a = is_in(wgmma.a, reg);
       if (!is_a && !is_in(wgmma.d, reg)) continue;
       report(FindingKind::missing_fence, warp, index, -1, std::nullopt,
-             fmt::format("a register of {} was read or written since the last wgmma.fence: nothing orders this wgmma after "
-                         "that. Put a wgmma.fence between",
-                         is_a ? "A" : "the accumulator"),
+             fmt::format(
+                 "a register of {} was read or written since the last wgmma.fence: nothing orders this wgmma after "
+                 "that. Put a wgmma.fence between",
+                 is_a ? "A" : "the accumulator"),
              "touched", by, warp.index, 0);
       break;
     }
@@ -547,7 +551,8 @@ void AsyncUnits::execute(const WgmmaIssue& issue, int first_warp, int warps) {
       }
       for (int i = 0; i < 16 && wgmma.transposes_a; ++i) {
         for (int half = 0; half < 2; ++half) {
-          to_floats(wgmma.a_element, shared + chunks[static_cast<std::size_t>(8 * i + first_row / 8 + half)], values, 8);
+          to_floats(wgmma.a_element, shared + chunks[static_cast<std::size_t>(8 * i + first_row / 8 + half)], values,
+                    8);
           for (int j = 0; j < 8; ++j) a[(8 * half + j) * k + i] = values[j];
         }
       }
@@ -573,7 +578,8 @@ void AsyncUnits::execute(const WgmmaIssue& issue, int first_warp, int warps) {
       widened.resize(static_cast<std::size_t>(num_registers) * kWarpSize);
       for (int i = 0; i < num_registers; ++i) {
         d[i] = widened.data() + i * kWarpSize;
-        const auto* pairs = reinterpret_cast<const std::uint16_t*>(warp.registers + wgmma.d[static_cast<std::size_t>(i / 2)]);
+        const auto* pairs =
+            reinterpret_cast<const std::uint16_t*>(warp.registers + wgmma.d[static_cast<std::size_t>(i / 2)]);
         std::uint16_t halves[kWarpSize];
         for (int lane = 0; lane < kWarpSize; ++lane) halves[lane] = pairs[2 * lane + i % 2];
         warp_functions().f16_to_float(halves, d[i], kWarpSize);
@@ -614,8 +620,7 @@ void AsyncUnits::probe(Warp& warp, const Instruction& instruction) {
       const Wgmma& wgmma = wgmma_of(issue.instruction);
       const bool of_d = std::find(wgmma.d.begin(), wgmma.d.end(), reg) != wgmma.d.end();
       // To read what A is read from changes nothing.
-      const bool of_a =
-          k < instruction.writes && std::find(wgmma.a.begin(), wgmma.a.end(), reg) != wgmma.a.end();
+      const bool of_a = k < instruction.writes && std::find(wgmma.a.begin(), wgmma.a.end(), reg) != wgmma.a.end();
       if (!of_d && !of_a) continue;
       report(FindingKind::in_flight, warp, index, -1, std::nullopt,
              fmt::format("a {} of a register of {} of a wgmma that is under way: no wgmma.wait_group has waited for it",
@@ -703,12 +708,13 @@ void AsyncUnits::deliver(Mbarrier& barrier) {
   if (under_way < barrier.transactions) return;  // more must come
   if (under_way > barrier.transactions) {
     const Load& load = loads_.at(barrier.deliveries.back());
-    report(FindingKind::transaction_count, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane,
-           barrier.address,
-           fmt::format("TMA brings {} bytes for phase {} of the mbarrier at byte {} of shared memory, and expect_tx has "
-                       "promised {}: the phase may end before they are all there",
-                       under_way, barrier.phase, barrier.address, barrier.promised),
-           "expect_tx", barrier.promised_by, load.warp, load.lane);
+    report(
+        FindingKind::transaction_count, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane,
+        barrier.address,
+        fmt::format("TMA brings {} bytes for phase {} of the mbarrier at byte {} of shared memory, and expect_tx has "
+                    "promised {}: the phase may end before they are all there",
+                    under_way, barrier.phase, barrier.address, barrier.promised),
+        "expect_tx", barrier.promised_by, load.warp, load.lane);
   }
   for (const std::uint64_t number : barrier.deliveries) {
     arrive(loads_.at(number), barrier);
@@ -721,8 +727,9 @@ void AsyncUnits::deliver(Mbarrier& barrier) {
 void AsyncUnits::expect(Warp& warp, const Instruction& instruction, int lane, Mbarrier& barrier, std::uint32_t bytes) {
   constexpr std::uint32_t kMost = (1u << 20) - 1;
   if (bytes > kMost || barrier.transactions + bytes > kMost) {
-    cta_.find(FindingKind::invalid_operation, &warp, &instruction, lane, barrier.address,
-              fmt::format("expect_tx of {} bytes; a phase can wait for {} at most", barrier.transactions + bytes, kMost));
+    cta_.find(
+        FindingKind::invalid_operation, &warp, &instruction, lane, barrier.address,
+        fmt::format("expect_tx of {} bytes; a phase can wait for {} at most", barrier.transactions + bytes, kMost));
     return;
   }
   barrier.transactions += bytes;
@@ -733,11 +740,12 @@ void AsyncUnits::expect(Warp& warp, const Instruction& instruction, int lane, Mb
 void AsyncUnits::end_phase(Mbarrier& barrier) {
   if (!barrier.deliveries.empty()) {
     const Load& load = loads_.at(barrier.deliveries.front());
-    report(FindingKind::transaction_count, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane,
-           barrier.address,
-           fmt::format("phase {} of the mbarrier at byte {} of shared memory has ended, and this load of {} bytes is still "
-                       "under way: expect_tx has promised {} bytes",
-                       barrier.phase - 1, barrier.address, load.transfer.bytes(), barrier.promised),
+    report(FindingKind::transaction_count, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction,
+           load.lane, barrier.address,
+           fmt::format(
+               "phase {} of the mbarrier at byte {} of shared memory has ended, and this load of {} bytes is still "
+               "under way: expect_tx has promised {} bytes",
+               barrier.phase - 1, barrier.address, load.transfer.bytes(), barrier.promised),
            "expect_tx", barrier.promised_by, load.warp, load.lane);
   }
   barrier.promised = 0;
@@ -772,7 +780,8 @@ void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lan
 
 void AsyncUnits::commit_stores(Warp& warp, std::uint32_t lanes) {
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1)
-    ++store_groups_[static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(std::countr_zero(rest))];
+    ++store_groups_[static_cast<std::size_t>(warp.index) * kWarpSize +
+                    static_cast<std::size_t>(std::countr_zero(rest))];
 }
 
 // Takes what is to be stored from shared memory.
@@ -839,8 +848,8 @@ void AsyncUnits::set_registers(Warp& warp, const Instruction& instruction, bool 
   int& own = registers_[static_cast<std::size_t>(warp.index)];
   if (increase ? count < own : count > own) {
     cta_.find(FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
-              fmt::format("setmaxnreg.{} to {} registers per thread, and the warp has {}", increase ? "inc" : "dec", count,
-                          own));
+              fmt::format("setmaxnreg.{} to {} registers per thread, and the warp has {}", increase ? "inc" : "dec",
+                          count, own));
     return;
   }
   const auto needed = [&](int which, std::int32_t at) {

@@ -36,7 +36,7 @@ class CtaExecutor;
 struct BulkTransfer {
   struct Row {
     std::byte* host = nullptr;         // where the part inside the tensor lies
-    std::uint32_t begin = 0, end = 0;      // of the row: that part, in bytes
+    std::uint32_t begin = 0, end = 0;  // of the row: that part, in bytes
   };
   std::uint32_t shared = 0;  // offset in the CTA's shared memory, before the swizzle
   std::uint32_t row_bytes = 0;
@@ -106,31 +106,33 @@ class AsyncUnits {
  private:
   static constexpr int kWarpgroup = 4;  // warps
 
-  struct Chunk {  // 16 bytes of shared memory
+  struct Chunk {               // 16 bytes of shared memory
     std::int32_t writer = -1;  // the ordinary instruction that wrote it last, -1: the asynchronous proxy can see it
     std::uint32_t written_at = 0;
     std::uint16_t thread = 0;
-    std::uint8_t swizzle = 0;       // 1 + that of the tensor map with which TMA wrote it; 0: something else did
-    std::int32_t tma = -1;          // the load
+    std::uint8_t swizzle = 0;  // 1 + that of the tensor map with which TMA wrote it; 0: something else did
+    std::int32_t tma = -1;     // the load
   };
 
   struct WgmmaIssue {
     std::int32_t instruction = -1;
     std::uint64_t descriptors[2] = {};  // A, if it has one, and B
     bool accumulates = false;
-    unsigned issued = 0;    // a bit for each warp of the warpgroup
+    unsigned issued = 0;  // a bit for each warp of the warpgroup
     bool executed = false;
-    AccessNumber since = 0;                   // accesses to shared memory from this number on came after it
-    std::vector<std::uint32_t> chunks[2];     // of A and of B: where 16 bytes each lie, in the order in which operand() has them
+    AccessNumber since = 0;  // accesses to shared memory from this number on came after it
+    std::vector<std::uint32_t>
+        chunks[2];  // of A and of B: where 16 bytes each lie, in the order in which operand() has them
   };
-  struct WarpQueue {  // of one warp
-    std::uint64_t issued = 0;                 // how many of the warpgroup's
-    std::deque<std::uint64_t> groups;         // those that it has not waited for: behind the last wgmma of each
-    std::uint64_t done = 0;                   // how many it has waited for
-    std::int32_t waiting = -1;                // the instruction
-    std::uint64_t waits_until = 0;            // so many have to be done
-    bool fenced = false;                      // a wgmma.fence was executed
-    std::vector<std::pair<std::int32_t, std::int32_t>> touched;  // registers since the last fence, and by which instruction
+  struct WarpQueue {                   // of one warp
+    std::uint64_t issued = 0;          // how many of the warpgroup's
+    std::deque<std::uint64_t> groups;  // those that it has not waited for: behind the last wgmma of each
+    std::uint64_t done = 0;            // how many it has waited for
+    std::int32_t waiting = -1;         // the instruction
+    std::uint64_t waits_until = 0;     // so many have to be done
+    bool fenced = false;               // a wgmma.fence was executed
+    std::vector<std::pair<std::int32_t, std::int32_t>>
+        touched;  // registers since the last fence, and by which instruction
   };
   struct Warpgroup {
     std::deque<WgmmaIssue> issues;
@@ -154,9 +156,9 @@ class AsyncUnits {
   };
 
   bool checks() const;
-  void report(FindingKind kind, const Warp& warp, std::int32_t instruction, int lane,
-              std::optional<Address> address, const std::string& message, const char* what = nullptr,
-              std::int32_t other = -1, int other_warp = -1, int other_lane = -1);
+  void report(FindingKind kind, const Warp& warp, std::int32_t instruction, int lane, std::optional<Address> address,
+              const std::string& message, const char* what = nullptr, std::int32_t other = -1, int other_warp = -1,
+              int other_lane = -1);
   const Wgmma& wgmma_of(std::int32_t instruction) const;
   WgmmaIssue& issue_of(const Warp& warp, std::uint64_t number);
   std::vector<std::uint32_t> chunks_of(const Warp& warp, const Instruction& instruction, std::uint64_t descriptor,
@@ -169,7 +171,8 @@ class AsyncUnits {
   void retire(Warpgroup& group, int first_warp);
 
   template <typename F>
-  void for_each_access(const Warp& warp, std::int32_t instruction, int lane, const std::vector<std::uint32_t>& chunks, F f);
+  void for_each_access(const Warp& warp, std::int32_t instruction, int lane, const std::vector<std::uint32_t>& chunks,
+                       F f);
   static std::vector<std::uint32_t> chunks_of(const BulkTransfer& transfer);
   void write_shared(const BulkTransfer& transfer);
   void arrive(Load& load, Mbarrier& barrier);
@@ -181,7 +184,7 @@ class AsyncUnits {
   int registers_per_thread_;
 
   std::vector<Chunk> chunks_;
-  std::uint32_t now_ = 0;                        // counts writes and fences
+  std::uint32_t now_ = 0;                                // counts writes and fences
   std::vector<std::uint32_t> fences_, mbarrier_fences_;  // by thread: when the last one was
 
   std::vector<Warpgroup> warpgroups_;
@@ -193,8 +196,8 @@ class AsyncUnits {
   std::vector<Store> stores_;
   std::vector<std::uint32_t> store_groups_;  // by thread: committed so far
 
-  std::vector<int> registers_;  // per thread, by warp
-  std::int64_t pool_ = 0;       // registers that were given back
+  std::vector<int> registers_;                                 // per thread, by warp
+  std::int64_t pool_ = 0;                                      // registers that were given back
   std::vector<std::pair<int, std::int32_t>> wants_registers_;  // warps that wait, and at which instruction
 };
 

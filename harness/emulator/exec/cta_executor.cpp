@@ -47,9 +47,9 @@ CtaExecutor::CtaExecutor(const LaunchContext& context)
   local_.resize(context.kernel.local_bytes * num_warps * kWarpSize);
   if (context.options.checks) {
     if (shared_bytes_ > 0) {
-      shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
-                                               static_cast<int>(num_warps), *this,
-                                               context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
+      shadow_ =
+          std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule, static_cast<int>(num_warps),
+                                         *this, context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
     }
     local_written_.resize(local_.size());
   }
@@ -562,9 +562,9 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   const FindingKind kind =
       conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read : FindingKind::race;
   if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
-  const bool by_tma = conflict.other_instruction >= 0 &&
-                      code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class ==
-                          InstructionClass::tma;
+  const bool by_tma =
+      conflict.other_instruction >= 0 &&
+      code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class == InstructionClass::tma;
   std::string message;
   std::string other;
   switch (conflict.kind) {
@@ -572,17 +572,19 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       message = fmt::format("a read of byte {} of shared memory, to which nothing has been written", conflict.offset);
       break;
     case Conflict::Kind::pending_copy:
-      message = by_tma ? fmt::format("an access to byte {} of shared memory, to which a load by TMA is under way: nobody has "
-                                     "waited for the phase of its mbarrier",
-                                     conflict.offset)
-                       : fmt::format("an access to byte {} of shared memory, to which a cp.async is under way: nobody has "
-                                     "waited for it",
-                                     conflict.offset);
+      message = by_tma ? fmt::format(
+                             "an access to byte {} of shared memory, to which a load by TMA is under way: nobody has "
+                             "waited for the phase of its mbarrier",
+                             conflict.offset)
+                       : fmt::format(
+                             "an access to byte {} of shared memory, to which a cp.async is under way: nobody has "
+                             "waited for it",
+                             conflict.offset);
       other = by_tma ? "TMA load issued" : "cp.async issued";
       break;
     case Conflict::Kind::written_during_read:
-      message = fmt::format("byte {} of shared memory was written while this {} that reads it was under way", conflict.offset,
-                            instruction.wgmma >= 0 ? "wgmma" : "store by TMA");
+      message = fmt::format("byte {} of shared memory was written while this {} that reads it was under way",
+                            conflict.offset, instruction.wgmma >= 0 ? "wgmma" : "store by TMA");
       other = by_tma ? "TMA load issued" : "written";
       break;
     case Conflict::Kind::read_after_write:

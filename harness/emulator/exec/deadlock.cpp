@@ -58,8 +58,7 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
         "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals "
         "and has got {}{}",
         barrier.phase, barrier.phase & 1, barrier.address, lanes.empty() ? "," : lanes, barrier.expected,
-        barrier.expected - barrier.pending,
-        async_ == nullptr ? std::string() : async_->describe_transactions(barrier));
+        barrier.expected - barrier.pending, async_ == nullptr ? std::string() : async_->describe_transactions(barrier));
   }
   return "for what no other warp does";
 }

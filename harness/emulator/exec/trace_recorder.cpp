@@ -38,7 +38,8 @@ std::int8_t phase_of(InstructionClass instruction_class, std::string_view text) 
       if (text.starts_with("wgmma.")) return phase(Phase::mma);
       if (text.starts_with("cp.async.wait") || text.starts_with("cp.async.bulk.wait")) return phase(Phase::wait_copies);
       if (text.starts_with("cp.async.")) return phase(Phase::copy);
-      if (text.starts_with("mbarrier.test_wait") || text.starts_with("mbarrier.try_wait")) return phase(Phase::wait_mbarrier);
+      if (text.starts_with("mbarrier.test_wait") || text.starts_with("mbarrier.try_wait"))
+        return phase(Phase::wait_mbarrier);
       if ((text.starts_with("bar.") || text.starts_with("barrier.")) && !text.starts_with("bar.warp"))
         return phase(Phase::wait_barrier);
       return kNone;

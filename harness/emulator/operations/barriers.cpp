@@ -141,7 +141,7 @@ void fence_proxy(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t
 
 void decode_fence(KernelDecoder& d) {
   const std::string_view opcode = d.instruction().opcode;
-  const Execute execute = opcode.starts_with("fence.proxy.async")    ? fence_proxy<false>
+  const Execute execute = opcode.starts_with("fence.proxy.async")     ? fence_proxy<false>
                           : opcode.starts_with("fence.mbarrier_init") ? fence_proxy<true>
                                                                       : fence;
   d.emit(execute, InstructionClass::barrier, {}, {}).computes_nothing = true;

@@ -46,12 +46,14 @@ std::optional<std::uint32_t> shared_offset(CtaExecutor& cta, Warp& warp, const I
   return static_cast<std::uint32_t>(offset);
 }
 
-std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane, Address address) {
+std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
+                                Address address) {
   const std::byte* bytes = nullptr;
   if (address - kParameterWindow < kWindowSize) {
     const auto parameters = cta.context().config.parameters;
     const std::uint64_t offset = address - kParameterWindow;
-    if (offset <= parameters.size() && parameters.size() - offset >= kTensorMapBytes) bytes = parameters.data() + offset;
+    if (offset <= parameters.size() && parameters.size() - offset >= kTensorMapBytes)
+      bytes = parameters.data() + offset;
   } else {
     bytes = cta.global_range(warp, instruction, lane, address, kTensorMapBytes, false);
     if (bytes == nullptr) return std::nullopt;
@@ -75,10 +77,8 @@ std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction&
 // A box of the tensor, row by row. What lies outside the tensor is left out of the rows.
 std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
                                    const TensorMap& map, const std::int32_t* coordinates, bool writes) {
-  BulkTransfer transfer{.row_bytes = map.row_bytes(),
-                        .swizzle = map.swizzle,
-                        .fill = map.fills_with_nan ? 0xff : 0,
-                        .of_tensor = true};
+  BulkTransfer transfer{
+      .row_bytes = map.row_bytes(), .swizzle = map.swizzle, .fill = map.fills_with_nan ? 0xff : 0, .of_tensor = true};
   const auto dimensions = static_cast<std::size_t>(map.dimensions);
   const auto element = static_cast<std::int64_t>(map.element_bytes);
   const std::int64_t first = coordinates[0];
@@ -118,7 +118,8 @@ std::optional<BulkTransfer> range_at(CtaExecutor& cta, Warp& warp, const Instruc
                                      Address address, std::uint32_t bytes, bool writes) {
   if (bytes == 0 || bytes % kBulkAlignment != 0 || address % kBulkAlignment != 0) {
     cta.find(FindingKind::misaligned, &warp, &instruction, lane, address,
-             fmt::format("cp.async.bulk of {} bytes at {:#x} of global memory: both must be multiples of 16", bytes, address));
+             fmt::format("cp.async.bulk of {} bytes at {:#x} of global memory: both must be multiples of 16", bytes,
+                         address));
     return std::nullopt;
   }
   std::byte* host = cta.global_range(warp, instruction, lane, address, bytes, writes);
@@ -140,7 +141,8 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
   const bool of_tensor = instruction.count != 0;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    const std::uint64_t shared = value_of(warp, instruction.r[0], lane), global = value_of(warp, instruction.r[1], lane);
+    const std::uint64_t shared = value_of(warp, instruction.r[0], lane),
+                        global = value_of(warp, instruction.r[1], lane);
     std::optional<BulkTransfer> transfer;
     if (instruction.has_count) {
       const auto ctas = reinterpret_cast<const std::uint16_t*>(

@@ -21,8 +21,10 @@ void store_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
   cta.check_all_lanes(warp, instruction, mask);
   const int matrices = instruction.operands - 1;
   const std::uint32_t row_lanes = matrices == 4 ? kAllLanes : (1u << (8 * matrices)) - 1;
-  cta.report_undefined(warp, instruction, cta.undefined_sources(warp, instruction, 0, 1, row_lanes), "used as an address");
-  cta.report_undefined(warp, instruction, cta.undefined_sources(warp, instruction, 1, instruction.operands, mask), "stored");
+  cta.report_undefined(warp, instruction, cta.undefined_sources(warp, instruction, 0, 1, row_lanes),
+                       "used as an address");
+  cta.report_undefined(warp, instruction, cta.undefined_sources(warp, instruction, 1, instruction.operands, mask),
+                       "stored");
   LaneAddresses at;
   cta.addresses(warp, instruction, instruction.r[0], at);
   alignas(64) std::uint32_t offsets[kWarpSize];
@@ -87,10 +89,11 @@ void elect(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
     const int lane = std::countr_zero(rest);
     const std::uint32_t members = named[lane];
     if ((members & warp.alive & ~mask) != 0 || ((members >> lane) & 1) == 0) {
-      cta.find(FindingKind::missing_lanes, &warp, &instruction, lane, std::nullopt,
-               fmt::format("the mask {:#010x} of elect.sync names lanes that are not here, or not the lane itself; here are "
-                           "{:#010x}",
-                           members, mask));
+      cta.find(
+          FindingKind::missing_lanes, &warp, &instruction, lane, std::nullopt,
+          fmt::format("the mask {:#010x} of elect.sync names lanes that are not here, or not the lane itself; here are "
+                      "{:#010x}",
+                      members, mask));
     }
     const int leader = members == 0 ? lane : std::countr_zero(members);
     leaders[lane] = static_cast<std::uint32_t>(leader);
@@ -102,8 +105,8 @@ void decode_elect(KernelDecoder& d) {
   if (d.instruction().opcode != "elect.sync" || !d.operand(0).pair) d.fail_unknown();
   d.expect_operands(3);
   const int members = d.read(d.operand(2), Slot::b32);
-  d.emit(elect, InstructionClass::shuffle,
-         {d.write(d.operand(0), Slot::b32), d.write(d.operand(1), Slot::predicate)}, {members});
+  d.emit(elect, InstructionClass::shuffle, {d.write(d.operand(0), Slot::b32), d.write(d.operand(1), Slot::predicate)},
+         {members});
 }
 
 template <bool kIncrease>
@@ -120,8 +123,7 @@ void decode_setmaxnreg(KernelDecoder& d) {
   const int count = d.immediate(0);
   if (count < 24 || count > 256 || count % 8 != 0) d.fail("setmaxnreg takes a multiple of 8 from 24 to 256");
   d.kernel().uses_async_proxy = true;
-  Instruction& out =
-      d.emit(increase ? set_registers<true> : set_registers<false>, InstructionClass::barrier, {}, {});
+  Instruction& out = d.emit(increase ? set_registers<true> : set_registers<false>, InstructionClass::barrier, {}, {});
   out.count = static_cast<std::uint32_t>(count);
   out.computes_nothing = true;
 }

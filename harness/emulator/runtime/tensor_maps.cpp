@@ -84,7 +84,8 @@ std::string why_invalid(const Request& r) {
     }
   }
   const cuuint64_t inner = cuuint64_t{r.box[0]} * static_cast<cuuint64_t>(type->bytes);
-  if (!interleaved && inner % 16 != 0) return fmt::format("a row of the box has {} bytes, which is no multiple of 16", inner);
+  if (!interleaved && inner % 16 != 0)
+    return fmt::format("a row of the box has {} bytes, which is no multiple of 16", inner);
   if (r.swizzle > CU_TENSOR_MAP_SWIZZLE_128B && r.swizzle <= CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B) return {};
   if (r.swizzle < CU_TENSOR_MAP_SWIZZLE_NONE || r.swizzle > CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B)
     return fmt::format("swizzle {} is not known", static_cast<int>(r.swizzle));
@@ -92,9 +93,9 @@ std::string why_invalid(const Request& r) {
     return "the interleave of 32 bytes goes with the swizzle of 32 bytes alone";
   const cuuint64_t span = cuuint64_t{16} << r.swizzle;
   if (!interleaved && r.swizzle != CU_TENSOR_MAP_SWIZZLE_NONE && inner > span)
-    return fmt::format("a row of the box has {} bytes; with the swizzle of {} bytes it can have that many", inner, span);
-  if (r.fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && !type->is_float)
-    return "NaN fills only tensors of floating point";
+    return fmt::format("a row of the box has {} bytes; with the swizzle of {} bytes it can have that many", inner,
+                       span);
+  if (r.fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && !type->is_float) return "NaN fills only tensors of floating point";
   return {};
 }
 
@@ -118,8 +119,9 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
   bool steps_over = false;
   for (cuuint32_t i = 1; i < rank; ++i) steps_over |= steps[i] != 1;
   if (interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle > CU_TENSOR_MAP_SWIZZLE_128B || steps_over) {
-    tell("cuTensorMapEncodeTiled: interleaved layouts, elementStrides other than 1, and swizzles of other atoms than 16 bytes "
-         "are not part of the virtual GPU.");
+    tell(
+        "cuTensorMapEncodeTiled: interleaved layouts, elementStrides other than 1, and swizzles of other atoms than 16 bytes "
+        "are not part of the virtual GPU.");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   TensorMap made{.address = reinterpret_cast<std::uintptr_t>(address),
