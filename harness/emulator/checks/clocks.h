@@ -53,6 +53,8 @@ class Clocks {
   /// Whether access `number` of (other, other_lane), or of other's asynchronous copies, happened before what (warp, lane) does.
   bool happened_before(AccessNumber number, int other, int other_lane, bool async, int warp, int lane) const;
 
+  /// What a thread knows.
+  const Clock& of(int warp, int lane) const { return clock_of(warp, lane); }
   /// What lanes of a warp tell others when they arrive at a barrier: all that they know and have done.
   void release(int warp, std::uint32_t lanes, Clock& into) const;
   /// What they learn from one.

@@ -91,6 +91,7 @@ AsyncUnits::AsyncUnits(CtaExecutor& cta, std::size_t num_warps, std::size_t shar
       chunks_((shared_bytes + kChunk - 1) / kChunk),
       fences_(num_warps * kWarpSize),
       mbarrier_fences_(num_warps * kWarpSize),
+      known_at_fence_(num_warps),
       warpgroups_((num_warps + kWarpgroup - 1) / kWarpgroup),
       queues_(num_warps),
       store_groups_(num_warps * kWarpSize),
@@ -101,6 +102,7 @@ void AsyncUnits::start() {
   now_ = 0;
   std::fill(fences_.begin(), fences_.end(), 0);
   std::fill(mbarrier_fences_.begin(), mbarrier_fences_.end(), 0);
+  std::fill(known_at_fence_.begin(), known_at_fence_.end(), Clock{});
   std::fill(warpgroups_.begin(), warpgroups_.end(), Warpgroup{});
   std::fill(queues_.begin(), queues_.end(), WarpQueue{});
   loads_.clear();
@@ -145,6 +147,8 @@ void AsyncUnits::renumber(const Renumbering& renumbering) {
   for (Warpgroup& group : warpgroups_)
     for (WgmmaIssue& issue : group.issues) issue.since = renumbering(issue.since);
   for (Store& store : stores_) store.since = renumbering(store.since);
+  for (Chunk& chunk : chunks_) chunk.number = renumbering(chunk.number);
+  for (Clock& clock : known_at_fence_) renumbering.apply_to(clock);
 }
 
 bool AsyncUnits::checks() const { return cta_.context().options.checks; }
@@ -171,13 +175,16 @@ const Wgmma& AsyncUnits::wgmma_of(std::int32_t instruction) const {
 
 void AsyncUnits::note_write(int warp, std::int32_t instruction, std::uint32_t lanes, unsigned bytes,
                             const std::uint32_t* offsets) {
-  if (!checks()) return;
+  if (cta_.shadow() == nullptr) return;
   ++now_;
+  const AccessNumber number = cta_.shadow()->clocks().next() - 1;
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     for (std::uint32_t i = offsets[lane] / kChunk; i <= (offsets[lane] + bytes - 1) / kChunk; ++i) {
-      chunks_[i] = {
-          .writer = instruction, .written_at = now_, .thread = static_cast<std::uint16_t>(warp * kWarpSize + lane)};
+      chunks_[i] = {.writer = instruction,
+                    .written_at = now_,
+                    .number = number,
+                    .thread = static_cast<std::uint16_t>(warp * kWarpSize + lane)};
     }
   }
 }
@@ -190,6 +197,8 @@ void AsyncUnits::fence(const Warp& warp, std::uint32_t lanes, bool only_mbarrier
     mbarrier_fences_[thread] = now_;
     if (!only_mbarriers) fences_[thread] = now_;
   }
+  if (SharedShadow* shadow = cta_.shadow(); shadow != nullptr && !only_mbarriers)
+    known_at_fence_[static_cast<std::size_t>(warp.index)] = shadow->clocks().of(warp.index, std::countr_zero(lanes));
 }
 
 void AsyncUnits::note_initialised(Mbarrier& barrier, int warp, int lane, std::int32_t instruction) {
@@ -200,15 +209,18 @@ void AsyncUnits::note_initialised(Mbarrier& barrier, int warp, int lane, std::in
 }
 
 // What was written by ordinary instructions is visible to the asynchronous proxy after a fence.proxy.async of the thread that wrote
-// it, or of the one that starts the asynchronous operation, once it has synchronised with the other. (PTX ISA, "Causality order".)
+// it, or of the one that starts the asynchronous operation, once it has heard of the write. (PTX ISA, "Causality order".)
 void AsyncUnits::check_visible(const Warp& warp, std::int32_t instruction, int lane,
                                const std::vector<std::uint32_t>& chunks) {
-  const std::size_t own =
-      static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(std::max(lane, 0));
+  const Clock& known = known_at_fence_[static_cast<std::size_t>(warp.index)];
+  const auto was_known = [&](const Chunk& chunk) {
+    const std::size_t of_warp = num_warps_ * kWarpSize + chunk.thread / kWarpSize;  // its cp.async
+    return !known.empty() && (chunk.number < known[chunk.thread] || chunk.number < known[of_warp]);
+  };
   for (const std::uint32_t offset : chunks) {
     Chunk& chunk = chunks_[offset / kChunk];
     if (chunk.writer < 0) continue;
-    if (fences_[chunk.thread] < chunk.written_at && fences_[own] < chunk.written_at) {
+    if (fences_[chunk.thread] < chunk.written_at && !was_known(chunk)) {
       report(FindingKind::missing_fence, warp, instruction, lane, offset,
              fmt::format(
                  "byte {} of shared memory was written by an ordinary instruction, and no fence.proxy.async of the "

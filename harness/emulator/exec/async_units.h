@@ -62,7 +62,7 @@ class AsyncUnits {
 
   // The generic proxy.
 
-  /// Lanes of a warp have written to shared memory by an ordinary instruction or by cp.async.
+  /// Lanes of a warp have written to shared memory by an ordinary instruction or by cp.async, the latest access to it.
   void note_write(int warp, std::int32_t instruction, std::uint32_t lanes, unsigned bytes,
                   const std::uint32_t* offsets);
   /// fence.proxy.async; `only_mbarriers`: fence.mbarrier_init.
@@ -109,6 +109,7 @@ class AsyncUnits {
   struct Chunk {               // 16 bytes of shared memory
     std::int32_t writer = -1;  // the ordinary instruction that wrote it last, -1: the asynchronous proxy can see it
     std::uint32_t written_at = 0;
+    AccessNumber number = 0;
     std::uint16_t thread = 0;
     std::uint8_t swizzle = 0;  // 1 + that of the tensor map with which TMA wrote it; 0: something else did
     std::int32_t tma = -1;     // the load
@@ -186,6 +187,7 @@ class AsyncUnits {
   std::vector<Chunk> chunks_;
   std::uint32_t now_ = 0;                                // counts writes and fences
   std::vector<std::uint32_t> fences_, mbarrier_fences_;  // by thread: when the last one was
+  std::vector<Clock> known_at_fence_;  // by warp: what its first lane knew at its last fence.proxy.async
 
   std::vector<Warpgroup> warpgroups_;
   std::vector<WarpQueue> queues_;

@@ -159,9 +159,9 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           };
           const SharedAccess shared{
               warp.index, cta.index_of(instruction), instruction.strong, access.good, access.bytes, access.offsets};
+          const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
           if (cta.async() != nullptr)
             cta.async()->note_write(warp.index, shared.instruction, access.good, access.bytes, access.offsets);
-          const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
           if (overwritten != 0 && !instruction.strong) {
             store_lanes(warp.registers, instruction, access.host, access.good);
             shadow->report_overwritten(shared, overwritten & ~unchanged(overwritten));
