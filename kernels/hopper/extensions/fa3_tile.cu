@@ -302,6 +302,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     softmax<Traits>(S_rmem, row_max, new_sum, rescale, scale);
 
     pin(S_rmem);
+    wait(&V_full[V_next.buffer],
+         V_next.parity);  // V came long ago: a loop, behind which ptxas does not move the softmax
     wgmma_wait<0>();
     pin(O_rmem);
     pin(P_rmem);  // which P V has read
