@@ -48,6 +48,7 @@ GPU: dict[str, float] = {
     "smem_bytes_per_cycle": 128,
     "ffma_per_sm_per_cycle": 128,
     "ex2_per_sm_per_cycle": 16,
+    "wgmma_flop_per_sm_per_cycle": 4096,  # 512 multiply-adds in each of four tensor cores, 16-bit inputs, dense
     "l2_mib": 50,
     "hbm_gb": 141,
     "hbm_tb_per_s": 4.8,
@@ -148,16 +149,19 @@ class Facts:
         return json.loads(path.read_text(encoding="utf-8"))
 
     def stale(self, number: int) -> list[str]:
-        """Which of the recordings that a chapter shows are of other code than kernels/NN_*.cu holds now."""
+        """Which of the recordings that a chapter shows are of other code than the version's file holds now.
+
+        The virtual GPU does not run the Hopper track, and what Nsight Compute has not counted yet is not stale.
+        """
         current = self.registry[f"{number:02}"]["code_hash"]
         stem, found = self.stem(number), []
-        for device in (DEVICE, "emulator"):
+        for device in (DEVICE,) if self.is_hopper(number) else (DEVICE, "emulator"):
             path = ROOT / "profiles" / device / f"{stem}.json"
             if not path.is_file():
                 found.append(f"profiles/{device}/{stem}.json is missing")
             elif self._profile(device, number)["code_hash"] != current:
                 found.append(f"profiles/{device}/{stem}.json")
-        if self._ncu["code_hash"].get(stem) != current:
+        if self._ncu["code_hash"].get(stem, current) != current:
             found.append(f"profiles/{DEVICE}/ncu.json")
         return found
 
@@ -195,6 +199,10 @@ class Facts:
             return read_trace(file)
 
     # ---- the names that pages use ----
+
+    def is_hopper(self, number: int) -> bool:
+        """Whether it is of the second track, with instructions that only Hopper has."""
+        return self.registry[f"{number:02}"]["architecture"] == "sm_90a"
 
     def gpu(self, name: str) -> float:
         """A fact of the data sheet: see GPU."""
@@ -273,6 +281,29 @@ class Facts:
             if peer.name == name:
                 return peer.tflops[Shape(seq_len, BATCH[seq_len])]
         raise NotRecordedError(f"there is no peer {name}")
+
+    def of_peer(self, number: int, name: str, seq_len: int = SEQ_LEN) -> float:
+        """How many times the TFLOP/s of a peer, both measured in one run of scripts/peers."""
+        shape = Shape(seq_len, BATCH[seq_len])
+        for version in self.device.rungs():
+            if version.source.stem == self.stem(number) and shape in version.beside_peers.tflops:
+                return version.beside_peers.tflops[shape] / self.peer(name, seq_len)
+        raise NotRecordedError(f"version {number:02} was not measured beside {name} at seq_len {seq_len}")
+
+    def wgmma_ceiling(self) -> float:
+        """TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit leaves it."""
+        ceilings = self.device.regime.ceilings if self.device.regime else {}
+        if "wgmma" not in ceilings:
+            raise NotRecordedError("peers.json has no ceiling of wgmma")
+        return ceilings["wgmma"]
+
+    def wgmma_cycles_per_score(self) -> float:
+        """Cycles of an SM that wgmma needs at least for an element of S and its share of P V, at head_dim 128."""
+        return 4 * layouts.HEAD_DIM / GPU["wgmma_flop_per_sm_per_cycle"]
+
+    def wgmma_tflops_at(self, mhz: float) -> float:
+        """What wgmma does at most at this clock."""
+        return GPU["sms"] * GPU["wgmma_flop_per_sm_per_cycle"] * mhz / 1e6
 
     def mma_ceiling(self) -> float:
         """TFLOP/s that mma.sync reaches with operands in registers."""
