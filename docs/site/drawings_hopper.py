@@ -23,11 +23,11 @@ from drawings import (
     drawing,
     note,
 )
-from facts import GPU, Facts, NotRecordedError
+from facts import Facts
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from schedule import Plan, Span, Times, schedule
+from schedule import Span, schedule
 
 FIRST = 17  # of the Hopper track
 
@@ -198,31 +198,6 @@ def stmatrix_banks(facts: Facts) -> Figure:
 # ---- who waits for whom ----
 
 
-def times(facts: Facts, number: int) -> Times:
-    """wgmmas at the full rate of the tensor cores; for the softmax its MUFU, and what comes before and after them."""
-    keys = facts.block_kv(number)
-    flop = 2 * 64 * keys * layouts.HEAD_DIM  # of S, and of P V, for the rows of one warpgroup
-    product = flop / GPU["wgmma_flop_per_sm_per_cycle"]
-    try:
-        exponentials = facts.sass(number, "MUFU") * 32 / (GPU["ex2_per_sm_per_cycle"] / GPU["schedulers_per_sm"])
-        softmax = exponentials + facts.sass(number, "FMNMX", "F2FP")
-    except NotRecordedError:
-        softmax = 1.2 * product
-    return Times(product, product, softmax)
-
-
-def plan(facts: Facts, number: int, steps: int = 6) -> Plan:
-    """What the schedule of a version is, as its file has it."""
-    return Plan(
-        times(facts, number),
-        consumers=1 if number < 20 else 2 if number < 27 else 3,
-        overlap=number >= 23,
-        turns=number >= 26,
-        steps=steps,
-        stages=2 if number < 27 else 3,
-    )
-
-
 CONSUMERS = (BLUE, RED, GREEN)
 WAITS = ("wait", "wgmma")
 
@@ -242,7 +217,7 @@ def _bars(axes: Axes, y: float, spans: Sequence[Span], color: str, label: bool =
 
 
 def _timeline(facts: Facts, number: int, until: float, rings: bool = False, begin: float = 0.0) -> Figure:
-    planned = plan(facts, number, steps=10)
+    planned = facts.plan(number, steps=10)
     spans = schedule(planned)
     rows: list[tuple[str, list[Span], str]] = []
     if rings:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import layouts  # noqa: E402
+import schedule  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
@@ -237,6 +238,20 @@ class Facts:
             raise NotRecordedError(f"version {number:02} was not measured like {number - 1:02} at seq_len {seq_len}")
         return step
 
+    def ratio(self, number: int, other: int, seq_len: int = SEQ_LEN) -> float:
+        """How many times the TFLOP/s of any other version, both measured in the same way."""
+        shape = Shape(seq_len, BATCH[seq_len])
+        versions = {version.source.number: version for version in self.device.rungs()}
+        if number in versions and other in versions:
+            here, there = versions[number], versions[other]
+            for mine, theirs in (
+                (here.beside_peers.tflops, there.beside_peers.tflops),
+                (here.recorded, there.recorded),
+            ):
+                if shape in mine and shape in theirs:
+                    return mine[shape] / theirs[shape]
+        raise NotRecordedError(f"{number:02} and {other:02} were not measured in the same way at seq_len {seq_len}")
+
     def verdict(self, number: int) -> str:
         """What became of the header's prediction, as docs/ladder_log.md has it."""
         return update_docs.verdict_cell(self.device, number)
@@ -442,6 +457,11 @@ class Facts:
         """Instructions in the same loop that are behind an `if`, and so not in the count of loop()."""
         return sum((self._static(number, arch)["hot_loop_cold_sass"] or {}).values())
 
+    def sass_behind(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
+        """Of those, the instructions of these opcodes."""
+        behind = self._static(number, arch)["hot_loop_cold_sass"] or {}
+        return sum(behind.get(opcode, 0) for opcode in opcodes)
+
     def hot_loop(self, number: int, arch: str = ARCH) -> dict[str, int]:
         return self._static(number, arch)["hot_loop_sass"]
 
@@ -466,6 +486,33 @@ class Facts:
             if result["problem"]["dtype"] == "fp16" and result["static"]:
                 return result["static"][arch]
         raise NotRecordedError(f"profiles/{DEVICE} has no machine code of version {number:02}")
+
+    # The model of who waits for whom, of schedule.py.
+
+    def plan(self, number: int, steps: int = 6) -> schedule.Plan:
+        """A version's roles and rings, as its file has them.
+
+        wgmmas take what they need at the full rate of the tensor cores; the softmax its MUFU, and what comes before and
+        after them.
+        """
+        keys = self.block_kv(number)
+        product = 2 * 64 * keys * layouts.HEAD_DIM / GPU["wgmma_flop_per_sm_per_cycle"]  # S, or P V, of a warpgroup
+        lanes = GPU["ex2_per_sm_per_cycle"] / GPU["schedulers_per_sm"]
+        softmax = self.sass(number, "MUFU") * 32 / lanes + self.sass(number, "FMNMX", "F2FP")
+        return schedule.Plan(
+            schedule.Times(product, product, softmax),
+            consumers=1 if number < 20 else 2 if number < 27 else 3,
+            overlap=number >= 23,
+            turns=number >= 26,
+            steps=steps,
+            stages=2 if number < 27 else 3,
+        )
+
+    def model_share(self, number: int) -> float:
+        """The part of the time in which the tensor cores of the model work, away from both ends."""
+        spans = schedule.schedule(self.plan(number, steps=24))
+        begins = {span.what: span.begin for span in spans if span.who == "tensor 0"}
+        return schedule.tensor_share(spans, begins["S6"], begins["S18"])
 
     # ---- how pages ask ----
 

@@ -1,8 +1,8 @@
 """When who copies, multiplies and computes exponentials in 19 to 27: a model, for the drawings of these chapters.
 
 It runs the protocol of the kernels, wait for wait and arrival for arrival, so that a wrong parity or count is a
-deadlock here as well. How long things take is computed from the machine code (facts.py), and assumed for copies; no wait costs
-anything. So it shows what waits for what. It is no measurement, and predicts no speed.
+deadlock here as well. How long things take is computed from the machine code (drawings_hopper.py), and assumed for
+copies; no wait costs anything. So it shows what waits for what. It is no measurement, and predicts no speed.
 """
 
 from __future__ import annotations
