@@ -458,9 +458,13 @@ class Facts:
         return sum((self._static(number, arch)["hot_loop_cold_sass"] or {}).values())
 
     def sass_behind(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
-        """Of those, the instructions of these opcodes."""
+        """Of those behind branches, the instructions of these opcodes."""
         behind = self._static(number, arch)["hot_loop_cold_sass"] or {}
         return sum(behind.get(opcode, 0) for opcode in opcodes)
+
+    def sass_whole(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
+        """Instructions of these opcodes in the whole kernel."""
+        return sum(self._static(number, arch)["sass"].get(opcode, 0) for opcode in opcodes)
 
     def hot_loop(self, number: int, arch: str = ARCH) -> dict[str, int]:
         return self._static(number, arch)["hot_loop_sass"]

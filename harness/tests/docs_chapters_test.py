@@ -104,17 +104,25 @@ def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page
     """What the card shows without a GPU has the answers; so do the Python models, where a page asks them."""
     by_hand, version = by_hand_of(page), int(page.name[:2])
     assert by_hand.count("{blank}") >= 3
-    command = re.search(rf"^scripts/harness (--kernel {version:02})$", by_hand, re.MULTILINE)
-    assert command
-    done = subprocess.run([BUILD / "harness", *command[1].split()], capture_output=True, text=True, check=False)
-    card = re.sub(r"\s+", " ", done.stdout)
-    blanks = " ".join(re.findall(r"\{blank\}`([^`]+)`", by_hand))
-    for opcode in re.findall(rf"\bsass\({version}, '(HGMMA|BAR|FADD|FFMA|FMNMX|MUFU)'\)", blanks):
-        count = facts.sass(version, opcode)
-        assert re.search(rf"\b{opcode} {count}\b" if count else rf"^(?!.*\b{opcode} [1-9])", card)
+    for command in (f"scripts/harness --kernel {version}", f"scripts/harness --kernel {version} --sass"):
+        assert f"\n{command}\n" in by_hand
+
+    def told_by(*flags: str) -> str:
+        command = [BUILD / "harness", "--kernel", str(version), *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    card, listed = re.sub(r"\s+", " ", told_by()), told_by("--sass")
     assert f"{facts.registers(version)} registers" in card
     assert f"{facts.smem_bytes_per_cta(version) / 1024:.4g} KiB of shared memory" in card
-    assert re.search(rf"\b(sass|sass_behind|loop|registers|smem_bytes_per_cta)\({version}\b", blanks)
+    # Of each opcode: in the whole kernel, in the hot loop, in the loop per HGMMA, behind its branches.
+    columns = {row[0]: row[1:] for line in listed.splitlines() if len(row := line.split()) == 5}
+    blanks = " ".join(re.findall(r"\{blank\}`([^`]+)`", by_hand))
+    asked = re.findall(rf"\b(sass|sass_whole|sass_behind)\({version}, '(\w+)'\)", blanks)
+    for column, opcode in asked:
+        count = getattr(facts, column)(version, opcode)
+        at = {"sass_whole": 0, "sass": 1, "sass_behind": 3}[column]
+        assert columns.get(opcode, ["-"] * 4)[at] == (str(count) if count else "-"), opcode
+    assert asked or re.search(rf"\b(loop|registers|smem_bytes_per_cta)\({version}\b", blanks)
     for python in re.findall(r'^PYTHONPATH=docs/site python3 -c "(.*)"$', by_hand, re.MULTILINE):
         told = subprocess.run(
             [sys.executable, "-c", python],
@@ -566,6 +574,25 @@ SAID = [
     ("16, cycles gain more than time", "cycles(15) / cycles(16) > step(16, 2048)"),
     ("16, the tensor cores are the busiest unit", "tensor(16) > max(tensor(15), issue(16), shared(16))"),
     ("00, each byte moves once from 02 on", "max(dram_gb(n) for n in range(2, 12)) < 0.6"),
+    ("00, faster versions of the second track have lower clocks", "clock_mhz(27) < clock_mhz(20) < clock_mhz(17)"),
+    ("17, much slower than predicted", "step(17) < 0.7"),
+    ("17, less than 10", "ratio(17, 10) < 1"),
+    ("18, far more than predicted", "step(18) > 1.4"),
+    ("18, no addresses", "registers(18) < registers(17) and behind_branches(18) < behind_branches(17) / 3"),
+    ("19, nothing gained", "0.96 < step(19) < 1.03"),
+    ("20, less than predicted, and the largest step after 18", "1.2 < step(20) < 1.4"),
+    ("20, to the instruction", "hot_loop(20) == hot_loop(19)"),
+    ("20, the clock falls", "clock_mhz(20) < clock_mhz(19)"),
+    ("20, the new track has passed the old one", "ratio(20, 16) > 1.05"),
+    ("21, the gain falls with seq_len, and is larger than in 15", "step(21, 512) > max(step(21), step(15, 512))"),
+    ("22, more than predicted at 512", "step(22, 512) > 1.06"),
+    ("23, the clock falls", "clock_mhz(23) < clock_mhz(22)"),
+    ("23, the same work", "sass(23, 'MUFU') == sass(22, 'MUFU') and loop(23) < 1.05 * loop(22)"),
+    ("24, a gain at 4096 and none at 512", "step(24) > 1.05 and step(24, 512) < 1.01"),
+    ("25, 512 wins back what it lost", "step(25, 512) > 1.03 and ratio(25, 23, 512) > 0.98"),
+    ("26, around 1", "max((step(26, n) - 1) ** 2 for n in (512, 4096, 16384)) < 0.05 ** 2"),
+    ("27, more at 16,384 than at 4096", "step(27, 16384) > step(27) > 0.99"),
+    ("27, less through L2", "l2_gb(27) < l2_gb(26)"),
 ]
 
 

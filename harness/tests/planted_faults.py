@@ -773,8 +773,8 @@ HOPPER_FAULTS = [
     Fault(
         "O is not swizzled",
         "22_tma_store",
-        "((col / 8) ^ row) % 8 * 8",
-        "col / 8 % 8 * 8",
+        "row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;",
+        "row * 64 + col / 8 % 8 * 8 + col % 8;",
     ),
     Fault(
         "V is a tile ahead of P",
