@@ -240,17 +240,24 @@ class Facts:
 
     def ratio(self, number: int, other: int, seq_len: int = SEQ_LEN) -> float:
         """How many times the TFLOP/s of any other version, both measured in the same way."""
+        return self._ratio(self.stem(number), self.stem(other), seq_len)
+
+    def extension(self, name: str, number: int, seq_len: int = SEQ_LEN) -> float:
+        """How many times the TFLOP/s of a version an extension has, both measured in the same way."""
+        return self._ratio(name, self.stem(number), seq_len)
+
+    def _ratio(self, stem: str, other: str, seq_len: int) -> float:
         shape = Shape(seq_len, BATCH[seq_len])
-        versions = {version.source.number: version for version in self.device.rungs()}
-        if number in versions and other in versions:
-            here, there = versions[number], versions[other]
+        versions = {version.source.stem: version for version in self.device.versions}
+        if stem in versions and other in versions:
+            here, there = versions[stem], versions[other]
             for mine, theirs in (
                 (here.beside_peers.tflops, there.beside_peers.tflops),
                 (here.recorded, there.recorded),
             ):
                 if shape in mine and shape in theirs:
                     return mine[shape] / theirs[shape]
-        raise NotRecordedError(f"{number:02} and {other:02} were not measured in the same way at seq_len {seq_len}")
+        raise NotRecordedError(f"{stem} and {other} were not measured in the same way at seq_len {seq_len}")
 
     def verdict(self, number: int) -> str:
         """What became of the header's prediction, as docs/ladder_log.md has it."""
