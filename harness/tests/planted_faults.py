@@ -29,6 +29,11 @@ class Fault:
     says: tuple[str, ...] = ()  # and what it has to say
 
     @property
+    def file(self) -> str:
+        """The kernel's file, in kernels/ and without its ending."""
+        return f"hopper/{self.kernel}" if self.kernel >= "17" else self.kernel
+
+    @property
     def version(self) -> str:
         """What the worker calls it."""
         return f"fault_{[*FAULTS, *PROBES].index(self)}"
@@ -750,7 +755,7 @@ HOPPER_FAULTS = [
     # 17: wgmma, with copies by the threads.
     Fault(
         "the tensor cores do not see what was copied",
-        "hopper/17_wgmma",
+        "17_wgmma",
         "fence_proxy_async();  // and the tensor cores may see it",
         "// and the tensor cores may see it",
         "missing_fence",
@@ -758,7 +763,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "no fence before S, nor before any other wgmma",
-        "hopper/17_wgmma",
+        "17_wgmma",
         "wgmma_fence();  // the softmax has read the last S",
         "",
         "missing_fence",
@@ -766,7 +771,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "no fence between the packing of P and its wgmma",
-        "hopper/17_wgmma",
+        "17_wgmma",
         "wgmma_fence();  // P is packed, and O rescaled",
         "",
         "missing_fence",
@@ -774,7 +779,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the softmax does not wait for S",
-        "hopper/17_wgmma",
+        "17_wgmma",
         "wgmma_wait<0>();\n    pin(S_rmem);",
         "\n    pin(S_rmem);",
         "in_flight",
@@ -782,7 +787,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "O is used before its wgmmas have ended",
-        "hopper/17_wgmma",
+        "17_wgmma",
         "wgmma_wait<0>();\n    pin(O_rmem);",
         "\n    pin(O_rmem);",
         "in_flight",
@@ -790,7 +795,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the wgmmas of S are in no group",
-        "hopper/17_wgmma",
+        "17_wgmma",
         "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32), mma_k > 0);\n  wgmma_commit();",
         "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32), mma_k > 0);\n",
         "in_flight",
@@ -798,7 +803,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the next tile is copied over the one that is read",
-        "hopper/17_wgmma",
+        "17_wgmma",
         "const int stage = kv_tile % kStages;\n    copy_tile",
         "const int stage = (kv_tile + 1) % kStages;\n    copy_tile",
         "race",
@@ -807,7 +812,7 @@ HOPPER_FAULTS = [
     # 18: TMA.
     Fault(
         "the descriptor of K says another swizzle than its tensor map",
-        "hopper/18_tma",
+        "18_tma",
         "K = matrix_descriptor(K_smem, 0, 1024);",
         "K = matrix_descriptor(K_smem, 0, 1024) ^ std::uint64_t{3} << 62;",
         "layout_mismatch",
@@ -815,23 +820,15 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "fewer bytes are expected than come",
-        "hopper/18_tma",
+        "18_tma",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize);",
         "transaction_count",
         LOAD_OF_KV,
     ),
     Fault(
-        "more bytes are expected than come",
-        "hopper/18_tma",
-        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
-        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element) + 16);",
-        "deadlock",
-        WAIT,
-    ),
-    Fault(
         "TMA does not see the barriers",
-        "hopper/18_tma",
+        "18_tma",
         "fence_mbarrier_init();",
         "",
         "missing_fence",
@@ -839,7 +836,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the barriers are used before they are there",
-        "hopper/18_tma",
+        "18_tma",
         "__syncthreads();  // the barriers are there",
         "",
         "race",
@@ -847,7 +844,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the wrong parity is waited for",
-        "hopper/18_tma",
+        "18_tma",
         "parity = kv_tile / kStages % 2;",
         "parity = (kv_tile / kStages + 1) % 2;",
         "race",
@@ -855,7 +852,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "nobody waits for V",
-        "hopper/18_tma",
+        "18_tma",
         "wait(&V_full[stage], parity);",
         "",
         "race",
@@ -863,7 +860,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "one warp waits for Q, and the others do not",
-        "hopper/18_tma",
+        "18_tma",
         "wait(Q_full, 0);",
         "if (warp_id == 0) wait(Q_full, 0);",
         "race",
@@ -872,7 +869,7 @@ HOPPER_FAULTS = [
     # 19: rings between a producer and a consumer.
     Fault(
         "K is released before its wgmmas have read it",
-        "hopper/19_warp_specialized",
+        "19_warp_specialized",
         "wgmma_wait<0>();\n    pin(S_rmem);\n    release(&K_empty[K_next.buffer]);",
         "release(&K_empty[K_next.buffer]);\n    wgmma_wait<0>();\n    pin(S_rmem);",
         "race",
@@ -880,7 +877,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "V is never released",
-        "hopper/19_warp_specialized",
+        "19_warp_specialized",
         "release(&V_empty[V_next.buffer]);",
         "",
         "deadlock",
@@ -888,7 +885,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the producer waits for buffers that nobody has used",
-        "hopper/19_warp_specialized",
+        "19_warp_specialized",
         "Position<kStages> K_next{1}, V_next{1};",
         "Position<kStages> K_next{0}, V_next{1};",
         "deadlock",
@@ -896,7 +893,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the producer does not wait for empty buffers",
-        "hopper/19_warp_specialized",
+        "19_warp_specialized",
         "wait(&empty[stage], next.parity);",
         "",
         "race",
@@ -905,7 +902,7 @@ HOPPER_FAULTS = [
     # 20: two consumers, and the registers for them.
     Fault(
         "more registers than there are",
-        "hopper/20_two_consumers",
+        "20_two_consumers",
         "kConsumerRegisters = 240;",
         "kConsumerRegisters = 248;",
         "deadlock",
@@ -913,7 +910,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the producer keeps its registers",
-        "hopper/20_two_consumers",
+        "20_two_consumers",
         "keep_registers<Traits::kProducerRegisters>();",
         "",
         "deadlock",
@@ -921,7 +918,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "K's barrier counts the warps of one consumer",
-        "hopper/20_two_consumers",
+        "20_two_consumers",
         "mbarrier_init(&K_empty[stage], Traits::kConsumers * 4);",
         "mbarrier_init(&K_empty[stage], 4);",
         "deadlock",
@@ -930,7 +927,7 @@ HOPPER_FAULTS = [
     # 22: O by TMA.
     Fault(
         "TMA does not see O",
-        "hopper/22_tma_store",
+        "22_tma_store",
         "fence_proxy_async();                   // TMA may see what this thread has written,",
         "// TMA may see what this thread has written,",
         "missing_fence",
@@ -938,7 +935,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "O is stored before all warps have written it",
-        "hopper/22_tma_store",
+        "22_tma_store",
         "named_barrier_sync(warp_id / 4, 128);",
         "",
         "race",
@@ -946,7 +943,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the block ends while O is read",
-        "hopper/22_tma_store",
+        "22_tma_store",
         "if (is_leader) tma_store_wait_read();  // shared memory lasts as long as the CTA",
         "// shared memory lasts as long as the CTA",
         "in_flight",
@@ -954,7 +951,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the store of O is in no group",
-        "hopper/22_tma_store",
+        "22_tma_store",
         "tma_store_commit();",
         "",
         "in_flight",
@@ -962,7 +959,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "the next Q is copied over an O that is still read",
-        "hopper/22_tma_store",
+        "22_tma_store",
         "if (!is_leader) return;\n    tma_store_wait_read();",
         "if (!is_leader) return;\n",
         "race",
@@ -972,7 +969,7 @@ HOPPER_FAULTS = [
     # 23: two products under way at a time.
     Fault(
         "the softmax waits for no product at all",
-        "hopper/23_overlap",
+        "23_overlap",
         "wgmma_wait<1>();",
         "wgmma_wait<2>();",
         "in_flight",
@@ -980,7 +977,7 @@ HOPPER_FAULTS = [
     ),
     Fault(
         "P is packed while P V reads it",
-        "hopper/23_overlap",
+        "23_overlap",
         "wgmma_wait<0>();\n    pin(O_rmem);\n    pin(P_rmem);  // which P V has read",
         "wgmma_wait<1>();\n    pin(O_rmem);\n    pin(P_rmem);  // which P V has read",
         "in_flight",
@@ -989,11 +986,84 @@ HOPPER_FAULTS = [
     # 26: turns.
     Fault(
         "a consumer keeps its turn",
-        "hopper/26_ping_pong",
+        "26_ping_pong",
         "named_barrier_arrive(next_turn, 256);\n    wgmma_wait<1>();",
         "\n    wgmma_wait<1>();",
         "deadlock",
         "named_barrier_sync(turn, 256);",
+    ),
+    # Those of the chapters.
+    Fault(
+        "K goes on by 64 bytes where Q goes on by 32",
+        "17_wgmma",
+        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32)",
+        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 64)",
+    ),
+    Fault(
+        "more bytes are promised than come",
+        "18_tma",
+        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
+        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element) + 16);",
+        "deadlock",
+        WAIT,
+    ),
+    Fault(
+        "empty counts threads, and warps arrive",
+        "19_warp_specialized",
+        "mbarrier_init(&K_empty[stage], 4);",
+        "mbarrier_init(&K_empty[stage], 128);",
+        "deadlock",
+        WAIT,
+    ),
+    Fault(
+        "both consumers read the same queries",
+        "20_two_consumers",
+        "start_S<Traits>(S_rmem, Q_smem + warpgroup_row * kHeadDim, K_smem + K_next.buffer * kKVSize);",
+        "start_S<Traits>(S_rmem, Q_smem, K_smem + K_next.buffer * kKVSize);",
+    ),
+    Fault(
+        "a query tile is taken for that of another head",
+        "21_persistent",
+        "return q_tile / q_tiles_per_head % args.heads;",
+        "return q_tile % args.heads;",
+    ),
+    Fault(
+        "O is not swizzled",
+        "22_tma_store",
+        "row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;",
+        "row * 64 + col / 8 % 8 * 8 + col % 8;",
+    ),
+    Fault(
+        "V is a tile ahead of P",
+        "23_overlap",
+        "copy_V(q_tile, kv_tile - 1);",
+        "copy_V(q_tile, kv_tile);",
+    ),
+    Fault(
+        "O is not rescaled when the maximum moves",
+        "24_lazy_rescale",
+        "        scale_rows<Traits>(O_rmem, rescale);",
+        "",
+    ),
+    Fault(
+        "a first sum may be as large as it likes",
+        "25_first_guess",
+        "(new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);",
+        "(new_sum[0] >= least) & (new_sum[1] >= least);",
+    ),
+    Fault(
+        "nobody has the first turn",
+        "26_ping_pong",
+        "if (next_turn == 4) named_barrier_arrive(next_turn, 256);",
+        "",
+        "deadlock",
+        "named_barrier_sync(turn, 256);",
+    ),
+    Fault(
+        "one key too many is left unmasked",
+        "27_three_consumers",
+        ">= args.seq_len_kv % kBlockKV)",
+        "> args.seq_len_kv % kBlockKV)",
     ),
 ]
 FAULTS += HOPPER_FAULTS
@@ -1009,16 +1079,20 @@ PROBES = in_each(
 )
 
 
-def broken(fault: Fault, source: Path) -> str:
-    """The kernel's text with the fault, in a namespace and under a name of its own."""
-    text = source.read_text(encoding="utf-8")
+def planted(fault: Fault, text: str, source: str) -> str:
+    """The kernel's text with the fault."""
     if (count := text.count(fault.old)) != 1:
         sys.exit(
             f"planted_faults.py: the fault '{fault.name}' replaces '{fault.old}', which {source} has {count} times; "
             "adapt it to the kernel"
         )
-    text = text.replace(fault.old, fault.new)
-    version = Path(fault.kernel).name[:2]
+    return text.replace(fault.old, fault.new)
+
+
+def broken(fault: Fault, source: Path) -> str:
+    """The same, in a namespace and under a name of its own."""
+    text = planted(fault, source.read_text(encoding="utf-8"), str(source))
+    version = fault.kernel[:2]
     text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::{fault.version}")
     text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')
     # The first configuration is enough, and compiles in a fraction of the time.
@@ -1034,10 +1108,10 @@ def line_of(fault: Fault, source: Path) -> int:
 
 def main() -> None:
     if sys.argv[1:] == ["--kernels"]:
-        print(";".join(sorted({fault.kernel for fault in FAULTS})), end="")
+        print(";".join(sorted({fault.file for fault in FAULTS})), end="")
         return
     kernel, source, output = sys.argv[1:]
-    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES) if fault.kernel == kernel]
+    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES) if fault.file == kernel]
     Path(output).write_text("\n".join(texts), encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ from planted_faults import FAULTS, MOVED, PROBES, Fault, line_of
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{Path(fault.kernel).name[:2]}: {fault.name}")
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kernel[:2]}: {fault.name}")
 def test_fault_is_caught(fault: Fault) -> None:
     request = {"kernel": fault.version, "max_instructions": 1_000_000}
     result = run_worker("harness-worker-faults", sm_count=fault.sm_count, **request)
@@ -20,7 +20,7 @@ def test_fault_is_caught(fault: Fault) -> None:
         assert result["correct"] is False and result["tile_map"]
         assert_diagnosis(fault, result)
         return
-    place = f"kernels/{fault.kernel}.cu:{line_of(fault, KERNELS / f'{fault.kernel}.cu')}"
+    place = f"kernels/{fault.file}.cu:{line_of(fault, KERNELS / f'{fault.file}.cu')}"
     found = [finding for finding in result["findings"] if finding["kind"] == fault.finding]
     places = [place for finding in found for place in finding["position"] + (finding["other_position"] or [])]
     # In a deadlock others wait, too, and the message says where.
