@@ -20,6 +20,7 @@ namespace flash_ladder::emulator {
 struct LaunchConfig {
   Dim3 grid;
   Dim3 block;
+  Dim3 cluster{0, 0, 0};  // CTAs of each, as a launch attribute says; zeros: what the kernel says (__cluster_dims__)
   std::size_t dynamic_shared_bytes = 0;
   Address grid_workspace = 0;             // of a cooperative launch: what grid.sync() counts in, 8 bytes that are 0
   std::span<const std::byte> parameters;  // as pack_parameters() lays them out

@@ -131,7 +131,7 @@ def test_a_card(tracks: Cli) -> None:
 def test_what_a_device_cannot_run_is_skipped_with_the_reason_and_its_static_study(tracks: Cli) -> None:
     why = "02_wgmma has Hopper's instructions (sm_90a)"
     for device, reason in (
-        (virtual, f"{why}, and the virtual GPU executes those of sm_80; it needs a GPU of compute capability 9.0"),
+        (virtual, f"{why}: it needs a GPU of compute capability 9.0, and virtual GPU has 8.0"),
         (None, f"{why}: it needs a GPU of compute capability 9.0, and NVIDIA GeForce RTX 4080 has 8.9"),
     ):
         if device:

@@ -282,8 +282,59 @@ TEST(HopperFindings, RegistersThatNobodyGivesBack) {
 
 TEST(HopperFindings, AClusterOfOne) {
   expect_found("mapa.shared::cluster.u32 %r1, %smem, 1;\n", FindingKind::invalid_operation, 1,
-               "a cluster that has one CTA");
+               "mapa for CTA 1 of a cluster that has 1");
   expect_found("elect.sync %r1|%p1, 0xf0;\n", FindingKind::missing_lanes, 1, "elect.sync");
+}
+
+// Two CTAs: each arrives at the other's mbarrier and waits for its own; then rank 0 copies a box to both, and each shows it.
+std::string cluster_program(const std::string& mask, const std::string& end) {
+  return ".version 8.0\n.target sm_90a\n.address_size 64\n"
+         ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
+         ".explicitcluster .reqnctapercluster 2, 1, 1\n{\n.reg .b16 %h<3>;\n.reg .b32 %r<30>;\n.reg .b64 %rd<30>;\n"
+         ".reg .pred %p<10>;\n.shared .align 1024 .b8 smem[4096];\n"
+         "mov.u32 %r1, %tid.x;\nmov.u32 %r2, %cluster_ctarank;\nmov.u32 %r3, %cluster_nctarank;\nsetp.eq.u32 %p0, %r1, 0;\n"
+         "mov.b64 %rd1, map;\ncvta.param.u64 %rd1, %rd1;\nld.param.u64 %rd2, [output];\ncvta.to.global.u64 %rd2, %rd2;\n"
+         "mov.u32 %r4, smem;\nadd.u32 %r5, %r4, 4000;\n@!%p0 bra READY;\nmbarrier.init.shared.b64 [smem+4000], 1;\n"
+         "mbarrier.init.shared.b64 [smem+4008], 1;\nfence.mbarrier_init.release.cluster;\nREADY:\n"
+         "barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n"
+         "xor.b32 %r6, %r2, 1;\nmapa.shared::cluster.u32 %r7, %r5, %r6;\n"
+         "@%p0 mbarrier.arrive.shared::cluster.b64 _, [%r7];\n"
+         "W1: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+4000], 0;\n@!%p1 bra W1;\n"
+         "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+4008], 1024;\n"
+         "setp.eq.and.u32 %p2, %r2, 0, %p0;\nmov.u16 %h1, " +
+         mask +
+         ";\n@%p2 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+         "[%r4], [%rd1, {0, 0}], [smem+4008], %h1;\n"
+         "W2: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+4008], 0;\n@!%p1 bra W2;\n"
+         "ld.shared.b64 %rd3, [smem+8];\nmul.wide.u32 %rd4, %r2, 16;\nadd.u64 %rd2, %rd2, %rd4;\n"
+         "@%p0 st.global.b64 [%rd2], %rd3;\n@%p0 st.global.b32 [%rd2+8], %r3;\n" +
+         end + "ret;\n}\n";
+}
+
+TEST(HopperClusters, ArriveAtEachOtherAndGetTheSameCopy) {
+  std::vector<std::uint64_t> input(512);
+  for (std::size_t i = 0; i < input.size(); ++i) input[i] = i;
+  const std::string text = cluster_program("3", "barrier.cluster.arrive;\nbarrier.cluster.wait;\n");
+  const RunResult result = run_test_kernel(text, 64, input, 8, {}, {4, 1, 1}, tensor_map());
+  EXPECT_EQ(result.report.outcome, Outcome::completed);
+  EXPECT_EQ(result.report.findings_total, 0u) << all(result.report);
+  EXPECT_EQ(result.output, (std::vector<std::uint64_t>{1, 2, 1, 2, 0, 0, 0, 0}));
+  EXPECT_EQ(result.report.totals.tma_load.bytes, 2u * 1024) << "read once for each cluster";
+}
+
+TEST(HopperClusters, WhatCannotBe) {
+  const std::string end = "barrier.cluster.arrive;\nbarrier.cluster.wait;\n";
+  const auto run = [](const std::string& text, Dim3 grid) {
+    return run_test_kernel(text, 64, std::vector<std::uint64_t>(512), 8, {}, grid, tensor_map()).report;
+  };
+  // Only one of them gets its bytes: the other waits for ever.
+  const Report lost = run(cluster_program("1", end), {2, 1, 1});
+  EXPECT_THAT(all(lost), testing::HasSubstr("and 1024 bytes, of which TMA brings 0"));
+  EXPECT_EQ(lost.outcome, Outcome::stopped);
+  EXPECT_THAT(all(run(cluster_program("7", end), {2, 1, 1})), testing::HasSubstr("0x7 of a cluster that has 2"));
+  const Report refused = run(cluster_program("3", end), {3, 1, 1});
+  EXPECT_EQ(refused.outcome, Outcome::refused);
+  EXPECT_THAT(all(refused), testing::HasSubstr("in clusters of 2 along x"));
 }
 
 // What the lessons count.

@@ -25,7 +25,8 @@ def test_fault_is_caught(fault: Fault) -> None:
     places = [place for finding in found for place in finding["position"] + (finding["other_position"] or [])]
     # In a deadlock others wait, too, and the message says where.
     named = Path(place).name
-    assert place in places or any(re.search(rf"\b{named}\b", finding["message"]) for finding in found), [finding["text"] for finding in result["findings"]]
+    in_message = any(re.search(rf"\b{named}\b", finding["message"]) for finding in found)
+    assert place in places or in_message, [finding["text"] for finding in result["findings"]]
 
 
 def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:

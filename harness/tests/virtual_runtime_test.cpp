@@ -2,6 +2,7 @@
 // kernels are in emulate_test.py.
 #include "emulator/runtime/virtual_runtime.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <elf.h>
 #include <fatbinary_section.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -21,6 +23,7 @@
 #include <vector>
 
 #include "emulator/runtime/fat_binary.h"
+#include "emulator/tensor_map.h"
 
 namespace flash_ladder::emulator::runtime {
 namespace {
@@ -258,7 +261,93 @@ TEST(FatBinary, AContainerThatIsLongerThanMemoryIsRefused) {
   EXPECT_THAT([&] { device_ptx(&wrapper, 90); }, ThrowsMessage<std::runtime_error>(HasSubstr("by its own account")));
 }
 
+TEST(FatBinary, ThePtxForHopperIsTakenWhereThereIsNoOther) {
+  Container container;
+  container.add(Container::kMachineCode, 90, "machine code").add(Container::kPtx, 90, "for 90a");
+  EXPECT_EQ(device_ptx(container.get(), 90), "for 90a");
+  EXPECT_THAT([&] { device_ptx(container.get(), 89); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("sm_90, compute_90")));
+}
+
 // ---- CUDA's functions ----
+
+struct TensorMapRequest {
+  CUtensorMapDataType type = CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  cuuint32_t rank = 3;
+  std::uintptr_t address = 4096;
+  std::array<cuuint64_t, 5> sizes = {64, 100, 2, 1, 1};
+  std::array<cuuint64_t, 4> strides = {256, 128, 16, 16};  // as the kernels have them: dimensions in any order
+  std::array<cuuint32_t, 5> box = {64, 32, 2, 1, 1}, steps = {1, 1, 1, 1, 1};
+  CUtensorMapInterleave interleave = CU_TENSOR_MAP_INTERLEAVE_NONE;
+  CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+  CUtensorMapFloatOOBfill fill = CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE;
+
+  CUresult encode(CUtensorMap* map) const {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult status{};
+    EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &status),
+              cudaSuccess);
+    EXPECT_EQ(status, cudaDriverEntryPointSuccess);
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function)(
+        map, type, rank, reinterpret_cast<void*>(address), sizes.data(), strides.data(), box.data(), steps.data(),
+        interleave, swizzle, CU_TENSOR_MAP_L2_PROMOTION_NONE, fill);
+  }
+};
+
+TEST(TensorMaps, SayWhatTheyWereMadeOf) {
+  alignas(64) CUtensorMap map;
+  const TensorMapRequest request;
+  ASSERT_EQ(request.encode(&map), CUDA_SUCCESS);
+  const auto loaded = load_tensor_map(reinterpret_cast<const std::byte*>(&map));
+  ASSERT_TRUE(loaded.has_value());
+  EXPECT_EQ(loaded->address, 4096u);
+  EXPECT_EQ(loaded->dimensions, 3);
+  EXPECT_EQ(loaded->element_bytes, 2);
+  EXPECT_EQ(loaded->swizzle, Swizzle::bytes_128);
+  EXPECT_EQ(loaded->sizes[1], 100u);
+  EXPECT_EQ(loaded->strides[2], 128u);
+  EXPECT_EQ(loaded->box_bytes(), 64u * 32 * 2 * 2);
+  std::memset(&map, 0, sizeof map);
+  EXPECT_FALSE(load_tensor_map(reinterpret_cast<const std::byte*>(&map)).has_value());
+}
+
+TEST(TensorMaps, WrongOnesAreRefusedAsByTheDriver) {
+  alignas(64) CUtensorMap maps[2];
+  const auto refused = [&](auto change) {
+    TensorMapRequest request;
+    change(request);
+    return request.encode(maps) == CUDA_ERROR_INVALID_VALUE;
+  };
+  EXPECT_FALSE(refused([](TensorMapRequest&) {}));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.rank = 6; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.rank = 0; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.address += 8; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.sizes[1] = 0; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.sizes[1] = (cuuint64_t{1} << 32) + 1; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.strides[0] = 200; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.strides[1] = cuuint64_t{1} << 40; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[1] = 257; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[2] = 0; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[0] = 4; })) << "8 bytes a row";
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[0] = 128; })) << "256 bytes a row, and the swizzle has 128";
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.steps[1] = 9; }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.swizzle = static_cast<CUtensorMapSwizzle>(99); }));
+  EXPECT_TRUE(refused([](TensorMapRequest& r) {
+    r.type = CU_TENSOR_MAP_DATA_TYPE_UINT16;
+    r.fill = CU_TENSOR_MAP_FLOAT_OOB_FILL_NAN_REQUEST_ZERO_FMA;
+  }));
+  EXPECT_EQ(TensorMapRequest().encode(reinterpret_cast<CUtensorMap*>(reinterpret_cast<char*>(maps) + 8)),
+            CUDA_ERROR_INVALID_VALUE)
+      << "not at a multiple of 64";
+}
+
+TEST(TensorMaps, OtherFunctionsOfTheDriverAreNotThere) {
+  void* function = &function;
+  cudaDriverEntryPointQueryResult status{};
+  EXPECT_EQ(cudaGetDriverEntryPointByVersion("cuMemAlloc", &function, 12000, cudaEnableDefault, &status), cudaSuccess);
+  EXPECT_EQ(status, cudaDriverEntryPointSymbolNotFound);
+  EXPECT_EQ(function, nullptr);
+}
 
 TEST(VirtualRuntime, MemoryThereAndBack) {
   std::vector<int> there = {1, 2, 3, 4}, back(4);

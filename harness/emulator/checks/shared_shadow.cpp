@@ -248,8 +248,8 @@ void SharedShadow::report_overwritten(const SharedAccess& access, std::uint32_t 
   }
 }
 
-void SharedShadow::issue_copy(const SharedAccess& access) {
-  check_write(access, 0);
+void SharedShadow::issue_copy(const SharedAccess& access, bool checks) {
+  if (checks) check_write(access, 0);
   set_writers(access, kPending, add_record(access, false));
 }
 

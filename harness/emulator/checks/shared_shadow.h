@@ -69,7 +69,7 @@ class SharedShadow {
   /// Tells of those of them that wrote something else.
   void report_overwritten(const SharedAccess& access, std::uint32_t lanes);
   /// A cp.async is issued: a write whose time is not known yet.
-  void issue_copy(const SharedAccess& access);
+  void issue_copy(const SharedAccess& access, bool checks = true);
   /// It has happened: by a wait of the lanes that issued it, or by an mbarrier (`async`).
   void complete_copy(const SharedAccess& access, bool async);
 

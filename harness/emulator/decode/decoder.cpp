@@ -310,6 +310,7 @@ void KernelDecoder::decode(const ptx::Instruction& instruction) {
 std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   kernel_->name = function_.name;
   kernel_->positions = function_.positions;
+  kernel_->cluster = function_.cluster;
   for (const ptx::Register& reg : function_.registers) {
     registers_.push_back({.slot = reg.bytes == 0 ? Slot::predicate : slot_of(reg.bytes)});
   }

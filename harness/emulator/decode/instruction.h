@@ -133,9 +133,10 @@ class CompiledKernel {
   std::vector<UniformSlot> uniforms;
   std::vector<WatchedOperands> watched;
   std::vector<Wgmma> wgmmas;
-  bool uses_async_proxy = false;   // wgmma, TMA, setmaxnreg: exec/async_units.h
-  std::size_t num_watched = 0;     // registers
-  std::size_t register_bytes = 0;  // of one warp
+  bool uses_async_proxy = false;                     // wgmma, TMA, setmaxnreg: exec/async_units.h
+  std::size_t num_watched = 0;                       // registers
+  std::array<std::uint32_t, 3> cluster = {1, 1, 1};  // CTAs
+  std::size_t register_bytes = 0;                    // of one warp
   std::size_t parameter_bytes = 0;
   std::size_t static_shared_bytes = 0;
   std::size_t local_bytes = 0;  // per thread

@@ -666,10 +666,10 @@ void AsyncUnits::write_shared(const BulkTransfer& transfer) {
 }
 
 void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer,
-                            Mbarrier& barrier) {
+                            Mbarrier& barrier, bool from_peer) {
   const std::int32_t index = cta_.index_of(instruction);
   const std::size_t own = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
-  if (checks() && barrier.initialised_by_thread >= 0 &&
+  if (checks() && !from_peer && barrier.initialised_by_thread >= 0 &&
       mbarrier_fences_[static_cast<std::size_t>(barrier.initialised_by_thread)] < barrier.initialised_at &&
       mbarrier_fences_[own] < barrier.initialised_at) {
     report(FindingKind::missing_fence, warp, index, lane, barrier.address,
@@ -682,7 +682,8 @@ void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane
   }
   const std::vector<std::uint32_t> chunks = chunks_of(transfer);
   if (SharedShadow* shadow = cta_.shadow()) {
-    for_each_access(warp, index, lane, chunks, [&](const SharedAccess& access) { shadow->issue_copy(access); });
+    for_each_access(warp, index, lane, chunks,
+                    [&](const SharedAccess& access) { shadow->issue_copy(access, !from_peer); });
   }
   for (const std::uint32_t offset : chunks) {
     chunks_[offset / kChunk] = {

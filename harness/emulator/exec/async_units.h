@@ -82,7 +82,9 @@ class AsyncUnits {
 
   // TMA.
 
-  void issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer, Mbarrier& barrier);
+  /// `from_peer`: the warp is one of another CTA of the cluster. What orders its copies after what this CTA does is not followed.
+  void issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer, Mbarrier& barrier,
+                  bool from_peer);
   void issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer);
   void commit_stores(Warp& warp, std::uint32_t lanes);
   /// `read_only`: shared memory may be written again afterwards, global memory need not have been written.

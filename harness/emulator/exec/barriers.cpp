@@ -11,7 +11,13 @@ namespace flash_ladder::emulator {
 
 // All have arrived: the waiting warps go on.
 void CtaExecutor::release(Barrier& barrier) {
-  if (barrier.expected == 0) check_all_came(barrier);
+  const bool of_cluster = &barrier == &barriers_[kNamedBarriers];
+  if (of_cluster && !peers_.empty() && !waits_for_cluster_) {
+    waits_for_cluster_ = true;
+    release_cluster();
+    return;
+  }
+  if (barrier.expected == 0 && !of_cluster) check_all_came(barrier);
   if (shadow_ != nullptr) {
     Clocks& clocks = shadow_->clocks();
     bool everybody = true;
@@ -47,6 +53,17 @@ void CtaExecutor::release(Barrier& barrier) {
   note_progress();
 }
 
+// The cluster's barrier has all threads of this CTA, or they have all ended. If that is so in all CTAs, all go on.
+void CtaExecutor::release_cluster() {
+  for (const CtaExecutor* peer : peers_)
+    if (!peer->waits_for_cluster_ && !peer->has_ended()) return;
+  for (CtaExecutor* peer : peers_) {
+    if (!peer->waits_for_cluster_) continue;
+    peer->release(peer->barriers_[kNamedBarriers]);
+    peer->waits_for_cluster_ = false;
+  }
+}
+
 // __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but they have missed
 // a barrier that others pass, and CUDA leaves undefined what happens then.
 void CtaExecutor::check_all_came(const Barrier& barrier) {
@@ -66,7 +83,9 @@ void CtaExecutor::check_all_came(const Barrier& barrier) {
 
 void CtaExecutor::check_barriers() {
   for (Barrier& barrier : barriers_) {
-    if (barrier.arrived > 0 && barrier.expected == 0 && barrier.arrived >= threads_alive_ && barrier.waiting != 0) {
+    const bool is_known = waits_for_cluster_ && &barrier == &barriers_[kNamedBarriers];
+    if (!is_known && barrier.arrived > 0 && barrier.expected == 0 && barrier.arrived >= threads_alive_ &&
+        barrier.waiting != 0) {
       release(barrier);
     }
   }

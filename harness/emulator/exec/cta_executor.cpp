@@ -102,7 +102,11 @@ CtaExecutor::State CtaExecutor::resume() {
       break;
     }
     idle_rounds = progress_ == progress ? idle_rounds + 1 : 0;
-    if (any_ran && idle_rounds < kIdleRounds) continue;
+    if (any_ran && idle_rounds < (peers_.empty() ? kIdleRounds : 2)) continue;
+    if (!peers_.empty()) {
+      state = State::stuck;
+      break;
+    }
     // Spinning on memory, and not on what only the CTA's own warps can do, may be waiting for another CTA.
     const auto spins = [](const Warp& warp) { return warp.status == WarpStatus::yielded && !warp.asked_mbarrier(); };
     if (std::any_of(warps_.begin(), warps_.end(), spins)) {
@@ -215,6 +219,7 @@ void CtaExecutor::start(const Dim3& cta) {
   threads_alive_ = num_threads_;
   barriers_ = {};
   mbarriers_.clear();
+  waits_for_cluster_ = false;
   std::uint32_t left = num_threads_;
   for (Warp& warp : warps_) {
     warp.pc = 0;
@@ -300,8 +305,16 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
           case nwarpid:
             return static_cast<std::uint32_t>(num_warps());
           case nsmid:
-          case size_of_lone_cta:
+          case one:
             return 1;
+          case clusterid_x:
+            return cta.x / cluster_size();
+          case nclusterid_x:
+            return grid.x / cluster_size();
+          case cluster_ctarank:
+            return rank_;
+          case cluster_nctarank:
+            return cluster_size();
           case lanemask_eq:
             return 1u << lane;
           case lanemask_lt:
@@ -493,6 +506,7 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   if (warp.alive == 0) {
     warp.status = WarpStatus::ended;
     check_barriers();
+    if (threads_alive_ == 0) release_cluster();
     return;
   }
   if (warp.active == 0) reconverge(warp);

@@ -73,11 +73,17 @@ class CtaExecutor : public ConflictSink {
     stopped,  // an endless loop or a deadlock, which is then among the findings, or the user has had enough
     stuck,    // each warp waits or spins, and only another CTA can change what they see
   };
-  /// Runs one CTA.
+  /// The CTAs of this one's cluster, itself among them at `rank`: they run in turn. None: it is alone.
+  void join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank) {
+    peers_ = std::move(peers);
+    rank_ = rank;
+  }
+  /// Runs one CTA. With peers each is started, and then each is resumed until all have ended.
   State run(const Dim3& cta) {
     start(cta);
     return resume();
   }
+  void start(const Dim3& cta);
   /// Goes on with a CTA that was stuck.
   State resume();
   /// The last resort: lanes that spin give way to others of their warp, as threads that are scheduled independently do. False if
@@ -112,6 +118,14 @@ class CtaExecutor : public ConflictSink {
   /// Those of the CTA, and behind them the one of its cluster.
   std::array<Barrier, kNamedBarriers + 1>& barriers() { return barriers_; }
   std::vector<Mbarrier>& mbarriers() { return mbarriers_; }
+  std::size_t rank() const { return rank_; }
+  std::size_t cluster_size() const { return peers_.empty() ? 1 : peers_.size(); }
+  /// A CTA of the cluster, null if there is none of this rank.
+  CtaExecutor* peer(std::size_t rank) {
+    if (peers_.empty()) return rank == 0 ? this : nullptr;
+    return rank < peers_.size() ? peers_[rank] : nullptr;
+  }
+  bool has_ended() const { return threads_alive_ == 0; }
   SharedShadow* shadow() { return shadow_.get(); }  // null: no checks, or no shared memory
   AsyncUnits* async() { return async_.get(); }      // null: the kernel has no use for them
   std::byte* shared() { return shared_.data(); }
@@ -208,7 +222,6 @@ class CtaExecutor : public ConflictSink {
 
  private:
   // cta_executor.cpp
-  void start(const Dim3& cta);
   void fill_uniforms(const Dim3& cta);
   template <bool kTraced>
   void run_warp(Warp& warp);
@@ -245,6 +258,7 @@ class CtaExecutor : public ConflictSink {
 
   // barriers.cpp
   void check_all_came(const Barrier& barrier);
+  void release_cluster();
   void check_barriers();  // after lanes have ended: barriers may have got all that they wait for
 
   // deadlock.cpp
@@ -280,6 +294,9 @@ class CtaExecutor : public ConflictSink {
   bool watching_ = false;
   std::uint64_t executed_ = 0;
   bool stopped_ = false;
+  std::vector<CtaExecutor*> peers_;
+  std::size_t rank_ = 0;
+  bool waits_for_cluster_ = false;  // all its threads are at the cluster's barrier
   const Allocation* last_allocation_ = nullptr;
 };
 

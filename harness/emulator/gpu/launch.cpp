@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <exception>
@@ -29,6 +30,14 @@ struct CtaResult {
   std::string output;
 };
 
+constexpr std::uint32_t kMostCtasOfCluster = 16;
+
+// How many CTAs a cluster has.
+std::array<std::uint32_t, 3> cluster_of(const Kernel& kernel, const LaunchConfig& config) {
+  if (config.cluster.x != 0) return {config.cluster.x, config.cluster.y, config.cluster.z};
+  return kernel.compiled().cluster;
+}
+
 // Why a launch cannot be on the given GPU; empty if it can.
 std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Options& options) {
   const SmLimits& limits = known_limits(options.sm);
@@ -45,6 +54,12 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) {
     return fmt::format("a grid of {} blocks; the limits are (2147483647, 65535, 65535)", size(grid));
   }
+  const auto [along_x, along_y, along_z] = cluster_of(kernel, config);
+  if (along_y != 1 || along_z != 1 || along_x > kMostCtasOfCluster) {
+    return fmt::format("clusters of ({}, {}, {}) blocks; the virtual GPU has those of up to {} along x", along_x,
+                       along_y, along_z, kMostCtasOfCluster);
+  }
+  if (grid.x % along_x != 0) return fmt::format("a grid of {} blocks, in clusters of {} along x", size(grid), along_x);
   const auto most = kernel.max_block();
   if (most[0] != 0 && threads > std::uint64_t{most[0]} * most[1] * most[2]) {
     return fmt::format("blocks of {} threads; the kernel was compiled for at most {} (__launch_bounds__)", threads,
@@ -174,18 +189,61 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
     const std::lock_guard lock(mutex);
     counters += executor.counters();
   };
+  const auto cta_at = [&](std::uint64_t index) {
+    return Dim3{static_cast<std::uint32_t>(index % config.grid.x),
+                static_cast<std::uint32_t>(index / config.grid.x % config.grid.y),
+                static_cast<std::uint32_t>(index / config.grid.x / config.grid.y)};
+  };
+  // Clusters: their CTAs run in turn, on one thread, until they have ended or nothing changes any more.
+  const std::uint64_t cluster_size = cluster_of(kernel, config)[0];
+  const auto run_clusters = [&] {
+    std::vector<std::unique_ptr<CtaExecutor>> executors;
+    std::vector<CtaExecutor*> peers;
+    for (std::uint64_t i = 0; i < cluster_size; ++i) {
+      executors.push_back(std::make_unique<CtaExecutor>(context));
+      peers.push_back(executors.back().get());
+    }
+    for (std::size_t i = 0; i < peers.size(); ++i) peers[i]->join_cluster(peers, i);
+    while (!interrupted()) {
+      const std::uint64_t first = next_cta.fetch_add(cluster_size);
+      if (first >= num_ctas || first > stopped_at) break;
+      std::vector<CtaExecutor::State> states(peers.size(), CtaExecutor::State::stuck);
+      for (std::size_t i = 0; i < peers.size(); ++i) peers[i]->start(cta_at(first + i));
+      const auto is = [&](CtaExecutor::State state) { return std::count(states.begin(), states.end(), state) != 0; };
+      const auto changes = [&] {
+        std::uint64_t sum = 0;
+        for (const CtaExecutor* peer : peers) sum += peer->changes();
+        return sum;
+      };
+      while (is(CtaExecutor::State::stuck) && !is(CtaExecutor::State::stopped) && !interrupted()) {
+        const std::uint64_t before = changes();
+        bool ended = false;
+        for (std::size_t i = 0; i < peers.size(); ++i) {
+          if (states[i] != CtaExecutor::State::stuck) continue;
+          states[i] = peers[i]->resume();
+          spend(*peers[i]);
+          ended |= states[i] == CtaExecutor::State::ended;
+        }
+        if (ended || changes() != before) continue;
+        const auto waiting = std::find(states.begin(), states.end(), CtaExecutor::State::stuck) - states.begin();
+        peers[static_cast<std::size_t>(waiting)]->report_stuck(0, 0);
+        states[static_cast<std::size_t>(waiting)] = CtaExecutor::State::stopped;
+      }
+      for (std::size_t i = 0; i < peers.size(); ++i)
+        finish(first + i, *peers[i], states[i] == CtaExecutor::State::ended);
+    }
+    for (CtaExecutor* peer : peers) retire(*peer);
+  };
   const auto start_ctas = [&] {
     try {
+      if (cluster_size > 1) return run_clusters();
       std::unique_ptr<CtaExecutor> executor;
       while (!full && !interrupted()) {
         const std::uint64_t index = next_cta.fetch_add(1);
         // CTAs after one that did not end are not run; those before it are, so that the report is always the same.
         if (index >= num_ctas || index > stopped_at) break;
-        const Dim3 cta{static_cast<std::uint32_t>(index % config.grid.x),
-                       static_cast<std::uint32_t>(index / config.grid.x % config.grid.y),
-                       static_cast<std::uint32_t>(index / config.grid.x / config.grid.y)};
         if (executor == nullptr) executor = std::make_unique<CtaExecutor>(context);
-        const CtaExecutor::State state = executor->run(cta);
+        const CtaExecutor::State state = executor->run(cta_at(index));
         spend(*executor);
         if (state == CtaExecutor::State::stuck) {
           const std::lock_guard lock(mutex);

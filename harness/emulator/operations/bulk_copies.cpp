@@ -144,12 +144,13 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
     const std::uint64_t shared = value_of(warp, instruction.r[0], lane),
                         global = value_of(warp, instruction.r[1], lane);
     std::optional<BulkTransfer> transfer;
+    std::uint32_t ranks = 1u << cta.rank();
     if (instruction.has_count) {
-      const auto ctas = reinterpret_cast<const std::uint16_t*>(
+      ranks = reinterpret_cast<const std::uint16_t*>(
           warp.registers + instruction.r[static_cast<std::size_t>(instruction.operands) - 1])[lane];
-      if (ctas != 1) {
+      if (ranks >> cta.cluster_size() != 0) {
         cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-                 fmt::format("a copy to the CTAs {:#06x} of a cluster that has one CTA", ctas));
+                 fmt::format("a copy to the CTAs {:#x} of a cluster that has {}", ranks, cta.cluster_size()));
       }
     }
     if (of_tensor) {
@@ -182,14 +183,24 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
       std::fill_n(offsets, kWarpSize, *at);
       cta.shadow()->read({warp.index, cta.index_of(instruction), true, 1u << lane, 8, offsets});
     }
-    const auto barrier = std::find_if(cta.mbarriers().begin(), cta.mbarriers().end(),
-                                      [&](const Mbarrier& known) { return known.address == *at; });
-    if (barrier == cta.mbarriers().end()) {
-      cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, *at,
-               fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", *at));
-      continue;
+    for (; ranks != 0; ranks &= ranks - 1) {
+      CtaExecutor* const there = cta.peer(static_cast<std::size_t>(std::countr_zero(ranks)));
+      if (there == nullptr) continue;
+      if (there->has_ended()) {
+        cta.find(FindingKind::in_flight, &warp, &instruction, lane, *offset,
+                 fmt::format("a copy to CTA {} of the cluster, which has ended", there->rank()));
+        continue;
+      }
+      const auto barrier = std::find_if(there->mbarriers().begin(), there->mbarriers().end(),
+                                        [&](const Mbarrier& known) { return known.address == *at; });
+      if (barrier == there->mbarriers().end()) {
+        cta.find(
+            FindingKind::invalid_operation, &warp, &instruction, lane, *at,
+            fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", *at));
+        continue;
+      }
+      there->async()->issue_load(warp, instruction, lane, *transfer, *barrier, there != &cta);
     }
-    cta.async()->issue_load(warp, instruction, lane, std::move(*transfer), *barrier);
   }
 }
 

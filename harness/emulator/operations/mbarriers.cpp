@@ -94,6 +94,51 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
   }
 }
 
+// Arrivals at mbarriers of other CTAs of the cluster. What those CTAs do with this one's shared memory afterwards is not followed by
+// the race detector. Leaves addresses in this CTA's own shared memory in `at`; returns the lanes that have those.
+std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask,
+                              LaneAddresses& at) {
+  std::uint32_t own = mask;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    std::uint64_t& address = at.at[static_cast<std::size_t>(lane)];
+    const std::uint64_t tag = address >> kRankShift;
+    if (tag == 0 || address >= kSharedWindow) continue;
+    address &= (std::uint64_t{1} << kRankShift) - 1;
+    if (tag - 1 == cta.rank()) continue;
+    own &= ~(1u << lane);
+    CtaExecutor* peer = cta.peer(tag - 1);
+    const auto offset = static_cast<std::uint32_t>(address) - kSharedBase;
+    if (peer == nullptr || peer->has_ended()) {
+      cta.find(FindingKind::in_flight, &warp, &instruction, lane, offset,
+               fmt::format("an arrival at an mbarrier of CTA {} of the cluster, which has ended", tag - 1));
+      continue;
+    }
+    const auto found = std::find_if(peer->mbarriers().begin(), peer->mbarriers().end(),
+                                    [&](const Mbarrier& known) { return known.address == offset; });
+    if (found == peer->mbarriers().end()) {
+      cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, offset,
+               fmt::format("byte {} of the shared memory of CTA {} of the cluster holds no mbarrier", offset, tag - 1));
+      continue;
+    }
+    const std::uint32_t count =
+        reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 1u])[lane];
+    if (count == 0 || count > found->pending) {
+      cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, offset,
+               fmt::format("{} arrivals at an mbarrier of CTA {} of the cluster that expects {} more in this phase",
+                           count, tag - 1, found->pending));
+      continue;
+    }
+    if (instruction.has_count && peer->async() != nullptr) {
+      const auto* bytes =
+          reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
+      peer->async()->expect(warp, instruction, lane, *found, bytes[lane]);
+    }
+    arrive(*peer, *found, count);
+  }
+  return own;
+}
+
 // After a test_wait that failed the warp gives way, so that others get their turn.
 template <Operation operation>
 void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
@@ -107,6 +152,11 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   }
   LaneAddresses at;
   cta.addresses(warp, instruction, instruction.r[instruction.writes], at);
+  if (operation == Operation::arrive || operation == Operation::arrive_drop) {
+    const std::uint32_t own = arrive_at_peers(cta, warp, instruction, mask, at);
+    if (own == 0) return;
+    mask = own;
+  }
   std::uint32_t offsets[kWarpSize];
   const std::uint32_t good = cta.check_shared(warp, instruction, at, mask, 8, offsets);
   const std::byte* operand =

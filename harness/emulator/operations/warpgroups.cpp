@@ -1,5 +1,5 @@
-// What else came with Hopper, for warps and warpgroups: stmatrix, elect, setmaxnreg, and clusters, of which each CTA has one for
-// itself. PTX ISA, "stmatrix", "elect.sync", "setmaxnreg", "mapa", "getctarank", "griddepcontrol".
+// What else came with Hopper, for warps, warpgroups and clusters. PTX ISA, "stmatrix", "elect.sync", "setmaxnreg", "mapa",
+// "getctarank", "griddepcontrol".
 #include <fmt/format.h>
 
 #include <bit>
@@ -128,17 +128,32 @@ void decode_setmaxnreg(KernelDecoder& d) {
   out.computes_nothing = true;
 }
 
-// The address of the same place in the shared memory of another CTA of the cluster, in which there is only this one.
+// The address of the same place in the shared memory of another CTA of the cluster.
 void map_to_rank(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const auto* ranks = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2]);
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    if (ranks[lane] != 0) {
+    if (ranks[lane] >= cta.cluster_size()) {
       cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-               fmt::format("mapa for CTA {} of a cluster that has one CTA", ranks[lane]));
+               fmt::format("mapa for CTA {} of a cluster that has {}", ranks[lane], cta.cluster_size()));
     }
     const std::size_t bytes = instruction.bytes, at = static_cast<std::size_t>(lane) * bytes;
-    std::memcpy(warp.registers + instruction.r[0] + at, warp.registers + instruction.r[1] + at, bytes);
+    std::uint64_t address = 0;
+    std::memcpy(&address, warp.registers + instruction.r[1] + at, bytes);
+    // That of its own shared memory serves for all that can be done with it.
+    if (ranks[lane] != cta.rank()) address = in_cta(address, ranks[lane]);
+    std::memcpy(warp.registers + instruction.r[0] + at, &address, bytes);
+  }
+}
+
+void rank_of_address(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
+    std::uint64_t address = 0;
+    std::memcpy(&address, warp.registers + instruction.r[1] + lane * instruction.bytes, instruction.bytes);
+    const std::uint64_t tag = (address & 0xffffffff) >> kRankShift;
+    reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0])[lane] =
+        static_cast<std::uint32_t>(tag == 0 ? cta.rank() : tag - 1);
   }
 }
 
@@ -154,8 +169,13 @@ void decode_mapa(KernelDecoder& d) {
 }
 
 void decode_getctarank(KernelDecoder& d) {
+  const std::string_view type = d.parts().back();
+  if (type != "u32" && type != "u64") d.fail_unknown();
   d.expect_operands(2);
-  d.emit_lane("mov.b32", {d.write(d.operand(0), Slot::b32)}, {d.constant(Slot::b32, 0)});
+  const Slot slot = type == "u32" ? Slot::b32 : Slot::b64;
+  const int address = d.read(d.operand(1), slot);
+  d.emit(rank_of_address, InstructionClass::integer, {d.write(d.operand(0), Slot::b32)}, {address}).bytes =
+      slot == Slot::b32 ? 4 : 8;
 }
 
 // Launches that overlap: here each begins when the one before it has ended.

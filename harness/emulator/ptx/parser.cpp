@@ -48,20 +48,20 @@ const std::unordered_map<std::string_view, SpecialRegister>& special_registers()
       {"%lanemask_lt", lanemask_lt},
       {"%lanemask_ge", lanemask_ge},
       {"%lanemask_gt", lanemask_gt},
-      {"%clusterid.x", ctaid_x},
+      {"%clusterid.x", clusterid_x},
       {"%clusterid.y", ctaid_y},
       {"%clusterid.z", ctaid_z},
-      {"%nclusterid.x", nctaid_x},
+      {"%nclusterid.x", nclusterid_x},
       {"%nclusterid.y", nctaid_y},
       {"%nclusterid.z", nctaid_z},
-      {"%cluster_ctaid.x", of_lone_cta},
-      {"%cluster_ctaid.y", of_lone_cta},
-      {"%cluster_ctaid.z", of_lone_cta},
-      {"%cluster_ctarank", of_lone_cta},
-      {"%cluster_nctaid.x", size_of_lone_cta},
-      {"%cluster_nctaid.y", size_of_lone_cta},
-      {"%cluster_nctaid.z", size_of_lone_cta},
-      {"%cluster_nctarank", size_of_lone_cta},
+      {"%cluster_ctaid.x", cluster_ctarank},
+      {"%cluster_ctaid.y", zero},
+      {"%cluster_ctaid.z", zero},
+      {"%cluster_ctarank", cluster_ctarank},
+      {"%cluster_nctaid.x", cluster_nctarank},
+      {"%cluster_nctaid.y", one},
+      {"%cluster_nctaid.z", one},
+      {"%cluster_nctarank", cluster_nctarank},
       {"%dynamic_smem_size", dynamic_smem_size},
       {"%total_smem_size", total_smem_size},
       {"%envreg1", envreg1},
@@ -436,7 +436,7 @@ void Parser::parse_function(bool entry) {
                directive == ".abi_preserve" || directive == ".abi_preserve_control") {
       expect_integer();
     } else if (directive == ".reqnctapercluster") {
-      parse_dimensions();
+      function.cluster = parse_dimensions();
     } else if (directive == ".pragma") {
       skip_to_semicolon();
     } else if (directive != ".noreturn" && directive != ".explicitcluster" && directive != ".unified") {

@@ -74,8 +74,12 @@ enum class SpecialRegister : std::uint8_t {
   lanemask_lt,
   lanemask_ge,
   lanemask_gt,
-  of_lone_cta,       // where a CTA stands in a cluster of its own: 0
-  size_of_lone_cta,  // how large that is: 1
+  clusterid_x,  // clusters have one CTA or several along x
+  nclusterid_x,
+  cluster_ctarank,
+  cluster_nctarank,
+  zero,
+  one,
   dynamic_smem_size,
   total_smem_size,
   envreg1,  // with envreg2 the address of a cooperative launch's workspace, as CUDA's headers read it
@@ -137,6 +141,7 @@ struct Function {
   std::vector<SourcePosition> positions;        // [0] is "unknown"
   std::array<std::uint32_t, 3> max_threads{};
   std::array<std::uint32_t, 3> required_threads{};
+  std::array<std::uint32_t, 3> cluster = {1, 1, 1};
   int line = 0;
   // What was not understood of its body, which is empty then: only kernels that are or call this function cannot be run.
   std::string error = {};

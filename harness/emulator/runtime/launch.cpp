@@ -143,7 +143,7 @@ class GridWorkspace {
 };
 
 cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
-                       std::size_t shared_bytes, bool cooperative) {
+                       std::size_t shared_bytes, bool cooperative, Dim3 cluster) {
   Function& function = device.function(handle);
   if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
 
@@ -192,6 +192,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
   Report report = emulator::launch(*function.kernel,
                                    {.grid = {grid.x, grid.y, grid.z},
                                     .block = {block.x, block.y, block.z},
+                                    .cluster = cluster,
                                     .dynamic_shared_bytes = shared_bytes,
                                     .grid_workspace = workspace.address(),
                                     .parameters = parameters},
@@ -242,9 +243,9 @@ std::string name_of(const void* handle) {
 }
 
 cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
-                   std::size_t shared_bytes, bool cooperative = false) {
+                   std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0}) {
   try {
-    return try_launch(device, handle, grid, block, arguments, shared_bytes, cooperative);
+    return try_launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster);
   } catch (const ApiError&) {
     throw;
   } catch (const PtxError& error) {
@@ -261,10 +262,10 @@ cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, vo
 
 /// A launch on a stream. One that is captured keeps the values of its arguments.
 cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, dim3 grid, dim3 block, void** arguments,
-                      std::size_t shared_bytes, bool cooperative = false) {
+                      std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0}) {
   device.require_stream(stream);
   if (device.capture_of(stream) == nullptr) {
-    return launch(device, handle, grid, block, arguments, shared_bytes, cooperative);
+    return launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster);
   }
   const std::vector<KernelParameter> parameters = device.function(handle).kernel->parameters();
   std::vector<std::vector<std::byte>> values;
@@ -276,7 +277,7 @@ cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, d
   return device.on_stream(stream, [=](Device& then) mutable {
     std::vector<void*> pointers;
     for (std::vector<std::byte>& value : values) pointers.push_back(value.data());
-    return launch(then, handle, grid, block, pointers.data(), shared_bytes, cooperative);
+    return launch(then, handle, grid, block, pointers.data(), shared_bytes, cooperative, cluster);
   });
 }
 
@@ -393,18 +394,15 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
   return api_call("cudaLaunchKernelExC", [&](Device& device) {
     if (config == nullptr) return cudaErrorInvalidValue;
     bool cooperative = false;
+    flash_ladder::emulator::Dim3 cluster{0, 0, 0};
     for (unsigned i = 0; i < config->numAttrs; ++i) {
       const cudaLaunchAttribute& attribute = config->attrs[i];
-      const bool cluster = attribute.id == cudaLaunchAttributeClusterDimension &&
-                           attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z > 1;
       cooperative |= attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
-      if (cluster) {
-        device.not_run(name_of(function), "clusters of several blocks are not part of the virtual GPU.");
-        return cudaErrorNotSupported;
-      }
+      if (attribute.id == cudaLaunchAttributeClusterDimension)
+        cluster = {attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z};
     }
     return launch_on(device, config->stream, function, config->gridDim, config->blockDim, arguments,
-                     config->dynamicSmemBytes, cooperative);
+                     config->dynamicSmemBytes, cooperative, cluster);
   });
 }
 
