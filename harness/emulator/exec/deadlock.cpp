@@ -42,6 +42,7 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
     for (std::size_t id = 0; id < barriers_.size(); ++id) {
       const Barrier& barrier = barriers_[id];
       if (!((barrier.waiting >> warp.index) & 1)) continue;
+      if (id == kNamedBarriers) return "at the barrier of the cluster";
       return fmt::format("at barrier {}, to which {} of {} threads have come", id, barrier.arrived,
                          barrier.expected == 0 ? threads_alive_ : barrier.expected);
     }

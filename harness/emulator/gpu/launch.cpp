@@ -225,12 +225,23 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
           ended |= states[i] == CtaExecutor::State::ended;
         }
         if (ended || changes() != before) continue;
-        const auto waiting = std::find(states.begin(), states.end(), CtaExecutor::State::stuck) - states.begin();
-        peers[static_cast<std::size_t>(waiting)]->report_stuck(0, 0);
-        states[static_cast<std::size_t>(waiting)] = CtaExecutor::State::stopped;
+        // Who waits at the cluster's barrier waits for the others.
+        std::size_t waiting = peers.size();
+        for (std::size_t i = 0; i < peers.size(); ++i) {
+          if (states[i] != CtaExecutor::State::stuck) continue;
+          const bool at_barrier = peers[i]->barriers()[kNamedBarriers].arrived >= peers[i]->threads_alive();
+          if (waiting == peers.size() || !at_barrier) waiting = i;
+          if (!at_barrier) break;
+        }
+        peers[waiting]->report_stuck(0, 0);
+        states[waiting] = CtaExecutor::State::stopped;
       }
-      for (std::size_t i = 0; i < peers.size(); ++i)
-        finish(first + i, *peers[i], states[i] == CtaExecutor::State::ended);
+      // Of CTAs that wait for one that was stopped, what they found is kept; it is the one that did not end.
+      const bool any_stopped = is(CtaExecutor::State::stopped);
+      for (std::size_t i = 0; i < peers.size(); ++i) {
+        finish(first + i, *peers[i],
+               any_stopped ? states[i] != CtaExecutor::State::stopped : states[i] == CtaExecutor::State::ended);
+      }
     }
     for (CtaExecutor* peer : peers) retire(*peer);
   };
