@@ -311,6 +311,16 @@ class Facts:
         """Cycles in which the tensor cores are in use, %."""
         return self.busy(number, "tensor_pipe_percent")
 
+    def l2(self, number: int) -> float:
+        """Bytes that pass L2, of those that it could move, %."""
+        return self.busy(number, "l2_percent")
+
+    def l2_bytes_per_cycle(self) -> float:
+        """What L2 could move in a cycle of the SMs, as the version says that used most of it."""
+        counted = [number for number in self.numbers() if self.has_busy(number)]
+        most = max(counted, key=self.l2)
+        return self.busy(most, "l2_bytes") / (self.l2(most) / 100 * self.cycles(most))
+
     def l2_gb(self, number: int) -> float:
         return self.busy(number, "l2_bytes") / 1e9
 

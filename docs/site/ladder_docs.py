@@ -213,11 +213,12 @@ class BusyDirective(LadderDirective):
             "issue slots",
             "shared memory",
             "tensor cores",
+            "L2",
             "through L2, GB",
             "from memory, GB",
         ]
         headings += ["instructions per score", "cycles, millions"]
-        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2_gb({}); .1f", "dram_gb({}); .2f")
+        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2({}); .0f", "l2_gb({}); .1f", "dram_gb({}); .2f")
         figures += ("instructions_per_score({})", "cycles({}) / 1e6")
         rows = [
             [
@@ -229,7 +230,7 @@ class BusyDirective(LadderDirective):
         note = (
             f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
             f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores: of the cycles of an SM that has work. Shared"
-            " memory: the pipe that it shares with L1."
+            " memory: the pipe that it shares with L1. L2: of the bytes that it could move."
         )
         return [self.table(headings, rows, ["busy"]), nodes.paragraph("", note, classes=["table-note"])]
 
