@@ -3,7 +3,8 @@
 
 For every version at a small shape: shared-memory wavefronts against the conflict-free ideal, shared-memory load
 instructions, and the sectors that global loads and stores ask of L1. At a shape that fills the GPU (from version 02
-on): how busy shared memory, the schedulers, the tensor cores and L2 are, instructions, cycles, and bytes of L2 and DRAM.
+on): how busy shared memory, the schedulers, the tensor cores and L2 are, instructions, cycles, and bytes of L2 and
+DRAM.
 The file says when that was, and of which code: each version's code_hash, as recorded profiles have it.
 
 Needs a GPU, and ncu on PATH with the permission to read counters. Clocks are left as they are. Exit status: 0 written,

@@ -220,8 +220,8 @@ class BusyDirective(LadderDirective):
             "from memory, GB",
         ]
         headings += ["instructions per score", "cycles, millions"]
-        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2({}); .0f", "l2_gb({}); .1f", "dram_gb({}); .2f")
-        figures += ("instructions_per_score({})", "cycles({}) / 1e6")
+        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2({}); .0f")
+        figures += ("l2_gb({}); .1f", "dram_gb({}); .2f", "instructions_per_score({})", "cycles({}) / 1e6")
         rows = [
             [
                 html.escape(facts.stem(n).replace("_", " ", 1)),

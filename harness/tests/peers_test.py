@@ -182,7 +182,7 @@ def test_one_regime_leaves_the_other_as_it_is(peers: ModuleType, machine: MadeUp
 def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
     peers: ModuleType, machine: MadeUpMachine, tmp_path: Path
 ) -> None:
-    machine.stops_after = 1 + 5 + 2
+    machine.stops_after = 2 + 5 + 2
     with pytest.raises(KeyboardInterrupt):
         peers.main([], lambda: machine)
     folder = tmp_path / "profiles" / "h200"
@@ -208,7 +208,7 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
 def test_a_run_is_not_resumed_with_other_code_or_under_other_conditions(
     peers: ModuleType, machine: MadeUpMachine, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    machine.stops_after = 1 + 5 + 2
+    machine.stops_after = 2 + 5 + 2
     with pytest.raises(KeyboardInterrupt):
         peers.main([], lambda: machine)
     path = tmp_path / "profiles" / "h200" / "peers.part.json"
