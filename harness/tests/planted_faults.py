@@ -3,7 +3,8 @@
 Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own name:
 
     planted_faults.py --kernels                prints the kernels that faults are planted in
-    planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of kernels/KERNEL.cu
+    planted_faults.py --hopper-kernels         prints those of kernels/hopper/, which the virtual GPU cannot run
+    planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of KERNEL, whose file is SOURCE
 
 An edit adds no lines, so that what the virtual GPU finds is at the line where it is in the kernel's own file.
 """
@@ -27,11 +28,14 @@ class Fault:
     sm_count: int | None = None  # of the virtual GPU: few, where a CTA has to take several query tiles
     suggests: str | None = None  # what the diagnosis of a wrong result has to suggest
     says: tuple[str, ...] = ()  # and what it has to say
+    hangs: bool = False  # on a GPU, instead of a wrong result
+    seq_len: int = 256  # of the requested problem,
+    heads: int = 2  # where a smaller one would be right
 
     @property
     def version(self) -> str:
         """What the worker calls it."""
-        return f"fault_{[*FAULTS, *PROBES].index(self)}"
+        return f"fault_{[*FAULTS, *PROBES, *HOPPER_FAULTS].index(self)}"
 
 
 def in_each(
@@ -738,7 +742,8 @@ FAULTS = [
     ),
 ]
 
-# Of versions that the virtual GPU cannot run. The chapters tell them, and say what comes of them on a GPU.
+# Of versions that the virtual GPU cannot run: hopper_faults_test.py has a GPU run them, where there is one. It looks
+# for a wrong result or a hang, and no more.
 HOPPER_FAULTS = [
     Fault(
         "K goes on by 64 bytes where Q goes on by 32",
@@ -751,12 +756,14 @@ HOPPER_FAULTS = [
         "18_tma",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element) + 16);",
+        hangs=True,
     ),
     Fault(
         "empty counts threads, and warps arrive",
         "19_warp_specialized",
         "mbarrier_init(&K_empty[stage], 4);",
         "mbarrier_init(&K_empty[stage], 128);",
+        hangs=True,
     ),
     Fault(
         "both consumers read the same queries",
@@ -769,6 +776,8 @@ HOPPER_FAULTS = [
         "21_persistent",
         "return q_tile / q_tiles_per_head % args.heads;",
         "return q_tile % args.heads;",
+        seq_len=4096,
+        heads=16,
     ),
     Fault(
         "O is not swizzled",
@@ -799,6 +808,7 @@ HOPPER_FAULTS = [
         "26_ping_pong",
         "if (next_turn == 4) named_barrier_arrive(next_turn, 256);",
         "",
+        hangs=True,
     ),
     Fault(
         "one key too many is left unmasked",
@@ -847,11 +857,12 @@ def line_of(fault: Fault, source: Path) -> int:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--kernels"]:
-        print(";".join(sorted({fault.kernel for fault in FAULTS})), end="")
+    if sys.argv[1:] in (["--kernels"], ["--hopper-kernels"]):
+        faults = FAULTS if sys.argv[1] == "--kernels" else HOPPER_FAULTS
+        print(";".join(sorted({fault.kernel for fault in faults})), end="")
         return
     kernel, source, output = sys.argv[1:]
-    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES) if fault.kernel == kernel]
+    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES, *HOPPER_FAULTS) if fault.kernel == kernel]
     Path(output).write_text("\n".join(texts), encoding="utf-8")
 
 
