@@ -3,8 +3,7 @@
 Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own name:
 
     planted_faults.py --kernels                prints the kernels that faults are planted in
-    planted_faults.py --hopper-kernels         prints those of kernels/hopper/, which the virtual GPU cannot run
-    planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of KERNEL, whose file is SOURCE
+    planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of kernels/KERNEL.cu
 
 An edit adds no lines, so that what the virtual GPU finds is at the line where it is in the kernel's own file.
 """
@@ -28,14 +27,11 @@ class Fault:
     sm_count: int | None = None  # of the virtual GPU: few, where a CTA has to take several query tiles
     suggests: str | None = None  # what the diagnosis of a wrong result has to suggest
     says: tuple[str, ...] = ()  # and what it has to say
-    hangs: bool = False  # on a GPU, instead of a wrong result
-    seq_len: int = 256  # of the requested problem,
-    heads: int = 2  # where a smaller one would be right
 
     @property
     def version(self) -> str:
         """What the worker calls it."""
-        return f"fault_{[*FAULTS, *PROBES, *HOPPER_FAULTS].index(self)}"
+        return f"fault_{[*FAULTS, *PROBES].index(self)}"
 
 
 def in_each(
@@ -742,82 +738,6 @@ FAULTS = [
     ),
 ]
 
-# Of versions that the virtual GPU cannot run: hopper_faults_test.py has a GPU run them, where there is one. It looks
-# for a wrong result or a hang, and no more.
-HOPPER_FAULTS = [
-    Fault(
-        "K goes on by 64 bytes where Q goes on by 32",
-        "17_wgmma",
-        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32)",
-        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 64)",
-    ),
-    Fault(
-        "more bytes are promised than come",
-        "18_tma",
-        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
-        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element) + 16);",
-        hangs=True,
-    ),
-    Fault(
-        "empty counts threads, and warps arrive",
-        "19_warp_specialized",
-        "mbarrier_init(&K_empty[stage], 4);",
-        "mbarrier_init(&K_empty[stage], 128);",
-        hangs=True,
-    ),
-    Fault(
-        "both consumers read the same queries",
-        "20_two_consumers",
-        "start_S<Traits>(S_rmem, Q_smem + warpgroup_row * kHeadDim, K_smem + K_next.buffer * kKVSize);",
-        "start_S<Traits>(S_rmem, Q_smem, K_smem + K_next.buffer * kKVSize);",
-    ),
-    Fault(
-        "a query tile is taken for that of another head",
-        "21_persistent",
-        "return q_tile / q_tiles_per_head % args.heads;",
-        "return q_tile % args.heads;",
-        seq_len=4096,
-        heads=16,
-    ),
-    Fault(
-        "O is not swizzled",
-        "22_tma_store",
-        "row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;",
-        "row * 64 + col / 8 % 8 * 8 + col % 8;",
-    ),
-    Fault(
-        "V is a tile ahead of P",
-        "23_overlap",
-        "copy_V(q_tile, kv_tile - 1);",
-        "copy_V(q_tile, kv_tile);",
-    ),
-    Fault(
-        "O is not rescaled when the maximum moves",
-        "24_lazy_rescale",
-        "        scale_rows<Traits>(O_rmem, rescale);",
-        "",
-    ),
-    Fault(
-        "a first sum may be as large as it likes",
-        "25_first_guess",
-        "(new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);",
-        "(new_sum[0] >= least) & (new_sum[1] >= least);",
-    ),
-    Fault(
-        "nobody has the first turn",
-        "26_ping_pong",
-        "if (next_turn == 4) named_barrier_arrive(next_turn, 256);",
-        "",
-        hangs=True,
-    ),
-    Fault(
-        "one key too many is left unmasked",
-        "27_three_consumers",
-        ">= args.seq_len_kv % kBlockKV)",
-        "> args.seq_len_kv % kBlockKV)",
-    ),
-]
-
 # No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
 MOVED = "O moves to a new maximum"
@@ -829,19 +749,15 @@ PROBES = in_each(
 )
 
 
-def planted(fault: Fault, text: str, source: str) -> str:
-    """The kernel's text with the fault."""
+def broken(fault: Fault, source: Path) -> str:
+    """The kernel's text with the fault, in a namespace and under a name of its own."""
+    text = source.read_text(encoding="utf-8")
     if (count := text.count(fault.old)) != 1:
         sys.exit(
             f"planted_faults.py: the fault '{fault.name}' replaces '{fault.old}', which {source} has {count} times; "
             "adapt it to the kernel"
         )
-    return text.replace(fault.old, fault.new)
-
-
-def broken(fault: Fault, source: Path) -> str:
-    """The same, in a namespace and under a name of its own."""
-    text = planted(fault, source.read_text(encoding="utf-8"), str(source))
+    text = text.replace(fault.old, fault.new)
     version = fault.kernel[:2]
     text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::{fault.version}")
     text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')
@@ -857,12 +773,11 @@ def line_of(fault: Fault, source: Path) -> int:
 
 
 def main() -> None:
-    if sys.argv[1:] in (["--kernels"], ["--hopper-kernels"]):
-        faults = FAULTS if sys.argv[1] == "--kernels" else HOPPER_FAULTS
-        print(";".join(sorted({fault.kernel for fault in faults})), end="")
+    if sys.argv[1:] == ["--kernels"]:
+        print(";".join(sorted({fault.kernel for fault in FAULTS})), end="")
         return
     kernel, source, output = sys.argv[1:]
-    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES, *HOPPER_FAULTS) if fault.kernel == kernel]
+    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES) if fault.kernel == kernel]
     Path(output).write_text("\n".join(texts), encoding="utf-8")
 
 
