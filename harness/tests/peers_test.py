@@ -105,10 +105,13 @@ class MadeUpMachine:
         watts = 400.0 if name == "FlashAttention-2" else 500.0
         return self.peers_module.Timing([2 * self.milliseconds.get(name, 4.0)] * 30, watts, 1725)
 
-    def ceiling(self) -> tuple[Callable[[], str], float]:
-        if "ceiling" in self.broken:
+    def ceilings(self) -> list[str]:
+        return ["mma.sync", "wgmma"]
+
+    def ceiling(self, name: str) -> tuple[Callable[[], str], float]:
+        if name in self.broken:
             raise RuntimeError("this PyTorch compiles no CUDA")
-        return lambda: "ceiling", 8e12  # in 8 ms
+        return lambda: name, 8e12  # in 8 ms
 
     def why_no_load(self) -> str:
         return ""
@@ -145,7 +148,7 @@ def test_a_whole_run(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path, 
         assert [peer["name"] for peer in regime["peers"]] == ["FlashAttention-2", "cuDNN"]
         assert regime["run"]["left_out"] == {"fa3": "not installed"}
     assert machine.problems == [(batch, seq_len, "fp16", 3) for batch, seq_len in peers.SHAPES]
-    assert machine.rounds == [25] * 6 and len(machine.alone) == 1 + 6 * 5
+    assert machine.rounds == [25] * 6 and len(machine.alone) == 1 + 6 * 5 + 1
     operations = 4 * 16 * 16 * 4096**2 * 128
 
     turns = found["interleaved"]["peers"][0]["results"][3]
@@ -159,8 +162,10 @@ def test_a_whole_run(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path, 
     assert alone["ms"]["median"] == 16.0 and alone["launches"] == 30
     assert (alone["power_watts"], alone["sm_clock_mhz"]) == (400.0, 1725)
     assert alone["tflops_per_watt"] == pytest.approx(alone["tflops"] / 400, abs=1e-4)
-    (ceiling,) = found["sustained"]["ceilings"]
-    assert ceiling["name"] == "mma.sync" and ceiling["tflops"] == 1000.0 and ceiling["power_watts"] == 500.0
+    first, last = found["sustained"]["ceilings"]
+    assert first["name"] == "mma.sync" and first["tflops"] == 1000.0 and first["power_watts"] == 500.0
+    assert last["name"] == "wgmma" and last["tflops"] == 1000.0
+    assert machine.alone[0] == "mma.sync" and machine.alone[-1] == "wgmma"
 
     out = capsys.readouterr().out
     assert "200.0 % of FlashAttention-2" in out and "harmonic mean" in out and "without fa3: not installed" in out
@@ -194,10 +199,10 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(
 
     before, machine.stops_after = list(machine.alone), 10**6
     assert peers.main(["--resume"], lambda: machine) == 0
-    assert len(machine.alone) == len(before) + 6 * 5 - 7, "what was measured is not measured again"
+    assert len(machine.alone) == len(before) + 6 * 5 - 7 + 1, "what was measured is not measured again"
     assert machine.rounds == [20] * 6
     found = regimes(tmp_path)
-    assert found["sustained"]["run"]["date"] == sustained["run"]["date"] and len(found["sustained"]["ceilings"]) == 1
+    assert found["sustained"]["run"]["date"] == sustained["run"]["date"] and len(found["sustained"]["ceilings"]) == 2
     for regime in found.values():
         for one in (*regime["versions"], *regime["peers"]):
             assert [result["seq_len"] for result in one["results"]] == [512, 1024, 2048, 4096, 8192, 16384]
@@ -223,7 +228,7 @@ def test_a_run_is_not_resumed_with_other_code_or_under_other_conditions(
     part["regimes"]["sustained"]["versions"][0]["code_hash"] = "sha256:" + "8" * 64
     path.write_text(json.dumps(part), encoding="utf-8")
     assert peers.main(["--resume"], lambda: machine) == 0
-    assert len(machine.alone) == measured + 6 * 5 - 7 + 2, "04 is other code, so both its results are measured anew"
+    assert len(machine.alone) == measured + 6 * 5 - 7 + 2 + 1, "04 is other code, so both its results are measured anew"
 
 
 def test_a_wrong_result_is_not_kept(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path) -> None:
@@ -238,7 +243,7 @@ def test_a_wrong_result_is_not_kept(peers: ModuleType, machine: MadeUpMachine, t
 def test_what_does_not_run_is_left_out_with_the_reason(
     peers: ModuleType, machine: MadeUpMachine, tmp_path: Path
 ) -> None:
-    machine.broken, machine.broken_alone = {"cuDNN", "ceiling"}, {"05_cp_async"}
+    machine.broken, machine.broken_alone = {"cuDNN", "mma.sync"}, {"05_cp_async"}
     assert peers.main([], lambda: machine) == 0
     sustained, interleaved = regimes(tmp_path).values()
     for regime in (sustained, interleaved):
