@@ -195,8 +195,7 @@ def ladder(facts: Facts) -> Figure:
         x, ha, color = (value - 5, "right", PAPER) if inside else (value + 5, "left", INK)
         axes.text(x, i, three_digits(value), ha=ha, va="center", fontsize=8, color=color)
     lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
-    if facts.device.regime is not None:
-        lines += [(f"{name} ceiling", value, RED) for name, value in facts.device.regime.ceilings.items()]
+    lines += [(f"{name} ceiling", value, RED) for name, value in facts.device.ceilings.items()]
     top = max([value for _, value, _ in lines] + [value for value in tflops.values() if value is not None])
     # The lines' names stand above, each left of its line, and higher than the lines that would cross it.
     placed: list[tuple[float, int]] = []
@@ -292,7 +291,7 @@ def roofline(facts: Facts) -> Figure:
     clock = facts.max_clock_mhz() * 1e6
     shared_rate = GPU["sms"] * GPU["smem_bytes_per_cycle"] * clock / 1e12  # TB/s
     l2_rate = facts.l2_bytes_per_cycle() * clock / 1e12
-    ceiling = facts.device.mma_sync_ceiling  # None where it is not recorded: then the roofs have no end
+    ceiling = facts.device.ceilings.get("mma.sync")  # None where it is not recorded: then the roofs have no end
     fp32 = GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
     figure = Figure(figsize=(7.4, 3.8))
     axes = figure.add_subplot()

@@ -86,10 +86,6 @@ def by_hand_of(page: Path) -> str:
     return text[text.index("## By hand") : text.index("\n## The ", text.index("## By hand"))]
 
 
-def test_every_version_has_a_chapter() -> None:
-    assert {page.stem for page in CHAPTERS} == {kernel.stem for kernel in kernel_files(ROOT) if kernel.number}
-
-
 def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
     for page in COUNTED:
         by_hand = by_hand_of(page)
