@@ -7,7 +7,7 @@ from pathlib import Path
 
 import report
 from assignment import FOLDER, ROOT, AssignmentError, read_assignment
-from engine import Grader, Machine, Unavailable
+from engine import COMPILE_SECONDS, Grader, Machine, Unavailable
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -25,6 +25,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", metavar="FILE", type=Path, help="of --grade-dir: the grades; of --starter: the file")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
+    parser.add_argument("--compile-seconds", type=int, default=COMPILE_SECONDS, help="CPU time of the compiler")
     build = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
     parser.add_argument("--build", type=Path, default=build, help=argparse.SUPPRESS)
     parser.add_argument("--assignments", type=Path, default=FOLDER, help=argparse.SUPPRESS)
@@ -64,10 +65,13 @@ def main() -> int:
             else:
                 print(text, end="")
             return 0
-        machine = Machine.of_build(args.build, not args.unsandboxed)
+        machine = Machine.of_build(args.build, not args.unsandboxed, args.compile_seconds)
         grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course)
         if args.grade_dir:
             return report.grade_folder(grader, args)
+        if not os.path.lexists(args.grade):
+            print(f"harness: --grade {args.grade}: there is no such file", file=sys.stderr)
+            return 2
         result = grader.grade(args.grade)
         show(result)
         if args.report:
