@@ -24,7 +24,7 @@ FUNCTIONS = {
     name: __builtins__[name] if isinstance(__builtins__, dict) else getattr(__builtins__, name)
     for name in ("abs", "bool", "enumerate", "float", "int", "len", "list", "max", "min", "pow", "range", "reversed",
                  "round", "sorted", "sum", "tuple", "zip")
-} | {"math": math}  # fmt: skip
+} | {"math": math, "re": re}  # fmt: skip
 
 
 class AssignmentError(Exception):
