@@ -113,7 +113,7 @@ class Assignment:
         end = text.find(before, start)
         if start < len(after) or end < 0 or text.find(after, start) >= 0:
             raise AssignmentError(f"{self.name}: the region between '{after}' and '{before}' is not there, or there are two")
-        content = region["with"] if is_starter else region.get("reference_with", text[start:end])
+        content = region.get("with" if is_starter else "reference_with", text[start:end])
         return text[:start] + content + text[end:]
 
 
