@@ -1,5 +1,5 @@
-"""An assignment: one Markdown file for students, which ends in a comment in TOML for the grader (docs/teaching.md says how to write
-one). This reads it, draws what a course seed varies, and makes the starter and the reference answer."""
+"""An assignment: one Markdown file for students, which ends in a comment in TOML for the grader (docs/teaching.md says
+how to write one). This reads it, draws what a course seed varies, and makes the starter and the reference answer."""
 
 import dataclasses
 import hashlib
@@ -27,6 +27,10 @@ FUNCTIONS = {
 } | {"math": math, "re": re}  # fmt: skip
 
 
+# What an assignment's author writes: a number, an expression, or values to draw from; and what it comes to.
+Value = Any
+
+
 class AssignmentError(Exception):
     """The assignment that was asked for is not there, or its file says something that cannot be."""
 
@@ -36,12 +40,12 @@ def draw(*key: str) -> int:
     return int.from_bytes(hashlib.sha256("\0".join(key).encode()).digest()[:8], "big") >> 1
 
 
-def evaluate(expression: Any, names: Mapping[str, Any]) -> Any:
+def evaluate(expression: Value, names: Mapping[str, Any]) -> Value:
     """The value of a Python expression of an assignment's author. Numbers stand for themselves."""
     if not isinstance(expression, str):
         return expression
     try:
-        return eval(expression, {"__builtins__": FUNCTIONS, **names})  # noqa: S307, as trusted as the file that it is in
+        return eval(expression, {"__builtins__": FUNCTIONS, **names})
     except Exception as error:
         raise AssignmentError(f"the expression '{expression}' has no value: {error!r}") from error
 
@@ -69,7 +73,7 @@ class Assignment:
         """What `python` defines."""
         names: dict[str, Any] = {"__builtins__": FUNCTIONS, **self.values}
         if "python" in self.data:
-            exec(self.data["python"], names)  # noqa: S102, as trusted as the file that it is in
+            exec(self.data["python"], names)
         del names["__builtins__"]
         return names
 
@@ -104,7 +108,8 @@ class Assignment:
         find, want = fill_in(change["find"], self.values), change.get("count", 1)
         found = text.count(find)
         if found != want and not (want == 0 and found > 0):
-            raise AssignmentError(f"{self.name}: '{find}' is in the starter's text {found} times, and should be {want or 'at least once'}")
+            times = want or "at least once"
+            raise AssignmentError(f"{self.name}: '{find}' is {found} times in the starter's text; it should be {times}")
         return text.replace(find, change["with"])
 
     def _emptied(self, text: str, region: dict[str, Any], is_starter: bool) -> str:
@@ -112,7 +117,7 @@ class Assignment:
         start = text.find(after) + len(after)
         end = text.find(before, start)
         if start < len(after) or end < 0 or text.find(after, start) >= 0:
-            raise AssignmentError(f"{self.name}: the region between '{after}' and '{before}' is not there, or there are two")
+            raise AssignmentError(f"{self.name}: there is no region between '{after}' and '{before}', or there are two")
         content = region.get("with" if is_starter else "reference_with", text[start:end])
         return text[:start] + content + text[end:]
 
@@ -136,8 +141,8 @@ def keep_part(text: str, is_starter: bool) -> str:
 
 
 def from_ladder(assignment: Assignment, starter: dict[str, Any]) -> str:
-    """A file of the ladder without its header, launch and registration, in the namespace of submissions, and with the kernels
-    that are launched."""
+    """A file of the ladder without its header, launch and registration, in the namespace of submissions, and with the
+    kernels that are launched."""
     path = ROOT / "kernels" / f"{starter['from']}.cu"
     if not path.is_file():
         raise AssignmentError(f"{assignment.name}: there is no kernels/{starter['from']}.cu to cut the starter from")
@@ -158,7 +163,8 @@ def from_ladder(assignment: Assignment, starter: dict[str, Any]) -> str:
         line = f"template __global__ void {case['kernel']}(AttentionArgs);"
         if line not in instantiations:
             instantiations.append(line)
-    header = textwrap.dedent(starter.get("header", f"{assignment.name}\n\nThe grader launches the kernels at the end of this file.")).strip("\n")
+    plain = f"{assignment.name}\n\nThe grader launches the kernels at the end of this file."
+    header = textwrap.dedent(starter.get("header", plain)).strip("\n")
     comment = "\n".join(f"// {line}".rstrip() for line in header.split("\n"))
     return (
         f"{comment}\n\n{text[: launch.start()]}// What is launched. Leave it as it is.\n"

@@ -1,7 +1,8 @@
-"""Grades one file: reads it, compiles it for the device alone, runs its kernels on the virtual GPU, and gives points. Both happen
-in isolated processes (harness-grader), and no host code of the file ever runs. A score depends on the file, the seeds and the
-toolkit alone; what depends on the machine's speed ends without a score, as "not graded"."""
+"""Grades one file: reads it, compiles it for the device alone, runs its kernels on the virtual GPU, and gives points.
+Both happen in isolated processes (harness-grader), and no host code of the file ever runs. A score depends on the file,
+the seeds and the toolkit alone; what depends on the machine's speed ends without a score, as "not graded"."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from assignment import ROOT, Assignment, AssignmentError, draw, evaluate
+from assignment import ROOT, Assignment, AssignmentError, Value, draw, evaluate
 
 SOURCE = "submission.cu"  # what each file is called while it is graded, whatever its name was
 MOST_SOURCE_BYTES = 256 * 1024
@@ -85,7 +86,8 @@ def random_values(kind: str, count: int, *key: str) -> list[float]:
     if kind == "ints":
         return [b % 201 - 100 for b in bits]
     if kind == "normal":  # Box and Muller
-        return [math.sqrt(-2 * math.log(u)) * math.cos(2 * math.pi * (b >> 40) / (1 << 23)) for u, b in zip(uniform, bits, strict=True)]
+        angles = [2 * math.pi * (b >> 40) / (1 << 23) for b in bits]
+        return [math.sqrt(-2 * math.log(u)) * math.cos(a) for u, a in zip(uniform, angles, strict=True)]
     raise AssignmentError(f"values '{kind}' are unknown")
 
 
@@ -109,7 +111,7 @@ class Machine:
         try:
             known = json.loads((build / "grader.json").read_text(encoding="utf-8"))
         except OSError as error:
-            raise Unavailable(f"{build} has no grader ({error.strerror}): build it by scripts/setup harness-grader") from error
+            raise Unavailable(f"{build} has no grader: build it by scripts/setup harness-grader") from error
         machine = Machine(known["nvcc"], known["toolkit"], known["host_compiler"], known["steady"], known["seed"] >= 0,
                           known["grader"], isolated)  # fmt: skip
         if not Path(machine.grader).is_file():
@@ -156,10 +158,8 @@ def run_limited(command: list[str], folder: Path, wall_seconds: float, environme
         finally:
             timer.cancel()
             process.returncode = 0  # waited for already
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         messages.seek(0)
         text = messages.read(64 * 1024).decode(errors="replace")
     if late.is_set():
@@ -183,14 +183,14 @@ def read_submission(path: Path) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise Refused("it is no regular file; hand in one .cu file")
         if status.st_size > MOST_SOURCE_BYTES:
-            raise Refused(f"it has {status.st_size} bytes, and at most {MOST_SOURCE_BYTES} are read; hand in the source alone")
+            raise Refused(f"it has {status.st_size} bytes, more than {MOST_SOURCE_BYTES}; hand in the source alone")
         data = file.read(MOST_SOURCE_BYTES + 1)
     if not data.strip():
         raise Refused("it is empty; hand in the starter with your changes")
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise Refused("it is no text in UTF-8; hand in the .cu file, not what was compiled or packed from it") from error
+        raise Refused("it is no text in UTF-8; hand in the .cu file, nothing compiled or packed") from error
     if "\0" in text:
         raise Refused("it holds bytes that are 0, so it is no source; hand in the .cu file")
     return data
@@ -247,7 +247,8 @@ def ptx_hash(ptx: str) -> str:
     """Of what the PTX does: without comments, lines and files of the source, and with names replaced by their order."""
     code = re.sub(r"//[^\n]*|^\s*\.(loc|file)\b[^\n]*", "", ptx.split("\n\t.section")[0], flags=re.MULTILINE)
     names: dict[str, str] = {}
-    code = re.sub(r"[$%]?[A-Za-z_][\w$]*_[\w$]*|_Z[\w$]+", lambda match: names.setdefault(match[0], f"N{len(names)}"), code)
+    name = r"[$%]?[A-Za-z_][\w$]*_[\w$]*|_Z[\w$]+"
+    code = re.sub(name, lambda match: names.setdefault(match[0], f"N{len(names)}"), code)
     return hashlib.sha256(" ".join(code.split()).encode()).hexdigest()
 
 
@@ -268,7 +269,7 @@ def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, funct
     """Draws the shapes and inputs of a case."""
     key = (assignment.name, assignment.course, hidden, case["name"])
 
-    def size(name: str, value: Any, names: Mapping[str, Any]) -> Any:
+    def size(name: str, value: Value, names: Mapping[str, Any]) -> Value:
         if isinstance(value, list):
             value = value[draw(*key, name) % len(value)]
         return evaluate(value, names)
@@ -326,9 +327,11 @@ def evaluate_type(buffer: dict[str, Any], case: dict[str, Any]) -> str:
     return kind
 
 
-def make_argument(argument: Any, names: dict[str, Any], request: dict[str, Any], buffers: dict[str, Any]) -> dict[str, Any]:
+def make_argument(
+    argument: Value, names: dict[str, Any], request: dict[str, Any], buffers: dict[str, Any]
+) -> dict[str, Any]:
     if isinstance(argument, dict):
-        (kind, value), = argument.items()
+        ((kind, value),) = argument.items()
         return {kind: (int if kind == "int" else float)(evaluate(value, names))}
     if argument in buffers or (argument in ("Q", "K", "V", "O") and "problem" in request):
         return {"buffer": argument}
@@ -342,11 +345,12 @@ def make_argument(argument: Any, names: dict[str, Any], request: dict[str, Any],
 
 
 def run_launches(machine: Machine, folder: Path, launches: list[Launch]) -> list[dict[str, Any]]:
-    request = {"ptx": str(folder / "submission.ptx"), "source": SOURCE, "isolated": machine.isolated, "memory_bytes": RUN_MEMORY,
-               "cpu_seconds": RUN_SECONDS, "wall_seconds": RUN_WALL_SECONDS,
+    request = {"ptx": str(folder / "submission.ptx"), "source": SOURCE, "isolated": machine.isolated,
+               "memory_bytes": RUN_MEMORY, "cpu_seconds": RUN_SECONDS, "wall_seconds": RUN_WALL_SECONDS,
                "launches": [launch.request for launch in launches]}  # fmt: skip
-    done = subprocess.run([machine.grader, "run"], input=json.dumps(request), capture_output=True, text=True, check=False,
-                          start_new_session=True)  # fmt: skip
+    done = subprocess.run(
+        [machine.grader, "run"], input=json.dumps(request), capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise NotGraded(f"the grader could not run it: {printable(done.stderr)}")
     answers = json.loads(done.stdout)
@@ -375,13 +379,16 @@ def why_wrong(launch: Launch, after: dict[str, str]) -> str:
             raise AssignmentError(f"{len(expected)} values are expected of {name}, which has {len(got)}")
         tolerance = buffer.get("tolerance", 0)
         off = [
-            i for i, (g, e) in enumerate(zip(got, expected, strict=True)) if not (abs(g - e) <= tolerance * max(1, abs(e)))
+            i
+            for i, (g, e) in enumerate(zip(got, expected, strict=True))
+            if not (abs(g - e) <= tolerance * max(1, abs(e)))
         ]
         if off:
             i = off[0]
             unwritten = "bytes" not in buffer and set(pack_one(buffer["type"], after[name], i)) == {0xFF}
             seen = "was never written" if unwritten else f"is {got[i]:.6g}"
-            return f"{len(off)} of {len(got)} elements of {name} are wrong; the first, {name}[{i}], {seen} and should be {expected[i]:.6g}"
+            first = f"the first, {name}[{i}], {seen} and should be {expected[i]:.6g}"
+            return f"{len(off)} of {len(got)} elements of {name} are wrong; {first}"
     return ""
 
 
@@ -411,14 +418,16 @@ def costliest_lines(answer: dict[str, Any], kind: str) -> str:
             total = lines.setdefault(line["line"], [0, 0])
             total[0] += counters.get(f"{kind}_{unit}", 0)
             total[1] += counters.get(f"{kind}_ideal_{unit}", 0)
-    worst = sorted(((got - ideal, number, got, ideal) for number, (got, ideal) in lines.items() if got > ideal), reverse=True)[:2]
+    beyond = [(got - ideal, number, got, ideal) for number, (got, ideal) in lines.items() if got > ideal]
+    worst = sorted(beyond, key=lambda line: (-line[0], line[1]))[:2]
     return "; ".join(f"line {number}: {got} {unit} where {ideal} would do" for _, number, got, ideal in worst)
 
 
 def grade_check(check: dict[str, Any], launches: list[Launch], ptx: str, answers: list[dict[str, Any]],
                 reference: list[dict[str, Any]] | None) -> dict[str, Any]:  # fmt: skip
     """The points of one check, and a sentence for what is missing."""
-    chosen = [i for i, launch in enumerate(launches) if launch.case["name"] in check.get("cases", [launch.case["name"]])]
+    named = check.get("cases")
+    chosen = [i for i, launch in enumerate(launches) if named is None or launch.case["name"] in named]
     shares, sentences = [], []
     for i in chosen:
         launch, answer = launches[i], answers[i]
@@ -431,7 +440,7 @@ def grade_check(check: dict[str, Any], launches: list[Launch], ptx: str, answers
             sentence = f"{label}: {printable(answer['wrong'])}" + (f". The virtual GPU saw: {cause}" if cause else "")
         elif check["kind"] == "findings":
             share = float(is_right and not answer["findings"])
-            sentence = f"{label}: {first_finding(answer)}" if answer["findings"] else f"{label}: not looked at, since the output is wrong"
+            sentence = f"{label}: {first_finding(answer) or 'not looked at, since the output is wrong'}"
         elif not is_right:
             sentence = f"{label}: not counted, since the output is wrong"
         else:
@@ -446,12 +455,14 @@ def grade_check(check: dict[str, Any], launches: list[Launch], ptx: str, answers
     for _, sentence in sorted(sentences, key=lambda pair: pair[0]):
         label, _, words = sentence.partition(": ")
         said.setdefault(re.sub(r"[\d.]+", "#", words), sentence)
-    return {"name": check.get("name", check["kind"]), "kind": check["kind"], "points": round(check["points"] * share, 1),
-            "of": check["points"], "lost": list(said.values())[:3]}  # fmt: skip
+    points = round(check["points"] * share, 1)
+    return {"name": check.get("name", check["kind"]), "kind": check["kind"], "points": points, "of": check["points"],
+            "lost": list(said.values())}  # fmt: skip
 
 
-def grade_counter(check: dict[str, Any], launch: Launch, ptx: str, answer: dict[str, Any],
-                  reference: dict[str, Any] | None) -> tuple[float, str]:  # fmt: skip
+def grade_counter(
+    check: dict[str, Any], launch: Launch, ptx: str, answer: dict[str, Any], reference: dict[str, Any] | None
+) -> tuple[float, str]:
     names = launch.names | answer["counters"] | {"ptx": ptx}
     if reference:
         names["reference"] = types.SimpleNamespace(**reference["counters"])
@@ -539,7 +550,8 @@ class Grader:
             return result
         except NotGraded as error:
             return result | {"status": "not graded", "score": None, "message": f"not graded: {error}"}
-        result["checks"] = [grade_check(check, self.launches, ptx, answers, reference) for check in self.assignment.data["check"]]
+        checks = self.assignment.data["check"]
+        result["checks"] = [grade_check(check, self.launches, ptx, answers, reference) for check in checks]
         result["printed"] = printable(" ".join(answer.get("printed", "") for answer in answers))
         result["score"] = round(sum(check["points"] for check in result["checks"]), 1)
         result["passed"] = result["score"] >= self.assignment.pass_mark

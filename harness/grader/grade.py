@@ -15,17 +15,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--grade", metavar="FILE", type=Path, help="a .cu file that was handed in")
     what.add_argument("--grade-dir", metavar="DIR", type=Path, help="a folder of them")
-    what.add_argument("--starter", action="store_true", help="write the starter of --assignment")
-    what.add_argument("--reference", action="store_true", help="write the reference answer of --assignment")
-    parser.add_argument("--assignment", required=True, help="swizzle, 06 or 06_swizzle")
+    what.add_argument("--starter", metavar="ASSIGNMENT", help="write the starter of an assignment")
+    what.add_argument("--reference", metavar="ASSIGNMENT", help="write its reference answer")
+    parser.add_argument("--assignment", help="swizzle, 06 or 06_swizzle")
     parser.add_argument("--course", default="", help="the seed that varies the assignment for a course")
     parser.add_argument("--hidden", help="the seed of shapes and inputs (the course's)")
     parser.add_argument("--report", metavar="FILE", type=Path, help="the result as JSON")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="the result as JUnit XML")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="with --grade-dir: the grades; with --starter: the file")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="of --grade-dir: the grades; of --starter: the file")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
-    parser.add_argument("--build", type=Path, default=Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build")), help=argparse.SUPPRESS)
+    build = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
+    parser.add_argument("--build", type=Path, default=build, help=argparse.SUPPRESS)
     parser.add_argument("--assignments", type=Path, default=FOLDER, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -43,7 +44,8 @@ def show(result: dict) -> None:
     if result["message"]:
         print(f"  {result['message']}")
     if result["status"] == "graded":
-        print(f"  {result['score']:5.1f} of 100  {'passed' if result['passed'] else 'not passed'}: the pass mark is {result['pass_mark']}")
+        verdict = "passed" if result["passed"] else "not passed"
+        print(f"  {result['score']:5.1f} of 100  {verdict}: the pass mark is {result['pass_mark']}")
     for hint in result["hints"]:
         print(f"  Hint: {hint}")
 
@@ -51,7 +53,10 @@ def show(result: dict) -> None:
 def main() -> int:
     args = parse()
     try:
-        assignment = read_assignment(args.assignment, args.course, args.assignments)
+        name = args.starter or args.reference or args.assignment
+        if name is None:
+            raise AssignmentError("say which assignment it is for: --assignment swizzle, for example")
+        assignment = read_assignment(name, args.course, args.assignments)
         if args.starter or args.reference:
             text = assignment.starter() if args.starter else assignment.reference_answer()
             if args.out:

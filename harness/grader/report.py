@@ -97,8 +97,9 @@ class Kept:
     def __init__(self, grader: Grader, folder: Path) -> None:
         self.folder = folder
         program = hashlib.sha256(Path(grader.machine.grader).read_bytes()).hexdigest()
-        self.same = "\0".join((grader.assignment.digest, grader.assignment.course, grader.hidden, grader.machine.toolkit,
-                               str(grader.machine.isolated), graded_by(), program))  # fmt: skip
+        what = grader.assignment
+        self.same = "\0".join((what.digest, what.course, grader.hidden, grader.machine.toolkit, graded_by(), program,
+                               str(grader.machine.isolated)))  # fmt: skip
 
     def path(self, name: str, source: bytes) -> Path:
         key = hashlib.sha256(source + b"\0" + f"{name}\0{self.same}".encode(errors="surrogateescape")).hexdigest()
@@ -153,7 +154,8 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
             except Exception as error:  # one broken file never stops the rest
                 results[index] = grader.failed(paths[index], error)
             if sys.stderr.isatty():
-                print(f"\r{done} of {len(paths)} graded", end="" if done < len(paths) else "\n", file=sys.stderr, flush=True)
+                end = "" if done < len(paths) else "\n"
+                print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)
             write_file(args.out, to_csv([results[i] for i in sorted(results)]))
     ordered = [results[i] for i in range(len(paths))]
     write_file(args.out, to_csv(ordered))

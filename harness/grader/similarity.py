@@ -54,7 +54,7 @@ def similar_pairs(files: dict[str, str], known: dict[str, str], starter: str, pt
     order = list(everything)
     for i, first in enumerate(order):
         for second in order[i + 1 :]:
-            if first in known and second in known or starter_hash in (names_aside[first], names_aside[second]):
+            if (first in known and second in known) or starter_hash in (names_aside[first], names_aside[second]):
                 continue
             shared = len(own[first] & own[second]) / max(1, len(own[first] | own[second]))
             if exact[first] == exact[second]:
