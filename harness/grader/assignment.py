@@ -24,7 +24,7 @@ FUNCTIONS = {
     name: __builtins__[name] if isinstance(__builtins__, dict) else getattr(__builtins__, name)
     for name in ("abs", "bool", "enumerate", "float", "int", "len", "list", "max", "min", "pow", "range", "reversed",
                  "round", "sorted", "sum", "tuple", "zip")
-} | {"math": math}  # fmt: skip
+} | {"math": math, "re": re}  # fmt: skip
 
 
 # What an assignment's author writes: a number, an expression, or values to draw from; and what it comes to.
@@ -118,7 +118,7 @@ class Assignment:
         end = text.find(before, start)
         if start < len(after) or end < 0 or text.find(after, start) >= 0:
             raise AssignmentError(f"{self.name}: there is no region between '{after}' and '{before}', or there are two")
-        content = region["with"] if is_starter else region.get("reference_with", text[start:end])
+        content = region.get("with" if is_starter else "reference_with", text[start:end])
         return text[:start] + content + text[end:]
 
 

@@ -288,12 +288,14 @@ def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, funct
     request: dict[str, Any] = {"kernel": case["kernel"], "sm": case.get("sm", 80)}
     if "problem" in case:
         problem = dict(case["problem"])
-        layout = evaluate(problem.pop("layout", "'bshd'"), names)
+        layout = problem.pop("layout", "'bshd'")
+        each = {"Q": layout, "K": layout, "V": layout, "O": layout} if isinstance(layout, str) else layout
+        layouts = {tensor: evaluate(each.get(tensor, "'bshd'"), names) for tensor in "QKVO"}
         scale = problem.pop("softmax_scale", "1 / math.sqrt(head_dim)")
         for name, value in problem.items():
             names[name] = size(name, value, names)
         problem = {name: names[name] for name in problem} | {"dtype": case["type"] or "fp16"}
-        request |= {"problem": problem, "layout": layout, "softmax_scale": evaluate(scale, names),
+        request |= {"problem": problem, "layouts": layouts, "softmax_scale": evaluate(scale, names),
                     "inputs": case.get("inputs", "normal"), "seed": draw(*key, "inputs")}  # fmt: skip
     else:
         for name, value in case.get("sizes", {}).items():
@@ -430,7 +432,7 @@ def costliest_lines(answer: dict[str, Any], kind: str) -> str:
     return "; ".join(f"line {number}: {got} {unit} where {ideal} would do" for _, number, got, ideal in worst)
 
 
-def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dict[str, Any]],
+def grade_check(check: dict[str, Any], launches: list[Launch], ptx: str, answers: list[dict[str, Any]],
                 reference: list[dict[str, Any]] | None) -> dict[str, Any]:  # fmt: skip
     """The points of one check, and a sentence for what is missing."""
     named = check.get("cases")
@@ -451,7 +453,7 @@ def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dic
         elif not is_right:
             sentence = f"{label}: not counted, since the output is wrong"
         else:
-            share, sentence = grade_counter(check, launch, answer, reference[i] if reference else None)
+            share, sentence = grade_counter(check, launch, ptx, answer, reference[i] if reference else None)
             sentence = f"{label}: {sentence}"
         shares.append(share)
         if share < 1:
@@ -464,13 +466,13 @@ def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dic
         said.setdefault(re.sub(r"[\d.]+", "#", words), sentence)
     points = round(check["points"] * share, 1)
     return {"name": check.get("name", check["kind"]), "kind": check["kind"], "points": points, "of": check["points"],
-            "lost": list(said.values())[:3]}  # fmt: skip
+            "lost": list(said.values())}  # fmt: skip
 
 
 def grade_counter(
-    check: dict[str, Any], launch: Launch, answer: dict[str, Any], reference: dict[str, Any] | None
+    check: dict[str, Any], launch: Launch, ptx: str, answer: dict[str, Any], reference: dict[str, Any] | None
 ) -> tuple[float, str]:
-    names = launch.names | answer["counters"]
+    names = launch.names | answer["counters"] | {"ptx": ptx}
     if reference:
         names["reference"] = types.SimpleNamespace(**reference["counters"])
     if "needs" in check and not evaluate(check["needs"], names):
@@ -558,7 +560,7 @@ class Grader:
         except NotGraded as error:
             return result | {"status": "not graded", "score": None, "message": f"not graded: {error}"}
         checks = self.assignment.data["check"]
-        result["checks"] = [grade_check(check, self.launches, answers, reference) for check in checks]
+        result["checks"] = [grade_check(check, self.launches, ptx, answers, reference) for check in checks]
         result["printed"] = printable(" ".join(answer.get("printed", "") for answer in answers))
         result["score"] = round(sum(check["points"] for check in result["checks"]), 1)
         result["passed"] = result["score"] >= self.assignment.pass_mark

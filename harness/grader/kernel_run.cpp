@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +17,7 @@
 #include <optional>
 #include <regex>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -64,30 +66,59 @@ emulator::Dim3 dimensions(const json& sizes) {
 
 // ---- An attention problem as buffers ----
 
-struct Attention {
-  Inputs inputs;
-  bool heads_first;  // [batch, heads, rows, head_dim]; else [batch, rows, heads, head_dim]
+// How the axes of a tensor follow each other in memory, the last one without gaps.
+enum class Order {
+  bshd,
+  bhsd,
+  bhds
+};  // [batch, rows, heads, head_dim], [batch, heads, rows, head_dim], or that with columns as rows
 
-  TensorLayout layout(std::int64_t rows, std::int64_t heads) const {
-    const std::int64_t head_dim = inputs.problem.head_dim;
-    if (!heads_first) return contiguous_layout(rows, heads, head_dim);
-    return {.batch_stride = heads * rows * head_dim, .row_stride = head_dim, .head_stride = rows * head_dim};
-  }
-  TensorLayout layout_of(char tensor) const {
-    const AttentionProblem& problem = inputs.problem;
-    const bool of_queries = tensor == 'Q' || tensor == 'O';
-    return layout(of_queries ? problem.seq_len : problem.seq_len_kv,
-                  of_queries ? problem.heads : num_kv_heads(problem));
+Order order_of(const std::string& name) {
+  if (name == "bshd") return Order::bshd;
+  if (name == "bhsd") return Order::bhsd;
+  if (name == "bhds") return Order::bhds;
+  throw std::invalid_argument(fmt::format("the layout '{}' is unknown; there are bshd, bhsd and bhds", name));
+}
+
+// Where the elements of a tensor lie. Where a row of memory is a column of the tensor, row_stride leads from one to the next.
+struct Place {
+  TensorLayout layout;
+  bool columns = false;
+
+  std::int64_t of(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t col) const {
+    return columns ? layout.row(batch, head, col) + row : layout.row(batch, head, row) + col;
   }
 };
 
-// Moves the rows of a tensor from one layout to another.
-void copy_rows(const AttentionProblem& problem, std::int64_t rows, std::int64_t heads, const std::uint16_t* from,
-               const TensorLayout& from_layout, std::uint16_t* to, const TensorLayout& to_layout) {
+struct Attention {
+  Inputs inputs;
+  std::array<Order, 4> orders;  // of Q, K, V, O
+
+  static int index(char tensor) { return static_cast<int>(std::string_view("QKVO").find(tensor)); }
+
+  Place place_of(char tensor) const {
+    const AttentionProblem& problem = inputs.problem;
+    const bool of_queries = tensor == 'Q' || tensor == 'O';
+    const std::int64_t rows = of_queries ? problem.seq_len : problem.seq_len_kv;
+    const std::int64_t heads = of_queries ? problem.heads : num_kv_heads(problem), head_dim = problem.head_dim;
+    const Order order = orders[index(tensor)];
+    if (order == Order::bshd) return {contiguous_layout(rows, heads, head_dim)};
+    const bool columns = order == Order::bhds;
+    return {{.batch_stride = heads * rows * head_dim,
+             .row_stride = columns ? rows : head_dim,
+             .head_stride = rows * head_dim},
+            columns};
+  }
+};
+
+// Moves the elements of a tensor from one place to another.
+void move_elements(const AttentionProblem& problem, std::int64_t rows, std::int64_t heads, const std::uint16_t* from,
+                   const Place& from_place, std::uint16_t* to, const Place& to_place) {
   for (std::int64_t b = 0; b < problem.batch; ++b)
     for (std::int64_t head = 0; head < heads; ++head)
       for (std::int64_t row = 0; row < rows; ++row)
-        std::copy_n(from + from_layout.row(b, head, row), problem.head_dim, to + to_layout.row(b, head, row));
+        for (std::int64_t col = 0; col < problem.head_dim; ++col)
+          to[to_place.of(b, head, row, col)] = from[from_place.of(b, head, row, col)];
 }
 
 std::vector<Buffer> tensor_buffers(const Attention& attention) {
@@ -103,8 +134,8 @@ std::vector<Buffer> tensor_buffers(const Attention& attention) {
     const HostBuffer& from = inputs.buffers.at(buffer);
     Buffer& to = buffers.emplace_back(Buffer{.name = name, .bytes = std::vector<std::byte>(from.bytes())});
     const bool is_Q = *name == 'Q';
-    copy_rows(problem, is_Q ? problem.seq_len : problem.seq_len_kv, is_Q ? problem.heads : num_kv_heads(problem),
-              from.data(), layout, reinterpret_cast<std::uint16_t*>(to.bytes.data()), attention.layout_of(*name));
+    move_elements(problem, is_Q ? problem.seq_len : problem.seq_len_kv, is_Q ? problem.heads : num_kv_heads(problem),
+                  from.data(), {layout}, reinterpret_cast<std::uint16_t*>(to.bytes.data()), attention.place_of(*name));
   }
   // As the harness poisons it: NaN, and 0xff in each byte.
   buffers.push_back({.name = "O",
@@ -120,8 +151,8 @@ std::string why_wrong(const Attention& attention, const std::vector<Buffer>& bef
     if (before[i].bytes != after[i].bytes)
       return fmt::format("the launch has changed {}, which is an input", before[i].name);
   HostBuffer output(output_size(problem));
-  copy_rows(problem, problem.seq_len, problem.heads, reinterpret_cast<const std::uint16_t*>(after[3].bytes.data()),
-            attention.layout_of('O'), output.data(), output_layout(problem));
+  move_elements(problem, problem.seq_len, problem.heads, reinterpret_cast<const std::uint16_t*>(after[3].bytes.data()),
+                attention.place_of('O'), output.data(), {output_layout(problem)});
   const Reference reference = make_reference(attention.inputs, {.seq_len = problem.seq_len}, {}, 1);
   constexpr std::int64_t kTile = 16;  // rows of an mma
   const Verdict verdict = check_output(attention.inputs, reference, output, kTile, 1);
@@ -219,7 +250,7 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
       arguments.add(argument.at("float").get<float>());
     } else {
       const auto tensor = [&](const char* name) {
-        const TensorLayout layout = attention.value().layout_of(*name);
+        const TensorLayout layout = attention.value().place_of(*name).layout;
         return Tensor{.data = reinterpret_cast<void*>(address(name)),
                       .batch_stride = layout.batch_stride,
                       .row_stride = layout.row_stride,
@@ -354,12 +385,11 @@ json run_kernel(const std::string& ptx, const std::string& source_name, const js
   std::optional<Attention> attention;
   std::vector<Buffer> buffers;
   if (request.contains("problem")) {
-    const std::string layout = request.at("layout");
-    if (layout != "bshd" && layout != "bhsd")
-      throw std::invalid_argument(fmt::format("the layout '{}' is unknown; there are bshd and bhsd", layout));
+    const json& layouts = request.at("layouts");
+    const auto order = [&](const char* tensor) { return order_of(layouts.at(tensor)); };
     attention = Attention{.inputs = make_inputs(request.at("problem"), distribution(request.at("inputs")),
                                                 Packing::separate, request.at("seed"), {}, 1),
-                          .heads_first = layout == "bhsd"};
+                          .orders = {order("Q"), order("K"), order("V"), order("O")}};
     attention->inputs.softmax_scale = request.at("softmax_scale");
     buffers = tensor_buffers(*attention);
   } else {
