@@ -21,9 +21,6 @@ import engine
 import report
 import similarity
 
-ASSIGNMENTS = assignment.names_of_assignments()
-COURSES = ("", "spring", "autumn")
-
 
 @pytest.fixture
 def grading(tmp_path: Path) -> Grading:
@@ -33,41 +30,6 @@ def grading(tmp_path: Path) -> Grading:
 def with_body(grading: Grading, body: str) -> str:
     """The starter with something in its one gap."""
     return re.sub(r" *// TODO.*", lambda _: body, grading.text("--starter"))
-
-
-# ---- All assignments of docs/assignments ----
-
-
-@pytest.fixture(scope="module")
-def machine() -> engine.Machine:
-    try:
-        return engine.Machine.of_build(BUILD, isolated=True)
-    except engine.Unavailable:
-        return engine.Machine.of_build(BUILD, isolated=False)
-
-
-@pytest.mark.parametrize("course", COURSES)
-@pytest.mark.parametrize("name", ASSIGNMENTS)
-def test_reference_starter_and_ladder_get_what_they_should(
-    name: str, course: str, machine: engine.Machine, tmp_path: Path
-) -> None:
-    """The reference answer has all points; the starter compiles and does not pass; the ladder's own file neither."""
-    given = assignment.read_assignment(name, course)
-    grader = engine.Grader(machine, given, hidden=f"{course} hidden")
-    reference, starter = tmp_path / "reference.cu", tmp_path / "starter.cu"
-    reference.write_text(given.reference_answer())
-    starter.write_text(given.starter())
-    result = grader.grade(reference)
-    assert result["score"] == 100, result
-    result = grader.grade(starter)
-    assert result["status"] == "graded" and not result["message"] and not result["passed"], result
-    assert all(check["lost"] for check in result["checks"] if check["points"] < check["of"]), (
-        "a sentence for each point"
-    )
-    if "from" in given.data["starter"]:
-        ladder = ROOT / "kernels" / f"{given.data['starter']['from']}.cu"
-        result = grader.grade(ladder)
-        assert result["status"] == "graded" and not result["passed"], result
 
 
 # ---- Points ----
