@@ -23,6 +23,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--report", metavar="FILE", type=Path, help="the result as JSON")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="the result as JUnit XML")
     parser.add_argument("--out", metavar="FILE", type=Path, help="of --grade-dir: the grades; of --starter: the file")
+    parser.add_argument("--gradescope", metavar="FILE", type=Path, help="the result as Gradescope reads it")
+    parser.add_argument(
+        "--share", metavar="I/N", help="with --grade-dir: only each N-th file, from the I-th on; no grades yet"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
     parser.add_argument("--compile-seconds", type=int, default=COMPILE_SECONDS, help="CPU time of the compiler")
@@ -78,6 +82,8 @@ def main() -> int:
             report.write_file(args.report, report.to_json(result))
         if args.junit:
             report.write_file(args.junit, report.to_junit([result]))
+        if args.gradescope and result["status"] == "graded":
+            report.write_file(args.gradescope, report.to_gradescope(result))
         return 3 if result["status"] != "graded" else 0 if result["passed"] else 1
     except AssignmentError as error:
         print(f"harness: {error}", file=sys.stderr)

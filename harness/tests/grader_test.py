@@ -5,6 +5,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,6 +260,74 @@ def test_a_class_that_was_stopped(grading: Grading, handed_in: Path) -> None:
     done = grading.run(*command[6:])
     assert done.returncode == 0 and "12 of 12 files graded" in done.stdout
     assert before < len(list(results.glob("*.json"))) == 10
+
+
+def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -> None:
+    """As the tasks of a Slurm array grade it."""
+    out = grading.folder / "grades.csv"
+    recipe = ROOT / "harness" / "grader" / "recipes" / "slurm_array.sbatch"
+    names = {
+        "SUBMISSIONS": handed_in,
+        "OUT": out,
+        "ASSIGNMENT": "swizzle",
+        "COURSE": "c",
+        "HIDDEN": "h",
+        "LADDER": ROOT,
+    }
+    environment = grading.environment | {name: str(value) for name, value in names.items()}
+    environment |= {"FLASH_LADDER_BUILD_DIR": str(BUILD), "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "5"}
+    for task in ("5", "6"):
+        environment["SLURM_ARRAY_TASK_ID"] = task
+        subprocess.run(["bash", recipe], env=environment, check=True, capture_output=True)
+        assert not out.exists()
+    kept = {path: path.stat().st_mtime_ns for path in (grading.folder / "grades.csv.results").iterdir()}
+    assert len(kept) == 4
+    environment |= {"SLURM_ARRAY_TASK_COUNT": "1"}
+    subprocess.run(["bash", recipe], env=environment, check=True, capture_output=True)
+    assert len(rows(out)) == 6 and all(path.stat().st_mtime_ns == kept[path] for path in kept), "nothing graded again"
+
+
+# ---- Gradescope ----
+
+
+def test_the_autograder_for_gradescope(grading: Grading) -> None:
+    """The zip, unpacked as Gradescope does, in an environment without anything else. setup.sh needs the network: this build is
+    lent to it instead."""
+    recipe = ROOT / "harness" / "grader" / "recipes" / "gradescope"
+    packed = grading.folder / "autograder.zip"
+    done = subprocess.run(
+        [recipe / "build_zip", "swizzle", "a course", "$(touch x)", packed], capture_output=True, text=True
+    )
+    if "not a git repository" in done.stderr:
+        pytest.skip("this is no git repository")
+    assert done.returncode == 0, done.stderr
+    root = grading.folder / "autograder"
+    for folder in ("source", "submission", "results"):
+        (root / folder).mkdir(parents=True)
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", packed, root / "source"], check=True)
+    shutil.copy(root / "source" / "run_autograder", root)
+    (root / "source" / "ladder" / "build").symlink_to(BUILD)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "AUTOGRADER": str(root),
+        "HOME": str(grading.home),
+    }
+
+    def run() -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["bash", root / "run_autograder"], env=environment, cwd="/", capture_output=True, check=False
+        )
+
+    results = root / "results" / "results.json"
+    assert run().returncode == 0 and json.loads(results.read_text())["output"] == "Hand in one .cu file; there are 0."
+    given = assignment.read_assignment("swizzle", "a course")
+    (root / "submission" / "mine.cu").write_text(given.reference_answer())
+    assert run().returncode == 0
+    shown = json.loads(results.read_text())
+    assert shown["score"] == 100 == sum(test["max_score"] for test in shown["tests"])
+    results.unlink()
+    (root / "source" / "ladder" / "build").unlink()
+    assert run().returncode != 0 and not results.exists(), "no score where nothing can be graded"
 
 
 # ---- Likeness ----
