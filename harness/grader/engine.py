@@ -112,11 +112,11 @@ class Machine:
         try:
             known = json.loads((build / "grader.json").read_text(encoding="utf-8"))
         except OSError as error:
-            raise Unavailable(f"{build} has no grader: build it by scripts/setup harness-grader") from error
+            raise Unavailable(f"{build} has no grader: build it by scripts/setup --slim harness-grader") from error
         machine = Machine(known["nvcc"], known["toolkit"], known["host_compiler"], known["steady"], known["seed"] >= 0,
                           known["grader"], isolated, compile_seconds)  # fmt: skip
         if not Path(machine.grader).is_file():
-            raise Unavailable(f"{machine.grader} is not there: build it by scripts/setup harness-grader")
+            raise Unavailable(f"{machine.grader} is not there: build it by scripts/setup --slim harness-grader")
         if isolated:
             done = subprocess.run([machine.grader, "missing"], capture_output=True, text=True, check=True)
             if missing := json.loads(done.stdout):

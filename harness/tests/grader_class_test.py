@@ -1,5 +1,5 @@
-"""A class of 60 whose grades are known beforehand: each file is made of puzzles that are solved, left as they were, or wrong, and
-its generator says what that is worth."""
+"""A class of 60 whose grades are known beforehand: each file is made of puzzles that are solved, left as they were, or
+wrong, and its generator says what that is worth."""
 
 import csv
 import dataclasses

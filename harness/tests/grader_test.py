@@ -291,8 +291,8 @@ def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -
 
 
 def test_the_autograder_for_gradescope(grading: Grading) -> None:
-    """The zip, unpacked as Gradescope does, in an environment without anything else. setup.sh needs the network: this build is
-    lent to it instead."""
+    """The zip, unpacked as Gradescope does, in an environment without anything else. setup.sh needs the network: this
+    build is lent to it instead."""
     recipe = ROOT / "harness" / "grader" / "recipes" / "gradescope"
     packed = grading.folder / "autograder.zip"
     done = subprocess.run(
@@ -307,6 +307,7 @@ def test_the_autograder_for_gradescope(grading: Grading) -> None:
     subprocess.run([sys.executable, "-m", "zipfile", "-e", packed, root / "source"], check=True)
     shutil.copy(root / "source" / "run_autograder", root)
     (root / "source" / "ladder" / "build").symlink_to(BUILD)
+    (root / "source" / "ladder" / ".venv").symlink_to(sys.prefix)
     environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "AUTOGRADER": str(root),

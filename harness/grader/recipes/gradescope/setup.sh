@@ -3,4 +3,4 @@
 set -euo pipefail
 cd "${AUTOGRADER:-/autograder}/source/ladder"
 apt-get update -qq
-scripts/setup harness-grader
+scripts/setup --slim harness-grader
