@@ -14,14 +14,22 @@
 ```{worked} QUERY           the online softmax of worked.py, step by step
 ```{folded} SUMMARY         its content, folded away
 ```{source} NN              the whole file, folded away
+```{graded}                 of an assignment's page: what is graded, with points
+```{hints}                  of an assignment's page: its hints, folded away one by one
 """
 
 from __future__ import annotations
 
 import html
+import re
+import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "harness" / "grader"))
+
+import assignment
 import drawings
 import sources
 import update_docs
@@ -35,7 +43,6 @@ from sphinx.errors import ExtensionError
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-ROOT = Path(__file__).resolve().parents[2]
 logger = logging.getLogger(__name__)
 
 
@@ -333,6 +340,40 @@ class FoldedDirective(LadderDirective):
         return self.folded(self.arguments[0], self.parse_content_to_nodes())
 
 
+class AssignmentDirective(LadderDirective):
+    """What a page says of the comment for the grader that it ends in."""
+
+    def read(self) -> dict[str, Any]:
+        try:
+            return assignment.read_assignment(Path(self.env.docname).name).data
+        except assignment.AssignmentError as error:
+            raise FactError(str(error)) from error
+
+
+class GradedDirective(AssignmentDirective):
+    KINDS: ClassVar[dict[str, str]] = {
+        "correct": "the result, for sizes and inputs that you have not seen",
+        "findings": "no findings (races, reads of what nobody wrote, accesses out of bounds …) where the result is right",
+    }
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        data = self.read()
+        rows = [[html.escape(c.get("name") or self.KINDS[c["kind"]]), str(c["points"])] for c in data["check"]]
+        note = (
+            f"{data['pass_mark']} of 100 points pass. What is counted gives points only where the result is right, in"
+            " proportion between the starter's kind of answer and the reference answer."
+        )
+        return [self.table(["what", "points"], rows, ["graded"]), nodes.paragraph("", note, classes=["table-note"])]
+
+
+class HintsDirective(AssignmentDirective):
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        hints = self.read()["hints"]
+        return [node for i, hint in enumerate(hints, 1) for node in self.folded(f"Hint {i}", [nodes.paragraph("", hint)])]
+
+
 class SourceDirective(LadderDirective):
     required_arguments = 1
 
@@ -358,6 +399,13 @@ def read_all(app: Sphinx, env: Any, docnames: list[str]) -> None:  # noqa: ANN40
     docnames[:] = sorted(env.found_docs)
 
 
+def without_the_graders_part(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Starters, reference answers and keys are no part of the site's pages."""
+    del app
+    if docname.startswith("assignments/"):
+        source[0] = re.sub(r"^<!-- grader\n.*?^-->$", "", source[0], flags=re.DOTALL | re.MULTILINE)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("ladder_harness", "", "env")
     app.add_config_value("ladder_strict", False, "env", bool)
@@ -375,8 +423,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "worked": WorkedDirective,
         "folded": FoldedDirective,
         "source": SourceDirective,
+        "graded": GradedDirective,
+        "hints": HintsDirective,
     }.items():
         app.add_directive(name, directive)
     app.connect("builder-inited", check_harness)
     app.connect("env-before-read-docs", read_all)
+    app.connect("source-read", without_the_graders_part)
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}
