@@ -16,21 +16,19 @@
 ```{source} NN              the whole file, folded away
 ```{graded}                 of an assignment's page: what is graded, with points
 ```{hints}                  of an assignment's page: its hints, folded away one by one
+```{mistakes} NN NN …       what the tests plant in a kernel, and how it shows
 """
 
 from __future__ import annotations
 
 import html
 import re
-import sys
 from pathlib import Path
 from typing import Any, ClassVar
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "harness" / "grader"))
-
 import assignment
 import drawings
+import planted_faults
 import sources
 import update_docs
 import worked
@@ -43,6 +41,7 @@ from sphinx.errors import ExtensionError
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+ROOT = Path(__file__).resolve().parents[2]
 logger = logging.getLogger(__name__)
 
 
@@ -353,7 +352,7 @@ class AssignmentDirective(LadderDirective):
 class GradedDirective(AssignmentDirective):
     KINDS: ClassVar[dict[str, str]] = {
         "correct": "the result, for sizes and inputs that you have not seen",
-        "findings": "no findings (races, reads of what nobody wrote, accesses out of bounds …) where the result is right",
+        "findings": "no findings: races, reads of what nobody wrote, accesses out of bounds …, and a right result",
     }
 
     def build(self, facts: Facts) -> list[nodes.Node]:
@@ -370,8 +369,33 @@ class GradedDirective(AssignmentDirective):
 class HintsDirective(AssignmentDirective):
     def build(self, facts: Facts) -> list[nodes.Node]:
         del facts
-        hints = self.read()["hints"]
-        return [node for i, hint in enumerate(hints, 1) for node in self.folded(f"Hint {i}", [nodes.paragraph("", hint)])]
+        found: list[nodes.Node] = []
+        for number, hint in enumerate(self.read()["hints"], 1):
+            found += self.folded(f"Hint {number}", [nodes.paragraph("", hint)])
+        return found
+
+
+class MistakesDirective(LadderDirective):
+    """What the tests plant in a kernel, and how it shows."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        kernels = [facts.stem(number) for number in self.numbers()]
+        rows = [[html.escape(f.name), self._shows(f)] for f in planted_faults.FAULTS if f.kernel in kernels]
+        if not rows:
+            raise FactError(f"no fault is planted in {', '.join(kernels)}")
+        return [self.table(["mistake", "how it shows"], rows, ["mistakes"])]
+
+    @staticmethod
+    def _shows(fault: planted_faults.Fault) -> str:
+        if fault.finding:
+            return f"a finding: {fault.finding.replace('_', ' ')}"
+        says = [f"“{words}”" for words in fault.says]
+        if fault.suggests:
+            says.insert(0, f"--debug suggests {fault.suggests}")
+        return "a wrong result" + (f"; {', '.join(says)}" if says else "")
 
 
 class SourceDirective(LadderDirective):
@@ -425,6 +449,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "source": SourceDirective,
         "graded": GradedDirective,
         "hints": HintsDirective,
+        "mistakes": MistakesDirective,
     }.items():
         app.add_directive(name, directive)
     app.connect("builder-inited", check_harness)
