@@ -13,6 +13,7 @@
 ```{interactive} NAME       a part that ladder.js brings to life
 ```{worked} QUERY           the online softmax of worked.py, step by step
 ```{folded} SUMMARY         its content, folded away
+```{recorded} EXPRESSION    its content, left out as long as that figure is not recorded
 ```{source} NN              the whole file, folded away
 ```{graded}                 of an assignment's page: what is graded, with points
 ```{hints}                  of an assignment's page: its hints, folded away one by one
@@ -28,13 +29,14 @@ from typing import Any, ClassVar
 
 import assignment
 import drawings
+import drawings_hopper  # noqa: F401 (its drawings)
 import planted_faults
 import sources
 import update_docs
 import worked
 from docutils import nodes
 from docutils.parsers.rst import directives
-from facts import DEVICE, FactError, Facts, check_blank
+from facts import DEVICE, FactError, Facts, NotRecordedError, check_blank
 from profile_data import ProfileError, three_digits
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -219,12 +221,13 @@ class BusyDirective(LadderDirective):
             "issue slots",
             "shared memory",
             "tensor cores",
+            "L2",
             "through L2, GB",
             "from memory, GB",
         ]
         headings += ["instructions per score", "cycles, millions"]
-        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2_gb({}); .1f", "dram_gb({}); .2f")
-        figures += ("instructions_per_score({})", "cycles({}) / 1e6")
+        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2({}); .0f")
+        figures += ("l2_gb({}); .1f", "dram_gb({}); .2f", "instructions_per_score({})", "cycles({}) / 1e6")
         rows = [
             [
                 html.escape(facts.stem(n).replace("_", " ", 1)),
@@ -235,8 +238,11 @@ class BusyDirective(LadderDirective):
         note = (
             f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
             f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores: of the cycles of an SM that has work. Shared"
-            " memory: the pipe that it shares with L1."
+            " memory: the pipe that it shares with L1. L2: of the bytes that it could move."
         )
+        missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
+        if missing:
+            note += f" Not counted yet: {', '.join(missing)}."
         return [self.table(headings, rows, ["busy"]), nodes.paragraph("", note, classes=["table-note"])]
 
 
@@ -337,6 +343,21 @@ class FoldedDirective(LadderDirective):
     def build(self, facts: Facts) -> list[nodes.Node]:
         del facts
         return self.folded(self.arguments[0], self.parse_content_to_nodes())
+
+
+class RecordedDirective(LadderDirective):
+    """What can only be said of figures that are there."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        try:
+            facts.evaluate(self.arguments[0])
+        except NotRecordedError:
+            return []
+        return self.parse_content_to_nodes()
 
 
 class AssignmentDirective(LadderDirective):
@@ -446,6 +467,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "interactive": InteractiveDirective,
         "worked": WorkedDirective,
         "folded": FoldedDirective,
+        "recorded": RecordedDirective,
         "source": SourceDirective,
         "graded": GradedDirective,
         "hints": HintsDirective,

@@ -12,7 +12,7 @@ from typing import Any
 
 try:
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+except ModuleNotFoundError:  # Python 3.10: scripts/requirements-toml.txt
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]

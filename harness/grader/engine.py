@@ -26,7 +26,7 @@ from assignment import ROOT, Assignment, AssignmentError, Value, draw, evaluate
 SOURCE = "submission.cu"  # what each file is called while it is graded, whatever its name was
 MOST_SOURCE_BYTES = 256 * 1024
 COMPILE_MEMORY = 6 << 30  # of address space
-COMPILE_SECONDS = 100  # of CPU time
+COMPILE_SECONDS = 100  # of CPU time, unless the command line says otherwise
 COMPILE_WALL_SECONDS = 400  # so that a machine with several of them at a time still gets to the CPU time
 MOST_COMPILED_BYTES = 64 << 20  # of each file that the compiler writes
 RUN_SECONDS = 60  # of CPU time, of each launch
@@ -105,17 +105,18 @@ class Machine:
     seed: bool
     grader: str
     isolated: bool
+    compile_seconds: int
 
     @staticmethod
-    def of_build(build: Path, isolated: bool) -> "Machine":
+    def of_build(build: Path, isolated: bool, compile_seconds: int = COMPILE_SECONDS) -> "Machine":
         try:
             known = json.loads((build / "grader.json").read_text(encoding="utf-8"))
         except OSError as error:
-            raise Unavailable(f"{build} has no grader: build it by scripts/setup harness-grader") from error
+            raise Unavailable(f"{build} has no grader: build it by scripts/setup --slim harness-grader") from error
         machine = Machine(known["nvcc"], known["toolkit"], known["host_compiler"], known["steady"], known["seed"] >= 0,
-                          known["grader"], isolated)  # fmt: skip
+                          known["grader"], isolated, compile_seconds)  # fmt: skip
         if not Path(machine.grader).is_file():
-            raise Unavailable(f"{machine.grader} is not there: build it by scripts/setup harness-grader")
+            raise Unavailable(f"{machine.grader} is not there: build it by scripts/setup --slim harness-grader")
         if isolated:
             done = subprocess.run([machine.grader, "missing"], capture_output=True, text=True, check=True)
             if missing := json.loads(done.stdout):
@@ -178,10 +179,11 @@ def read_submission(path: Path) -> bytes:
         if path.is_symlink():
             raise Refused("it is a symbolic link; hand in the file itself") from error
         raise NotGraded(f"it cannot be read: {error.strerror}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise Refused("it is no regular file; hand in one .cu file")
     with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise Refused("it is no regular file; hand in one .cu file")
         if status.st_size > MOST_SOURCE_BYTES:
             raise Refused(f"it has {status.st_size} bytes, more than {MOST_SOURCE_BYTES}; hand in the source alone")
         data = file.read(MOST_SOURCE_BYTES + 1)
@@ -206,7 +208,14 @@ def printable(text: str, most: int = 400) -> str:
 def compile_ptx(machine: Machine, source: bytes, folder: Path) -> str:
     """The PTX of a file, device code alone, and its compiler in isolation."""
     (folder / SOURCE).write_bytes(source)
-    limits = ["--cpu", str(COMPILE_SECONDS), "--memory", str(COMPILE_MEMORY), "--file", str(MOST_COMPILED_BYTES)]
+    limits = [
+        "--cpu",
+        str(machine.compile_seconds),
+        "--memory",
+        str(COMPILE_MEMORY),
+        "--file",
+        str(MOST_COMPILED_BYTES),
+    ]
     sandbox = [machine.grader, "sandbox", *limits, *([] if machine.isolated else ["--open"])]
     for path in machine.readable():
         sandbox += ["--read", path]
@@ -222,8 +231,8 @@ def compile_ptx(machine: Machine, source: bytes, folder: Path) -> str:
     ended = run_limited([*machine.steady, *sandbox, "--", *nvcc], folder, COMPILE_WALL_SECONDS, environment)
     if ended is None:
         raise NotGraded(f"the compiler had not ended after {COMPILE_WALL_SECONDS} seconds")
-    if ended.returncode != 0 and ended.cpu_seconds >= COMPILE_SECONDS - 1:
-        raise NotGraded(f"the compiler had not ended after {COMPILE_SECONDS} seconds of CPU time")
+    if ended.returncode != 0 and ended.cpu_seconds >= machine.compile_seconds:
+        raise NotGraded(f"the compiler had not ended after {machine.compile_seconds} seconds of CPU time")
     ptx = folder / "submission.ptx"
     if ended.returncode != 0 or not ptx.is_file() or ptx.is_symlink():
         raise Refused(f"it does not compile: {first_error(ended)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import report
 from assignment import FOLDER, ROOT, AssignmentError, read_assignment
-from engine import Grader, Machine, Unavailable
+from engine import COMPILE_SECONDS, Grader, Machine, Unavailable
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -23,8 +23,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--report", metavar="FILE", type=Path, help="the result as JSON")
     parser.add_argument("--junit", metavar="FILE", type=Path, help="the result as JUnit XML")
     parser.add_argument("--out", metavar="FILE", type=Path, help="of --grade-dir: the grades; of --starter: the file")
+    parser.add_argument("--gradescope", metavar="FILE", type=Path, help="the result as Gradescope reads it")
+    parser.add_argument(
+        "--share", metavar="I/N", help="with --grade-dir: only each N-th file, from the I-th on; no grades yet"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
+    parser.add_argument("--compile-seconds", type=int, default=COMPILE_SECONDS, help="CPU time of the compiler")
     build = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
     parser.add_argument("--build", type=Path, default=build, help=argparse.SUPPRESS)
     parser.add_argument("--assignments", type=Path, default=FOLDER, help=argparse.SUPPRESS)
@@ -64,16 +69,21 @@ def main() -> int:
             else:
                 print(text, end="")
             return 0
-        machine = Machine.of_build(args.build, not args.unsandboxed)
+        machine = Machine.of_build(args.build, not args.unsandboxed, args.compile_seconds)
         grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course)
         if args.grade_dir:
             return report.grade_folder(grader, args)
+        if not os.path.lexists(args.grade):
+            print(f"harness: --grade {args.grade}: there is no such file", file=sys.stderr)
+            return 2
         result = grader.grade(args.grade)
         show(result)
         if args.report:
             report.write_file(args.report, report.to_json(result))
         if args.junit:
             report.write_file(args.junit, report.to_junit([result]))
+        if args.gradescope and result["status"] == "graded":
+            report.write_file(args.gradescope, report.to_gradescope(result))
         return 3 if result["status"] != "graded" else 0 if result["passed"] else 1
     except AssignmentError as error:
         print(f"harness: {error}", file=sys.stderr)

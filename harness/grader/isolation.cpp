@@ -72,10 +72,11 @@ void allow(const FileDescriptor& ruleset, const std::filesystem::path& path, std
   if (syscall(kAddRule, ruleset.get(), kRulePathBeneath, &rule, 0) != 0) fail("landlock_add_rule");
 }
 
-void set_limit(int resource, std::uint64_t value) {
+void set_limit(int resource, std::uint64_t value, std::uint64_t grace = 0) {
   rlimit limit{};
   if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) fail("getrlimit");
-  limit.rlim_cur = limit.rlim_max = std::min<rlim_t>(value, limit.rlim_max);
+  limit.rlim_max = std::min<rlim_t>(value + grace, limit.rlim_max);
+  limit.rlim_cur = std::min<rlim_t>(value, limit.rlim_max);
   if (setrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) fail("setrlimit");
 }
 
@@ -263,7 +264,8 @@ std::vector<std::string> missing_isolation() {
 void limit_process(const ProcessLimits& limits) {
   set_limit(RLIMIT_CORE, 0);
   if (limits.memory_bytes != 0) set_limit(RLIMIT_AS, limits.memory_bytes);
-  if (limits.cpu_seconds != 0) set_limit(RLIMIT_CPU, limits.cpu_seconds);
+  // At the second limit SIGKILL comes, which does not say what for.
+  if (limits.cpu_seconds != 0) set_limit(RLIMIT_CPU, limits.cpu_seconds, /*grace=*/2);
   if (!limits.may_write_files)
     set_limit(RLIMIT_FSIZE, 0);
   else if (limits.file_bytes != 0)

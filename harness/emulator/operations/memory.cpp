@@ -160,6 +160,8 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           const SharedAccess shared{
               warp.index, cta.index_of(instruction), instruction.strong, access.good, access.bytes, access.offsets};
           const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
+          if (cta.async() != nullptr)
+            cta.async()->note_write(warp.index, shared.instruction, access.good, access.bytes, access.offsets);
           if (overwritten != 0 && !instruction.strong) {
             store_lanes(warp.registers, instruction, access.host, access.good);
             shadow->report_overwritten(shared, overwritten & ~unchanged(overwritten));
@@ -189,6 +191,8 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
         if (access.space == Space::shared && cta.shadow() != nullptr) {
           cta.shadow()->write({warp.index, cta.index_of(instruction), true, access.good, access.bytes, access.offsets},
                               0);
+          if (cta.async() != nullptr)
+            cta.async()->note_write(warp.index, cta.index_of(instruction), access.good, access.bytes, access.offsets);
         }
         for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
           const int lane = std::countr_zero(rest);
@@ -412,7 +416,7 @@ void decode_ldmatrix(KernelDecoder& d) {
 std::optional<ptx::Space> named_space(std::string_view part) {
   if (part == "global") return ptx::Space::global;
   if (part == "const") return ptx::Space::constant;
-  if (part == "shared" || part == "shared::cta") return ptx::Space::shared;
+  if (part == "shared" || part == "shared::cta" || part == "shared::cluster") return ptx::Space::shared;
   if (part == "local") return ptx::Space::local;
   if (part == "param" || part == "param::entry" || part == "param::func") return ptx::Space::param;
   return std::nullopt;
