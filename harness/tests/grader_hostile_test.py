@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from grading import Grading, nothing_else_changes
 
-SECRET = "root:x:0:0:the answers of all others"
+SECRET = "answer_of_somebody_else"  # a name, which a compiler repeats in its message
 
 
 @pytest.fixture
@@ -162,7 +162,14 @@ def test_no_file_outside_the_allowed_folders_is_read(grading: Grading, secret: P
     with nothing_else_changes(grading):
         result = grading.grade(right(grading, before=way))
     assert result["status"] == "graded" and result["score"] in (0, 100)
-    assert "answers of all others" not in str(result) and "it is there" not in str(result)
+    assert SECRET not in str(result) and "it is there" not in str(result)
+
+
+def test_without_isolation_such_a_file_would_be_read(grading: Grading, secret: Path) -> None:
+    """So the test above can fail."""
+    for name, seen in (("include", SECRET), ("a computed name", SECRET), ("has_include", "it is there")):
+        way = WAYS_TO_A_FILE[name].replace("FILE", str(secret))
+        assert seen in str(grading.grade(way, "--unsandboxed"))
 
 
 def test_other_submissions_and_the_ladder_are_not_in_reach(grading: Grading) -> None:

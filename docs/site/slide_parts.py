@@ -1,0 +1,159 @@
+"""Slides from chapters. A page of docs/site/slides/ says {slides of 06_swizzle} on a line of its own. In its place come
+a slide per section of that chapter, with the first sentence and the questions of each paragraph, and one for each drawing, quotation,
+table and piece of code. The whole text goes into the speaker's notes. So a slide says what the chapter says, and its figures
+are those of profiles/.
+
+Left out are what only a reader needs: the glossary, sources, further reading, and what is folded away."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from facts import FactError, check_blank
+from profile_data import ProfileError
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxRole
+
+CHAPTERS = Path(__file__).resolve().parents[1] / "chapters"
+NO_SLIDES = ("Further reading", "Words on cards", "How to do the exercises")  # sections
+# Directives; the others are for readers.
+SHOWN = ("quote", "drawing", "measured", "busy", "sass", "worked", "prediction")
+MOST_SENTENCES = 4  # on a slide
+ENTRY = re.compile(r"^(?:\d+\.|-) ")  # of a list
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Slide:
+    sentences: list[str] = field(default_factory=list)
+    shown: str = ""  # a directive, a list, a table or code
+    notes: list[str] = field(default_factory=list)
+
+
+def blocks_of(text: str) -> list[str]:
+    """Paragraphs, lists, tables and fenced blocks, in their order."""
+    found: list[str] = []
+    lines = text.split("\n")
+    i = 0
+    while i < len(lines):
+        if not lines[i].strip():
+            i += 1
+            continue
+        first = i
+        if fence := re.match(r"(`{3,}|:{3,})", lines[i]):
+            i += 1
+            while i < len(lines) and lines[i].rstrip() != fence[1]:
+                i += 1
+            i += 1
+        else:
+            is_list = bool(ENTRY.match(lines[i]))
+            # A list's entries may have lines of their own, moved to the right.
+            while i < len(lines):
+                goes_on = is_list and re.match(r" {2,}\S", "".join(lines[i + 1 : i + 2]))
+                if not lines[i].strip() and not goes_on:
+                    break
+                i += 1
+        found.append("\n".join(lines[first:i]))
+    return found
+
+
+def main_sentences(paragraph: str) -> str:
+    """The first sentence, and every question. Stops inside code, roles and emphasis end none."""
+    kept: list[str] = []
+
+    def keep(code: re.Match[str]) -> str:
+        kept.append(code[0])
+        return f"\0{len(kept) - 1}\0"
+
+    text = re.sub(r"`[^`]*`", keep, " ".join(paragraph.split()))
+    sentences = re.split(r"(?<=[.?!:])\)? (?=[^a-z0-9(])", text)
+    chosen = [sentence for i, sentence in enumerate(sentences) if i == 0 or sentence.endswith("?")]
+    return re.sub(r"\0(\d+)\0", lambda number: kept[int(number[1])], " ".join(chosen))
+
+
+def without_links(text: str) -> str:
+    """Pages and terms are not there to be linked to."""
+    text = re.sub(r"\[([^\]]+)\]\([^)\s]*\)", r"\1", text)
+    return re.sub(r"\{term\}`([^<`]*?)(?: <[^`]*>)?`", r"\1", text)
+
+
+def slides_of_section(text: str) -> list[Slide]:
+    slides, slide = [], Slide()
+
+    def turn() -> None:
+        nonlocal slide
+        if slide.sentences or slide.shown:
+            slides.append(slide)
+        slide = Slide()
+
+    for block in blocks_of(text):
+        directive = re.match(r"`{3,}\{(\w+)\}", block)
+        if directive and directive[1] not in SHOWN:
+            continue
+        entries = re.split(r"\n(?=(?:\d+\.|-) )", block) if ENTRY.match(block) else []
+        if entries:
+            turn()
+            shorter = [main_sentences(ENTRY.sub("", entry)) for entry in entries]
+            shorter = [ENTRY.findall(entry)[0] + text for entry, text in zip(entries, shorter, strict=True)]
+            for first in range(0, len(entries), MOST_SENTENCES + 1):
+                last = first + MOST_SENTENCES + 1
+                slide = Slide(shown="\n".join(shorter[first:last]), notes=entries[first:last])
+                turn()
+        elif directive or block.startswith(("```", "|")):
+            slide.shown = block
+            turn()
+        else:
+            if len(slide.sentences) == MOST_SENTENCES:
+                turn()
+            slide.sentences.append(main_sentences(block))
+            slide.notes.append(block)
+    turn()
+    return slides
+
+
+def markdown_of(chapter: str) -> str:
+    """A chapter as slides: each section is one below the other, and sections follow side by side."""
+    text = without_links((CHAPTERS / f"{chapter}.md").read_text(encoding="utf-8"))
+    title, *sections = re.split(r"^##? (.*)\n", text, flags=re.MULTILINE)[1:]
+    parts = [f"## {title}\n", *(block for block in blocks_of(sections[0]) if block.startswith("```{chapter}"))]
+    for heading, body in zip(["", *sections[1::2]], sections[0::2], strict=True):
+        if heading in NO_SLIDES or not heading:
+            continue
+        for number, slide in enumerate(slides_of_section(body)):
+            parts.append(f"{'###' if number else '##'} {heading}\n")
+            sentences = [f"- {sentence}" for sentence in slide.sentences]
+            parts.append("\n".join(sentences) if len(sentences) > 1 else "".join(slide.sentences))
+            parts.append(slide.shown)
+            if slide.notes:
+                notes = "\n\n".join(slide.notes)
+                parts.append(f"~~~{{revealjs-notes}}\n{notes}\n~~~")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_slides(app: Sphinx, docname: str, source: list[str]) -> None:
+    del app, docname
+    source[0] = re.sub(r"^\{slides of (\w+)\}$", lambda found: markdown_of(found[1]), source[0], flags=re.MULTILINE)
+
+
+class Answer(SphinxRole):
+    """The answer of a calculation by hand, which appears with the next key press."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        try:
+            answer = check_blank(self.env.app.ladder_facts, self.text)
+        except (FactError, ProfileError) as error:
+            logger.error("{blank}: %s", error, location=self.get_location())
+            return [nodes.literal(text=self.text)], []
+        shown = f"{float(answer):,.{len(answer.partition('.')[2])}f}"
+        return [nodes.inline("", shown, classes=["fragment", "answer"])], []
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_role("blank", Answer(), override=True)
+    app.connect("source-read", write_slides)
+    return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}
