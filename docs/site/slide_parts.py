@@ -94,7 +94,7 @@ def slides_of_section(text: str) -> list[Slide]:
         slide = Slide()
 
     for block in blocks_of(text):
-        directive = re.match(r"`{3,}\{(\w+)\}", block)
+        directive = re.match(r"[`:]{3,}\{(\w+)\}", block)
         if directive and directive[1] not in SHOWN:
             continue
         entries = re.split(r"\n(?=(?:\d+\.|-) )", block) if ENTRY.match(block) else []
