@@ -65,7 +65,8 @@ def test_a_slide_has_the_first_sentence_and_the_questions() -> None:
 
 
 def test_blocks_of_a_chapter() -> None:
-    text = "One\ntwo.\n\n1. a\n   b\n2. c\n\n```{quote} x\n:start: y\n\nz\n```\n:::{recorded} f\nt\n:::\n| a | b |\n|---|---|\n"
+    text = "One\ntwo.\n\n1. a\n   b\n2. c\n\n```{quote} x\n:start: y\n\nz\n```\n"
+    text += ":::{recorded} f\nt\n:::\n| a | b |\n|---|---|\n"
     slides = slide_parts.slides_of_section(text)
     assert [slide.sentences for slide in slides] == [["One two."], [], [], []]
     assert [slide.shown[:9] for slide in slides] == ["", "1. a b\n2.", "```{quote", "| a | b |"]
