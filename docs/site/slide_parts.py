@@ -1,9 +1,11 @@
-"""Slides from chapters. A page of docs/site/slides/ says {slides of 06_swizzle} on a line of its own. In its place come
-a slide per section of that chapter, with the first sentence and the questions of each paragraph, and one for each drawing, quotation,
-table and piece of code. The whole text goes into the speaker's notes. So a slide says what the chapter says, and its figures
-are those of profiles/.
+"""Slides from chapters. A page of docs/site/slides/ says {slides of 06_swizzle} on a line of its own.
 
-Left out are what only a reader needs: the glossary, sources, further reading, and what is folded away."""
+In its place come a slide per section of that chapter, with the first sentence and the questions of each paragraph,
+and one for each drawing, quotation, table and piece of code. The whole text goes into the speaker's notes. So a slide
+says what the chapter says, and its figures are those of profiles/.
+
+Left out are what only a reader needs: the glossary, sources, further reading, and what is folded away.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,7 @@ def slides_of_section(text: str) -> list[Slide]:
         slide = Slide()
 
     for block in blocks_of(text):
-        directive = re.match(r"`{3,}\{(\w+)\}", block)
+        directive = re.match(r"[`:]{3,}\{(\w+)\}", block)
         if directive and directive[1] not in SHOWN:
             continue
         entries = re.split(r"\n(?=(?:\d+\.|-) )", block) if ENTRY.match(block) else []
