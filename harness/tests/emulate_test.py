@@ -15,6 +15,8 @@ PROGRAMS = Path(__file__).parent / "emulated" / "programs.cu"
 RING = PROGRAMS.with_name("ring.cu")
 EVERYDAY = PROGRAMS.with_name("everyday.cu")
 DECOUPLED_RING = PROGRAMS.with_name("decoupled_ring.cu")
+ORDERING = PROGRAMS.with_name("ordering.cu")
+STREAMS = PROGRAMS.with_name("streams.cu")
 
 
 def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -47,6 +49,16 @@ def everyday(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(RING, tmp_path_factory.mktemp("emulate"))
+
+
+@pytest.fixture(scope="module")
+def ordering(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(ORDERING, tmp_path_factory.mktemp("emulate"))
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(STREAMS, tmp_path_factory.mktemp("emulate"))
 
 
 @pytest.fixture(scope="module")
@@ -461,6 +473,36 @@ def test_faults_in_warps_decoupled_by_a_ring(decoupled_ring: Path, fault: str, k
     assert done.returncode == 1
     assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
     assert f"decoupled_ring.cu:{line_of(DECOUPLED_RING, fault)}" in done.stderr
+
+
+def faults_of(source: Path) -> list[str]:
+    return sorted(set(re.findall(r"// fault: (\w+)$", source.read_text(encoding="utf-8"), re.MULTILINE)))
+
+
+@pytest.mark.parametrize("name", faults_of(ORDERING))
+def test_what_orders_threads(ordering: Path, name: str) -> None:
+    done = run(ordering, name, "right")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run(ordering, name, "wrong")
+    assert done.returncode == 1
+    assert re.search("^race: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"ordering.cu:{line_of(ORDERING, name)}" in done.stderr
+
+
+def test_what_is_found_does_not_depend_on_the_number_of_threads(ordering: Path) -> None:
+    for name in ("block_counter", "shift_of_blocks", "same_output"):
+        found = {run(ordering, name, "wrong", FLASH_LADDER_THREADS=threads).stderr for threads in ("1", "2", "5")}
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", faults_of(STREAMS))
+def test_what_orders_streams(streams: Path, name: str) -> None:
+    done = run(streams, name, "right")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run(streams, name, "wrong")
+    assert done.returncode == 1
+    assert re.search("^race: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"  at streams.cu:{line_of(STREAMS, name)}\n" in done.stderr
 
 
 def test_every_function_of_cuda_has_an_answer() -> None:

@@ -445,7 +445,7 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
                        "setp.ne.u32 %p4, %r91, 3; @%p4 bra END;" + std::string(kWait)),
               64),
       "the block cannot go on: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
-      "with lanes 0x00000008, which expects 32 arrivals and has got 5; warp 0 has ended");
+      "with lanes 0x00000008, which expects 32 arrivals and has got 5, from warp 0; warp 0 has ended");
   // The second round of a ring: its first phase is complete, its second gets nothing.
   EXPECT_THAT(message(handover("bar.sync 0;", kArrive,
                                std::string(kWait) + " AGAIN: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 1; "
@@ -711,12 +711,12 @@ TEST(Findings, BlocksThatWaitForLaterOnes) {
 // Each lane takes the lock in its turn, while the others spin.
 TEST(Findings, LanesThatWaitForEachOther) {
   const std::string take =
-      "SPIN:\natom.global.cas.b32 %r1, [%rd91], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra SPIN;\n"
+      "SPIN:\natom.global.cas.b32 %r1, [%rd91], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra SPIN;\nmembar.gl;\n"
       "ld.volatile.global.u32 %r2, [%rd91+8];\nadd.u32 %r2, %r2, 1;\nst.volatile.global.u32 [%rd91+8], %r2;\n";
   Options options;
   options.max_warp_instructions_per_cta = 10'000'000;
-  const RunResult right =
-      run_test_kernel(program(take + "atom.global.exch.b32 %r3, [%rd91], 0;\n"), kThreads, {}, 2, options, {2, 1, 1});
+  const RunResult right = run_test_kernel(program(take + "membar.gl;\natom.global.exch.b32 %r3, [%rd91], 0;\n"),
+                                          kThreads, {}, 2, options, {2, 1, 1});
   expect_clean(right.report);
   EXPECT_EQ(right.output[1], 2 * kThreads);
   const Report kept = run_test_kernel(program(take), kThreads, {}, 2, options).report;

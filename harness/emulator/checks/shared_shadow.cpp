@@ -11,7 +11,7 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 
 }  // namespace
 
-SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink)
+SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink)
     : sink_(sink),
       functions_(shared_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
@@ -20,6 +20,7 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       writers_(num_cells_),
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
       last_read_(static_cast<std::size_t>(num_warps)),
+      clocks_(clocks),
       most_records_(kRecords) {
   clocks_.reset(num_warps, 1);
 }
@@ -34,6 +35,7 @@ void SharedShadow::reset() {
     clocks_.reset(num_warps_, clocks_.next());
   }
   std::fill(last_read_.begin(), last_read_.end(), 0);
+  lost_.reset();
   records_.clear();
   first_record_ = clocks_.next();
 }
@@ -50,7 +52,7 @@ void SharedShadow::renumber() {
   }
   std::size_t kept = 0;
   for (std::size_t i = 0; i < to.size(); ++i) {
-    const bool keep = to[i] != 0;
+    const bool keep = to[i] != 0 || (i < records_.size() && records_[i].instruction < 0);
     to[i] = first_record_ + static_cast<AccessNumber>(kept);
     if (keep) records_[kept++] = records_[i];
   }
@@ -71,8 +73,9 @@ void SharedShadow::renumber() {
 }
 
 AccessNumber SharedShadow::add_record(const SharedAccess& access, bool async) {
+  records_.resize(clocks_.next() - first_record_, kNoAccess);
   if (records_.size() >= most_records_) renumber();
-  records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strong, async});
+  records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strength, async});
   return async ? clocks_.take_async(access.warp) : clocks_.take();
 }
 
@@ -83,7 +86,7 @@ const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
 
 // Whether the access in a cell happened before what (warp, lane) does now, or cannot race with it.
 // `inline` because accesses that only an mbarrier orders come here for every lane.
-inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, bool strong, bool by_reader, int reader,
+inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, Strength strength, bool by_reader, int reader,
                                 Conflict& conflict) const {
   if (cell == 0) return true;
   const AccessNumber number = (cell & ~kPending) >> kLaneBits;
@@ -91,7 +94,7 @@ inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, bool str
   const int other_lane = static_cast<int>(cell & 31);
   if (record == nullptr) return true;  // of a CTA before
   const int other = by_reader ? reader : record->warp;
-  if (strong && record->strong) return true;
+  if (!can_race(strength, record->strength, other == warp)) return true;
   const bool several = (cell & kSeveralLanes) != 0;
   if (several && other == warp) {
     // Read by this lane and another one, or by two others.
@@ -145,7 +148,7 @@ void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) 
         conflict.kind = Conflict::Kind::uninitialised;
       } else if ((found & kPending) != 0) {
         describe_pending(found, conflict);
-      } else if (known(found, access.warp, lane, access.strong, false, -1, conflict)) {
+      } else if (known(found, access.warp, lane, access.strength, false, -1, conflict)) {
         continue;
       } else {
         conflict.kind = Conflict::Kind::read_after_write;
@@ -194,7 +197,7 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
       Conflict conflict{.lane = lane, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if ((found & kPending) != 0) {
         describe_pending(found, conflict);
-      } else if (known(found, access.warp, lane, access.strong, reader >= 0, reader, conflict)) {
+      } else if (known(found, access.warp, lane, access.strength, reader >= 0, reader, conflict)) {
         continue;
       } else {
         conflict.kind = reader >= 0 ? Conflict::Kind::write_after_read : Conflict::Kind::write_after_write;
@@ -233,10 +236,29 @@ void SharedShadow::report_overwritten(const SharedAccess& access, std::uint32_t 
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     Conflict conflict{.kind = Conflict::Kind::write_after_write, .lane = lane, .offset = access.offsets[lane]};
+    conflict.at_once = true;
     conflict.other_instruction = access.instruction;
     conflict.other_warp = access.warp;
     conflict.other_lane = static_cast<int>(writers_[access.offsets[lane] >> shift_] & 31);
     sink_.report(access, conflict);
+  }
+}
+
+void SharedShadow::look_for_lost(const SharedAccess& access) {
+  if (lost_) return;
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::size_t first = access.offsets[lane] >> shift_;
+    const std::uint32_t writer = writers_[first];
+    const Record* record = (writer & kPending) != 0 ? nullptr : record_of(writer >> kLaneBits);
+    if (record == nullptr || record->instruction != access.instruction) continue;
+    bool read = false;
+    for (int reader = 0; !read && reader < num_warps_; ++reader) {
+      read = (readers(reader)[first] >> kLaneBits) > (writer >> kLaneBits);
+    }
+    if (read) continue;
+    lost_ = {.access = access, .lane = lane, .offset = access.offsets[lane], .other_warp = record->warp};
+    return;
   }
 }
 

@@ -12,8 +12,8 @@ namespace flash_ladder::emulator {
 // All have arrived: the waiting warps go on.
 void CtaExecutor::release(Barrier& barrier) {
   if (barrier.expected == 0) check_all_came(barrier);
-  if (shadow_ != nullptr) {
-    Clocks& clocks = shadow_->clocks();
+  if (ordering_ != nullptr) {
+    Clocks& clocks = ordering_->clocks();
     bool everybody = true;
     for (const Warp& warp : warps_) everybody &= warp.alive == 0 || ((barrier.waiting >> warp.index) & 1);
     if (everybody) {

@@ -42,7 +42,8 @@ struct Mbarrier {
     std::uint64_t traced;  // when it was said, for a trace
   };
   std::vector<AsyncArrival> async;
-  Clock arriving, completed;  // what those knew that arrived in this phase, in the phases before
+  std::uint32_t warps = 0, warps_before = 0;  // that have arrived in this phase, and in the one before
+  Clock arriving, completed;                  // what those knew that arrived in this phase, in the phases before
   std::uint64_t traced_arriving = 0, traced_completed = 0;  // when the last of them came, for a trace
 };
 

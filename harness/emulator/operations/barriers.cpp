@@ -48,9 +48,10 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     cta.find(FindingKind::divergent_barrier, &warp, &instruction, lane, std::nullopt,
              fmt::format("barrier {} for {} threads while others wait at it for {}", id, count, barrier.expected));
   }
-  if (cta.shadow() != nullptr) {
-    if (barrier.clock.empty()) barrier.clock = cta.shadow()->clocks().empty();
-    cta.shadow()->clocks().release(warp.index, mask, barrier.clock);
+  if (Ordering* const ordering = cta.ordering(); ordering != nullptr) {
+    if (barrier.clock.empty()) barrier.clock = ordering->clocks().empty();
+    ordering->arrive(warp.index, mask, warp.alive);
+    ordering->clocks().release(warp.index, mask, barrier.clock);
   }
   // __syncthreads(): all threads must be at the same one. Compilers may copy it, but the copies keep its line.
   if (!instruction.has_count && barrier.instruction != cta.index_of(instruction)) {
@@ -129,10 +130,16 @@ void decode_bar(KernelDecoder& d) {
   out.computes_nothing = !reduces;
 }
 
-// Nothing here moves memory accesses past each other.
-void fence(CtaExecutor&, Warp&, const Instruction&, std::uint32_t) {}
+// Nothing here moves memory accesses past each other; but what comes before a fence is known to whoever hears of what comes after it.
+void fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  if (cta.ordering() != nullptr) cta.ordering()->fence(warp.index, mask, warp.alive, instruction.block_only);
+}
 
-void decode_fence(KernelDecoder& d) { d.emit(fence, InstructionClass::barrier, {}, {}).computes_nothing = true; }
+void decode_fence(KernelDecoder& d) {
+  Instruction& out = d.emit(fence, InstructionClass::barrier, {}, {});
+  out.computes_nothing = true;
+  out.block_only = d.has("cta");
+}
 
 }  // namespace
 

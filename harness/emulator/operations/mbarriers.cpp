@@ -50,6 +50,7 @@ void arrive(CtaExecutor& cta, Mbarrier& barrier, std::uint32_t count) {
   barrier.pending -= count;
   if (barrier.pending == 0) {
     ++barrier.phase;
+    barrier.warps_before = std::exchange(barrier.warps, 0);
     barrier.traced_completed = std::exchange(barrier.traced_arriving, 0);
     if (cta.shadow() != nullptr) {
       join(barrier.completed, barrier.arriving);
@@ -72,6 +73,7 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
       }
       if (cta.shadow() != nullptr) cta.shadow()->clocks().publish_async(arrival.warp, barrier.arriving);
       barrier.traced_arriving = std::max(barrier.traced_arriving, arrival.traced);
+      barrier.warps |= 1u << arrival.warp;
       arrive(cta, barrier, static_cast<std::uint32_t>(std::popcount(lanes)));
     }
     std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
@@ -140,6 +142,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
           break;
         }
         if (operation == Operation::arrive_drop) barrier->count -= count;
+        barrier->warps |= 1u << warp.index;
         if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier->arriving);
         if (const TraceRecorder* trace = cta.trace())
           barrier->traced_arriving = std::max(barrier->traced_arriving, trace->clock(warp.index));

@@ -213,6 +213,12 @@ Findings take_findings() {
   return std::exchange(device.findings, {});
 }
 
+bool host_touched(const void* address) {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  return device.order.host_touched(address);
+}
+
 bool kernels_not_run() {
   Device& device = runtime::device();
   const std::lock_guard lock(device.mutex);
@@ -256,6 +262,7 @@ cudaError_t error_of_exception(const char* name, Device& device) {
     Finding finding;
     finding.kind = FindingKind::invalid_operation;
     finding.message = std::string(name) + ": " + error.what();
+    finding.position = line_of(host_place());
     device.record(std::move(finding));
     return cudaErrorInvalidValue;
   } catch (const PtxError& error) {
