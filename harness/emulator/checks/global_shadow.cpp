@@ -169,7 +169,10 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
       const Record& before = record_of(reader);
       if (before.warp == access.warp && before.cta == access.cta) {
         // Read before by another lane, and nothing has ordered the lanes since.
-        const bool several = before.epoch >= synced && ((reader ^ own) & 63) != 0;
+        const bool several = before.epoch >= synced && ((reader ^ own) & 63) != 0 &&
+                             ((reader & kSeveralLanes) != 0 ||
+                              !ordering.clocks().epoch_happened_before(
+                                  before.epoch, before.warp, static_cast<int>(reader & 31), access.warp, lane));
         page.readers[i] = own | (several ? kSeveralLanes : 0);
       } else {
         page.other_readers[i] = reader;

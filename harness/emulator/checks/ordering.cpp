@@ -102,6 +102,7 @@ void Ordering::reset(std::uint32_t cta) {
   cta_ = cta;
   if (!used_) return;
   used_ = waiting_ = false;
+  fenced_ = 0;
   shared_logs_.clear();
   for (Thread& thread : threads_) thread = {};
 }
@@ -172,6 +173,7 @@ void Ordering::arrive(int warp, std::uint32_t lanes, std::uint32_t alive) { lear
 
 void Ordering::fence(int warp, std::uint32_t lanes, std::uint32_t alive, bool block_only) {
   used_ = true;
+  fenced_ |= 1u << warp;
   learn_waiting(warp, lanes, alive);
   const AccessNumber now = clocks_.now();
   std::shared_ptr<Clock> last;

@@ -13,6 +13,7 @@
 
 #include "emulator/checks/clocks.h"
 #include "emulator/memory.h"
+#include "emulator/memory/strength.h"
 
 namespace flash_ladder::emulator {
 
@@ -79,6 +80,11 @@ class Ordering {
   /// As at the start of a CTA; the clocks begin anew by Clocks::reset().
   void reset(std::uint32_t cta);
 
+  /// A thread that fences hands over more than the variable that it changes: what is volatile may be its part of a lock.
+  Strength strength_of(Strength strength, int warp) const {
+    return strength == kUpdate && (fenced_ >> warp & 1) != 0 ? kVolatile : strength;
+  }
+
   /// A fence for the block, or for all.
   void fence(int warp, std::uint32_t lanes, std::uint32_t alive, bool block_only);
   /// Lanes come to a barrier: what they have read comes before what follows it.
@@ -129,8 +135,9 @@ class Ordering {
   Clocks clocks_;
   std::unordered_map<Address, ReleaseLog> shared_logs_;
   std::vector<Thread> threads_;
-  bool used_ = false;     // since reset(): there were fences or releases
-  bool waiting_ = false;  // some thread has something that waits for a fence
+  std::uint32_t fenced_ = 0;  // warps that have
+  bool used_ = false;         // since reset(): there were fences or releases
+  bool waiting_ = false;      // some thread has something that waits for a fence
 };
 
 }  // namespace flash_ladder::emulator

@@ -126,7 +126,11 @@ void SharedShadow::read(const SharedAccess& access) {
     std::uint32_t* const read_by = readers(access.warp) + (access.offsets[lane] >> shift_);
     for (unsigned i = 0; i < cells; ++i) {
       const std::uint32_t old = read_by[i];
-      const bool several = old >= synced && ((old ^ own) & 63) != 0;
+      // Exactly, since these may be lanes that take turns with a lock.
+      const bool several = old >= synced && ((old ^ own) & 63) != 0 &&
+                           ((old & kSeveralLanes) != 0 ||
+                            !clocks_.happened_before(old >> kLaneBits, access.warp, static_cast<int>(old & 31), false,
+                                                     access.warp, lane));
       read_by[i] = own | (several ? kSeveralLanes : 0);
     }
   }

@@ -299,7 +299,8 @@ void CtaExecutor::check_read(Warp& warp, const Instruction& instruction, const L
                              const MemoryAccess& access) {
   if (access.space == ptx::Space::shared) {
     if (shadow_ == nullptr) return;
-    shadow_->read({warp.index, index_of(instruction), instruction.strength, access.good, access.bytes, access.offsets});
+    shadow_->read({warp.index, index_of(instruction), ordering_->strength_of(instruction.strength, warp.index),
+                   access.good, access.bytes, access.offsets});
   } else if (access.space == ptx::Space::local) {
     if (!local_written_.empty()) check_local_initialised(warp, instruction, access.good, access.bytes, access.host);
   } else if (access.space != ptx::Space::param && context_.options.checks) {
@@ -313,7 +314,7 @@ GlobalAccess CtaExecutor::global_access(const Warp& warp, const Instruction& ins
   return {.cta = cta_index_,
           .warp = warp.index,
           .instruction = index_of(instruction),
-          .strength = instruction.strength,
+          .strength = ordering_->strength_of(instruction.strength, warp.index),
           .mask = mask,
           .bytes = bytes,
           .addresses = at.at.data()};

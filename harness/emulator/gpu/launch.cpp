@@ -376,8 +376,8 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
         }
         const auto granule = static_cast<std::size_t>(compiled.global_granule);
         for (std::size_t i = 0; i < MemoryUse::kLineBytes / granule; ++i) {
-          const bool writes = (line.write == MemoryUse::kMixed ? use.mixed[line.writes + i] : line.write) !=
-                              MemoryUse::kNothing;
+          const bool writes =
+              (line.write == MemoryUse::kMixed ? use.mixed[line.writes + i] : line.write) != MemoryUse::kNothing;
           const bool reads =
               (line.read == MemoryUse::kMixed ? use.mixed[line.reads + i] : line.read) != MemoryUse::kNothing;
           if (writes || reads) add(line.address + i * granule, granule, writes);

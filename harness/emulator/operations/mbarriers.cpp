@@ -24,11 +24,13 @@ std::uint64_t state_of(std::uint32_t phase, std::uint32_t pending) { return (std
 
 constexpr std::uint32_t kMaxArrivals = (1u << 20) - 1;
 
-// To the race detector, an mbarrier is written when it is initialised or made invalid, and read by all other operations.
+// To the race detector, an mbarrier is written when it is initialised or made invalid, and read by all other operations. That those
+// come before it is made invalid is not looked at: who comes after it gets a finding of its own, and cuda::pipeline leaves the order
+// of the lanes of a warp to match.sync, which orders no memory.
 void note_mbarrier_access(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t lanes,
-                          const std::uint32_t* offsets, bool writes) {
+                          const std::uint32_t* offsets, bool writes, bool initialises = false) {
   if (cta.shadow() == nullptr || lanes == 0) return;
-  const SharedAccess access{warp.index, cta.index_of(instruction), !writes, lanes, 8, offsets};
+  const SharedAccess access{warp.index, cta.index_of(instruction), initialises ? kWeak : kStrong, lanes, 8, offsets};
   if (writes) {
     cta.shadow()->write(access, 0);
   } else {
@@ -98,7 +100,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   const std::byte* operand =
       instruction.operands > instruction.writes + 1 ? warp.registers + instruction.r[instruction.writes + 1u] : nullptr;
   note_mbarrier_access(cta, warp, instruction, good, offsets,
-                       operation == Operation::init || operation == Operation::inval);
+                       operation == Operation::init || operation == Operation::inval, operation == Operation::init);
   bool all_passed = true;
   std::uint32_t passed = 0;
   std::uint64_t ended = 0;                          // when the latest of the phases asked for did, for a trace

@@ -158,8 +158,12 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           const auto unchanged = [&](std::uint32_t lanes) {
             return unchanged_lanes(warp.registers, instruction, access.host, lanes);
           };
-          const SharedAccess shared{
-              warp.index, cta.index_of(instruction), instruction.strength, access.good, access.bytes, access.offsets};
+          const SharedAccess shared{warp.index,
+                                    cta.index_of(instruction),
+                                    cta.ordering()->strength_of(instruction.strength, warp.index),
+                                    access.good,
+                                    access.bytes,
+                                    access.offsets};
           if (!cta.mbarriers().empty()) shadow->look_for_lost(shared);
           const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
           if (overwritten != 0 && !is_strong(instruction.strength)) {

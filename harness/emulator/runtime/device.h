@@ -145,14 +145,14 @@ struct Device {
   void require_stream(cudaStream_t stream) const;
   /// The graph that the stream's work goes to; null if it is done at once.
   Graph* capture_of(cudaStream_t stream) const;
-  /// Does work of a stream, which is called `what`.
+  /// Does work of a stream, which is called `what`; see StreamOrder::begin().
   template <typename Work>
-  cudaError_t in_order(cudaStream_t stream, const std::string& what, Work&& work) {
+  cudaError_t in_order(cudaStream_t stream, const std::string& what, Work&& work, const std::string& kernel = {}) {
     const struct Ordered {
       StreamOrder& order;
       ~Ordered() { order.end(); }
     } ordered{order};
-    order.begin(stream, what);
+    order.begin(stream, what, kernel);
     return work(*this);
   }
   /// Does what a stream is asked to do: at once, or when the graph is launched that the stream is captured into. Then `work` must

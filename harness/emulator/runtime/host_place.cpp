@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "emulator/function_name.h"
+
 namespace flash_ladder::emulator::runtime {
 namespace {
 
@@ -28,17 +30,18 @@ std::uintptr_t program_base() {
 }
 
 // Not the virtual GPU's own code, nor what nvcc and CUDA's headers put between it and the program.
-bool is_of_the_program(const std::string& function, const std::string& file) {
+bool is_of_the_program(const std::string& function, const std::string& file, const std::string& kernel) {
   for (const char* part : {"/harness/emulator/", "/cuda_runtime", "/crt/", "/bits/", ".stub.c", "??"}) {
     if (file.find(part) != std::string::npos) return false;
   }
-  return function.find("__device_stub_") == std::string::npos;
+  return function.find("__device_stub_") == std::string::npos && (kernel.empty() || function != demangled(kernel));
 }
 
 }  // namespace
 
-HostPlace host_place() {
+HostPlace host_place(const std::string& kernel) {
   HostPlace place;
+  place.kernel = kernel;
   place.count = static_cast<std::size_t>(backtrace(place.calls.data(), static_cast<int>(place.calls.size())));
   return place;
 }
@@ -66,7 +69,8 @@ SourcePosition line_of(const HostPlace& place) {
     const int line = colon == nullptr ? 0 : std::atoi(colon + 1);
     if (line <= 0) continue;
     const std::string file(where, static_cast<std::size_t>(colon - where));
-    if (is_of_the_program(function, file)) position = {{.file = file, .line = line}};
+    function[std::strcspn(function, "\n")] = '\0';
+    if (is_of_the_program(function, file, place.kernel)) position = {{.file = file, .line = line}};
   }
   pclose(pipe);
   return position;

@@ -44,7 +44,7 @@ cudaError_t refuse(Device& device, const Function& function, cudaError_t error, 
   finding.kind = FindingKind::launch_limits;
   finding.message = message;
   finding.kernel = function.name;
-  finding.position = line_of(host_place());
+  finding.position = line_of(host_place(function.name));
   device.record(std::move(finding));
   return error;
 }
@@ -210,15 +210,14 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                         .max_findings = std::numeric_limits<std::size_t>::max(),
                         .print = {}};
   std::vector<UsedMemory> used;
-  Report report = device.order.watches()
-                      ? emulator::launch(*function.kernel, config, device.memory, options, used)
-                      : emulator::launch(*function.kernel, config, device.memory, options);
+  Report report = device.order.watches() ? emulator::launch(*function.kernel, config, device.memory, options, used)
+                                         : emulator::launch(*function.kernel, config, device.memory, options);
   for (const UsedMemory& range : used) device.order.touch(range);
   launch_is_running = false;
 
   cudaError_t answer = cudaSuccess;
   if (report.outcome == Outcome::refused) {
-    for (Finding& finding : report.findings) finding.position = line_of(host_place());
+    for (Finding& finding : report.findings) finding.position = line_of(host_place(function.name));
     const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
     const bool bad_block =
         threads == 0 || threads > kMaxThreadsPerCta || block.x > 1024 || block.y > 1024 || block.z > 64;
@@ -267,9 +266,10 @@ cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, d
                       std::size_t shared_bytes, bool cooperative = false) {
   device.require_stream(stream);
   if (device.capture_of(stream) == nullptr) {
-    return device.in_order(stream, "the kernel " + function_name(name_of(handle)), [&](Device&) {
-      return launch(device, handle, grid, block, arguments, shared_bytes, cooperative);
-    });
+    const std::string name = name_of(handle);
+    return device.in_order(
+        stream, "the kernel " + function_name(name),
+        [&](Device&) { return launch(device, handle, grid, block, arguments, shared_bytes, cooperative); }, name);
   }
   const std::vector<KernelParameter> parameters = device.function(handle).kernel->parameters();
   std::vector<std::vector<std::byte>> values;

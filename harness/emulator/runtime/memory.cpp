@@ -386,8 +386,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind k
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
   return api_call("cudaMemcpyAsync", [&](Device& device) {
-    const cudaError_t error =
-        device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
+    const cudaError_t error = device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
     wait_if_pageable(device, to, stream);
     return error;
   });

@@ -73,7 +73,7 @@ void StreamOrder::forget_what_the_host_knows() {
   std::erase_if(done_, [&](const Work& work) { return known(host_, work); });
 }
 
-void StreamOrder::begin(cudaStream_t stream, const std::string& what) {
+void StreamOrder::begin(cudaStream_t stream, const std::string& what, const std::string& kernel) {
   if (!watches_ || depth_++ != 0) return;
   unprotect();
   if (stream == cudaStreamLegacy) stream = nullptr;
@@ -87,7 +87,7 @@ void StreamOrder::begin(cudaStream_t stream, const std::string& what) {
   } else if (state.waits_for_legacy) {
     join(state.clock, streams_[nullptr].clock);
   }
-  now_ = {.stream = stream, .number = ++state.clock[stream], .what = what, .place = host_place(), .ranges = {}};
+  now_ = {.stream = stream, .number = ++state.clock[stream], .what = what, .place = host_place(kernel), .ranges = {}};
   forget_what_the_host_knows();
 }
 
@@ -215,9 +215,10 @@ bool StreamOrder::host_touched(const void* touched) {
       Finding finding;
       finding.kind = FindingKind::race;
       finding.address = address;
-      finding.message = std::string("the host ") + (range.writes ? "touches" : "writes to") + " memory that " + work.what +
-                        " in " + name_of(work.stream) + " " + (range.writes ? "writes" : "reads") +
-                        ", and has not waited for that: cudaStreamSynchronize or cudaDeviceSynchronize has to come before";
+      finding.message =
+          std::string("the host ") + (range.writes ? "touches" : "writes to") + " memory that " + work.what + " in " +
+          name_of(work.stream) + " " + (range.writes ? "writes" : "reads") +
+          ", and has not waited for that: cudaStreamSynchronize or cudaDeviceSynchronize has to come before";
       finding.position = line_of(host_place());
       finding.message += asked_for(work);
       report_(std::move(finding));

@@ -14,8 +14,8 @@
 
 #include "emulator/memory.h"
 #include "emulator/report.h"
-#include "emulator/used_memory.h"
 #include "emulator/runtime/host_place.h"
+#include "emulator/used_memory.h"
 
 namespace flash_ladder::emulator::runtime {
 
@@ -34,8 +34,9 @@ class StreamOrder {
   void add_stream(cudaStream_t stream, bool waits_for_legacy);
   void remove_stream(cudaStream_t stream);
 
-  /// Work in a stream: what it touches is told between begin() and end(). `what`: "cudaMemcpyAsync", "the kernel f".
-  void begin(cudaStream_t stream, const std::string& what);
+  /// Work in a stream: what it touches is told between begin() and end(). `what`: "cudaMemcpyAsync", "the kernel f"; then
+  /// with its mangled name.
+  void begin(cudaStream_t stream, const std::string& what, const std::string& kernel = {});
   void touch(const UsedMemory& range);
   void end();
 

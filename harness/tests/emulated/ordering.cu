@@ -21,7 +21,6 @@
   } while (0)
 
 constexpr int kWords = 4096;
-constexpr unsigned kAll = 0xffffffff;
 
 // ---- Threads of a block, in global memory
 
@@ -39,7 +38,7 @@ __global__ void volatile_counter(int* x) {
   if (kRight)
     atomicAdd(x, 1);
   else
-    ++*count;  // fault: volatile_counter
+    *count = *count + 1;  // fault: volatile_counter
 }
 
 template <bool kRight>
@@ -96,8 +95,8 @@ __global__ void same_output(int* x) {
 template <bool kRight>
 __global__ void bytes_side_by_side(int* x) {
   auto* bytes = reinterpret_cast<unsigned char*>(x);
-  bytes[threadIdx.x * gridDim.x + (kRight ? blockIdx.x : 0)] =
-      static_cast<unsigned char>(blockIdx.x);  // fault: bytes_side_by_side
+  const unsigned own = threadIdx.x * gridDim.x + (kRight ? blockIdx.x : 0);
+  bytes[own] = static_cast<unsigned char>(blockIdx.x);  // fault: bytes_side_by_side
 }
 
 // The last block to come adds up what all have written.
@@ -304,7 +303,7 @@ __global__ void warp_reduction(int* x) {
       sum[t] = own;
       __syncwarp();
     } else {
-      sum[t] += sum[t + distance];  // fault: warp_reduction
+      sum[t] = sum[t] + sum[t + distance];  // fault: warp_reduction
     }
   }
   if (t == 0) x[0] = sum[0];
@@ -337,7 +336,7 @@ __global__ void flag_of_a_warp(int* x) {
   if (threadIdx.x == 0) flag = 0;
   __syncthreads();
   if (threadIdx.x == 32) {
-    data = 5;  // fault: flag_of_a_warp
+    data = x[9];  // fault: flag_of_a_warp
     if (kRight) __threadfence_block();
     flag = 1;
   } else if (threadIdx.x == 0) {
@@ -361,7 +360,7 @@ __global__ void inside_a_warp(int* x) {
     __threadfence_block();
     x[0] = data;
   } else if (threadIdx.x == 1) {
-    data = 5;  // fault: inside_a_warp
+    data = x[9];  // fault: inside_a_warp
     if (kRight) __threadfence_block();
     flag = 1;
   }
@@ -393,7 +392,7 @@ __global__ void shared_acquire_release(int* x) {
   if (threadIdx.x == 0) flag.store(0, cuda::memory_order_relaxed);
   __syncthreads();
   if (threadIdx.x == 32) {
-    data = 5;  // fault: shared_acquire_release
+    data = x[9];  // fault: shared_acquire_release
     flag.store(1, kRight ? cuda::memory_order_release : cuda::memory_order_relaxed);
   } else if (threadIdx.x == 0) {
     while (flag.load(cuda::memory_order_acquire) == 0) {
@@ -412,9 +411,9 @@ __global__ void two_branches(int* x) {
     if (kRight) __syncwarp();
     x[100 + t] = values[t + 16];
   } else {
-    values[t] = x[t];  // fault: two_branches
+    values[t] = x[t];
     if (kRight) __syncwarp();
-    x[100 + t] = values[t - 16];
+    x[100 + t] = values[t - 16];  // fault: two_branches
   }
 }
 

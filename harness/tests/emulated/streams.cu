@@ -128,9 +128,8 @@ void double_buffer(bool right) {
 const struct {
   const char* name;
   void (*run)(bool right);
-} programs[] = {PROGRAM(two_streams),      PROGRAM(halves),          PROGRAM(default_stream),
-                PROGRAM(host_reads_early), PROGRAM(host_overwrites), PROGRAM(managed),
-                PROGRAM(double_buffer)};
+} programs[] = {PROGRAM(two_streams),     PROGRAM(halves),  PROGRAM(default_stream), PROGRAM(host_reads_early),
+                PROGRAM(host_overwrites), PROGRAM(managed), PROGRAM(double_buffer)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs) {
