@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "problem/format_bytes.h"
 #include "problem/problem.h"
 
 namespace flash_ladder {

@@ -141,7 +141,10 @@ void GlobalShadow::report(std::uint32_t cell, GlobalConflict::Kind kind, const G
 void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalConflictSink& sink) {
   std::uint32_t record = 0;
   if (!begin(access, ordering, record)) return;
-  const std::uint32_t synced = ordering.clocks().epochs_synced_in_warp(access.warp);
+  Clocks& clocks = ordering.clocks();
+  const std::uint32_t synced = clocks.epochs_synced_in_warp(access.warp);
+  const std::uint32_t epoch = record_of(cell(record, 0)).epoch;
+  const std::uint32_t oldest = first_ << kLaneBits;  // cells below are stale
   const unsigned count = std::max(1u, access.bytes >> shift_);
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -149,35 +152,53 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
     const Page page = page_of(address);
     const std::size_t first = (address & (kPageBytes - 1)) >> shift_;
     const std::uint32_t own = cell(record, lane);
-    std::uint32_t last_writer = 0;
-    for (std::size_t i = first; i < first + count; ++i) {
-      const std::uint32_t writer = page.writers[i] & ~kReadBefore;
-      if (!stale(writer) && writer != last_writer) {
+    std::uint32_t* const readers = page.readers + first;
+    const std::uint32_t* const writers = page.writers + first;
+    // What most reads are: the first of a granule that nobody writes.
+    std::uint32_t latest_writer = 0, latest_reader = 0;
+    for (unsigned i = 0; i < count; ++i) {
+      latest_writer = std::max(latest_writer, writers[i]);
+      latest_reader = std::max(latest_reader, readers[i]);
+    }
+    if (latest_writer >= oldest) {
+      std::uint32_t last_writer = 0;
+      for (unsigned i = 0; i < count; ++i) {
+        const std::uint32_t writer = writers[i] & ~kReadBefore;
+        if (stale(writer) || writer == last_writer) continue;
         last_writer = writer;
-        if (!known(writer, access, lane, ordering)) {
-          report(writer, GlobalConflict::Kind::read_after_write, access, lane,
-                 (address & ~Address{kPageBytes - 1}) + (i << shift_), sink);
-        }
+        if (!known(writer, access, lane, ordering))
+          report(writer, GlobalConflict::Kind::read_after_write, access, lane, address + (i << shift_), sink);
       }
-      const std::uint32_t reader = page.readers[i];
+    }
+    if (latest_reader < oldest) {
+      std::fill_n(readers, count, own);
+      continue;
+    }
+    for (unsigned i = 0; i < count; ++i) {
+      const std::uint32_t reader = readers[i];
+      if ((reader ^ own) < kSeveralLanes) {  // by the same instruction in the same epoch: nothing has ordered its lanes
+        if (reader != own) readers[i] = own | kSeveralLanes;
+        continue;
+      }
       if ((reader | kSeveralLanes) == (own | kSeveralLanes)) continue;
-      if (stale(reader)) {
-        page.readers[i] = own;
-        page.other_readers[i] = 0;
+      if (reader < oldest) {
+        readers[i] = own;
         continue;
       }
       const Record& before = record_of(reader);
-      if (before.warp == access.warp && before.cta == access.cta) {
-        // Read before by another lane, and nothing has ordered the lanes since.
-        const bool several = before.epoch >= synced && ((reader ^ own) & 63) != 0 &&
-                             ((reader & kSeveralLanes) != 0 ||
-                              !ordering.clocks().epoch_happened_before(
-                                  before.epoch, before.warp, static_cast<int>(reader & 31), access.warp, lane));
-        page.readers[i] = own | (several ? kSeveralLanes : 0);
-      } else {
-        page.other_readers[i] = reader;
-        page.readers[i] = own;
+      if (before.warp != access.warp || before.cta != access.cta) {
+        page.other_readers[first + i] = reader;
+        readers[i] = own;
+        continue;
       }
+      // Read before by another lane, and nothing has ordered the lanes since.
+      bool several = false;
+      if (before.epoch >= synced && ((reader ^ own) & 63) != 0) {
+        several =
+            before.epoch == epoch || (reader & kSeveralLanes) != 0 ||
+            !clocks.epoch_happened_before(before.epoch, before.warp, static_cast<int>(reader & 31), access.warp, lane);
+      }
+      readers[i] = own | (several ? kSeveralLanes : 0);
     }
   }
 }
@@ -214,7 +235,9 @@ std::uint32_t GlobalShadow::write(const GlobalAccess& access, std::uint32_t unch
       const bool read_before = stale(before) ? !stale(page.readers[i]) : (before & kReadBefore) != 0;
       page.writers[i] = cell(record, lane) | (read_before ? kReadBefore : 0);
     }
-    if (of_launch_) std::fill_n(page.readers + first, count, 0);  // else take_use() wants to know of them
+    if (!of_launch_) return;  // take_use() wants to know of them
+    std::fill_n(page.readers + first, count, 0);
+    std::fill_n(page.other_readers + first, count, 0);
   });
   std::uint32_t overwritten = 0;
   for_each_lane([&](int lane, const Page& page, std::size_t first, Address) {

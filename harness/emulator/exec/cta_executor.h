@@ -329,6 +329,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::uint64_t executed_ = 0;
   bool stopped_ = false;
   const Allocation* last_allocation_ = nullptr;
+  const Allocation* whole_access_ = nullptr;  // in which all of what check_global() has looked at last lies, if it does
 };
 
 }  // namespace flash_ladder::emulator

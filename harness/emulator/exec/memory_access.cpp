@@ -122,16 +122,27 @@ const Allocation* CtaExecutor::find_allocation(Address address) {
 std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                         std::uint32_t mask, unsigned bytes, std::byte** host) {
   std::uint64_t lowest = ~std::uint64_t{0}, highest = 0, low_bits = 0;
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    if (!((mask >> lane) & 1)) continue;
-    const std::uint64_t address = at.at[static_cast<std::size_t>(lane)];
+  const auto include = [&](std::uint64_t address) {
     lowest = std::min(lowest, address);
     highest = std::max(highest, address);
     low_bits |= address;
+  };
+  if (mask == kAllLanes) {
+    for (const std::uint64_t address : at.at) include(address);
+  } else {
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1)
+      include(at.at[static_cast<std::size_t>(std::countr_zero(rest))]);
   }
   const Allocation* allocation = find_allocation(lowest);
+  whole_access_ = nullptr;
   if (allocation != nullptr && !allocation->freed && highest - allocation->address < allocation->size &&
       allocation->size - (highest - allocation->address) >= bytes && (low_bits & (bytes - 1)) == 0) {
+    whole_access_ = allocation;
+    if (mask == kAllLanes) {
+      std::byte* const data = allocation->data;
+      for (std::size_t lane = 0; lane < kWarpSize; ++lane) host[lane] = data + (at.at[lane] - allocation->address);
+      return mask;
+    }
     for (int lane = 0; lane < kWarpSize; ++lane) {
       // Lanes that take no part may hold any address.
       const bool active = (mask >> lane) & 1;
@@ -183,10 +194,11 @@ void CtaExecutor::check_local_initialised(Warp& warp, const Instruction& instruc
 
 void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                     std::uint32_t mask, unsigned bytes) {
+  if (whole_access_ != nullptr && !whole_access_->poisoned) return;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Address address = at.at[static_cast<std::size_t>(lane)];
-    const Allocation* allocation = find_allocation(address);
+    const Allocation* allocation = whole_access_ != nullptr ? whole_access_ : find_allocation(address);
     if (!allocation->poisoned) continue;
     const std::uint8_t* first = allocation->initialised + (address - allocation->address);
     if (std::find(first, first + bytes, 0) == first + bytes) continue;
@@ -197,6 +209,7 @@ void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, 
 }
 
 void CtaExecutor::mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes) {
+  if (whole_access_ != nullptr && !whole_access_->poisoned) return;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const Address address = at.at[static_cast<std::size_t>(std::countr_zero(rest))];
     const Allocation* allocation = find_allocation(address);
