@@ -56,15 +56,17 @@ Version version_of_file(std::string_view path) {
       version.name = stem.substr(3);
       return version;
     }
-    if (folder == "extensions/" && is_name(stem)) {
+    if ((folder == "extensions/" || folder == "hopper/extensions/") && is_name(stem)) {
       version.track = Track::extension;
       version.name = stem;
       return version;
     }
   }
-  throw std::invalid_argument("'" + std::string(path) +
-                              "' is not the path of a kernel; allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, "
-                              "kernels/extensions/name.cu, with small letters, digits and _ in the name");
+  throw std::invalid_argument(
+      "'" + std::string(path) +
+      "' is not the path of a kernel; allowed: kernels/NN_name.cu, kernels/hopper/NN_name.cu, "
+      "kernels/extensions/name.cu, kernels/hopper/extensions/name.cu, with small letters, digits "
+      "and _ in the name");
 }
 
 std::string kernel_id(const Version& version) {

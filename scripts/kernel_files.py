@@ -39,7 +39,7 @@ class KernelFile:
 
 def kernel_files(root: Path) -> list[KernelFile]:
     """All of a source tree: in order of number, then the extensions by name."""
-    patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "extensions/*.cu")
+    patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "extensions/*.cu", "hopper/extensions/*.cu")
     found = [path for pattern in patterns for path in (root / "kernels").glob(pattern)]
     files = [KernelFile(path.relative_to(root).as_posix()) for path in found]
     return sorted(files, key=lambda one: (one.number is None, one.number or 0, one.name))

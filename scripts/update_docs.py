@@ -352,6 +352,15 @@ def ladder_log_cell(device: Device, number: int) -> str:
     return three_digits(here) + (f" ({three_digits(step)}×)" if step else "")
 
 
+def extension_cell(device: Device, name: str, base: str) -> str:
+    """TFLOP/s of an extension, and how many times those of the version that it extends, both by `harness --record`."""
+    recorded = {version.source.kernel: version.recorded.get(SHAPE) for version in device.versions}
+    here, there = recorded.get(name), recorded.get(base)
+    if here is None or there is None:
+        return "not recorded"
+    return f"{three_digits(here)} ({three_digits(here / there)}×)"
+
+
 def step_cell(device: Device, number: int, seq_len: int) -> str:
     """How many times the TFLOP/s of the version before."""
     shape = next((shape for shape in device.shapes() if shape.seq_len == seq_len), None)
@@ -371,6 +380,7 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         r"predicted (\d\d)": lambda number: predicted_cell(int(number)),
         r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
         r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
+        r"tflops ([a-z]\w*) of (\d\d)": lambda name, base: extension_cell(device, name, base),
         r"step (\d\d) (\d+)": lambda number, seq_len: step_cell(device, int(number), int(seq_len)),
         r"verdict rule": verdict_rule,
         r"other GPUs": lambda: steps_elsewhere([device, *others]),
@@ -384,7 +394,7 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         )
         found += count
     if found != text.count("<!-- ") - text.count("<!-- end -->") or found != text.count("<!-- end -->"):
-        marks = "predicted NN, tflops NN, verdict NN, step NN SEQ_LEN, verdict rule, other GPUs"
+        marks = "predicted NN, tflops NN, tflops NAME of NN, verdict NN, step NN SEQ_LEN, verdict rule, other GPUs"
         raise PageError(f"{LADDER_LOG}: of its marks, some are none of {marks}, or have no <!-- end -->")
     for version in device.rungs():
         number, label = version.source.kernel, version.source.label

@@ -25,8 +25,12 @@ template <typename Element>
 cudaError_t encode_tensor_map(CUtensorMap& map, const Tensor& tensor, int batch, int heads, int rows, int box_rows) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+#else  // as old as the runtime that it is compiled with
+  const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
   if (error != cudaSuccess) return error;
   if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
 

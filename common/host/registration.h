@@ -91,7 +91,7 @@ inline constexpr std::pair<const char*, bool Solves::*> kSolves[] = {{"causal", 
 enum class Track {
   ladder,     // kernels/NN_name.cu
   hopper,     // kernels/hopper/NN_name.cu
-  extension,  // kernels/extensions/name.cu
+  extension,  // kernels/extensions/name.cu, kernels/hopper/extensions/name.cu
 };
 
 /// What a kernel file says of its version. Number and name are those of the file.

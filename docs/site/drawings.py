@@ -195,8 +195,8 @@ def ladder(facts: Facts) -> Figure:
         x, ha, color = (value - 5, "right", PAPER) if inside else (value + 5, "left", INK)
         axes.text(x, i, three_digits(value), ha=ha, va="center", fontsize=8, color=color)
     lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
-    if facts.device.mma_sync_ceiling is not None:
-        lines.append(("mma.sync ceiling", facts.device.mma_sync_ceiling, RED))
+    if facts.device.regime is not None:
+        lines += [(f"{name} ceiling", value, RED) for name, value in facts.device.regime.ceilings.items()]
     top = max([value for _, value, _ in lines] + [value for value in tflops.values() if value is not None])
     # The lines' names stand above, each left of its line, and higher than the lines that would cross it.
     placed: list[tuple[float, int]] = []
@@ -222,8 +222,9 @@ def ladder(facts: Facts) -> Figure:
 
 @drawing
 def busy(facts: Facts) -> Figure:
-    """Which unit is busy, version by version."""
+    """Which unit is busy, version by version. The second track begins anew, and so do its lines."""
     numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)]
+    tracks = [[n for n in numbers if facts.is_hopper(n) == is_hopper] for is_hopper in (False, True)]
     figure = Figure(figsize=(7.4, 3.3))
     axes = figure.add_subplot()
     labels = []
@@ -232,7 +233,8 @@ def busy(facts: Facts) -> Figure:
         ("shared memory", GREEN, facts.shared, "^"),
         ("tensor cores", BLUE, facts.tensor, "o"),
     ):
-        axes.plot(numbers, [read(n) for n in numbers], marker=marker, color=color, markersize=4, linewidth=1.4)
+        for track in tracks:
+            axes.plot(track, [read(n) for n in track], marker=marker, color=color, markersize=4, linewidth=1.4)
         labels.append((name, read(numbers[-1]) / 105, color))
     labels_at_right(axes, labels, 1.02, 0.07)
     axes.set_xticks(numbers, [f"{n:02}" for n in numbers])
@@ -246,8 +248,11 @@ def busy(facts: Facts) -> Figure:
 
 @drawing
 def ceilings(facts: Facts) -> Figure:
-    """A roof per level and version: what TFLOP/s would be if this level never waited, and no other counted."""
-    numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)]
+    """A roof per level and version: what TFLOP/s would be if this level never waited, and no other counted.
+
+    Of the first track: the counter of shared memory is that of loads and stores, and wgmma fetches by itself.
+    """
+    numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n) and not facts.is_hopper(n)]
     reached = [facts.tflops(n, 2048) for n in numbers]
     hbm = [facts.flop_per_byte(n, "hbm") * GPU["hbm_tb_per_s"] for n in numbers]
     figure = Figure(figsize=(7.4, 3.8))
@@ -282,7 +287,7 @@ def ceilings(facts: Facts) -> Figure:
 
 @drawing
 def roofline(facts: Facts) -> Figure:
-    """The classical one, for HBM and for shared memory."""
+    """The classical one, for HBM and for shared memory, of the first track."""
     clock = facts.max_clock_mhz() * 1e6
     shared_rate = GPU["sms"] * GPU["smem_bytes_per_cycle"] * clock / 1e12  # TB/s
     ceiling = facts.device.mma_sync_ceiling  # None where it is not recorded: then the roofs have no end
@@ -302,7 +307,7 @@ def roofline(facts: Facts) -> Figure:
         axes.text(x[1], ceiling * 1.1, text, color=BLUE, fontsize=8, ha="right", va="bottom")
     axes.plot([fp32 / shared_rate, x[1]], [fp32, fp32], color=AMBER, linewidth=1.0, linestyle=(0, (4, 2)))
     axes.text(x[1], fp32 * 1.1, f"FFMA, {fp32:.0f}", color=AMBER, fontsize=8, ha="right", va="bottom")
-    for n in (n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)):
+    for n in (n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n) and not facts.is_hopper(n)):
         reached = facts.tflops(n, 2048)
         for level, color, marker in (("shared", GREEN, "^"), ("hbm", RED, "o")):
             where = facts.flop_per_byte(n, level)

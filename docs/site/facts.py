@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import layouts  # noqa: E402
+import schedule  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
@@ -48,6 +49,7 @@ GPU: dict[str, float] = {
     "smem_bytes_per_cycle": 128,
     "ffma_per_sm_per_cycle": 128,
     "ex2_per_sm_per_cycle": 16,
+    "wgmma_flop_per_sm_per_cycle": 4096,  # 512 multiply-adds in each of four tensor cores, 16-bit inputs, dense
     "l2_mib": 50,
     "hbm_gb": 141,
     "hbm_tb_per_s": 4.8,
@@ -148,16 +150,19 @@ class Facts:
         return json.loads(path.read_text(encoding="utf-8"))
 
     def stale(self, number: int) -> list[str]:
-        """Which of the recordings that a chapter shows are of other code than kernels/NN_*.cu holds now."""
+        """Which of the recordings that a chapter shows are of other code than the version's file holds now.
+
+        The virtual GPU does not run the Hopper track, and what Nsight Compute has not counted yet is not stale.
+        """
         current = self.registry[f"{number:02}"]["code_hash"]
         stem, found = self.stem(number), []
-        for device in (DEVICE, "emulator"):
+        for device in (DEVICE,) if self.is_hopper(number) else (DEVICE, "emulator"):
             path = ROOT / "profiles" / device / f"{stem}.json"
             if not path.is_file():
                 found.append(f"profiles/{device}/{stem}.json is missing")
             elif self._profile(device, number)["code_hash"] != current:
                 found.append(f"profiles/{device}/{stem}.json")
-        if self._ncu["code_hash"].get(stem) != current:
+        if self._ncu["code_hash"].get(stem, current) != current:
             found.append(f"profiles/{DEVICE}/ncu.json")
         return found
 
@@ -196,6 +201,10 @@ class Facts:
 
     # ---- the names that pages use ----
 
+    def is_hopper(self, number: int) -> bool:
+        """Whether it is of the second track, with instructions that only Hopper has."""
+        return self.registry[f"{number:02}"]["architecture"] == "sm_90a"
+
     def gpu(self, name: str) -> float:
         """A fact of the data sheet: see GPU."""
         return GPU[name]
@@ -228,6 +237,27 @@ class Facts:
         if step is None:
             raise NotRecordedError(f"version {number:02} was not measured like {number - 1:02} at seq_len {seq_len}")
         return step
+
+    def ratio(self, number: int, other: int, seq_len: int = SEQ_LEN) -> float:
+        """How many times the TFLOP/s of any other version, both measured in the same way."""
+        return self._ratio(self.stem(number), self.stem(other), seq_len)
+
+    def extension(self, name: str, number: int, seq_len: int = SEQ_LEN) -> float:
+        """How many times the TFLOP/s of a version an extension has, both measured in the same way."""
+        return self._ratio(name, self.stem(number), seq_len)
+
+    def _ratio(self, stem: str, other: str, seq_len: int) -> float:
+        shape = Shape(seq_len, BATCH[seq_len])
+        versions = {version.source.stem: version for version in self.device.versions}
+        if stem in versions and other in versions:
+            here, there = versions[stem], versions[other]
+            for mine, theirs in (
+                (here.beside_peers.tflops, there.beside_peers.tflops),
+                (here.recorded, there.recorded),
+            ):
+                if shape in mine and shape in theirs:
+                    return mine[shape] / theirs[shape]
+        raise NotRecordedError(f"{stem} and {other} were not measured in the same way at seq_len {seq_len}")
 
     def verdict(self, number: int) -> str:
         """What became of the header's prediction, as docs/ladder_log.md has it."""
@@ -273,6 +303,29 @@ class Facts:
             if peer.name == name:
                 return peer.tflops[Shape(seq_len, BATCH[seq_len])]
         raise NotRecordedError(f"there is no peer {name}")
+
+    def of_peer(self, number: int, name: str, seq_len: int = SEQ_LEN) -> float:
+        """How many times the TFLOP/s of a peer, both measured in one run of scripts/peers."""
+        shape = Shape(seq_len, BATCH[seq_len])
+        for version in self.device.rungs():
+            if version.source.stem == self.stem(number) and shape in version.beside_peers.tflops:
+                return version.beside_peers.tflops[shape] / self.peer(name, seq_len)
+        raise NotRecordedError(f"version {number:02} was not measured beside {name} at seq_len {seq_len}")
+
+    def wgmma_ceiling(self) -> float:
+        """TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit leaves it."""
+        ceilings = self.device.regime.ceilings if self.device.regime else {}
+        if "wgmma" not in ceilings:
+            raise NotRecordedError("peers.json has no ceiling of wgmma")
+        return ceilings["wgmma"]
+
+    def wgmma_cycles_per_score(self) -> float:
+        """Cycles of an SM that wgmma needs at least for an element of S and its share of P V, at head_dim 128."""
+        return 4 * layouts.HEAD_DIM / GPU["wgmma_flop_per_sm_per_cycle"]
+
+    def wgmma_tflops_at(self, mhz: float) -> float:
+        """What wgmma does at most at this clock."""
+        return GPU["sms"] * GPU["wgmma_flop_per_sm_per_cycle"] * mhz / 1e6
 
     def mma_ceiling(self) -> float:
         """TFLOP/s that mma.sync reaches with operands in registers."""
@@ -411,6 +464,15 @@ class Facts:
         """Instructions in the same loop that are behind an `if`, and so not in the count of loop()."""
         return sum((self._static(number, arch)["hot_loop_cold_sass"] or {}).values())
 
+    def sass_behind(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
+        """Of those behind branches, the instructions of these opcodes."""
+        behind = self._static(number, arch)["hot_loop_cold_sass"] or {}
+        return sum(behind.get(opcode, 0) for opcode in opcodes)
+
+    def sass_whole(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
+        """Instructions of these opcodes in the whole kernel."""
+        return sum(self._static(number, arch)["sass"].get(opcode, 0) for opcode in opcodes)
+
     def hot_loop(self, number: int, arch: str = ARCH) -> dict[str, int]:
         return self._static(number, arch)["hot_loop_sass"]
 
@@ -435,6 +497,33 @@ class Facts:
             if result["problem"]["dtype"] == "fp16" and result["static"]:
                 return result["static"][arch]
         raise NotRecordedError(f"profiles/{DEVICE} has no machine code of version {number:02}")
+
+    # The model of who waits for whom, of schedule.py.
+
+    def plan(self, number: int, steps: int = 6) -> schedule.Plan:
+        """A version's roles and rings, as its file has them.
+
+        wgmmas take what they need at the full rate of the tensor cores; the softmax its MUFU, and what comes before and
+        after them.
+        """
+        keys = self.block_kv(number)
+        product = 2 * 64 * keys * layouts.HEAD_DIM / GPU["wgmma_flop_per_sm_per_cycle"]  # S, or P V, of a warpgroup
+        lanes = GPU["ex2_per_sm_per_cycle"] / GPU["schedulers_per_sm"]
+        softmax = self.sass(number, "MUFU") * 32 / lanes + self.sass(number, "FMNMX", "F2FP")
+        return schedule.Plan(
+            schedule.Times(product, product, softmax),
+            consumers=1 if number < 20 else 2 if number < 27 else 3,
+            overlap=number >= 23,
+            turns=number >= 26,
+            steps=steps,
+            stages=2 if number < 27 else 3,
+        )
+
+    def model_share(self, number: int) -> float:
+        """The part of the time in which the tensor cores of the model work, away from both ends."""
+        spans = schedule.schedule(self.plan(number, steps=24))
+        begins = {span.what: span.begin for span in spans if span.who == "tensor 0"}
+        return schedule.tensor_share(spans, begins["S6"], begins["S18"])
 
     # ---- how pages ask ----
 

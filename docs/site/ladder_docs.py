@@ -13,6 +13,7 @@
 ```{interactive} NAME       a part that ladder.js brings to life
 ```{worked} QUERY           the online softmax of worked.py, step by step
 ```{folded} SUMMARY         its content, folded away
+```{recorded} EXPRESSION    its content, left out as long as that figure is not recorded
 ```{source} NN              the whole file, folded away
 """
 
@@ -23,12 +24,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import drawings
+import drawings_hopper  # noqa: F401 (its drawings)
 import sources
 import update_docs
 import worked
 from docutils import nodes
 from docutils.parsers.rst import directives
-from facts import DEVICE, FactError, Facts, check_blank
+from facts import DEVICE, FactError, Facts, NotRecordedError, check_blank
 from profile_data import ProfileError, three_digits
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -231,6 +233,9 @@ class BusyDirective(LadderDirective):
             f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores: of the cycles of an SM that has work. Shared"
             " memory: the pipe that it shares with L1."
         )
+        missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
+        if missing:
+            note += f" Not counted yet: {', '.join(missing)}."
         return [self.table(headings, rows, ["busy"]), nodes.paragraph("", note, classes=["table-note"])]
 
 
@@ -333,6 +338,21 @@ class FoldedDirective(LadderDirective):
         return self.folded(self.arguments[0], self.parse_content_to_nodes())
 
 
+class RecordedDirective(LadderDirective):
+    """What can only be said of figures that are there."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        try:
+            facts.evaluate(self.arguments[0])
+        except NotRecordedError:
+            return []
+        return self.parse_content_to_nodes()
+
+
 class SourceDirective(LadderDirective):
     required_arguments = 1
 
@@ -374,6 +394,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "interactive": InteractiveDirective,
         "worked": WorkedDirective,
         "folded": FoldedDirective,
+        "recorded": RecordedDirective,
         "source": SourceDirective,
     }.items():
         app.add_directive(name, directive)

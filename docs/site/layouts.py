@@ -129,3 +129,59 @@ def Q_chunk(lane: int, i: int) -> list[tuple[int, int]]:
     """(row, first of two columns) in each of the four registers of a lane's chunk i, as load_Q brings them."""
     first = (4 * i + lane % 4) * 8
     return [(lane // 4, first + 2 * register) for register in range(4)]
+
+
+# ---- 17 and later: shared memory as wgmma and TMA see it ----
+
+HALF = 64  # columns of head_dim in a row of 128 bytes
+
+
+def half_offset(row: int, col: int, rows: int) -> int:
+    """Bytes from the start of a tile [2][rows][64] to (row, col): as smem_offset() of 17 and 22 has it, and TMA."""
+    chunk = (col // 8 ^ row) % 8
+    return (col // HALF * rows * HALF + row * HALF + chunk * 8 + col % 8) * ELEMENT
+
+
+def swizzle_128(address: int) -> int:
+    """The 128-byte swizzle, on an address: bits 4 to 6 (a chunk of 16 bytes) XOR bits 7 to 9 (a row of 128 bytes)."""
+    return address ^ (address >> 7 & 7) << 4
+
+
+def K_major(start: int, row: int, k: int, stride: int = 1024) -> int:
+    """Where a wgmma with such a descriptor reads element (row, k) of its operand: k runs along a row of 128 bytes."""
+    return swizzle_128(start + row // 8 * stride + row % 8 * 128 + k * ELEMENT)
+
+
+def MN_major(start: int, k: int, n: int, leading: int, stride: int = 1024) -> int:
+    """The same of element (k, n) where n runs along a row: 64 columns, and the next 64 `leading` bytes further on."""
+    return swizzle_128(start + n // HALF * leading + k // 8 * stride + k % 8 * 128 + n % HALF * ELEMENT)
+
+
+def start_of_K(mma_k: int, rows: int) -> int:
+    """Bytes from the start of a tile to where the wgmma of these 16 columns of head_dim starts: start_S() of 17."""
+    return mma_k // 4 * rows * 128 + mma_k % 4 * 32
+
+
+def start_of_V(mma_k: int) -> int:
+    """Bytes from the start of a tile to where the wgmma of these 16 keys starts: start_PV() of 17."""
+    return mma_k * 16 * 128
+
+
+def descriptor(start: int, leading: int, stride: int) -> int:
+    """matrix_descriptor() of common/hopper/wgmma.h."""
+    return (start & 0x3FFFF) >> 4 | leading >> 4 << 16 | stride >> 4 << 32 | 1 << 62
+
+
+def wgmma_D(thread: int, mma_n: int, register: int) -> tuple[int, int]:
+    """The (row, column) of D [64][n] in D[mma_n][register] of a thread of the warpgroup, 0 to 127."""
+    row, col = fragment_D(thread % 32, register)
+    return thread // 32 * 16 + row, mma_n * 8 + col
+
+
+def stmatrix_wavefronts(swizzled: bool) -> int:
+    """Of one stmatrix.x4 of 22: 16 rows of 128 bytes, two chunks of each; eight rows of a chunk at a time."""
+    offsets = [
+        half_offset(lane % 16, lane // 16 * 8, 64) if swizzled else lane % 16 * 128 + lane // 16 * 16
+        for lane in range(32)
+    ]
+    return sum(most_words_in_a_bank(offsets[i : i + 8], 16) for i in range(0, 32, 8))

@@ -15,17 +15,23 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 
 import drawings  # noqa: E402
+import drawings_hopper  # noqa: E402, F401 (its drawings)
 import layouts  # noqa: E402
+import schedule  # noqa: E402
 import sources  # noqa: E402
 import worked  # noqa: E402
 from facts import FactError, Facts, NotRecordedError, check_blank  # noqa: E402
+from kernel_files import kernel_files  # noqa: E402
 from matplotlib import rc_context  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
-from planted_faults import FAULTS  # noqa: E402
+from planted_faults import FAULTS, HOPPER_FAULTS, Fault, planted  # noqa: E402
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "chapters").glob("*.md")])
-CHAPTERS = [page for page in PAGES if re.match(r"(0[1-9]|1\d)_", page.name)]
+CHAPTERS = [page for page in PAGES if re.match(r"(0[1-9]|[12]\d)_", page.name)]
+KERNELS = {kernel.stem: kernel.file for kernel in kernel_files(ROOT)}
+HOPPER = [page for page in CHAPTERS if KERNELS[page.stem].startswith("kernels/hopper/")]  # not for the virtual GPU
+COUNTED = [page for page in CHAPTERS if page not in HOPPER]
 SECTIONS = [
     "The question",
     "Your prediction first",
@@ -75,21 +81,63 @@ def test_figures_are_recorded(page: Path, facts: Facts) -> None:
         assert facts.text(expression)
 
 
+def by_hand_of(page: Path) -> str:
+    text = page.read_text(encoding="utf-8")
+    return text[text.index("## By hand") : text.index("\n## The ", text.index("## By hand"))]
+
+
+def test_every_version_has_a_chapter() -> None:
+    assert {page.stem for page in CHAPTERS} == {kernel.stem for kernel in kernel_files(ROOT) if kernel.number}
+
+
 def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
-    for page in CHAPTERS:
-        text = page.read_text(encoding="utf-8")
-        by_hand = text[text.index("## By hand") : text.index("\n## The ", text.index("## By hand"))]
+    for page in COUNTED:
+        by_hand = by_hand_of(page)
         assert by_hand.count("{blank}") >= 3, page.name
         assert f"scripts/harness --kernel {page.name[:2]} --device emulator" in by_hand, page.name
         counted = [blank for blank in re.findall(r"\{blank\}`([^`]+)`", by_hand) if re.search(r"\b(count|at)\(", blank)]
         assert counted, f"{page.name}: no blank is held against a counter of the virtual GPU, which the command shows"
 
 
-@pytest.mark.parametrize("page", CHAPTERS, ids=name)
+@pytest.mark.parametrize("page", HOPPER, ids=name)
+def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page: Path, facts: Facts) -> None:
+    """What the card shows without a GPU has the answers; so do the Python models, where a page asks them."""
+    by_hand, version = by_hand_of(page), int(page.name[:2])
+    assert by_hand.count("{blank}") >= 3
+    for command in (f"scripts/harness --kernel {version}", f"scripts/harness --kernel {version} --sass"):
+        assert f"\n{command}\n" in by_hand
+
+    def told_by(*flags: str) -> str:
+        command = [BUILD / "harness", "--kernel", str(version), *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    card, listed = re.sub(r"\s+", " ", told_by()), told_by("--sass")
+    assert f"{facts.registers(version)} registers" in card
+    assert f"{facts.smem_bytes_per_cta(version) / 1024:.4g} KiB of shared memory" in card
+    # Of each opcode: in the whole kernel, in the hot loop, in the loop per HGMMA, behind its branches.
+    columns = {row[0]: row[1:] for line in listed.splitlines() if len(row := line.split()) == 5}
+    blanks = " ".join(re.findall(r"\{blank\}`([^`]+)`", by_hand))
+    asked = re.findall(rf"\b(sass|sass_whole|sass_behind)\({version}, '(\w+)'\)", blanks)
+    for column, opcode in asked:
+        count = getattr(facts, column)(version, opcode)
+        at = {"sass_whole": 0, "sass": 1, "sass_behind": 3}[column]
+        assert columns.get(opcode, ["-"] * 4)[at] == (str(count) if count else "-"), opcode
+    assert asked or re.search(rf"\b(loop|registers|smem_bytes_per_cta)\({version}\b", blanks)
+    for python in re.findall(r'^PYTHONPATH=docs/site python3 -c "(.*)"$', by_hand, re.MULTILINE):
+        told = subprocess.run(
+            [sys.executable, "-c", python],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "docs" / "site")},
+        )
+        assert told.returncode == 0 and told.stdout.strip(), told.stderr
+
+
+@pytest.mark.parametrize("page", COUNTED, ids=name)
 def test_that_command_shows_the_counters(page: Path, facts: Facts) -> None:
     """What the answers are held against stands in the card, digit by digit."""
-    text = page.read_text(encoding="utf-8")
-    by_hand = text[text.index("## By hand") : text.index("\n## The ", text.index("## By hand"))]
+    by_hand = by_hand_of(page)
     version = int(page.name[:2])
     command = re.search(rf"^scripts/harness (--kernel {version:02} --device emulator.*)$", by_hand, re.MULTILINE)
     assert command
@@ -109,14 +157,14 @@ def test_the_planted_bug_of_a_chapter_is_planted(page: Path) -> None:
     exercise = text[text.index("2. **A planted bug.**") : text.index("3. **Open.**")]
     told = [code or quoted for code, quoted in re.findall(r"`([^`]+)`|“([^”]+)”", exercise)]
     told = [part.rstrip(";") for part in told if len(part) > 6]
-    planted = []
-    for fault in FAULTS:
+    there = []
+    for fault in [*FAULTS, *HOPPER_FAULTS]:
         if fault.kernel == page.stem:
-            kernel = (ROOT / "kernels" / f"{fault.kernel}.cu").read_text(encoding="utf-8")
+            kernel = (ROOT / KERNELS[page.stem]).read_text(encoding="utf-8")
             line = next(line for line in kernel.splitlines() if fault.old.splitlines()[0] in line)
-            planted += [fault] * any(part in fault.new or part in line for part in told)
-    assert planted
-    assert any(fault.finding is None or f"`{fault.finding}`" in exercise for fault in planted), planted
+            there += [fault] * any(part in fault.new or part in line for part in told)
+    assert there
+    assert any(fault.finding is None or f"`{fault.finding}`" in exercise for fault in there), there
 
 
 @pytest.mark.parametrize("page", CHAPTERS[1:], ids=name)
@@ -336,6 +384,119 @@ def test_exchanged_pairs_of_O_are_16_bytes_of_a_row() -> None:
             assert stored == layouts.Q_chunk(lane, i)
 
 
+# ---- 17 and later: wgmma, TMA, rings ----
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+def test_a_descriptor_reads_what_was_copied(rows: int) -> None:
+    """Each wgmma of S finds its 16 columns, and each of P V its 16 keys, where smem_offset() of 17 puts them."""
+    for mma_k in range(8):
+        for row in range(rows):
+            for k in range(16):
+                read = layouts.K_major(layouts.start_of_K(mma_k, rows), row, k)
+                assert read == layouts.half_offset(row, mma_k * 16 + k, rows)
+    for mma_k in range(rows // 16):
+        for k in range(16):
+            for n in range(128):
+                read = layouts.MN_major(layouts.start_of_V(mma_k), k, n, leading=rows * 128)
+                assert read == layouts.half_offset(mma_k * 16 + k, n, rows)
+
+
+def test_the_layouts_are_those_of_the_kernels() -> None:
+    """The formulas of layouts.py, as the files have them."""
+    kernel = (ROOT / "kernels" / "hopper" / "17_wgmma.cu").read_text(encoding="utf-8")
+    for text in (
+        "return col / 64 * kRows * 64 + row * 64 + (col / 8 ^ row) % 8 * 8 + col % 8;",
+        "matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024)",
+        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32)",
+        "matrix_descriptor(V_smem, Traits::kBlockKV * 128, 1024)",
+        "advance(V, mma_k * 16 * 128)",
+    ):
+        assert text in kernel
+    header = (ROOT / "common" / "hopper" / "wgmma.h").read_text(encoding="utf-8")
+    assert "(smem_address(smem) & 0x3FFFF) >> 4) |" in header and "std::uint64_t{1} << 62" in header
+    assert layouts.descriptor(0x4400, 16384, 1024) == 1 << 62 | 64 << 32 | 1024 << 16 | 0x440
+
+
+def test_a_warpgroup_holds_each_element_once() -> None:
+    D = [layouts.wgmma_D(thread, n, i) for thread in range(128) for n in range(16) for i in range(4)]
+    assert sorted(D) == [(row, col) for row in range(64) for col in range(128)]
+
+
+TIMES = schedule.Times(512, 512, 630)
+
+
+@pytest.mark.parametrize("plan", [
+    schedule.Plan(TIMES),
+    schedule.Plan(TIMES, consumers=2),
+    schedule.Plan(TIMES, consumers=2, overlap=True),
+    schedule.Plan(TIMES, consumers=2, overlap=True, turns=True),
+    schedule.Plan(TIMES, consumers=3, overlap=True, turns=True, stages=3),
+    schedule.Plan(TIMES, stages=1),
+])  # fmt: skip
+def test_the_model_of_the_rings_computes_each_step_once_and_in_order(plan: schedule.Plan) -> None:
+    spans = schedule.schedule(plan)
+    for me in range(plan.consumers):
+        mine = {span.what: span for span in spans if span.who == f"tensor {me}"}
+        assert sorted(mine) == sorted([f"S{i}" for i in range(plan.steps)] + [f"PV{i}" for i in range(plan.steps)])
+        exponentials = {span.what: span for span in spans if span.who == f"consumer {me}" and "softmax" in span.what}
+        for step in range(plan.steps):
+            softmax = exponentials[f"softmax {step}"]
+            assert mine[f"S{step}"].end <= softmax.begin + 1e-3 and softmax.end <= mine[f"PV{step}"].begin + 1e-3
+    # A tile is copied to a buffer when the one before it has been read by all, and is there before it is used.
+    for which, product in (("K", "S"), ("V", "PV")):
+        for tile in range(plan.steps):
+            copy = next(span for span in spans if span.what == f"{which}{tile}" and span.who[0] == which)
+            used = [span for span in spans if span.what == f"{product}{tile}"]
+            assert all(copy.end <= span.begin + 1e-3 for span in used)
+            before = [span for span in spans if span.what == f"{product}{tile - plan.stages}"]
+            assert all(span.end <= copy.begin + 1e-3 for span in before)
+
+
+@pytest.mark.parametrize(
+    ("slip", "message"),
+    [
+        ({"arrivals_of_empty": 128}, "producer waits for K_empty[0]; consumer 0 waits for K_full[0]"),
+        ({"producer_parity": 0}, "producer waits for K_empty[0]; consumer 0 waits for K_full[0]"),
+        ({"releases_V": False}, "producer waits for V_empty[0]; consumer 0 waits for V_full[0]"),
+        (
+            {"consumers": 2, "overlap": True, "turns": True, "first_turn": False},
+            "consumer 0 waits for the turn of consumer 0; consumer 1 waits for the turn of consumer 1",
+        ),
+    ],
+)
+def test_a_slip_of_the_pen_is_a_deadlock_in_the_model(slip: dict, message: str) -> None:
+    with pytest.raises(schedule.DeadlockError, match=re.escape(message)):
+        schedule.schedule(schedule.Plan(TIMES, **slip))
+
+
+def test_two_consumers_that_begin_together_stay_together_and_turns_part_them() -> None:
+    def share(**plan: bool) -> float:
+        spans = schedule.schedule(schedule.Plan(TIMES, consumers=2, steps=24, **plan))
+        begins = {span.what: span.begin for span in spans if span.who == "tensor 0"}
+        return schedule.tensor_share(spans, begins["S6"], begins["S18"])
+
+    assert isclose(share(), 2048 / (2048 + 630), rel_tol=1e-3)
+    assert isclose(share(overlap=True, turns=True), 1, rel_tol=1e-3)
+
+
+@pytest.mark.parametrize("fault", HOPPER_FAULTS, ids=lambda fault: f"{fault.kernel[:2]}: {fault.name}")
+def test_a_fault_of_the_hopper_track_can_be_planted(fault: Fault) -> None:
+    """No GPU runs it here; the text is there once, and no line is added. What comes of it the chapter says."""
+    source = (ROOT / KERNELS[fault.kernel]).read_text(encoding="utf-8")
+    broken = planted(fault, source, KERNELS[fault.kernel])
+    assert broken != source and broken.count("\n") == source.count("\n")
+
+
+def test_heads_and_query_tiles_of_the_bug_of_21() -> None:
+    """3 heads and 2 query tiles a head: every pair is there. 16 and 32: one of 16."""
+
+    def pairs(heads: int, q_tiles: int) -> int:
+        return len({(q_tile % q_tiles, q_tile % heads) for q_tile in range(heads * q_tiles)})
+
+    assert pairs(3, 2) == 6 and pairs(16, 32) == 16 * 32 // 16
+
+
 # ---- the online softmax that the learning path works by hand ----
 
 
@@ -413,6 +574,25 @@ SAID = [
     ("16, cycles gain more than time", "cycles(15) / cycles(16) > step(16, 2048)"),
     ("16, the tensor cores are the busiest unit", "tensor(16) > max(tensor(15), issue(16), shared(16))"),
     ("00, each byte moves once from 02 on", "max(dram_gb(n) for n in range(2, 12)) < 0.6"),
+    ("00, faster versions of the second track have lower clocks", "clock_mhz(27) < clock_mhz(20) < clock_mhz(17)"),
+    ("17, much slower than predicted", "step(17) < 0.7"),
+    ("17, less than 10", "ratio(17, 10) < 1"),
+    ("18, far more than predicted", "step(18) > 1.4"),
+    ("18, no addresses", "registers(18) < registers(17) and behind_branches(18) < behind_branches(17) / 3"),
+    ("19, nothing gained", "0.96 < step(19) < 1.03"),
+    ("20, less than predicted, and the largest step after 18", "1.2 < step(20) < 1.4"),
+    ("20, to the instruction", "hot_loop(20) == hot_loop(19)"),
+    ("20, the clock falls", "clock_mhz(20) < clock_mhz(19)"),
+    ("20, the new track has passed the old one", "ratio(20, 16) > 1.05"),
+    ("21, the gain falls with seq_len, and is larger than in 15", "step(21, 512) > max(step(21), step(15, 512))"),
+    ("22, more than predicted at 512", "step(22, 512) > 1.06"),
+    ("23, the clock falls", "clock_mhz(23) < clock_mhz(22)"),
+    ("23, the same work", "sass(23, 'MUFU') == sass(22, 'MUFU') and loop(23) < 1.05 * loop(22)"),
+    ("24, a gain at 4096 and none at 512", "step(24) > 1.05 and step(24, 512) < 1.01"),
+    ("25, 512 wins back what it lost", "step(25, 512) > 1.03 and ratio(25, 23, 512) > 0.98"),
+    ("26, around 1", "max((step(26, n) - 1) ** 2 for n in (512, 4096, 16384)) < 0.05 ** 2"),
+    ("27, more at 16,384 than at 4096", "step(27, 16384) > step(27) > 0.99"),
+    ("27, less through L2", "l2_gb(27) < l2_gb(26)"),
 ]
 
 

@@ -512,6 +512,20 @@ def test_a_page_without_its_marks_is_named(tree: Path, page: str, mark: str) -> 
     assert page in done.stderr
 
 
+def test_an_extension_stands_beside_what_it_extends(tree: Path) -> None:
+    """By their profiles, though 02 was measured beside the peers as well."""
+    log = tree / "docs" / "ladder_log.md"
+    log.write_text(log.read_text() + "\n<!-- tflops mine of 02 --><!-- end -->\n")
+    assert run(tree, "update_docs.py").returncode == 0
+    assert "<!-- tflops mine of 02 -->not recorded<!-- end -->" in log.read_text()
+    kernel = tree / "kernels" / "hopper" / "extensions" / "mine.cu"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text(HEADER.format(kernel="mine", name="mine", prediction="2x"))
+    (tree / "profiles" / "h200" / "mine.json").write_text(json.dumps(profile("mine", "mine", 3.25)))
+    assert run(tree, "update_docs.py").returncode == 0
+    assert "<!-- tflops mine of 02 -->3.25 (0.800×)<!-- end -->" in log.read_text()
+
+
 def test_plot_refuses_what_is_not_recorded(tree: Path) -> None:
     truncate(tree / "profiles" / "h200" / "01_naive.json")
     done = run(tree, "plot.py")

@@ -69,13 +69,14 @@ TEST(Ladder, NumbersHaveNoGapAndTheTracksFollowOneAnother) {
 }
 
 // kernels/CMakeLists.txt goes by the folder, and the harness by the registration.
-TEST(Ladder, TheHopperTrackAndNothingElseNeedsSm90a) {
+TEST(Ladder, WhatIsInHoppersFolderAndNothingElseNeedsSm90a) {
   for (const Version& version : versions())
-    EXPECT_EQ(version.architecture, version.track == Track::hopper ? Architecture::sm_90a : Architecture::sm_80)
+    EXPECT_EQ(version.architecture,
+              version.source.starts_with("kernels/hopper/") ? Architecture::sm_90a : Architecture::sm_80)
         << version.source;
 }
 
-TEST(Ladder, AnExtensionSaysWhatItExtendsAndSolvesMore) {
+TEST(Ladder, AnExtensionSaysWhatItExtends) {
   for (const Version& version : versions()) {
     EXPECT_EQ(version.extends.empty(), !version.is_extension()) << version.source;
     if (!version.is_extension()) continue;
@@ -83,6 +84,7 @@ TEST(Ladder, AnExtensionSaysWhatItExtendsAndSolvesMore) {
     ASSERT_TRUE(base) << version.source << " extends '" << version.extends
                       << "', which is no number or name of a version";
     EXPECT_NE(base, &version);
+    EXPECT_EQ(base->architecture, version.architecture) << version.source;
   }
 }
 
@@ -117,11 +119,11 @@ TEST(Ladder, HeadersHoldNoMeasuredSpeed) {
   }
 }
 
-TEST(Ladder, FilesHave80To430Lines) {
+TEST(Ladder, FilesHave80To460Lines) {
   for (const Version& version : versions()) {
     const auto lines = lines_of(version).size();
     EXPECT_GE(lines, 80) << path_of(version);
-    EXPECT_LE(lines, 430) << path_of(version);
+    EXPECT_LE(lines, 460) << path_of(version);
   }
 }
 

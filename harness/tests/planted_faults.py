@@ -738,6 +738,76 @@ FAULTS = [
     ),
 ]
 
+# Of versions that the virtual GPU cannot run. The chapters tell them, and say what comes of them on a GPU.
+HOPPER_FAULTS = [
+    Fault(
+        "K goes on by 64 bytes where Q goes on by 32",
+        "17_wgmma",
+        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32)",
+        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 64)",
+    ),
+    Fault(
+        "more bytes are promised than come",
+        "18_tma",
+        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
+        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element) + 16);",
+    ),
+    Fault(
+        "empty counts threads, and warps arrive",
+        "19_warp_specialized",
+        "mbarrier_init(&K_empty[stage], 4);",
+        "mbarrier_init(&K_empty[stage], 128);",
+    ),
+    Fault(
+        "both consumers read the same queries",
+        "20_two_consumers",
+        "start_S<Traits>(S_rmem, Q_smem + warpgroup_row * kHeadDim, K_smem + K_next.buffer * kKVSize);",
+        "start_S<Traits>(S_rmem, Q_smem, K_smem + K_next.buffer * kKVSize);",
+    ),
+    Fault(
+        "a query tile is taken for that of another head",
+        "21_persistent",
+        "return q_tile / q_tiles_per_head % args.heads;",
+        "return q_tile % args.heads;",
+    ),
+    Fault(
+        "O is not swizzled",
+        "22_tma_store",
+        "row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;",
+        "row * 64 + col / 8 % 8 * 8 + col % 8;",
+    ),
+    Fault(
+        "V is a tile ahead of P",
+        "23_overlap",
+        "copy_V(q_tile, kv_tile - 1);",
+        "copy_V(q_tile, kv_tile);",
+    ),
+    Fault(
+        "O is not rescaled when the maximum moves",
+        "24_lazy_rescale",
+        "        scale_rows<Traits>(O_rmem, rescale);",
+        "",
+    ),
+    Fault(
+        "a first sum may be as large as it likes",
+        "25_first_guess",
+        "(new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);",
+        "(new_sum[0] >= least) & (new_sum[1] >= least);",
+    ),
+    Fault(
+        "nobody has the first turn",
+        "26_ping_pong",
+        "if (next_turn == 4) named_barrier_arrive(next_turn, 256);",
+        "",
+    ),
+    Fault(
+        "one key too many is left unmasked",
+        "27_three_consumers",
+        ">= args.seq_len_kv % kBlockKV)",
+        "> args.seq_len_kv % kBlockKV)",
+    ),
+]
+
 # No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
 MOVED = "O moves to a new maximum"
@@ -749,15 +819,19 @@ PROBES = in_each(
 )
 
 
-def broken(fault: Fault, source: Path) -> str:
-    """The kernel's text with the fault, in a namespace and under a name of its own."""
-    text = source.read_text(encoding="utf-8")
+def planted(fault: Fault, text: str, source: str) -> str:
+    """The kernel's text with the fault."""
     if (count := text.count(fault.old)) != 1:
         sys.exit(
             f"planted_faults.py: the fault '{fault.name}' replaces '{fault.old}', which {source} has {count} times; "
             "adapt it to the kernel"
         )
-    text = text.replace(fault.old, fault.new)
+    return text.replace(fault.old, fault.new)
+
+
+def broken(fault: Fault, source: Path) -> str:
+    """The same, in a namespace and under a name of its own."""
+    text = planted(fault, source.read_text(encoding="utf-8"), str(source))
     version = fault.kernel[:2]
     text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::{fault.version}")
     text = text.replace(".source = __FILE__", f'.source = "kernels/extensions/{fault.version}.cu"')

@@ -233,13 +233,19 @@ TEST(Registration, NumberNameAndTrackAreThoseOfThePath) {
   EXPECT_EQ(kernel_id(extension), "any_length");
   EXPECT_EQ(title(extension), "any_length");
   EXPECT_EQ(code_namespace(extension), "any_length");
+
+  const Version of_hopper = version_of_file("kernels/hopper/extensions/multicast.cu");
+  EXPECT_EQ(of_hopper.track, Track::extension);
+  EXPECT_EQ(of_hopper.source, "kernels/hopper/extensions/multicast.cu");
+  EXPECT_EQ(label(of_hopper), "multicast");
 }
 
 TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
   for (const char* path :
        {"06_swizzle.cu", "kernels/6_swizzle.cu", "kernels/swizzle.cu", "kernels/06_.cu", "kernels/00_zero.cu",
         "kernels/06_Swizzle.cu", "kernels/06_swizzle.cpp", "kernels/extensions/06_swizzle.cu",
-        "kernels/hopper/wgmma.cu", "kernels/other/06_swizzle.cu", "my_kernels/06_swizzle.cu", ""}) {
+        "kernels/hopper/wgmma.cu", "kernels/hopper/extensions/17_wgmma.cu", "kernels/other/06_swizzle.cu",
+        "my_kernels/06_swizzle.cu", ""}) {
     SCOPED_TRACE(path);
     try {
       version_of_file(path);

@@ -562,7 +562,7 @@ TEST(StudyFiles, EveryVersionFitsEveryArchitecture) {
 TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
   for_each_study([](const Version& version, const Configuration& configuration, const std::string& architecture,
                     const StaticStudy& study) {
-    if (version.track == Track::hopper || (architecture != "sm_80" && architecture != "sm_90")) return;
+    if (version.architecture == Architecture::sm_90a || (architecture != "sm_80" && architecture != "sm_90")) return;
     if (!version.is_extension() && version.number < 4) {
       EXPECT_EQ(count(study.sass, "HMMA"), 0);
       EXPECT_GT(count(study.hot_loop_sass, "FFMA"), 0);
@@ -578,10 +578,10 @@ TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
 }
 
 // Of each tile a warp issues head_dim / 16 wgmmas for S, and block_kv / 16 for P V.
-TEST(StudyFiles, TheHotLoopOfTheHopperTrackIsTheOneOverTheKeys) {
+TEST(StudyFiles, TheHotLoopOfHoppersKernelsIsTheOneOverTheKeys) {
   for_each_study(
       [](const Version& version, const Configuration& configuration, const std::string&, const StaticStudy& study) {
-        if (version.track != Track::hopper) return;
+        if (version.architecture != Architecture::sm_90a) return;
         EXPECT_EQ(count(study.hot_loop_sass, "HGMMA"), (configuration.head_dim + configuration.block_kv) / 16);
       });
 }

@@ -1,7 +1,7 @@
 // 18 · tma
 //
 // Idea        Hopper has a unit that copies tiles. One thread names a box of a tensor and where in shared memory it goes; TMA
-//             computes the addresses, swizzles, and tells a barrier how many bytes have come. In 17 every thread issues 64
+//             computes the addresses, swizzles, and tells a barrier how many bytes have come. In 17 every thread issues 32
 //             copies per tile, with an address each, and all of it stands in the way of the softmax.
 // Changed     The copies: tensor maps made by the launcher, thread 0 asks, mbarriers that count bytes instead of
 //             cp.async groups. What TMA writes the tensor cores see, so the fence goes. All else is version 17.

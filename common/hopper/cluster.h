@@ -1,0 +1,49 @@
+// What the CTAs of a cluster can do together: they run at the same time, and each may write into the others' shared memory.
+// A kernel has clusters where it says __cluster_dims__. PTX ISA, "Cluster of Cooperative Thread Arrays".
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "ptx.h"
+
+namespace flash_ladder {
+
+/// The CTA's number in its cluster. PTX ISA, "Special Registers", %cluster_ctarank.
+__device__ inline int cluster_rank() {
+  std::uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+/// A __syncthreads() for the threads of all CTAs of the cluster; those that have returned are not waited for. PTX ISA,
+/// "barrier.cluster".
+__device__ inline void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+/// One arrival at the barrier that lies at this place in the shared memory of another CTA of the cluster, or of this one. It tells
+/// the other CTA that this thread is done with reading; it shows it nothing that this thread has written (its scope is the CTA:
+/// with .cluster, the arrival waits until all writes have reached L2). PTX ISA, "mapa" and "mbarrier.arrive", .shared::cluster.
+__device__ inline void mbarrier_arrive_at(std::uint64_t* barrier, int rank) {
+  asm volatile(
+      "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::
+          "r"(smem_address(barrier)),
+      "r"(rank)
+      : "memory");
+}
+
+/// tma_load (hopper/tma.h) for several CTAs at once: the box arrives at this place in the shared memory of each CTA whose bit
+/// `ranks` has, and tells the barrier that lies at this place there. It is read once. PTX ISA, "cp.async.bulk.tensor",
+/// .multicast::cluster.
+__device__ inline void tma_load_multicast(void* smem, const CUtensorMap& map, int row, int head, int batch,
+                                          std::uint64_t* barrier, std::uint16_t ranks) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %3, %5, %6}], [%2], %7;" ::"r"(smem_address(smem)),
+      "l"(&map), "r"(smem_address(barrier)), "r"(0), "r"(row), "r"(head), "r"(batch), "h"(ranks)
+      : "memory");
+}
+
+}  // namespace flash_ladder

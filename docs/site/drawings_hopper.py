@@ -1,0 +1,383 @@
+"""The drawings of 17 to 27: what wgmma and TMA see of shared memory, and who waits for whom. See drawings.py."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import layouts
+from drawings import (
+    AMBER,
+    BLUE,
+    FILLS,
+    GREEN,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    RED,
+    VIOLET,
+    arrow,
+    box,
+    canvas,
+    cell,
+    drawing,
+    note,
+)
+from facts import Facts
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from schedule import Span, schedule
+
+FIRST = 17  # of the Hopper track
+
+
+def hopper(facts: Facts) -> list[int]:
+    return [n for n in facts.numbers() if n >= FIRST]
+
+
+# ---- how tiles lie ----
+
+
+@drawing
+def swizzle_128(facts: Facts) -> Figure:
+    """Eight rows of a tile in halves: where each 16-byte chunk of a row of 256 bytes lies."""
+    del facts
+    figure, axes = canvas(7.4, 3.3, (-3.4, 37), (-2.6, 9.6))
+    rows = 64
+    for half, x in ((0, 0), (1, 20)):
+        note(axes, x + 8, -2.1, f"half {half}: columns {half * 64}–{half * 64 + 63}", 8.5, "center", weight="bold")
+        for place in range(8):
+            note(axes, x + place * 2 + 1, -0.9, f"{place * 4}–{place * 4 + 3}", 5.8, "center", MUTED)
+        for row in range(8):
+            start = half * rows * 128 + row * 128
+            note(axes, x - 0.3, row + 0.5, f"{start:,}", 6.5, "right", MUTED)
+            for chunk in range(8):
+                offset = layouts.half_offset(row, half * 64 + chunk * 8, rows)
+                place = (offset - start) // 16
+                cell(axes, x + place * 2, row, str(half * 8 + chunk), FILLS[chunk], 7, width=2)
+    note(axes, 0, 8.8, "left: the byte at which the row starts; above: banks; in the cells: which chunk of 16 bytes", 8)
+    return figure
+
+
+@drawing
+def descriptor_k_major(facts: Facts) -> Figure:
+    """K as an operand of S = Q Kᵀ: what each wgmma reads of 16 rows, as addresses and after the swizzle."""
+    del facts
+    figure, axes = canvas(7.4, 4.6, (-3.6, 38.5), (-2.8, 20.6))
+    for x, title, swizzled in ((0, "the addresses that it counts", False), (21, "what it reads", True)):
+        note(axes, x + 8, -2.2, title, 8.5, "center", weight="bold")
+        for row in range(16):
+            y = row + (0.7 if row >= 8 else 0)
+            for k in range(0, 64, 8):
+                plain = row * 128 + k * 2
+                offset = layouts.K_major(0, row, k) if swizzled else plain
+                cell(axes, x + offset % 128 / 8, y, str(k // 16), FILLS[k // 16], 7, width=2)
+            if row in (0, 7, 8, 15):
+                note(axes, x - 0.3, y + 0.5, f"key {row}", 7, "right", MUTED)
+    axes.annotate("", (17.3, 9.2), (17.3, 0.5), arrowprops={"arrowstyle": "->", "color": RED, "linewidth": 1.2})
+    note(axes, 17.6, 4.6, "stride", 7.5, color=RED)
+    note(axes, 17.6, 5.5, "1,024", 7.5, color=RED)
+    axes.annotate("", (4.0, -0.35), (0.0, -0.35), arrowprops={"arrowstyle": "->", "color": BLUE, "linewidth": 1.2})
+    note(axes, 4.3, -0.6, "+32 bytes: the next wgmma", 7.5, color=BLUE)
+    note(axes, 0, 18.1, "the number: which wgmma, mma_k, reads it: 16 columns of head_dim, two chunks of 16 bytes", 8)
+    note(axes, 0, 19.4, f"mma_k 4 to 7 read the other half, {layouts.start_of_K(4, 128):,} bytes further on "
+         "where a tile has 128 keys", 8)  # fmt: skip
+    return figure
+
+
+@drawing
+def descriptor_mn_major(facts: Facts) -> Figure:
+    """V as an operand of O += P V: 32 keys, both halves of head_dim."""
+    del facts
+    figure, axes = canvas(7.4, 4.7, (-3.6, 41.0), (-2.6, 25.4))
+    rows = 128
+    for half, x in ((0, 0), (1, 20)):
+        note(axes, x + 8, -1.3, f"n = {half * 64} to {half * 64 + 63}", 8.5, "center", weight="bold")
+        for group in range(4):
+            y = group * 5.4
+            for chunk in range(8):
+                cell(axes, x + chunk * 2, y, "", FILLS[group // 2], width=2, height=4.9)
+            text = f"keys {group * 8}–{group * 8 + 7}"
+            start = layouts.half_offset(group * 8, half * 64, rows)
+            note(axes, x + 8, y + 1.7, text, 8, "center")
+            note(axes, x + 8, y + 3.3, f"from byte {start:,}", 8, "center", MUTED)
+    axes.annotate("", (-0.6, 5.6), (-0.6, 0.2), arrowprops={"arrowstyle": "->", "color": RED, "linewidth": 1.2})
+    note(axes, -0.9, 2.4, "stride", 7.5, "right", RED)
+    note(axes, -0.9, 3.6, "1,024", 7.5, "right", RED)
+    axes.annotate("", (20.0, 2.3), (16.1, 2.3), arrowprops={"arrowstyle": "->", "color": VIOLET, "linewidth": 1.2})
+    note(axes, 18, 0.6, "leading", 7.5, "center", VIOLET)
+    note(axes, 18, 4.0, f"{rows * 128:,}", 7.5, "center", VIOLET)
+    for mma_k in range(2):
+        y = mma_k * 10.8
+        axes.plot([37, 37.4, 37.4, 37], [y, y, y + 10.3, y + 10.3], color=BLUE, linewidth=1.2)
+        note(axes, 37.8, y + 5.2, f"mma_k {mma_k}", 7.5, color=BLUE)
+    note(axes, 0, 22.7, f"a wgmma takes 16 keys: the next starts {layouts.start_of_V(1):,} bytes further on", 8)
+    note(axes, 0, 24.1, "each block: eight rows of 128 bytes, swizzled as above", 8)
+    return figure
+
+
+@drawing
+def wgmma_accumulator(facts: Facts) -> Figure:
+    """D of a wgmma: 64 rows over four warps, and lane and register of the elements of the first."""
+    del facts
+    figure, axes = canvas(7.4, 4.6, (-1.2, 39), (-2.4, 20.4))
+    note(axes, 4, -1.7, "D [64][128]", 9, "center", weight="bold")
+    for warp in range(4):
+        for n in range(4):
+            text = f"warp {warp}" if n == 0 else ""
+            cell(axes, n * 2 + (0.4 if n == 3 else 0), warp * 4, text if n else "", FILLS[7], width=2, height=4)
+        note(axes, 3, warp * 4 + 1.5, f"warp {warp}", 8, "center")
+        note(axes, 3, warp * 4 + 2.7, f"rows {warp * 16}–{warp * 16 + 15}", 7, "center", MUTED)
+    axes.add_patch(Rectangle((0, 0), 2, 4, facecolor="none", edgecolor=RED, linewidth=1.6))
+    note(axes, 0, 16.9, "mma_n 0 to 15,", 7.5)
+    note(axes, 0, 18.0, "eight columns each", 7.5)
+    x0 = 13
+    note(axes, x0 + 12, -1.7, "rows 0–15, columns 0–7: the lane in the cell, its register as colour", 8.5, "center",
+         weight="bold")  # fmt: skip
+    for lane in range(32):
+        for register in range(4):
+            row, col = layouts.wgmma_D(lane, 0, register)
+            cell(axes, x0 + col * 3, row, str(lane), FILLS[register], 7, width=3)
+    for row in range(0, 16, 5):
+        note(axes, x0 - 0.3, row + 0.5, str(row), 6.5, "right", MUTED)
+    for register in range(4):
+        cell(axes, x0 + register * 6, 17.3, "", FILLS[register], edge=MUTED)
+        note(axes, x0 + register * 6 + 1.4, 17.8, f"D[mma_n][{register}]", 8)
+    arrow(axes, (9.4, 2), (12.2, 2))
+    return figure
+
+
+@drawing
+def tma_box(facts: Facts) -> Figure:
+    """One request: a box of the tensor, its place in shared memory, and the barrier that counts its bytes."""
+    rows = facts.block_kv(18)
+    size = rows * layouts.HEAD_DIM * layouts.ELEMENT
+    figure, axes = canvas(7.4, 3.3, (-0.3, 32.3), (-1.6, 12.0))
+    note(axes, 0, -1.0, "K of one head, in memory", 8.5, weight="bold")
+    for i, text in enumerate((f"rows 0–{rows - 1}", f"rows {rows}–{2 * rows - 1}", "…")):
+        for half in range(2):
+            cell(axes, half * 4, i * 3, "", FILLS[half] if i == 1 else PAPER, width=4, height=3, edge=MUTED)
+        note(axes, 4, i * 3 + 1.5, text, 8, "center")
+    note(axes, 0, 10.2, f"rows of {layouts.HEAD_DIM * 2} bytes,", 7.5)
+    note(axes, 0, 11.2, "any stride between them", 7.5)
+    box(axes, 11.6, 1.2, 6.4, 5.6, "TMA\n\ncounts addresses,\nswizzles, and tells\nthe barrier", FILLS[3], 8)
+    note(axes, 14.8, 8.3, "one thread asks: which map,", 7.5, "center")
+    note(axes, 14.8, 9.3, "which box, where to, which barrier", 7.5, "center")
+    arrow(axes, (8.3, 4.4), (11.4, 4.4))
+    arrow(axes, (18.2, 3.2), (21.6, 2.2))
+    arrow(axes, (18.2, 5.6), (21.6, 8.2))
+    note(axes, 22, -1.0, "shared memory", 8.5, weight="bold")
+    for half in range(2):
+        cell(axes, 22, half * 2.6, f"half {half}: {rows} rows of 128 bytes", FILLS[half], 8, width=10, height=2.6,
+             edge=MUTED)  # fmt: skip
+    cell(axes, 22, 7.2, f"mbarrier: {size:,} bytes to come", FILLS[2], 8, width=10, height=1.7, edge=MUTED)
+    note(axes, 22, 10.0, "all threads wait for its phase", 7.5)
+    return figure
+
+
+@drawing
+def stmatrix_banks(facts: Facts) -> Figure:
+    """The eight rows of one 8×8 matrix of an stmatrix in 22: without the swizzle, and with it."""
+    del facts
+    figure, axes = canvas(7.4, 2.9, (-2.6, 38.2), (-2.4, 9.6))
+    for x, swizzled, title in ((0, False, "rows as they are"), (20, True, "swizzled")):
+        note(axes, x, -1.8, title, 8.5, weight="bold")
+        for place in range(8):
+            note(axes, x + place * 2 + 1, -0.5, f"{place * 4}–{place * 4 + 3}", 5.8, "center", MUTED)
+        for row in range(8):
+            note(axes, x - 0.3, row + 0.5, f"row {row}", 7, "right", MUTED)
+            at = layouts.half_offset(row, 16, 64) % 128 // 16 if swizzled else 2
+            for place in range(8):
+                hit = place == at
+                cell(axes, x + place * 2, row, f"lane {row}" if hit else "", FILLS[1] if hit else PAPER, 6.5, width=2)
+    note(axes, 0, 9.0, "above: banks. Columns 16 to 23 of eight rows of O, as one 8×8 matrix goes to shared memory", 8)
+    return figure
+
+
+# ---- who waits for whom ----
+
+
+CONSUMERS = (BLUE, RED, GREEN)
+WAITS = ("wait", "wgmma")
+
+
+def _bars(axes: Axes, y: float, spans: Sequence[Span], color: str, label: bool = True, height: float = 0.7) -> None:
+    for span in spans:
+        width = span.end - span.begin
+        waits = span.what in WAITS
+        axes.add_patch(
+            Rectangle((span.begin, y - height / 2), width, height, facecolor=PAPER if waits else color,
+                      edgecolor=MUTED, linewidth=0.6)
+        )
+        if label and not waits and width > 0:
+            dark = color in (BLUE, RED, GREEN, AMBER, VIOLET)
+            axes.text(span.begin + width / 2, y, span.what.replace("softmax ", "soft "), ha="center", va="center",
+                      fontsize=6, color=PAPER if dark else INK, clip_on=True)  # fmt: skip
+
+
+def _timeline(facts: Facts, number: int, until: float, rings: bool = False, begin: float = 0.0) -> Figure:
+    planned = facts.plan(number, steps=10)
+    spans = schedule(planned)
+    rows: list[tuple[str, list[Span], str]] = []
+    if rings:
+        for which in ("K", "V"):
+            for buffer in range(planned.stages):
+                mine = [s for s in spans if s.who == f"{which} {buffer}"]
+                rows.append((f"copy to {which}[{buffer}]", mine, FILLS[4]))
+    for i in range(planned.consumers):
+        name = "consumer" if planned.consumers == 1 else f"consumer {i}"
+        rows.append((name, [s for s in spans if s.who == f"consumer {i}"], FILLS[3]))
+    for i in range(planned.consumers):
+        name = "tensor cores" if planned.consumers == 1 else f"wgmmas of {i}"
+        rows.append((name, [s for s in spans if s.who == f"tensor {i}"], CONSUMERS[i]))
+    figure = Figure(figsize=(7.4, 0.36 * len(rows) + 0.85))
+    axes = figure.add_subplot()
+    for y, (_, mine, color) in enumerate(rows):
+        shown = [
+            Span(s.who, s.what, max(s.begin, begin), min(s.end, until))
+            for s in mine
+            if s.begin < until - 1 and s.end > begin + 1
+        ]
+        _bars(axes, y, shown, color)
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set_xlim(begin, until)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel("cycles of the model")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    return figure
+
+
+@drawing
+def rings_19(facts: Facts) -> Figure:
+    """A producer ahead of one consumer."""
+    return _timeline(facts, 19, 5600, rings=True)
+
+
+@drawing
+def consumers_20(facts: Facts) -> Figure:
+    """Two consumers that begin together."""
+    return _timeline(facts, 20, 6600)
+
+
+@drawing
+def overlap_23(facts: Facts) -> Figure:
+    return _timeline(facts, 23, 6600)
+
+
+@drawing
+def turns_26(facts: Facts) -> Figure:
+    return _timeline(facts, 26, 6600)
+
+
+@drawing
+def three_27(facts: Facts) -> Figure:
+    return _timeline(facts, 27, 5000)
+
+
+# ---- what it costs ----
+
+
+@drawing
+def clock_and_share(facts: Facts) -> Figure:
+    """TFLOP/s over the clock, with lines of equal use of the tensor cores."""
+    figure = Figure(figsize=(7.4, 3.6))
+    axes = figure.add_subplot()
+    numbers = [n for n in hopper(facts) if facts.has_tflops(n)]
+    clocks = [facts.clock_mhz(n) for n in numbers]
+    reached = [facts.tflops(n) for n in numbers]
+    low, high = 1380.0, facts.max_clock_mhz() + 60
+    for share in (0.4, 0.6, 0.8, 1.0):
+        axes.plot([low, high], [share * facts.wgmma_tflops_at(mhz) for mhz in (low, high)], color=GRID, linewidth=1)
+        at = high if share < 1 else low + 60
+        axes.text(at, share * facts.wgmma_tflops_at(at), f" {share:.0%}", fontsize=7.5, color=MUTED, va="center")
+    axes.plot(clocks, reached, "o", color=BLUE, markersize=4)
+    placed: list[tuple[float, float]] = []
+    for n, x, y in sorted(zip(numbers, clocks, reached, strict=True), key=lambda point: -point[2]):
+        # Where two versions lie close to each other, the lower label moves down.
+        place = y
+        for other_x, other in placed:
+            if abs(other_x - x) < 40 and other - place < 34:
+                place = other - 34
+        placed.append((x, place))
+        axes.text(x + 8, place, f"{n}", fontsize=8, color=INK, va="center")
+    axes.set_xlim(low, high + 45)
+    axes.set_ylim(150, 950)
+    axes.set_xlabel("SM clock that the card reports, MHz")
+    axes.set_ylabel("TFLOP/s, seq_len 4096")
+    return figure
+
+
+@drawing
+def sass_stack_hopper(facts: Facts) -> Figure:
+    """The hot loops of a consumer, per 64 rows × 128 keys."""
+    numbers = [n for n in hopper(facts) if facts.has_machine_code(n)]
+    groups = [
+        ("exponentials: MUFU", ("MUFU",), AMBER),
+        ("FFMA, FADD, FMUL", ("FFMA", "FADD", "FMUL"), BLUE),
+        ("maxima: FMNMX", ("FMNMX",), GREEN),
+        ("packing: F2FP", ("F2FP",), FILLS[4]),
+        ("for the whole warp: U…", (), VIOLET),
+        ("others", (), MUTED),
+    ]
+    figure = Figure(figsize=(7.4, 0.33 * len(numbers) + 0.5))
+    axes = figure.add_subplot()
+    for i, n in enumerate(numbers):
+        loop = facts.hot_loop(n)
+        scale, left = 128 / facts.block_kv(n), 0.0
+        for name, opcodes, color in groups:
+            if name == "others":
+                count = scale * sum(loop.values()) - left
+            elif not opcodes:
+                count = scale * sum(c for o, c in loop.items() if o.startswith("U"))
+            else:
+                count = scale * sum(loop.get(o, 0) for o in opcodes)
+            axes.barh(i, count, left=left, color=color, height=0.7, edgecolor=PAPER, linewidth=0.8,
+                      label=name if i == 0 else None)  # fmt: skip
+            left += count
+        axes.text(left + 4, i, f"{left:.0f}", va="center", fontsize=8)
+    axes.set_yticks(range(len(numbers)), [facts.stem(n).replace("_", " ", 1) for n in numbers])
+    axes.set_ylim(len(numbers) - 0.4, -0.6)
+    axes.set_xlabel("instructions in the straight part of the hot loop, for 64 rows × 128 keys")
+    figure.legend(loc="upper left", bbox_to_anchor=(0.0, -0.01), ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+@drawing
+def guess_window(facts: Facts) -> Figure:
+    """25: which first sums are taken, on the scale of the exponentials."""
+    del facts
+    figure, axes = canvas(7.4, 2.3, (-31, 22), (-2.0, 5.6))
+    for low, high, text, fill in (
+        (-30, -24, "lost", FILLS[1]),
+        (-24, -14, "fp16, fewer digits", FILLS[3]),
+        (-14, 16, "fp16, 11 binary digits", FILLS[2]),
+        (16, 21, "infinity", FILLS[1]),
+    ):
+        cell(axes, low, 0, text, fill, 7.5, width=high - low, height=1.2, edge=MUTED)
+    for x in (-24, -14, 0, 16):
+        note(axes, x, -0.7, f"2^{x}" if x else "1", 7.5, "center", MUTED)
+    cell(axes, -6, 2.0, "first sum: 1/64 to 4096", FILLS[0], 7.5, width=18, height=1.2, edge=BLUE)
+    cell(axes, -30, 2.0, "done again", FILLS[7], 7.5, width=24, height=1.2, edge=MUTED)
+    cell(axes, 12, 2.0, "done again", FILLS[7], 7.5, width=9, height=1.2, edge=MUTED)
+    note(axes, -30, 4.2, "above: what an exponential becomes as P in fp16; below: a lane's first sum of them, on the"
+         " same scale", 8)  # fmt: skip
+    return figure
+
+
+@drawing
+def rows_and_bytes(facts: Facts) -> Figure:
+    """27: bytes of K and V that a CTA asks for, for each query row and key, by its rows."""
+    del facts
+    figure = Figure(figsize=(7.4, 1.9))
+    axes = figure.add_subplot()
+    sizes = (64, 128, 192, 256)
+    for i, rows in enumerate(sizes):
+        per_score = 2 * layouts.HEAD_DIM * layouts.ELEMENT / rows
+        axes.barh(i, per_score, color=BLUE if rows == 192 else FILLS[0], height=0.66)
+        axes.text(per_score + 0.06, i, f"{per_score:.2f}", va="center", fontsize=8)
+    axes.set_yticks(range(len(sizes)), [f"{rows} rows" for rows in sizes])
+    axes.set_ylim(len(sizes) - 0.4, -0.6)
+    axes.set_xlim(0, 9)
+    axes.set_xlabel("bytes of K and V that come to shared memory, for each element of S")
+    return figure

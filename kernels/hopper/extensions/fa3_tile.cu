@@ -1,0 +1,379 @@
+// fa3_tile
+//
+// Idea        FlashAttention-3 (Shah et al., 2024) has tiles of 128 × 176 for head_dim 128. With fewer and longer steps, barriers,
+//             rescaling of O and the ends of runs of wgmmas are met less often.
+// Changed     kBlockKV. S of 176 keys fits, since 23 overwrites it with its exponentials; 24 and later keep both, and it would not.
+//             Shared memory has room for one buffer of Q and none for O, so O is stored from registers, as in 21. No usual length
+//             is a multiple of 176: keys beyond the last are masked, as in 27, and any length is solved. All else is version 23.
+// Prediction  A quarter fewer steps, but Q comes late and the last tile is computed in part for nothing: 0.97x at 4096, and less at
+//             512. What is worse, it takes the registers that 24 needs, and 24 pays.
+
+#include <algorithm>
+
+#include "convert.h"
+#include "hints.h"
+#include "hopper/mbarrier.h"
+#include "hopper/tensor_map.h"
+#include "hopper/tma.h"
+#include "hopper/warpgroup.h"
+#include "hopper/wgmma.h"
+#include "hopper/wgmma_tiles.h"
+#include "ptx.h"
+#include "registry.h"
+
+namespace flash_ladder::fa3_tile {
+
+template <typename Element_>
+struct Traits {
+  using Element = Element_;
+  static constexpr int kConsumers = 2;             // warpgroups that compute
+  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
+  static constexpr int kBlockKV = 176;             // keys and values per tile
+  static constexpr int kStages = 2;                // tiles in each ring, that of K and that of V
+  static constexpr int kHeadDim = 128;
+  static constexpr int kNumWarps = 4 + kConsumers * 4;  // a warpgroup that copies, and those that compute
+  static constexpr int kProducerRegisters = 24;         // of each thread
+  static constexpr int kConsumerRegisters = 240;
+  static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
+  static constexpr int kNumBarriers = 2 + 4 * kStages;
+  static constexpr int kSmemBytes = (kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
+};
+
+// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+__device__ inline void wait(std::uint64_t* barrier, int parity) {
+  while (!mbarrier_try_wait(barrier, parity)) continue;
+}
+
+// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
+template <int kBuffers>
+struct Position {
+  int parity, buffer = 0;
+  __device__ void advance() {
+    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+    parity ^= buffer == 0;
+  }
+};
+
+// Maximum and sum over the four lanes that share the rows of an accumulator: lanes 4 · group to 4 · group + 3.
+__device__ inline float group_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float group_sum(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// Starts S = Q Kᵀ, for this warpgroup's 64 rows of Q_smem [2][64][64] and K_smem [2][kBlockKV][64]. Each wgmma takes 16
+// columns of head_dim, 32 bytes, of which a half has four.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
+  const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
+  pin(S_rmem);
+  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the last S
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
+    wgmma<Element>(S_rmem, advance(Q, mma_k / 4 * 64 * 128 + mma_k % 4 * 32),
+                   advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32), mma_k > 0);
+  wgmma_commit();
+}
+
+// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, rows of 128 bytes.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
+                         const Element* V_smem, bool accumulate) {
+  const std::uint64_t V = matrix_descriptor(V_smem, Traits::kBlockKV * 128, 1024);
+  pin(O_rmem);
+  pin(P_rmem);
+  __syncwarp();
+  wgmma_fence();  // P is packed, and O rescaled
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
+    wgmma<Element>(O_rmem, P_rmem[mma_k], advance(V, mma_k * 16 * 128), mma_k > 0 || accumulate);
+  wgmma_commit();
+}
+
+// Online softmax: S becomes 2^(scale · S - row_max), new_sum this lane's sums of it. `rescale` is what all sums so far, and
+// O, have to be multiplied by, since row_max may be larger than it was.
+template <typename Traits>
+__device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
+                        float (&rescale)[2], float scale) {
+  float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float* S = &S_rmem[mma_n][2 * half];
+      tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
+    }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
+    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
+    row_max[half] = new_max;
+    new_sum[half] = 0;
+  }
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* S = &S_rmem[mma_n][2 * half];
+      S[0] = exp2_approx(S[0] * scale - row_max[half]);
+      S[1] = exp2_approx(S[1] * scale - row_max[half]);
+      new_sum[half] += S[0] + S[1];
+    }
+}
+
+// P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds
+// the elements that it needs.
+template <typename Traits>
+__device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
+                       const float (&exp_rmem)[Traits::kBlockKV / 8][4]) {
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* pair = &exp_rmem[2 * mma_k + i / 2][i % 2 * 2];
+      P_rmem[mma_k][i] = pack<typename Traits::Element>(pair[0], pair[1]);
+    }
+}
+
+// Multiplies the rows of O.
+template <typename Traits>
+__device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kHeadDim / 8; ++mma_n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) O_rmem[mma_n][i] *= factor[i / 2];
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
+    flash_attention(const __grid_constant__ CUtensorMap Q_map, const __grid_constant__ CUtensorMap K_map,
+                    const __grid_constant__ CUtensorMap V_map, AttentionArgs args, float scale, int num_q_tiles) {
+  using Element = typename Traits::Element;
+  constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
+  constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
+
+  extern __shared__ __align__(1024) unsigned char smem[];
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));                      // [kConsumers][2][64][64]
+  Element* K_smem = Q_smem + Traits::kQSize;                                             // [kStages][2][kBlockKV][64]
+  Element* V_smem = K_smem + kStages * kKVSize;                                          // [kStages][2][kBlockKV][64]
+  std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kKVSize);  // copied
+  std::uint64_t* K_full = Q_full + 1;                                                    // [kStages]
+  std::uint64_t* V_full = K_full + kStages;                                              // [kStages]
+  std::uint64_t* K_empty = V_full + kStages;                                             // [kStages]: read by all
+  std::uint64_t* V_empty = K_empty + kStages;                                            // [kStages]
+  std::uint64_t* Q_empty = V_empty + kStages;                                            // read for the last time
+
+  // Query tiles are numbered head by head, then batch entry by batch entry.
+  const int q_tiles_per_head = (args.seq_len + kBlockQ - 1) / kBlockQ;
+  const int num_kv_tiles = (args.seq_len_kv + kBlockKV - 1) / kBlockKV;
+  const auto row_of = [&](int q_tile) { return q_tile % q_tiles_per_head * kBlockQ; };
+  const auto head_of = [&](int q_tile) { return q_tile / q_tiles_per_head % args.heads; };
+  const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
+  const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
+
+  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
+  // `empty` with an arrival of each warp that computes.
+  if (threadIdx.x == 0) {
+    mbarrier_init(Q_full, 1);
+    mbarrier_init(Q_empty, Traits::kConsumers * 4);
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(&K_full[stage], 1);
+      mbarrier_init(&V_full[stage], 1);
+      mbarrier_init(&K_empty[stage], Traits::kConsumers * 4);
+      mbarrier_init(&V_empty[stage], Traits::kConsumers * 4);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // the barriers are there
+
+  if (warp_id < 4) {
+    // The producer: one thread.
+    keep_registers<Traits::kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    Position<1> Q_next{1};
+    Position<kStages> K_next{1}, V_next{1};
+    const auto copy_Q = [&](int q_tile) {
+      wait(Q_empty, Q_next.parity);
+      mbarrier_arrive_expect_tx(Q_full, Traits::kQSize * sizeof(Element));
+      for (int row = 0; row < kBlockQ; row += 64)
+        tma_load(Q_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), Q_full);
+      Q_next.advance();
+    };
+    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                          const CUtensorMap& map, int q_tile, int kv_tile) {
+      const int stage = next.buffer;
+      wait(&empty[stage], next.parity);
+      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
+      next.advance();
+    };
+    const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
+    const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
+    // V comes one step after K, since that is when it is used.
+    for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
+      copy_Q(q_tile);
+      for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+        copy_K(q_tile, kv_tile);
+        if (kv_tile > 0)
+          copy_V(q_tile, kv_tile - 1);
+        else if (q_tile >= gridDim.x)
+          copy_V(q_tile - gridDim.x, num_kv_tiles - 1);
+      }
+      if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, num_kv_tiles - 1);
+    }
+    return;
+  }
+
+  // The consumers. Each has 64 of the query rows.
+  take_registers<Traits::kConsumerRegisters>();
+  const int warpgroup_row = (warp_id / 4 - 1) * 64;
+  Position<1> Q_next{0};
+  Position<kStages> K_next{0}, V_next{0};
+  const auto release = [&](std::uint64_t* barrier) {
+    if (lane_id == 0) mbarrier_arrive(barrier);
+  };
+
+  // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  float O_rmem[kHeadDim / 8][4];              // [mma_n][D], not normalised
+  float S_rmem[kBlockKV / 8][4];              // [mma_n][D], and then the exponentials
+  std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
+  float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S so far
+  float row_sum[2], new_sum[2];               // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float rescale[2];                           // [half]
+
+  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf.
+  const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;
+  const auto mask = [&] {
+#pragma unroll
+    for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= args.seq_len_kv % kBlockKV) S_rmem[mma_n][i] = -INFINITY;
+  };
+
+  // The first step: S and its softmax.
+  const Element* Q_warpgroup_smem = Q_smem + warpgroup_row * kHeadDim;  // [2][64][64]
+  wait(Q_full, Q_next.parity);
+  wait(&K_full[K_next.buffer], K_next.parity);
+  start_S<Traits>(S_rmem, Q_warpgroup_smem, K_smem + K_next.buffer * kKVSize);
+  wgmma_wait<0>();
+  pin(S_rmem);
+  release(&K_empty[K_next.buffer]);
+  if (num_kv_tiles == 1) release(Q_empty);
+  K_next.advance();
+  if (partial_tile == 0) mask();
+  softmax<Traits>(S_rmem, row_max, row_sum, rescale, scale);
+  pack_P<Traits>(P_rmem, S_rmem);
+
+  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
+  int q_tile = blockIdx.x, kv_tile = 0;
+#pragma unroll 1
+  while (true) {
+    const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
+    const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
+    const int next_kv_tile = ends_q_tile ? 0 : kv_tile + 1;  // the tile of K that comes
+    if (ends_q_tile) {
+      Q_next.advance();
+      if (!is_last) wait(Q_full, Q_next.parity);
+    }
+
+    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
+    pin(O_rmem);
+    pin(P_rmem);
+    start_S<Traits>(S_rmem, Q_warpgroup_smem, K_smem + K_next.buffer * kKVSize);
+    wait(&V_full[V_next.buffer], V_next.parity);
+    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
+    wgmma_wait<1>();
+    pin(S_rmem);
+    if (!is_last) release(&K_empty[K_next.buffer]);
+    if (!is_last && next_kv_tile == num_kv_tiles - 1) release(Q_empty);
+    K_next.advance();
+    if (next_kv_tile == partial_tile) mask();
+
+    // Online softmax. Rows of the next query tile begin anew.
+    if (ends_q_tile) row_max[0] = row_max[1] = -INFINITY;
+    softmax<Traits>(S_rmem, row_max, new_sum, rescale, scale);
+
+    pin(S_rmem);
+    wait(&V_full[V_next.buffer],
+         V_next.parity);  // V came long ago: a loop, behind which ptxas does not move the softmax
+    wgmma_wait<0>();
+    pin(O_rmem);
+    pin(P_rmem);  // which P V has read
+    release(&V_empty[V_next.buffer]);
+    V_next.advance();
+    pack_P<Traits>(P_rmem, S_rmem);
+
+    if (!ends_q_tile) {
+      scale_rows<Traits>(O_rmem, rescale);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) row_sum[half] = row_sum[half] * rescale[half] + new_sum[half];
+      ++kv_tile;
+      continue;
+    }
+
+    // Normalise O, and store it from registers: shared memory has no room for it.
+    const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
+    scale_rows<Traits>(O_rmem, inverse_sum);
+    const int row = row_of(q_tile) + warpgroup_row + warp_id % 4 * 16 + lane_id / 4;
+    Element* O_gmem = args.O.row<Element>(batch_of(q_tile), head_of(q_tile), row) + lane_id % 4 * 2;
+#pragma unroll
+    for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        if (row + half * 8 < args.seq_len)
+          *reinterpret_cast<std::uint32_t*>(&O_gmem[half * 8 * args.O.row_stride + mma_n * 8]) =
+              pack<Element>(O_rmem[mma_n][2 * half], O_rmem[mma_n][2 * half + 1]);
+    if (is_last) break;
+    row_sum[0] = new_sum[0];
+    row_sum[1] = new_sum[1];
+    q_tile += gridDim.x;
+    kv_tile = 0;
+  }
+}
+
+template <typename Traits>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  cudaError_t error = cudaSuccess;
+  const auto map_of = [&](const Tensor& tensor, int rows, int box_rows) {
+    CUtensorMap map;
+    if (error == cudaSuccess)
+      error = encode_tensor_map<typename Traits::Element>(map, tensor, args.batch, args.heads, rows, box_rows);
+    return map;
+  };
+  const CUtensorMap Q_map = map_of(args.Q, args.seq_len, 64);
+  const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
+  const auto kernel = flash_attention<Traits>;
+  // More than 48 KB of shared memory per CTA must be asked for.
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
+  // The grid is as many CTAs as the GPU runs at a time, one on each SM, and not more than there are query tiles.
+  int device, num_sms;
+  if (error == cudaSuccess) error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  const int num_q_tiles = (args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ * args.heads * args.batch;
+  const int grid = std::min(num_q_tiles, num_sms);
+  const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
+  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(Q_map, K_map, V_map, args, scale, num_q_tiles);
+  return cudaGetLastError();
+}
+
+const Registration registration({
+    .source = __FILE__,
+    .extends = "23",
+    .architecture = Architecture::sm_90a,
+    .solves = {.any_length = true},
+    .configurations = {configuration<Traits<__half>>("128x176", launch<Traits<__half>>),
+                       configuration<Traits<__nv_bfloat16>>("128x176", launch<Traits<__nv_bfloat16>>)},
+});
+
+}  // namespace flash_ladder::fa3_tile
