@@ -28,10 +28,6 @@ std::string join(const std::vector<std::string>& parts) {
 
 }  // namespace
 
-const std::string kCostExplained =
-    "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has moved to a "
-    "barrier or a wait is charged to the line that uses it; the rest to where the PTX says.";
-
 std::string grouped(std::uint64_t count) {
   std::string text = std::to_string(count);
   for (auto i = static_cast<std::ptrdiff_t>(text.size()) - 3; i > 0; i -= 3)

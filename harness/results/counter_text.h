@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,8 @@ std::string line_heading(const std::string& title, bool global);
 std::string line_figures(const Counters& counters, std::uint64_t cost_of_all, bool global);
 
 /// What "cost" means, and whose instructions a line's are.
-extern const std::string kCostExplained;
+inline constexpr std::string_view kCostExplained =
+    "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has moved to a "
+    "barrier or a wait is charged to the line that uses it; the rest to where the PTX says.";
 
 }  // namespace flash_ladder

@@ -43,7 +43,7 @@ std::uint32_t GlobalShadow::page_number(Address page) {
       used_.push_back(page);
       if (used_.size() > pages_.size()) {
         pages_.push_back(
-            std::make_unique<std::uint32_t[]>(3 * cells_ + (of_launch_ ? 0 : kPageBytes / sizeof(std::uint32_t))));
+            std::make_unique<std::uint32_t[]>(3 * cells_ + 1 + (of_launch_ ? 0 : kPageBytes / sizeof(std::uint32_t))));
       }
       return slot.number;
     }
@@ -64,7 +64,8 @@ GlobalShadow::Page GlobalShadow::page(std::uint32_t number) const {
   return {.writers = cells,
           .readers = cells + cells_,
           .other_readers = cells + 2 * cells_,
-          .written = reinterpret_cast<std::byte*>(cells + 3 * cells_)};
+          .written_in = cells + 3 * cells_,
+          .written = reinterpret_cast<std::byte*>(cells + 3 * cells_ + 1)};
 }
 
 GlobalShadow::Page GlobalShadow::page_of(Address address) {
@@ -155,12 +156,9 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
     std::uint32_t* const readers = page.readers + first;
     const std::uint32_t* const writers = page.writers + first;
     // What most reads are: the first of a granule that nobody writes.
-    std::uint32_t latest_writer = 0, latest_reader = 0;
-    for (unsigned i = 0; i < count; ++i) {
-      latest_writer = std::max(latest_writer, writers[i]);
-      latest_reader = std::max(latest_reader, readers[i]);
-    }
-    if (latest_writer >= oldest) {
+    std::uint32_t latest_reader = 0;
+    for (unsigned i = 0; i < count; ++i) latest_reader = std::max(latest_reader, readers[i]);
+    if (*page.written_in == generation_) {
       std::uint32_t last_writer = 0;
       for (unsigned i = 0; i < count; ++i) {
         const std::uint32_t writer = writers[i] & ~kReadBefore;
@@ -230,6 +228,7 @@ std::uint32_t GlobalShadow::write(const GlobalAccess& access, std::uint32_t unch
     }
   });
   for_each_lane([&](int lane, const Page& page, std::size_t first, Address) {
+    *page.written_in = generation_;
     for (std::size_t i = first; i < first + count; ++i) {
       const std::uint32_t before = page.writers[i];
       const bool read_before = stale(before) ? !stale(page.readers[i]) : (before & kReadBefore) != 0;

@@ -99,6 +99,7 @@ class GlobalShadow {
   };
   struct Page {
     std::uint32_t *writers, *readers, *other_readers;
+    std::uint32_t* written_in;  // the generation in which something was written there last
     std::byte* written;
   };
   struct Slot {

@@ -341,6 +341,10 @@ void CtaExecutor::read_global(const Warp& warp, const Instruction& instruction, 
 
 std::uint32_t CtaExecutor::write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                                         const LaneAddresses& at, std::uint32_t unchanged) {
+  if (whole_access_ != nullptr && whole_access_->constant) {
+    find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(access.good), at.at[0],
+         "a write to __constant__ memory, which kernels can only read: cudaMemcpyToSymbol writes it, between launches");
+  }
   return global_->write(global_access(warp, instruction, at, access.good, access.bytes), unchanged, *ordering_, *this);
 }
 

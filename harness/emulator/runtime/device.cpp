@@ -156,6 +156,10 @@ Graph* Device::capture_of(cudaStream_t stream) const {
 }
 
 void Device::record(const Function& function, Report report) {
+  if (report.outcome == Outcome::refused) {  // nothing has run
+    for (Finding& finding : report.findings) record(std::move(finding));
+    return;
+  }
   auto entry = std::find_if(counters.begin(), counters.end(),
                             [&](const KernelCounters& candidate) { return candidate.kernel == function.name; });
   if (entry == counters.end()) {
