@@ -6,7 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent / "site"))
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / folder) for folder in ("docs/site", "harness/grader", "harness/tests")]
 
 project = "flash-ladder"
 copyright = "the authors of flash-ladder; MIT licence"
@@ -17,7 +18,7 @@ nitpicky = True
 language = "en"
 highlight_language = "text"
 # Where `harness --list --json` is asked for the registry and the code hashes.
-ladder_harness = os.environ.get("FLASH_LADDER_HARNESS", str(Path(__file__).parents[1] / "build" / "harness"))
+ladder_harness = os.environ.get("FLASH_LADDER_HARNESS", str(ROOT / "build" / "harness"))
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

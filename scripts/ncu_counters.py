@@ -3,7 +3,8 @@
 
 For every version at a small shape: shared-memory wavefronts against the conflict-free ideal, shared-memory load
 instructions, and the sectors that global loads and stores ask of L1. At a shape that fills the GPU (from version 02
-on): how busy shared memory, the schedulers and the tensor cores are, instructions, cycles, and bytes of L2 and DRAM.
+on): how busy shared memory, the schedulers, the tensor cores and L2 are, instructions, cycles, and bytes of L2 and
+DRAM.
 The file says when that was, and of which code: each version's code_hash, as recorded profiles have it.
 
 Needs a GPU, and ncu on PATH with the permission to read counters. Clocks are left as they are. Exit status: 0 written,
@@ -52,9 +53,10 @@ BUSY_METRICS = {
     "tensor_pipe_percent": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
     "cycles": "sm__cycles_elapsed.max",
     "l2_bytes": "lts__t_bytes.sum",
+    "l2_percent": "lts__t_bytes.avg.pct_of_peak_sustained_elapsed",
     "dram_bytes": "dram__bytes.sum",
 }
-SCHEMA = 1  # harness/results/ncu.schema.json
+SCHEMA = 2  # harness/results/ncu.schema.json
 PROBLEM = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256}
 BUSY_PROBLEM = {"batch": 16, "heads": 16, "seq_len": 2048, "seq_len_kv": 2048}
 

@@ -70,7 +70,7 @@ def plots(device: Device, shape: Shape) -> list[Plot]:
         "title": f"The ladder: batch {shape.batch}, 16 heads, seq_len {shape.seq_len}, head_dim 128, {problem}",
         "versions": [[version.source.label, version.tflops.get(shape)] for version in device.rungs()],
         "peers": [[peer.name, peer.tflops[shape]] for peer in device.peers if shape in peer.tflops],
-        "ceiling": device.mma_sync_ceiling,
+        "ceilings": [[f"{name} ceiling", value] for name, value in device.ceilings.items()],
     }
     seq_len = {
         "title": f"TFLOP/s over seq_len: 16 heads, head_dim 128, {problem}",
@@ -100,8 +100,7 @@ def _draw_ladder(data: dict[str, Any]) -> Figure:
     values = [value for _, value in data["versions"]]
     first = _first_fast(values, [value for _, value in data["peers"]])
     lines = [(name, value, GREY) for name, value in data["peers"]]
-    if data["ceiling"] is not None:
-        lines.append(("mma.sync ceiling", data["ceiling"], RED))
+    lines += [(name, value, RED) for name, value in data["ceilings"]]
 
     figure = Figure(figsize=(11, 5), layout="constrained")
     figure.suptitle(data["title"], x=0.01, ha="left", fontsize=10)
@@ -143,7 +142,7 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
     axes.set_xticks(range(len(labels)), labels, fontsize=8, **tilted)
     axes.set_xlim(-0.6, max(len(labels) - 0.4, 0.6))
     for name, value, color in lines:
-        axes.axhline(value, color=color, linewidth=0.8, linestyle="-" if name == "mma.sync ceiling" else "--", zorder=1)
+        axes.axhline(value, color=color, linewidth=0.8, linestyle="-" if name.endswith("ceiling") else "--", zorder=1)
 
 
 def _draw_seq_len(data: dict[str, Any]) -> Figure:

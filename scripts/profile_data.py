@@ -105,8 +105,9 @@ class Device:
         return self.regime.peers if self.regime else []
 
     @property
-    def mma_sync_ceiling(self) -> float | None:
-        return self.regime.ceilings.get("mma.sync") if self.regime else None
+    def ceilings(self) -> dict[str, float]:
+        """TFLOP/s that one kind of instruction reaches, by its name."""
+        return self.regime.ceilings if self.regime else {}
 
     def shapes(self) -> list[Shape]:
         return sorted({shape for measured in (*self.versions, *self.peers) for shape in measured.tflops})

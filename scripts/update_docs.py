@@ -124,8 +124,8 @@ def results_table(device: Device, others: list[Device]) -> str:
         f"{device.name}, {device.dtype}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal; batch {batch}."
         f" {recorded_with(device.versions)}"
     )
-    if device.mma_sync_ceiling:
-        text += f" The ceiling of `mma.sync`: {three_digits(device.mma_sync_ceiling)} TFLOP/s."
+    for name, tflops in device.ceilings.items():
+        text += f" The ceiling of `{name}`: {three_digits(tflops)} TFLOP/s."
     paragraphs = [text]
     if device.regime:
         paragraphs.append(about_regimes(device))

@@ -195,8 +195,7 @@ def ladder(facts: Facts) -> Figure:
         x, ha, color = (value - 5, "right", PAPER) if inside else (value + 5, "left", INK)
         axes.text(x, i, three_digits(value), ha=ha, va="center", fontsize=8, color=color)
     lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
-    if facts.device.regime is not None:
-        lines += [(f"{name} ceiling", value, RED) for name, value in facts.device.regime.ceilings.items()]
+    lines += [(f"{name} ceiling", value, RED) for name, value in facts.device.ceilings.items()]
     top = max([value for _, value, _ in lines] + [value for value in tflops.values() if value is not None])
     # The lines' names stand above, each left of its line, and higher than the lines that would cross it.
     placed: list[tuple[float, int]] = []
@@ -260,6 +259,7 @@ def ceilings(facts: Facts) -> Figure:
     axes.plot(numbers, hbm, color=RED, linewidth=1.2, linestyle=(0, (5, 2)))
     roofs = [("HBM", hbm[-1], RED)]
     for name, color, read, marker in (
+        ("L2", VIOLET, facts.l2, "v"),
         ("shared memory", GREEN, facts.shared, "^"),
         ("issue slots", AMBER, facts.issue, "s"),
         ("tensor cores", BLUE, facts.tensor, "o"),
@@ -287,15 +287,20 @@ def ceilings(facts: Facts) -> Figure:
 
 @drawing
 def roofline(facts: Facts) -> Figure:
-    """The classical one, for HBM and for shared memory, of the first track."""
+    """The classical one, for HBM, L2 and shared memory, of the first track."""
     clock = facts.max_clock_mhz() * 1e6
     shared_rate = GPU["sms"] * GPU["smem_bytes_per_cycle"] * clock / 1e12  # TB/s
-    ceiling = facts.device.mma_sync_ceiling  # None where it is not recorded: then the roofs have no end
+    l2_rate = facts.l2_bytes_per_cycle() * clock / 1e12
+    ceiling = facts.device.ceilings.get("mma.sync")  # None where it is not recorded: then the roofs have no end
     fp32 = GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
     figure = Figure(figsize=(7.4, 3.8))
     axes = figure.add_subplot()
     x, y = [0.3, 3000], [3, 1400]
-    for name, rate, color, at in (("HBM", GPU["hbm_tb_per_s"], RED, 14), ("shared memory", shared_rate, GREEN, 1.0)):
+    for name, rate, color, at in (
+        ("HBM", GPU["hbm_tb_per_s"], RED, 14),
+        ("L2", l2_rate, VIOLET, 4.5),
+        ("shared memory", shared_rate, GREEN, 1.0),
+    ):
         highest = ceiling or y[1]
         start = max(x[0], y[0] / rate)
         axes.plot([start, highest / rate], [start * rate, highest], color=color, linewidth=1.4)
@@ -309,7 +314,7 @@ def roofline(facts: Facts) -> Figure:
     axes.text(x[1], fp32 * 1.1, f"FFMA, {fp32:.0f}", color=AMBER, fontsize=8, ha="right", va="bottom")
     for n in (n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n) and not facts.is_hopper(n)):
         reached = facts.tflops(n, 2048)
-        for level, color, marker in (("shared", GREEN, "^"), ("hbm", RED, "o")):
+        for level, color, marker in (("shared", GREEN, "^"), ("l2", VIOLET, "v"), ("hbm", RED, "o")):
             where = facts.flop_per_byte(n, level)
             axes.plot([where], [reached], marker, color=color, markersize=4.5)
             if n in (2, 3, 4, 6, 16):

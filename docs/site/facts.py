@@ -152,12 +152,14 @@ class Facts:
     def stale(self, number: int) -> list[str]:
         """Which of the recordings that a chapter shows are of other code than the version's file holds now.
 
-        The virtual GPU does not run the Hopper track, and what Nsight Compute has not counted yet is not stale.
+        What Nsight Compute has not counted yet is not stale, nor what the virtual GPU has not, of the Hopper track.
         """
         current = self.registry[f"{number:02}"]["code_hash"]
         stem, found = self.stem(number), []
-        for device in (DEVICE,) if self.is_hopper(number) else (DEVICE, "emulator"):
+        for device in (DEVICE, "emulator"):
             path = ROOT / "profiles" / device / f"{stem}.json"
+            if not path.is_file() and device == "emulator" and self.is_hopper(number):
+                continue
             if not path.is_file():
                 found.append(f"profiles/{device}/{stem}.json is missing")
             elif self._profile(device, number)["code_hash"] != current:
@@ -314,10 +316,7 @@ class Facts:
 
     def wgmma_ceiling(self) -> float:
         """TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit leaves it."""
-        ceilings = self.device.regime.ceilings if self.device.regime else {}
-        if "wgmma" not in ceilings:
-            raise NotRecordedError("peers.json has no ceiling of wgmma")
-        return ceilings["wgmma"]
+        return self._ceiling("wgmma")
 
     def wgmma_cycles_per_score(self) -> float:
         """Cycles of an SM that wgmma needs at least for an element of S and its share of P V, at head_dim 128."""
@@ -329,9 +328,12 @@ class Facts:
 
     def mma_ceiling(self) -> float:
         """TFLOP/s that mma.sync reaches with operands in registers."""
-        if self.device.mma_sync_ceiling is None:
-            raise NotRecordedError("peers.json has no ceiling of mma.sync")
-        return self.device.mma_sync_ceiling
+        return self._ceiling("mma.sync")
+
+    def _ceiling(self, instruction: str) -> float:
+        if instruction not in self.device.ceilings:
+            raise NotRecordedError(f"peers.json has no ceiling of {instruction}")
+        return self.device.ceilings[instruction]
 
     def max_clock_mhz(self) -> float:
         return self._profile(DEVICE, 6)["clocks"]["sm_max_mhz"]
@@ -363,6 +365,16 @@ class Facts:
     def tensor(self, number: int) -> float:
         """Cycles in which the tensor cores are in use, %."""
         return self.busy(number, "tensor_pipe_percent")
+
+    def l2(self, number: int) -> float:
+        """Bytes that pass L2, of those that it could move, %."""
+        return self.busy(number, "l2_percent")
+
+    def l2_bytes_per_cycle(self) -> float:
+        """What L2 could move in a cycle of the SMs, as the version says that used most of it."""
+        counted = [number for number in self.numbers() if self.has_busy(number)]
+        most = max(counted, key=self.l2)
+        return self.busy(most, "l2_bytes") / (self.l2(most) / 100 * self.cycles(most))
 
     def l2_gb(self, number: int) -> float:
         return self.busy(number, "l2_bytes") / 1e9

@@ -15,16 +15,22 @@
 ```{folded} SUMMARY         its content, folded away
 ```{recorded} EXPRESSION    its content, left out as long as that figure is not recorded
 ```{source} NN              the whole file, folded away
+```{graded}                 of an assignment's page: what is graded, with points
+```{hints}                  of an assignment's page: its hints, folded away one by one
+```{mistakes} NN NN …       what the tests plant in a kernel, and how it shows
 """
 
 from __future__ import annotations
 
 import html
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
+import assignment
 import drawings
 import drawings_hopper  # noqa: F401 (its drawings)
+import planted_faults
 import sources
 import update_docs
 import worked
@@ -215,12 +221,13 @@ class BusyDirective(LadderDirective):
             "issue slots",
             "shared memory",
             "tensor cores",
+            "L2",
             "through L2, GB",
             "from memory, GB",
         ]
         headings += ["instructions per score", "cycles, millions"]
-        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2_gb({}); .1f", "dram_gb({}); .2f")
-        figures += ("instructions_per_score({})", "cycles({}) / 1e6")
+        figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2({}); .0f")
+        figures += ("l2_gb({}); .1f", "dram_gb({}); .2f", "instructions_per_score({})", "cycles({}) / 1e6")
         rows = [
             [
                 html.escape(facts.stem(n).replace("_", " ", 1)),
@@ -231,7 +238,7 @@ class BusyDirective(LadderDirective):
         note = (
             f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
             f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores: of the cycles of an SM that has work. Shared"
-            " memory: the pipe that it shares with L1."
+            " memory: the pipe that it shares with L1. L2: of the bytes that it could move."
         )
         missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
         if missing:
@@ -353,6 +360,65 @@ class RecordedDirective(LadderDirective):
         return self.parse_content_to_nodes()
 
 
+class AssignmentDirective(LadderDirective):
+    """What a page says of the comment for the grader that it ends in."""
+
+    def read(self) -> dict[str, Any]:
+        try:
+            return assignment.read_assignment(Path(self.env.docname).name).data
+        except assignment.AssignmentError as error:
+            raise FactError(str(error)) from error
+
+
+class GradedDirective(AssignmentDirective):
+    KINDS: ClassVar[dict[str, str]] = {
+        "correct": "the result, for sizes and inputs that you have not seen",
+        "findings": "no findings: races, reads of what nobody wrote, accesses out of bounds …, and a right result",
+    }
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        data = self.read()
+        rows = [[html.escape(c.get("name") or self.KINDS[c["kind"]]), str(c["points"])] for c in data["check"]]
+        note = (
+            f"{data['pass_mark']} of 100 points pass. What is counted gives points only where the result is right, in"
+            " proportion between the starter's kind of answer and the reference answer."
+        )
+        return [self.table(["what", "points"], rows, ["graded"]), nodes.paragraph("", note, classes=["table-note"])]
+
+
+class HintsDirective(AssignmentDirective):
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        del facts
+        found: list[nodes.Node] = []
+        for number, hint in enumerate(self.read()["hints"], 1):
+            found += self.folded(f"Hint {number}", [nodes.paragraph("", hint)])
+        return found
+
+
+class MistakesDirective(LadderDirective):
+    """What the tests plant in a kernel, and how it shows."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        kernels = [facts.stem(number) for number in self.numbers()]
+        rows = [[html.escape(f.name), self._shows(f)] for f in planted_faults.FAULTS if f.kernel in kernels]
+        if not rows:
+            raise FactError(f"no fault is planted in {', '.join(kernels)}")
+        return [self.table(["mistake", "how it shows"], rows, ["mistakes"])]
+
+    @staticmethod
+    def _shows(fault: planted_faults.Fault) -> str:
+        if fault.finding:
+            return f"a finding: {fault.finding.replace('_', ' ')}"
+        says = [f"“{words}”" for words in fault.says]
+        if fault.suggests:
+            says.insert(0, f"--debug suggests {fault.suggests}")
+        return "a wrong result" + (f"; {', '.join(says)}" if says else "")
+
+
 class SourceDirective(LadderDirective):
     required_arguments = 1
 
@@ -378,6 +444,13 @@ def read_all(app: Sphinx, env: Any, docnames: list[str]) -> None:  # noqa: ANN40
     docnames[:] = sorted(env.found_docs)
 
 
+def without_the_graders_part(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Starters, reference answers and keys are no part of the site's pages."""
+    del app
+    if docname.startswith("assignments/"):
+        source[0] = re.sub(r"^<!-- grader\n.*?^-->$", "", source[0], flags=re.DOTALL | re.MULTILINE)
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("ladder_harness", "", "env")
     app.add_config_value("ladder_strict", False, "env", bool)
@@ -396,8 +469,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "folded": FoldedDirective,
         "recorded": RecordedDirective,
         "source": SourceDirective,
+        "graded": GradedDirective,
+        "hints": HintsDirective,
+        "mistakes": MistakesDirective,
     }.items():
         app.add_directive(name, directive)
     app.connect("builder-inited", check_harness)
     app.connect("env-before-read-docs", read_all)
+    app.connect("source-read", without_the_graders_part)
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

@@ -27,6 +27,7 @@ const std::vector<BusyMetric>& busy_metrics() {
       {"issue slots, %", &Busy::issue_slots_percent, 1, 1},
       {"shared-memory pipe, %", &Busy::shared_memory_percent, 1, 1},
       {"tensor cores, %", &Busy::tensor_cores_percent, 1, 1},
+      {"L2, %", &Busy::l2_percent, 1, 1},
       {"through L2, GB", &Busy::l2_bytes, 1e9, 2},
       {"from and to memory, GB", &Busy::memory_bytes, 1e9, 2},
       {"warp instructions, millions", &Busy::warp_instructions, 1e6, 0},
@@ -48,10 +49,10 @@ std::string format_change(const BusyMetric& metric, const Busy& from, const Busy
 std::string describe_busy(const BusyVersion& version) {
   const Busy& busy = version.busy;
   return fmt::format(
-      "issue slots {:.0f} %, shared-memory pipe {:.0f} %, tensor cores {:.0f} % of the cycles; {:.2f} GB through L2, {:.2f} GB "
-      "from and to memory ({}, {}, seq_len {}, batch {}, {})",
-      busy.issue_slots_percent, busy.shared_memory_percent, busy.tensor_cores_percent, busy.l2_bytes / 1e9,
-      busy.memory_bytes / 1e9, version.device, version.date.substr(0, 10), version.problem.seq_len,
+      "issue slots {:.0f} %, shared-memory pipe {:.0f} %, tensor cores {:.0f} %, L2 {:.0f} % of the cycles; {:.2f} GB through "
+      "L2, {:.2f} GB from and to memory ({}, {}, seq_len {}, batch {}, {})",
+      busy.issue_slots_percent, busy.shared_memory_percent, busy.tensor_cores_percent, busy.l2_percent,
+      busy.l2_bytes / 1e9, busy.memory_bytes / 1e9, version.device, version.date.substr(0, 10), version.problem.seq_len,
       version.problem.batch, to_string(version.problem.dtype));
 }
 
@@ -67,6 +68,7 @@ nlohmann::json busy_document(const Version& version, const std::vector<BusyVersi
                    {"issue_slots_percent", one.busy.issue_slots_percent},
                    {"shared_memory_percent", one.busy.shared_memory_percent},
                    {"tensor_cores_percent", one.busy.tensor_cores_percent},
+                   {"l2_percent", one.busy.l2_percent},
                    {"l2_bytes", one.busy.l2_bytes},
                    {"memory_bytes", one.busy.memory_bytes},
                    {"warp_instructions", one.busy.warp_instructions},

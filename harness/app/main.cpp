@@ -8,6 +8,7 @@
 #include "app/child_process.h"
 #include "app/comparison.h"
 #include "app/debug.h"
+#include "app/grading.h"
 #include "app/listing.h"
 #include "app/options.h"
 #include "app/output.h"
@@ -46,6 +47,8 @@ int run(const flash_ladder::Options& options) {
       return tune(options);
     case Action::debug:
       return debug(options);
+    case Action::grade:
+      become_grader(options);
     case Action::study:
       break;
   }

@@ -93,6 +93,39 @@ void need_together(const CLI::App& app, const std::string& flag, const std::stri
                       : fmt::format("--diff A {}, with the version to compare it with for A", version)));
 }
 
+// The flags of harness/grader/grade.py, which gets them as they were typed.
+struct GradingFlag {
+  const char *name, *value, *help;  // value: what --help calls it; null: it has none
+  bool says_what_to_do = false;
+};
+constexpr GradingFlag kGradingFlags[] = {
+    {"--grade", "FILE", "Points for a .cu file that was handed in, without a GPU; needs --assignment", true},
+    {"--grade-dir", "DIR", "The same for all files of a folder; --out gets a row for each", true},
+    {"--starter", "ASSIGNMENT", "What a student begins with, on standard output or in --out", true},
+    {"--assignment", "ASSIGNMENT", "A page of docs/assignments/: swizzle, 06 or 06_swizzle"},
+    {"--course", "SEED", "Varies the assignment, so that no file of the ladder solves it"},
+    {"--hidden", "SEED", "Draws shapes and inputs of the tests (the course's seed)"},
+    {"--report", "FILE", "The points as JSON"},
+    {"--junit", "FILE", "The points as JUnit XML"},
+    {"--out", "FILE", "--grade-dir: the grades, as CSV; a run that was stopped goes on. --starter: the file"},
+    {"--jobs", "N", "--grade-dir: files at a time (as many as there are cores)"},
+    {"--unsandboxed", nullptr, "Grade files that you trust where the machine cannot isolate them"},
+};
+
+void add_grading_flags(CLI::App& app, std::vector<std::string>& words) {
+  for (const GradingFlag& flag : kGradingFlags) {
+    const char* const name = flag.name;
+    CLI::Option* option =
+        flag.value != nullptr
+            ? app.add_option_function<std::string>(
+                     name,
+                     [&words, name](const std::string& value) { words.push_back(fmt::format("{}={}", name, value)); })
+                  ->type_name(flag.value)
+            : app.add_flag_callback(name, [&words, name] { words.emplace_back(name); });
+    option->description(flag.help)->group("Teaching");
+  }
+}
+
 const char* const kEpilogue = R"(
 Examples
   harness --kernel 07                    check, time and dissect version 07
@@ -105,6 +138,8 @@ Examples
   harness --debug 07 --row 9             how m, l and O of a row come about, tile by tile
   harness --kernel 06 --device emulator --lines
                                          count, per source line, without a GPU
+  harness --grade FILE.cu --assignment swizzle
+                                         points for what a student has handed in
 
 Exit status
   0  what was asked for was done, and all that ran is correct
@@ -216,6 +251,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->type_name("DIR | A B")
       ->group("How");
 
+  add_grading_flags(app, options.grading);
+
   // For the tests: an empty group hides them from --help.
   app.add_option("--worker", options.paths.worker)->group("");
   app.add_option("--emulator-worker", options.paths.emulator_worker)->group("");
@@ -277,7 +314,20 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (given("--no-check") && given("--no-bench"))
     throw UsageError("--no-check and --no-bench leave nothing to run; for counts without running use --sass");
 
-  if (list)
+  bool grades = false;
+  for (const GradingFlag& flag : kGradingFlags) grades |= flag.says_what_to_do && given(flag.name);
+  for (const GradingFlag& flag : kGradingFlags) {
+    if (given(flag.name) && !grades)
+      throw UsageError(fmt::format("{} goes with --grade, --grade-dir or --starter only", flag.name));
+    for (const CLI::Option* other : app.get_options())
+      if (given(flag.name) && other->count() > 0 && !other->get_group().empty() && other->get_group() != "Teaching")
+        throw UsageError(fmt::format("{} does not go with {}: the assignment says what is run; leave one out",
+                                     other->get_name(), flag.name));
+  }
+
+  if (grades)
+    options.action = Action::grade;
+  else if (list)
     options.action = Action::list;
   else if (given("--diff"))
     options.action = Action::diff;
@@ -299,7 +349,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (options.action == Action::diff)
     options.diff = {diff.at(0), diff.at(1)};
   else if (options.action != Action::list && options.action != Action::tune && options.action != Action::debug &&
-           options.action != Action::recordings && !given("--kernel"))
+           options.action != Action::recordings && options.action != Action::grade && !given("--kernel"))
     throw UsageError(
         "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list, --diff, --tune or --debug; see harness --help");
   if (given("--json") && options.json.empty())

@@ -7,13 +7,15 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "host/problem.h"
 
 namespace flash_ladder {
 
-/// What to do. `study`, `record`, `tune` and `debug` run kernels where there is a device; the others only read.
-enum class Action { study, list, diff, sass, listing, ptx, quiz, recordings, record, tune, debug };
+/// What to do. `study`, `record`, `tune` and `debug` run kernels where there is a device; `grade` leaves all to the grader; the others
+/// only read.
+enum class Action { study, list, diff, sass, listing, ptx, quiz, recordings, record, tune, debug, grade };
 
 enum class DeviceKind { automatic, gpu, emulator };
 
@@ -59,6 +61,7 @@ struct Options {
   std::chrono::milliseconds emulator_step_timeout{600'000};  // a launch is one step, and there it may take minutes
   std::uint64_t max_instructions = 0;                        // 0: the virtual GPU's default
   std::string trace;                                         // --trace; empty: none
+  std::vector<std::string> grading;                          // what the grader is told, as it was typed
   bool lines = false;                                        // show the counters of all source lines
   Paths paths;
 };

@@ -26,10 +26,10 @@ std::string to_string(const SourcePosition& position) {
 
 std::string_view to_string(InstructionClass instruction_class) {
   constexpr std::string_view kNames[] = {
-      "mma",      "ldmatrix",     "shared_load", "shared_store",   "global_load", "global_store",
-      "cp_async", "local_memory", "atomic",      "parameter_load", "float32",     "float64",
-      "float16",  "special",      "integer",     "compare",        "convert",     "move",
-      "shuffle",  "branch",       "barrier",     "other",
+      "mma",         "wgmma",        "tma",      "ldmatrix",     "shared_load", "shared_store",
+      "global_load", "global_store", "cp_async", "local_memory", "atomic",      "parameter_load",
+      "float32",     "float64",      "float16",  "special",      "integer",     "compare",
+      "convert",     "move",         "shuffle",  "branch",       "barrier",     "other",
   };
   static_assert(std::size(kNames) == kNumInstructionClasses);
   return kNames[static_cast<std::size_t>(instruction_class)];
@@ -45,6 +45,14 @@ std::string_view to_string(FindingKind kind) {
       return "misaligned";
     case FindingKind::uninitialised_read:
       return "uninitialised_read";
+    case FindingKind::missing_fence:
+      return "missing_fence";
+    case FindingKind::in_flight:
+      return "in_flight";
+    case FindingKind::transaction_count:
+      return "transaction_count";
+    case FindingKind::layout_mismatch:
+      return "layout_mismatch";
     case FindingKind::race:
       return "race";
     case FindingKind::divergent_barrier:
@@ -68,8 +76,9 @@ std::string_view to_string(FindingKind kind) {
 }
 
 std::string_view to_string(Phase phase) {
-  constexpr std::string_view kNames[] = {"wait: barrier", "wait: mbarrier", "wait: copies", "copy", "load",
-                                         "mma",           "arithmetic",     "store",        "other"};
+  constexpr std::string_view kNames[] = {"wait: barrier", "wait: mbarrier", "wait: copies", "wait: wgmma",
+                                         "copy",          "load",           "mma",          "arithmetic",
+                                         "store",         "other"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Phase::other) + 1);
   return kNames[static_cast<std::size_t>(phase)];
 }
@@ -91,6 +100,9 @@ Counters& Counters::operator+=(const Counters& other) {
   shared_load += other.shared_load;
   shared_store += other.shared_store;
   shared_copy += other.shared_copy;
+  wgmma_operands += other.wgmma_operands;
+  tma_load += other.tma_load;
+  tma_store += other.tma_store;
   local += other.local;
   barriers += other.barriers;
   branches += other.branches;

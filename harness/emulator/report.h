@@ -38,6 +38,8 @@ std::string to_string(const SourcePosition& position);
 /// The classes by which warp instructions are counted. Each instruction is in exactly one.
 enum class InstructionClass : std::uint8_t {
   mma,          // mma.sync
+  wgmma,        // wgmma.mma_async
+  tma,          // cp.async.bulk: copies by TMA
   ldmatrix,     // ldmatrix
   shared_load,  // ld.shared, and ld that finds shared memory behind a generic address
   shared_store,
@@ -82,13 +84,16 @@ struct Counters {
   std::uint64_t warp_instructions = 0;                               // their sum
   std::uint64_t thread_instructions = 0;                             // the active lanes of each, added up
   Traffic global_load,
-      global_store;            // sectors; loads include the global side of cp.async, atomics are among the stores
-  Traffic shared_load;         // wavefronts of ld.shared and ldmatrix
-  Traffic shared_store;        // wavefronts of st.shared
-  Traffic shared_copy;         // wavefronts of what cp.async writes into shared memory
-  Traffic local;               // sectors of ld.local and st.local
-  std::uint64_t barriers = 0;  // warps arriving at a CTA-wide or named barrier
-  std::uint64_t branches = 0;  // conditional branches …
+      global_store;        // sectors; loads include the global side of cp.async, atomics are among the stores
+  Traffic shared_load;     // wavefronts of ld.shared and ldmatrix
+  Traffic shared_store;    // wavefronts of st.shared
+  Traffic shared_copy;     // wavefronts of what cp.async writes into shared memory
+  Traffic wgmma_operands;  // wavefronts of what wgmma reads from shared memory, once for each warpgroup
+  Traffic tma_load;        // sectors that TMA reads from global memory; `bytes` are those of whole boxes
+  Traffic tma_store;
+  Traffic local;                         // sectors of ld.local and st.local
+  std::uint64_t barriers = 0;            // warps arriving at a CTA-wide or named barrier
+  std::uint64_t branches = 0;            // conditional branches …
   std::uint64_t divergent_branches = 0;  // … at which the lanes of a warp parted
 
   std::uint64_t of(InstructionClass c) const { return instructions[static_cast<std::size_t>(c)]; }
@@ -108,15 +113,19 @@ enum class FindingKind : std::uint8_t {
   use_after_free,
   misaligned,
   uninitialised_read,  // shared, local or poisoned global memory, or registers
-  race,                // two accesses to the same memory that nothing orders, at least one of them a write
-  divergent_barrier,   // lanes or warps that miss a barrier that others wait at
-  missing_lanes,       // shuffle, vote, mma …: lanes that the mask names, or that must take part, are not there
-  assertion,           // assert() of device code failed
-  invalid_operation,   // a misuse that the PTX ISA forbids: an mbarrier that was not initialised, a negative count …
-  launch_limits,       // more threads, shared memory or registers than the sm has; nothing ran
-  endless_loop,        // instruction budget used up
-  deadlock,            // all warps of the CTA wait for something that cannot happen
-  overwritten,  // shared memory that was filled again before anybody had read it, in a CTA that then cannot go on
+  missing_fence,  // wgmma.fence, fence.proxy.async or fence.mbarrier_init: what was done is not visible to what follows
+  in_flight,      // a register or shared memory of what wgmma or TMA has under way
+  transaction_count,  // expect_tx and the bytes that TMA brings differ
+  layout_mismatch,    // a matrix descriptor and the tensor map say different swizzles
+  race,               // two accesses to the same memory that nothing orders, at least one of them a write
+  divergent_barrier,  // lanes or warps that miss a barrier that others wait at
+  missing_lanes,      // shuffle, vote, mma …: lanes that the mask names, or that must take part, are not there
+  assertion,          // assert() of device code failed
+  invalid_operation,  // a misuse that the PTX ISA forbids: an mbarrier that was not initialised, a negative count …
+  launch_limits,      // more threads, shared memory or registers than the sm has; nothing ran
+  endless_loop,       // instruction budget used up
+  deadlock,           // all warps of the CTA wait for something that cannot happen
+  overwritten,        // shared memory that was filled again before anybody had read it, in a CTA that then cannot go on
 };
 
 /// "out_of_bounds", "race", …: as in the JSON.

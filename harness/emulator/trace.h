@@ -15,7 +15,8 @@ enum class Phase : std::uint8_t {
   wait_barrier,   // for other warps, at a CTA-wide or named barrier
   wait_mbarrier,  // for a phase of an mbarrier to end
   wait_copies,    // cp.async.wait_group, .wait_all: one instruction, since copies take no time here
-  copy,           // cp.async and what commits it, loads from global memory
+  wait_wgmma,     // wgmma.wait_group: one instruction
+  copy,           // cp.async, TMA and what commits it, loads from global memory
   load,           // fragments: ldmatrix and other loads from shared memory
   mma,
   arithmetic,  // in floating point: softmax, rescaling, rounding; shuffles and votes

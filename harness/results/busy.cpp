@@ -13,6 +13,7 @@ Busy busy(const nlohmann::json& counted) {
   return {.issue_slots_percent = counted.at("issue_slots_percent"),
           .shared_memory_percent = counted.at("lsu_data_pipe_percent"),
           .tensor_cores_percent = counted.at("tensor_pipe_percent"),
+          .l2_percent = counted.at("l2_percent"),
           .l2_bytes = counted.at("l2_bytes"),
           .memory_bytes = counted.at("dram_bytes"),
           .warp_instructions = counted.at("warp_instructions"),

@@ -12,13 +12,14 @@
 namespace flash_ladder {
 
 /// The form of the file that this program reads.
-constexpr int kBusySchema = 1;
+constexpr int kBusySchema = 2;
 
 /// One launch of one version. Percentages are of what the unit can do.
 struct Busy {
   double issue_slots_percent = 0;    // of the cycles of an SM that has work
   double shared_memory_percent = 0;  // the data pipe that L1 shares with shared memory, of all cycles
   double tensor_cores_percent = 0;   // of the cycles of an SM that has work
+  double l2_percent = 0;             // of the bytes that L2 could move in all cycles
   double l2_bytes = 0;               // through L2
   double memory_bytes = 0;           // from and to memory
   double warp_instructions = 0;

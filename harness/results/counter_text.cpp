@@ -43,13 +43,16 @@ std::string MemoryCost::ratio() const {
 
 MemoryCost shared_wavefronts(const Counters& counters) {
   MemoryCost cost;
-  for (const Traffic& traffic : {counters.shared_load, counters.shared_store, counters.shared_copy}) cost += traffic;
+  for (const Traffic& traffic :
+       {counters.shared_load, counters.shared_store, counters.shared_copy, counters.wgmma_operands})
+    cost += traffic;
   return cost;
 }
 
 MemoryCost global_sectors(const Counters& counters) {
   MemoryCost cost;
-  for (const Traffic& traffic : {counters.global_load, counters.global_store}) cost += traffic;
+  for (const Traffic& traffic : {counters.global_load, counters.global_store, counters.tma_load, counters.tma_store})
+    cost += traffic;
   return cost;
 }
 
@@ -76,6 +79,9 @@ std::vector<std::pair<std::string, std::string>> describe_counters(const Counter
   lines.emplace_back("Shared", join({describe_traffic(counters.shared_load, "read", "wavefronts"),
                                      describe_traffic(counters.shared_store, "written", "wavefronts"),
                                      describe_traffic(counters.shared_copy, "copied in", "wavefronts")}));
+  lines.emplace_back("Hopper", join({describe_traffic(counters.wgmma_operands, "read by wgmma", "wavefronts"),
+                                     describe_traffic(counters.tma_load, "loaded by TMA", "sectors"),
+                                     describe_traffic(counters.tma_store, "stored by TMA", "sectors")}));
   lines.emplace_back("Control", fmt::format("{} barrier arrivals of warps; {} of {} conditional branches diverged",
                                             grouped(counters.barriers), grouped(counters.divergent_branches),
                                             grouped(counters.branches)));

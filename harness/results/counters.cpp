@@ -10,7 +10,7 @@ namespace flash_ladder {
 nlohmann::json counters_to_json(const Counters& counters, Zeros zeros) {
   auto json = nlohmann::json::object();
   for_each_counter(counters, [&](const std::string& name, std::uint64_t count) {
-    if (count != 0 || zeros == Zeros::kept) json[name] = count;
+    if (count != 0 || (zeros == Zeros::kept && !is_of_hopper(name))) json[name] = count;
   });
   return json;
 }
@@ -20,7 +20,7 @@ Counters counters_from_json(const nlohmann::json& json, Zeros zeros) {
   std::size_t known = 0;
   for_each_counter(counters, [&](const std::string& name, std::uint64_t& count) {
     const auto found = json.find(name);
-    if (found == json.end() && zeros == Zeros::left_out) return;
+    if (found == json.end() && (zeros == Zeros::left_out || is_of_hopper(name))) return;
     if (found == json.end()) throw std::runtime_error(fmt::format("the counter '{}' is missing", name));
     found->get_to(count);
     ++known;

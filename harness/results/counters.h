@@ -24,13 +24,16 @@ struct TrafficKind {
   std::string_view transactions;
   Traffic Counters::* member;
 };
-inline constexpr std::array<TrafficKind, 6> kTrafficKinds = {{
+inline constexpr std::array<TrafficKind, 9> kTrafficKinds = {{
     {"global_load", "sectors", &Counters::global_load},
     {"global_store", "sectors", &Counters::global_store},
     {"shared_load", "wavefronts", &Counters::shared_load},
     {"shared_store", "wavefronts", &Counters::shared_store},
     {"shared_copy", "wavefronts", &Counters::shared_copy},
     {"local", "sectors", &Counters::local},
+    {"wgmma_operand", "wavefronts", &Counters::wgmma_operands},
+    {"tma_load", "sectors", &Counters::tma_load},
+    {"tma_store", "sectors", &Counters::tma_store},
 }};
 
 /// Calls visit(name, counter) for each: "mma_instructions", "shared_load_ideal_wavefronts", "barriers" … Of Counters that are not
@@ -54,7 +57,10 @@ void for_each_counter(SomeCounters& counters, Visit visit) {
   visit("divergent_branches", counters.divergent_branches);
 }
 
-/// An object with all counters, or only with those that are not 0.
+/// Whether only kernels with wgmma or TMA have this counter. Of others it is left out, as it is 0.
+inline bool is_of_hopper(std::string_view name) { return name.starts_with("wgmma_") || name.starts_with("tma_"); }
+
+/// An object with all counters, or only with those that are not 0. Those of Hopper are never kept as zeros.
 enum class Zeros { kept, left_out };
 nlohmann::json counters_to_json(const Counters& counters, Zeros zeros);
 /// The inverse. Throws std::exception for a name that is no counter's, and where zeros are kept for one that is missing.

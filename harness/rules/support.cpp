@@ -169,11 +169,6 @@ bool runs_on(Architecture architecture, int compute_capability) {
 }
 
 std::optional<std::string> why_not_on_device(const Version& version, const DeviceInfo& device) {
-  if (version.architecture == Architecture::sm_90a && device.is_virtual)
-    return fmt::format(
-        "{} has Hopper's instructions (sm_90a), and the virtual GPU executes those of sm_80; it needs a GPU of compute "
-        "capability 9.0",
-        label(version));
   if (runs_on(version.architecture, device.compute_capability)) return std::nullopt;
   return fmt::format("{} has Hopper's instructions (sm_90a): it needs a GPU of compute capability 9.0, and {} has {}",
                      label(version), device.name, compute_capability_name(device.compute_capability));

@@ -24,7 +24,7 @@ from facts import FactError, Facts, NotRecordedError, check_blank  # noqa: E402
 from kernel_files import kernel_files  # noqa: E402
 from matplotlib import rc_context  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
-from planted_faults import FAULTS, HOPPER_FAULTS, Fault, planted  # noqa: E402
+from planted_faults import FAULTS  # noqa: E402
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "chapters").glob("*.md")])
@@ -84,10 +84,6 @@ def test_figures_are_recorded(page: Path, facts: Facts) -> None:
 def by_hand_of(page: Path) -> str:
     text = page.read_text(encoding="utf-8")
     return text[text.index("## By hand") : text.index("\n## The ", text.index("## By hand"))]
-
-
-def test_every_version_has_a_chapter() -> None:
-    assert {page.stem for page in CHAPTERS} == {kernel.stem for kernel in kernel_files(ROOT) if kernel.number}
 
 
 def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
@@ -158,7 +154,7 @@ def test_the_planted_bug_of_a_chapter_is_planted(page: Path) -> None:
     told = [code or quoted for code, quoted in re.findall(r"`([^`]+)`|“([^”]+)”", exercise)]
     told = [part.rstrip(";") for part in told if len(part) > 6]
     there = []
-    for fault in [*FAULTS, *HOPPER_FAULTS]:
+    for fault in FAULTS:
         if fault.kernel == page.stem:
             kernel = (ROOT / KERNELS[page.stem]).read_text(encoding="utf-8")
             line = next(line for line in kernel.splitlines() if fault.old.splitlines()[0] in line)
@@ -480,14 +476,6 @@ def test_two_consumers_that_begin_together_stay_together_and_turns_part_them() -
     assert isclose(share(overlap=True, turns=True), 1, rel_tol=1e-3)
 
 
-@pytest.mark.parametrize("fault", HOPPER_FAULTS, ids=lambda fault: f"{fault.kernel[:2]}: {fault.name}")
-def test_a_fault_of_the_hopper_track_can_be_planted(fault: Fault) -> None:
-    """No GPU runs it here; the text is there once, and no line is added. What comes of it the chapter says."""
-    source = (ROOT / KERNELS[fault.kernel]).read_text(encoding="utf-8")
-    broken = planted(fault, source, KERNELS[fault.kernel])
-    assert broken != source and broken.count("\n") == source.count("\n")
-
-
 def test_heads_and_query_tiles_of_the_bug_of_21() -> None:
     """3 heads and 2 query tiles a head: every pair is there. 16 and 32: one of 16."""
 
@@ -590,7 +578,8 @@ SAID = [
     ("23, the same work", "sass(23, 'MUFU') == sass(22, 'MUFU') and loop(23) < 1.05 * loop(22)"),
     ("24, a gain at 4096 and none at 512", "step(24) > 1.05 and step(24, 512) < 1.01"),
     ("25, 512 wins back what it lost", "step(25, 512) > 1.03 and ratio(25, 23, 512) > 0.98"),
-    ("26, around 1", "max((step(26, n) - 1) ** 2 for n in (512, 4096, 16384)) < 0.05 ** 2"),
+    ("26, a few per cent at 512", "1.02 < step(26, 512) < 1.08"),
+    ("26, around 1 from 2048 on", "max((step(26, n) - 1) ** 2 for n in (2048, 4096, 16384)) < 0.03 ** 2"),
     ("27, more at 16,384 than at 4096", "step(27, 16384) > step(27) > 0.99"),
     ("27, less through L2", "l2_gb(27) < l2_gb(26)"),
 ]

@@ -1,9 +1,10 @@
 # Tests of the virtual GPU's library. emulator-hardware runs the conformance suite on a GPU instead; it is built, not run.
-add_library(flash_ladder_emulator_cases OBJECT emulator_cases.cpp)
+add_library(flash_ladder_emulator_cases OBJECT emulator_cases.cpp emulator_hopper_cases.cpp)
 target_link_libraries(flash_ladder_emulator_cases PRIVATE flash_ladder_options PUBLIC flash_ladder_emulator fmt::fmt)
 
 add_library(flash_ladder_emulator_tests OBJECT emulator_conformance_test.cpp emulator_findings_test.cpp
-                                               emulator_fuzz_test.cpp emulator_isa_test.cpp emulator_trace_test.cpp)
+                                               emulator_fuzz_test.cpp emulator_hopper_test.cpp emulator_isa_test.cpp
+                                               emulator_trace_test.cpp)
 target_include_directories(flash_ladder_emulator_tests PRIVATE ${PROJECT_SOURCE_DIR}/harness ${PROJECT_SOURCE_DIR}/common)
 target_link_libraries(
   flash_ladder_emulator_tests PRIVATE flash_ladder_options fmt::fmt GTest::gmock nlohmann_json::nlohmann_json)

@@ -110,8 +110,8 @@ int run(int argc, char** argv) {
              "checks", "none", "1 thread", "threads", "scaling", "more ms", "peak");
   for (const Version& version : versions()) {
     for (const Configuration& configuration : version.configurations) {
-      const bool runs = version.architecture == Architecture::sm_80 && configuration.dtype == problem.dtype;
-      if (runs && !why_unsupported(version, configuration, problem)) measure(version, configuration, problem);
+      if (configuration.dtype == problem.dtype && !why_unsupported(version, configuration, problem))
+        measure(version, configuration, problem);
     }
   }
   return runtime::findings().total == 0 ? 0 : 1;

@@ -729,6 +729,7 @@ std::vector<ConformanceCase> conformance_cases() {
   add_control_cases(cases);
   add_matrix_cases(cases);
   add_copy_cases(cases);
+  for (ConformanceCase& one : hopper_cases()) cases.push_back(std::move(one));
   return cases;
 }
 

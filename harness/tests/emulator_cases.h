@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "emulator/tensor_map.h"
 
 namespace flash_ladder::emulator {
 
@@ -30,11 +33,17 @@ struct ConformanceCase {
   std::vector<std::uint64_t> input;
   Closeness closeness = Closeness::bits;
   double bound = 0;
+  bool hopper = false;  // for sm_90a alone
+  // A third parameter, .b8 map[128]: the tensor map of the input or the output, whose address is missing here.
+  std::optional<TensorMap> map = {};
+  bool map_is_of_output = false;
   int unlike = -1;  // a result that this GPU computes against the ISA, and that is not compared
 };
 
 /// All cases. Names are unique.
 std::vector<ConformanceCase> conformance_cases();
+/// Those of them that are for sm_90a.
+std::vector<ConformanceCase> hopper_cases();
 
 /// The operations of the lane table that no case covers, since they are no PTX of their own.
 bool is_internal(const std::string& opcode);

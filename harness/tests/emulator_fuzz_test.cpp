@@ -219,9 +219,9 @@ TEST(Errors, SayWhatAndWhere) {
   EXPECT_EQ(error_of(program("wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16;\n")),
             "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
             "wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16");
-  EXPECT_EQ(error_of(program("mbarrier.try_wait.shared.b64 %p1, [smem], %rd1;\n")),
+  EXPECT_EQ(error_of(program("mbarrier.wait.shared.b64 %p1, [smem], %rd1;\n")),
             "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
-            "mbarrier.try_wait.shared.b64 %p1, [smem], %rd1");
+            "mbarrier.wait.shared.b64 %p1, [smem], %rd1");
   EXPECT_EQ(error_of(".version 7.8\n.target sm_80\n.address_size 32\n"),
             "PTX line 4: only 64-bit addresses are supported (.address_size 64)");
   EXPECT_EQ(

@@ -59,7 +59,9 @@ class Driver {
     check(allocate(&output_address, output.size() * 8), "cuMemAlloc");
     check(upload(input_address, input.data(), input.size() * 8), "cuMemcpyHtoD");
     check(upload(output_address, output.data(), output.size() * 8), "cuMemcpyHtoD");
-    void* arguments[] = {&input_address, &output_address};
+    alignas(64) unsigned char map[128] = {};
+    if (one.map) encode(*one.map, one.map_is_of_output ? output_address : input_address, map);
+    void* arguments[] = {&input_address, &output_address, map};
     const auto launch = function<int(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
                                      void**, void**)>("cuLaunchKernel");
     check(launch(kernel, 1, 1, 1, one.threads, 1, 1, 0, nullptr, arguments, nullptr), "cuLaunchKernel");
@@ -74,6 +76,18 @@ class Driver {
   }
 
  private:
+  void encode(const flash_ladder::emulator::TensorMap& map, std::uint64_t address, void* to) {
+    // CUtensorMapDataType: UINT8, FLOAT16, FLOAT32; no interleaving; 256 bytes at a time from L2.
+    const int type = map.element_bytes == 1 ? 0 : map.element_bytes == 2 ? 6 : 7;
+    constexpr std::uint32_t kSteps[] = {1, 1, 1, 1, 1};
+    check(function<int(void*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
+                       const std::uint32_t*, const std::uint32_t*, int, int, int, int)>("cuTensorMapEncodeTiled")(
+              to, type, static_cast<std::uint32_t>(map.dimensions), reinterpret_cast<void*>(address), map.sizes.data(),
+              map.strides.data() + 1, map.box.data(), kSteps, 0, static_cast<int>(map.swizzle), 3,
+              map.fills_with_nan ? 1 : 0),
+          "cuTensorMapEncodeTiled");
+  }
+
   template <typename F>
   F* function(const char* name) {
     void* symbol = dlsym(library_, name);

@@ -1,11 +1,14 @@
 // Running small PTX kernels on the virtual GPU, for tests.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "emulator/emulator.h"
+#include "emulator/tensor_map.h"
 
 namespace flash_ladder::emulator {
 
@@ -15,9 +18,11 @@ struct RunResult {
   Report report;
 };
 
-/// Launches the kernel `test(.param .u64 input, .param .u64 output)` of a PTX text.
+/// Launches the kernel `test(.param .u64 input, .param .u64 output)` of a PTX text. With a tensor map, which is still without its
+/// address, the kernel has a third parameter, `.param .align 64 .b8 map[128]`.
 inline RunResult run_test_kernel(const std::string& ptx, unsigned threads, const std::vector<std::uint64_t>& input,
-                                 std::size_t output_words, const Options& options = {}, Dim3 grid = {}) {
+                                 std::size_t output_words, const Options& options = {}, Dim3 grid = {},
+                                 std::optional<TensorMap> map = {}, bool map_is_of_output = false) {
   Memory memory;
   const Module module(ptx, memory);
   const Kernel& kernel = module.kernel("test");
@@ -27,7 +32,12 @@ inline RunResult run_test_kernel(const std::string& ptx, unsigned threads, const
   memory.fill(input_address, 0, input.size() * 8 + 8);
   memory.write(input_address, input.data(), input.size() * 8);
   memory.write(output_address, output.data(), output.size() * 8);
-  const void* arguments[] = {&input_address, &output_address};
+  alignas(64) std::byte map_bytes[kTensorMapBytes] = {};
+  if (map) {
+    map->address = map_is_of_output ? output_address : input_address;
+    store_tensor_map(*map, map_bytes);
+  }
+  const void* arguments[] = {&input_address, &output_address, map_bytes};
   const std::vector<std::byte> parameters = pack_parameters(kernel, arguments);
   LaunchConfig config;
   config.grid = grid;

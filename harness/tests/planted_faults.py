@@ -29,6 +29,11 @@ class Fault:
     says: tuple[str, ...] = ()  # and what it has to say
 
     @property
+    def file(self) -> str:
+        """The kernel's file, in kernels/ and without its ending."""
+        return f"hopper/{self.kernel}" if self.kernel >= "17" else self.kernel
+
+    @property
     def version(self) -> str:
         """What the worker calls it."""
         return f"fault_{[*FAULTS, *PROBES].index(self)}"
@@ -738,8 +743,256 @@ FAULTS = [
     ),
 ]
 
-# Of versions that the virtual GPU cannot run. The chapters tell them, and say what comes of them on a GPU.
+# What only sm_90a has: asynchronous work whose mistakes a GPU hides, and no other tool sees.
+WGMMA_OF_S = "wgmma<Element>(S_rmem, advance(Q,"
+WGMMA_OF_PV = "wgmma<Element>(O_rmem, P_rmem[mma_k]"
+FIRST_USE_OF_S = "tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));"
+LOAD_OF_KV = "tma_load(ring_smem + stage * kKVSize, map,"
+STORE_OF_O = "tma_store(O_map,"
+WAIT = "while (!mbarrier_try_wait(barrier, parity)) continue;"
+
 HOPPER_FAULTS = [
+    # 17: wgmma, with copies by the threads.
+    Fault(
+        "the tensor cores do not see what was copied",
+        "17_wgmma",
+        "fence_proxy_async();  // and the tensor cores may see it",
+        "// and the tensor cores may see it",
+        "missing_fence",
+        "cp_async_16(&tile_smem",
+    ),
+    Fault(
+        "no fence before S, nor before any other wgmma",
+        "17_wgmma",
+        "wgmma_fence();  // the softmax has read the last S",
+        "",
+        "missing_fence",
+        WGMMA_OF_S,
+    ),
+    Fault(
+        "no fence between the packing of P and its wgmma",
+        "17_wgmma",
+        "wgmma_fence();  // P is packed, and O rescaled",
+        "",
+        "missing_fence",
+        WGMMA_OF_PV,
+    ),
+    Fault(
+        "the softmax does not wait for S",
+        "17_wgmma",
+        "wgmma_wait<0>();\n    pin(S_rmem);",
+        "\n    pin(S_rmem);",
+        "in_flight",
+        FIRST_USE_OF_S,
+    ),
+    Fault(
+        "O is used before its wgmmas have ended",
+        "17_wgmma",
+        "wgmma_wait<0>();\n    pin(O_rmem);",
+        "\n    pin(O_rmem);",
+        "in_flight",
+        "O_rmem[mma_n][i] *= factor[i / 2];",
+    ),
+    Fault(
+        "the wgmmas of S are in no group",
+        "17_wgmma",
+        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32), mma_k > 0);\n  wgmma_commit();",
+        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32), mma_k > 0);\n",
+        "in_flight",
+        FIRST_USE_OF_S,
+    ),
+    Fault(
+        "the next tile is copied over the one that is read",
+        "17_wgmma",
+        "const int stage = kv_tile % kStages;\n    copy_tile",
+        "const int stage = (kv_tile + 1) % kStages;\n    copy_tile",
+        "race",
+        WGMMA_OF_S,
+    ),
+    # 18: TMA.
+    Fault(
+        "the descriptor of K says another swizzle than its tensor map",
+        "18_tma",
+        "K = matrix_descriptor(K_smem, 0, 1024);",
+        "K = matrix_descriptor(K_smem, 0, 1024) ^ std::uint64_t{3} << 62;",
+        "layout_mismatch",
+        LOAD_OF_KV,
+    ),
+    Fault(
+        "fewer bytes are expected than come",
+        "18_tma",
+        "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
+        "mbarrier_arrive_expect_tx(&full[stage], kKVSize);",
+        "transaction_count",
+        LOAD_OF_KV,
+    ),
+    Fault(
+        "TMA does not see the barriers",
+        "18_tma",
+        "fence_mbarrier_init();",
+        "",
+        "missing_fence",
+        "tma_load(Q_smem, Q_map",
+    ),
+    Fault(
+        "the barriers are used before they are there",
+        "18_tma",
+        "__syncthreads();  // the barriers are there",
+        "",
+        "race",
+        "mbarrier_init(Q_full, 1);",
+    ),
+    Fault(
+        "the wrong parity is waited for",
+        "18_tma",
+        "parity = kv_tile / kStages % 2;",
+        "parity = (kv_tile / kStages + 1) % 2;",
+        "race",
+        WGMMA_OF_S,
+    ),
+    Fault(
+        "nobody waits for V",
+        "18_tma",
+        "wait(&V_full[stage], parity);",
+        "",
+        "race",
+        WGMMA_OF_PV,
+    ),
+    Fault(
+        "one warp waits for Q, and the others do not",
+        "18_tma",
+        "wait(Q_full, 0);",
+        "if (warp_id == 0) wait(Q_full, 0);",
+        "race",
+        "tma_load(Q_smem, Q_map",
+    ),
+    # 19: rings between a producer and a consumer.
+    Fault(
+        "K is released before its wgmmas have read it",
+        "19_warp_specialized",
+        "wgmma_wait<0>();\n    pin(S_rmem);\n    release(&K_empty[K_next.buffer]);",
+        "release(&K_empty[K_next.buffer]);\n    wgmma_wait<0>();\n    pin(S_rmem);",
+        "race",
+        WGMMA_OF_S,
+    ),
+    Fault(
+        "V is never released",
+        "19_warp_specialized",
+        "release(&V_empty[V_next.buffer]);",
+        "",
+        "deadlock",
+        WAIT,
+    ),
+    Fault(
+        "the producer waits for buffers that nobody has used",
+        "19_warp_specialized",
+        "Position<kStages> K_next{1}, V_next{1};",
+        "Position<kStages> K_next{0}, V_next{1};",
+        "deadlock",
+        WAIT,
+    ),
+    Fault(
+        "the producer does not wait for empty buffers",
+        "19_warp_specialized",
+        "wait(&empty[stage], next.parity);",
+        "",
+        "race",
+        LOAD_OF_KV,
+    ),
+    # 20: two consumers, and the registers for them.
+    Fault(
+        "more registers than there are",
+        "20_two_consumers",
+        "kConsumerRegisters = 240;",
+        "kConsumerRegisters = 248;",
+        "deadlock",
+        "take_registers<Traits::kConsumerRegisters>();",
+    ),
+    Fault(
+        "the producer keeps its registers",
+        "20_two_consumers",
+        "keep_registers<Traits::kProducerRegisters>();",
+        "",
+        "deadlock",
+        "take_registers<Traits::kConsumerRegisters>();",
+    ),
+    Fault(
+        "K's barrier counts the warps of one consumer",
+        "20_two_consumers",
+        "mbarrier_init(&K_empty[stage], Traits::kConsumers * 4);",
+        "mbarrier_init(&K_empty[stage], 4);",
+        "deadlock",
+        WAIT,
+    ),
+    # 22: O by TMA.
+    Fault(
+        "TMA does not see O",
+        "22_tma_store",
+        "fence_proxy_async();                   // TMA may see what this thread has written,",
+        "// TMA may see what this thread has written,",
+        "missing_fence",
+        STORE_OF_O,
+    ),
+    Fault(
+        "O is stored before all warps have written it",
+        "22_tma_store",
+        "named_barrier_sync(warp_id / 4, 128);",
+        "",
+        "race",
+        STORE_OF_O,
+    ),
+    Fault(
+        "the block ends while O is read",
+        "22_tma_store",
+        "if (is_leader) tma_store_wait_read();  // shared memory lasts as long as the CTA",
+        "// shared memory lasts as long as the CTA",
+        "in_flight",
+        STORE_OF_O,
+    ),
+    Fault(
+        "the store of O is in no group",
+        "22_tma_store",
+        "tma_store_commit();",
+        "",
+        "in_flight",
+        STORE_OF_O,
+    ),
+    Fault(
+        "the next Q is copied over an O that is still read",
+        "22_tma_store",
+        "if (!is_leader) return;\n    tma_store_wait_read();",
+        "if (!is_leader) return;\n",
+        "race",
+        STORE_OF_O,
+        sm_count=1,
+    ),
+    # 23: two products under way at a time.
+    Fault(
+        "the softmax waits for no product at all",
+        "23_overlap",
+        "wgmma_wait<1>();",
+        "wgmma_wait<2>();",
+        "in_flight",
+        FIRST_USE_OF_S,
+    ),
+    Fault(
+        "P is packed while P V reads it",
+        "23_overlap",
+        "wgmma_wait<0>();\n    pin(O_rmem);\n    pin(P_rmem);  // which P V has read",
+        "wgmma_wait<1>();\n    pin(O_rmem);\n    pin(P_rmem);  // which P V has read",
+        "in_flight",
+        "P_rmem[mma_k][i] = pack<typename Traits::Element>",
+    ),
+    # 26: turns.
+    Fault(
+        "a consumer keeps its turn",
+        "26_ping_pong",
+        "named_barrier_arrive(next_turn, 256);\n    wgmma_wait<1>();",
+        "\n    wgmma_wait<1>();",
+        "deadlock",
+        "named_barrier_sync(turn, 256);",
+    ),
+    # Those of the chapters.
     Fault(
         "K goes on by 64 bytes where Q goes on by 32",
         "17_wgmma",
@@ -751,12 +1004,16 @@ HOPPER_FAULTS = [
         "18_tma",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element) + 16);",
+        "deadlock",
+        WAIT,
     ),
     Fault(
         "empty counts threads, and warps arrive",
         "19_warp_specialized",
         "mbarrier_init(&K_empty[stage], 4);",
         "mbarrier_init(&K_empty[stage], 128);",
+        "deadlock",
+        WAIT,
     ),
     Fault(
         "both consumers read the same queries",
@@ -799,6 +1056,8 @@ HOPPER_FAULTS = [
         "26_ping_pong",
         "if (next_turn == 4) named_barrier_arrive(next_turn, 256);",
         "",
+        "deadlock",
+        "named_barrier_sync(turn, 256);",
     ),
     Fault(
         "one key too many is left unmasked",
@@ -807,6 +1066,7 @@ HOPPER_FAULTS = [
         "> args.seq_len_kv % kBlockKV)",
     ),
 ]
+FAULTS += HOPPER_FAULTS
 
 # No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
@@ -848,10 +1108,10 @@ def line_of(fault: Fault, source: Path) -> int:
 
 def main() -> None:
     if sys.argv[1:] == ["--kernels"]:
-        print(";".join(sorted({fault.kernel for fault in FAULTS})), end="")
+        print(";".join(sorted({fault.file for fault in FAULTS})), end="")
         return
     kernel, source, output = sys.argv[1:]
-    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES) if fault.kernel == kernel]
+    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES) if fault.file == kernel]
     Path(output).write_text("\n".join(texts), encoding="utf-8")
 
 

@@ -90,12 +90,12 @@ class Machine:
         file.write_text(f"#!/usr/bin/env bash\n{script}\n", encoding="utf-8")
         file.chmod(file.stat().st_mode | stat.S_IXUSR)
 
-    def setup(self, *before: Path) -> list[str]:
+    def setup(self, *before: Path, slim: bool = False) -> list[str]:
         """What the tools were asked, with these folders at the front of PATH."""
         self.log.write_text("", encoding="utf-8")
         path = ":".join(str(folder) for folder in [*before, self.usual, self.plain])
         done = subprocess.run(
-            [self.tree / "scripts" / "setup", "harness"],
+            [self.tree / "scripts" / "setup", *(["--slim"] if slim else []), "harness"],
             env={"PATH": path, "LOG": str(self.log), "HOME": str(self.folder)},
             capture_output=True,
             text=True,
@@ -167,4 +167,17 @@ def test_a_folder_that_was_moved(machine: Machine) -> None:
     machine.tree.rename(moved)
     machine.tree = moved
     assert machine.setup() == ["venv", "pip scripts/requirements.txt", "configure fresh", *BUILD]
+    assert machine.setup() == BUILD
+
+
+def test_a_student_gets_no_packages_of_the_tests(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    cache = machine.tree / "build" / "CMakeCache.txt"
+    assert machine.setup(slim=True) == ["venv", "configure first", *BUILD]
+    assert "PYTHON_PACKAGE:FILEPATH=OFF" in cache.read_text(encoding="utf-8")
+    assert machine.setup(slim=True) == BUILD
+    # Who wants to test gets the rest, once; from then on there is only one setup.
+    assert machine.setup() == ["pip scripts/requirements.txt", "configure again", *BUILD]
+    assert "PYTHON_PACKAGE:FILEPATH=ON" in cache.read_text(encoding="utf-8")
+    assert machine.setup(slim=True) == BUILD
     assert machine.setup() == BUILD

@@ -68,22 +68,22 @@ TEST(FatBinary, ThePtxForCompute80IsFoundAmongOthers) {
   Container container;
   container.add(Container::kMachineCode, 80, "machine code").add(Container::kPtx, 90, "for 90");
   container.add(Container::kPtx, 80, "for 80");
-  EXPECT_EQ(compute_80_ptx(container.get()), "for 80");
+  EXPECT_EQ(device_ptx(container.get(), 90), "for 80");
 }
 
 TEST(FatBinary, WhatIsMissingIsSaidWithTheRemedy) {
   Container none, other;
   other.add(Container::kMachineCode, 90, "machine code").add(Container::kPtx, 100, "for 100");
-  EXPECT_THAT([&] { compute_80_ptx(other.get()); },
+  EXPECT_THAT([&] { device_ptx(other.get(), 90); },
               ThrowsMessage<std::runtime_error>(testing::AllOf(HasSubstr("sm_90, compute_100"), HasSubstr("nvcc"))));
-  EXPECT_THAT([&] { compute_80_ptx(none.get()); }, ThrowsMessage<std::runtime_error>(HasSubstr("no architecture")));
+  EXPECT_THAT([&] { device_ptx(none.get(), 90); }, ThrowsMessage<std::runtime_error>(HasSubstr("no architecture")));
 }
 
 TEST(FatBinary, CompressedPtxIsRefused) {
   for (const std::uint64_t flag : {0x2000, 0x8000}) {
     Container container;
     container.add(Container::kPtx, 80, "compressed", 0x11 | flag);
-    EXPECT_THAT([&] { compute_80_ptx(container.get()); },
+    EXPECT_THAT([&] { device_ptx(container.get(), 90); },
                 ThrowsMessage<std::runtime_error>(HasSubstr("--no-compress")));
   }
 }
@@ -91,13 +91,13 @@ TEST(FatBinary, CompressedPtxIsRefused) {
 TEST(FatBinary, RelocatableCodeIsRefused) {
   Container container;
   container.add(Container::kPtx, 80, "relocatable");
-  EXPECT_THAT([&] { compute_80_ptx(container.get(FATBINC_LINK_VERSION)); },
+  EXPECT_THAT([&] { device_ptx(container.get(FATBINC_LINK_VERSION), 90); },
               ThrowsMessage<std::runtime_error>(HasSubstr("-rdc=true")));
 }
 
 TEST(FatBinary, SomethingElseIsRefused) {
   const std::uint64_t zeros[8] = {};
-  EXPECT_THAT([&] { compute_80_ptx(zeros); }, ThrowsMessage<std::runtime_error>(HasSubstr("nvcc's format")));
+  EXPECT_THAT([&] { device_ptx(zeros, 90); }, ThrowsMessage<std::runtime_error>(HasSubstr("nvcc's format")));
 }
 
 // An ELF file with one kernel.
@@ -222,7 +222,7 @@ TEST(FatBinary, ADamagedContainerIsRefusedOrRead) {
       register_counts(&wrapper, 80);
       register_counts(&wrapper, 90);
       Memory device;
-      const Module module(compute_80_ptx(&wrapper), device);
+      const Module module(device_ptx(&wrapper, 90), device);
     } catch (const std::runtime_error& error) {
       EXPECT_STRNE(error.what(), "");
       ++refused;
@@ -255,7 +255,7 @@ TEST(FatBinary, AContainerThatIsLongerThanMemoryIsRefused) {
   GuardedMemory memory(damaged.size());
   const __fatBinC_Wrapper_t wrapper = {FATBINC_MAGIC, FATBINC_VERSION,
                                        reinterpret_cast<const unsigned long long*>(memory.place(damaged)), nullptr};
-  EXPECT_THAT([&] { compute_80_ptx(&wrapper); }, ThrowsMessage<std::runtime_error>(HasSubstr("by its own account")));
+  EXPECT_THAT([&] { device_ptx(&wrapper, 90); }, ThrowsMessage<std::runtime_error>(HasSubstr("by its own account")));
 }
 
 // ---- CUDA's functions ----

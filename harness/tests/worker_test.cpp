@@ -195,8 +195,10 @@ TEST(Support, CodeForSm90aRunsOnHopperAlone) {
               AllOf(HasSubstr("06_swizzle"), HasSubstr("sm_90a"), HasSubstr("Some GPU has 8.6")));
   gpu.compute_capability = 90;
   EXPECT_EQ(why_not_on_device(version, gpu), std::nullopt);
-  gpu.is_virtual = true;  // its compute capability says whose limits it has, and not which instructions
-  EXPECT_THAT(why_not_on_device(version, gpu).value_or(""), HasSubstr("the virtual GPU executes those of sm_80"));
+  gpu.is_virtual = true;
+  EXPECT_EQ(why_not_on_device(version, gpu), std::nullopt);
+  gpu.compute_capability = 89;
+  EXPECT_THAT(why_not_on_device(version, gpu).value_or(""), HasSubstr("sm_90a"));
 }
 
 TEST(Support, SharedMemoryIsWhatTheDeviceHas) {

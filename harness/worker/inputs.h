@@ -31,6 +31,7 @@ struct Inputs {
   std::vector<HostBuffer> buffers;  // one, or one each for Q, K and V
   TensorLayout Q, K, V;
   int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // which of the buffers each lies in
+  float softmax_scale = 0;                       // of the scores: softmax_scale(head_dim), unless it is set to another
 
   /// The head_dim elements of a row. `head` is one of Q's: of K and V it is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
@@ -46,7 +47,7 @@ std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::ui
 Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
                    const Progress& progress = {}, int threads = 0);
 
-/// The scale of the scores that kernels, reference and base get: 1 / sqrt(head_dim).
+/// The scale of the scores that kernels, reference and base get unless told otherwise: 1 / sqrt(head_dim).
 float softmax_scale(std::int64_t head_dim);
 
 }  // namespace flash_ladder

@@ -12,14 +12,15 @@ void Renumbering::apply_to(Clock& clock) const {
   for (AccessNumber& number : clock) number = (*this)(number);
 }
 
-void Clocks::reset(int num_warps, AccessNumber first) {
+void Clocks::reset(int num_warps, AccessNumber first, int num_engines) {
   num_warps_ = num_warps;
   next_ = first;
   epochs_.clear();
   touched_ = false;
   warps_.resize(static_cast<std::size_t>(num_warps));
+  engines_.assign(static_cast<std::size_t>(num_engines), 0);
   for (WarpClock& warp : warps_) {
-    warp.common.assign(static_cast<std::size_t>(num_warps) * (kWarpSize + 1), first);
+    warp.common.assign(empty().size(), first);
     warp.lanes.clear();
     warp.least = warp.own = first;
     warp.of_warp.assign(static_cast<std::size_t>(num_warps), first);
@@ -39,6 +40,7 @@ void Clocks::renumber(const Renumbering& renumbering) {
     warp.known = warp.synced = {};
   }
   renumbering.apply_to(epochs_);
+  renumbering.apply_to(engines_);
   next_ = renumbering(next_);
 }
 
@@ -83,6 +85,11 @@ void Clocks::summarise(int warp) {
     if (async <= warps_[static_cast<std::size_t>(other)].last_async) least = std::min(least, async);
     clock.of_warp[static_cast<std::size_t>(other)] = least;
     clock.least = other == 0 ? least : std::min(clock.least, least);
+  }
+  const auto first_engine = static_cast<std::size_t>(num_warps_ * (kWarpSize + 1));
+  for (std::size_t i = 0; i < engines_.size(); ++i) {
+    const AccessNumber async = clock.common[first_engine + i];
+    if (async <= engines_[i]) clock.least = std::min(clock.least, async);
   }
 }
 

@@ -15,7 +15,7 @@ namespace flash_ladder::emulator {
 using AccessNumber = std::uint32_t;
 
 /// What somebody knows. Entry t < num_threads: accesses of thread t below it happened before. Entry num_threads + w: those that
-/// warp w's cp.async made on their own, completed by an mbarrier.
+/// warp w's cp.async made on their own, completed by an mbarrier. Behind them, those of engines: what TMA brings for one mbarrier.
 using Clock = std::vector<AccessNumber>;
 
 void join(Clock& clock, const Clock& other);
@@ -37,7 +37,7 @@ class Renumbering {
 class Clocks {
  public:
   /// For a CTA of so many warps; numbers begin at 1.
-  void reset(int num_warps, AccessNumber first);
+  void reset(int num_warps, AccessNumber first, int num_engines = 0);
 
   AccessNumber next() const { return next_; }
   AccessNumber take() { return next_++; }
@@ -90,10 +90,11 @@ class Clocks {
   /// __syncthreads of the whole CTA: everybody knows everything.
   void synchronise_all();
   /// An access by a copy of `warp` that an mbarrier completes: its number. The mbarrier tells others with publish_async().
-  AccessNumber take_async(int warp) { return warps_[static_cast<std::size_t>(warp)].last_async = next_++; }
+  /// From num_warps on `warp` is that of an engine.
+  AccessNumber take_async(int warp) { return last_async(warp) = next_++; }
   void publish_async(int warp, Clock& into) const;
   void renumber(const Renumbering& renumbering);
-  Clock empty() const { return Clock(static_cast<std::size_t>(num_warps_) * (kWarpSize + 1)); }
+  Clock empty() const { return Clock(static_cast<std::size_t>(num_warps_) * (kWarpSize + 1) + engines_.size()); }
 
  private:
   struct WarpClock {
@@ -108,6 +109,10 @@ class Clocks {
     } known, synced;
     AccessNumber last_async = 0;
   };
+  AccessNumber& last_async(int warp) {
+    return warp < num_warps_ ? warps_[static_cast<std::size_t>(warp)].last_async
+                             : engines_[static_cast<std::size_t>(warp - num_warps_)];
+  }
   const Clock& clock_of(int warp, int lane) const;
   // Epochs that begin later end above every number that is known now, so that an answer stays right.
   std::uint32_t epochs_below(AccessNumber number, WarpClock::Asked& asked) const {
@@ -125,6 +130,7 @@ class Clocks {
   std::vector<AccessNumber> epochs_;  // the number at which each has ended, upwards
   bool touched_ = false;              // whether there was an access in the present one
   std::vector<WarpClock> warps_;
+  std::vector<AccessNumber> engines_;  // the last of each
 };
 
 }  // namespace flash_ladder::emulator

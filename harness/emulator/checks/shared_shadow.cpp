@@ -11,18 +11,20 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 
 }  // namespace
 
-SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink)
+SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
+                           int num_engines)
     : sink_(sink),
       functions_(shared_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
       num_warps_(num_warps),
+      num_engines_(num_engines),
       num_cells_((shared_bytes >> shift_) + 1),
       writers_(num_cells_),
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
       last_read_(static_cast<std::size_t>(num_warps)),
       clocks_(clocks),
       most_records_(kRecords) {
-  clocks_.reset(num_warps, 1);
+  clocks_.reset(num_warps, 1, num_engines);
 }
 
 // Numbers go on counting, so that what readers_ holds of the last CTA is older than anything in this one.
@@ -30,9 +32,9 @@ void SharedShadow::reset() {
   std::fill(writers_.begin(), writers_.end(), 0);
   if (clocks_.next() > kNumbers / 2) {
     std::fill(readers_.begin(), readers_.end(), 0);
-    clocks_.reset(num_warps_, 1);
+    clocks_.reset(num_warps_, 1, num_engines_);
   } else {
-    clocks_.reset(num_warps_, clocks_.next());
+    clocks_.reset(num_warps_, clocks_.next(), num_engines_);
   }
   std::fill(last_read_.begin(), last_read_.end(), 0);
   lost_.reset();
@@ -75,8 +77,10 @@ void SharedShadow::renumber() {
 AccessNumber SharedShadow::add_record(const SharedAccess& access, bool async) {
   records_.resize(clocks_.next() - first_record_, kNoAccess);
   if (records_.size() >= most_records_) renumber();
-  records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strength, async});
-  return async ? clocks_.take_async(access.warp) : clocks_.take();
+  records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strength, async,
+                      static_cast<std::int8_t>(access.as_lane), static_cast<std::int8_t>(access.engine)});
+  const int by = access.engine >= 0 ? num_warps_ + access.engine : access.warp;
+  return async ? clocks_.take_async(by) : clocks_.take();
 }
 
 const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
@@ -96,15 +100,16 @@ inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, Strength
   const int other = by_reader ? reader : record->warp;
   if (!can_race(strength, record->strength, other == warp)) return true;
   const bool several = (cell & kSeveralLanes) != 0;
-  if (several && other == warp) {
+  if (several && other == warp && !record->async) {
     // Read by this lane and another one, or by two others.
     if (number < clocks_.synced_in_warp(warp)) return true;
-  } else if (clocks_.happened_before(number, other, other_lane, record->async, warp, lane)) {
+  } else if (clocks_.happened_before(number, record->engine >= 0 ? num_warps_ + record->engine : other, other_lane,
+                                     record->async, warp, lane)) {
     return true;
   }
   conflict.other_instruction = record->instruction;
   conflict.other_warp = other;
-  conflict.other_lane = other_lane;
+  conflict.other_lane = record->as_lane >= 0 ? record->as_lane : other_lane;
   return false;
 }
 
@@ -138,7 +143,7 @@ void SharedShadow::read(const SharedAccess& access) {
 }
 
 // Writer cells from 1 up to the limit are in order; 0, which is uninitialised, wraps around to the top.
-void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) {
+void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit, bool may_be_uninitialised) {
   const unsigned cells = cells_of(access);
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -147,12 +152,14 @@ void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) 
     for (unsigned i = 0; i < cells; ++i) {
       const std::uint32_t found = writer[i];
       if (found - 1 < limit || (i > 0 && found == writer[i - 1])) continue;
-      Conflict conflict{.lane = lane, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
+      if (found == 0 && may_be_uninitialised) continue;
+      const int by = access.as_lane >= 0 ? access.as_lane : lane;
+      Conflict conflict{.lane = by, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if (found == 0) {
         conflict.kind = Conflict::Kind::uninitialised;
       } else if ((found & kPending) != 0) {
         describe_pending(found, conflict);
-      } else if (known(found, access.warp, lane, access.strength, false, -1, conflict)) {
+      } else if (known(found, access.warp, by, access.strength, false, -1, conflict)) {
         continue;
       } else {
         conflict.kind = Conflict::Kind::read_after_write;
@@ -168,6 +175,7 @@ void SharedShadow::describe_pending(std::uint32_t cell, Conflict& conflict) cons
   if (const Record* record = record_of((cell & ~kPending) >> kLaneBits)) {
     conflict.other_instruction = record->instruction;
     conflict.other_warp = record->warp;
+    if (record->as_lane >= 0) conflict.other_lane = record->as_lane;
   }
 }
 
@@ -198,10 +206,11 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
     for (unsigned i = 0; i < count; ++i) {
       const std::uint32_t found = cells[first + i];
       if (found < limit || (i > 0 && found == cells[first + i - 1])) continue;
-      Conflict conflict{.lane = lane, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
+      const int by = access.as_lane >= 0 ? access.as_lane : lane;
+      Conflict conflict{.lane = by, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if ((found & kPending) != 0) {
         describe_pending(found, conflict);
-      } else if (known(found, access.warp, lane, access.strength, reader >= 0, reader, conflict)) {
+      } else if (known(found, access.warp, by, access.strength, reader >= 0, reader, conflict)) {
         continue;
       } else {
         conflict.kind = reader >= 0 ? Conflict::Kind::write_after_read : Conflict::Kind::write_after_write;
@@ -273,6 +282,34 @@ void SharedShadow::issue_copy(const SharedAccess& access) {
 
 void SharedShadow::complete_copy(const SharedAccess& access, bool async) {
   set_writers(access, 0, add_record(access, async));
+}
+
+void SharedShadow::check_async_read(const SharedAccess& access, bool may_be_uninitialised) {
+  const std::uint32_t limit = (clocks_.known_to_warp(access.warp) << kLaneBits) - 1;
+  check_reads(access, limit, may_be_uninitialised);
+}
+
+void SharedShadow::complete_async_read(const SharedAccess& access, AccessNumber since) {
+  const AccessNumber number = add_record(access, true);
+  last_read_[static_cast<std::size_t>(access.warp)] = number;
+  const unsigned cells = cells_of(access);
+  const std::uint32_t from = since << kLaneBits;
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::size_t first = access.offsets[lane] >> shift_;
+    std::uint32_t* const read_by = readers(access.warp) + first;
+    for (unsigned i = 0; i < cells; ++i) {
+      const std::uint32_t writer = writers_[first + i];
+      if (writer >= from && (i == 0 || writer != writers_[first + i - 1])) {
+        Conflict conflict{.lane = std::max(access.as_lane, 0),
+                          .offset = static_cast<std::uint32_t>((first + i) << shift_)};
+        describe_pending(writer, conflict);
+        conflict.kind = Conflict::Kind::written_during_read;
+        sink_.report(access, conflict);
+      }
+      read_by[i] = cell(number, 0);
+    }
+  }
 }
 
 }  // namespace flash_ladder::emulator

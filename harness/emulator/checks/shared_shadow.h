@@ -25,6 +25,7 @@ struct Conflict {
     read_after_write,  // races: no order between the access and the earlier one
     write_after_read,
     write_after_write,
+    written_during_read,  // the later one is the earlier access here: it met a read of wgmma or TMA that was under way
   };
   Kind kind{};
   int lane = 0;                         // of the access
@@ -43,6 +44,8 @@ struct SharedAccess {
   std::uint32_t mask;
   unsigned bytes;                // of each lane
   const std::uint32_t* offsets;  // of each lane, checked and aligned
+  int as_lane = -1;              // not -1: all of it is done by this lane, which asked a copy engine for it
+  int engine = -1;               // not -1: and completed by this engine (clocks.h)
 };
 
 /// Who is told of conflicts, and keeps the clocks of barriers.
@@ -56,7 +59,8 @@ class ConflictSink {
 class SharedShadow {
  public:
   /// `granule` is 1, 2 or 4 bytes.
-  SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink);
+  SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
+               int num_engines = 0);
 
   /// Everything as at the start of a CTA.
   void reset();
@@ -83,6 +87,12 @@ class SharedShadow {
   /// It has happened: by a wait of the lanes that issued it, or by an mbarrier (`async`).
   void complete_copy(const SharedAccess& access, bool async);
 
+  /// A read through the asynchronous proxy begins: its lane must know of all that was written before.
+  void check_async_read(const SharedAccess& access, bool may_be_uninitialised);
+  /// It has ended, in the name of the warp's asynchronous copies: what was written from the number `since` on, when it began, was
+  /// written while it was under way.
+  void complete_async_read(const SharedAccess& access, AccessNumber since);
+
   Clocks& clocks() { return clocks_; }
 
  private:
@@ -91,9 +101,11 @@ class SharedShadow {
     std::uint16_t warp;
     Strength strength;
     bool async;
+    std::int8_t as_lane, engine;
   };
   // What has a number and is no access: the end of an epoch (Clocks).
-  static constexpr Record kNoAccess{.instruction = -1, .warp = 0, .strength = kWeak, .async = false};
+  static constexpr Record kNoAccess{
+      .instruction = -1, .warp = 0, .strength = kWeak, .async = false, .as_lane = -1, .engine = -1};
 
   static constexpr std::uint32_t kPending = 0x80000000u;
   static constexpr std::uint32_t kSeveralLanes = 0x20;
@@ -104,7 +116,7 @@ class SharedShadow {
     return (number << kLaneBits) | static_cast<std::uint32_t>(lane);
   }
   unsigned cells_of(const SharedAccess& access) const { return access.bytes >> shift_; }
-  void check_reads(const SharedAccess& access, std::uint32_t limit);
+  void check_reads(const SharedAccess& access, std::uint32_t limit, bool may_be_uninitialised = false);
   AccessNumber add_record(const SharedAccess& access, bool async);
   // Memory and numbers are limited: gives up the records of accesses that are the last in no cell, and their numbers.
   void renumber();
@@ -121,7 +133,7 @@ class SharedShadow {
   ConflictSink& sink_;
   const SharedFunctions& functions_;
   int shift_;  // log2 of the granule
-  int num_warps_;
+  int num_warps_, num_engines_;
   std::size_t num_cells_;
   std::vector<std::uint32_t> writers_, readers_;
   std::vector<AccessNumber> last_read_;  // of each warp

@@ -35,9 +35,13 @@ enum class Action : std::uint8_t {
 using Execute = void (*)(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask);
 
 /// Which counters the memory traffic of an instruction is among.
-enum class MemoryRole : std::uint8_t { none, load, store, copy };
+enum class MemoryRole : std::uint8_t { none, load, store, copy, wgmma_operands, tma_load, tma_store };
 
 inline constexpr int kMaxOperands = 16;
+
+/// What to look at before an instruction is executed, in a kernel with wgmma (decode/wgmma_registers.cpp).
+inline constexpr std::uint8_t kMayBeInFlight = 1;  // it touches a register that a wgmma may still read or write
+inline constexpr std::uint8_t kIsUnfenced = 2;  // a wgmma may use a register that it touches, without a fence between
 
 struct Instruction {
   Action action = Action::operation;
@@ -54,7 +58,7 @@ struct Instruction {
   Strength strength = kWeak;
   // Of a strong access or a fence: whether it acquires, releases, and is for the threads of the block only.
   bool acquires = false, releases = false, block_only = false;
-  bool has_count = false;   // barrier with a thread count
+  bool has_count = false;   // barrier with a thread count, mbarrier.arrive with .expect_tx
   ptx::Type type{};         // atomics, reductions
   std::int32_t guard = -1;  // a predicate, -1: none
   MemoryRole role = MemoryRole::none;
@@ -74,6 +78,23 @@ struct Instruction {
   std::int32_t watched = -1;  // index into CompiledKernel::watched, -1: all that it reads has been written
   // Index into CompiledKernel::shared_variables: the address is computed from that one's, and from no other. -1: not known.
   std::int32_t variable = -1;
+  std::int32_t wgmma = -1;    // index into CompiledKernel::wgmmas, -1: it is none
+  std::uint8_t probe = 0;     // kMayBeInFlight, kIsUnfenced
+};
+
+/// What a wgmma has beyond its descriptors and scale-d, which are operands of the Instruction as of any other.
+struct Wgmma {
+  enum class Element : std::uint8_t { f16, bf16, tf32, e4m3, e5m2 };
+  std::vector<std::int32_t> d, a;  // registers, like Instruction::r; no `a`: it has a descriptor
+  Element a_element{}, b_element{};
+  int n = 0;
+  bool d_in_f16 = false;
+  bool negates_a = false, negates_b = false;
+  bool transposes_a = false, transposes_b = false;
+  std::vector<std::int32_t> watched_d;  // numbers in Warp::undefined of those of `d` that have one
+
+  int element_bytes() const { return a_element == Element::tf32 ? 4 : a_element <= Element::bf16 ? 2 : 1; }
+  int k() const { return 32 / element_bytes(); }
 };
 
 /// Registers that may be read before anything has written them have numbers, from 0: those of an instruction's guard and operands.
@@ -123,6 +144,8 @@ class CompiledKernel {
   std::vector<UniformSlot> uniforms;
   std::vector<WatchedOperands> watched;
   std::vector<SharedVariable> shared_variables;
+  std::vector<Wgmma> wgmmas;
+  bool uses_async_proxy = false;   // wgmma, TMA, setmaxnreg: exec/async_units.h
   std::size_t num_watched = 0;     // registers
   std::size_t register_bytes = 0;  // of one warp
   std::size_t parameter_bytes = 0;

@@ -27,7 +27,8 @@ struct Interval {
 // A guarded write leaves some lanes as they were, so the register is alive before it.
 bool kills(const Instruction& instruction) { return instruction.guard < 0; }
 
-std::vector<Interval> live_intervals(const CompiledKernel& kernel, std::size_t num_registers) {
+std::vector<Interval> live_intervals(const CompiledKernel& kernel, std::size_t num_registers,
+                                     const std::vector<InFlight>& in_flight) {
   const std::vector<Block> blocks = basic_blocks(kernel);
   std::vector<Bits> reads(blocks.size(), Bits(num_registers));   // before any write in the block
   std::vector<Bits> writes(blocks.size(), Bits(num_registers));  // by all lanes
@@ -39,6 +40,11 @@ std::vector<Interval> live_intervals(const CompiledKernel& kernel, std::size_t n
       };
       if (instruction.guard >= 0) read(instruction.guard);
       for (int k = instruction.writes; k < instruction.operands; ++k) read(instruction.r[static_cast<std::size_t>(k)]);
+      if (instruction.wgmma >= 0) {
+        const Wgmma& wgmma = kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)];
+        for (const std::int32_t reg : wgmma.a) read(reg);
+        for (const std::int32_t reg : wgmma.d) read(reg);
+      }
       for (int k = 0; k < instruction.writes; ++k) {
         const int reg = instruction.r[static_cast<std::size_t>(k)];
         if (kills(instruction)) {
@@ -69,6 +75,11 @@ std::vector<Interval> live_intervals(const CompiledKernel& kernel, std::size_t n
       }
     }
   }
+  for (std::size_t i = 0; i < in_flight.size(); ++i) {
+    if (in_flight[i].last < 0) continue;
+    intervals[i].include(in_flight[i].first);
+    intervals[i].include(in_flight[i].last);
+  }
   return intervals;
 }
 
@@ -95,7 +106,8 @@ class Pool {
 }  // namespace
 
 void allocate_registers(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers) {
-  const std::vector<Interval> intervals = live_intervals(kernel, registers.size());
+  const std::vector<InFlight> in_flight = find_wgmma_registers(kernel, registers.size());
+  const std::vector<Interval> intervals = live_intervals(kernel, registers.size(), in_flight);
   std::vector<int> by_start;
   for (std::size_t i = 0; i < registers.size(); ++i) {
     if (!registers[i].uniform && intervals[i].first >= 0) by_start.push_back(static_cast<int>(i));
@@ -143,6 +155,10 @@ void allocate_registers(CompiledKernel& kernel, const std::vector<VirtualRegiste
       std::int32_t& reg = instruction.r[static_cast<std::size_t>(k)];
       reg = place[static_cast<std::size_t>(reg)];
     }
+  }
+  for (Wgmma& wgmma : kernel.wgmmas) {
+    for (std::int32_t& reg : wgmma.d) reg = place[static_cast<std::size_t>(reg)];
+    for (std::int32_t& reg : wgmma.a) reg = place[static_cast<std::size_t>(reg)];
   }
   for (std::size_t i = 0; i < registers.size(); ++i) {
     const VirtualRegister& reg = registers[i];

@@ -19,7 +19,10 @@ void for_each_read(const Instruction& instruction, F f) {
 }
 
 // The registers that may be undefined after an instruction: never written, or computed from such ones.
-void step(const Instruction& instruction, Bits& undefined) {
+void step(const CompiledKernel& kernel, const Instruction& instruction, Bits& undefined) {
+  if (instruction.wgmma >= 0) {
+    for (const std::int32_t reg : kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)].d) undefined.clear(reg);
+  }
   bool any = false;
   for_each_read(instruction, [&](int reg) { any |= undefined.get(reg); });
   const bool hands_on = instruction.action == Action::lane || instruction.own_sources != 0;
@@ -48,7 +51,7 @@ void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegis
     work.pop_back();
     waits[block] = false;
     Bits state = undefined[block];
-    for (int i = blocks[block].begin; i < blocks[block].end; ++i) step(code(i), state);
+    for (int i = blocks[block].begin; i < blocks[block].end; ++i) step(kernel, code(i), state);
     for (const int next : blocks[block].successors) {
       const auto to = static_cast<std::size_t>(next);
       if (undefined[to].merge(state, nullptr) && !waits[to]) {
@@ -61,10 +64,13 @@ void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegis
   std::map<int, std::int32_t> watched;  // registers that are read where they may be undefined → their numbers
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     for (int i = blocks[block].begin; i < blocks[block].end; ++i) {
-      for_each_read(code(i), [&](int reg) {
+      const auto watch = [&](int reg) {
         if (undefined[block].get(reg)) watched.try_emplace(reg, static_cast<std::int32_t>(watched.size()));
-      });
-      step(code(i), undefined[block]);
+      };
+      for_each_read(code(i), watch);
+      // An accumulator that nothing has written may be added to. One of its registers stands for all.
+      if (code(i).wgmma >= 0) watch(kernel.wgmmas[static_cast<std::size_t>(code(i).wgmma)].d[0]);
+      step(kernel, code(i), undefined[block]);
     }
   }
   if (watched.empty()) return;
@@ -73,6 +79,10 @@ void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegis
     const auto found = watched.find(reg);
     return found == watched.end() ? -1 : found->second;
   };
+  for (Wgmma& wgmma : kernel.wgmmas) {
+    for (const std::int32_t reg : wgmma.d)
+      if (number(reg) >= 0) wgmma.watched_d.push_back(number(reg));
+  }
   for (Instruction& instruction : kernel.code) {
     WatchedOperands operands;
     bool any = false;

@@ -21,6 +21,15 @@ struct VirtualRegister {
 /// value, and thousands of them would not stay in the cache.
 void allocate_registers(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers);
 
+/// From which to which instruction a wgmma may read or write a register; `last` < 0: never.
+struct InFlight {
+  int first = -1, last = -1;
+};
+
+/// Sets Instruction::probe of those that touch registers of a wgmma that may be under way, or that no wgmma.fence follows before
+/// the wgmma. Returns when each register may be in use: it needs its place until then. Empty in a kernel without wgmma.
+std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t num_registers);
+
 /// Sets Instruction::watched of those that read, or write, what may be read before it is written. The instructions still hold
 /// indices into `registers`.
 void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers);

@@ -11,6 +11,9 @@ namespace flash_ladder::emulator {
 
 enum class BarrierMode : std::uint8_t { sync, arrive, red_popc, red_and, red_or };
 
+/// Of each CTA; 0 is that of __syncthreads().
+inline constexpr std::size_t kNamedBarriers = 16;
+
 /// A CTA-wide or named barrier.
 struct Barrier {
   std::uint32_t arrived = 0;      // threads
@@ -43,7 +46,16 @@ struct Mbarrier {
   };
   std::vector<AsyncArrival> async;
   std::uint32_t warps = 0, warps_before = 0;  // that have arrived in this phase, and in the one before
-  Clock arriving, completed;                  // what those knew that arrived in this phase, in the phases before
+  // Bytes that TMA is to bring before the phase ends: those promised (expect_tx), less those that came.
+  std::int64_t transactions = 0;
+  std::int64_t promised = 0;              // in this phase
+  std::int32_t promised_by = -1;          // the latest instruction that did
+  std::vector<std::uint64_t> deliveries;  // numbers of the TMA loads that are to tell this barrier, in AsyncUnits
+  int engine = 0;                         // whose arrivals of data those are, to the race detector
+  std::uint64_t initialised_at = 0;       // for the question whether the async proxy can see it: AsyncUnits
+  std::int32_t initialised_by = -1;       // instruction
+  int initialised_by_thread = -1;
+  Clock arriving, completed;  // what those knew that arrived in this phase, in the phases before
   std::uint64_t traced_arriving = 0, traced_completed = 0;  // when the last of them came, for a trace
 };
 

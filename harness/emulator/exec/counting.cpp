@@ -48,6 +48,15 @@ Counters counters_of(const Instruction& instruction, const ExecutionCount& execu
       counters.global_load += detail.global;
       counters.shared_copy += detail.shared;
       break;
+    case MemoryRole::wgmma_operands:
+      counters.wgmma_operands += detail.shared;
+      break;
+    case MemoryRole::tma_load:
+      counters.tma_load += detail.global;
+      break;
+    case MemoryRole::tma_store:
+      counters.tma_store += detail.global;
+      break;
   }
   if (instruction.arrives) counters.barriers = execution.warps;
   if (instruction.action == Action::branch || instruction.action == Action::branch_table) {

@@ -107,7 +107,8 @@ CtaExecutor::CtaExecutor(const LaunchContext& context)
     ordering_ = std::make_unique<Ordering>(static_cast<int>(num_warps), context.ordering);
     if (shared_bytes_ > 0) {
       shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
-                                               static_cast<int>(num_warps), ordering_->clocks(), *this);
+                                               static_cast<int>(num_warps), ordering_->clocks(), *this,
+                                               context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
     }
     global_ = context.shadow;
     if (global_ == nullptr) {
@@ -115,6 +116,9 @@ CtaExecutor::CtaExecutor(const LaunchContext& context)
       global_ = own_global_.get();
     }
     local_written_.resize(local_.size());
+  }
+  if (context.kernel.uses_async_proxy) {
+    async_ = std::make_unique<AsyncUnits>(*this, num_warps, shared_bytes_, context.options.registers_per_thread);
   }
 }
 
@@ -153,6 +157,7 @@ CtaExecutor::State CtaExecutor::resume() {
     }
     if (stopped_) break;
     if (all_ended) {
+      if (async_ != nullptr) async_->finish();
       state = State::ended;
       break;
     }
@@ -306,6 +311,7 @@ void CtaExecutor::start(const Dim3& cta) {
     ordering_->clocks().reset(num_warps(), 1);
   }
   if (own_global_ != nullptr) own_global_->reset();
+  if (async_ != nullptr) async_->start();
   std::fill(local_written_.begin(), local_written_.end(), 0);
 }
 
@@ -366,6 +372,7 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
           case nwarpid:
             return static_cast<std::uint32_t>(num_warps());
           case nsmid:
+          case size_of_lone_cta:
             return 1;
           case lanemask_eq:
             return 1u << lane;
@@ -457,6 +464,7 @@ void CtaExecutor::run_warp(Warp& warp) {
     }
     ++warp.pc;
     if (mask == 0) continue;
+    if (instruction.probe != 0) async_->probe(warp, instruction);
     switch (instruction.action) {
       case Action::watched_lane:
         instruction.function(registers, instruction.r.data(), mask);
@@ -636,6 +644,7 @@ void CtaExecutor::renumber(const Renumbering& renumbering) {
     renumbering.apply_to(barrier.completed);
   }
   ordering_->renumber(renumbering);
+  if (async_ != nullptr) async_->renumber(renumbering);
 }
 
 // Turns what the shadow of shared memory finds into findings.
@@ -645,6 +654,9 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   const FindingKind kind =
       conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read : FindingKind::race;
   if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
+  const bool by_tma =
+      conflict.other_instruction >= 0 &&
+      code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class == InstructionClass::tma;
   std::string message;
   std::string other;
   switch (conflict.kind) {
@@ -652,10 +664,20 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       message = fmt::format("a read of byte {} of shared memory, to which nothing has been written", conflict.offset);
       break;
     case Conflict::Kind::pending_copy:
-      message = fmt::format(
-          "an access to byte {} of shared memory, to which a cp.async is under way: nobody has waited for it",
-          conflict.offset);
-      other = "cp.async issued";
+      message = by_tma ? fmt::format(
+                             "an access to byte {} of shared memory, to which a load by TMA is under way: nobody has "
+                             "waited for the phase of its mbarrier",
+                             conflict.offset)
+                       : fmt::format(
+                             "an access to byte {} of shared memory, to which a cp.async is under way: nobody has "
+                             "waited for it",
+                             conflict.offset);
+      other = by_tma ? "TMA load issued" : "cp.async issued";
+      break;
+    case Conflict::Kind::written_during_read:
+      message = fmt::format("byte {} of shared memory was written while this {} that reads it was under way",
+                            conflict.offset, instruction.wgmma >= 0 ? "wgmma" : "store by TMA");
+      other = by_tma ? "TMA load issued" : "written";
       break;
     case Conflict::Kind::read_after_write:
       message =

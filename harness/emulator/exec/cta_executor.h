@@ -17,6 +17,7 @@
 #include "emulator/checks/ordering.h"
 #include "emulator/checks/shared_shadow.h"
 #include "emulator/decode/instruction.h"
+#include "emulator/exec/async_units.h"
 #include "emulator/exec/barriers.h"
 #include "emulator/exec/counting.h"
 #include "emulator/exec/trace_recorder.h"
@@ -126,12 +127,15 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   }
   std::vector<Warp>& warps() { return warps_; }
   std::uint32_t threads_alive() const { return threads_alive_; }
-  std::array<Barrier, 16>& barriers() { return barriers_; }
+  /// Those of the CTA, and behind them the one of its cluster.
+  std::array<Barrier, kNamedBarriers + 1>& barriers() { return barriers_; }
   std::vector<Mbarrier>& mbarriers() { return mbarriers_; }
   SharedShadow* shadow() { return shadow_.get(); }  // null: no checks, or no shared memory
   Ordering* ordering() { return ordering_.get(); }  // null: no checks
   bool watches_global() const { return global_ != nullptr; }
+  AsyncUnits* async() { return async_.get(); }  // null: the kernel has no use for them
   std::byte* shared() { return shared_.data(); }
+  std::uint32_t shared_bytes() const { return shared_bytes_; }
   const SharedFunctions& shared_functions() const { return shared_functions_; }
   std::string& output() { return output_; }
   TraceRecorder* trace() { return trace_.get(); }  // null: this CTA is not traced
@@ -221,6 +225,9 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     count(detail(instruction).shared, lanes, bytes, wavefronts.actual, wavefronts.ideal);
   }
   std::byte* local_address(const Warp& warp, int lane, std::uint64_t address);
+  /// Global memory that one lane has TMA read or write: where it lies, and null, after a finding, if it may not.
+  std::byte* global_range(const Warp& warp, const Instruction& instruction, int lane, Address address,
+                          std::size_t bytes, bool writes);
 
   // Barriers and copies, barriers.cpp.
   void release(Barrier& barrier);
@@ -317,10 +324,11 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::unique_ptr<SharedShadow> shadow_;  // null: no checks, or no shared memory
   std::unique_ptr<GlobalShadow> own_global_;
   GlobalShadow* global_ = nullptr;           // that, or the launch's; null: no checks
+  std::unique_ptr<AsyncUnits> async_;        // null: the kernel has no use for them
   std::unique_ptr<TraceRecorder> trace_;     // null: the CTA is not traced
   std::vector<std::uint8_t> local_written_;  // per byte of local_; empty: no checks
   std::uint32_t shared_bytes_ = 0;           // static and dynamic
-  std::array<Barrier, 16> barriers_;
+  std::array<Barrier, kNamedBarriers + 1> barriers_;
   std::vector<Mbarrier> mbarriers_;
   std::uint64_t budget_ = 0;    // instructions left
   std::uint64_t progress_ = 0;  // counts what may let a waiting warp go on

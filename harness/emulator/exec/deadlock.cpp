@@ -56,6 +56,9 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
                          barrier.expected == 0 ? threads_alive_ : barrier.expected);
     }
   }
+  if (async_ != nullptr) {
+    if (std::string wait = async_->describe_wait(warp, at); !wait.empty()) return wait;
+  }
   for (const Mbarrier& barrier : mbarriers_) {
     if (warp.failed_wait.instruction < 0 || barrier.address != warp.failed_wait.address) continue;
     at = warp.failed_wait.instruction;
@@ -64,13 +67,13 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
     const std::uint32_t late = barrier.warps_before & ~barrier.warps;
     return fmt::format(
         "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals "
-        "and has got {}{}{}",
+        "and has got {}{}{}{}",
         barrier.phase, barrier.phase & 1, barrier.address, lanes.empty() ? "," : lanes, barrier.expected,
         barrier.expected - barrier.pending,
         barrier.warps == 0 ? "" : ", from " + list_of_warps(numbers_of(barrier.warps)),
-        late == 0
-            ? ""
-            : fmt::format(" ({} came to the phase before, and not to this one)", list_of_warps(numbers_of(late))));
+        late == 0 ? ""
+                  : fmt::format(" ({} came to the phase before, and not to this one)", list_of_warps(numbers_of(late))),
+        async_ == nullptr ? std::string() : async_->describe_transactions(barrier));
   }
   return "for what no other warp does";
 }
@@ -96,6 +99,12 @@ void CtaExecutor::report_deadlock() {
     if (group == groups.end()) group = groups.insert(group, {wait, at, {}});
     group->warps.push_back(warp.index);
   }
+  // Who waits for registers, or for others of its warpgroup, waits for what cannot come; the others may be waiting for these.
+  std::stable_partition(groups.begin(), groups.end(), [&](const Group& group) {
+    std::int32_t at = 0;
+    const Warp& warp = warps_[static_cast<std::size_t>(group.warps.front())];
+    return async_ != nullptr && !async_->describe_wait(warp, at).empty();
+  });
   std::string text;
   for (const Group& group : groups) {
     const SourcePosition position = position_of(group.at);

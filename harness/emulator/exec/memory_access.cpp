@@ -222,6 +222,31 @@ std::byte* CtaExecutor::local_address(const Warp& warp, int lane, std::uint64_t 
   return local_.data() + thread * context_.kernel.local_bytes + (address - kLocalBase);
 }
 
+std::byte* CtaExecutor::global_range(const Warp& warp, const Instruction& instruction, int lane, Address address,
+                                     std::size_t bytes, bool writes) {
+  const Allocation* allocation = find_allocation(address);
+  const auto refuse = [&](FindingKind kind) {
+    find(kind, &warp, &instruction, lane, address,
+         fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address,
+                     context_.memory.describe(address)));
+    return nullptr;
+  };
+  if (allocation == nullptr || allocation->size - (address - allocation->address) < bytes)
+    return refuse(FindingKind::out_of_bounds);
+  if (allocation->freed) return refuse(FindingKind::use_after_free);
+  if (allocation->poisoned && context_.options.checks) {
+    std::uint8_t* const first = allocation->initialised + (address - allocation->address);
+    if (writes) {
+      std::memset(first, 0xff, bytes);
+    } else if (std::find(first, first + bytes, 0) != first + bytes) {
+      find(FindingKind::uninitialised_read, &warp, &instruction, lane, address,
+           fmt::format("a read of {} bytes of global memory at {:#x}, which were never written: {}", bytes, address,
+                       context_.memory.describe(address)));
+    }
+  }
+  return allocation->data + (address - allocation->address);
+}
+
 // What most accesses to shared memory are: all lanes take part, and nothing is wrong.
 bool CtaExecutor::whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg,
                                      std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) const {

@@ -13,11 +13,13 @@ std::int8_t phase_of(InstructionClass instruction_class, std::string_view text) 
   switch (instruction_class) {
     using enum InstructionClass;
     case mma:
+    case wgmma:
       return phase(Phase::mma);
     case ldmatrix:
     case shared_load:
       return phase(Phase::load);
     case cp_async:
+    case tma:
     case global_load:
       return phase(Phase::copy);
     case shared_store:
@@ -32,9 +34,12 @@ std::int8_t phase_of(InstructionClass instruction_class, std::string_view text) 
     case convert:  // of addresses too
       return text.find(".f") != text.npos || text.find(".bf16") != text.npos ? phase(Phase::arithmetic) : kNone;
     case barrier:
-      if (text.starts_with("cp.async.wait")) return phase(Phase::wait_copies);
+      if (text.starts_with("wgmma.wait")) return phase(Phase::wait_wgmma);
+      if (text.starts_with("wgmma.")) return phase(Phase::mma);
+      if (text.starts_with("cp.async.wait") || text.starts_with("cp.async.bulk.wait")) return phase(Phase::wait_copies);
       if (text.starts_with("cp.async.")) return phase(Phase::copy);
-      if (text.starts_with("mbarrier.test_wait")) return phase(Phase::wait_mbarrier);
+      if (text.starts_with("mbarrier.test_wait") || text.starts_with("mbarrier.try_wait"))
+        return phase(Phase::wait_mbarrier);
       if ((text.starts_with("bar.") || text.starts_with("barrier.")) && !text.starts_with("bar.warp"))
         return phase(Phase::wait_barrier);
       return kNone;
@@ -43,7 +48,7 @@ std::int8_t phase_of(InstructionClass instruction_class, std::string_view text) 
   }
 }
 
-bool is_wait(Phase phase) { return phase <= Phase::wait_copies; }
+bool is_wait(Phase phase) { return phase <= Phase::wait_wgmma; }
 
 }  // namespace
 

@@ -65,6 +65,14 @@ struct WarpFunctions {
   LaneFunction mma_m16n8k16_bf16;
   LaneFunction mma_m16n8k8_f16;
   LaneFunction mma_m16n8k8_bf16;
+  /// A warp's part of a wgmma: 16 rows of D (+)= A B. `a` is [16][k] and `b` [k][n], of which each eight columns are in the
+  /// order 0 2 4 6 1 3 5 7. `d` are the registers of D, [n / 8][4], of 32 lanes each, as in mma.
+  using WgmmaFunction = void (*)(float* const* d, const float* a, const float* b, int n, int k, bool accumulate);
+  WgmmaFunction wgmma_f16;   // products of which are exact: fp8 too
+  WgmmaFunction wgmma_bf16;  // or may be beyond the range of fp32: tf32 too
+  /// 16-bit elements of operands as fp32.
+  void (*f16_to_float)(const std::uint16_t* from, float* to, int count);
+  void (*bf16_to_float)(const std::uint16_t* from, float* to, int count);
 };
 
 /// What accesses to shared memory by all 32 lanes need. `offsets` are from the start of the CTA's shared memory.

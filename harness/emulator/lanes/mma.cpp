@@ -97,13 +97,54 @@ void mma(std::byte* registers, const std::int32_t* r, u32) {
   }
 }
 
+// PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": D lies as in mma, eight columns at a time.
+template <typename T>
+void wgmma(float* const* d, const float* a, const float* b, int n, int k, bool accumulate) {
+  for (int block = 0; block < n / 8; ++block) {
+    for (int half = 0; half < 2; ++half) {
+      float* const even = d[4 * block + 2 * half];
+      float* const odd = d[4 * block + 2 * half + 1];
+      Row rows[8] = {};
+      if (accumulate) {
+        for (int m = 0; m < 8; ++m) {
+          char* row = reinterpret_cast<char*>(&rows[m]);
+          __builtin_memcpy(row, even + 4 * m, 16);
+          __builtin_memcpy(row + 16, odd + 4 * m, 16);
+        }
+      }
+      const float* const a_rows = a + 8 * half * k;
+      for (int i = 0; i < k; ++i) {
+        Row b_row;
+        __builtin_memcpy(&b_row, b + i * n + 8 * block, sizeof b_row);
+        for (int m = 0; m < 8; ++m) multiply_add<T>(a_rows[m * k + i], b_row, rows[m]);
+      }
+      for (int m = 0; m < 8; ++m) {
+        typedef s32 Mask __attribute__((vector_size(32)));
+        const Mask is_nan = rows[m] != rows[m];
+        const Mask result = (reinterpret_cast<Mask>(rows[m]) & ~is_nan) | (is_nan & static_cast<s32>(kNan));
+        __builtin_memcpy(even + 4 * m, &result, 16);
+        __builtin_memcpy(odd + 4 * m, reinterpret_cast<const char*>(&result) + 16, 16);
+      }
+    }
+  }
+}
+
+template <typename T>
+void to_floats(const u16* from, float* to, int count) {
+  for (int i = 0; i < count; ++i) to[i] = to_float(T{from[i]});
+}
+
 }  // namespace
 
 WarpFunctions warp_functions() {
   return {.mma_m16n8k16_f16 = mma<f16, 2>,
           .mma_m16n8k16_bf16 = mma<bf16, 2>,
           .mma_m16n8k8_f16 = mma<f16, 1>,
-          .mma_m16n8k8_bf16 = mma<bf16, 1>};
+          .mma_m16n8k8_bf16 = mma<bf16, 1>,
+          .wgmma_f16 = wgmma<f16>,
+          .wgmma_bf16 = wgmma<bf16>,
+          .f16_to_float = to_floats<f16>,
+          .bf16_to_float = to_floats<bf16>};
 }
 
 }  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET

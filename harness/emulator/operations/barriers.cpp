@@ -24,7 +24,7 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   const auto* ids = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes]);
   const auto* counts = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 1u]);
   const std::uint32_t id = ids[lane];
-  if (id >= cta.barriers().size()) {
+  if (id >= kNamedBarriers && instruction.count == 0) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
              fmt::format("barrier {}; there are 16, from 0", id));
     return;
@@ -85,8 +85,11 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   if (barrier.arrived >= expected) cta.release(barrier);
 }
 
+void decode_cluster_barrier(KernelDecoder& d);
+
 // bar.sync a[, b]; bar.arrive a, b; bar.red.op d, a[, b], c; bar.warp.sync m; the same as barrier.…[.aligned].
 void decode_bar(KernelDecoder& d) {
+  if (d.has("cluster")) return decode_cluster_barrier(d);
   std::vector<std::string_view> words;
   for (std::size_t i = 1; i < d.parts().size(); ++i) {
     if (d.parts()[i] != "cta" && d.parts()[i] != "aligned") words.push_back(d.parts()[i]);
@@ -130,15 +133,41 @@ void decode_bar(KernelDecoder& d) {
   out.computes_nothing = !reduces;
 }
 
-// Nothing here moves memory accesses past each other; but what comes before a fence is known to whoever hears of what comes after it.
+// Nothing here moves memory accesses past each other; but what comes before a fence is known to whoever hears of what comes after it,
+// and the asynchronous proxy does not see what was not shown to it.
 void fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   if (cta.ordering() != nullptr) cta.ordering()->fence(warp.index, mask, warp.alive, instruction.block_only);
 }
+template <bool kOnlyMbarriers>
+void fence_proxy(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask) {
+  if (cta.async() != nullptr) cta.async()->fence(warp, mask, kOnlyMbarriers);
+}
 
 void decode_fence(KernelDecoder& d) {
-  Instruction& out = d.emit(fence, InstructionClass::barrier, {}, {});
+  const std::string_view opcode = d.instruction().opcode;
+  const Execute execute = opcode.starts_with("fence.proxy.async")     ? fence_proxy<false>
+                          : opcode.starts_with("fence.mbarrier_init") ? fence_proxy<true>
+                                                                      : fence;
+  Instruction& out = d.emit(execute, InstructionClass::barrier, {}, {});
   out.computes_nothing = true;
   out.block_only = d.has("cta");
+}
+
+// The cluster of a CTA that is alone in it: as __syncthreads(), with a barrier of its own. The arrival happens when the thread
+// waits.
+void decode_cluster_barrier(KernelDecoder& d) {
+  d.expect_operands(0);
+  const bool arrives = d.has("arrive");
+  if (!arrives && !d.has("wait")) d.fail_unknown();
+  if (arrives) {
+    d.emit(fence, InstructionClass::barrier, {}, {}).computes_nothing = true;
+    return;
+  }
+  Instruction& out = d.emit(barrier<BarrierMode::sync>, InstructionClass::barrier, {},
+                            {d.constant(Slot::b32, kNamedBarriers), d.constant(Slot::b32, 0)});
+  out.count = 1;
+  out.arrives = true;
+  out.computes_nothing = true;
 }
 
 }  // namespace

@@ -117,6 +117,7 @@ void wait_for_all_copies(CtaExecutor& cta, Warp& warp, const Instruction&, std::
 void decode_cp(KernelDecoder& d) {
   if (d.parts().size() < 3 || d.parts()[1] != "async") d.fail_unknown();
   const std::string_view kind = d.parts()[2];
+  if (kind == "bulk") return decode_bulk_copy(d);
   if (kind == "commit_group" && d.parts().size() == 3) {
     d.expect_operands(0);
     d.emit(commit_copies, InstructionClass::barrier, {}, {}).computes_nothing = true;

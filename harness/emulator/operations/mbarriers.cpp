@@ -17,7 +17,17 @@ using ptx::Operand;
 using ptx::Space;
 using Kind = Operand::Kind;
 
-enum class Operation { init, inval, arrive, arrive_drop, test_wait, test_wait_parity, pending_count };
+enum class Operation {
+  init,
+  inval,
+  arrive,
+  arrive_drop,
+  expect_tx,
+  complete_tx,
+  test_wait,
+  test_wait_parity,
+  pending_count
+};
 
 // The state that mbarrier.arrive returns: the phase, and how many arrivals are pending. Opaque to programs.
 std::uint64_t state_of(std::uint32_t phase, std::uint32_t pending) { return (std::uint64_t{phase} << 32) | pending; }
@@ -47,10 +57,9 @@ Mbarrier* find_mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruc
   return nullptr;
 }
 
-void arrive(CtaExecutor& cta, Mbarrier& barrier, std::uint32_t count) {
-  cta.note_progress();
-  barrier.pending -= count;
-  if (barrier.pending == 0) {
+// The phase ends when all have arrived, and all bytes that TMA was to bring.
+void end_if_complete(CtaExecutor& cta, Mbarrier& barrier) {
+  if (barrier.pending == 0 && barrier.transactions == 0) {
     ++barrier.phase;
     barrier.warps_before = std::exchange(barrier.warps, 0);
     barrier.traced_completed = std::exchange(barrier.traced_arriving, 0);
@@ -59,7 +68,14 @@ void arrive(CtaExecutor& cta, Mbarrier& barrier, std::uint32_t count) {
       barrier.arriving = cta.shadow()->clocks().empty();
     }
     barrier.expected = barrier.pending = barrier.count;
+    if (cta.async() != nullptr) cta.async()->end_phase(barrier);
   }
+}
+
+void arrive(CtaExecutor& cta, Mbarrier& barrier, std::uint32_t count) {
+  cta.note_progress();
+  barrier.pending -= count;
+  end_if_complete(cta, barrier);
 }
 
 void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
@@ -120,6 +136,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
       barrier.address = address;
       barrier.count = barrier.expected = barrier.pending = count;
       if (cta.shadow() != nullptr) barrier.arriving = barrier.completed = cta.shadow()->clocks().empty();
+      if (cta.async() != nullptr) cta.async()->note_initialised(barrier, warp.index, lane, cta.index_of(instruction));
       cta.note_progress();
       continue;
     }
@@ -143,6 +160,11 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
                                instruction.count != 0 ? " that must not complete the phase" : "", barrier->pending));
           break;
         }
+        if (instruction.has_count) {  // .expect_tx
+          const auto* bytes =
+              reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
+          cta.async()->expect(warp, instruction, lane, *barrier, bytes[lane]);
+        }
         if (operation == Operation::arrive_drop) barrier->count -= count;
         barrier->warps |= 1u << warp.index;
         if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier->arriving);
@@ -151,16 +173,31 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         arrive(cta, *barrier, count);
         break;
       }
+      case Operation::expect_tx:
+        cta.async()->expect(warp, instruction, lane, *barrier, reinterpret_cast<const std::uint32_t*>(operand)[lane]);
+        break;
+      case Operation::complete_tx:
+        barrier->transactions -= reinterpret_cast<const std::uint32_t*>(operand)[lane];
+        end_if_complete(cta, *barrier);
+        cta.note_progress();
+        break;
       case Operation::test_wait:
       case Operation::test_wait_parity: {
         complete_async_arrivals(cta, *barrier);
-        bool done;
-        if (operation == Operation::test_wait) {
-          const std::uint64_t state = reinterpret_cast<const std::uint64_t*>(operand)[lane];
-          done = static_cast<std::uint32_t>(state >> 32) != barrier->phase;
-        } else {
+        const auto has_ended = [&] {
+          if (operation == Operation::test_wait) {
+            const std::uint64_t state = reinterpret_cast<const std::uint64_t*>(operand)[lane];
+            return static_cast<std::uint32_t>(state >> 32) != barrier->phase;
+          }
           const std::uint32_t parity = reinterpret_cast<const std::uint32_t*>(operand)[lane];
-          done = (barrier->phase & 1) != (parity & 1);
+          return (barrier->phase & 1) != (parity & 1);
+        };
+        bool done = has_ended();
+        // Who asks for the phase that goes on is the first to know that it has ended.
+        if (!done && cta.async() != nullptr && barrier->pending == 0) {
+          cta.async()->deliver(*barrier);
+          end_if_complete(cta, *barrier);
+          done = has_ended();
         }
         if (done) {
           passed |= 1u << lane;
@@ -197,7 +234,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
 
 void decode_mbarrier(KernelDecoder& d) {
   std::optional<Operation> operation;
-  bool no_complete = false, parity = false;
+  bool no_complete = false, parity = false, tries = false, expects = false;
   for (std::size_t i = 1; i + 1 < d.parts().size(); ++i) {
     const std::string_view part = d.parts()[i];
     if (part == "init") {
@@ -208,17 +245,28 @@ void decode_mbarrier(KernelDecoder& d) {
       operation = Operation::arrive;
     } else if (part == "arrive_drop") {
       operation = Operation::arrive_drop;
-    } else if (part == "test_wait") {
+    } else if (part == "test_wait" || part == "try_wait") {
       operation = Operation::test_wait;
+      tries = part == "try_wait";
+    } else if (part == "expect_tx") {
+      expects = true;
+    } else if (part == "complete_tx") {
+      operation = Operation::complete_tx;
     } else if (part == "pending_count") {
       operation = Operation::pending_count;
     } else if (part == "noComplete") {
       no_complete = true;
     } else if (part == "parity") {
       parity = true;
-    } else if (part != "shared" && part != "shared::cta" && part != "release" && part != "acquire" && part != "cta") {
+    } else if (part != "shared" && part != "shared::cta" && part != "shared::cluster" && part != "release" &&
+               part != "acquire" && part != "relaxed" && part != "cta" && part != "cluster") {
       d.fail_unknown();
     }
+  }
+  if (!operation && expects) operation = Operation::expect_tx;
+  if (expects && operation != Operation::arrive && operation != Operation::arrive_drop &&
+      operation != Operation::expect_tx) {
+    d.fail_unknown();
   }
   if (!operation || d.parts().back() != "b64") d.fail_unknown();
   if (parity) {
@@ -240,17 +288,27 @@ void decode_mbarrier(KernelDecoder& d) {
       break;
     case Operation::arrive:
     case Operation::arrive_drop:
-      d.expect_operands(no_complete ? 3 : 2, 3);
-      reads = {address(1), d.num_operands() == 3 ? d.read(d.operand(2), Slot::b32) : d.constant(Slot::b32, 1)};
+      // A remote arrival has no state to return: its first operand is _, or missing.
+      d.expect_operands(no_complete || expects ? 3 : 2, 3);
+      if (expects) {
+        reads = {address(1), d.constant(Slot::b32, 1), d.read(d.operand(2), Slot::b32)};
+      } else {
+        reads = {address(1), d.num_operands() == 3 ? d.read(d.operand(2), Slot::b32) : d.constant(Slot::b32, 1)};
+      }
       writes = {d.write(d.operand(0), Slot::b64)};
       break;
+    case Operation::expect_tx:
+    case Operation::complete_tx:
+      d.expect_operands(2);
+      reads = {address(0), d.read(d.operand(1), Slot::b32)};
+      break;
     case Operation::test_wait:
-      d.expect_operands(3);
+      d.expect_operands(3, tries ? 4 : 3);  // perhaps with a time
       reads = {address(1), d.read(d.operand(2), Slot::b64)};
       writes = {d.write(d.operand(0), Slot::predicate)};
       break;
     case Operation::test_wait_parity:
-      d.expect_operands(3);
+      d.expect_operands(3, tries ? 4 : 3);
       reads = {address(1), d.read(d.operand(2), Slot::b32)};
       writes = {d.write(d.operand(0), Slot::predicate)};
       break;
@@ -262,6 +320,7 @@ void decode_mbarrier(KernelDecoder& d) {
   }
   constexpr Execute kExecute[] = {mbarrier<Operation::init>,         mbarrier<Operation::inval>,
                                   mbarrier<Operation::arrive>,       mbarrier<Operation::arrive_drop>,
+                                  mbarrier<Operation::expect_tx>,    mbarrier<Operation::complete_tx>,
                                   mbarrier<Operation::test_wait>,    mbarrier<Operation::test_wait_parity>,
                                   mbarrier<Operation::pending_count>};
   Instruction& out = d.emit(kExecute[static_cast<std::size_t>(*operation)], InstructionClass::barrier, writes, reads);
@@ -270,6 +329,8 @@ void decode_mbarrier(KernelDecoder& d) {
   out.bytes = 8;
   out.space = Space::shared;
   out.count = no_complete;
+  out.has_count = expects && *operation != Operation::expect_tx;
+  if (expects || *operation == Operation::complete_tx) d.kernel().uses_async_proxy = true;
 }
 
 // cp.async.mbarrier.arrive: the lanes arrive when all copies that they have issued so far are complete. That is as late as

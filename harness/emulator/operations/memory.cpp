@@ -166,6 +166,8 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
                                     access.offsets};
           if (!cta.mbarriers().empty()) shadow->look_for_lost(shared);
           const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
+          if (cta.async() != nullptr)
+            cta.async()->note_write(warp.index, shared.instruction, access.good, access.bytes, access.offsets);
           if (overwritten != 0 && !is_strong(instruction.strength)) {
             store_lanes(warp.registers, instruction, access.host, access.good);
             shadow->report_overwritten(shared, overwritten & ~unchanged(overwritten));
@@ -209,6 +211,8 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
         if (access.space == Space::shared && cta.shadow() != nullptr) {
           cta.shadow()->write(
               {warp.index, cta.index_of(instruction), kStrong, access.good, access.bytes, access.offsets}, 0);
+          if (cta.async() != nullptr)
+            cta.async()->note_write(warp.index, cta.index_of(instruction), access.good, access.bytes, access.offsets);
         }
         if (access.space == Space::global && cta.watches_global()) cta.write_global(warp, instruction, access, at, 0);
         cta.hear(warp, instruction, access, at);
@@ -447,7 +451,7 @@ void decode_ldmatrix(KernelDecoder& d) {
 std::optional<ptx::Space> named_space(std::string_view part) {
   if (part == "global") return ptx::Space::global;
   if (part == "const") return ptx::Space::constant;
-  if (part == "shared" || part == "shared::cta") return ptx::Space::shared;
+  if (part == "shared" || part == "shared::cta" || part == "shared::cluster") return ptx::Space::shared;
   if (part == "local") return ptx::Space::local;
   if (part == "param" || part == "param::entry" || part == "param::func") return ptx::Space::param;
   return std::nullopt;

@@ -15,6 +15,8 @@ const OperationTable& operation_table() {
     add_memory_operations(operations);
     add_scalar_operations(operations);
     add_value_operations(operations);
+    add_warpgroup_operations(operations);
+    add_wgmma_operations(operations);
     return operations;
   }();
   return table;

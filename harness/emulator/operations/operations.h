@@ -22,6 +22,8 @@ void add_mbarrier_operations(OperationTable& table);
 void add_memory_operations(OperationTable& table);
 void add_scalar_operations(OperationTable& table);
 void add_value_operations(OperationTable& table);
+void add_warpgroup_operations(OperationTable& table);
+void add_wgmma_operations(OperationTable& table);
 
 // What instructions of several files become.
 
@@ -35,6 +37,8 @@ Instruction& emit_local_load(KernelDecoder& decoder, int to, std::uint64_t addre
 Instruction& emit_local_store(KernelDecoder& decoder, int from, std::uint64_t address, int bytes);
 /// cp.async.mbarrier.arrive and bar.warp.sync.
 void decode_arrive_when_copied(KernelDecoder& decoder);
+/// cp.async.bulk and its kin.
+void decode_bulk_copy(KernelDecoder& decoder);
 void decode_warp_barrier(KernelDecoder& decoder);
 
 /// The space that a part of an opcode names, if it names one.

@@ -48,6 +48,20 @@ const std::unordered_map<std::string_view, SpecialRegister>& special_registers()
       {"%lanemask_lt", lanemask_lt},
       {"%lanemask_ge", lanemask_ge},
       {"%lanemask_gt", lanemask_gt},
+      {"%clusterid.x", ctaid_x},
+      {"%clusterid.y", ctaid_y},
+      {"%clusterid.z", ctaid_z},
+      {"%nclusterid.x", nctaid_x},
+      {"%nclusterid.y", nctaid_y},
+      {"%nclusterid.z", nctaid_z},
+      {"%cluster_ctaid.x", of_lone_cta},
+      {"%cluster_ctaid.y", of_lone_cta},
+      {"%cluster_ctaid.z", of_lone_cta},
+      {"%cluster_ctarank", of_lone_cta},
+      {"%cluster_nctaid.x", size_of_lone_cta},
+      {"%cluster_nctaid.y", size_of_lone_cta},
+      {"%cluster_nctaid.z", size_of_lone_cta},
+      {"%cluster_nctarank", size_of_lone_cta},
       {"%dynamic_smem_size", dynamic_smem_size},
       {"%total_smem_size", total_smem_size},
       {"%envreg1", envreg1},
@@ -640,7 +654,7 @@ Operand Parser::parse_operand(int operand_number) {
     Operand vector{.kind = Kind::vector};
     while (!accept(close)) {
       if (!vector.elements.empty()) expect(',');
-      if (vector.elements.size() >= 64) lexer_.fail("a vector with more than 64 elements");
+      if (vector.elements.size() >= 128) lexer_.fail("a vector with more than 128 elements");
       // A name in a call's list that is no register or variable is reported with the call itself.
       if (lexer_.peek().is('{') || lexer_.peek().is('(') || lexer_.peek().is('[')) lexer_.fail("a nested operand");
       vector.elements.push_back(parse_operand(-1));
@@ -651,6 +665,10 @@ Operand Parser::parse_operand(int operand_number) {
     if (lexer_.peek().is('{') || lexer_.peek().is('[') || lexer_.peek().is('!')) lexer_.fail("a malformed address");
     Operand inner = parse_operand(-1);
     inner.address = true;
+    if (accept(',')) {  // [tensor map, {coordinates}]
+      if (!lexer_.peek().is('{')) lexer_.fail("expected the coordinates of a tensor, in braces");
+      inner.elements = parse_operand(-1).elements;
+    }
     expect(']');
     return inner;
   }

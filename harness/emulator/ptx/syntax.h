@@ -74,6 +74,8 @@ enum class SpecialRegister : std::uint8_t {
   lanemask_lt,
   lanemask_ge,
   lanemask_gt,
+  of_lone_cta,       // where a CTA stands in a cluster of its own: 0
+  size_of_lone_cta,  // how large that is: 1
   dynamic_smem_size,
   total_smem_size,
   envreg1,  // with envreg2 the address of a cooperative launch's workspace, as CUDA's headers read it
@@ -99,7 +101,7 @@ struct Operand {
     table,     // index: into Function::branch_tables
     function,  // name
     sink,      // _
-    vector,    // elements
+    vector,    // elements; with another kind and `address` they are the coordinates in a tensor
   };
   Kind kind = Kind::none;
   bool address = false;  // in brackets; with a register, `value` is added to it

@@ -42,6 +42,12 @@ Settings initial_settings() {
   read_environment("FLASH_LADDER_MAX_INSTRUCTIONS", settings.max_warp_instructions_per_cta);
   read_environment("FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS", settings.max_warp_instructions);
   read_environment("FLASH_LADDER_THREADS", settings.threads);
+  if (const char* async = std::getenv("FLASH_LADDER_ASYNC"); async != nullptr && *async != '\0') {
+    const std::string_view when = async;
+    if (when != "late" && when != "early")
+      throw std::invalid_argument("FLASH_LADDER_ASYNC=" + std::string(when) + " is not late or early.");
+    settings.early_async = when == "early";
+  }
   try {
     known_limits(settings.sm);
   } catch (const std::invalid_argument& error) {
@@ -95,7 +101,7 @@ Module& Library::module(Memory& memory, int sm) {
             "__managed__ variables are not part of the virtual GPU: use cudaMallocManaged, or __device__ with "
             "cudaMemcpyToSymbol.");
       }
-      module_ = std::make_unique<Module>(compute_80_ptx(fat_binary_), memory);
+      module_ = std::make_unique<Module>(device_ptx(fat_binary_, sm), memory);
       registers_ = register_counts(fat_binary_, sm);
     } catch (const std::exception& error) {
       error_ = error.what();
@@ -105,7 +111,7 @@ Module& Library::module(Memory& memory, int sm) {
   return *module_;
 }
 
-std::string_view Library::ptx() const { return compute_80_ptx(fat_binary_); }
+std::string_view Library::ptx() const { return device_ptx(fat_binary_, settings().sm); }
 
 int Library::registers(const std::string& kernel) const {
   const auto entry = registers_.find(kernel);

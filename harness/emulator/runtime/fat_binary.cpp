@@ -3,6 +3,7 @@
 #include <elf.h>
 #include <fatbinary_section.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <cstdint>
@@ -131,11 +132,18 @@ std::vector<Entry> entries(const void* fat_binary) {
 
 }  // namespace
 
-std::string_view compute_80_ptx(const void* fat_binary) {
+std::string_view device_ptx(const void* fat_binary, int sm) {
   std::string found;
-  for (const Entry& entry : entries(fat_binary)) {
+  const std::vector<Entry> all = entries(fat_binary);
+  const auto has = [&](int architecture) {
+    return std::any_of(all.begin(), all.end(), [&](const Entry& entry) {
+      return entry.kind == kKindPtx && entry.architecture == architecture;
+    });
+  };
+  const int wanted = sm >= 90 && !has(80) && has(90) ? 90 : 80;
+  for (const Entry& entry : all) {
     const bool is_ptx = entry.kind == kKindPtx;
-    if (is_ptx && entry.architecture == 80) {
+    if (is_ptx && entry.architecture == wanted) {
       if (entry.compressed) throw std::runtime_error(std::string("The program's PTX is compressed. ") + kRemedy);
       const auto* text = reinterpret_cast<const char*>(entry.contents);
       return {text, strnlen(text, entry.size)};  // filled up with zeros to a multiple of 8 bytes
@@ -143,7 +151,8 @@ std::string_view compute_80_ptx(const void* fat_binary) {
     found +=
         (found.empty() ? "" : ", ") + std::string(is_ptx ? "compute_" : "sm_") + std::to_string(entry.architecture);
   }
-  throw std::runtime_error("The virtual GPU runs PTX for compute_80, but the program has only code for " +
+  throw std::runtime_error("The virtual GPU, as an sm_" + std::to_string(sm) + ", runs PTX for compute_80" +
+                           (sm >= 90 ? " or compute_90a" : "") + ", but the program has only code for " +
                            (found.empty() ? std::string("no architecture") : found) + ". " + kRemedy);
 }
 

@@ -198,6 +198,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
   const Options options{.sm = device.sm,
                         .threads = settings.threads,
                         .checks = settings.checks,
+                        .early_async = settings.early_async,
                         .count_lines = settings.count_lines,
                         .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
                         .max_warp_instructions = settings.max_warp_instructions,
@@ -404,7 +405,7 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
                            attribute.val.clusterDim.x * attribute.val.clusterDim.y * attribute.val.clusterDim.z > 1;
       cooperative |= attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
       if (cluster) {
-        device.not_run(name_of(function), "clusters are not part of the virtual GPU: compute_80 has none.");
+        device.not_run(name_of(function), "clusters of several blocks are not part of the virtual GPU.");
         return cudaErrorNotSupported;
       }
     }

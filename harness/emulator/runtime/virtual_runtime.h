@@ -25,6 +25,7 @@ struct Settings {
   std::size_t memory_bytes = std::size_t{8} << 30;  // of the device
   unsigned threads = 0;                             // host threads that run CTAs; 0: as many as there are cores
   bool checks = true;                               // look for findings
+  bool early_async = false;                         // Options::early_async
   bool count_lines = true;                          // counters per source line too
   std::optional<Dim3> trace_cta;                    // of which launches keep a trace
   std::uint64_t max_warp_instructions_per_cta = Options{}.max_warp_instructions_per_cta;
@@ -32,7 +33,8 @@ struct Settings {
 };
 
 /// The settings in force. At the start they come from the environment, where it says something: FLASH_LADDER_SM,
-/// FLASH_LADDER_SM_COUNT, FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS, FLASH_LADDER_THREADS. Throws
+/// FLASH_LADDER_SM_COUNT, FLASH_LADDER_MAX_INSTRUCTIONS, FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS, FLASH_LADDER_THREADS,
+/// FLASH_LADDER_ASYNC. Throws
 /// std::invalid_argument for what they cannot be: they were meant to have an effect.
 Settings& settings();
 

@@ -1,0 +1,154 @@
+// A wgmma reads and writes registers while its warp goes on, and PTX says when that may be: the registers are its own from its issue
+// until a wgmma.wait_group that its group is waited for by, and what touched them before has to be ordered by a wgmma.fence. (PTX
+// ISA, "wgmma.fence", "wgmma.wait_group".) This finds the few instructions that may break these rules on some way through the
+// kernel, none in most; exec/async_units.cpp looks at them while the kernel runs.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "emulator/decode/bits.h"
+#include "emulator/decode/control_flow.h"
+#include "emulator/decode/virtual_register.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+// How many groups were committed since a register's last wgmma: at least, on any way. The largest: it is not in flight.
+using Age = std::uint8_t;
+constexpr Age kDone = 255, kOldest = 254;
+
+std::string_view opcode(const CompiledKernel& kernel, const Instruction& instruction) {
+  return kernel.sources[instruction.source].text;
+}
+
+template <typename F>
+void for_each_operand(const Instruction& instruction, F f) {
+  if (instruction.guard >= 0) f(instruction.guard);
+  for (std::size_t k = 0; k < instruction.operands; ++k) f(instruction.r[k]);
+}
+
+template <typename F>
+void for_each_register(const Wgmma& wgmma, F f) {
+  for (const std::int32_t reg : wgmma.d) f(reg);
+  for (const std::int32_t reg : wgmma.a) f(reg);
+}
+
+}  // namespace
+
+std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t num_registers) {
+  if (kernel.wgmmas.empty()) return {};
+  const std::vector<Block> blocks = basic_blocks(kernel);
+  const auto code = [&](int i) -> Instruction& { return kernel.code[static_cast<std::size_t>(i)]; };
+  const auto wgmma_of = [&](const Instruction& instruction) -> const Wgmma* {
+    return instruction.wgmma < 0 ? nullptr : &kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)];
+  };
+  // Only registers of wgmmas matter: numbers of their own, from 0.
+  std::vector<int> number(num_registers, -1);
+  std::vector<std::size_t> numbered;
+  for (const Wgmma& wgmma : kernel.wgmmas) {
+    for_each_register(wgmma, [&](std::int32_t reg) {
+      const auto index = static_cast<std::size_t>(reg);
+      if (number[index] >= 0) return;
+      number[index] = static_cast<int>(numbered.size());
+      numbered.push_back(index);
+    });
+  }
+  const std::size_t count = numbered.size();
+  const auto number_of = [&](std::int32_t reg) { return number[static_cast<std::size_t>(reg)]; };
+
+  // Forwards: what may be in flight.
+  std::vector<std::vector<Age>> ages(blocks.size(), std::vector<Age>(count, kDone));
+  const auto step = [&](const Instruction& instruction, std::vector<Age>& age) {
+    if (const Wgmma* wgmma = wgmma_of(instruction)) {
+      for_each_register(*wgmma, [&](std::int32_t reg) { age[static_cast<std::size_t>(number_of(reg))] = 0; });
+      return;
+    }
+    const std::string_view text = opcode(kernel, instruction);
+    if (text.starts_with("wgmma.commit_group")) {
+      for (Age& one : age) one = one >= kOldest ? one : static_cast<Age>(one + 1);
+    } else if (text.starts_with("wgmma.wait_group")) {
+      for (Age& one : age) {
+        if (one > instruction.count && one != kDone) one = kDone;
+      }
+    }
+  };
+  std::vector<bool> reached(blocks.size(), false);
+  reached[0] = true;
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t b = 0; b < blocks.size(); ++b) {
+      if (!reached[b]) continue;
+      std::vector<Age> age = ages[b];
+      for (int i = blocks[b].begin; i < blocks[b].end; ++i) step(code(i), age);
+      for (const int next : blocks[b].successors) {
+        const auto to = static_cast<std::size_t>(next);
+        changed |= !reached[to];
+        reached[to] = true;
+        for (std::size_t r = 0; r < age.size(); ++r) {
+          if (age[r] >= ages[to][r]) continue;
+          ages[to][r] = age[r];
+          changed = true;
+        }
+      }
+    }
+  }
+  std::vector<InFlight> in_flight(num_registers);
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    if (!reached[b]) continue;
+    for (int i = blocks[b].begin; i < blocks[b].end; ++i) {
+      Instruction& instruction = code(i);
+      if (instruction.wgmma < 0) {
+        for_each_operand(instruction, [&](std::int32_t reg) {
+          const int which = number_of(reg);
+          if (which >= 0 && ages[b][static_cast<std::size_t>(which)] != kDone) instruction.probe |= kMayBeInFlight;
+        });
+      }
+      for (std::size_t which = 0; which < count; ++which) {
+        if (ages[b][which] == kDone) continue;
+        InFlight& range = in_flight[numbered[which]];
+        range.first = range.first < 0 ? i : std::min(range.first, i);
+        range.last = std::max(range.last, i);
+      }
+      step(instruction, ages[b]);
+    }
+  }
+
+  // Backwards: what a wgmma uses before a fence.
+  const auto step_back = [&](const Instruction& instruction, Bits& used) {
+    if (const Wgmma* wgmma = wgmma_of(instruction)) {
+      for_each_register(*wgmma, [&](std::int32_t reg) { used.set(number_of(reg)); });
+    } else if (opcode(kernel, instruction).starts_with("wgmma.fence")) {
+      used = Bits(count);
+    }
+  };
+  std::vector<Bits> used(blocks.size(), Bits(count));  // at the end of each block
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t b = blocks.size(); b-- > 0;) {
+      for (const int next : blocks[b].successors) {
+        Bits before = used[static_cast<std::size_t>(next)];
+        const Block& successor = blocks[static_cast<std::size_t>(next)];
+        for (int i = successor.end; i-- > successor.begin;) step_back(code(i), before);
+        changed |= used[b].merge(before, nullptr);
+      }
+    }
+  }
+  for (std::size_t b = 0; b < blocks.size(); ++b) {
+    for (int i = blocks[b].end; i-- > blocks[b].begin;) {
+      Instruction& instruction = code(i);
+      if (instruction.wgmma < 0) {
+        for_each_operand(instruction, [&](std::int32_t reg) {
+          if (number_of(reg) >= 0 && used[b].get(number_of(reg))) instruction.probe |= kIsUnfenced;
+        });
+      }
+      step_back(instruction, used[b]);
+    }
+  }
+  for (Instruction& instruction : kernel.code) {
+    if (instruction.probe != 0 && instruction.action == Action::lane) instruction.action = Action::watched_lane;
+  }
+  return in_flight;
+}
+
+}  // namespace flash_ladder::emulator

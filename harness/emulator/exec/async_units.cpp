@@ -1,0 +1,919 @@
+#include "emulator/exec/async_units.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "emulator/exec/cta_executor.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+constexpr int kPoison = 0xff;  // NaN as fp16, bf16 and fp32
+constexpr std::uint32_t kChunk = 16;
+constexpr int kMmaRows = 16;  // of a wgmma's 64, in each warp
+
+// PTX ISA, "Matrix Descriptor Format".
+struct Descriptor {
+  std::uint32_t start, leading, stride;  // bytes
+  std::uint32_t base_offset;
+  Swizzle swizzle;
+};
+
+Descriptor decoded(std::uint64_t bits) {
+  constexpr Swizzle kSwizzles[] = {Swizzle::none, Swizzle::bytes_128, Swizzle::bytes_64, Swizzle::bytes_32};
+  const auto field = [&](int from) { return static_cast<std::uint32_t>((bits >> from) & 0x3fff) << 4; };
+  return {.start = field(0),
+          .leading = field(16),
+          .stride = field(32),
+          .base_offset = static_cast<std::uint32_t>((bits >> 49) & 7),
+          .swizzle = kSwizzles[bits >> 62]};
+}
+
+// 8-bit floating point. PTX ISA, "Alternate Floating-Point Data Formats". e4m3 has no infinity, and one NaN of each sign.
+float float_of_8_bits(std::uint8_t bits, bool e5m2) {
+  const int mantissa_bits = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7;
+  const int exponent = (bits & 0x7f) >> mantissa_bits, mantissa = bits & ((1 << mantissa_bits) - 1);
+  float value;
+  if (e5m2 && exponent == 31) {
+    value = mantissa == 0 ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
+  } else if (!e5m2 && (bits & 0x7f) == 0x7f) {
+    value = std::numeric_limits<float>::quiet_NaN();
+  } else {
+    const int significand = exponent == 0 ? mantissa : mantissa | (1 << mantissa_bits);
+    value = std::ldexp(static_cast<float>(significand), std::max(exponent, 1) - bias - mantissa_bits);
+  }
+  return (bits & 0x80) != 0 ? -value : value;
+}
+
+// `count` elements, side by side, as fp32.
+void to_floats(Wgmma::Element element, const std::byte* from, float* to, int count) {
+  switch (element) {
+    case Wgmma::Element::f16:
+      warp_functions().f16_to_float(reinterpret_cast<const std::uint16_t*>(from), to, count);
+      break;
+    case Wgmma::Element::bf16:
+      warp_functions().bf16_to_float(reinterpret_cast<const std::uint16_t*>(from), to, count);
+      break;
+    case Wgmma::Element::tf32:
+      for (int i = 0; i < count; ++i) {
+        std::uint32_t bits;
+        std::memcpy(&bits, from + 4 * i, 4);
+        to[i] = std::bit_cast<float>(bits & 0xffffe000);  // the other bits are not looked at
+      }
+      break;
+    default:
+      for (int i = 0; i < count; ++i)
+        to[i] = float_of_8_bits(static_cast<std::uint8_t>(from[i]), element == Wgmma::Element::e5m2);
+      break;
+  }
+}
+
+// What ptxas gives each thread of a kernel with setmaxnreg: as much as the register file has for a block of so many.
+int most_registers(std::size_t num_warps) {
+  constexpr int kRegisterFile = 65536, kMost = 255;
+  return std::min(kMost, kRegisterFile / static_cast<int>(num_warps * kWarpSize) / 8 * 8);
+}
+
+// Where column n of eight lies in what WarpFunctions::wgmma takes.
+constexpr int kPlaceOfColumn[] = {0, 4, 1, 5, 2, 6, 3, 7};
+
+}  // namespace
+
+AsyncUnits::AsyncUnits(CtaExecutor& cta, std::size_t num_warps, std::size_t shared_bytes, int registers_per_thread)
+    : cta_(cta),
+      num_warps_(num_warps),
+      registers_per_thread_(registers_per_thread != 0 ? registers_per_thread : most_registers(num_warps)),
+      chunks_((shared_bytes + kChunk - 1) / kChunk),
+      fences_(num_warps * kWarpSize),
+      mbarrier_fences_(num_warps * kWarpSize),
+      known_at_fence_(num_warps),
+      warpgroups_((num_warps + kWarpgroup - 1) / kWarpgroup),
+      queues_(num_warps),
+      store_groups_(num_warps * kWarpSize),
+      registers_(num_warps) {}
+
+void AsyncUnits::start() {
+  std::fill(chunks_.begin(), chunks_.end(), Chunk{});
+  now_ = 0;
+  std::fill(fences_.begin(), fences_.end(), 0);
+  std::fill(mbarrier_fences_.begin(), mbarrier_fences_.end(), 0);
+  std::fill(known_at_fence_.begin(), known_at_fence_.end(), Clock{});
+  std::fill(warpgroups_.begin(), warpgroups_.end(), Warpgroup{});
+  std::fill(queues_.begin(), queues_.end(), WarpQueue{});
+  loads_.clear();
+  next_engine_ = 0;
+  stores_.clear();
+  std::fill(store_groups_.begin(), store_groups_.end(), 0);
+  std::fill(registers_.begin(), registers_.end(), registers_per_thread_);
+  pool_ = 0;
+  wants_registers_.clear();
+}
+
+void AsyncUnits::finish() {
+  for (auto& [number, load] : loads_) {
+    report(FindingKind::in_flight, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane,
+           load.transfer.shared,
+           fmt::format("the block ends while TMA still writes {} bytes of its shared memory: nobody has waited for the "
+                       "phase of the mbarrier at byte {}",
+                       load.transfer.bytes(), load.barrier));
+  }
+  for (Store& store : stores_) {
+    const Warp& warp = cta_.warps()[static_cast<std::size_t>(store.warp)];
+    if (!store.is_read) {
+      report(FindingKind::in_flight, warp, store.instruction, store.lane, store.transfer.shared,
+             "the block ends while TMA still reads its shared memory: the thread that asked for it has not waited "
+             "(cp.async.bulk.wait_group.read)");
+      read(store);
+    }
+    write_global(store);
+  }
+  for (std::size_t w = 0; w < queues_.size(); ++w) {
+    const WarpQueue& queue = queues_[w];
+    if (queue.done == queue.issued) continue;
+    const Warp& warp = cta_.warps()[w];
+    report(FindingKind::in_flight, warp, issue_of(warp, queue.done).instruction, -1, std::nullopt,
+           "the warp ends while this wgmma is under way: no wgmma.wait_group has waited for it");
+  }
+  loads_.clear();
+  stores_.clear();
+}
+
+void AsyncUnits::renumber(const Renumbering& renumbering) {
+  for (Warpgroup& group : warpgroups_)
+    for (WgmmaIssue& issue : group.issues) issue.since = renumbering(issue.since);
+  for (Store& store : stores_) store.since = renumbering(store.since);
+  for (Chunk& chunk : chunks_) chunk.number = renumbering(chunk.number);
+  for (Clock& clock : known_at_fence_) renumbering.apply_to(clock);
+}
+
+bool AsyncUnits::checks() const { return cta_.context().options.checks; }
+
+void AsyncUnits::report(FindingKind kind, const Warp& warp, std::int32_t instruction, int lane,
+                        std::optional<Address> address, const std::string& message, const char* what,
+                        std::int32_t other, int other_warp, int other_lane) {
+  const std::int32_t other_place = cta_.place_of(other);
+  if (!cta_.findings().is_new(kind, cta_.place_of(instruction), other_place)) return;
+  RawFinding raw =
+      cta_.describe(kind, &warp, &cta_.code()[static_cast<std::size_t>(instruction)], lane, address, message);
+  raw.other_place = other_place;
+  if (other >= 0)
+    raw.finding.other = {.what = what, .position = cta_.position_of(other), .warp = other_warp, .lane = other_lane};
+  cta_.findings().add(std::move(raw));
+}
+
+const Wgmma& AsyncUnits::wgmma_of(std::int32_t instruction) const {
+  const Instruction& at = cta_.code()[static_cast<std::size_t>(instruction)];
+  return cta_.context().kernel.wgmmas[static_cast<std::size_t>(at.wgmma)];
+}
+
+// ---- the generic proxy ----
+
+void AsyncUnits::note_write(int warp, std::int32_t instruction, std::uint32_t lanes, unsigned bytes,
+                            const std::uint32_t* offsets) {
+  if (cta_.shadow() == nullptr) return;
+  ++now_;
+  const AccessNumber number = cta_.shadow()->clocks().next() - 1;
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    for (std::uint32_t i = offsets[lane] / kChunk; i <= (offsets[lane] + bytes - 1) / kChunk; ++i) {
+      chunks_[i] = {.writer = instruction,
+                    .written_at = now_,
+                    .number = number,
+                    .thread = static_cast<std::uint16_t>(warp * kWarpSize + lane)};
+    }
+  }
+}
+
+void AsyncUnits::fence(const Warp& warp, std::uint32_t lanes, bool only_mbarriers) {
+  ++now_;
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const std::size_t thread =
+        static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(std::countr_zero(rest));
+    mbarrier_fences_[thread] = now_;
+    if (!only_mbarriers) fences_[thread] = now_;
+  }
+  if (SharedShadow* shadow = cta_.shadow(); shadow != nullptr && !only_mbarriers)
+    known_at_fence_[static_cast<std::size_t>(warp.index)] = shadow->clocks().of(warp.index, std::countr_zero(lanes));
+}
+
+void AsyncUnits::note_initialised(Mbarrier& barrier, int warp, int lane, std::int32_t instruction) {
+  barrier.engine = next_engine_++ % kEngines;
+  barrier.initialised_at = ++now_;
+  barrier.initialised_by = instruction;
+  barrier.initialised_by_thread = warp * kWarpSize + lane;
+}
+
+// What was written by ordinary instructions is visible to the asynchronous proxy after a fence.proxy.async of the thread that wrote
+// it, or of the one that starts the asynchronous operation, once it has heard of the write. (PTX ISA, "Causality order".)
+void AsyncUnits::check_visible(const Warp& warp, std::int32_t instruction, int lane,
+                               const std::vector<std::uint32_t>& chunks) {
+  const Clock& known = known_at_fence_[static_cast<std::size_t>(warp.index)];
+  const auto was_known = [&](const Chunk& chunk) {
+    const std::size_t of_warp = num_warps_ * kWarpSize + chunk.thread / kWarpSize;  // its cp.async
+    return !known.empty() && (chunk.number < known[chunk.thread] || chunk.number < known[of_warp]);
+  };
+  for (const std::uint32_t offset : chunks) {
+    Chunk& chunk = chunks_[offset / kChunk];
+    if (chunk.writer < 0) continue;
+    if (fences_[chunk.thread] < chunk.written_at && !was_known(chunk)) {
+      report(FindingKind::missing_fence, warp, instruction, lane, offset,
+             fmt::format(
+                 "byte {} of shared memory was written by an ordinary instruction, and no fence.proxy.async of the "
+                 "thread that wrote it shows it to the asynchronous proxy, through which this instruction reads",
+                 offset),
+             "written", chunk.writer, chunk.thread / kWarpSize, chunk.thread % kWarpSize);
+    }
+    chunk.writer = -1;
+  }
+}
+
+// ---- wgmma ----
+
+AsyncUnits::WgmmaIssue& AsyncUnits::issue_of(const Warp& warp, std::uint64_t number) {
+  Warpgroup& group = warpgroups_[static_cast<std::size_t>(warp.index / kWarpgroup)];
+  return group.issues[number - group.first];
+}
+
+// Where the 16-byte chunks of an operand lie: two for each of its rows (of A; columns of B), along k, or, transposed, those of each
+// k, one for each eight rows. PTX ISA, "Shared Memory Matrix Layout", "Strides".
+std::vector<std::uint32_t> AsyncUnits::chunks_of(const Warp& warp, const Instruction& instruction, std::uint64_t bits,
+                                                 int rows, bool transposed) {
+  const Descriptor descriptor = decoded(bits);
+  const std::uint32_t span = kChunk << static_cast<unsigned>(descriptor.swizzle);  // of the swizzle's rows
+  const std::uint32_t side_by_side = span / kChunk;
+  std::vector<std::uint32_t> chunks;
+  std::uint32_t wrong = 0;
+  const std::size_t size = chunks_.size() * kChunk;
+  const auto add = [&](std::uint32_t address) {
+    // A pattern that does not start at a multiple of its size is told apart by the base offset.
+    const std::uint32_t phase = swizzled(address - (descriptor.base_offset << 7), descriptor.swizzle) ^
+                                (address - (descriptor.base_offset << 7));
+    const std::uint32_t offset = (address ^ phase) - kSharedBase;
+    if (offset + kChunk > size) wrong = address;
+    chunks.push_back(offset + kChunk > size ? 0 : offset);
+  };
+  const auto unsigned_rows = static_cast<std::uint32_t>(rows);
+  if (!transposed) {
+    for (std::uint32_t row = 0; row < unsigned_rows; ++row) {
+      const std::uint32_t at = descriptor.start + row / 8 * descriptor.stride + row % 8 * span;
+      add(at);
+      add(at + (descriptor.swizzle == Swizzle::none ? descriptor.leading : kChunk));
+    }
+  } else {
+    for (std::uint32_t k = 0; k < 16; ++k) {
+      for (std::uint32_t j = 0; j < unsigned_rows / 8; ++j) {
+        if (descriptor.swizzle == Swizzle::none) {
+          add(descriptor.start + j * descriptor.stride + k % 8 * kChunk + k / 8 * descriptor.leading);
+        } else {
+          add(descriptor.start + j % side_by_side * kChunk + j / side_by_side * descriptor.leading + k % 8 * span +
+              k / 8 * descriptor.stride);
+        }
+      }
+    }
+  }
+  if (wrong != 0) {
+    cta_.find(
+        FindingKind::out_of_bounds, &warp, &instruction, -1, wrong - kSharedBase,
+        fmt::format("an operand of wgmma reaches byte {} of the block's {} bytes of shared memory: its descriptor has "
+                    "start {}, leading offset {} and stride offset {}",
+                    static_cast<std::int32_t>(wrong - kSharedBase), size,
+                    static_cast<std::int32_t>(descriptor.start - kSharedBase), descriptor.leading, descriptor.stride));
+  }
+  return chunks;
+}
+
+// Calls f(access) for 32 chunks at a time.
+template <typename F>
+void AsyncUnits::for_each_access(const Warp& warp, std::int32_t instruction, int lane,
+                                 const std::vector<std::uint32_t>& chunks, F f) {
+  for (std::size_t first = 0; first < chunks.size(); first += kWarpSize) {
+    const std::size_t count = std::min<std::size_t>(kWarpSize, chunks.size() - first);
+    alignas(64) std::uint32_t offsets[kWarpSize] = {};
+    std::copy_n(chunks.begin() + static_cast<std::ptrdiff_t>(first), count, offsets);
+    const std::uint32_t mask = count == kWarpSize ? kAllLanes : (1u << count) - 1;
+    f(SharedAccess{warp.index, instruction, false, mask, kChunk, offsets, lane});
+  }
+}
+
+void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  cta_.check_all_lanes(warp, instruction, mask);
+  const Wgmma& wgmma = cta_.context().kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)];
+  const std::int32_t index = cta_.index_of(instruction);
+  const int first_warp = warp.index / kWarpgroup * kWarpgroup;
+  if (static_cast<std::size_t>(first_warp + kWarpgroup) > num_warps_) {
+    cta_.find(FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
+              fmt::format(
+                  "wgmma is for warpgroups of four warps, which start at a multiple of four; the block's {} warps have "
+                  "none from warp {} on",
+                  num_warps_, first_warp));
+    return;
+  }
+  const int lane = std::countr_zero(mask);
+  std::uint64_t descriptors[2] = {};
+  const std::size_t num_descriptors = wgmma.a.empty() ? 2 : 1;
+  for (std::size_t i = 0; i < num_descriptors; ++i) {
+    const auto* lanes = reinterpret_cast<const std::uint64_t*>(warp.registers + instruction.r[i]);
+    descriptors[2 - num_descriptors + i] = lanes[lane];
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      if (lanes[std::countr_zero(rest)] == lanes[lane]) continue;
+      cta_.find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(rest), std::nullopt,
+                "a matrix descriptor of wgmma that differs between the lanes of the warp");
+      break;
+    }
+  }
+  std::uint32_t scale;
+  std::memcpy(&scale, warp.registers + instruction.r[num_descriptors], sizeof scale);
+  const bool accumulates = (scale & mask) != 0;
+  if (accumulates && (scale & mask) != mask) {
+    cta_.find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(mask & ~scale), std::nullopt,
+              "scale-d of wgmma differs between the lanes of the warp");
+  }
+
+  WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  Warpgroup& group = warpgroups_[static_cast<std::size_t>(warp.index / kWarpgroup)];
+  const std::uint64_t number = queue.issued++;
+  const bool is_first = number == group.first + group.issues.size();
+  if (is_first) {
+    WgmmaIssue& issue = group.issues.emplace_back();
+    issue.instruction = index;
+    std::copy_n(descriptors, 2, issue.descriptors);
+    issue.accumulates = accumulates;
+    if (cta_.shadow() != nullptr) issue.since = cta_.shadow()->clocks().next();
+    if (wgmma.a.empty()) issue.chunks[0] = chunks_of(warp, instruction, descriptors[0], 64, wgmma.transposes_a);
+    issue.chunks[1] = chunks_of(warp, instruction, descriptors[1], wgmma.n, wgmma.transposes_b);
+    // The tensor cores read 8 rows of 16 bytes at a time, as ldmatrix does.
+    for (const std::vector<std::uint32_t>& chunks : issue.chunks) {
+      // Those of eight rows that follow one another: in `chunks` two of a row stand side by side.
+      const bool transposed = &chunks == &issue.chunks[0] ? wgmma.transposes_a : wgmma.transposes_b;
+      const std::size_t step = transposed ? chunks.size() / 16 : 2;
+      std::vector<std::uint32_t> by_matrix;
+      by_matrix.reserve(chunks.size());
+      for (std::size_t block = 0; block < chunks.size(); block += 8 * step)
+        for (std::size_t i = 0; i < step; ++i)
+          for (std::size_t row = 0; row < 8; ++row) by_matrix.push_back(chunks[block + row * step + i]);
+      for_each_access(warp, index, -1, by_matrix, [&](const SharedAccess& access) {
+        cta_.count_shared(instruction, access.mask, access.mask, kChunk, access.offsets, true);
+      });
+    }
+  }
+  WgmmaIssue& issue = issue_of(warp, number);
+  issue.issued |= 1u << (warp.index - first_warp);
+  if (issue.instruction != index || issue.descriptors[0] != descriptors[0] || issue.descriptors[1] != descriptors[1] ||
+      issue.accumulates != accumulates) {
+    report(
+        FindingKind::invalid_operation, warp, index, lane, std::nullopt,
+        fmt::format("the four warps of a warpgroup must execute the same wgmma together, with the same descriptors and "
+                    "scale-d; warp {} has another",
+                    warp.index),
+        "executed", issue.instruction, first_warp + std::countr_zero(issue.issued), 0);
+  }
+  if (checks()) {
+    check_registers(warp, instruction);
+    check_operands(warp, instruction, issue, is_first);
+  }
+  if (!warp.undefined.empty()) {
+    for (const std::int32_t which : wgmma.watched_d) {
+      UndefinedLanes& d = warp.undefined[static_cast<std::size_t>(which)];
+      if (accumulates) cta_.report_undefined(warp, instruction, {d.lanes & mask, d.origin}, "added to by this wgmma");
+      d.lanes &= ~mask;
+    }
+  }
+  if (cta_.context().options.early_async) execute(issue, warp.index, 1);
+
+  // A warp that waits may have been waiting for this.
+  for (int other = first_warp; other < first_warp + kWarpgroup; ++other) {
+    Warp& waiting = cta_.warps()[static_cast<std::size_t>(other)];
+    if (queues_[static_cast<std::size_t>(other)].waiting >= 0 && try_to_wait(waiting)) cta_.note_progress();
+  }
+}
+
+// wgmma may use registers that were touched before only after a wgmma.fence, and not those that another has under way, but for
+// accumulators of the same shape.
+void AsyncUnits::check_registers(const Warp& warp, const Instruction& instruction) {
+  WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  const Wgmma& wgmma = cta_.context().kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)];
+  const std::int32_t index = cta_.index_of(instruction);
+  const auto is_in = [](const std::vector<std::int32_t>& registers, std::int32_t reg) {
+    return std::find(registers.begin(), registers.end(), reg) != registers.end();
+  };
+  if (!queue.fenced) {
+    report(FindingKind::missing_fence, warp, index, -1, std::nullopt,
+           "a wgmma before any wgmma.fence: nothing orders it after what the warp did with these registers before");
+  } else {
+    for (const auto& [reg, by] : queue.touched) {
+      const bool is_a = is_in(wgmma.a, reg);
+      if (!is_a && !is_in(wgmma.d, reg)) continue;
+      report(FindingKind::missing_fence, warp, index, -1, std::nullopt,
+             fmt::format(
+                 "a register of {} was read or written since the last wgmma.fence: nothing orders this wgmma after "
+                 "that. Put a wgmma.fence between",
+                 is_a ? "A" : "the accumulator"),
+             "touched", by, warp.index, 0);
+      break;
+    }
+  }
+  for (std::uint64_t number = queue.done; number + 1 < queue.issued; ++number) {
+    const WgmmaIssue& before = issue_of(warp, number);
+    const Wgmma& other = wgmma_of(before.instruction);
+    const bool reads_its_d = !wgmma.a.empty() && is_in(other.d, wgmma.a[0]);
+    const bool writes_its_a = !other.a.empty() && is_in(wgmma.d, other.a[0]);
+    const bool other_shape = other.n != wgmma.n && is_in(other.d, wgmma.d[0]);
+    if (!reads_its_d && !writes_its_a && !other_shape) continue;
+    report(FindingKind::in_flight, warp, index, -1, std::nullopt,
+           reads_its_d    ? "A is the accumulator of a wgmma that is under way: no wgmma.wait_group has waited for it"
+           : writes_its_a ? "the accumulator is A of a wgmma that is under way: no wgmma.wait_group has waited for it"
+                          : "the accumulator is one of a wgmma of another shape that is under way",
+           "wgmma issued", before.instruction, warp.index, 0);
+    break;
+  }
+}
+
+// What is in shared memory: written, in order, visible to the asynchronous proxy, and in the layout that the descriptor says.
+void AsyncUnits::check_operands(const Warp& warp, const Instruction& instruction, const WgmmaIssue& issue, bool first) {
+  const std::int32_t index = cta_.index_of(instruction);
+  for (int operand = 0; operand < 2; ++operand) {
+    const std::vector<std::uint32_t>& chunks = issue.chunks[operand];
+    if (SharedShadow* shadow = cta_.shadow()) {
+      for_each_access(warp, index, -1, chunks,
+                      [&](const SharedAccess& access) { shadow->check_async_read(access, true); });
+    }
+    check_visible(warp, index, -1, chunks);
+    if (!first || chunks.empty()) continue;
+    const Swizzle swizzle = decoded(issue.descriptors[operand]).swizzle;
+    for (const std::uint32_t offset : chunks) {
+      const Chunk& chunk = chunks_[offset / kChunk];
+      if (chunk.swizzle == 0 || chunk.swizzle == 1 + static_cast<int>(swizzle)) continue;
+      report(FindingKind::layout_mismatch, warp, index, -1, offset,
+             fmt::format("the descriptor of {} says {}, and TMA has written byte {} of shared memory with {}",
+                         operand == 0 ? "A" : "B", to_string(swizzle), offset,
+                         to_string(static_cast<Swizzle>(chunk.swizzle - 1))),
+             "written by TMA", chunk.tma, warp.index, 0);
+      break;
+    }
+  }
+}
+
+void AsyncUnits::fence_registers(Warp& warp) {
+  WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  queue.fenced = true;
+  queue.touched.clear();
+}
+
+void AsyncUnits::commit_wgmma(Warp& warp) {
+  WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  queue.groups.push_back(queue.issued);
+}
+
+void AsyncUnits::wait_for_wgmma(Warp& warp, const Instruction& instruction) {
+  WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  queue.waits_until = queue.done;
+  while (queue.groups.size() > instruction.count) {
+    queue.waits_until = queue.groups.front();
+    queue.groups.pop_front();
+  }
+  queue.waiting = cta_.index_of(instruction);
+  if (!try_to_wait(warp)) warp.status = WarpStatus::waiting;
+}
+
+// Whether all that the warp waits for could be done: all four warps have issued it.
+bool AsyncUnits::try_to_wait(Warp& warp) {
+  WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  Warpgroup& group = warpgroups_[static_cast<std::size_t>(warp.index / kWarpgroup)];
+  const int first_warp = warp.index / kWarpgroup * kWarpgroup;
+  constexpr unsigned kAll = (1u << kWarpgroup) - 1;
+  for (std::uint64_t number = queue.done; number < queue.waits_until; ++number) {
+    if (issue_of(warp, number).issued != kAll) return false;
+  }
+  SharedShadow* shadow = cta_.shadow();
+  const Warp& owner = cta_.warps()[static_cast<std::size_t>(first_warp)];  // in whose name the reads are
+  const bool early = cta_.context().options.early_async;
+  for (std::uint64_t number = group.first; number < queue.waits_until; ++number) {
+    WgmmaIssue& issue = issue_of(warp, number);
+    if (issue.executed) continue;
+    if (!early) execute(issue, first_warp, kWarpgroup);
+    if (shadow != nullptr) {
+      for (const std::vector<std::uint32_t>& chunks : issue.chunks)
+        for_each_access(owner, issue.instruction, -1, chunks,
+                        [&](const SharedAccess& access) { shadow->complete_async_read(access, issue.since); });
+    }
+    issue.executed = true;
+  }
+  if (shadow != nullptr && queue.waits_until > queue.done) {
+    Clock clock = shadow->clocks().empty();
+    shadow->clocks().publish_async(first_warp, clock);
+    shadow->clocks().acquire(warp.index, warp.alive, warp.alive, clock);
+  }
+  queue.done = std::max(queue.done, queue.waits_until);
+  queue.waiting = -1;
+  retire(group, first_warp);
+  if (warp.status == WarpStatus::waiting) warp.status = WarpStatus::ready;
+  return true;
+}
+
+// Forgets what all four warps have waited for.
+void AsyncUnits::retire(Warpgroup& group, int first_warp) {
+  std::uint64_t done = queues_[static_cast<std::size_t>(first_warp)].done;
+  for (int i = 1; i < kWarpgroup; ++i) done = std::min(done, queues_[static_cast<std::size_t>(first_warp + i)].done);
+  while (group.first < done) {
+    group.issues.pop_front();
+    ++group.first;
+  }
+}
+
+// Computes what these warps have of D.
+void AsyncUnits::execute(const WgmmaIssue& issue, int first_warp, int warps) {
+  const Wgmma& wgmma = wgmma_of(issue.instruction);
+  const int k = wgmma.k(), n = wgmma.n;
+  const int per_chunk = static_cast<int>(kChunk) / wgmma.element_bytes();
+  const std::byte* const shared = cta_.shared();
+  alignas(64) float values[16];
+
+  alignas(64) static thread_local float b[32 * 256];  // [k][n], columns in the order of kPlaceOfColumn
+  const std::vector<std::uint32_t>& b_chunks = issue.chunks[1];
+  const float b_sign = wgmma.negates_b ? -1.0f : 1.0f;
+  for (std::size_t i = 0; i < b_chunks.size(); ++i) {
+    to_floats(wgmma.b_element, shared + b_chunks[i], values, per_chunk);
+    if (!wgmma.transposes_b) {
+      const int column = static_cast<int>(i / 2), first_k = static_cast<int>(i % 2) * per_chunk;
+      float* const to = b + column / 8 * 8 + kPlaceOfColumn[column % 8];
+      for (int j = 0; j < per_chunk; ++j) to[(first_k + j) * n] = b_sign * values[j];
+    } else {
+      const int row = static_cast<int>(i) / (n / 8), column = static_cast<int>(i) % (n / 8) * 8;
+      for (int j = 0; j < 8; ++j) b[row * n + column + kPlaceOfColumn[j]] = b_sign * values[j];
+    }
+  }
+  const float a_sign = wgmma.negates_a ? -1.0f : 1.0f;
+  std::vector<float> widened;
+  for (int w = first_warp; w < first_warp + warps; ++w) {
+    Warp& warp = cta_.warps()[static_cast<std::size_t>(w)];
+    const int first_row = w % kWarpgroup * kMmaRows;
+    alignas(64) float a[kMmaRows * 32];  // [row][k]
+    if (wgmma.a.empty()) {
+      const std::vector<std::uint32_t>& chunks = issue.chunks[0];
+      for (int row = 0; row < kMmaRows; ++row) {
+        for (int half = 0; half < 2 && !wgmma.transposes_a; ++half) {
+          const auto chunk = static_cast<std::size_t>(2 * (first_row + row) + half);
+          to_floats(wgmma.a_element, shared + chunks[chunk], a + row * k + half * per_chunk, per_chunk);
+        }
+      }
+      for (int i = 0; i < 16 && wgmma.transposes_a; ++i) {
+        for (int half = 0; half < 2; ++half) {
+          to_floats(wgmma.a_element, shared + chunks[static_cast<std::size_t>(8 * i + first_row / 8 + half)], values,
+                    8);
+          for (int j = 0; j < 8; ++j) a[(8 * half + j) * k + i] = values[j];
+        }
+      }
+    } else {
+      // As in mma: each register has, in lane 4 row + t, the t-th four bytes of a block of eight rows.
+      for (std::size_t reg = 0; reg < 4; ++reg) {
+        const std::byte* const lanes = warp.registers + wgmma.a[reg];
+        const int block_row = static_cast<int>(reg % 2) * 8, block_k = static_cast<int>(reg / 2) * per_chunk;
+        for (int row = 0; row < 8; ++row)
+          to_floats(wgmma.a_element, lanes + 16 * row, a + (block_row + row) * k + block_k, per_chunk);
+      }
+    }
+    if (wgmma.negates_a)
+      for (float& value : a) value *= a_sign;
+
+    float* d[4 * 256 / 8];
+    const int num_registers = 4 * n / 8;
+    const LaneTable& lanes = lane_table();
+    if (!wgmma.d_in_f16) {
+      for (int i = 0; i < num_registers; ++i)
+        d[i] = reinterpret_cast<float*>(warp.registers + wgmma.d[static_cast<std::size_t>(i)]);
+    } else {  // two columns of a row in each register
+      widened.resize(static_cast<std::size_t>(num_registers) * kWarpSize);
+      for (int i = 0; i < num_registers; ++i) {
+        d[i] = widened.data() + i * kWarpSize;
+        const auto* pairs =
+            reinterpret_cast<const std::uint16_t*>(warp.registers + wgmma.d[static_cast<std::size_t>(i / 2)]);
+        std::uint16_t halves[kWarpSize];
+        for (int lane = 0; lane < kWarpSize; ++lane) halves[lane] = pairs[2 * lane + i % 2];
+        warp_functions().f16_to_float(halves, d[i], kWarpSize);
+      }
+    }
+    const auto multiply = wgmma.a_element == Wgmma::Element::bf16 || wgmma.a_element == Wgmma::Element::tf32
+                              ? warp_functions().wgmma_bf16
+                              : warp_functions().wgmma_f16;
+    multiply(d, a, b, n, k, issue.accumulates);
+    if (wgmma.d_in_f16) {
+      const LaneFunction narrow = lanes.find("cvt.rn.f16x2.f32")->function;
+      alignas(64) std::byte file[3 * 128];
+      const std::int32_t r[] = {0, 128, 256};  // the result, and its upper and lower half
+      for (int i = 0; i < num_registers / 2; ++i) {
+        std::memcpy(file + 128, d[2 * i + 1], 128);
+        std::memcpy(file + 256, d[2 * i], 128);
+        narrow(file, r, kAllLanes);
+        std::memcpy(warp.registers + wgmma.d[static_cast<std::size_t>(i)], file, 128);
+      }
+    }
+  }
+}
+
+void AsyncUnits::probe(Warp& warp, const Instruction& instruction) {
+  if (!checks()) return;
+  WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  const std::int32_t index = cta_.index_of(instruction);
+  for (std::size_t k = 0; k < instruction.operands; ++k) {
+    const std::int32_t reg = instruction.r[k];
+    if ((instruction.probe & kIsUnfenced) != 0) {
+      const auto known = std::find_if(queue.touched.begin(), queue.touched.end(),
+                                      [&](const auto& touched) { return touched.first == reg; });
+      if (known == queue.touched.end()) queue.touched.emplace_back(reg, index);
+    }
+    if ((instruction.probe & kMayBeInFlight) == 0) continue;
+    for (std::uint64_t number = queue.done; number < queue.issued; ++number) {
+      const WgmmaIssue& issue = issue_of(warp, number);
+      const Wgmma& wgmma = wgmma_of(issue.instruction);
+      const bool of_d = std::find(wgmma.d.begin(), wgmma.d.end(), reg) != wgmma.d.end();
+      // To read what A is read from changes nothing.
+      const bool of_a = k < instruction.writes && std::find(wgmma.a.begin(), wgmma.a.end(), reg) != wgmma.a.end();
+      if (!of_d && !of_a) continue;
+      report(FindingKind::in_flight, warp, index, -1, std::nullopt,
+             fmt::format("a {} of a register of {} of a wgmma that is under way: no wgmma.wait_group has waited for it",
+                         k < instruction.writes ? "write" : "read", of_d ? "the accumulator" : "A"),
+             "wgmma issued", issue.instruction, warp.index, 0);
+      break;
+    }
+  }
+}
+
+// ---- TMA ----
+
+std::vector<std::uint32_t> AsyncUnits::chunks_of(const BulkTransfer& transfer) {
+  std::vector<std::uint32_t> chunks;
+  chunks.reserve(transfer.bytes() / kChunk);
+  for (std::uint32_t at = 0; at < transfer.bytes(); at += kChunk)
+    chunks.push_back(swizzled(transfer.shared + at, transfer.swizzle));
+  return chunks;
+}
+
+// From global to shared memory.
+void AsyncUnits::write_shared(const BulkTransfer& transfer) {
+  std::vector<std::byte> row(transfer.row_bytes);
+  std::uint32_t at = transfer.shared;
+  for (const BulkTransfer::Row& from : transfer.rows) {
+    std::memset(row.data(), transfer.fill, row.size());
+    if (from.begin < from.end) std::memcpy(row.data() + from.begin, from.host, from.end - from.begin);
+    for (std::uint32_t i = 0; i < transfer.row_bytes; i += kChunk, at += kChunk)
+      std::memcpy(cta_.shared() + swizzled(at, transfer.swizzle), row.data() + i, kChunk);
+  }
+}
+
+void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer,
+                            Mbarrier& barrier) {
+  const std::int32_t index = cta_.index_of(instruction);
+  const std::size_t own = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
+  if (checks() && barrier.initialised_by_thread >= 0 &&
+      mbarrier_fences_[static_cast<std::size_t>(barrier.initialised_by_thread)] < barrier.initialised_at &&
+      mbarrier_fences_[own] < barrier.initialised_at) {
+    report(FindingKind::missing_fence, warp, index, lane, barrier.address,
+           fmt::format("the mbarrier at byte {} of shared memory was initialised, and no fence.mbarrier_init (or "
+                       "fence.proxy.async) of the thread that did it shows it to TMA",
+                       barrier.address),
+           "initialised", barrier.initialised_by, barrier.initialised_by_thread / kWarpSize,
+           barrier.initialised_by_thread % kWarpSize);
+    barrier.initialised_by_thread = -1;
+  }
+  const std::vector<std::uint32_t> chunks = chunks_of(transfer);
+  if (SharedShadow* shadow = cta_.shadow()) {
+    for_each_access(warp, index, lane, chunks, [&](const SharedAccess& access) { shadow->issue_copy(access); });
+  }
+  for (const std::uint32_t offset : chunks) {
+    chunks_[offset / kChunk] = {
+        .swizzle = static_cast<std::uint8_t>(transfer.of_tensor ? 1 + static_cast<int>(transfer.swizzle) : 0),
+        .tma = index};
+  }
+  if (cta_.context().options.early_async) {
+    write_shared(transfer);
+  } else {
+    for (const std::uint32_t offset : chunks) std::memset(cta_.shared() + offset, kPoison, kChunk);
+  }
+  barrier.deliveries.push_back(next_load_);
+  loads_.emplace(next_load_++, Load{warp.index, lane, index, barrier.address, std::move(transfer)});
+  cta_.note_progress();
+}
+
+void AsyncUnits::arrive(Load& load, Mbarrier& barrier) {
+  write_shared(load.transfer);
+  barrier.transactions -= load.transfer.bytes();
+  if (SharedShadow* shadow = cta_.shadow()) {
+    const Warp& warp = cta_.warps()[static_cast<std::size_t>(load.warp)];
+    for_each_access(warp, load.instruction, load.lane, chunks_of(load.transfer), [&](SharedAccess access) {
+      access.engine = barrier.engine;
+      shadow->complete_copy(access, true);
+    });
+    shadow->clocks().publish_async(static_cast<int>(num_warps_) + barrier.engine, barrier.arriving);
+  }
+  cta_.note_progress();
+}
+
+void AsyncUnits::deliver(Mbarrier& barrier) {
+  if (barrier.pending != 0 || barrier.deliveries.empty()) return;
+  std::int64_t under_way = 0;
+  for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).transfer.bytes();
+  if (under_way < barrier.transactions) return;  // more must come
+  if (under_way > barrier.transactions) {
+    const Load& load = loads_.at(barrier.deliveries.back());
+    report(
+        FindingKind::transaction_count, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane,
+        barrier.address,
+        fmt::format("TMA brings {} bytes for phase {} of the mbarrier at byte {} of shared memory, and expect_tx has "
+                    "promised {}: the phase may end before they are all there",
+                    under_way, barrier.phase, barrier.address, barrier.promised),
+        "expect_tx", barrier.promised_by, load.warp, load.lane);
+  }
+  for (const std::uint64_t number : barrier.deliveries) {
+    arrive(loads_.at(number), barrier);
+    loads_.erase(number);
+  }
+  barrier.deliveries.clear();
+  barrier.transactions = 0;
+}
+
+void AsyncUnits::expect(Warp& warp, const Instruction& instruction, int lane, Mbarrier& barrier, std::uint32_t bytes) {
+  constexpr std::uint32_t kMost = (1u << 20) - 1;
+  if (bytes > kMost || barrier.transactions + bytes > kMost) {
+    cta_.find(
+        FindingKind::invalid_operation, &warp, &instruction, lane, barrier.address,
+        fmt::format("expect_tx of {} bytes; a phase can wait for {} at most", barrier.transactions + bytes, kMost));
+    return;
+  }
+  barrier.transactions += bytes;
+  barrier.promised += bytes;
+  barrier.promised_by = cta_.index_of(instruction);
+}
+
+void AsyncUnits::end_phase(Mbarrier& barrier) {
+  if (!barrier.deliveries.empty()) {
+    const Load& load = loads_.at(barrier.deliveries.front());
+    report(FindingKind::transaction_count, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction,
+           load.lane, barrier.address,
+           fmt::format(
+               "phase {} of the mbarrier at byte {} of shared memory has ended, and this load of {} bytes is still "
+               "under way: expect_tx has promised {} bytes",
+               barrier.phase - 1, barrier.address, load.transfer.bytes(), barrier.promised),
+           "expect_tx", barrier.promised_by, load.warp, load.lane);
+  }
+  barrier.promised = 0;
+}
+
+std::string AsyncUnits::describe_transactions(const Mbarrier& barrier) const {
+  if (barrier.transactions == 0) return {};
+  std::int64_t under_way = 0;
+  for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).transfer.bytes();
+  return fmt::format(", and {} bytes, of which TMA brings {}", barrier.transactions, under_way);
+}
+
+void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer) {
+  const std::int32_t index = cta_.index_of(instruction);
+  const std::vector<std::uint32_t> chunks = chunks_of(transfer);
+  AccessNumber since = 0;
+  if (SharedShadow* shadow = cta_.shadow()) {
+    since = shadow->clocks().next();
+    for_each_access(warp, index, lane, chunks,
+                    [&](const SharedAccess& access) { shadow->check_async_read(access, false); });
+  }
+  if (checks()) check_visible(warp, index, lane, chunks);
+  const std::size_t thread = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
+  Store& store = stores_.emplace_back(
+      Store{warp.index, lane, index, store_groups_[thread], since, std::move(transfer), false, {}});
+  if (cta_.context().options.early_async) {
+    read(store);
+    store.is_read = false;  // nobody knows
+  }
+  cta_.note_progress();
+}
+
+void AsyncUnits::commit_stores(Warp& warp, std::uint32_t lanes) {
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1)
+    ++store_groups_[static_cast<std::size_t>(warp.index) * kWarpSize +
+                    static_cast<std::size_t>(std::countr_zero(rest))];
+}
+
+// Takes what is to be stored from shared memory.
+void AsyncUnits::read(Store& store) {
+  if (store.data.empty()) {
+    store.data.resize(store.transfer.bytes());
+    std::size_t at = 0;
+    for (const std::uint32_t offset : chunks_of(store.transfer)) {
+      std::memcpy(store.data.data() + at, cta_.shared() + offset, kChunk);
+      at += kChunk;
+    }
+  }
+  store.is_read = true;
+}
+
+void AsyncUnits::write_global(Store& store) {
+  const std::byte* row = store.data.data();
+  for (const BulkTransfer::Row& to : store.transfer.rows) {
+    if (to.begin < to.end) std::memcpy(to.host, row + to.begin, to.end - to.begin);
+    row += store.transfer.row_bytes;
+  }
+}
+
+void AsyncUnits::wait_for_stores(Warp& warp, std::uint32_t lanes, std::uint32_t newest_left, bool read_only) {
+  SharedShadow* shadow = cta_.shadow();
+  bool any = false;
+  std::vector<Store> left;
+  for (Store& store : stores_) {
+    const bool own = store.warp == warp.index && ((lanes >> store.lane) & 1) != 0;
+    const std::size_t thread = static_cast<std::size_t>(store.warp) * kWarpSize + static_cast<std::size_t>(store.lane);
+    if (!own || std::uint64_t{store.group} + newest_left >= store_groups_[thread]) {
+      left.push_back(std::move(store));
+      continue;
+    }
+    if (!store.is_read) {
+      any = true;
+      read(store);
+      if (shadow != nullptr) {
+        for_each_access(warp, store.instruction, store.lane, chunks_of(store.transfer),
+                        [&](const SharedAccess& access) { shadow->complete_async_read(access, store.since); });
+      }
+    }
+    if (read_only) {
+      left.push_back(std::move(store));
+    } else {
+      write_global(store);
+      any = true;
+    }
+  }
+  stores_ = std::move(left);
+  if (!any) return;
+  if (shadow != nullptr) {
+    Clock clock = shadow->clocks().empty();
+    shadow->clocks().publish_async(warp.index, clock);
+    shadow->clocks().acquire(warp.index, lanes, warp.alive, clock);
+  }
+  cta_.note_progress();
+}
+
+// ---- setmaxnreg ----
+
+void AsyncUnits::set_registers(Warp& warp, const Instruction& instruction, bool increase) {
+  const auto count = static_cast<int>(instruction.count);
+  int& own = registers_[static_cast<std::size_t>(warp.index)];
+  if (increase ? count < own : count > own) {
+    cta_.find(FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
+              fmt::format("setmaxnreg.{} to {} registers per thread, and the warp has {}", increase ? "inc" : "dec",
+                          count, own));
+    return;
+  }
+  const auto needed = [&](int which, std::int32_t at) {
+    return std::int64_t{kWarpSize} * (static_cast<int>(cta_.code()[static_cast<std::size_t>(at)].count) -
+                                      registers_[static_cast<std::size_t>(which)]);
+  };
+  if (increase) {
+    wants_registers_.emplace_back(warp.index, cta_.index_of(instruction));
+    warp.status = WarpStatus::waiting;
+  } else {
+    pool_ += std::int64_t{kWarpSize} * (own - count);
+    own = count;
+  }
+  // In the order in which they came.
+  while (!wants_registers_.empty()) {
+    const auto [which, at] = wants_registers_.front();
+    const std::int64_t registers = needed(which, at);
+    if (registers > pool_) break;
+    pool_ -= registers;
+    registers_[static_cast<std::size_t>(which)] += static_cast<int>(registers / kWarpSize);
+    cta_.warps()[static_cast<std::size_t>(which)].status = WarpStatus::ready;
+    wants_registers_.erase(wants_registers_.begin());
+    cta_.note_progress();
+  }
+}
+
+std::string AsyncUnits::describe_wait(const Warp& warp, std::int32_t& at) const {
+  for (const auto& [which, instruction] : wants_registers_) {
+    if (which != warp.index) continue;
+    at = instruction;
+    return fmt::format(
+        "for {} registers per thread instead of {}: the block was launched with {}, and of those that warps have given back "
+        "{} are left for each thread of a warp",
+        cta_.code()[static_cast<std::size_t>(instruction)].count, registers_[static_cast<std::size_t>(which)],
+        registers_per_thread_, pool_ / kWarpSize);
+  }
+  const WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  if (queue.waiting < 0) return {};
+  at = queue.waiting;
+  const Warpgroup& group = warpgroups_[static_cast<std::size_t>(warp.index / kWarpgroup)];
+  for (std::uint64_t number = queue.done; number < queue.waits_until; ++number) {
+    const WgmmaIssue& issue = group.issues[number - group.first];
+    std::vector<int> missing;
+    for (int i = 0; i < kWarpgroup; ++i)
+      if (((issue.issued >> i) & 1) == 0) missing.push_back(warp.index / kWarpgroup * kWarpgroup + i);
+    if (missing.empty()) continue;
+    const SourcePosition position = cta_.position_of(issue.instruction);
+    return fmt::format("for a wgmma{} that {} not executed: all four warps of a warpgroup must",
+                       position.empty() ? "" : " (" + to_string(position) + ")",
+                       list_of_warps(missing) + (missing.size() == 1 ? " has" : " have"));
+  }
+  return {};
+}
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,206 @@
+// What works beside the warps of a CTA from Hopper on: the tensor cores that run wgmma, and TMA. Both see shared memory through the
+// asynchronous proxy. PTX ISA, "Asynchronous Operations", "Asynchronous Warpgroup Level Matrix Instructions", "Data Movement and
+// Conversion Instructions: Bulk copy".
+//
+// Everything happens as late as the ISA allows, or, with Options::early_async, as early. Either way a program that is right gets the
+// same results; one that is right by luck gets a finding:
+//
+//   wgmma         reads its operands and writes its registers when the first warp of the warpgroup waits for it
+//   TMA load      its bytes arrive when somebody asks for the phase of its mbarrier, and all that the phase needs are under way
+//   TMA store     reads shared memory when the thread that asked for it waits, and writes global memory when it waits for that
+//   setmaxnreg    takes registers from those that the CTA's warps have given back, and waits for them
+//
+// A kernel that has none of these has no AsyncUnits.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "emulator/checks/shared_shadow.h"
+#include "emulator/decode/instruction.h"
+#include "emulator/exec/barriers.h"
+#include "emulator/exec/warp.h"
+#include "emulator/tensor_map.h"
+
+namespace flash_ladder::emulator {
+
+class CtaExecutor;
+
+/// What a bulk copy moves: rows of equal length, packed in shared memory, of which parts may lie outside the tensor.
+struct BulkTransfer {
+  struct Row {
+    std::byte* host = nullptr;         // where the part inside the tensor lies
+    std::uint32_t begin = 0, end = 0;  // of the row: that part, in bytes
+  };
+  std::uint32_t shared = 0;  // offset in the CTA's shared memory, before the swizzle
+  std::uint32_t row_bytes = 0;
+  Swizzle swizzle = Swizzle::none;
+  int fill = 0;  // the bytes outside the tensor
+  bool of_tensor = false;
+  std::vector<Row> rows = {};
+
+  std::uint32_t bytes() const { return row_bytes * static_cast<std::uint32_t>(rows.size()); }
+};
+
+class AsyncUnits {
+ public:
+  /// As many mbarriers are told apart by the race detector.
+  static constexpr int kEngines = 64;
+
+  AsyncUnits(CtaExecutor& cta, std::size_t num_warps, std::size_t shared_bytes, int registers_per_thread);
+
+  /// A CTA begins; all its threads have ended.
+  void start();
+  void finish();
+  void renumber(const Renumbering& renumbering);
+
+  // The generic proxy.
+
+  /// Lanes of a warp have written to shared memory by an ordinary instruction or by cp.async, the latest access to it.
+  void note_write(int warp, std::int32_t instruction, std::uint32_t lanes, unsigned bytes,
+                  const std::uint32_t* offsets);
+  /// fence.proxy.async; `only_mbarriers`: fence.mbarrier_init.
+  void fence(const Warp& warp, std::uint32_t lanes, bool only_mbarriers);
+  /// A thread has initialised it.
+  void note_initialised(Mbarrier& barrier, int warp, int lane, std::int32_t instruction);
+
+  // wgmma.
+
+  void issue_wgmma(Warp& warp, const Instruction& instruction, std::uint32_t mask);
+  void fence_registers(Warp& warp);
+  void commit_wgmma(Warp& warp);
+  /// The warp may have to wait for others of the warpgroup, which have not issued theirs yet.
+  void wait_for_wgmma(Warp& warp, const Instruction& instruction);
+  /// Before an instruction with Instruction::probe is executed.
+  void probe(Warp& warp, const Instruction& instruction);
+
+  // TMA.
+
+  void issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer, Mbarrier& barrier);
+  void issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer);
+  void commit_stores(Warp& warp, std::uint32_t lanes);
+  /// `read_only`: shared memory may be written again afterwards, global memory need not have been written.
+  void wait_for_stores(Warp& warp, std::uint32_t lanes, std::uint32_t newest_left, bool read_only);
+  /// Somebody asks whether a phase of the barrier has ended: all loads arrive that it can still be waiting for.
+  void deliver(Mbarrier& barrier);
+  /// expect_tx.
+  void expect(Warp& warp, const Instruction& instruction, int lane, Mbarrier& barrier, std::uint32_t bytes);
+  /// The phase ends: what TMA was to bring in it begins anew.
+  void end_phase(Mbarrier& barrier);
+  /// "… and 1024 bytes, of which loads that are under way bring 512"; empty if it waits for no bytes.
+  std::string describe_transactions(const Mbarrier& barrier) const;
+
+  // setmaxnreg.
+
+  void set_registers(Warp& warp, const Instruction& instruction, bool increase);
+
+  /// What a warp waits for here, as the end of "warp 1 waits …"; empty if it does not.
+  std::string describe_wait(const Warp& warp, std::int32_t& at) const;
+
+ private:
+  static constexpr int kWarpgroup = 4;  // warps
+
+  struct Chunk {               // 16 bytes of shared memory
+    std::int32_t writer = -1;  // the ordinary instruction that wrote it last, -1: the asynchronous proxy can see it
+    std::uint32_t written_at = 0;
+    AccessNumber number = 0;
+    std::uint16_t thread = 0;
+    std::uint8_t swizzle = 0;  // 1 + that of the tensor map with which TMA wrote it; 0: something else did
+    std::int32_t tma = -1;     // the load
+  };
+
+  struct WgmmaIssue {
+    std::int32_t instruction = -1;
+    std::uint64_t descriptors[2] = {};  // A, if it has one, and B
+    bool accumulates = false;
+    unsigned issued = 0;  // a bit for each warp of the warpgroup
+    bool executed = false;
+    AccessNumber since = 0;  // accesses to shared memory from this number on came after it
+    std::vector<std::uint32_t>
+        chunks[2];  // of A and of B: where 16 bytes each lie, in the order in which operand() has them
+  };
+  struct WarpQueue {                   // of one warp
+    std::uint64_t issued = 0;          // how many of the warpgroup's
+    std::deque<std::uint64_t> groups;  // those that it has not waited for: behind the last wgmma of each
+    std::uint64_t done = 0;            // how many it has waited for
+    std::int32_t waiting = -1;         // the instruction
+    std::uint64_t waits_until = 0;     // so many have to be done
+    bool fenced = false;               // a wgmma.fence was executed
+    std::vector<std::pair<std::int32_t, std::int32_t>>
+        touched;  // registers since the last fence, and by which instruction
+  };
+  struct Warpgroup {
+    std::deque<WgmmaIssue> issues;
+    std::uint64_t first = 0;  // the number of the first of them
+  };
+
+  struct Load {
+    int warp, lane;
+    std::int32_t instruction;
+    std::uint32_t barrier;
+    BulkTransfer transfer;
+  };
+  struct Store {
+    int warp, lane;
+    std::int32_t instruction;
+    std::uint32_t group;  // how many groups the thread had committed before
+    AccessNumber since;
+    BulkTransfer transfer;
+    bool is_read = false;
+    std::vector<std::byte> data;  // what was read, packed
+  };
+
+  bool checks() const;
+  void report(FindingKind kind, const Warp& warp, std::int32_t instruction, int lane, std::optional<Address> address,
+              const std::string& message, const char* what = nullptr, std::int32_t other = -1, int other_warp = -1,
+              int other_lane = -1);
+  const Wgmma& wgmma_of(std::int32_t instruction) const;
+  WgmmaIssue& issue_of(const Warp& warp, std::uint64_t number);
+  std::vector<std::uint32_t> chunks_of(const Warp& warp, const Instruction& instruction, std::uint64_t descriptor,
+                                       int rows, bool transposed);
+  void check_operands(const Warp& warp, const Instruction& instruction, const WgmmaIssue& issue, bool first);
+  void check_registers(const Warp& warp, const Instruction& instruction);
+  void check_visible(const Warp& warp, std::int32_t instruction, int lane, const std::vector<std::uint32_t>& chunks);
+  void execute(const WgmmaIssue& issue, int first_warp, int warps);
+  bool try_to_wait(Warp& warp);
+  void retire(Warpgroup& group, int first_warp);
+
+  template <typename F>
+  void for_each_access(const Warp& warp, std::int32_t instruction, int lane, const std::vector<std::uint32_t>& chunks,
+                       F f);
+  static std::vector<std::uint32_t> chunks_of(const BulkTransfer& transfer);
+  void write_shared(const BulkTransfer& transfer);
+  void arrive(Load& load, Mbarrier& barrier);
+  void read(Store& store);
+  static void write_global(Store& store);
+
+  CtaExecutor& cta_;
+  std::size_t num_warps_;
+  int registers_per_thread_;
+
+  std::vector<Chunk> chunks_;
+  std::uint32_t now_ = 0;                                // counts writes and fences
+  std::vector<std::uint32_t> fences_, mbarrier_fences_;  // by thread: when the last one was
+  std::vector<Clock> known_at_fence_;  // by warp: what its first lane knew at its last fence.proxy.async
+
+  std::vector<Warpgroup> warpgroups_;
+  std::vector<WarpQueue> queues_;
+
+  std::map<std::uint64_t, Load> loads_;
+  std::uint64_t next_load_ = 0;
+  int next_engine_ = 0;
+  std::vector<Store> stores_;
+  std::vector<std::uint32_t> store_groups_;  // by thread: committed so far
+
+  std::vector<int> registers_;                                 // per thread, by warp
+  std::int64_t pool_ = 0;                                      // registers that were given back
+  std::vector<std::pair<int, std::int32_t>> wants_registers_;  // warps that wait, and at which instruction
+};
+
+}  // namespace flash_ladder::emulator

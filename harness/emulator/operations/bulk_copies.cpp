@@ -1,0 +1,303 @@
+// TMA: cp.async.bulk and cp.async.bulk.tensor. PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Bulk tensor copy".
+// When bytes arrive and are read is in exec/async_units.cpp.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "emulator/decode/kernel_decoder.h"
+#include "emulator/exec/cta_executor.h"
+#include "emulator/operations/operations.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+using ptx::Operand;
+using ptx::Space;
+
+constexpr std::uint32_t kTensorAlignment = 128, kBulkAlignment = 16;
+// The sectors of 32 bytes that a range touches.
+std::uint64_t sectors(Address address, std::uint64_t bytes) {
+  return bytes == 0 ? 0 : (address + bytes - 1) / 32 - address / 32 + 1;
+}
+
+std::uint64_t value_of(const Warp& warp, std::int32_t reg, int lane) {
+  return reinterpret_cast<const std::uint64_t*>(warp.registers + reg)[lane];
+}
+
+// Where the bytes in shared memory are; nothing, after a finding, if they cannot be there.
+std::optional<std::uint32_t> shared_offset(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
+                                           std::uint64_t address, std::uint64_t bytes, std::uint32_t alignment) {
+  const std::uint64_t offset =
+      address - kSharedBase - (address >= kSharedWindow && address < kSharedWindow + kWindowSize ? kSharedWindow : 0);
+  const std::uint64_t size = cta.shared_bytes();
+  if (offset > size || size - offset < bytes) {
+    cta.find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
+             fmt::format("a copy by TMA of {} bytes at byte {} of the block's {} bytes of shared memory", bytes,
+                         static_cast<std::int64_t>(offset), size));
+    return std::nullopt;
+  }
+  if (offset % alignment != 0) {
+    cta.find(FindingKind::misaligned, &warp, &instruction, lane, offset,
+             fmt::format("a copy by TMA at byte {} of shared memory, which is no multiple of {}", offset, alignment));
+    return std::nullopt;
+  }
+  return static_cast<std::uint32_t>(offset);
+}
+
+std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
+                                Address address) {
+  const std::byte* bytes = nullptr;
+  if (address - kParameterWindow < kWindowSize) {
+    const auto parameters = cta.context().config.parameters;
+    const std::uint64_t offset = address - kParameterWindow;
+    if (offset <= parameters.size() && parameters.size() - offset >= kTensorMapBytes)
+      bytes = parameters.data() + offset;
+  } else {
+    bytes = cta.global_range(warp, instruction, lane, address, kTensorMapBytes, false);
+    if (bytes == nullptr) return std::nullopt;
+  }
+  constexpr std::uint64_t kMapAlignment = 64;
+  std::optional<TensorMap> map;
+  if (bytes != nullptr && address % kMapAlignment == 0) map = load_tensor_map(bytes);
+  if (!map) {
+    cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
+             "there is no tensor map at this address: it is made by cuTensorMapEncodeTiled, and passed as a "
+             "const __grid_constant__ parameter, or in global memory, at a multiple of 64 bytes");
+  } else if (map->dimensions != static_cast<int>(instruction.count)) {
+    cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
+             fmt::format("a copy of a {}-dimensional box with a tensor map of {} dimensions", instruction.count,
+                         map->dimensions));
+    return std::nullopt;
+  }
+  return map;
+}
+
+// A box of the tensor, row by row. What lies outside the tensor is left out of the rows.
+std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
+                                   const TensorMap& map, const std::int32_t* coordinates, bool writes) {
+  BulkTransfer transfer{
+      .row_bytes = map.row_bytes(), .swizzle = map.swizzle, .fill = map.fills_with_nan ? 0xff : 0, .of_tensor = true};
+  const auto dimensions = static_cast<std::size_t>(map.dimensions);
+  const auto element = static_cast<std::int64_t>(map.element_bytes);
+  const std::int64_t first = coordinates[0];
+  const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, map.box[0]);
+  const std::int64_t end = std::clamp<std::int64_t>(static_cast<std::int64_t>(map.sizes[0]) - first, 0, map.box[0]);
+  std::size_t num_rows = 1;
+  for (std::size_t i = 1; i < dimensions; ++i) num_rows *= map.box[i];
+  DetailCount& detail = cta.detail(instruction);
+  ++detail.global.requests;
+  detail.global.bytes += map.box_bytes();
+  std::uint64_t total = 0;
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    BulkTransfer::Row& part = transfer.rows.emplace_back();
+    bool inside = begin < end;
+    Address address = map.address + static_cast<Address>((first + begin) * element);
+    std::size_t rest = row;
+    for (std::size_t i = 1; i < dimensions; ++i) {
+      const std::int64_t at = coordinates[i] + static_cast<std::int64_t>(rest % map.box[i]);
+      rest /= map.box[i];
+      inside = inside && at >= 0 && at < static_cast<std::int64_t>(map.sizes[i]);
+      address += static_cast<Address>(at) * map.strides[i];
+    }
+    if (!inside) continue;
+    const auto bytes = static_cast<std::size_t>((end - begin) * element);
+    part.host = cta.global_range(warp, instruction, lane, address, bytes, writes);
+    if (part.host == nullptr) return std::nullopt;
+    part.begin = static_cast<std::uint32_t>(begin * element);
+    part.end = static_cast<std::uint32_t>(end * element);
+    detail.global.transactions += sectors(address, bytes);
+    total += bytes;
+  }
+  detail.global.ideal += (total + 31) / 32;
+  return transfer;
+}
+
+std::optional<BulkTransfer> range_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
+                                     Address address, std::uint32_t bytes, bool writes) {
+  if (bytes == 0 || bytes % kBulkAlignment != 0 || address % kBulkAlignment != 0) {
+    cta.find(FindingKind::misaligned, &warp, &instruction, lane, address,
+             fmt::format("cp.async.bulk of {} bytes at {:#x} of global memory: both must be multiples of 16", bytes,
+                         address));
+    return std::nullopt;
+  }
+  std::byte* host = cta.global_range(warp, instruction, lane, address, bytes, writes);
+  if (host == nullptr) return std::nullopt;
+  DetailCount& detail = cta.detail(instruction);
+  ++detail.global.requests;
+  detail.global.bytes += bytes;
+  detail.global.transactions += sectors(address, bytes);
+  detail.global.ideal += bytes / 32;
+  BulkTransfer transfer{.row_bytes = bytes};
+  transfer.rows.push_back({.host = host, .begin = 0, .end = bytes});
+  return transfer;
+}
+
+// r: shared memory, the tensor map, (of a load the mbarrier,) coordinates; or shared memory, global memory, a size (, the mbarrier).
+// `count` is how many coordinates there are, none for a range of memory. has_count: with a mask of CTAs, the last operand.
+template <bool kLoad>
+void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const bool of_tensor = instruction.count != 0;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::uint64_t shared = value_of(warp, instruction.r[0], lane),
+                        global = value_of(warp, instruction.r[1], lane);
+    std::optional<BulkTransfer> transfer;
+    if (instruction.has_count) {
+      const auto ctas = reinterpret_cast<const std::uint16_t*>(
+          warp.registers + instruction.r[static_cast<std::size_t>(instruction.operands) - 1])[lane];
+      if (ctas != 1) {
+        cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
+                 fmt::format("a copy to the CTAs {:#06x} of a cluster that has one CTA", ctas));
+      }
+    }
+    if (of_tensor) {
+      const auto map = map_at(cta, warp, instruction, lane, global);
+      if (!map) continue;
+      std::int32_t coordinates[TensorMap::kMostDimensions] = {};
+      for (std::size_t i = 0; i < instruction.count; ++i) {
+        const std::size_t operand = i + (kLoad ? 3 : 2);
+        coordinates[i] = reinterpret_cast<const std::int32_t*>(warp.registers + instruction.r[operand])[lane];
+      }
+      transfer = box_at(cta, warp, instruction, lane, *map, coordinates, !kLoad);
+    } else {
+      const auto bytes = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2])[lane];
+      transfer = range_at(cta, warp, instruction, lane, global, bytes, !kLoad);
+    }
+    if (!transfer) continue;
+    const auto offset = shared_offset(cta, warp, instruction, lane, shared, transfer->bytes(),
+                                      of_tensor ? kTensorAlignment : kBulkAlignment);
+    if (!offset) continue;
+    transfer->shared = *offset;
+    if (!kLoad) {
+      cta.async()->issue_store(warp, instruction, lane, std::move(*transfer));
+      continue;
+    }
+    const std::uint64_t address = value_of(warp, instruction.r[of_tensor ? 2 : 3], lane);
+    const auto at = shared_offset(cta, warp, instruction, lane, address, 8, 8);
+    if (!at) continue;
+    if (cta.shadow() != nullptr) {
+      std::uint32_t offsets[kWarpSize];
+      std::fill_n(offsets, kWarpSize, *at);
+      cta.shadow()->read({warp.index, cta.index_of(instruction), true, 1u << lane, 8, offsets});
+    }
+    const auto barrier = std::find_if(cta.mbarriers().begin(), cta.mbarriers().end(),
+                                      [&](const Mbarrier& known) { return known.address == *at; });
+    if (barrier == cta.mbarriers().end()) {
+      cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, *at,
+               fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", *at));
+      continue;
+    }
+    cta.async()->issue_load(warp, instruction, lane, std::move(*transfer), *barrier);
+  }
+}
+
+void commit(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask) {
+  cta.async()->commit_stores(warp, mask);
+}
+
+template <bool kReadOnly>
+void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  cta.async()->wait_for_stores(warp, mask, instruction.count, kReadOnly);
+}
+
+void nothing(CtaExecutor&, Warp&, const Instruction&, std::uint32_t) {}
+
+// An address of 64 bits, its offset added.
+int plain_address(KernelDecoder& d, const Operand& operand, Space space) {
+  std::int64_t offset = 0;
+  bool wide = true;
+  int address = d.address_operand(operand, space, offset, wide);
+  if (!wide) {
+    const int widened = d.temporary(Slot::b64);
+    d.emit_lane("%widen.u.32.64", {widened}, {address});
+    address = widened;
+  }
+  if (offset == 0) return address;
+  const int sum = d.temporary(Slot::b64);
+  d.emit_lane("add.u64", {sum}, {address, d.constant(Slot::b64, static_cast<std::uint64_t>(offset))});
+  return sum;
+}
+
+}  // namespace
+
+void decode_bulk_copy(KernelDecoder& d) {
+  const std::vector<std::string_view>& parts = d.parts();
+  if (parts.size() < 4) d.fail_unknown();
+  d.kernel().uses_async_proxy = true;
+  if (parts[3] == "commit_group" && parts.size() == 4) {
+    d.expect_operands(0);
+    d.emit(commit, InstructionClass::barrier, {}, {}).computes_nothing = true;
+    return;
+  }
+  if (parts[3] == "wait_group" && (parts.size() == 4 || (parts.size() == 5 && parts[4] == "read"))) {
+    d.expect_operands(1);
+    const int count = d.immediate(0);
+    if (count < 0) d.fail("a negative count");
+    Instruction& out = d.emit(parts.size() == 5 ? wait<true> : wait<false>, InstructionClass::barrier, {}, {});
+    out.count = static_cast<std::uint32_t>(count);
+    out.computes_nothing = true;
+    return;
+  }
+  if (parts[3] == "prefetch") {
+    d.emit(nothing, InstructionClass::other, {}, {});
+    return;
+  }
+  // cp.async.bulk[.tensor.Nd].to.from[.tile][.completion][.multicast::cluster][.L2::cache_hint]
+  const bool of_tensor = parts[3] == "tensor";
+  std::size_t next = of_tensor ? 5 : 3;
+  int dimensions = 0;
+  if (of_tensor) {
+    if (parts.size() < 8 || parts[4].size() != 2 || parts[4][1] != 'd') d.fail_unknown();
+    dimensions = parts[4][0] - '0';
+    if (dimensions < 1 || dimensions > TensorMap::kMostDimensions) d.fail_unknown();
+  }
+  if (parts.size() < next + 3) d.fail_unknown();
+  const std::string_view to = parts[next], from = parts[next + 1];
+  const bool loads = (to == "shared::cluster" || to == "shared::cta") && from == "global";
+  if (!loads && !(to == "global" && from == "shared::cta")) d.fail_unknown();
+  bool multicast = false, hint = false, completes = false;
+  for (next += 2; next < parts.size(); ++next) {
+    const std::string_view part = parts[next];
+    if (part == (loads ? "mbarrier::complete_tx::bytes" : "bulk_group")) {
+      completes = true;
+    } else if (part == "multicast::cluster" && loads) {
+      multicast = true;
+    } else if (part == "L2::cache_hint") {
+      hint = true;
+    } else if (part != "tile" || !of_tensor) {
+      d.fail_unknown();
+    }
+  }
+  if (!completes) d.fail_unknown();
+  const std::size_t optional = (multicast ? 1u : 0u) + (hint ? 1u : 0u);
+  const std::size_t operands = of_tensor ? (loads ? 3 : 2) : (loads ? 4 : 3);
+  d.expect_operands(operands + optional);
+  const Operand& shared = d.operand(loads ? 0 : 1);
+  const Operand& global = d.operand(loads ? 1 : 0);
+  std::vector<int> reads = {plain_address(d, shared, Space::shared)};
+  // The coordinates belong to the address of the map.
+  Operand address = global;
+  address.elements.clear();
+  reads.push_back(plain_address(d, address, of_tensor ? Space::generic : Space::global));
+  if (of_tensor) {
+    if (loads) reads.push_back(plain_address(d, d.operand(2), Space::shared));
+    if (static_cast<int>(global.elements.size()) != dimensions) d.fail("not as many coordinates as dimensions");
+    for (const Operand& coordinate : global.elements) reads.push_back(d.read(coordinate, Slot::b32));
+  } else {
+    reads.push_back(d.read(d.operand(2), Slot::b32));
+    if (loads) reads.push_back(plain_address(d, d.operand(3), Space::shared));
+  }
+  if (multicast) reads.push_back(d.read(d.operand(operands), Slot::b16));
+  Instruction& out = d.emit(loads ? copy<true> : copy<false>, InstructionClass::tma, {}, reads);
+  d.first_emitted().counted = false;  // what computes addresses, if there is any
+  out.counted = true;
+  out.role = loads ? MemoryRole::tma_load : MemoryRole::tma_store;
+  out.space = Space::shared;
+  out.bytes = 16;
+  out.count = static_cast<std::uint32_t>(dimensions);
+  out.has_count = multicast;
+}
+
+}  // namespace flash_ladder::emulator

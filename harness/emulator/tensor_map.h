@@ -1,0 +1,50 @@
+// Tensor maps: what TMA knows of a tensor in global memory. The driver's are opaque; these are the virtual GPU's own, in the same
+// 128 bytes. CUDA Driver API, "Tensor Map Object Management"; PTX ISA, "Tensors".
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace flash_ladder::emulator {
+
+/// How 16-byte chunks are exchanged inside blocks of shared memory, as both TMA and wgmma can. PTX ISA, "Swizzling Modes".
+enum class Swizzle : std::uint8_t { none, bytes_32, bytes_64, bytes_128 };
+
+/// "no swizzle", "the 128-byte swizzle"
+std::string to_string(Swizzle swizzle);
+
+/// Where what belongs at `address` in shared memory lies: bits 4 … are exchanged depending on bits 7 ….
+constexpr std::uint32_t swizzled(std::uint32_t address, Swizzle swizzle) {
+  const std::uint32_t bits = (1u << static_cast<unsigned>(swizzle)) - 1;
+  return address ^ (((address >> 7) & bits) << 4);
+}
+
+inline constexpr std::size_t kTensorMapBytes = 128;
+
+struct TensorMap {
+  static constexpr int kMostDimensions = 5;
+
+  std::uint64_t address = 0;  // of element 0, in global memory
+  int dimensions = 0;         // 1 … 5; the first is the innermost
+  int element_bytes = 0;
+  Swizzle swizzle = Swizzle::none;
+  bool fills_with_nan = false;                           // what lies outside the tensor; else with zeros
+  std::array<std::uint64_t, kMostDimensions> sizes{};    // elements
+  std::array<std::uint64_t, kMostDimensions> strides{};  // bytes; of the first an element's
+  std::array<std::uint32_t, kMostDimensions> box{};      // elements
+
+  std::uint32_t box_bytes() const;
+  /// One row of the box: what lies side by side in global memory.
+  std::uint32_t row_bytes() const { return box[0] * static_cast<std::uint32_t>(element_bytes); }
+  bool operator==(const TensorMap&) const = default;
+};
+
+/// Writes the 128 bytes that a kernel gets.
+void store_tensor_map(const TensorMap& map, std::byte* to);
+/// What store_tensor_map() wrote; nothing if it is something else.
+std::optional<TensorMap> load_tensor_map(const std::byte* from);
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,217 @@
+"""An assignment: one Markdown file for students, which ends in a comment in TOML for the grader (docs/teaching.md says
+how to write one). This reads it, draws what a course seed varies, and makes the starter and the reference answer."""
+
+import dataclasses
+import hashlib
+import math
+import re
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10: scripts/requirements-toml.txt
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "assignments"
+ELEMENTS = {"fp16": "__half", "bf16": "__nv_bfloat16"}
+KINDS = ("correct", "findings", "counter")
+# What an expression may call, besides what an assignment defines in `python`.
+FUNCTIONS = {
+    name: __builtins__[name] if isinstance(__builtins__, dict) else getattr(__builtins__, name)
+    for name in ("abs", "bool", "enumerate", "float", "int", "len", "list", "max", "min", "pow", "range", "reversed",
+                 "round", "sorted", "sum", "tuple", "zip")
+} | {"math": math, "re": re}  # fmt: skip
+
+
+# What an assignment's author writes: a number, an expression, or values to draw from; and what it comes to.
+Value = Any
+
+
+class AssignmentError(Exception):
+    """The assignment that was asked for is not there, or its file says something that cannot be."""
+
+
+def draw(*key: str) -> int:
+    """A number below 2^63 that depends on nothing but the key."""
+    return int.from_bytes(hashlib.sha256("\0".join(key).encode()).digest()[:8], "big") >> 1
+
+
+def evaluate(expression: Value, names: Mapping[str, Any]) -> Value:
+    """The value of a Python expression of an assignment's author. Numbers stand for themselves."""
+    if not isinstance(expression, str):
+        return expression
+    try:
+        return eval(expression, {"__builtins__": FUNCTIONS, **names})
+    except Exception as error:
+        raise AssignmentError(f"the expression '{expression}' has no value: {error!r}") from error
+
+
+def fill_in(text: str, names: Mapping[str, Any]) -> str:
+    """The text with each @expression@ replaced by its value."""
+    return re.sub(r"@([^@\n]+)@", lambda match: str(evaluate(match[1], names)), text)
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """An assignment as a course gets it."""
+
+    name: str  # "06_swizzle", its file's name
+    course: str
+    values: dict[str, Any]  # what the course seed has drawn
+    data: dict[str, Any]  # the TOML
+    digest: str  # of the whole file
+
+    @property
+    def pass_mark(self) -> float:
+        return self.data["pass_mark"]
+
+    def functions(self) -> dict[str, Any]:
+        """What `python` defines."""
+        names: dict[str, Any] = {"__builtins__": FUNCTIONS, **self.values}
+        if "python" in self.data:
+            exec(self.data["python"], names)
+        del names["__builtins__"]
+        return names
+
+    def cases(self) -> list[dict[str, Any]]:
+        """All cases with the defaults of [launch], each once for each of its types."""
+        cases = []
+        for case in self.data["case"]:
+            case = self.data.get("launch", {}) | case
+            for kind in case.get("types", [None]):
+                names = self.values | ({"type": kind, "element": ELEMENTS[kind]} if kind else {})
+                full = case | {"type": kind, "kernel": fill_in(case["kernel"], names)}
+                full["label"] = case["name"] + (f", {kind}" if kind else "")
+                cases.append(full)
+        return cases
+
+    def reference_answer(self) -> str:
+        return self._source(is_starter=False)
+
+    def starter(self) -> str:
+        return self._source(is_starter=True)
+
+    def _source(self, is_starter: bool) -> str:
+        starter = self.data["starter"]
+        text = from_ladder(self, starter) if "from" in starter else starter["source"].lstrip("\n")
+        for change in starter.get("replace", []):
+            text = self._replaced(text, change)
+        for region in starter.get("empty", []):
+            text = self._emptied(text, region, is_starter)
+        return fill_in(keep_part(text, is_starter), self.values)
+
+    def _replaced(self, text: str, change: dict[str, Any]) -> str:
+        find, want = fill_in(change["find"], self.values), change.get("count", 1)
+        found = text.count(find)
+        if found != want and not (want == 0 and found > 0):
+            times = want or "at least once"
+            raise AssignmentError(f"{self.name}: '{find}' is {found} times in the starter's text; it should be {times}")
+        return text.replace(find, change["with"])
+
+    def _emptied(self, text: str, region: dict[str, Any], is_starter: bool) -> str:
+        after, before = fill_in(region["after"], self.values), fill_in(region["before"], self.values)
+        start = text.find(after) + len(after)
+        end = text.find(before, start)
+        if start < len(after) or end < 0 or text.find(after, start) >= 0:
+            raise AssignmentError(f"{self.name}: there is no region between '{after}' and '{before}', or there are two")
+        content = region.get("with" if is_starter else "reference_with", text[start:end])
+        return text[:start] + content + text[end:]
+
+
+def keep_part(text: str, is_starter: bool) -> str:
+    """Of the regions between "// answer" and "// end" the answer, or what "// starter:" lines say."""
+    kept, part = [], ""
+    for line in text.split("\n"):
+        marker = line.strip()
+        if marker in ("// answer", "// end"):
+            part = "answer" if marker == "// answer" else ""
+        elif part and marker.startswith("// starter:"):
+            if is_starter:
+                indentation = line[: len(line) - len(line.lstrip())]
+                kept.append((indentation + marker.removeprefix("// starter:").removeprefix(" ")).rstrip())
+        elif not (part and is_starter):
+            kept.append(line)
+    if part:
+        raise AssignmentError('a region that begins with "// answer" has no "// end"')
+    return "\n".join(kept)
+
+
+def from_ladder(assignment: Assignment, starter: dict[str, Any]) -> str:
+    """A file of the ladder without its header, launch and registration, in the namespace of submissions, and with the
+    kernels that are launched."""
+    path = ROOT / "kernels" / f"{starter['from']}.cu"
+    if not path.is_file():
+        raise AssignmentError(f"{assignment.name}: there is no kernels/{starter['from']}.cu to cut the starter from")
+    lines = path.read_text(encoding="utf-8").split("\n")
+    while lines[0].startswith("//"):
+        del lines[0]
+    text = "\n".join(lines).lstrip("\n")
+    text = text.replace('#include "registry.h"', '#include "attention.h"')
+    number = starter["from"].split("_")[0]
+    text = text.replace(f"flash_ladder::v{number}", "flash_ladder::submission")
+    # Whatever the last functions are called: the launches are the host's, and all that follows.
+    launch = re.search(r"^template <[^\n]*>\n(?:cudaError_t launch\()|^cudaError_t launch\(", text, flags=re.MULTILINE)
+    end = text.rfind("}  // namespace")
+    if launch is None or end < 0:
+        raise AssignmentError(f"{assignment.name}: {path.name} has no launch() that could be cut away")
+    instantiations = []
+    for case in assignment.cases():
+        line = f"template __global__ void {case['kernel']}(AttentionArgs);"
+        if line not in instantiations:
+            instantiations.append(line)
+    plain = f"{assignment.name}\n\nThe grader launches the kernels at the end of this file."
+    header = textwrap.dedent(starter.get("header", plain)).strip("\n")
+    comment = "\n".join(f"// {line}".rstrip() for line in header.split("\n"))
+    return (
+        f"{comment}\n\n{text[: launch.start()]}// What is launched. Leave it as it is.\n"
+        + "\n".join(instantiations) + f"\n\n{text[end:]}"
+    )  # fmt: skip
+
+
+def names_of_assignments(folder: Path = FOLDER) -> list[str]:
+    return sorted(path.stem for path in folder.glob("[0-9]*.md"))
+
+
+def find_assignment(name: str, folder: Path = FOLDER) -> Path:
+    """By "06_swizzle", "swizzle", "06" or "6"."""
+    known = names_of_assignments(folder)
+    for candidate in known:
+        number, _, words = candidate.partition("_")
+        if name in (candidate, words, number, number.lstrip("0") or "0"):
+            return folder / f"{candidate}.md"
+    raise AssignmentError(f"there is no assignment '{name}'; there are {', '.join(known) or 'none'}")
+
+
+def read_assignment(name: str, course: str = "", folder: Path = FOLDER) -> Assignment:
+    path = find_assignment(name, folder)
+    text = path.read_text(encoding="utf-8")
+    comment = re.search(r"^<!-- grader\n(.*?)^-->$", text, flags=re.DOTALL | re.MULTILINE)
+    if comment is None:
+        raise AssignmentError(f'{path.name} has no comment that begins with "<!-- grader"')
+    try:
+        data = tomllib.loads(comment[1])
+    except tomllib.TOMLDecodeError as error:
+        raise AssignmentError(f"{path.name}: the grader's comment is no TOML: {error}") from error
+    values: dict[str, Any] = {}
+    for key, value in data.get("vary", {}).items():
+        values[key] = (
+            value[draw(path.stem, course, key) % len(value)] if isinstance(value, list) else evaluate(value, values)
+        )
+    for key in ("pass_mark", "starter", "case", "check"):
+        if key not in data:
+            raise AssignmentError(f"{path.name}: the grader's comment has no {key}")
+    labels = {case["name"] for case in data["case"]}
+    for check in data["check"]:
+        if check.get("kind") not in KINDS:
+            raise AssignmentError(f"{path.name}: a check of kind '{check.get('kind')}'; there are {', '.join(KINDS)}")
+        if unknown := set(check.get("cases", [])) - labels:
+            raise AssignmentError(f"{path.name}: a check names the case '{unknown.pop()}', which is not there")
+    total = sum(check["points"] for check in data["check"])
+    if total != 100:
+        raise AssignmentError(f"{path.name}: the points of the checks add up to {total}, and not to 100")
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return Assignment(path.stem, course, values, data, digest)

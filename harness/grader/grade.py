@@ -1,0 +1,97 @@
+"""The grader's command line; `harness --grade` and its kin start it. See docs/teaching.md."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+import report
+from assignment import FOLDER, ROOT, AssignmentError, read_assignment
+from engine import COMPILE_SECONDS, Grader, Machine, Unavailable
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="harness", description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--grade", metavar="FILE", type=Path, help="a .cu file that was handed in")
+    what.add_argument("--grade-dir", metavar="DIR", type=Path, help="a folder of them")
+    what.add_argument("--starter", metavar="ASSIGNMENT", help="write the starter of an assignment")
+    what.add_argument("--reference", metavar="ASSIGNMENT", help="write its reference answer")
+    parser.add_argument("--assignment", help="swizzle, 06 or 06_swizzle")
+    parser.add_argument("--course", default="", help="the seed that varies the assignment for a course")
+    parser.add_argument("--hidden", help="the seed of shapes and inputs (the course's)")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="the result as JSON")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="the result as JUnit XML")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="of --grade-dir: the grades; of --starter: the file")
+    parser.add_argument("--gradescope", metavar="FILE", type=Path, help="the result as Gradescope reads it")
+    parser.add_argument(
+        "--share", metavar="I/N", help="with --grade-dir: only each N-th file, from the I-th on; no grades yet"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
+    parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
+    parser.add_argument("--compile-seconds", type=int, default=COMPILE_SECONDS, help="CPU time of the compiler")
+    build = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
+    parser.add_argument("--build", type=Path, default=build, help=argparse.SUPPRESS)
+    parser.add_argument("--assignments", type=Path, default=FOLDER, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def show(result: dict) -> None:
+    """For a reader: points, and what they were lost for."""
+    course = f", course {result['course']}" if result["course"] else ""
+    print(f"{result['file']} · {result['assignment']}{course}")
+    for check in result["checks"]:
+        print(f"  {check['points']:5.1f} of {check['of']:3}  {check['name']}")
+        for sentence in check["lost"]:
+            print(f"                 {sentence}")
+    if result["printed"]:
+        print(f"  The kernels printed: {result['printed']}")
+    if result["message"]:
+        print(f"  {result['message']}")
+    if result["status"] == "graded":
+        verdict = "passed" if result["passed"] else "not passed"
+        print(f"  {result['score']:5.1f} of 100  {verdict}: the pass mark is {result['pass_mark']}")
+    for hint in result["hints"]:
+        print(f"  Hint: {hint}")
+
+
+def main() -> int:
+    args = parse()
+    try:
+        name = args.starter or args.reference or args.assignment
+        if name is None:
+            raise AssignmentError("say which assignment it is for: --assignment swizzle, for example")
+        assignment = read_assignment(name, args.course, args.assignments)
+        if args.starter or args.reference:
+            text = assignment.starter() if args.starter else assignment.reference_answer()
+            if args.out:
+                report.write_file(args.out, text)
+            else:
+                print(text, end="")
+            return 0
+        machine = Machine.of_build(args.build, not args.unsandboxed, args.compile_seconds)
+        grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course)
+        if args.grade_dir:
+            return report.grade_folder(grader, args)
+        if not os.path.lexists(args.grade):
+            print(f"harness: --grade {args.grade}: there is no such file", file=sys.stderr)
+            return 2
+        result = grader.grade(args.grade)
+        show(result)
+        if args.report:
+            report.write_file(args.report, report.to_json(result))
+        if args.junit:
+            report.write_file(args.junit, report.to_junit([result]))
+        if args.gradescope and result["status"] == "graded":
+            report.write_file(args.gradescope, report.to_gradescope(result))
+        return 3 if result["status"] != "graded" else 0 if result["passed"] else 1
+    except AssignmentError as error:
+        print(f"harness: {error}", file=sys.stderr)
+        return 2
+    except Unavailable as error:
+        print(f"harness: {error}", file=sys.stderr)
+        return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,451 @@
+#include "grader/kernel_run.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
+#include <stdexcept>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "attention.h"
+#include "emulator/emulator.h"
+#include "emulator/function_name.h"
+#include "emulator/ptx_error.h"
+#include "problem/problem.h"
+#include "results/counters.h"
+#include "worker/checker.h"
+#include "worker/inputs.h"
+#include "worker/reference.h"
+#include "worker/tensors.h"
+
+namespace flash_ladder {
+namespace {
+
+using nlohmann::json;
+constexpr std::size_t kMostPrinted = 2000;      // characters of a kernel's own that are kept
+constexpr std::size_t kMostMessage = 64 << 20;  // bytes that a child may answer besides its buffers
+
+// A piece of the virtual GPU's memory.
+struct Buffer {
+  std::string name;
+  std::vector<std::byte> bytes;
+  bool initialised = true;
+};
+
+std::vector<std::byte> from_hex(const std::string& text) {
+  std::vector<std::byte> bytes(text.size() / 2);
+  for (std::size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(std::stoi(text.substr(2 * i, 2), nullptr, 16));
+  return bytes;
+}
+
+std::string to_hex(const std::vector<std::byte>& bytes) {
+  std::string text;
+  text.reserve(bytes.size() * 2);
+  for (const std::byte byte : bytes) fmt::format_to(std::back_inserter(text), "{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+emulator::Dim3 dimensions(const json& sizes) {
+  return {sizes.at(0).get<std::uint32_t>(), sizes.at(1).get<std::uint32_t>(), sizes.at(2).get<std::uint32_t>()};
+}
+
+// ---- An attention problem as buffers ----
+
+// How the axes of a tensor follow each other in memory, the last one without gaps.
+enum class Order {
+  bshd,
+  bhsd,
+  bhds
+};  // [batch, rows, heads, head_dim], [batch, heads, rows, head_dim], or that with columns as rows
+
+Order order_of(const std::string& name) {
+  if (name == "bshd") return Order::bshd;
+  if (name == "bhsd") return Order::bhsd;
+  if (name == "bhds") return Order::bhds;
+  throw std::invalid_argument(fmt::format("the layout '{}' is unknown; there are bshd, bhsd and bhds", name));
+}
+
+// Where the elements of a tensor lie. Where a row of memory is a column of the tensor, row_stride leads from one to the next.
+struct Place {
+  TensorLayout layout;
+  bool columns = false;
+
+  std::int64_t of(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t col) const {
+    return columns ? layout.row(batch, head, col) + row : layout.row(batch, head, row) + col;
+  }
+};
+
+struct Attention {
+  Inputs inputs;
+  std::array<Order, 4> orders;  // of Q, K, V, O
+
+  static int index(char tensor) { return static_cast<int>(std::string_view("QKVO").find(tensor)); }
+
+  Place place_of(char tensor) const {
+    const AttentionProblem& problem = inputs.problem;
+    const bool of_queries = tensor == 'Q' || tensor == 'O';
+    const std::int64_t rows = of_queries ? problem.seq_len : problem.seq_len_kv;
+    const std::int64_t heads = of_queries ? problem.heads : num_kv_heads(problem), head_dim = problem.head_dim;
+    const Order order = orders[index(tensor)];
+    if (order == Order::bshd) return {contiguous_layout(rows, heads, head_dim)};
+    const bool columns = order == Order::bhds;
+    return {{.batch_stride = heads * rows * head_dim,
+             .row_stride = columns ? rows : head_dim,
+             .head_stride = rows * head_dim},
+            columns};
+  }
+};
+
+// Moves the elements of a tensor from one place to another.
+void move_elements(const AttentionProblem& problem, std::int64_t rows, std::int64_t heads, const std::uint16_t* from,
+                   const Place& from_place, std::uint16_t* to, const Place& to_place) {
+  for (std::int64_t b = 0; b < problem.batch; ++b)
+    for (std::int64_t head = 0; head < heads; ++head)
+      for (std::int64_t row = 0; row < rows; ++row)
+        for (std::int64_t col = 0; col < problem.head_dim; ++col)
+          to[to_place.of(b, head, row, col)] = from[from_place.of(b, head, row, col)];
+}
+
+std::vector<Buffer> tensor_buffers(const Attention& attention) {
+  const Inputs& inputs = attention.inputs;
+  const AttentionProblem& problem = inputs.problem;
+  std::vector<Buffer> buffers;
+  const struct {
+    const char* name;
+    int buffer;
+    const TensorLayout& layout;
+  } tensors[] = {{"Q", inputs.Q_buffer, inputs.Q}, {"K", inputs.K_buffer, inputs.K}, {"V", inputs.V_buffer, inputs.V}};
+  for (const auto& [name, buffer, layout] : tensors) {
+    const HostBuffer& from = inputs.buffers.at(buffer);
+    Buffer& to = buffers.emplace_back(Buffer{.name = name, .bytes = std::vector<std::byte>(from.bytes())});
+    const bool is_Q = *name == 'Q';
+    move_elements(problem, is_Q ? problem.seq_len : problem.seq_len_kv, is_Q ? problem.heads : num_kv_heads(problem),
+                  from.data(), {layout}, reinterpret_cast<std::uint16_t*>(to.bytes.data()), attention.place_of(*name));
+  }
+  // As the harness poisons it: NaN, and 0xff in each byte.
+  buffers.push_back({.name = "O",
+                     .bytes = std::vector<std::byte>(output_size(problem) * sizeof(std::uint16_t), std::byte{0xff}),
+                     .initialised = false});
+  return buffers;
+}
+
+// Why the output is wrong; empty when it is right. `before` and `after` are the buffers of tensor_buffers().
+std::string why_wrong(const Attention& attention, const std::vector<Buffer>& before, const std::vector<Buffer>& after) {
+  const AttentionProblem& problem = attention.inputs.problem;
+  for (std::size_t i = 0; i < 3; ++i)
+    if (before[i].bytes != after[i].bytes)
+      return fmt::format("the launch has changed {}, which is an input", before[i].name);
+  HostBuffer output(output_size(problem));
+  move_elements(problem, problem.seq_len, problem.heads, reinterpret_cast<const std::uint16_t*>(after[3].bytes.data()),
+                attention.place_of('O'), output.data(), {output_layout(problem)});
+  const Reference reference = make_reference(attention.inputs, {.seq_len = problem.seq_len}, {}, 1);
+  constexpr std::int64_t kTile = 16;  // rows of an mma
+  const Verdict verdict = check_output(attention.inputs, reference, output, kTile, 1);
+  if (verdict.correct() || verdict.mismatches.empty()) return verdict.reason;
+  const Mismatch& first = verdict.mismatches.front();
+  return fmt::format("{} (it is {:.5g}, should be {:.5g})", verdict.reason, first.got, first.expected);
+}
+
+Distribution distribution(const std::string& name) {
+  for (const Distribution known :
+       {Distribution::normal, Distribution::offset_mean, Distribution::large_logit, Distribution::ramp})
+    if (to_string(known) == name) return known;
+  throw std::invalid_argument(
+      fmt::format("inputs '{}' are unknown; there are normal, offset-mean, large-logit and ramp", name));
+}
+
+// ---- In the child ----
+
+// The line of the file that was handed in, from which an instruction comes: the innermost one.
+json line_in(const std::string& source_name, const emulator::SourcePosition& position) {
+  for (const emulator::SourceLine& line : position)
+    if (std::filesystem::path(line.file).filename() == source_name) return line.line;
+  return nullptr;
+}
+
+json report_to_json(const emulator::Report& report, const std::string& source_name) {
+  json answer = {{"status", "ran"}, {"message", ""}};
+  answer["findings"] = json::array();
+  for (const emulator::Finding& finding : report.findings)
+    answer["findings"].push_back({{"kind", to_string(finding.kind)},
+                                  {"message", finding.message},
+                                  {"line", line_in(source_name, finding.position)},
+                                  {"text", format(finding)},
+                                  {"count", finding.count}});
+  answer["counters"] = counters_to_json(report.totals, Zeros::kept);
+  answer["lines"] = json::array();
+  for (const emulator::LineCounters& line : report.lines)
+    answer["lines"].push_back({{"line", line_in(source_name, line.position)},
+                               {"position", to_string(line.position)},
+                               {"counters", counters_to_json(line.counters, Zeros::left_out)}});
+  return answer;
+}
+
+// A launch's arguments, and their sizes: a kernel that takes others is not the one that was asked for.
+struct Arguments {
+  std::vector<std::vector<std::byte>> values;
+
+  template <typename T>
+  void add(const T& value) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    values.emplace_back(bytes, bytes + sizeof(T));
+  }
+};
+
+struct UnfitKernel : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+const emulator::Kernel& find_kernel(const emulator::Module& module, const std::string& name) {
+  std::vector<std::string> names;
+  for (const emulator::Kernel* kernel : module.kernels()) {
+    names.push_back(simple_name(kernel->name()));
+    if (names.back() == name) return *kernel;
+  }
+  throw UnfitKernel(
+      fmt::format("the file has no kernel {}, which is the one that is launched; {}", name,
+                  names.empty() ? "it has none at all" : fmt::format("it has {}", fmt::join(names, ", "))));
+}
+
+json launch_in_child(const std::string& ptx, const std::string& source_name, const json& request,
+                     const std::optional<Attention>& attention, std::vector<Buffer>& buffers) {
+  emulator::Memory memory(std::size_t{1} << 30);
+  const emulator::Module module(ptx, memory);
+  const emulator::Kernel& kernel = find_kernel(module, request.at("kernel"));
+
+  std::vector<emulator::Address> addresses;
+  for (const Buffer& buffer : buffers) {
+    addresses.push_back(memory.allocate(buffer.bytes.size()));
+    memory.write(addresses.back(), buffer.bytes.data(), buffer.bytes.size());
+    if (!buffer.initialised) memory.poison(addresses.back(), buffer.bytes.size());
+  }
+  const auto address = [&](const std::string& name) {
+    for (std::size_t i = 0; i < buffers.size(); ++i)
+      if (buffers[i].name == name) return addresses[i];
+    throw std::invalid_argument(fmt::format("there is no buffer '{}'", name));
+  };
+
+  Arguments arguments;
+  for (const json& argument : request.at("arguments")) {
+    if (argument.contains("buffer")) {
+      arguments.add(address(argument.at("buffer")));
+    } else if (argument.contains("int")) {
+      arguments.add(argument.at("int").get<std::int32_t>());
+    } else if (argument.contains("float")) {
+      arguments.add(argument.at("float").get<float>());
+    } else {
+      const auto tensor = [&](const char* name) {
+        const TensorLayout layout = attention.value().place_of(*name).layout;
+        return Tensor{.data = reinterpret_cast<void*>(address(name)),
+                      .batch_stride = layout.batch_stride,
+                      .row_stride = layout.row_stride,
+                      .head_stride = layout.head_stride};
+      };
+      const AttentionArgs args = launch_args(attention.value().inputs.problem,
+                                             {.Q = tensor("Q"), .K = tensor("K"), .V = tensor("V"), .O = tensor("O")},
+                                             attention->inputs.softmax_scale, nullptr);
+      arguments.add(args);
+    }
+  }
+  const auto& parameters = kernel.parameters();
+  bool fits = parameters.size() == arguments.values.size();
+  for (std::size_t i = 0; fits && i < parameters.size(); ++i) fits = parameters[i].size == arguments.values[i].size();
+  if (!fits)
+    throw UnfitKernel(fmt::format(
+        "{} takes other parameters than the assignment says: {} of them, {} bytes in all; it is launched "
+        "with {}",
+        request.at("kernel").get<std::string>(), parameters.size(), kernel.parameter_bytes(), arguments.values.size()));
+  std::vector<const void*> pointers;
+  for (const auto& value : arguments.values) pointers.push_back(value.data());
+  const std::vector<std::byte> packed = pack_parameters(kernel, pointers.data());
+
+  std::string printed;
+  emulator::Options options;
+  options.sm = request.at("sm");
+  options.threads = 1;  // which CTAs have run when a budget is used up must not depend on the machine
+  options.max_warp_instructions_per_cta = request.at("instructions");
+  options.max_warp_instructions = 8 * options.max_warp_instructions_per_cta;
+  options.max_findings = 20;
+  options.print = [&](std::string_view text) {
+    printed += text.substr(0, kMostPrinted - std::min(kMostPrinted, printed.size()));
+  };
+  const emulator::Report report = launch(kernel,
+                                         {.grid = dimensions(request.at("grid")),
+                                          .block = dimensions(request.at("block")),
+                                          .dynamic_shared_bytes = request.at("shared"),
+                                          .parameters = packed},
+                                         memory, options);
+  for (std::size_t i = 0; i < buffers.size(); ++i)
+    memory.read(buffers[i].bytes.data(), addresses[i], buffers[i].bytes.size());
+  json answer = report_to_json(report, source_name);
+  answer["printed"] = printed;
+  return answer;
+}
+
+void write_all(int to, const void* from, std::size_t size) {
+  const char* next = static_cast<const char*>(from);
+  while (size > 0) {
+    const ssize_t written = write(to, next, size);
+    if (written <= 0) _exit(1);
+    next += written;
+    size -= static_cast<std::size_t>(written);
+  }
+}
+
+[[noreturn]] void be_child(int pipe, const std::string& ptx, const std::string& source_name, const json& request,
+                           const std::optional<Attention>& attention, std::vector<Buffer> buffers,
+                           const RunLimits& limits) {
+  json answer;
+  try {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    limit_process({.memory_bytes = limits.memory_bytes, .cpu_seconds = limits.cpu_seconds, .may_write_files = false});
+    if (limits.isolated) {
+      hide_files({});
+      forbid_system_calls(SystemCalls::compute);
+    }
+  } catch (const std::exception& error) {
+    answer = {{"status", "not_graded"},
+              {"message", fmt::format("the process could not be isolated: {}", error.what())}};
+  }
+  if (answer.is_null()) {
+    const auto refused = [&](const std::string& why) { answer = {{"status", "refused"}, {"message", why}}; };
+    try {
+      answer = launch_in_child(ptx, source_name, request, attention, buffers);
+    } catch (const emulator::PtxError& error) {
+      refused(fmt::format("the virtual GPU cannot run it: {}", error.what()));
+    } catch (const std::bad_alloc&) {
+      refused(fmt::format("it needs more than {} MiB of memory", limits.memory_bytes >> 20));
+    } catch (const std::length_error&) {
+      refused(fmt::format("it needs more than {} MiB of memory", limits.memory_bytes >> 20));
+    } catch (const std::exception& error) {
+      refused(error.what());
+    }
+  }
+  // Whatever the kernel printed, its bytes may be no text.
+  const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::uint64_t size = text.size();
+  write_all(pipe, &size, sizeof(size));
+  write_all(pipe, text.data(), text.size());
+  for (const Buffer& buffer : buffers) write_all(pipe, buffer.bytes.data(), buffer.bytes.size());
+  _exit(0);
+}
+
+// ---- In the parent ----
+
+// All that the child writes, at most `most` bytes; nullopt when it has not ended by the deadline.
+std::optional<std::string> read_until(int pipe, std::chrono::steady_clock::time_point deadline, std::size_t most) {
+  std::string text;
+  std::vector<char> block(1 << 16);
+  while (true) {
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+    pollfd waiting{.fd = pipe, .events = POLLIN, .revents = 0};
+    if (left.count() <= 0) return std::nullopt;
+    if (poll(&waiting, 1, static_cast<int>(left.count())) <= 0) continue;
+    const ssize_t count = read(pipe, block.data(), block.size());
+    if (count <= 0 || text.size() + count > most) return text;
+    text.append(block.data(), static_cast<std::size_t>(count));
+  }
+}
+
+json not_graded(const std::string& message) { return {{"status", "not_graded"}, {"message", message}}; }
+
+}  // namespace
+
+std::string simple_name(const std::string& mangled) {
+  std::string name = emulator::demangled(mangled);
+  if (name == mangled) return name;
+  static const std::regex qualifier(R"((\(anonymous namespace\)|[A-Za-z_]\w*)::)");
+  name = std::regex_replace(name, qualifier, "");
+  // The parameters are the last parenthesis; a template has its return type before its name.
+  if (const auto parameters = name.find('('); parameters != std::string::npos) name.erase(parameters);
+  const auto arguments = name.find('<');
+  if (const auto space = name.rfind(' ', arguments == std::string::npos ? name.size() : arguments);
+      space != std::string::npos)
+    name.erase(0, space + 1);
+  return std::regex_replace(name, std::regex("> (?=>)"), ">");
+}
+
+json run_kernel(const std::string& ptx, const std::string& source_name, const json& request, const RunLimits& limits) {
+  std::optional<Attention> attention;
+  std::vector<Buffer> buffers;
+  if (request.contains("problem")) {
+    const json& layouts = request.at("layouts");
+    const auto order = [&](const char* tensor) { return order_of(layouts.at(tensor)); };
+    attention = Attention{.inputs = make_inputs(request.at("problem"), distribution(request.at("inputs")),
+                                                Packing::separate, request.at("seed"), {}, 1),
+                          .orders = {order("Q"), order("K"), order("V"), order("O")}};
+    attention->inputs.softmax_scale = request.at("softmax_scale");
+    buffers = tensor_buffers(*attention);
+  } else {
+    for (const auto& [name, buffer] : request.at("buffers").items()) {
+      if (buffer.contains("bytes"))
+        buffers.push_back({.name = name, .bytes = from_hex(buffer.at("bytes"))});
+      else
+        buffers.push_back({.name = name,
+                           .bytes = std::vector<std::byte>(buffer.at("size").get<std::size_t>(), std::byte{0xff}),
+                           .initialised = false});
+    }
+  }
+  std::size_t bytes = 0;
+  for (const Buffer& buffer : buffers) bytes += buffer.bytes.size();
+
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe could be made");
+  const pid_t child = fork();
+  if (child < 0) throw std::runtime_error("no process could be started");
+  if (child == 0) {
+    close(ends[0]);
+    be_child(ends[1], ptx, source_name, request, attention, std::move(buffers), limits);
+  }
+  close(ends[1]);
+  const auto text = read_until(ends[0], std::chrono::steady_clock::now() + std::chrono::seconds(limits.wall_seconds),
+                               kMostMessage + bytes);
+  close(ends[0]);
+  kill(child, SIGKILL);  // it has ended, or has to
+  int status = 0;
+  waitpid(child, &status, 0);
+
+  if (!text) return not_graded(fmt::format("it had not ended after {} seconds", limits.wall_seconds));
+  std::uint64_t size = 0;
+  if (text->size() >= sizeof(size)) std::memcpy(&size, text->data(), sizeof(size));
+  if (text->size() < sizeof(size) || size > kMostMessage || text->size() != sizeof(size) + size + bytes) {
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU)
+      return not_graded(fmt::format("it had not ended after {} seconds of CPU time", limits.cpu_seconds));
+    return not_graded(
+        fmt::format("the virtual GPU ended without an answer ({})",
+                    WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status)) : "a broken message"));
+  }
+  json answer = json::parse(text->substr(sizeof(size), size));
+  if (answer.at("status") != "ran") return answer;
+
+  std::vector<Buffer> after = buffers;
+  const char* next = text->data() + sizeof(size) + size;
+  for (Buffer& buffer : after) {
+    std::memcpy(buffer.bytes.data(), next, buffer.bytes.size());
+    next += buffer.bytes.size();
+  }
+  if (attention) {
+    answer["wrong"] = why_wrong(*attention, buffers, after);
+  } else {
+    for (const Buffer& buffer : after) answer["buffers"][buffer.name] = to_hex(buffer.bytes);
+  }
+  return answer;
+}
+
+}  // namespace flash_ladder

@@ -1,0 +1,211 @@
+"""Results as files, and a whole class at once."""
+
+import argparse
+import concurrent.futures
+import csv
+import hashlib
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import similarity
+from engine import SOURCE, Grader, printable, read_submission
+
+COLUMNS = ("file", "score", "passed", "status", "message", "lost", "sha256")
+
+
+def write_file(path: Path, text: str) -> None:
+    """Under a temporary name first, so that nobody sees half a file."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def to_json(result: dict[str, Any]) -> str:
+    return json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+
+
+def to_junit(results: list[dict[str, Any]]) -> str:
+    """A suite per file, a case per check: a failure where points are missing, an error where nothing was graded."""
+    suites = ElementTree.Element("testsuites")
+    for result in results:
+        suite = ElementTree.SubElement(suites, "testsuite", name=result["file"])
+        name = result["assignment"]
+        for check in result["checks"]:
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=name, name=f"{check['name']}: {check['points']:g} of {check['of']} points"
+            )
+            if check["lost"]:
+                ElementTree.SubElement(case, "failure", message=check["lost"][0]).text = "\n".join(check["lost"])
+        if result["status"] != "graded":
+            case = ElementTree.SubElement(suite, "testcase", classname=name, name="grading")
+            ElementTree.SubElement(case, "error", message=result["message"])
+        suite.set("tests", str(len(suite)))
+        suite.set("failures", str(len(suite.findall("testcase/failure"))))
+        suite.set("errors", str(len(suite.findall("testcase/error"))))
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def to_gradescope(result: dict[str, Any]) -> str:
+    """https://gradescope-autograders.readthedocs.io/en/latest/specs/"""
+    tests = [
+        {"name": check["name"], "score": check["points"], "max_score": check["of"], "output": "\n".join(check["lost"])}
+        for check in result["checks"]
+    ]
+    said = [result["message"], *(f"Hint: {hint}" for hint in result["hints"])]
+    output = "\n".join(text for text in said if text)
+    return (
+        json.dumps({"score": result["score"], "output": output, "output_format": "text", "tests": tests}, indent=1)
+        + "\n"
+    )
+
+
+def cell(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula, whatever a file is called."""
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
+def to_csv(results: list[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for result in results:
+        lost = " | ".join(f"{check['name']}: {check['lost'][0]}" for check in result["checks"] if check["lost"])
+        score = "" if result["score"] is None else f"{result['score']:g}"
+        passed = {True: "yes", False: "no"}[result["passed"]] if result["status"] == "graded" else ""
+        row = (result["file"], score, passed, result["status"], result["message"], lost, result["sha256"])
+        writer.writerow([cell(value) for value in row])
+    return out.getvalue()
+
+
+def submissions(folder: Path) -> list[Path]:
+    """What was handed in: the entries of the folder, and of a folder in it the .cu files. No link is followed."""
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and not entry.is_symlink():
+            found += sorted(path for path in entry.iterdir() if path.suffix == ".cu")
+        else:
+            found.append(entry)
+    return found
+
+
+def graded_by() -> str:
+    """A hash of what gives the points."""
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+class Kept:
+    """Results of this and earlier runs, a file each, so that a run that was stopped goes on where it was."""
+
+    def __init__(self, grader: Grader, folder: Path) -> None:
+        self.folder = folder
+        program = hashlib.sha256(Path(grader.machine.grader).read_bytes()).hexdigest()
+        what = grader.assignment
+        self.same = "\0".join((what.digest, what.course, grader.hidden, grader.machine.toolkit, graded_by(), program,
+                               str(grader.machine.isolated)))  # fmt: skip
+
+    def path(self, name: str, source: bytes) -> Path:
+        key = hashlib.sha256(source + b"\0" + f"{name}\0{self.same}".encode(errors="surrogateescape")).hexdigest()
+        return self.folder / f"{key}.json"
+
+    def read(self, path: Path) -> dict[str, Any] | None:
+        try:
+            result = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return result if result.get("status") == "graded" else None
+
+
+def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
+    """Grades all files of a folder: args.out gets a row for each, args.out.similar.csv the pairs that are alike."""
+    folder: Path = args.grade_dir
+    if not folder.is_dir():
+        print(f"harness: --grade-dir {folder}: there is no such folder", file=sys.stderr)
+        return 2
+    if args.out is None:
+        print("harness: --grade-dir needs --out FILE, which gets the grades", file=sys.stderr)
+        return 2
+    paths = submissions(folder)
+    if args.share:
+        index, _, count = args.share.partition("/")
+        if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+            print(f"harness: --share '{args.share}' is no share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
+            return 2
+        paths = paths[int(index) :: int(count)]
+    kept = Kept(grader, args.out.with_name(args.out.name + ".results"))
+    kept.folder.mkdir(parents=True, exist_ok=True)
+    results: dict[int, dict[str, Any]] = {}
+    sources: dict[int, str] = {}
+
+    def grade(index: int) -> dict[str, Any]:
+        path = paths[index]
+        name = str(path.relative_to(folder))
+        try:
+            source = read_submission(path)
+            sources[index] = source.decode()
+        except Exception:
+            source = None
+        file = kept.path(name, source) if source is not None else None
+        result = kept.read(file) if file else None
+        if result is None:
+            result = grader.grade(path)
+            result["file"] = printable(name.encode(errors="replace").decode(), 200)
+            if file:
+                write_file(file, to_json(result))
+        return result
+
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, args.jobs)) as pool:
+        futures = {pool.submit(grade, index): index for index in range(len(paths))}
+        for done, future in enumerate(concurrent.futures.as_completed(futures), 1):
+            index = futures[future]
+            try:
+                results[index] = future.result()
+            except Exception as error:  # one broken file never stops the rest
+                results[index] = grader.failed(paths[index], error)
+            if sys.stderr.isatty():
+                end = "" if done < len(paths) else "\n"
+                print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)
+            if not args.share:
+                write_file(args.out, to_csv([results[i] for i in sorted(results)]))
+    if args.share:
+        print(f"{len(paths)} files graded; without --share the grades of all are put together in {args.out}")
+        return 0
+    ordered = [results[i] for i in range(len(paths))]
+    write_file(args.out, to_csv(ordered))
+    if args.junit:
+        write_file(args.junit, to_junit(ordered))
+    if args.report:
+        write_file(args.report, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
+
+    texts = {ordered[i]["file"]: sources[i] for i in sorted(sources)}
+    known = {"the reference answer": grader.assignment.reference_answer()}
+    ptx = {result["file"]: result["ptx_sha256"] for result in ordered if result["ptx_sha256"]}
+    pairs = similarity.similar_pairs(texts, known, grader.assignment.starter(), ptx)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("first", "second", "how", "similarity"))
+    writer.writerows([(cell(p.first), cell(p.second), p.how, f"{p.similarity:.2f}") for p in pairs])
+    write_file(args.out.with_name(args.out.stem + ".similar.csv"), out.getvalue())
+
+    open_files = [result for result in ordered if result["status"] != "graded"]
+    scores = [result["score"] for result in ordered if result["score"] is not None]
+    passed = sum(result["passed"] for result in ordered)
+    mean = f", {sum(scores) / len(scores):.1f} points on average" if scores else ""
+    print(f"{len(scores)} of {len(ordered)} files graded{mean}, {passed} passed, {len(pairs)} pairs alike: {args.out}")
+    for result in open_files:
+        print(f"  {result['file']}: {result['message']}")
+    return 1 if open_files else 0
+
+
+__all__ = ["SOURCE", "grade_folder", "to_csv", "to_json", "to_junit", "write_file"]

@@ -1,0 +1,68 @@
+"""Which of the files of a class are alike. What all share with the starter says nothing, so it is left out."""
+
+import dataclasses
+import hashlib
+import re
+
+GRAM = 8  # tokens in a row that are compared
+NEAR = 0.7  # of all such runs that either of two files has beyond the starter, the share that both have
+FEWEST = 12  # with fewer runs beyond the starter there is nothing to compare
+
+TOKEN = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"(?P<delimiter>[^\s()\\]{0,16})\(.*?\)(?P=delimiter)"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'"""
+    r"|[A-Za-z_]\w*|\.?\d(?:[\w.']|[eEpP][+-])*|<<=?|>>=?|[-+*/%&|^=!<>]=|&&|\|\||::|->|\+\+|--|\S",
+    flags=re.DOTALL,
+)
+
+
+def tokens(source: str) -> list[str]:
+    """Without comments and white space."""
+    return [match[0] for match in TOKEN.finditer(source) if not match[0].startswith(("//", "/*"))]
+
+
+def renamed(words: list[str]) -> list[str]:
+    """The same with each name as one: renaming changes nothing."""
+    return ["name" if re.match(r"[A-Za-z_]", word) else word for word in words]
+
+
+def grams(words: list[str]) -> set[int]:
+    return {hash(tuple(words[i : i + GRAM])) for i in range(len(words) - GRAM + 1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    first: str
+    second: str
+    how: str
+    similarity: float
+
+
+def token_hash(words: list[str]) -> str:
+    return hashlib.sha256("\0".join(words).encode()).hexdigest()
+
+
+def similar_pairs(files: dict[str, str], known: dict[str, str], starter: str, ptx: dict[str, str]) -> list[Pair]:
+    """Pairs of `files`, and of one of them with one of `known`. `ptx` has hashes of what they were compiled to."""
+    everything = {name: tokens(text) for name, text in (files | known).items()}
+    starter_words = tokens(starter)
+    common, starter_hash = grams(renamed(starter_words)), token_hash(renamed(starter_words))
+    exact = {name: token_hash(words) for name, words in everything.items()}
+    names_aside = {name: token_hash(renamed(words)) for name, words in everything.items()}
+    own = {name: grams(renamed(words)) - common for name, words in everything.items()}
+    starters_ptx = {ptx[name] for name in ptx if names_aside.get(name) == starter_hash}
+    pairs = []
+    order = list(everything)
+    for i, first in enumerate(order):
+        for second in order[i + 1 :]:
+            if (first in known and second in known) or starter_hash in (names_aside[first], names_aside[second]):
+                continue
+            shared = len(own[first] & own[second]) / max(1, len(own[first] | own[second]))
+            if exact[first] == exact[second]:
+                pairs.append(Pair(first, second, "same tokens", 1.0))
+            elif names_aside[first] == names_aside[second]:
+                pairs.append(Pair(first, second, "same tokens but for names", 1.0))
+            elif first in ptx and ptx[first] == ptx.get(second) and ptx[first] not in starters_ptx:
+                pairs.append(Pair(first, second, "same PTX", shared))
+            elif shared >= NEAR and min(len(own[first]), len(own[second])) >= FEWEST:
+                pairs.append(Pair(first, second, "similar tokens", shared))
+    return sorted(pairs, key=lambda pair: (-pair.similarity, pair.first, pair.second))

@@ -1,0 +1,124 @@
+"""Each assignment, as a teacher would try it: its starter is too little to pass, so is what can be copied, and the
+reference answer has all points."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
+sys.path.insert(0, str(ROOT / "harness" / "grader"))
+
+from assignment import Assignment, draw, names_of_assignments, read_assignment  # noqa: E402
+from engine import Grader, Machine  # noqa: E402
+
+NAMES = names_of_assignments()
+COURSES = ("spring", "autumn")  # seeds that vary every assignment
+
+
+def copied(assignment: Assignment) -> str:
+    """The starter with the ladder's own lines where the student is to write."""
+    data = copy.deepcopy(assignment.data)
+    for region in data["starter"].get("empty", []):
+        region.pop("reference_with", None)
+    return dataclasses.replace(assignment, data=data).reference_answer()
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    """Without isolation: what is graded here is the project's own."""
+    return Machine.of_build(BUILD, isolated=False)
+
+
+@pytest.fixture(scope="module")
+def graders(machine: Machine) -> dict[tuple[str, str], Grader]:
+    return {
+        (name, course): Grader(machine, read_assignment(name, course), "hidden") for name in NAMES for course in COURSES
+    }
+
+
+def grade(grader: Grader, folder: Path, text: str) -> dict:
+    file = folder / "submission.cu"
+    file.write_text(text, encoding="utf-8")
+    result = grader.grade(file)
+    assert result["status"] == "graded", result["message"]
+    return result
+
+
+def test_there_are_ten() -> None:
+    assert [name[:2] for name in NAMES] == ["00", "02", "03", "04", "05", "06", "07", "08", "09", "16"]
+
+
+@pytest.mark.parametrize("course", COURSES)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_reference_answer_has_all_points(name: str, course: str, graders: dict, tmp_path: Path) -> None:
+    grader = graders[name, course]
+    result = grade(grader, tmp_path, grader.assignment.reference_answer())
+    assert result["score"] == 100, [check for check in result["checks"] if check["lost"]]
+
+
+@pytest.mark.parametrize("course", COURSES)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_starter_compiles_and_does_not_pass(name: str, course: str, graders: dict, tmp_path: Path) -> None:
+    grader = graders[name, course]
+    result = grade(grader, tmp_path, grader.assignment.starter())
+    assert not result["message"], "it is refused"
+    assert result["score"] < grader.assignment.pass_mark and not result["passed"]
+    assert result["hints"]
+    for check in result["checks"]:
+        assert check["lost"] or check["points"] == check["of"], "points are lost without a word"
+
+
+@pytest.mark.parametrize("course", COURSES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "from" in read_assignment(name).data["starter"]])
+def test_the_ladders_own_lines_do_not_pass(name: str, course: str, graders: dict, tmp_path: Path) -> None:
+    grader = graders[name, course]
+    result = grade(grader, tmp_path, copied(grader.assignment))
+    # 16 begins with the ladder's own lines, and there they are wrong: K or V lie the other way round.
+    assert result["score"] < grader.assignment.pass_mark
+    kernel = ROOT / "kernels" / f"{grader.assignment.data['starter']['from']}.cu"
+    result = grade(grader, tmp_path, kernel.read_text(encoding="utf-8"))
+    assert result["score"] < grader.assignment.pass_mark
+
+
+def test_an_assignment_of_another_course_is_another(graders: dict) -> None:
+    for name in NAMES:
+        first, second = (graders[name, course].assignment for course in COURSES)
+        assert first.values != second.values, f"{name}: choose other courses for this test"
+        assert first.reference_answer() != second.reference_answer(), name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_variation_can_be_written(name: str) -> None:
+    for seed in range(40):
+        assignment = read_assignment(name, f"course {seed}")
+        starter, answer = assignment.starter(), assignment.reference_answer()
+        assert "// TODO" not in answer and "@" not in answer and starter != answer
+        assert "// answer" not in starter + answer and "// starter" not in starter + answer
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_what_a_student_and_a_teacher_need(name: str) -> None:
+    assignment = read_assignment(name)
+    text = (ROOT / "docs" / "assignments" / f"{name}.md").read_text(encoding="utf-8").split("<!-- grader")[0]
+    headings = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
+    assert headings[:5] == ["Goal", "Reading", "What you get", "What is graded", "Before you write"], headings
+    assert re.fullmatch(r"(A question|Questions) to answer in words", headings[5])
+    assert headings[6] == "For the ambitious"
+    words = name.partition("_")[2]
+    assert f"--starter {words} --course" in text and f"--assignment {words} --course" in text
+    assert "{graded}" in text and "{hints}" in text
+    assert assignment.data["key"].strip() and len(assignment.data["hints"]) >= 3
+
+
+def test_courses_are_drawn_evenly_enough() -> None:
+    """A list of a few values would be no variation if a seed hardly ever met some of them."""
+    found = {draw("06_swizzle", f"course {seed}", "head_dim") % 6 for seed in range(60)}
+    assert found == set(range(6))

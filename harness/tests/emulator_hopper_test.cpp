@@ -1,0 +1,316 @@
+// What wgmma, TMA, mbarriers with bytes and setmaxnreg can be misused for: each mistake planted in a small kernel, with its line.
+// Right twins are the conformance cases, which run late and early without a finding, and the one at the top here.
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string>
+
+#include "emulator_run.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+constexpr unsigned kWarpgroup = 128;
+
+// Statements, of which each line is one of kernel.cu, from 1. They find %t = tid, %w = warp, %in, %out, %map, %a and %b =
+// descriptors of [64][16] f16 at byte 0 and 16,384 of shared memory, %smem, and %p0 = thread 0.
+std::string program(const std::string& body) {
+  std::string text =
+      ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
+      ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n{\n"
+      ".reg .b32 %r<100>;\n.reg .f32 %f<100>;\n.reg .b64 %rd<40>;\n.reg .pred %p<10>;\n.reg .b32 %t, %w, %smem;\n"
+      ".reg .b64 %in, %out, %map, %a, %b;\n.shared .align 1024 .b8 smem[40960];\n"
+      "mov.u32 %t, %tid.x;\nshr.u32 %w, %t, 5;\nmov.u32 %smem, smem;\nsetp.eq.u32 %p0, %t, 0;\n"
+      "ld.param.u64 %in, [input];\ncvta.to.global.u64 %in, %in;\nld.param.u64 %out, [output];\n"
+      "cvta.to.global.u64 %out, %out;\nmov.b64 %rd39, map;\ncvta.param.u64 %map, %rd39;\n"
+      "shr.u32 %r99, %smem, 4;\ncvt.u64.u32 %rd38, %r99;\nor.b64 %a, %rd38, 0x4000004000010000;\n"
+      "add.u64 %rd38, %rd38, 1024;\nor.b64 %b, %rd38, 0x4000004000010000;\n";
+  std::istringstream lines(body);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) text += fmt::format(".loc 1 {} 0\n{}\n", number, line);
+  return text + "ret;\n}\n";
+}
+
+// One statement each.
+const std::string kFill =  // A and B: thread t writes 128 bytes of each
+    "{ mad.lo.u32 %r98, %t, 128, %smem; mov.u32 %r97, 0x3c003c00; mov.u32 %r96, 0; "
+    "FILL: st.shared.v4.b32 [%r98], {%r97, %r97, %r97, %r97}; st.shared.v4.b32 [%r98+16384], {%r97, %r97, %r97, %r97}; "
+    "add.u32 %r98, %r98, 16; add.u32 %r96, %r96, 1; setp.lt.u32 %p9, %r96, 8; @%p9 bra FILL; } ";
+const std::string kMma =
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %a, %b, 0, 1, 1, 0, 0;\n";
+const std::string kMmaOfRegisters =
+    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3, %r4}, %b, 0, 1, 1, 0;\n";
+const std::string kFence = "wgmma.fence.sync.aligned;\n", kCommit = "wgmma.commit_group.sync.aligned;\n",
+                  kWait = "wgmma.wait_group.sync.aligned 0;\n";
+const std::string kVisible = kFill + "fence.proxy.async; bar.sync 0;\n";
+const std::string kUse = "st.global.f32 [%out], %f1;\n";
+
+TensorMap tensor_map() {  // of [16][64] f16 in the input
+  TensorMap map{.dimensions = 2, .element_bytes = 2, .swizzle = Swizzle::bytes_128};
+  map.sizes = {64, 16};
+  map.strides = {2, 128};
+  map.box = {64, 8};
+  return map;
+}
+const std::string kBarrier =
+    "@!%p0 bra READY; mbarrier.init.shared.b64 [smem+40000], 1; fence.mbarrier_init.release.cluster; READY: bar.sync 0;\n";
+const std::string kExpect = "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+40000], 1024;\n";
+const std::string kLoad =
+    "@%p0 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%smem], [%map, {0, 4}], "
+    "[smem+40000];\n";
+const std::string kAsk = "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+40000], 0; @!%p1 bra ASK;\n";
+const std::string kRead = "@%p0 ld.shared.b64 %rd1, [smem]; @%p0 st.global.b64 [%out], %rd1;\n";
+
+Report report_of(const std::string& body, unsigned threads = kWarpgroup, const Options& options = {}) {
+  return run_test_kernel(program(body), threads, std::vector<std::uint64_t>(512), 512, options, {}, tensor_map())
+      .report;
+}
+
+std::string all(const Report& report) {
+  std::string text;
+  for (const Finding& finding : report.findings) text += format(finding) + "\n";
+  return text;
+}
+
+// Among what is found, in both modes: this kind, at this line, saying this, with this line of the other side (0: none).
+void expect_found(const std::string& body, FindingKind kind, int line, const std::string& says, int other_line = 0,
+                  unsigned threads = kWarpgroup) {
+  for (const bool early : {false, true}) {
+    SCOPED_TRACE(early ? "early" : "late");
+    const Report report = report_of(body, threads, {.early_async = early, .print = {}});
+    const auto is_it = [&](const Finding& finding) {
+      return finding.kind == kind && finding.message.find(says) != finding.message.npos && !finding.position.empty() &&
+             finding.position.back().line == line &&
+             (finding.other ? finding.other->position.back().line : 0) == other_line;
+    };
+    EXPECT_TRUE(std::any_of(report.findings.begin(), report.findings.end(), is_it))
+        << "not " << to_string(kind) << " at line " << line << " and " << other_line << ", \"" << says << "\", but:\n"
+        << all(report);
+  }
+}
+
+void expect_clean(const std::string& body) {
+  for (const bool early : {false, true}) {
+    const Report report = report_of(body, kWarpgroup, {.early_async = early, .print = {}});
+    EXPECT_EQ(report.outcome, Outcome::completed);
+    EXPECT_EQ(report.findings_total, 0u) << all(report);
+  }
+}
+
+TEST(HopperFindings, NoneInRightPrograms) {
+  expect_clean(kVisible + kFence + kMma + kCommit + kWait + kUse);
+  // A register of A may be read, and the accumulator of one wgmma used by the next of the same shape.
+  expect_clean("mov.b32 %r1, 0; mov.b32 %r2, %r1; mov.b32 %r3, %r1; mov.b32 %r4, %r1;\n" + kVisible + kFence +
+               kMmaOfRegisters + kMma + kCommit + "st.global.b32 [%out+8], %r1;\n" + kWait + kUse);
+  // An older group is done when a younger one is left.
+  expect_clean(kVisible + kFence + kMma + kCommit +
+               "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f5, %f6, %f7, %f8}, %a, %b, 0, 1, 1, 0, 0;\n" +
+               kCommit + "wgmma.wait_group.sync.aligned 1;\n" + kUse + kWait + "st.global.f32 [%out], %f5;\n");
+  // One thread of one warp waits, and lets the others know: the group is that of the whole warpgroup.
+  expect_clean(kVisible + kFence + kMma + kCommit + "setp.ne.u32 %p2, %w, 0;\n@%p2 bra OTHERS;\n" + kWait +
+               "bar.sync 1, 128;\nbra END;\nOTHERS: bar.sync 1, 128;\n" + kFill + "\n" +
+               "wgmma.wait_group.sync.aligned 0;\nEND:\n");
+  expect_clean(kBarrier + kExpect + kLoad + kAsk + kRead);
+  // More is expected once the load is under way, and a phase with no bytes at all.
+  expect_clean(kBarrier + kLoad + kExpect + kAsk + kRead);
+  // The thread that starts the store shows what others have written, once it has met them.
+  expect_clean(kFill + "bar.sync 0;\n@!%p0 bra END; fence.proxy.async;\n" +
+               "cp.async.bulk.global.shared::cta.bulk_group [%out], [%smem], 512; cp.async.bulk.commit_group;\n" +
+               "cp.async.bulk.wait_group 0;\nEND:\n");
+}
+
+TEST(HopperFindings, AccumulatorIsReadTooEarly) {
+  expect_found(kVisible + kFence + kMma + kCommit + kUse + kWait, FindingKind::in_flight, 5,
+               "a read of a register of the accumulator", 3);
+  expect_found(kVisible + kFence + kMma + kWait + kUse + kCommit + kWait, FindingKind::in_flight, 5, "the accumulator",
+               3);
+  expect_found(kVisible + kFence + kMma + kCommit + "wgmma.wait_group.sync.aligned 1;\n" + kUse + kWait,
+               FindingKind::in_flight, 6, "no wgmma.wait_group", 3);
+}
+
+TEST(HopperFindings, RegistersAreWrittenTooEarly) {
+  expect_found(kVisible + kFence + kMma + kCommit + "mov.f32 %f2, 0f00000000;\n" + kWait + kUse, FindingKind::in_flight,
+               5, "a write of a register of the accumulator", 3);
+  expect_found("mov.b32 %r1, 0; mov.b32 %r2, 0; mov.b32 %r3, 0; mov.b32 %r4, 0;\n" + kVisible + kFence +
+                   kMmaOfRegisters + kCommit + "mov.b32 %r3, 7;\n" + kWait + kUse,
+               FindingKind::in_flight, 6, "a write of a register of A", 4);
+}
+
+TEST(HopperFindings, NoFenceBeforeWgmma) {
+  expect_found(kVisible + kMma + kCommit + kWait + kUse, FindingKind::missing_fence, 2, "before any wgmma.fence");
+  expect_found(kVisible + kFence + "mov.f32 %f3, 0f3f800000;\n" + kMma + kCommit + kWait + kUse,
+               FindingKind::missing_fence, 4, "a register of the accumulator", 3);
+  expect_found(kVisible + kFence + "mov.b32 %r1, 0; mov.b32 %r2, 0; mov.b32 %r3, 0; mov.b32 %r4, 0;\n" +
+                   kMmaOfRegisters + kCommit + kWait + kUse,
+               FindingKind::missing_fence, 4, "a register of A", 3);
+}
+
+TEST(HopperFindings, WgmmaDoesNotSeeWhatWasWritten) {
+  expect_found(kFill + "bar.sync 0;\n" + kFence + kMma + kCommit + kWait + kUse, FindingKind::missing_fence, 3,
+               "no fence.proxy.async", 1);
+  // A fence before the write, or of another thread than writes and reads, is none.
+  expect_found("fence.proxy.async;\n" + kFill + "bar.sync 0;\n" + kFence + kMma + kCommit + kWait + kUse,
+               FindingKind::missing_fence, 4, "no fence.proxy.async", 2);
+}
+
+TEST(HopperFindings, OperandsAreOverwritten) {
+  expect_found(kVisible + kFence + kMma + kCommit + "@%p0 st.shared.b32 [%smem], %t;\n" + kWait + kUse,
+               FindingKind::race, 3, "nothing orders it after the write", 5);
+}
+
+TEST(HopperFindings, OperandsAreNotOrdered) {
+  expect_found(kFill + "fence.proxy.async;\n" + kFence + kMma + kCommit + kWait + kUse, FindingKind::race, 3,
+               "nothing orders it after the write", 1);
+}
+
+TEST(HopperFindings, WarpsOfAWarpgroupDiffer) {
+  expect_found(kVisible + kFence + "setp.eq.u32 %p2, %w, 2;\n@%p2 bra END;\n" + kMma + kCommit + kWait + "END:\n",
+               FindingKind::deadlock, 7, "warp 2 has not executed");
+  expect_found(kVisible + kFence + "setp.eq.u32 %p2, %w, 2;\n@%p2 add.u64 %a, %a, 2;\n" + kMma + kCommit + kWait + kUse,
+               FindingKind::invalid_operation, 5, "the same wgmma together", 5);
+  expect_found(kVisible + kFence + "and.b32 %r1, %t, 1; cvt.u64.u32 %rd1, %r1; add.u64 %a, %a, %rd1;\n" + kMma +
+                   kCommit + kWait + kUse,
+               FindingKind::invalid_operation, 4, "differs between the lanes");
+  expect_found(kVisible + kFence + kMma + kCommit + kWait, FindingKind::invalid_operation, 3, "four warps", 0, 64);
+}
+
+TEST(HopperFindings, WgmmaIsLeftUnderWay) {
+  expect_found(kVisible + kFence + kMma + kCommit, FindingKind::in_flight, 3, "the warp ends");
+}
+
+TEST(HopperFindings, OperandOutsideOfSharedMemory) {
+  expect_found(kVisible + kFence + "add.u64 %b, %b, 1530;\n" + kMma + kCommit + kWait + kUse,
+               FindingKind::out_of_bounds, 4, "an operand of wgmma");
+}
+
+TEST(HopperFindings, AccumulatorThatNothingHasWritten) {
+  expect_found(kVisible + kFence +
+                   "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %a, %b, 1, 1, 1, 0, 0;\n" +
+                   kCommit + kWait + kUse,
+               FindingKind::uninitialised_read, 3, "a register that nothing has written");
+}
+
+TEST(HopperFindings, SwizzlesDiffer) {
+  const std::string body = kBarrier + kExpect + kLoad + kAsk + kFill + "fence.proxy.async; bar.sync 0;\n" + kFence;
+  // TMA, then the threads: what they have written may be anything. The other way round TMA says how.
+  expect_clean(body + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma + kCommit + kWait + kUse);
+  expect_found(kVisible + kBarrier + kExpect + kLoad + kAsk + kFence + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma +
+                   kCommit + kWait + kUse,
+               FindingKind::layout_mismatch, 8, "the descriptor of A says the 64-byte swizzle", 4);
+}
+
+TEST(HopperFindings, ALoadIsNotWaitedFor) {
+  expect_found(kBarrier + kExpect + kLoad + kRead + kAsk, FindingKind::race, 4, "a load by TMA is under way", 3);
+  expect_found(kBarrier + kExpect + kLoad, FindingKind::in_flight, 3, "the block ends while TMA still writes");
+  // The wrong parity: that phase has ended before the barrier was there.
+  expect_found(kBarrier + kExpect + kLoad +
+                   "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+40000], 1; @!%p1 bra ASK;\n" + kRead,
+               FindingKind::race, 5, "a load by TMA is under way", 3);
+}
+
+TEST(HopperFindings, BytesAreNotThoseExpected) {
+  const auto expect = [](int bytes) {
+    return fmt::format("@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+40000], {};\n", bytes);
+  };
+  expect_found(
+      kBarrier + expect(512) + kLoad + kAsk + kRead, FindingKind::transaction_count, 3,
+      "TMA brings 1024 bytes for phase 0 of the mbarrier at byte 40000 of shared memory, and expect_tx has promised 512",
+      2);
+  expect_found(kBarrier + expect(2048) + kLoad + kAsk + kRead, FindingKind::deadlock, 4,
+               "and 2048 bytes, of which TMA brings 1024");
+  expect_found(kBarrier + kLoad + "@%p0 mbarrier.arrive.shared.b64 %rd1, [smem+40000];\n" + kAsk + kRead,
+               FindingKind::transaction_count, 2, "has ended, and this load of 1024 bytes is still under way");
+  expect_found(kBarrier + expect(1 << 20) + kAsk, FindingKind::invalid_operation, 2,
+               "a phase can wait for 1048575 at most");
+}
+
+TEST(HopperFindings, TheBarrierIsNotShownToTma) {
+  expect_found("@!%p0 bra READY; mbarrier.init.shared.b64 [smem+40000], 1; READY: bar.sync 0;\n" + kExpect + kLoad +
+                   kAsk + kRead,
+               FindingKind::missing_fence, 3, "no fence.mbarrier_init", 1);
+  expect_found(kLoad, FindingKind::invalid_operation, 1, "holds no mbarrier");
+}
+
+TEST(HopperFindings, ATransferThatCannotBe) {
+  const auto load = [](const std::string& what) { return kBarrier + kExpect + "@%p0 " + what + kAsk; };
+  const std::string form = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes";
+  const std::string of_2 = fmt::format(fmt::runtime(form), 2), of_3 = fmt::format(fmt::runtime(form), 3);
+  expect_found(load(of_3 + " [%smem], [%map, {0, 4, 0}], [smem+40000];\n"), FindingKind::invalid_operation, 3,
+               "a 3-dimensional box with a tensor map of 2 dimensions");
+  expect_found(load(of_2 + " [%smem+64], [%map, {0, 4}], [smem+40000];\n"), FindingKind::misaligned, 3,
+               "no multiple of 128");
+  expect_found(load(of_2 + " [%smem+40448], [%map, {0, 4}], [smem+40000];\n"), FindingKind::out_of_bounds, 3,
+               "a copy by TMA of 1024 bytes at byte 40448");
+  expect_found(load(of_2 + " [%smem], [%in, {0, 4}], [smem+40000];\n"), FindingKind::invalid_operation, 3,
+               "no tensor map at this address");
+  const std::string bulk = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes ";
+  expect_found(load(bulk + "[%smem], [%in+8], 1024, [smem+40000];\n"), FindingKind::misaligned, 3, "multiples of 16");
+  expect_found(load(bulk + "[%smem], [%in+4000], 1024, [smem+40000];\n"), FindingKind::out_of_bounds, 3,
+               "an access of 1024 bytes of global memory");
+}
+
+TEST(HopperFindings, AStoreMeetsItsSource) {
+  const std::string shown = kFill + "fence.proxy.async; bar.sync 0;\n";
+  const std::string store =
+      "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%out], [%smem], 512;\n@%p0 cp.async.bulk.commit_group;\n";
+  const std::string wait = "@%p0 cp.async.bulk.wait_group.read 0;\n";
+  expect_clean(shown + store + wait + "@%p0 st.shared.b32 [%smem], %t;\n");
+  expect_found(shown + store + "@%p0 st.shared.b32 [%smem], %t;\n" + wait, FindingKind::race, 2,
+               "was written while this store by TMA", 4);
+  // Another thread does not know that the store has read.
+  expect_found(shown + store + wait + "setp.eq.u32 %p2, %t, 64; @%p2 st.shared.b32 [%smem], %t;\n", FindingKind::race,
+               5, "nothing orders it after a read", 2);
+  expect_clean(shown + store + wait + "bar.sync 0; setp.eq.u32 %p2, %t, 64; @%p2 st.shared.b32 [%smem], %t;\n");
+  expect_found(shown + store, FindingKind::in_flight, 2, "the block ends while TMA still reads");
+  expect_found(shown + "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%out], [%smem], 512;\n" + wait,
+               FindingKind::in_flight, 2, "has not waited");
+  expect_found(kFill + "bar.sync 0;\n" + store + wait, FindingKind::missing_fence, 2, "no fence.proxy.async", 1);
+}
+
+TEST(HopperFindings, RegistersThatNobodyGivesBack) {
+  // 128 threads have 255 registers each.
+  expect_found("setmaxnreg.inc.sync.aligned.u32 256;\n", FindingKind::deadlock, 1,
+               "for 256 registers per thread instead of 255: the block was launched with 255");
+  expect_found("setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.dec.sync.aligned.u32 128;\n",
+               FindingKind::invalid_operation, 2, "setmaxnreg.dec to 128 registers per thread, and the warp has 64");
+  expect_clean("setmaxnreg.dec.sync.aligned.u32 64;\nbar.sync 0;\nsetmaxnreg.inc.sync.aligned.u32 248;\n");
+}
+
+TEST(HopperFindings, AClusterOfOne) {
+  expect_found("mapa.shared::cluster.u32 %r1, %smem, 1;\n", FindingKind::invalid_operation, 1,
+               "a cluster that has one CTA");
+  expect_found("elect.sync %r1|%p1, 0xf0;\n", FindingKind::missing_lanes, 1, "elect.sync");
+}
+
+// What the lessons count.
+TEST(HopperCounters, OperandsByTheirSwizzle) {
+  const auto operands = [](const std::string& change) {
+    return report_of(kVisible + kFence + change + kMma + kCommit + kWait + kUse).totals;
+  };
+  const Counters swizzled = operands("");
+  EXPECT_EQ(swizzled.of(InstructionClass::wgmma), 4u);
+  EXPECT_EQ(swizzled.wgmma_operands.requests, 5u) << "of A and B, once for the warpgroup, 512 bytes at a time";
+  EXPECT_EQ(swizzled.wgmma_operands.bytes, 64u * 32 + 8 * 32);
+  EXPECT_EQ(swizzled.wgmma_operands.transactions, 2u * 8 + 2);
+  EXPECT_EQ(swizzled.wgmma_operands.ideal, 2u * 8 + 2);
+  // Rows of 128 bytes without a swizzle: eight of them start in the same bank. (A stride of 128 bytes is a leading offset here.)
+  const Counters plain = operands(
+      "and.b64 %a, %a, 0x3fff; or.b64 %a, %a, 0x0000001000080000;\nand.b64 %b, %b, 0x3fff; or.b64 %b, %b, 0x0000001000080000;\n");
+  EXPECT_EQ(plain.wgmma_operands.transactions, plain.wgmma_operands.ideal) << "eight rows of 16 bytes lie side by side";
+}
+
+TEST(HopperCounters, BytesOfTma) {
+  const Counters counters = report_of(kBarrier + kExpect + kLoad + kAsk + kRead).totals;
+  EXPECT_EQ(counters.of(InstructionClass::tma), 4u) << "one of each warp, though a single lane asks";
+  EXPECT_EQ(counters.tma_load.bytes, 1024u);
+  EXPECT_EQ(counters.tma_load.requests, 1u);
+  EXPECT_EQ(counters.tma_load.transactions, 32u);
+  EXPECT_EQ(counters.global_load.bytes, 0u);
+}
+
+}  // namespace
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,386 @@
+"""Points, starters, reports and whole classes."""
+
+import csv
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from grading import BUILD, GRADE, ROOT, SMALL, Grading
+
+sys.path.append(str(ROOT / "harness" / "grader"))
+import assignment
+import engine
+import report
+import similarity
+
+
+@pytest.fixture
+def grading(tmp_path: Path) -> Grading:
+    return Grading(tmp_path)
+
+
+def with_body(grading: Grading, body: str) -> str:
+    """The starter with something in its one gap."""
+    return re.sub(r" *// TODO.*", lambda _: body, grading.text("--starter"))
+
+
+# ---- Points ----
+
+
+def test_all_points_and_none(grading: Grading) -> None:
+    result = grading.grade(grading.text("--reference"))
+    assert (
+        result["score"] == 100
+        and result["passed"]
+        and not result["hints"]
+        and "100.0 of 100  passed" in result["shown"]
+    )
+    result = grading.grade(grading.text("--starter"))
+    assert result["score"] == 0 and not result["passed"] and result["hints"] == ["Look at the index."]
+    assert "y[0], was never written" in result["checks"][0]["lost"][0]
+
+
+def test_a_part_of_the_points(grading: Grading) -> None:
+    factor = re.search(r"(\d+) \* x", grading.text("--reference"))[1]
+    # Right, but every lane reads another sector.
+    spread = f"  volatile float unused = x[i * 8 % n]; if (i < n) y[i] = {factor} * x[i];"
+    result = grading.grade(with_body(grading, spread))
+    output, findings, sectors = result["checks"]
+    assert (output["points"], findings["points"]) == (60, 20) and 0 <= sectors["points"] < 20
+    assert re.search(
+        r"sectors are read where 1 is ideal \(line \d+: \d+ sectors where \d+ would do", sectors["lost"][0]
+    )
+    # Right for one of two cases.
+    result = grading.grade(with_body(grading, f"  if (i < n && n < 2000) y[i] = {factor} * x[i];"))
+    assert [check["points"] for check in result["checks"]] == [30, 10, 10]
+    assert result["checks"][0]["lost"][0].startswith("long: ")
+    assert result["checks"][2]["lost"] == ["long: not counted, since the output is wrong"]
+
+
+def test_counters_give_nothing_where_nothing_is_done(grading: Grading) -> None:
+    """No traffic is no good traffic."""
+    assert grading.grade("__global__ void scaled(const float* x, float* y, int n) {}")["score"] == 0
+
+
+def test_a_finding_costs_though_the_output_is_right(grading: Grading) -> None:
+    race = "  __shared__ float s[2]; s[threadIdx.x % 2] = n; volatile float* v = s; (void)v[0];\n"
+    result = grading.grade(with_body(grading, race + re.search(r".*\* x\[i\];", grading.text("--reference"))[0]))
+    assert [check["points"] for check in result["checks"][:2]] == [60, 0]
+    assert "race in line" in result["checks"][1]["lost"][0]
+
+
+def test_the_same_file_gets_the_same_report(grading: Grading) -> None:
+    source = with_body(grading, "  if (i < n) y[i] = x[i * 7 % n];")
+    first, second = (grading.grade(source, "--hidden", "h") for _ in range(2))
+    assert first == second
+
+
+def test_seeds_vary_what_is_asked_and_what_is_tried(grading: Grading) -> None:
+    starters = {grading.text("--starter", f"course {i}") for i in range(8)}
+    assert len(starters) > 2
+    answer = grading.text("--reference", "course 1")
+    other = next(f"course {i}" for i in range(2, 20) if grading.text("--reference", f"course {i}") != answer)
+    assert grading.grade(answer, "--course", "course 1")["score"] == 100
+    assert not grading.grade(answer, "--course", other)["passed"], "the answer of another course"
+    given = assignment.read_assignment("small", "", grading.assignments)
+    shapes = {
+        engine.make_launch(given, given.cases()[0], hidden, given.functions()).names["n"] for hidden in "abcdefgh"
+    }
+    assert len(shapes) > 2
+
+
+def test_usage(grading: Grading) -> None:
+    for arguments, said in (
+        (["--grade", "x.cu"], "--assignment"),
+        (["--grade", "x.cu", "--assignment", "large"], "there is no assignment 'large'; there are 00_small"),
+        (["--grade", "no_such_file.cu", "--assignment", "small"], "there is no such file"),
+        (["--grade-dir", grading.folder, "--assignment", "small"], "needs --out"),
+        (["--grade-dir", "no_such_folder", "--assignment", "small", "--out", "x.csv"], "there is no such folder"),
+    ):
+        done = grading.run(*arguments)
+        assert done.returncode == 2 and said in done.stderr
+
+
+@pytest.mark.parametrize("change, said", [
+    (("points = 60", "points = 50"), "add up to 90"),
+    (('kind = "findings"', 'kind = "style"'), "kind 'style'"),
+    (("factor = [2", "factor = [2 3"), "is no TOML"),
+    (("pass_mark = 60", ""), "no pass_mark"),
+    (("times(factor, x)", "tims(factor, x)"), "'tims(factor, x)' has no value"),
+    (("  // end\n", ""), 'has no "// end"'),
+    (('"x", "y", "n"', '"x", "y", "m"'), "the argument 'm' is unknown"),
+])  # fmt: skip
+def test_a_mistake_in_an_assignment_is_said(grading: Grading, change: tuple[str, str], said: str) -> None:
+    assert change[0] in SMALL
+    (grading.assignments / "00_small.md").write_text(SMALL.replace(*change))
+    path = grading.folder / "any.cu"
+    path.write_text("__global__ void scaled(const float* x, float* y, int n) { y[0] = x[0] * n; }")
+    done = grading.run("--grade", path, "--assignment", "small")
+    if done.returncode == 1:  # what concerns the starter alone
+        done = grading.run("--starter", "small")
+    assert done.returncode == 2 and said in done.stderr, done
+
+
+def test_junit(grading: Grading) -> None:
+    source = grading.folder / "a.cu"
+    source.write_text(grading.text("--starter"))
+    junit = grading.folder / "junit.xml"
+    grading.run("--grade", source, "--assignment", "small", "--junit", junit)
+    suite = ElementTree.parse(junit).find("testsuite")
+    assert suite.attrib == {"name": "a.cu", "tests": "3", "failures": "3", "errors": "0"}
+    assert "never written" in suite.find("testcase/failure").attrib["message"]
+
+
+def test_the_harness_starts_it(tmp_path: Path) -> None:
+    harness = BUILD / "harness"
+    if not harness.is_file():
+        pytest.skip("the harness is not built")
+    starter = tmp_path / "starter.cu"
+    subprocess.run([harness, "--starter", "swizzle", "--course", "c", "--out", starter], check=True)
+    done = subprocess.run([harness, "--grade", starter, "--assignment", "swizzle", "--course", "c"],
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 1 and "06_swizzle, course c" in done.stdout and "not passed" in done.stdout
+
+
+# ---- Where the machine cannot isolate ----
+
+
+def without_landlock() -> None:
+    """In a child: from here on Landlock's system calls are unknown, as on an old kernel."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    class Filter(ctypes.Structure):
+        _fields_ = (("code", ctypes.c_uint16), ("yes", ctypes.c_uint8), ("no", ctypes.c_uint8), ("k", ctypes.c_uint32))
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_uint16), ("filter", ctypes.POINTER(Filter)))
+
+    load, equal, end = 0x20, 0x15, 0x06
+    create_ruleset, allow, unknown = 444, 0x7FFF0000, 0x00050000 | 38
+    steps = (Filter * 4)(Filter(load, 0, 0, 0), Filter(equal, 0, 1, create_ruleset), Filter(end, 0, 0, unknown),
+                         Filter(end, 0, 0, allow))  # fmt: skip
+    set_no_new_privileges, set_seccomp, by_filter = 38, 22, 2
+    libc.prctl(set_no_new_privileges, 1, 0, 0, 0)
+    libc.prctl(set_seccomp, by_filter, ctypes.byref(Program(4, steps)), 0, 0)
+
+
+def test_without_isolation_it_refuses_unless_told_otherwise(grading: Grading) -> None:
+    source = grading.folder / "a.cu"
+    source.write_text(grading.text("--reference"))
+    arguments = ("--grade", source, "--assignment", "small")
+    done = grading.run(*arguments, preexec_fn=without_landlock)
+    assert done.returncode == 3 and not done.stdout
+    assert "it lacks Landlock" in done.stderr and "--unsandboxed" in done.stderr
+    done = grading.run(*arguments, "--unsandboxed", preexec_fn=without_landlock)
+    assert done.returncode == 0 and "100.0 of 100" in done.stdout
+
+
+# ---- A class ----
+
+
+def rows(path: Path) -> dict[str, dict[str, str]]:
+    with open(path, newline="") as file:
+        return {row["file"]: row for row in csv.DictReader(file)}
+
+
+@pytest.fixture
+def handed_in(grading: Grading) -> Path:
+    folder = grading.folder / "submissions"
+    folder.mkdir()
+    (folder / "right.cu").write_text(grading.text("--reference"))
+    (folder / "starter.cu").write_text(grading.text("--starter"))
+    (folder / "broken.cu").write_text("this is no C++")
+    (folder / "empty.cu").write_text("")
+    (folder / "link.cu").symlink_to("/etc/passwd")
+    (folder / "student").mkdir()
+    (folder / "student" / "half.cu").write_text(
+        grading.text("--reference").replace("if (i < n)", "if (i < n && n < 2000)")
+    )
+    return folder
+
+
+def test_a_class(grading: Grading, handed_in: Path) -> None:
+    out = grading.folder / "grades.csv"
+    junit = grading.folder / "j.xml"
+    done = grading.run("--grade-dir", handed_in, "--assignment", "small", "--out", out, "--junit", junit)
+    assert done.returncode == 0 and "6 of 6 files graded" in done.stdout, done
+    table = rows(out)
+    assert {name: row["score"] for name, row in table.items()} == {
+        "right.cu": "100", "starter.cu": "0", "broken.cu": "0", "empty.cu": "0", "link.cu": "0",
+        "student/half.cu": "50",
+    }  # fmt: skip
+    assert "does not compile" in table["broken.cu"]["message"] and "symbolic link" in table["link.cu"]["message"]
+    assert "long: " in table["student/half.cu"]["lost"] and table["right.cu"]["passed"] == "yes"
+    assert len(ElementTree.parse(junit).findall("testsuite")) == 6
+    pairs = (grading.folder / "grades.similar.csv").read_text().splitlines()[1:]
+    assert "right.cu,the reference answer,same tokens,1.00" in pairs
+
+
+def test_a_class_goes_on_where_it_was(grading: Grading, handed_in: Path) -> None:
+    out = grading.folder / "grades.csv"
+    arguments = ("--grade-dir", handed_in, "--assignment", "small", "--out", out)
+    grading.run(*arguments)
+    kept = {path: path.stat().st_mtime_ns for path in (grading.folder / "grades.csv.results").iterdir()}
+    assert len(kept) == 4, "of those that could be read"
+    whole = out.read_text()
+    out.unlink()
+    (handed_in / "late.cu").write_text(grading.text("--reference") + "// late\n")
+    grading.run(*arguments)
+    assert all(path.stat().st_mtime_ns == kept[path] for path in kept), "nothing was graded again"
+    assert rows(out)["late.cu"]["score"] == "100" and set(whole.splitlines()) < set(out.read_text().splitlines())
+    # With another seed all are graded anew.
+    grading.run(*arguments, "--hidden", "other")
+    assert len(list((grading.folder / "grades.csv.results").iterdir())) == 10
+
+
+def test_a_class_that_was_stopped(grading: Grading, handed_in: Path) -> None:
+    """Killed in the middle, it leaves what it has, and goes on."""
+    for i in range(6):
+        (handed_in / f"more_{i}.cu").write_text(grading.text("--reference") + f"// {i}\n")
+    out = grading.folder / "grades.csv"
+    command = [sys.executable, GRADE, "--build", BUILD, "--assignments", grading.assignments, "--grade-dir", handed_in,
+               "--assignment", "small", "--out", out, "--jobs", "1"]  # fmt: skip
+    process = subprocess.Popen(command, env=grading.environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    results = grading.folder / "grades.csv.results"
+    while not (results.is_dir() and len(list(results.glob("*.json"))) >= 2):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = len(list(results.glob("*.json")))
+    done = grading.run(*command[6:])
+    assert done.returncode == 0 and "12 of 12 files graded" in done.stdout
+    assert before < len(list(results.glob("*.json"))) == 10
+
+
+def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -> None:
+    """As the tasks of a Slurm array grade it."""
+    out = grading.folder / "grades.csv"
+    recipe = ROOT / "harness" / "grader" / "recipes" / "slurm_array.sbatch"
+    names = {
+        "SUBMISSIONS": handed_in,
+        "OUT": out,
+        "ASSIGNMENT": "swizzle",
+        "COURSE": "c",
+        "HIDDEN": "h",
+        "LADDER": ROOT,
+    }
+    environment = grading.environment | {name: str(value) for name, value in names.items()}
+    environment |= {"FLASH_LADDER_BUILD_DIR": str(BUILD), "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_ARRAY_TASK_MIN": "5"}
+    for task in ("5", "6"):
+        environment["SLURM_ARRAY_TASK_ID"] = task
+        subprocess.run(["bash", recipe], env=environment, check=True, capture_output=True)
+        assert not out.exists()
+    kept = {path: path.stat().st_mtime_ns for path in (grading.folder / "grades.csv.results").iterdir()}
+    assert len(kept) == 4
+    environment |= {"SLURM_ARRAY_TASK_COUNT": "1"}
+    subprocess.run(["bash", recipe], env=environment, check=True, capture_output=True)
+    assert len(rows(out)) == 6 and all(path.stat().st_mtime_ns == kept[path] for path in kept), "nothing graded again"
+
+
+# ---- Gradescope ----
+
+
+def test_the_autograder_for_gradescope(grading: Grading) -> None:
+    """The zip, unpacked as Gradescope does, in an environment without anything else. setup.sh needs the network: this
+    build is lent to it instead."""
+    recipe = ROOT / "harness" / "grader" / "recipes" / "gradescope"
+    packed = grading.folder / "autograder.zip"
+    done = subprocess.run(
+        [recipe / "build_zip", "swizzle", "a course", "$(touch x)", packed], capture_output=True, text=True
+    )
+    if "not a git repository" in done.stderr:
+        pytest.skip("this is no git repository")
+    assert done.returncode == 0, done.stderr
+    root = grading.folder / "autograder"
+    for folder in ("source", "submission", "results"):
+        (root / folder).mkdir(parents=True)
+    subprocess.run([sys.executable, "-m", "zipfile", "-e", packed, root / "source"], check=True)
+    shutil.copy(root / "source" / "run_autograder", root)
+    (root / "source" / "ladder" / "build").symlink_to(BUILD)
+    (root / "source" / "ladder" / ".venv").symlink_to(sys.prefix)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "AUTOGRADER": str(root),
+        "HOME": str(grading.home),
+    }
+
+    def run() -> subprocess.CompletedProcess:
+        return subprocess.run(
+            ["bash", root / "run_autograder"], env=environment, cwd="/", capture_output=True, check=False
+        )
+
+    results = root / "results" / "results.json"
+    assert run().returncode == 0 and json.loads(results.read_text())["output"] == "Hand in one .cu file; there are 0."
+    given = assignment.read_assignment("swizzle", "a course")
+    (root / "submission" / "mine.cu").write_text(given.reference_answer())
+    assert run().returncode == 0
+    shown = json.loads(results.read_text())
+    assert shown["score"] == 100 == sum(test["max_score"] for test in shown["tests"])
+    results.unlink()
+    (root / "source" / "ladder" / "build").unlink()
+    assert run().returncode != 0 and not results.exists(), "no score where nothing can be graded"
+
+
+# ---- Likeness ----
+
+STARTER = "void f() { a(); }\n"
+LONG = """void g(int x) {
+  int sum = 0;
+  for (int i = 0; i < x; ++i) { sum += i * x - 3; if (sum > 100) sum /= 2; }
+  use(sum, x + 1);
+}
+"""
+OTHER = """int h(float y) {
+  while (y > 1) y = sqrt(y) - cos(y) * 2;
+  return int(y) + table[3] - more(y, y, y);
+}
+"""
+
+
+def pairs(files: dict[str, str], ptx: dict[str, str] | None = None) -> dict[tuple[str, str], str]:
+    found = similarity.similar_pairs(files, {}, STARTER, ptx or {})
+    return {(pair.first, pair.second): pair.how for pair in found}
+
+
+def test_what_is_alike() -> None:
+    renamed = LONG.replace("sum", "total").replace("g(", "h(")
+    files = {
+        "a": STARTER + LONG,
+        "comments": STARTER + "// mine\n" + LONG.replace(" ", "  "),
+        "names": STARTER + renamed,
+        "a line more": STARTER + LONG.replace("use(", "check(); use("),
+        "other": STARTER
+        + "int h(float y) { while (y > 1) y = sqrt(y) - cos(y) * 2; return int(y) + table[3] - more(y, y, y); }",
+        "nothing": STARTER,
+        "nothing either": STARTER + "// really",
+    }
+    found = pairs(files)
+    assert found[("a", "comments")] == "same tokens" and found[("a", "names")] == "same tokens but for names"
+    assert found[("a", "a line more")] == "similar tokens"
+    assert not [pair for pair in found if "other" in pair or "nothing" in pair], "the starter alone is no likeness"
+    assert pairs({"a": STARTER + LONG, "b": files["other"]}, {"a": "same", "b": "same"}) == {("a", "b"): "same PTX"}
+
+
+def test_ptx_is_the_same_whatever_names_and_lines_are() -> None:
+    ptx = '.file 1 "x.cu"\n.visible .entry _Z1aPf(.param .u64 _Z1aPf_param_0)\n'
+    ptx += "{\n.loc 1 3 1\nld.param.u64 %rd1, [_Z1aPf_param_0];\n}"
+    other = ptx.replace("_Z1aPf", "_Z7anotherPf").replace(".loc 1 3 1", ".loc 1 9 2").replace("x.cu", "y.cu")
+    assert engine.ptx_hash(ptx) == engine.ptx_hash(other)
+    assert engine.ptx_hash(ptx) != engine.ptx_hash(ptx.replace("%rd1", "%rd2"))
+
+
+def test_values_are_those_of_the_type() -> None:
+    assert engine.unpack("bf16", engine.pack("bf16", [1.0, -2.5, 3.140625])) == [1.0, -2.5, 3.140625]
+    assert engine.unpack("bf16", engine.pack("bf16", [1 + 2**-8, 1 + 3 * 2**-8])) == [1.0, 1 + 2**-6], "halves to even"
+    assert engine.unpack("f16", engine.pack("f16", [0.1])) == [0.0999755859375]
+    assert json.loads(report.to_json({"a": 1})) == {"a": 1}
