@@ -10,68 +10,12 @@
 
 #include "app/selection.h"
 #include "app/source_text.h"
+#include "results/counter_text.h"
 #include "rules/support.h"
 #include "source/line_alignment.h"
 
 namespace flash_ladder {
 namespace {
-
-// "1,234,567"
-std::string grouped(std::uint64_t count) {
-  std::string text = std::to_string(count);
-  for (auto i = static_cast<std::ptrdiff_t>(text.size()) - 3; i > 0; i -= 3)
-    text.insert(static_cast<std::size_t>(i), ",");
-  return text;
-}
-
-// What memory accesses cost, and the least that it could be.
-struct Cost {
-  std::uint64_t actual = 0, ideal = 0;
-
-  Cost& operator+=(const Traffic& traffic) {
-    actual += traffic.transactions;
-    ideal += traffic.ideal;
-    return *this;
-  }
-  std::string ratio() const {
-    return ideal == 0 ? "-" : fmt::format("{:.2f}x", static_cast<double>(actual) / static_cast<double>(ideal));
-  }
-  bool operator==(const Cost&) const = default;
-};
-
-Cost shared_wavefronts(const Counters& counters) {
-  Cost cost;
-  for (const Traffic& traffic :
-       {counters.shared_load, counters.shared_store, counters.shared_copy, counters.wgmma_operands})
-    cost += traffic;
-  return cost;
-}
-
-Cost global_sectors(const Counters& counters) {
-  Cost cost;
-  for (const Traffic& traffic : {counters.global_load, counters.global_store, counters.tma_load, counters.tma_store})
-    cost += traffic;
-  return cost;
-}
-
-std::uint64_t total_cost(const Counters& counters) {
-  return counters.warp_instructions + shared_wavefronts(counters).actual + global_sectors(counters).actual;
-}
-
-std::string describe_traffic(const Traffic& traffic, std::string_view what, std::string_view unit) {
-  Cost cost;
-  cost += traffic;
-  if (cost.actual == 0 && cost.ideal == 0) return "";
-  return fmt::format("{} {} in {} {}, {} the ideal", what, format_bytes(static_cast<double>(traffic.bytes)),
-                     grouped(cost.actual), unit, cost.ratio());
-}
-
-std::string join(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts)
-    if (!part.empty()) text += (text.empty() ? "" : "; ") + part;
-  return text;
-}
 
 // ---- source lines ----
 
@@ -111,48 +55,21 @@ std::vector<std::string> describe_kernels(const Result& result) {
   if (kernels.size() < 2) return texts;
   for (const auto& [name, counters] : kernels) {
     std::string text = fmt::format("{} {} warp instructions", name, grouped(counters.warp_instructions));
-    if (const Cost shared = shared_wavefronts(counters); shared.actual > 0)
+    if (const MemoryCost shared = shared_wavefronts(counters); shared.actual > 0)
       text += fmt::format(", {} wavefronts", grouped(shared.actual));
-    if (const Cost global = global_sectors(counters); global.actual > 0)
+    if (const MemoryCost global = global_sectors(counters); global.actual > 0)
       text += fmt::format(", {} sectors", grouped(global.actual));
     texts.push_back(std::move(text));
   }
   return texts;
 }
 
-std::string count_or_dash(std::uint64_t count) { return count == 0 ? "-" : grouped(count); }
-
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> describe_counters(const Result& result) {
   if (!result.counters) return {};
-  const Counters& counters = *result.counters;
-
-  std::vector<std::pair<std::uint64_t, std::string_view>> classes;
-  for (std::size_t i = 0; i < kNumInstructionClasses; ++i)
-    if (counters.instructions[i] > 0)
-      classes.emplace_back(counters.instructions[i], to_string(static_cast<InstructionClass>(i)));
-  std::sort(classes.begin(), classes.end(),
-            [](const auto& a, const auto& b) { return std::pair(b.first, a.second) < std::pair(a.first, b.second); });
-  std::vector<std::string> parts;
-  for (const auto& [count, name] : classes) parts.push_back(fmt::format("{} {}", name, grouped(count)));
-
-  std::vector<std::pair<std::string, std::string>> lines;
-  lines.emplace_back(
-      "Counted", fmt::format("{} warp instructions: {}", grouped(counters.warp_instructions), fmt::join(parts, ", ")));
-  lines.emplace_back("Global", join({describe_traffic(counters.global_load, "read", "sectors"),
-                                     describe_traffic(counters.global_store, "written", "sectors"),
-                                     describe_traffic(counters.local, "local memory", "sectors")}));
-  lines.emplace_back("Shared", join({describe_traffic(counters.shared_load, "read", "wavefronts"),
-                                     describe_traffic(counters.shared_store, "written", "wavefronts"),
-                                     describe_traffic(counters.shared_copy, "copied in", "wavefronts")}));
-  lines.emplace_back("Hopper", join({describe_traffic(counters.wgmma_operands, "read by wgmma", "wavefronts"),
-                                     describe_traffic(counters.tma_load, "loaded by TMA", "sectors"),
-                                     describe_traffic(counters.tma_store, "stored by TMA", "sectors")}));
-  lines.emplace_back("Control", fmt::format("{} barrier arrivals of warps; {} of {} conditional branches diverged",
-                                            grouped(counters.barriers), grouped(counters.divergent_branches),
-                                            grouped(counters.branches)));
-  lines.emplace_back("By kernel", join(describe_kernels(result)));
+  std::vector<std::pair<std::string, std::string>> lines = describe_counters(*result.counters);
+  lines.emplace_back("By kernel", fmt::format("{}", fmt::join(describe_kernels(result), "; ")));
   return lines;
 }
 
@@ -183,30 +100,18 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
   constexpr std::size_t kPositionWidth = 14, kWidest = 120, kRoomForAll = 100;
   const std::size_t width = std::min(output_width(), kWidest);
   // Of the two kinds of memory, most of the ladder is about shared memory.
-  const auto global_cells = [&](const std::string& sectors, const std::string& ratio) {
-    return width < kRoomForAll ? std::string() : fmt::format(" {:>11} {:>7}", sectors, ratio);
-  };
-  std::string text = paint.bold(fmt::format("{:>6} {:>11} {:>11} {:>7}{}  {}", "cost", "warp instr.", "wavefronts",
-                                            "ideal", global_cells("sectors", "ideal"), title)) +
-                     '\n';
+  const bool room_for_all = width >= kRoomForAll;
+  std::string text = paint.bold(line_heading(title, room_for_all)) + '\n';
   const bool several =
       std::any_of(lines.begin(), lines.end(), [&](const Line& line) { return line.kernel != lines.front().kernel; });
   for (const Line& line : lines) {
-    const Cost shared = shared_wavefronts(line.counters), global = global_sectors(line.counters);
-    const auto cost = static_cast<double>(total_cost(line.counters));
     const std::string code = line.position.empty() ? "" : source.line(line.position.front());
-    const std::string figures = fmt::format(
-        "{:4.1f} % {:>11} {:>11} {:>7}{}  {} ", 100 * cost / static_cast<double>(std::max<std::uint64_t>(all, 1)),
-        count_or_dash(line.counters.warp_instructions), count_or_dash(shared.actual), shared.ratio(),
-        global_cells(count_or_dash(global.actual), global.ratio()),
-        pad(describe_position(line.position), kPositionWidth));
+    const std::string figures =
+        line_figures(line.counters, all, room_for_all) + pad(describe_position(line.position), kPositionWidth) + ' ';
     const std::size_t room = width - std::min(width, display_width(figures));
     text += shortened(figures, width) + paint.dim(shortened((several ? line.kernel + ": " : "") + code, room)) + '\n';
   }
-  constexpr std::string_view kCost =
-      "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has moved to a "
-      "barrier or a wait is charged to the line that uses it; the rest to where the PTX says.";
-  text += paint.dim(wrapped(kCost, text_width(), 0)) + '\n';
+  text += paint.dim(wrapped(kCostExplained, text_width(), 0)) + '\n';
   return text;
 }
 

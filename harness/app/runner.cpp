@@ -7,6 +7,7 @@
 
 #include "app/configuration_choice.h"
 #include "errors.h"
+#include "problem/format_bytes.h"
 #include "rules/support.h"
 #include "sass/occupancy.h"
 #include "sass/static_study.h"

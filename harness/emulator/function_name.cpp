@@ -29,4 +29,9 @@ std::string function_name(const std::string& mangled) {
   return name.substr(name.find_last_of(": ") + 1);
 }
 
+std::string variable_name(const std::string& mangled) {
+  const std::string name = demangled(mangled);
+  return name.substr(name.rfind(':') + 1);  // all of it where there is none
+}
+
 }  // namespace flash_ladder::emulator

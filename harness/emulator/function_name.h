@@ -12,4 +12,7 @@ std::string demangled(const std::string& name);
 /// not mangled stays as it is.
 std::string function_name(const std::string& mangled);
 
+/// "tile" for the mangled name of a variable of a function, or of a namespace.
+std::string variable_name(const std::string& mangled);
+
 }  // namespace flash_ladder::emulator

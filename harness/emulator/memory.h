@@ -26,6 +26,7 @@ struct Allocation {
   Address address = 0;
   std::size_t size = 0;
   bool freed = false;
+  bool constant = false;                // a __constant__ variable: the host's to write, and nobody else's
   bool poisoned = false;                // some byte may be uninitialised; then `initialised` has an entry per byte
   std::byte* data = nullptr;            // the bytes, in host memory
   std::uint8_t* initialised = nullptr;  // 0xff where the byte was written, 0 where not; null if never poisoned
@@ -52,6 +53,9 @@ class Memory {
   Address adopt(void* host, std::size_t size);
   /// Throws MemoryError unless `address` was returned by allocate() or adopt() and not freed since.
   void free(Address address);
+
+  /// Says that kernels must not write there.
+  void set_constant(Address address);
 
   /// Copies from and to the host, between allocations, and fills. The range must lie in one allocation: MemoryError if not.
   /// What is written counts as initialised; copy() copies that too.

@@ -69,6 +69,8 @@ std::string_view to_string(FindingKind kind) {
       return "endless_loop";
     case FindingKind::deadlock:
       return "deadlock";
+    case FindingKind::overwritten:
+      return "overwritten";
   }
   return "unknown";
 }
@@ -120,8 +122,10 @@ std::string format(const Finding& finding) {
     if (finding.lane >= 0) text += fmt::format(", lane {}", finding.lane);
   }
   if (finding.other) {
-    text += fmt::format("\n  {} by warp {}, lane {}, at {}", finding.other->what, finding.other->warp,
-                        finding.other->lane, to_string(finding.other->position));
+    text += fmt::format("\n  {} by ", finding.other->what);
+    if (const auto& cta = finding.other->cta) text += fmt::format("block ({}, {}, {}), ", cta->x, cta->y, cta->z);
+    if (finding.other->warp >= 0) text += fmt::format("warp {}, lane {}, ", finding.other->warp, finding.other->lane);
+    text += "at " + to_string(finding.other->position);
   }
   if (finding.count > 1) text += fmt::format("\n  {} times", finding.count);
   return text;

@@ -117,7 +117,7 @@ enum class FindingKind : std::uint8_t {
   in_flight,      // a register or shared memory of what wgmma or TMA has under way
   transaction_count,  // expect_tx and the bytes that TMA brings differ
   layout_mismatch,    // a matrix descriptor and the tensor map say different swizzles
-  race,               // two accesses to shared memory that nothing orders, at least one of them a write
+  race,               // two accesses to the same memory that nothing orders, at least one of them a write
   divergent_barrier,  // lanes or warps that miss a barrier that others wait at
   missing_lanes,      // shuffle, vote, mma …: lanes that the mask names, or that must take part, are not there
   assertion,          // assert() of device code failed
@@ -125,6 +125,7 @@ enum class FindingKind : std::uint8_t {
   launch_limits,      // more threads, shared memory or registers than the sm has; nothing ran
   endless_loop,       // instruction budget used up
   deadlock,           // all warps of the CTA wait for something that cannot happen
+  overwritten,        // shared memory that was filled again before anybody had read it, in a CTA that then cannot go on
 };
 
 /// "out_of_bounds", "race", …: as in the JSON.
@@ -136,6 +137,7 @@ struct OtherAccess {
   SourcePosition position;
   int warp = -1;
   int lane = -1;
+  std::optional<Dim3> cta = {};  // if it is another one
 };
 
 struct Finding {

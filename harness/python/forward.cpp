@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "problem/format_bytes.h"
 #include "rules/support.h"
 #include "rules/version_name.h"
 #include "worker/cuda_check.h"

@@ -14,6 +14,7 @@
 #include <exception>
 #include <utility>
 
+#include "problem/format_bytes.h"
 #include "rules/support.h"
 #include "worker/cuda_check.h"
 

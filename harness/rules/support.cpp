@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "errors.h"
+#include "problem/format_bytes.h"
 #include "problem/problem.h"
 
 namespace flash_ladder {
@@ -72,14 +73,6 @@ const Words kFlags{
 
 std::string compute_capability_name(int compute_capability) {
   return fmt::format("{}.{}", compute_capability / 10, compute_capability % 10);
-}
-
-std::string format_bytes(double bytes) {
-  constexpr std::array<std::pair<double, const char*>, 5> kUnits{
-      {{1e15, "PB"}, {1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "KB"}}};
-  for (const auto& [size, unit] : kUnits)
-    if (bytes >= size) return fmt::format("{:.1f} {}", bytes / size, unit);
-  return fmt::format("{:.0f} bytes", bytes);
 }
 
 std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words) {

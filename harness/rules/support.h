@@ -48,9 +48,6 @@ extern const Words kFlags;
 /// "8.0" for 80, "12.1" for 121.
 std::string compute_capability_name(int compute_capability);
 
-/// A number of bytes for people: "26.0 GB", "512 KB".
-std::string format_bytes(double bytes);
-
 /// Whether the problem is one at all, for any version: sizes of at least 1 that fit the 32-bit members of AttentionArgs, grids that
 /// CUDA can launch, equal groups of heads, and a length for every batch entry that fits the tensors.
 std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words = kFlags);

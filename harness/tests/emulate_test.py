@@ -1,5 +1,6 @@
 """Ordinary CUDA programs on the virtual GPU, by scripts/emulate. The programs are in emulated/."""
 
+import json
 import os
 import re
 import signal
@@ -15,6 +16,8 @@ PROGRAMS = Path(__file__).parent / "emulated" / "programs.cu"
 RING = PROGRAMS.with_name("ring.cu")
 EVERYDAY = PROGRAMS.with_name("everyday.cu")
 DECOUPLED_RING = PROGRAMS.with_name("decoupled_ring.cu")
+ORDERING = PROGRAMS.with_name("ordering.cu")
+STREAMS = PROGRAMS.with_name("streams.cu")
 
 
 def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -47,6 +50,16 @@ def everyday(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(RING, tmp_path_factory.mktemp("emulate"))
+
+
+@pytest.fixture(scope="module")
+def ordering(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(ORDERING, tmp_path_factory.mktemp("emulate"))
+
+
+@pytest.fixture(scope="module")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(STREAMS, tmp_path_factory.mktemp("emulate"))
 
 
 @pytest.fixture(scope="module")
@@ -461,6 +474,100 @@ def test_faults_in_warps_decoupled_by_a_ring(decoupled_ring: Path, fault: str, k
     assert done.returncode == 1
     assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
     assert f"decoupled_ring.cu:{line_of(DECOUPLED_RING, fault)}" in done.stderr
+
+
+def faults_of(source: Path) -> list[str]:
+    return sorted(set(re.findall(r"// fault: (\w+)$", source.read_text(encoding="utf-8"), re.MULTILINE)))
+
+
+@pytest.mark.parametrize("name", faults_of(ORDERING))
+def test_what_orders_threads(ordering: Path, name: str) -> None:
+    done = run(ordering, name, "right")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run(ordering, name, "wrong")
+    assert done.returncode == 1
+    assert re.search("^race: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"ordering.cu:{line_of(ORDERING, name)}" in done.stderr
+
+
+def test_what_is_found_does_not_depend_on_the_number_of_threads(ordering: Path) -> None:
+    for name in ("block_counter", "shift_of_blocks", "same_output"):
+        found = {run(ordering, name, "wrong", FLASH_LADDER_THREADS=threads).stderr for threads in ("1", "2", "5")}
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("name", faults_of(STREAMS))
+def test_what_orders_streams(streams: Path, name: str) -> None:
+    done = run(streams, name, "right")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = run(streams, name, "wrong")
+    assert done.returncode == 1
+    assert re.search("^race: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"  at streams.cu:{line_of(STREAMS, name)}\n" in done.stderr
+
+
+def test_counters_of_any_program(tmp_path: Path) -> None:
+    source = tmp_path / "columns.cu"
+    source.write_text(
+        """
+__global__ void columns(const float* x, float* y) {
+  __shared__ float tile[32][32];
+  tile[threadIdx.x][0] = x[32 * threadIdx.x];
+  __syncwarp();
+  if (threadIdx.x < 16) y[threadIdx.x] = tile[0][0];
+}
+int main() {
+  float *x, *y;
+  cudaMalloc(&x, 4096);
+  cudaMalloc(&y, 4096);
+  cudaMemset(x, 0, 4096);
+  for (int i = 0; i < 2; ++i) columns<<<1, 32>>>(x, y);
+  return cudaDeviceSynchronize();
+}
+""",
+        encoding="utf-8",
+    )
+    done = emulate("--count", source)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^virtual GPU: columns\(float const\*, float\*\), 2 launches$", done.stderr, re.MULTILINE)
+    # A word per lane, 128 bytes apart: as many sectors and wavefronts as there are lanes, where 4 and 1 would do.
+    assert "read 256 bytes in 64 sectors, 8.00x the ideal" in done.stderr
+    assert "written 256 bytes in 64 wavefronts, 32.00x the ideal" in done.stderr
+    assert re.search(r"64  32.00x +64   8.00x  columns.cu:4  tile\[threadIdx.x\]\[0\]", done.stderr), done.stderr
+    file = tmp_path / "counts.json"
+    done = emulate("--count-json", file, source)
+    assert (done.returncode, done.stderr) == (0, "")
+    (kernel,) = json.loads(file.read_text(encoding="utf-8"))["kernels"]
+    assert kernel["kernel"] == "columns(float const*, float*)" and kernel["launches"] == 2
+    assert kernel["counters"]["global_load_sectors"] == 64 and kernel["counters"]["global_load_ideal_sectors"] == 8
+    lines = {line["position"][0]: line["counters"] for line in kernel["lines"] if line["position"]}
+    assert lines[f"{source}:4"]["shared_store_wavefronts"] == 64
+
+
+@pytest.mark.parametrize("writes", ["table[0]", "elsewhere"])
+def test_a_write_to_constant_memory(tmp_path: Path, writes: str) -> None:
+    source = tmp_path / "constant.cu"
+    source.write_text(
+        f"""
+__constant__ int table[4];
+__device__ int* where;
+__global__ void find() {{ where = const_cast<int*>(&table[0]); }}
+__global__ void write() {{
+  int& elsewhere = *where;
+  const_cast<int&>({writes}) = 5;
+}}
+int main() {{
+  find<<<1, 1>>>();
+  write<<<1, 1>>>();
+  cudaDeviceSynchronize();
+}}
+""",
+        encoding="utf-8",
+    )
+    done = emulate(source)
+    assert done.returncode == 1
+    assert "__constant__" in done.stderr.partition("kind of mistake")[2]
+    assert "constant.cu:7" in done.stderr or writes == "table[0]"  # nvcc leaves no more than a trap there
 
 
 def test_every_function_of_cuda_has_an_answer() -> None:

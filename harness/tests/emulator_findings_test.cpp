@@ -102,6 +102,29 @@ TEST(Findings, SharedOutOfBounds) {
   expect_clean(report_of("mov.u32 %r1, 0;\nst.shared.u32 [%r94+3840], %r1;\n"));
 }
 
+// Two arrays of 64 bytes side by side, and dynamic shared memory behind them.
+TEST(Findings, OutOfOneSharedArrayIntoAnother) {
+  const auto run = [](const std::string& body) {
+    return run_test_kernel(program(body, ".shared .align 4 .b8 a[64];\n.shared .align 4 .b8 b[64];\n"), 16, {}, 1)
+        .report;
+  };
+  const std::string address = "mov.u32 %r1, a;\nmad.lo.u32 %r2, %r90, 4, %r1;\n";
+  const Report report = run("mov.u32 %r9, 0;\n" + address +
+                            "st.shared.u32 [%r2+4], %r9;\nmov.u32 %r3, b;\nst.shared.u32 [%r3+4], %r9;\n");
+  expect_finding(report, FindingKind::out_of_bounds, 4);
+  EXPECT_EQ(report.findings[0].lane, 15);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("0 bytes after the end of `a`, which has 64 bytes: byte 0 of `b`"));
+  expect_clean(
+      run("mov.u32 %r9, 0;\n" + address + "st.shared.u32 [%r2], %r9;\nmov.u32 %r3, b;\nst.shared.u32 [%r3+4], %r9;\n"));
+  // Before the beginning; by way of a pointer that moves; with all lanes of a warp.
+  expect_finding(
+      run("mov.u32 %r9, 0;\nmov.u32 %r3, b;\nadd.u32 %r3, %r3, -4;\nst.shared.u32 [%r3], %r9;\nst.shared.u32 [a+8], %r9;\nmov.u32 %r1, a;\nst.shared.u32 [%r1+8], %r9;\n"),
+      FindingKind::out_of_bounds, 4);
+  // An address that may be in either says nothing.
+  expect_clean(run(
+      "mov.u32 %r9, 0;\nsetp.lt.u32 %p1, %r90, 8;\nmov.u32 %r1, a;\nmov.u32 %r3, b;\nselp.u32 %r2, %r1, %r3, %p1;\nst.shared.u32 [%r2+60], %r9;\n"));
+}
+
 TEST(Findings, LocalOutOfBounds) {
   expect_finding(report_of("mov.u64 %rd1, local;\nst.local.u32 [%rd1+64], %r90;\n"), FindingKind::out_of_bounds, 2);
   expect_clean(report_of("mov.u64 %rd1, local;\nst.local.u32 [%rd1+60], %r90;\n"));
@@ -445,7 +468,7 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
                        "setp.ne.u32 %p4, %r91, 3; @%p4 bra END;" + std::string(kWait)),
               64),
       "the block cannot go on: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
-      "with lanes 0x00000008, which expects 32 arrivals and has got 5; warp 0 has ended");
+      "with lanes 0x00000008, which expects 32 arrivals and has got 5, from warp 0; warp 0 has ended");
   // The second round of a ring: its first phase is complete, its second gets nothing.
   EXPECT_THAT(message(handover("bar.sync 0;", kArrive,
                                std::string(kWait) + " AGAIN: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 1; "
@@ -463,6 +486,28 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
       "barrier 2, to which 64 of 96 threads have come, at kernel.cu:7; warps 3 and 5 wait for phase 0 (parity 0) of "
       "the mbarrier at byte 2048 of shared memory, which expects 7 arrivals and has got 0, at kernel.cu:10; warp 4 "
       "has ended");
+}
+
+// Warp 0 fills a stage twice, and warp 1, which was to read it in between, waits for a phase that has gone by.
+TEST(Findings, AStageThatIsFilledAgainBeforeItWasRead) {
+  const auto ring = [](const std::string& until_empty) {
+    return "setp.eq.u32 %p1, %r90, 0;\n@%p1 mbarrier.init.shared.b64 [smem+2048], 32;\n"
+           "@%p1 mbarrier.init.shared.b64 [smem+2056], 32;\nbar.sync 0;\nsetp.eq.u32 %p2, %r92, 1;\nmov.u32 %r5, 0;\n"
+           "@%p2 bra READ;\nFILL:\n" +
+           until_empty +
+           "st.shared.u32 [%r94], %r90;\nmbarrier.arrive.shared.b64 %rd1, [smem+2048];\nadd.u32 %r5, %r5, 1;\n"
+           "setp.lt.u32 %p3, %r5, 2;\n@%p3 bra FILL;\nbra.uni END;\n"
+           "READ:\nmbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], %r5;\n@!%p3 bra READ;\n"
+           "ld.shared.u32 %r1, [%r94+-128];\nmbarrier.arrive.shared.b64 %rd1, [smem+2056];\nadd.u32 %r5, %r5, 1;\n"
+           "setp.lt.u32 %p3, %r5, 2;\n@%p3 bra READ;\nEND:\n";
+  };
+  expect_clean(report_of(
+      ring("xor.b32 %r6, %r5, 1; E: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2056], %r6; @!%p3 bra E;\n")));
+  const Report report = report_of(ring("mov.u32 %r6, 0;\n"));
+  ASSERT_GE(report.findings.size(), 2u) << all(report);
+  EXPECT_EQ(report.findings[0].kind, FindingKind::overwritten);
+  EXPECT_TRUE(is_at(report.findings[0].position, 10)) << all(report);
+  EXPECT_EQ(report.findings[1].kind, FindingKind::deadlock);
 }
 
 TEST(Findings, MbarrierInitialisationNotSynchronised) {
@@ -588,6 +633,32 @@ TEST(Findings, MasksThatDiffer) {
                  3);
 }
 
+// The hardware takes two __syncwarp() for one, if they have the same mask.
+TEST(Findings, LanesThatComeTogetherInTwoBranches) {
+  const auto run = [](const std::string& first, const std::string& second) {
+    return report_of(
+        "setp.lt.u32 %p1, %r91, 16;\nxor.b32 %r1, %r90, 16;\nmad.lo.u32 %r1, %r1, 4, %r93;\n@%p1 bra LOW;\n"
+        "st.shared.u32 [%r94], %r90;\n" +
+            second + "\nld.shared.u32 %r2, [%r1];\nbra.uni END;\nLOW:\nst.shared.u32 [%r94], %r90;\n" + first +
+            "\nld.shared.u32 %r2, [%r1];\nEND:\nmov.u32 %r3, 0;\n",
+        32);
+  };
+  const auto finds = [](const Report& report, FindingKind kind, int line) {
+    return std::any_of(report.findings.begin(), report.findings.end(),
+                       [&](const Finding& finding) { return finding.kind == kind && is_at(finding.position, line); });
+  };
+  const std::string together = "bar.warp.sync -1;";
+  expect_clean(run(together, together));
+  expect_clean(run(together + together, together + together));
+  EXPECT_TRUE(finds(run(together, ""), FindingKind::missing_lanes, 11));
+  EXPECT_TRUE(finds(run("", together), FindingKind::missing_lanes, 6));
+  EXPECT_TRUE(finds(run(together + together, together), FindingKind::missing_lanes, 11));
+  // Each half by itself.
+  const Report halves = run("bar.warp.sync 0xffff;", "bar.warp.sync 0xffff0000;");
+  EXPECT_TRUE(finds(halves, FindingKind::race, 7) || finds(halves, FindingKind::race, 12)) << all(halves);
+  EXPECT_FALSE(finds(halves, FindingKind::missing_lanes, 11)) << all(halves);
+}
+
 TEST(Findings, WarpsAtDifferentBarriers) {
   const Report report =
       report_of("setp.eq.u32 %p1, %r92, 0;\n@%p1 bra A;\nbar.sync 0;\nbra.uni E;\nA:\nbar.sync 0;\nE:\n");
@@ -711,12 +782,12 @@ TEST(Findings, BlocksThatWaitForLaterOnes) {
 // Each lane takes the lock in its turn, while the others spin.
 TEST(Findings, LanesThatWaitForEachOther) {
   const std::string take =
-      "SPIN:\natom.global.cas.b32 %r1, [%rd91], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra SPIN;\n"
+      "SPIN:\natom.global.cas.b32 %r1, [%rd91], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra SPIN;\nmembar.gl;\n"
       "ld.volatile.global.u32 %r2, [%rd91+8];\nadd.u32 %r2, %r2, 1;\nst.volatile.global.u32 [%rd91+8], %r2;\n";
   Options options;
   options.max_warp_instructions_per_cta = 10'000'000;
-  const RunResult right =
-      run_test_kernel(program(take + "atom.global.exch.b32 %r3, [%rd91], 0;\n"), kThreads, {}, 2, options, {2, 1, 1});
+  const RunResult right = run_test_kernel(program(take + "membar.gl;\natom.global.exch.b32 %r3, [%rd91], 0;\n"),
+                                          kThreads, {}, 2, options, {2, 1, 1});
   expect_clean(right.report);
   EXPECT_EQ(right.output[1], 2 * kThreads);
   const Report kept = run_test_kernel(program(take), kThreads, {}, 2, options).report;

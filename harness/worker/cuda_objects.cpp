@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "problem/format_bytes.h"
 #include "rules/support.h"
 #include "worker/cuda_check.h"
 #include "worker/observation.h"

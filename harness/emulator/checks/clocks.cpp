@@ -15,6 +15,8 @@ void Renumbering::apply_to(Clock& clock) const {
 void Clocks::reset(int num_warps, AccessNumber first, int num_engines) {
   num_warps_ = num_warps;
   next_ = first;
+  epochs_.clear();
+  touched_ = false;
   warps_.resize(static_cast<std::size_t>(num_warps));
   engines_.assign(static_cast<std::size_t>(num_engines), 0);
   for (WarpClock& warp : warps_) {
@@ -23,6 +25,7 @@ void Clocks::reset(int num_warps, AccessNumber first, int num_engines) {
     warp.least = warp.own = first;
     warp.of_warp.assign(static_cast<std::size_t>(num_warps), first);
     warp.last_async = 0;
+    warp.known = warp.synced = {};
   }
 }
 
@@ -34,7 +37,9 @@ void Clocks::renumber(const Renumbering& renumbering) {
     warp.own = renumbering(warp.own);
     renumbering.apply_to(warp.of_warp);
     warp.last_async = renumbering(warp.last_async);
+    warp.known = warp.synced = {};
   }
+  renumbering.apply_to(epochs_);
   renumbering.apply_to(engines_);
   next_ = renumbering(next_);
 }
@@ -48,6 +53,25 @@ bool Clocks::happened_before(AccessNumber number, int other, int other_lane, boo
   if (!async && other == warp && other_lane == lane) return true;  // the same thread
   const int entry = async ? num_warps_ * kWarpSize + other : other * kWarpSize + other_lane;
   return number < clock_of(warp, lane)[static_cast<std::size_t>(entry)];
+}
+
+// The end of an epoch has a number to itself, so that whoever heard of what came before does not know of it.
+AccessNumber Clocks::now() {
+  if (touched_ && !out_of_epochs()) {
+    epochs_.push_back(++next_);
+    touched_ = false;
+  }
+  return next_;
+}
+
+std::uint32_t Clocks::epochs_below(AccessNumber number) const {
+  return static_cast<std::uint32_t>(std::upper_bound(epochs_.begin(), epochs_.end(), number) - epochs_.begin());
+}
+
+bool Clocks::epoch_happened_before(std::uint32_t epoch, int other, int other_lane, int warp, int lane) const {
+  if (other == warp && other_lane == lane) return true;  // the same thread
+  return epoch < epochs_.size() &&
+         epochs_[epoch] <= clock_of(warp, lane)[static_cast<std::size_t>(other * kWarpSize + other_lane)];
 }
 
 void Clocks::summarise(int warp) {
@@ -74,7 +98,8 @@ void Clocks::part(int warp) {
   if (clock.lanes.empty()) clock.lanes.assign(kWarpSize, clock.common);
 }
 
-void Clocks::release(int warp, std::uint32_t lanes, Clock& into) const {
+void Clocks::release(int warp, std::uint32_t lanes, Clock& into) {
+  now();
   const WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
   if (clock.lanes.empty()) join(into, clock.common);
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -109,6 +134,7 @@ void Clocks::acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const C
 
 void Clocks::synchronise(int warp, std::uint32_t lanes, std::uint32_t alive) {
   WarpClock& own = warps_[static_cast<std::size_t>(warp)];
+  now();
   if ((lanes & alive) == alive) {
     for (const Clock& lane : own.lanes) join(own.common, lane);
     own.lanes.clear();
@@ -123,6 +149,7 @@ void Clocks::synchronise(int warp, std::uint32_t lanes, std::uint32_t alive) {
 
 void Clocks::synchronise_all() {
   // Threads: everything so far. Asynchronous copies: what anybody knew of them.
+  now();
   Clock all = empty();
   for (WarpClock& warp : warps_) {
     join(all, warp.common);

@@ -53,10 +53,36 @@ class Clocks {
   /// Whether access `number` of (other, other_lane), or of other's asynchronous copies, happened before what (warp, lane) does.
   bool happened_before(AccessNumber number, int other, int other_lane, bool async, int warp, int lane) const;
 
+  // Accesses to global memory have no numbers of their own, only the epoch in which they happen: a new one begins when somebody
+  // tells others what was done. So a kernel that goes through gigabytes needs no numbers for that.
+
+  /// That of an access that happens now.
+  std::uint32_t epoch() {
+    touched_ = true;
+    return static_cast<std::uint32_t>(epochs_.size());
+  }
+  /// There are no more: accesses to global memory cannot be told apart in time any more.
+  bool out_of_epochs() const { return epochs_.size() >= kMaxEpochs; }
+  /// How many epochs end before this number: those happened before whoever knows all below it.
+  std::uint32_t epochs_below(AccessNumber number) const;
+  /// All accesses of epochs below this happened before whatever this warp does now; and those of its own lanes.
+  std::uint32_t epochs_known_to_warp(int warp) {
+    WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
+    return epochs_below(clock.least, clock.known);
+  }
+  std::uint32_t epochs_synced_in_warp(int warp) {
+    WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
+    return epochs_below(clock.own, clock.synced);
+  }
+  /// Whether what (other, other_lane) did in this epoch happened before what (warp, lane) does.
+  bool epoch_happened_before(std::uint32_t epoch, int other, int other_lane, int warp, int lane) const;
+
   /// What a thread knows.
   const Clock& of(int warp, int lane) const { return clock_of(warp, lane); }
   /// What lanes of a warp tell others when they arrive at a barrier: all that they know and have done.
-  void release(int warp, std::uint32_t lanes, Clock& into) const;
+  void release(int warp, std::uint32_t lanes, Clock& into);
+  /// The number below which all is that has been done so far. Ends the epoch.
+  AccessNumber now();
   /// What they learn from one.
   void acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const Clock& clock);
   /// __syncwarp: the lanes learn what each of them knows and has done.
@@ -76,6 +102,11 @@ class Clocks {
     std::vector<Clock> lanes;  // what each knows; empty while that is the same
     AccessNumber least = 0, own = 0;
     std::vector<AccessNumber> of_warp;
+    // The numbers of which epochs_below() was asked last, with its answers.
+    struct Asked {
+      AccessNumber number = 0;
+      std::uint32_t epochs = 0;
+    } known, synced;
     AccessNumber last_async = 0;
   };
   AccessNumber& last_async(int warp) {
@@ -83,11 +114,21 @@ class Clocks {
                              : engines_[static_cast<std::size_t>(warp - num_warps_)];
   }
   const Clock& clock_of(int warp, int lane) const;
+  // Epochs that begin later end above every number that is known now, so that an answer stays right.
+  std::uint32_t epochs_below(AccessNumber number, WarpClock::Asked& asked) const {
+    if (asked.number != number) asked = {number, epochs_below(number)};
+    return asked.epochs;
+  }
   void summarise(int warp);
   void part(int warp);
 
+  static constexpr std::size_t kMaxEpochs = std::size_t{1}
+                                            << 22;  // their ends have numbers, too, of which there are 2^25
+
   int num_warps_ = 0;
   AccessNumber next_ = 1;
+  std::vector<AccessNumber> epochs_;  // the number at which each has ended, upwards
+  bool touched_ = false;              // whether there was an access in the present one
   std::vector<WarpClock> warps_;
   std::vector<AccessNumber> engines_;  // the last of each
 };

@@ -11,7 +11,8 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 
 }  // namespace
 
-SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink, int num_engines)
+SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
+                           int num_engines)
     : sink_(sink),
       functions_(shared_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
@@ -21,6 +22,7 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       writers_(num_cells_),
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
       last_read_(static_cast<std::size_t>(num_warps)),
+      clocks_(clocks),
       most_records_(kRecords) {
   clocks_.reset(num_warps, 1, num_engines);
 }
@@ -35,6 +37,7 @@ void SharedShadow::reset() {
     clocks_.reset(num_warps_, clocks_.next(), num_engines_);
   }
   std::fill(last_read_.begin(), last_read_.end(), 0);
+  lost_.reset();
   records_.clear();
   first_record_ = clocks_.next();
 }
@@ -51,7 +54,7 @@ void SharedShadow::renumber() {
   }
   std::size_t kept = 0;
   for (std::size_t i = 0; i < to.size(); ++i) {
-    const bool keep = to[i] != 0;
+    const bool keep = to[i] != 0 || (i < records_.size() && records_[i].instruction < 0);
     to[i] = first_record_ + static_cast<AccessNumber>(kept);
     if (keep) records_[kept++] = records_[i];
   }
@@ -72,8 +75,9 @@ void SharedShadow::renumber() {
 }
 
 AccessNumber SharedShadow::add_record(const SharedAccess& access, bool async) {
+  records_.resize(clocks_.next() - first_record_, kNoAccess);
   if (records_.size() >= most_records_) renumber();
-  records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strong, async,
+  records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strength, async,
                       static_cast<std::int8_t>(access.as_lane), static_cast<std::int8_t>(access.engine)});
   const int by = access.engine >= 0 ? num_warps_ + access.engine : access.warp;
   return async ? clocks_.take_async(by) : clocks_.take();
@@ -86,7 +90,7 @@ const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
 
 // Whether the access in a cell happened before what (warp, lane) does now, or cannot race with it.
 // `inline` because accesses that only an mbarrier orders come here for every lane.
-inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, bool strong, bool by_reader, int reader,
+inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, Strength strength, bool by_reader, int reader,
                                 Conflict& conflict) const {
   if (cell == 0) return true;
   const AccessNumber number = (cell & ~kPending) >> kLaneBits;
@@ -94,7 +98,7 @@ inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, bool str
   const int other_lane = static_cast<int>(cell & 31);
   if (record == nullptr) return true;  // of a CTA before
   const int other = by_reader ? reader : record->warp;
-  if (strong && record->strong) return true;
+  if (!can_race(strength, record->strength, other == warp)) return true;
   const bool several = (cell & kSeveralLanes) != 0;
   if (several && other == warp && !record->async) {
     // Read by this lane and another one, or by two others.
@@ -127,7 +131,11 @@ void SharedShadow::read(const SharedAccess& access) {
     std::uint32_t* const read_by = readers(access.warp) + (access.offsets[lane] >> shift_);
     for (unsigned i = 0; i < cells; ++i) {
       const std::uint32_t old = read_by[i];
-      const bool several = old >= synced && ((old ^ own) & 63) != 0;
+      // Exactly, since these may be lanes that take turns with a lock.
+      const bool several = old >= synced && ((old ^ own) & 63) != 0 &&
+                           ((old & kSeveralLanes) != 0 ||
+                            !clocks_.happened_before(old >> kLaneBits, access.warp, static_cast<int>(old & 31), false,
+                                                     access.warp, lane));
       read_by[i] = own | (several ? kSeveralLanes : 0);
     }
   }
@@ -151,7 +159,7 @@ void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit, 
         conflict.kind = Conflict::Kind::uninitialised;
       } else if ((found & kPending) != 0) {
         describe_pending(found, conflict);
-      } else if (known(found, access.warp, by, access.strong, false, -1, conflict)) {
+      } else if (known(found, access.warp, by, access.strength, false, -1, conflict)) {
         continue;
       } else {
         conflict.kind = Conflict::Kind::read_after_write;
@@ -202,7 +210,7 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
       Conflict conflict{.lane = by, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if ((found & kPending) != 0) {
         describe_pending(found, conflict);
-      } else if (known(found, access.warp, by, access.strong, reader >= 0, reader, conflict)) {
+      } else if (known(found, access.warp, by, access.strength, reader >= 0, reader, conflict)) {
         continue;
       } else {
         conflict.kind = reader >= 0 ? Conflict::Kind::write_after_read : Conflict::Kind::write_after_write;
@@ -241,10 +249,29 @@ void SharedShadow::report_overwritten(const SharedAccess& access, std::uint32_t 
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     Conflict conflict{.kind = Conflict::Kind::write_after_write, .lane = lane, .offset = access.offsets[lane]};
+    conflict.at_once = true;
     conflict.other_instruction = access.instruction;
     conflict.other_warp = access.warp;
     conflict.other_lane = static_cast<int>(writers_[access.offsets[lane] >> shift_] & 31);
     sink_.report(access, conflict);
+  }
+}
+
+void SharedShadow::look_for_lost(const SharedAccess& access) {
+  if (lost_) return;
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::size_t first = access.offsets[lane] >> shift_;
+    const std::uint32_t writer = writers_[first];
+    const Record* record = (writer & kPending) != 0 ? nullptr : record_of(writer >> kLaneBits);
+    if (record == nullptr || record->instruction != access.instruction) continue;
+    bool read = false;
+    for (int reader = 0; !read && reader < num_warps_; ++reader) {
+      read = (readers(reader)[first] >> kLaneBits) > (writer >> kLaneBits);
+    }
+    if (read) continue;
+    lost_ = {.access = access, .lane = lane, .offset = access.offsets[lane], .other_warp = record->warp};
+    return;
   }
 }
 

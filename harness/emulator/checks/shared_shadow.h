@@ -8,10 +8,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "emulator/checks/clocks.h"
 #include "emulator/lanes/lane_table.h"
+#include "emulator/memory/strength.h"
 
 namespace flash_ladder::emulator {
 
@@ -31,13 +33,14 @@ struct Conflict {
   std::int32_t other_instruction = -1;  // the earlier access: its instruction, -1 if that is not known any more
   int other_warp = -1;
   int other_lane = -1;
+  bool at_once = false;  // two lanes of one execution of an instruction
 };
 
 /// What one warp instruction does to shared memory.
 struct SharedAccess {
   int warp;
   std::int32_t instruction;
-  bool strong;  // volatile and atomic accesses do not race with each other
+  Strength strength;
   std::uint32_t mask;
   unsigned bytes;                // of each lane
   const std::uint32_t* offsets;  // of each lane, checked and aligned
@@ -56,7 +59,8 @@ class ConflictSink {
 class SharedShadow {
  public:
   /// `granule` is 1, 2 or 4 bytes.
-  SharedShadow(std::size_t shared_bytes, int granule, int num_warps, ConflictSink& sink, int num_engines = 0);
+  SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
+               int num_engines = 0);
 
   /// Everything as at the start of a CTA.
   void reset();
@@ -70,6 +74,16 @@ class SharedShadow {
   void report_overwritten(const SharedAccess& access, std::uint32_t lanes);
   /// A cp.async is issued: a write whose time is not known yet.
   void issue_copy(const SharedAccess& access, bool checks = true);
+  /// Looks whether the write that comes now, by an instruction that has written there before, is the first to what nobody has read
+  /// since. Most programs do that somewhere, and rightly; in a ring that has come to a standstill it tells why.
+  void look_for_lost(const SharedAccess& access);
+  struct Lost {
+    SharedAccess access;  // its offsets are gone
+    int lane;
+    std::uint32_t offset;
+    int other_warp;
+  };
+  const std::optional<Lost>& lost() const { return lost_; }
   /// It has happened: by a wait of the lanes that issued it, or by an mbarrier (`async`).
   void complete_copy(const SharedAccess& access, bool async);
 
@@ -85,9 +99,13 @@ class SharedShadow {
   struct Record {
     std::int32_t instruction;
     std::uint16_t warp;
-    bool strong, async;
+    Strength strength;
+    bool async;
     std::int8_t as_lane, engine;
   };
+  // What has a number and is no access: the end of an epoch (Clocks).
+  static constexpr Record kNoAccess{
+      .instruction = -1, .warp = 0, .strength = kWeak, .async = false, .as_lane = -1, .engine = -1};
 
   static constexpr std::uint32_t kPending = 0x80000000u;
   static constexpr std::uint32_t kSeveralLanes = 0x20;
@@ -103,7 +121,8 @@ class SharedShadow {
   // Memory and numbers are limited: gives up the records of accesses that are the last in no cell, and their numbers.
   void renumber();
   const Record* record_of(AccessNumber number) const;
-  bool known(std::uint32_t cell, int warp, int lane, bool strong, bool by_reader, int reader, Conflict& conflict) const;
+  bool known(std::uint32_t cell, int warp, int lane, Strength strength, bool by_reader, int reader,
+             Conflict& conflict) const;
   std::uint32_t* readers(int warp) { return readers_.data() + static_cast<std::size_t>(warp) * num_cells_; }
   void describe_pending(std::uint32_t cell, Conflict& conflict) const;
   void check_write(const SharedAccess& access, std::uint32_t unchanged);
@@ -118,7 +137,8 @@ class SharedShadow {
   std::size_t num_cells_;
   std::vector<std::uint32_t> writers_, readers_;
   std::vector<AccessNumber> last_read_;  // of each warp
-  Clocks clocks_;
+  Clocks& clocks_;
+  std::optional<Lost> lost_;
   std::vector<Record> records_;  // of the access numbers from first_record_ on
   std::size_t most_records_;
   AccessNumber first_record_ = 1;

@@ -145,6 +145,17 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
     }
     case Kind::variable:
       if (slot != Slot::b32 && slot != Slot::b64) fail("an address is 32 or 64 bits wide");
+      if (layout_.space(operand.index) == Space::shared) {
+        // A register of its own, so that what is computed from it is known to lie there.
+        for (const auto& [reg, variable] : addresses_) {
+          const VirtualRegister& known = registers_[static_cast<std::size_t>(reg)];
+          if (variable == operand.index && known.slot == slot && known.value == address_of(operand)) return reg;
+        }
+        const int reg = static_cast<int>(registers_.size());
+        registers_.push_back({.slot = slot, .uniform = true, .value = address_of(operand)});
+        addresses_[reg] = operand.index;
+        return reg;
+      }
       return constant(slot, address_of(operand));
     case Kind::function:
       fail("the address of a function: calls through pointers are not supported");
@@ -334,6 +345,11 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
       kernel_->uses_shared = true;
       kernel_->shared_granule = std::min(kernel_->shared_granule, instruction.bytes * instruction.elements);
     }
+    const bool global = instruction.space == Space::global || instruction.space == Space::generic;
+    if (instruction.role == MemoryRole::copy || (global && instruction.role != MemoryRole::none)) {
+      kernel_->global_granule =
+          std::min(kernel_->global_granule, std::max(1, instruction.bytes * instruction.elements));
+    }
   }
   for (const std::vector<int>& table : function_.branch_tables) {
     std::vector<std::int32_t>& targets = kernel_->branch_tables.emplace_back();
@@ -345,8 +361,53 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   find_reconvergence_points(*kernel_);
   charge_moved_code(*kernel_, registers_);
   find_undefined_reads(*kernel_, registers_);
+  find_access_patterns(*kernel_);
+  find_variables();
   allocate_registers(*kernel_, registers_);
   return std::move(kernel_);
+}
+
+// Which variable of shared memory each access goes to, where its address is computed from that of one variable only.
+void KernelDecoder::find_variables() {
+  std::map<int, int> numbers;  // index of a variable → into shared_variables
+  for (const auto& [reg, variable] : addresses_) {
+    if (numbers.contains(variable)) continue;
+    const ptx::Variable& known = image_.text.variables[static_cast<std::size_t>(variable)];
+    const auto begin = static_cast<std::uint32_t>(*layout_.address(variable) - kSharedBase);
+    numbers[variable] = static_cast<int>(kernel_->shared_variables.size());
+    kernel_->shared_variables.push_back(
+        {.name = std::string(known.name),
+         .begin = begin,
+         .end = known.size == 0 ? ~std::uint32_t{0} : begin + static_cast<std::uint32_t>(known.size)});
+  }
+  if (numbers.size() < 2) return;  // what lies beyond the only one is found anyway
+  constexpr int kNone = -1, kSeveral = -2;
+  std::vector<int> from(registers_.size(), kNone);
+  for (const auto& [reg, variable] : addresses_) from[static_cast<std::size_t>(reg)] = numbers[variable];
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (const Instruction& instruction : kernel_->code) {
+      int sources = kNone;
+      for (std::size_t k = instruction.writes; k < instruction.operands; ++k) {
+        const int one = from[static_cast<std::size_t>(instruction.r[k])];
+        if (one != kNone && one != sources) sources = sources == kNone ? one : kSeveral;
+      }
+      if (sources == kNone) continue;
+      if (instruction.role != MemoryRole::none) continue;  // what is read there is something else
+      if (instruction.action != Action::lane && instruction.action != Action::watched_lane) sources = kSeveral;
+      for (std::size_t k = 0; k < instruction.writes; ++k) {
+        int& to = from[static_cast<std::size_t>(instruction.r[k])];
+        const int joined = to == kNone || to == sources ? sources : kSeveral;
+        changed |= joined != to;
+        to = joined;
+      }
+    }
+  }
+  for (Instruction& instruction : kernel_->code) {
+    const bool shared = instruction.space == Space::shared || instruction.space == Space::generic;
+    if (instruction.role == MemoryRole::none || !shared || instruction.writes >= instruction.operands) continue;
+    instruction.variable = std::max(from[static_cast<std::size_t>(instruction.r[instruction.writes])], kNone);
+  }
 }
 
 std::vector<std::string> OperationTable::names() const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "emulator/lanes/lane_table.h"
+#include "emulator/memory/strength.h"
 #include "emulator/ptx/syntax.h"
 #include "emulator/report.h"
 
@@ -54,7 +55,9 @@ struct Instruction {
   ptx::Space space = ptx::Space::generic;
   bool sign_extend = false;  // a load of 8 or 16 bits
   bool wide_address = true;  // the address is 64 bits wide
-  bool strong = false;  // volatile, relaxed, acquire, release, atomic: not part of a data race with others of that kind
+  Strength strength = kWeak;
+  // Of a strong access or a fence: whether it acquires, releases, and is for the threads of the block only.
+  bool acquires = false, releases = false, block_only = false;
   bool has_count = false;   // barrier with a thread count, mbarrier.arrive with .expect_tx
   ptx::Type type{};         // atomics, reductions
   std::int32_t guard = -1;  // a predicate, -1: none
@@ -73,6 +76,8 @@ struct Instruction {
   std::uint32_t count = 0;
   std::uint32_t source = 0;   // index into CompiledKernel::sources
   std::int32_t watched = -1;  // index into CompiledKernel::watched, -1: all that it reads has been written
+  // Index into CompiledKernel::shared_variables: the address is computed from that one's, and from no other. -1: not known.
+  std::int32_t variable = -1;
   std::int32_t wgmma = -1;    // index into CompiledKernel::wgmmas, -1: it is none
   std::uint8_t probe = 0;     // kMayBeInFlight, kIsUnfenced
 };
@@ -123,6 +128,12 @@ struct UniformSlot {
 /// An instruction as the text has it, but on one line.
 std::string one_line(std::string_view text);
 
+/// A variable in shared memory, at these offsets.
+struct SharedVariable {
+  std::string name;
+  std::uint32_t begin = 0, end = 0;  // of dynamic shared memory the end is that of the launch: ~0
+};
+
 class CompiledKernel {
  public:
   std::string name;
@@ -132,6 +143,7 @@ class CompiledKernel {
   std::vector<std::vector<std::int32_t>> branch_tables;
   std::vector<UniformSlot> uniforms;
   std::vector<WatchedOperands> watched;
+  std::vector<SharedVariable> shared_variables;
   std::vector<Wgmma> wgmmas;
   bool uses_async_proxy = false;                     // wgmma, TMA, setmaxnreg: exec/async_units.h
   std::size_t num_watched = 0;                       // registers
@@ -141,6 +153,7 @@ class CompiledKernel {
   std::size_t static_shared_bytes = 0;
   std::size_t local_bytes = 0;  // per thread
   int shared_granule = 4;       // the smallest access to shared memory, in bytes
+  int global_granule = 16;      // the same of global memory
   bool serial = false;  // its CTAs talk to each other, by atomics or flags: run in order, so that results are the same
   bool uses_shared = false;
 };

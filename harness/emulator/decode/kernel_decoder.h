@@ -105,6 +105,7 @@ class KernelDecoder {
   void decode(const ptx::Instruction& instruction);
   int special(ptx::SpecialRegister which);
   int converted(int reg, Slot slot);
+  void find_variables();
 
   const ModuleImage& image_;
   const ptx::Function& function_;
@@ -115,6 +116,7 @@ class KernelDecoder {
   std::vector<std::string_view> parts_;  // of its opcode
   std::vector<VirtualRegister> registers_;
   std::map<std::pair<Slot, std::uint64_t>, int> constants_;
+  std::map<int, int> addresses_;  // registers that hold the address of a variable in shared memory → index of that
   std::map<ptx::SpecialRegister, int> specials_;
   int carry_ = -1;
   int guard_ = -1;

@@ -34,6 +34,9 @@ std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t n
 /// indices into `registers`.
 void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers);
 
+/// Sets Instruction::strength of loads and stores by what they are for. The instructions still hold indices into `registers`.
+void find_access_patterns(CompiledKernel& kernel);
+
 /// Sets SourceInstruction::charged_to. The instructions still hold indices into `registers`.
 void charge_moved_code(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers);
 

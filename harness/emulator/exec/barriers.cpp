@@ -18,8 +18,8 @@ void CtaExecutor::release(Barrier& barrier) {
     return;
   }
   if (barrier.expected == 0 && !of_cluster) check_all_came(barrier);
-  if (shadow_ != nullptr) {
-    Clocks& clocks = shadow_->clocks();
+  if (ordering_ != nullptr) {
+    Clocks& clocks = ordering_->clocks();
     bool everybody = true;
     for (const Warp& warp : warps_) everybody &= warp.alive == 0 || ((barrier.waiting >> warp.index) & 1);
     if (everybody) {

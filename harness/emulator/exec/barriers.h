@@ -45,6 +45,7 @@ struct Mbarrier {
     std::uint64_t traced;  // when it was said, for a trace
   };
   std::vector<AsyncArrival> async;
+  std::uint32_t warps = 0, warps_before = 0;  // that have arrived in this phase, and in the one before
   // Bytes that TMA is to bring before the phase ends: those promised (expect_tx), less those that came.
   std::int64_t transactions = 0;
   std::int64_t promised = 0;              // in this phase

@@ -22,6 +22,64 @@ std::uint32_t low_mask(std::uint32_t count) { return count >= 32 ? kAllLanes : (
 
 }  // namespace
 
+std::int32_t place_of(const CompiledKernel& kernel, std::int32_t instruction) {
+  if (instruction < 0) return -1;
+  const int position = kernel.sources[kernel.code[static_cast<std::size_t>(instruction)].source].position;
+  return position > 0 ? position : static_cast<std::int32_t>(kernel.positions.size()) + instruction;
+}
+
+SourcePosition position_of(const CompiledKernel& kernel, std::int32_t instruction) {
+  const SourceInstruction& source = kernel.sources[kernel.code[static_cast<std::size_t>(instruction)].source];
+  return kernel.positions[static_cast<std::size_t>(source.position)];
+}
+
+RawFinding describe(const LaunchContext& context, FindingKind kind, const Dim3& cta, int warp, std::int32_t instruction,
+                    int lane, std::optional<Address> address, const std::string& message) {
+  RawFinding raw;
+  raw.kind = kind;
+  Finding& finding = raw.finding;
+  finding.kind = kind;
+  finding.message = message;
+  finding.kernel = context.kernel.name;
+  finding.cta = cta;
+  finding.warp = warp;
+  finding.lane = lane;
+  finding.address = address;
+  if (instruction >= 0) {
+    raw.place = place_of(context.kernel, instruction);
+    const SourceInstruction& source =
+        context.kernel.sources[context.kernel.code[static_cast<std::size_t>(instruction)].source];
+    finding.instruction = one_line(source.text);
+    finding.ptx_line = source.ptx_line;
+    finding.position = position_of(context.kernel, instruction);
+  }
+  return raw;
+}
+
+Dim3 cta_at(const LaunchContext& context, std::uint64_t index) {
+  const Dim3& grid = context.config.grid;
+  return {static_cast<std::uint32_t>(index % grid.x), static_cast<std::uint32_t>(index / grid.x % grid.y),
+          static_cast<std::uint32_t>(index / grid.x / grid.y)};
+}
+
+std::string message_of(const LaunchContext& context, GlobalConflict::Kind kind, Address address,
+                       bool of_another_block) {
+  const std::string where = context.memory.describe(address);
+  const char* const whose = of_another_block ? " of another block" : "";
+  switch (kind) {
+    case GlobalConflict::Kind::read_after_write:
+      return fmt::format("a read of global memory at {:#x}, and nothing orders it after the write{}: {}", address,
+                         whose, where);
+    case GlobalConflict::Kind::write_after_read:
+      return fmt::format("a write to global memory at {:#x}, and nothing orders it after a read{}: {}", address, whose,
+                         where);
+    case GlobalConflict::Kind::write_after_write:
+      break;
+  }
+  return fmt::format("a write to global memory at {:#x}, and nothing orders it after the write before it{}: {}",
+                     address, of_another_block ? ", of another block" : "", where);
+}
+
 void AlignedBytes::resize(std::size_t size) {
   constexpr std::size_t kAlignment = 64;
   storage_ = std::make_unique<std::byte[]>(size + kAlignment);
@@ -46,10 +104,16 @@ CtaExecutor::CtaExecutor(const LaunchContext& context)
   shared_.resize(shared_bytes_);
   local_.resize(context.kernel.local_bytes * num_warps * kWarpSize);
   if (context.options.checks) {
+    ordering_ = std::make_unique<Ordering>(static_cast<int>(num_warps), context.ordering);
     if (shared_bytes_ > 0) {
-      shadow_ =
-          std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule, static_cast<int>(num_warps),
-                                         *this, context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
+      shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
+                                               static_cast<int>(num_warps), ordering_->clocks(), *this,
+                                               context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
+    }
+    global_ = context.shadow;
+    if (global_ == nullptr) {
+      own_global_ = std::make_unique<GlobalShadow>(context.kernel.global_granule, false);
+      global_ = own_global_.get();
     }
     local_written_.resize(local_.size());
   }
@@ -243,7 +307,15 @@ void CtaExecutor::start(const Dim3& cta) {
   fill_uniforms(cta);
   std::memset(shared_.data(), 0, shared_.size());
   std::memset(local_.data(), 0, local_.size());
-  if (shadow_ != nullptr) shadow_->reset();
+  const Dim3& grid = context_.config.grid;
+  cta_index_ = cta.x + grid.x * (cta.y + grid.y * cta.z);
+  if (ordering_ != nullptr) ordering_->reset(cta_index_);
+  if (shadow_ != nullptr) {
+    shadow_->reset();
+  } else if (ordering_ != nullptr) {
+    ordering_->clocks().reset(num_warps(), 1);
+  }
+  if (own_global_ != nullptr) own_global_->reset();
   if (async_ != nullptr) async_->start();
   std::fill(local_written_.begin(), local_written_.end(), 0);
 }
@@ -430,8 +502,47 @@ void CtaExecutor::reconverge(Warp& warp) {
     warp.pc = next.pc;
     warp.reconverge = next.reconverge;
     warp.active = next.mask;
+    if (next.sync >= 0 && next.mask != 0) {  // those that they wait for have gone on without coming
+      check_group(warp, code_[static_cast<std::size_t>(next.sync)], next.mask, next.mask, next.sync_mask);
+    }
     warp.stack.pop_back();
   }
+}
+
+bool CtaExecutor::wait_for_lanes(Warp& warp, const Instruction& instruction, std::uint32_t named) {
+  if (warp.stack.empty()) return false;
+  const Warp::Parted next = warp.stack.back();
+  const bool on_another_way = (next.mask & warp.active) == 0 && next.reconverge == warp.reconverge;
+  if (!on_another_way || (next.mask & named) == 0 || next.sync >= 0) return false;
+  auto last = std::prev(warp.stack.end());  // own lanes go behind all of those that there are
+  while (last != warp.stack.begin() && (std::prev(last)->mask & warp.active) == 0 &&
+         std::prev(last)->reconverge == warp.reconverge) {
+    --last;
+  }
+  warp.stack.insert(last, {.pc = warp.pc,
+                           .reconverge = warp.reconverge,
+                           .mask = warp.active,
+                           .branch = next.branch,
+                           .sync = index_of(instruction),
+                           .sync_mask = named});
+  warp.stack.pop_back();
+  warp.pc = next.pc;
+  warp.active = next.mask;
+  return true;
+}
+
+void CtaExecutor::check_group(const Warp& warp, const Instruction& instruction, std::uint32_t here, std::uint32_t lanes,
+                              std::uint32_t named) {
+  const auto wrong = [&](std::uint32_t which, const std::string& message) {
+    if (which != 0)
+      find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(which), std::nullopt, message);
+    return which != 0;
+  };
+  if (wrong(lanes & ~named, fmt::format("the lane is not in the mask that it passes, {:#010x}", named))) return;
+  const std::uint32_t missing = named & warp.alive & ~here, gone = named & ~warp.alive, others = named & here & ~lanes;
+  if (wrong(missing, fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", named, missing))) return;
+  if (wrong(gone, fmt::format("the mask {:#010x} names lanes that have ended: {:#010x}", named, gone))) return;
+  wrong(others, fmt::format("the mask {:#010x} names lanes that pass another mask: {:#010x}", named, others));
 }
 
 // Lanes part: those that do not branch go on first, those that do wait in the stack, and below them all of them wait at the
@@ -520,38 +631,18 @@ void CtaExecutor::check_all_lanes(Warp& warp, const Instruction& instruction, st
        fmt::format("all 32 lanes must execute this instruction together; lanes {:#010x} do not", ~mask));
 }
 
-// Findings are told apart by this: the source position, or the instruction if there is none.
 std::int32_t CtaExecutor::place_of(std::int32_t instruction) const {
-  if (instruction < 0) return -1;
-  const int position = context_.kernel.sources[code_[static_cast<std::size_t>(instruction)].source].position;
-  return position > 0 ? position : static_cast<std::int32_t>(context_.kernel.positions.size()) + instruction;
+  return emulator::place_of(context_.kernel, instruction);
 }
 
 SourcePosition CtaExecutor::position_of(std::int32_t instruction) const {
-  const SourceInstruction& source = context_.kernel.sources[code_[static_cast<std::size_t>(instruction)].source];
-  return context_.kernel.positions[static_cast<std::size_t>(source.position)];
+  return emulator::position_of(context_.kernel, instruction);
 }
 
 RawFinding CtaExecutor::describe(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
                                  std::optional<Address> address, const std::string& message) const {
-  RawFinding raw;
-  raw.kind = kind;
-  Finding& finding = raw.finding;
-  finding.kind = kind;
-  finding.message = message;
-  finding.kernel = context_.kernel.name;
-  finding.cta = cta_;
-  finding.warp = warp == nullptr ? -1 : warp->index;
-  finding.lane = lane;
-  finding.address = address;
-  if (instruction != nullptr) {
-    raw.place = place_of(index_of(*instruction));
-    const SourceInstruction& source = context_.kernel.sources[instruction->source];
-    finding.instruction = one_line(source.text);
-    finding.ptx_line = source.ptx_line;
-    finding.position = position_of(index_of(*instruction));
-  }
-  return raw;
+  return emulator::describe(context_, kind, cta_, warp == nullptr ? -1 : warp->index,
+                            instruction == nullptr ? -1 : index_of(*instruction), lane, address, message);
 }
 
 void CtaExecutor::find(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
@@ -566,6 +657,7 @@ void CtaExecutor::renumber(const Renumbering& renumbering) {
     renumbering.apply_to(barrier.arriving);
     renumbering.apply_to(barrier.completed);
   }
+  ordering_->renumber(renumbering);
   if (async_ != nullptr) async_->renumber(renumbering);
 }
 
@@ -612,7 +704,7 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       break;
     case Conflict::Kind::write_after_write:
       message =
-          conflict.other_instruction == index_of(instruction) && conflict.other_warp == warp.index
+          conflict.at_once
               ? fmt::format("two lanes write different values to byte {} of shared memory", conflict.offset)
               : fmt::format("a write to byte {} of shared memory, and nothing orders it after the write before it",
                             conflict.offset);
@@ -627,6 +719,24 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
                          .warp = conflict.other_warp,
                          .lane = conflict.other_lane};
   }
+  findings_.add(std::move(raw));
+}
+
+// The same for global memory.
+void CtaExecutor::report(const GlobalAccess& access, const GlobalConflict& conflict) {
+  if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
+  const bool of_another_block = conflict.other_cta != cta_index_;
+  RawFinding raw = emulator::describe(
+      context_, FindingKind::race, cta_, access.warp, access.instruction, conflict.lane, conflict.address,
+      conflict.at_once ? fmt::format("two lanes write different values to global memory at {:#x}: {}", conflict.address,
+                                     context_.memory.describe(conflict.address))
+                       : message_of(context_, conflict.kind, conflict.address, of_another_block));
+  raw.other_place = place_of(conflict.other_instruction);
+  raw.finding.other = {.what = conflict.kind == GlobalConflict::Kind::write_after_read ? "read" : "written",
+                       .position = position_of(conflict.other_instruction),
+                       .warp = conflict.other_warp,
+                       .lane = conflict.other_lane};
+  if (of_another_block) raw.finding.other->cta = cta_at(context_, conflict.other_cta);
   findings_.add(std::move(raw));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,6 +13,8 @@
 #include <vector>
 
 #include "emulator/checks/findings.h"
+#include "emulator/checks/global_shadow.h"
+#include "emulator/checks/ordering.h"
 #include "emulator/checks/shared_shadow.h"
 #include "emulator/decode/instruction.h"
 #include "emulator/exec/async_units.h"
@@ -31,7 +34,20 @@ struct LaunchContext {
   const Memory& memory;
   const Options& options;
   std::vector<Allocation> allocations;  // by address
+  // Of CTAs that can talk to each other, and so run one at a time; else null.
+  LaunchOrdering* ordering = nullptr;
+  GlobalShadow* shadow = nullptr;
 };
+
+/// A finding at an instruction of a CTA. `warp` and `lane`: -1 if it is not one of them.
+RawFinding describe(const LaunchContext& context, FindingKind kind, const Dim3& cta, int warp, std::int32_t instruction,
+                    int lane, std::optional<Address> address, const std::string& message);
+/// Findings are told apart by this: the source position, or the instruction if there is none.
+std::int32_t place_of(const CompiledKernel& kernel, std::int32_t instruction);
+SourcePosition position_of(const CompiledKernel& kernel, std::int32_t instruction);
+/// "a write to byte 4 of the allocation of 64 bytes at 0x…, and nothing orders it after a read"
+std::string message_of(const LaunchContext& context, GlobalConflict::Kind kind, Address address, bool of_another_block);
+Dim3 cta_at(const LaunchContext& context, std::uint64_t index);
 
 /// The addresses of 32 lanes.
 struct LaneAddresses {
@@ -64,7 +80,7 @@ class AlignedBytes {
 /// "warp 3", "warps 0–2 and 5"
 std::string list_of_warps(const std::vector<int>& warps);
 
-class CtaExecutor : public ConflictSink {
+class CtaExecutor : public ConflictSink, public GlobalConflictSink {
  public:
   explicit CtaExecutor(const LaunchContext& context);
 
@@ -99,6 +115,8 @@ class CtaExecutor : public ConflictSink {
 
   InstructionCounters& counters() { return counters_; }
   std::vector<RawFinding> take_findings() { return findings_.take(); }
+  /// What the CTA did to global memory; nothing where LaunchContext::shadow knows it.
+  MemoryUse take_use() { return own_global_ == nullptr ? MemoryUse{} : own_global_->take_use(); }
   std::string take_output() { return std::exchange(output_, {}); }
   /// Of the CTA that Options::trace_cta names, once it has run.
   std::optional<CtaTrace> take_trace();
@@ -127,7 +145,9 @@ class CtaExecutor : public ConflictSink {
   }
   bool has_ended() const { return threads_alive_ == 0; }
   SharedShadow* shadow() { return shadow_.get(); }  // null: no checks, or no shared memory
-  AsyncUnits* async() { return async_.get(); }      // null: the kernel has no use for them
+  Ordering* ordering() { return ordering_.get(); }  // null: no checks
+  bool watches_global() const { return global_ != nullptr; }
+  AsyncUnits* async() { return async_.get(); }  // null: the kernel has no use for them
   std::byte* shared() { return shared_.data(); }
   std::uint32_t shared_bytes() const { return shared_bytes_; }
   const SharedFunctions& shared_functions() const { return shared_functions_; }
@@ -156,6 +176,12 @@ class CtaExecutor : public ConflictSink {
             std::optional<Address> address, const std::string& message);
   /// For instructions of the whole warp that take no mask.
   void check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask);
+  /// What is wrong with lanes that pass the mask `named`, which are not all that it names; `here` are those that execute it now.
+  void check_group(const Warp& warp, const Instruction& instruction, std::uint32_t here, std::uint32_t lanes,
+                   std::uint32_t named);
+  /// The active lanes are at a __syncwarp() of which lanes are missing that went another way at a branch: lets those run, which may
+  /// come to a __syncwarp() there. False if there are none.
+  bool wait_for_lanes(Warp& warp, const Instruction& instruction, std::uint32_t named);
   /// Where these lanes left the others, for a message.
   std::string describe_parting(const Warp& warp, std::uint32_t lanes) const;
 
@@ -187,6 +213,17 @@ class CtaExecutor : public ConflictSink {
   }
   void check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at, const MemoryAccess& access);
   void note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined);
+  /// Races in global memory. write_global() before it is written, has_written_global() after; see GlobalShadow.
+  void read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
+                   unsigned bytes);
+  std::uint32_t write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                             const LaneAddresses& at, std::uint32_t unchanged);
+  void has_written_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                          const LaneAddresses& at, std::uint32_t overwritten);
+  /// What is told to other threads through memory: a strong operation has read or written. `adds`: it is atomic.
+  void hear(const Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
+  void tell(const Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
+            bool adds);
   /// What most accesses to shared memory are: all lanes take part, and nothing is wrong.
   bool whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg, std::uint32_t mask,
                           unsigned bytes, std::uint32_t* offsets) const;
@@ -235,15 +272,29 @@ class CtaExecutor : public ConflictSink {
   void end_lanes(Warp& warp, std::uint32_t mask);
   int num_warps() const { return static_cast<int>(warps_.size()); }
   void report(const SharedAccess& access, const Conflict& conflict) override;
+  void report(const GlobalAccess& access, const GlobalConflict& conflict) override;
   void renumber(const Renumbering& renumbering) override;
 
   // memory_access.cpp
+  GlobalAccess global_access(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                             std::uint32_t mask, unsigned bytes) const;
+  template <typename F>
+  static void for_each_place(const MemoryAccess& access, const LaneAddresses& at, F f) {
+    if (access.space != ptx::Space::shared && access.space != ptx::Space::global) return;
+    const bool shared = access.space == ptx::Space::shared;
+    for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
+      const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
+      f(static_cast<int>(lane), Ordering::Place{shared, shared ? access.offsets[lane] : at.at[lane]});
+    }
+  }
   struct Window {
     std::uint64_t base, size;
     const char *owner, *name;
   };
   std::uint32_t check_window(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                              unsigned bytes, const Window& window, std::uint32_t* offsets);
+  void check_variable(Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
+                      const std::uint32_t* offsets);
   void resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access);
   struct SpaceLanes {
     ptx::Space space;
@@ -263,6 +314,7 @@ class CtaExecutor : public ConflictSink {
 
   // deadlock.cpp
   void report_deadlock();
+  void report_lost();
   std::string describe_wait(const Warp& warp, std::int32_t& at) const;
 
   // definedness.cpp
@@ -277,11 +329,15 @@ class CtaExecutor : public ConflictSink {
   const SharedFunctions& shared_functions_ = emulator::shared_functions();  // not the member of that name
 
   Dim3 cta_;
+  std::uint32_t cta_index_ = 0;
   std::vector<Warp> warps_;
   std::uint32_t num_threads_ = 0;
   std::uint32_t threads_alive_ = 0;
   AlignedBytes registers_, shared_, local_;
-  std::unique_ptr<SharedShadow> shadow_;     // null: no checks, or no shared memory
+  std::unique_ptr<Ordering> ordering_;    // null: no checks
+  std::unique_ptr<SharedShadow> shadow_;  // null: no checks, or no shared memory
+  std::unique_ptr<GlobalShadow> own_global_;
+  GlobalShadow* global_ = nullptr;           // that, or the launch's; null: no checks
   std::unique_ptr<AsyncUnits> async_;        // null: the kernel has no use for them
   std::unique_ptr<TraceRecorder> trace_;     // null: the CTA is not traced
   std::vector<std::uint8_t> local_written_;  // per byte of local_; empty: no checks
@@ -298,6 +354,7 @@ class CtaExecutor : public ConflictSink {
   std::size_t rank_ = 0;
   bool waits_for_cluster_ = false;  // all its threads are at the cluster's barrier
   const Allocation* last_allocation_ = nullptr;
+  const Allocation* whole_access_ = nullptr;  // in which all of what check_global() has looked at last lies, if it does
 };
 
 }  // namespace flash_ladder::emulator

@@ -25,6 +25,16 @@ std::string list_of_warps(const std::vector<int>& warps) {
   return (warps.size() == 1 ? "warp " : "warps ") + text;
 }
 
+namespace {
+
+std::vector<int> numbers_of(std::uint32_t warps) {
+  std::vector<int> numbers;
+  for (; warps != 0; warps &= warps - 1) numbers.push_back(std::countr_zero(warps));
+  return numbers;
+}
+
+}  // namespace
+
 // ": they parted at kernel.cu:12"; empty where that is not known.
 std::string CtaExecutor::describe_parting(const Warp& warp, std::uint32_t lanes) const {
   for (auto parted = warp.stack.rbegin(); parted != warp.stack.rend(); ++parted) {
@@ -55,11 +65,16 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
     at = warp.failed_wait.instruction;
     const std::string lanes =
         warp.failed_wait.lanes == warp.alive ? "" : fmt::format(", with lanes {:#010x},", warp.failed_wait.lanes);
+    const std::uint32_t late = barrier.warps_before & ~barrier.warps;
     return fmt::format(
         "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals "
-        "and has got {}{}",
+        "and has got {}{}{}{}",
         barrier.phase, barrier.phase & 1, barrier.address, lanes.empty() ? "," : lanes, barrier.expected,
-        barrier.expected - barrier.pending, async_ == nullptr ? std::string() : async_->describe_transactions(barrier));
+        barrier.expected - barrier.pending,
+        barrier.warps == 0 ? "" : ", from " + list_of_warps(numbers_of(barrier.warps)),
+        late == 0 ? ""
+                  : fmt::format(" ({} came to the phase before, and not to this one)", list_of_warps(numbers_of(late))),
+        async_ == nullptr ? std::string() : async_->describe_transactions(barrier));
   }
   return "for what no other warp does";
 }
@@ -100,8 +115,20 @@ void CtaExecutor::report_deadlock() {
   }
   if (!ended.empty()) text += fmt::format("; {} {} ended", list_of_warps(ended), ended.size() == 1 ? "has" : "have");
   const Warp& first = warps_[static_cast<std::size_t>(groups.front().warps.front())];
+  report_lost();
   find(FindingKind::deadlock, &first, &code_[static_cast<std::size_t>(groups.front().at)], -1, std::nullopt,
        "the block cannot go on: " + text);
+}
+
+// What a stage of a ring held was overwritten before anybody had read it: then somebody waits for a phase that has gone by.
+void CtaExecutor::report_lost() {
+  if (shadow_ == nullptr || !shadow_->lost()) return;
+  const auto [access, lane, offset, other_warp] = *shadow_->lost();
+  const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
+  find(FindingKind::overwritten, &warps_[static_cast<std::size_t>(access.warp)], &instruction, lane, offset,
+       fmt::format("byte {} of shared memory, which warp {} has written here, is written again before anybody has read "
+                   "it: whoever fills a stage has to wait until it is empty",
+                   offset, other_warp));
 }
 
 void CtaExecutor::report_stuck(std::uint64_t others, std::uint64_t unstarted) {

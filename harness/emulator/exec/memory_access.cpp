@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "emulator/exec/cta_executor.h"
+#include "emulator/function_name.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -99,7 +100,10 @@ std::uint32_t CtaExecutor::check_window(Warp& warp, const Instruction& instructi
 
 std::uint32_t CtaExecutor::check_shared(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                         std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) {
-  return check_window(warp, instruction, at, mask, bytes, {kSharedBase, shared_bytes_, "block", "shared"}, offsets);
+  const std::uint32_t good =
+      check_window(warp, instruction, at, mask, bytes, {kSharedBase, shared_bytes_, "block", "shared"}, offsets);
+  if (instruction.variable >= 0 && context_.options.checks) check_variable(warp, instruction, good, bytes, offsets);
+  return good;
 }
 
 const Allocation* CtaExecutor::find_allocation(Address address) {
@@ -118,16 +122,27 @@ const Allocation* CtaExecutor::find_allocation(Address address) {
 std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                         std::uint32_t mask, unsigned bytes, std::byte** host) {
   std::uint64_t lowest = ~std::uint64_t{0}, highest = 0, low_bits = 0;
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    if (!((mask >> lane) & 1)) continue;
-    const std::uint64_t address = at.at[static_cast<std::size_t>(lane)];
+  const auto include = [&](std::uint64_t address) {
     lowest = std::min(lowest, address);
     highest = std::max(highest, address);
     low_bits |= address;
+  };
+  if (mask == kAllLanes) {
+    for (const std::uint64_t address : at.at) include(address);
+  } else {
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1)
+      include(at.at[static_cast<std::size_t>(std::countr_zero(rest))]);
   }
   const Allocation* allocation = find_allocation(lowest);
+  whole_access_ = nullptr;
   if (allocation != nullptr && !allocation->freed && highest - allocation->address < allocation->size &&
       allocation->size - (highest - allocation->address) >= bytes && (low_bits & (bytes - 1)) == 0) {
+    whole_access_ = allocation;
+    if (mask == kAllLanes) {
+      std::byte* const data = allocation->data;
+      for (std::size_t lane = 0; lane < kWarpSize; ++lane) host[lane] = data + (at.at[lane] - allocation->address);
+      return mask;
+    }
     for (int lane = 0; lane < kWarpSize; ++lane) {
       // Lanes that take no part may hold any address.
       const bool active = (mask >> lane) & 1;
@@ -179,10 +194,11 @@ void CtaExecutor::check_local_initialised(Warp& warp, const Instruction& instruc
 
 void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                     std::uint32_t mask, unsigned bytes) {
+  if (whole_access_ != nullptr && !whole_access_->poisoned) return;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Address address = at.at[static_cast<std::size_t>(lane)];
-    const Allocation* allocation = find_allocation(address);
+    const Allocation* allocation = whole_access_ != nullptr ? whole_access_ : find_allocation(address);
     if (!allocation->poisoned) continue;
     const std::uint8_t* first = allocation->initialised + (address - allocation->address);
     if (std::find(first, first + bytes, 0) == first + bytes) continue;
@@ -193,6 +209,7 @@ void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, 
 }
 
 void CtaExecutor::mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes) {
+  if (whole_access_ != nullptr && !whole_access_->poisoned) return;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const Address address = at.at[static_cast<std::size_t>(std::countr_zero(rest))];
     const Allocation* allocation = find_allocation(address);
@@ -233,9 +250,39 @@ std::byte* CtaExecutor::global_range(const Warp& warp, const Instruction& instru
 // What most accesses to shared memory are: all lanes take part, and nothing is wrong.
 bool CtaExecutor::whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg,
                                      std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) const {
-  return mask == kAllLanes && shared_bytes_ >= bytes &&
-         shared_functions_.offsets(warp.registers + reg, instruction.wide_address, instruction.offset - kSharedBase,
-                                   shared_bytes_ - bytes + 1, bytes, offsets);
+  if (mask != kAllLanes || shared_bytes_ < bytes) return false;
+  const bool inside =
+      shared_functions_.offsets(warp.registers + reg, instruction.wide_address, instruction.offset - kSharedBase,
+                                shared_bytes_ - bytes + 1, bytes, offsets);
+  if (!inside || instruction.variable < 0) return inside;
+  const SharedVariable& variable = context_.kernel.shared_variables[static_cast<std::size_t>(instruction.variable)];
+  const auto [least, most] = std::minmax_element(offsets, offsets + kWarpSize);
+  return *least >= variable.begin && *most < variable.end;
+}
+
+// An array in shared memory ends where another begins, which is as bad a place to write to as any.
+void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
+                                 const std::uint32_t* offsets) {
+  const std::vector<SharedVariable>& variables = context_.kernel.shared_variables;
+  const SharedVariable& own = variables[static_cast<std::size_t>(instruction.variable)];
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::uint32_t offset = offsets[lane];
+    if (offset >= own.begin && offset < own.end) continue;
+    if (!findings_.is_new(FindingKind::out_of_bounds, place_of(index_of(instruction)), -1)) continue;
+    const auto other = std::find_if(variables.begin(), variables.end(), [&](const SharedVariable& variable) {
+      return offset >= variable.begin && offset < variable.end;
+    });
+    const std::string where = offset < own.begin ? fmt::format("{} bytes before the beginning", own.begin - offset)
+                                                 : fmt::format("{} bytes after the end", offset - own.end);
+    findings_.add(describe(
+        FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
+        fmt::format("an access of {} bytes of shared memory {} of `{}`{}{}", bytes, where, variable_name(own.name),
+                    own.end == ~0u ? "" : fmt::format(", which has {} bytes", own.end - own.begin),
+                    other == variables.end()
+                        ? ""
+                        : fmt::format(": byte {} of `{}`", offset - other->begin, variable_name(other->name)))));
+  }
 }
 
 // Lanes by the space that their addresses are in; calls f(space, lanes, addresses in that space).
@@ -290,12 +337,66 @@ void CtaExecutor::check_read(Warp& warp, const Instruction& instruction, const L
                              const MemoryAccess& access) {
   if (access.space == ptx::Space::shared) {
     if (shadow_ == nullptr) return;
-    shadow_->read({warp.index, index_of(instruction), instruction.strong, access.good, access.bytes, access.offsets});
+    shadow_->read({warp.index, index_of(instruction), ordering_->strength_of(instruction.strength, warp.index),
+                   access.good, access.bytes, access.offsets});
   } else if (access.space == ptx::Space::local) {
     if (!local_written_.empty()) check_local_initialised(warp, instruction, access.good, access.bytes, access.host);
   } else if (access.space != ptx::Space::param && context_.options.checks) {
     check_initialised(warp, instruction, at, access.good, access.bytes);
+    if (access.space == ptx::Space::global) read_global(warp, instruction, at, access.good, access.bytes);
   }
+}
+
+GlobalAccess CtaExecutor::global_access(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                        std::uint32_t mask, unsigned bytes) const {
+  return {.cta = cta_index_,
+          .warp = warp.index,
+          .instruction = index_of(instruction),
+          .strength = ordering_->strength_of(instruction.strength, warp.index),
+          .mask = mask,
+          .bytes = bytes,
+          .addresses = at.at.data()};
+}
+
+void CtaExecutor::read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                              std::uint32_t mask, unsigned bytes) {
+  if (global_ != nullptr && mask != 0)
+    global_->read(global_access(warp, instruction, at, mask, bytes), *ordering_, *this);
+}
+
+std::uint32_t CtaExecutor::write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                                        const LaneAddresses& at, std::uint32_t unchanged) {
+  if (whole_access_ != nullptr && whole_access_->constant) {
+    find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(access.good), at.at[0],
+         "a write to __constant__ memory, which kernels can only read: cudaMemcpyToSymbol writes it, between launches");
+  }
+  return global_->write(global_access(warp, instruction, at, access.good, access.bytes), unchanged, *ordering_, *this);
+}
+
+void CtaExecutor::has_written_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                                     const LaneAddresses& at, std::uint32_t overwritten) {
+  const GlobalAccess global = global_access(warp, instruction, at, access.good, access.bytes);
+  global_->keep_written(global, access.host);
+  if (overwritten != 0) global_->report_overwritten(global, overwritten, *this);
+}
+
+// What other threads have told at the addresses that are read with a strong operation.
+void CtaExecutor::hear(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                       const LaneAddresses& at) {
+  if (ordering_ == nullptr || !is_strong(instruction.strength)) return;
+  for_each_place(access, at, [&](int lane, Ordering::Place place) {
+    ordering_->strong_read(warp.index, lane, warp.alive, place,
+                           {instruction.acquires, instruction.releases, instruction.block_only});
+  });
+}
+
+void CtaExecutor::tell(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                       const LaneAddresses& at, bool adds) {
+  if (ordering_ == nullptr || !is_strong(instruction.strength)) return;
+  for_each_place(access, at, [&](int lane, Ordering::Place place) {
+    ordering_->strong_write(warp.index, lane, place,
+                            {instruction.acquires, instruction.releases, instruction.block_only}, adds);
+  });
 }
 
 // Notes which bytes of global and local memory are written; `undefined` are lanes that store what nobody has.

@@ -61,6 +61,9 @@ struct Warp {
     std::int32_t pc, reconverge;
     std::uint32_t mask;
     std::int32_t branch;  // where they parted
+    // They wait at a __syncwarp() for others that this mask names, which are on another way; -1: they do not.
+    std::int32_t sync = -1;
+    std::uint32_t sync_mask = 0;
   };
   std::vector<Parted> stack;
 

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -15,8 +16,10 @@
 #include <thread>
 #include <utility>
 
+#include "emulator/checks/block_races.h"
 #include "emulator/exec/cta_executor.h"
 #include "emulator/trace.h"
+#include "emulator/used_memory.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -100,14 +103,16 @@ void put_causes_first(std::vector<Finding>& findings) {
   for (Finding& finding : findings) {
     if (is_race(finding)) races.push_back(std::move(finding));
   }
-  std::stable_partition(races.begin(), races.end(),
-                        [](const Finding& race) { return race.other && race.other->warp != race.warp; });
+  std::stable_partition(races.begin(), races.end(), [](const Finding& race) {
+    return race.other && (race.other->cta || race.other->warp != race.warp);
+  });
   auto next = races.begin();
   for (Finding& finding : findings) {
     if (is_race(finding)) finding = std::move(*next++);
   }
-  std::stable_partition(findings.begin(), findings.end(),
-                        [](const Finding& finding) { return finding.kind == FindingKind::divergent_barrier; });
+  std::stable_partition(findings.begin(), findings.end(), [](const Finding& finding) {
+    return finding.kind == FindingKind::divergent_barrier || finding.kind == FindingKind::overwritten;
+  });
 }
 
 }  // namespace
@@ -119,7 +124,26 @@ const SmLimits& known_limits(int sm) {
   return *limits;
 }
 
-Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options) {
+namespace {
+
+// What the launch has used, side by side in one piece.
+class Used {
+ public:
+  explicit Used(std::vector<UsedMemory>& used) : used_(used) {}
+  void operator()(Address address, std::size_t size, bool writes) {
+    if (!used_.empty() && used_.back().end == address && used_.back().writes == writes) {
+      used_.back().end += size;
+    } else {
+      used_.push_back({.begin = address, .end = address + size, .writes = writes});
+    }
+  }
+
+ private:
+  std::vector<UsedMemory>& used_;
+};
+
+Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options,
+           std::vector<UsedMemory>* used) {
   Report report;
   if (const std::string reason = refusal(kernel, config, options); !reason.empty()) {
     Finding finding;
@@ -136,7 +160,13 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
                                             kernel.name(), kernel.parameter_bytes()));
   }
   const CompiledKernel& compiled = kernel.compiled();
-  const LaunchContext context{compiled, config, memory, options, memory.allocations()};
+  LaunchContext context{compiled, config, memory, options, memory.allocations()};
+  LaunchOrdering ordering;
+  GlobalShadow shadow(compiled.global_granule, true);
+  if (options.checks && compiled.serial) {
+    context.ordering = &ordering;
+    context.shadow = &shadow;
+  }
   const std::uint64_t num_ctas = std::uint64_t{config.grid.x} * config.grid.y * config.grid.z;
 
   unsigned num_threads = options.threads != 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
@@ -149,6 +179,30 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
   std::mutex mutex;
   std::map<std::uint64_t, CtaResult> results;  // by CTA, of those that left any
   InstructionCounters counters(compiled.code.size());
+  // What CTAs have done to memory that have ended before some that come before them.
+  BlockRaces block_races(context.allocations, compiled.global_granule);
+  std::map<std::uint64_t, MemoryUse> uses;
+  std::uint64_t next_use = 0;
+  const bool compares_blocks = options.checks && !compiled.serial && (num_ctas > 1 || used != nullptr);
+  const auto compare = [&](std::uint64_t index, const MemoryUse& use) {
+    FindingRecorder recorder;
+    block_races.add(index, use, [&](const BlockRaces::Race& race) {
+      const std::int32_t place = place_of(compiled, race.instruction),
+                         other_place = place_of(compiled, race.other_instruction);
+      if (!recorder.is_new(FindingKind::race, place, other_place)) return;
+      RawFinding raw = describe(context, FindingKind::race, cta_at(context, race.cta), -1, race.instruction, -1,
+                                race.address, message_of(context, race.kind, race.address, true));
+      raw.other_place = other_place;
+      raw.finding.other = {.what = race.kind == GlobalConflict::Kind::write_after_read ? "read" : "written",
+                           .position = position_of(compiled, race.other_instruction),
+                           .cta = cta_at(context, race.other_cta)};
+      recorder.add(std::move(raw));
+    });
+    if (recorder.empty()) return;
+    std::vector<RawFinding> found = recorder.take();
+    auto& findings = results[index].findings;
+    findings.insert(findings.end(), std::make_move_iterator(found.begin()), std::make_move_iterator(found.end()));
+  };
   std::exception_ptr error;
   struct Resident {  // a CTA that waits for others
     std::uint64_t index;
@@ -170,6 +224,8 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
       options.ctas_ended->fetch_add(1, std::memory_order_relaxed);
     }
     CtaResult result{executor.take_findings(), executor.take_output()};
+    MemoryUse use;
+    if (compares_blocks) use = executor.take_use();
     if (auto trace = executor.take_trace()) {
       const std::lock_guard lock(mutex);
       report.trace = std::make_shared<const CtaTrace>(std::move(*trace));
@@ -177,6 +233,14 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
     if (!result.findings.empty() || !result.output.empty()) {
       const std::lock_guard lock(mutex);
       results[index] = std::move(result);
+    }
+    if (compares_blocks) {
+      const std::lock_guard lock(mutex);
+      uses[index] = std::move(use);
+      for (auto next = uses.begin(); next != uses.end() && next->first == next_use; next = uses.erase(next)) {
+        compare(next->first, next->second);
+        ++next_use;
+      }
     }
   };
   const auto interrupted = [&] {
@@ -188,11 +252,6 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
   const auto retire = [&](CtaExecutor& executor) {
     const std::lock_guard lock(mutex);
     counters += executor.counters();
-  };
-  const auto cta_at = [&](std::uint64_t index) {
-    return Dim3{static_cast<std::uint32_t>(index % config.grid.x),
-                static_cast<std::uint32_t>(index / config.grid.x % config.grid.y),
-                static_cast<std::uint32_t>(index / config.grid.x / config.grid.y)};
   };
   // Clusters: their CTAs run in turn, on one thread, until they have ended or nothing changes any more.
   const std::uint64_t cluster_size = cluster_of(kernel, config)[0];
@@ -208,7 +267,7 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
       const std::uint64_t first = next_cta.fetch_add(cluster_size);
       if (first >= num_ctas || first > stopped_at) break;
       std::vector<CtaExecutor::State> states(peers.size(), CtaExecutor::State::stuck);
-      for (std::size_t i = 0; i < peers.size(); ++i) peers[i]->start(cta_at(first + i));
+      for (std::size_t i = 0; i < peers.size(); ++i) peers[i]->start(cta_at(context, first + i));
       const auto is = [&](CtaExecutor::State state) { return std::count(states.begin(), states.end(), state) != 0; };
       const auto changes = [&] {
         std::uint64_t sum = 0;
@@ -254,7 +313,7 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
         // CTAs after one that did not end are not run; those before it are, so that the report is always the same.
         if (index >= num_ctas || index > stopped_at) break;
         if (executor == nullptr) executor = std::make_unique<CtaExecutor>(context);
-        const CtaExecutor::State state = executor->run(cta_at(index));
+        const CtaExecutor::State state = executor->run(cta_at(context, index));
         spend(*executor);
         if (state == CtaExecutor::State::stuck) {
           const std::lock_guard lock(mutex);
@@ -331,6 +390,8 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
     if (stopped_at == num_ctas) stopped_at = num_ctas - 1;
   }
 
+  for (const auto& [index, use] : uses) compare(index, use);  // behind those that were stopped
+
   // The counters of a launch that was stopped depend on how far each thread had come, so they are left out.
   if (stopped_at < num_ctas) {
     report.outcome = Outcome::stopped;
@@ -370,7 +431,40 @@ Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, 
   report.findings_kinds = known.size() + (over_budget ? 1 : 0);
   put_causes_first(report.findings);
   if (report.findings.size() > options.max_findings) report.findings.resize(options.max_findings);
+  if (used != nullptr && options.checks) {
+    Used add(*used);
+    if (compiled.serial) {
+      const MemoryUse use = shadow.take_use();
+      for (const MemoryUse::Line& line : use.lines) {
+        if (line.read != MemoryUse::kMixed && line.write != MemoryUse::kMixed) {
+          add(line.address, MemoryUse::kLineBytes, line.write != MemoryUse::kNothing);
+          continue;
+        }
+        const auto granule = static_cast<std::size_t>(compiled.global_granule);
+        for (std::size_t i = 0; i < MemoryUse::kLineBytes / granule; ++i) {
+          const bool writes =
+              (line.write == MemoryUse::kMixed ? use.mixed[line.writes + i] : line.write) != MemoryUse::kNothing;
+          const bool reads =
+              (line.read == MemoryUse::kMixed ? use.mixed[line.reads + i] : line.read) != MemoryUse::kNothing;
+          if (writes || reads) add(line.address + i * granule, granule, writes);
+        }
+      }
+    } else {
+      block_races.for_each_used([&](Address address, std::size_t size, bool writes) { add(address, size, writes); });
+    }
+  }
   return report;
+}
+
+}  // namespace
+
+Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options) {
+  return run(kernel, config, memory, options, nullptr);
+}
+
+Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options,
+              std::vector<UsedMemory>& used) {
+  return run(kernel, config, memory, options, &used);
 }
 
 }  // namespace flash_ladder::emulator

@@ -84,6 +84,7 @@ Module::Module(std::string_view ptx, Memory& memory) : image_(std::make_unique<M
       }
       memory.fill(address, 0, variable.size);  // variables start at zero
       memory.write(address, variable.initial.data(), variable.initial.size());
+      if (variable.space == ptx::Space::constant) memory.set_constant(address);
       by_name[variable.name] = image_->addresses.size();
     }
     image_->addresses.push_back(address);

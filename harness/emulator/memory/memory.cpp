@@ -91,6 +91,11 @@ void Memory::free(Address address) {
   entry.initialised.reset();
 }
 
+void Memory::set_constant(Address address) {
+  const std::lock_guard lock(mutex_);
+  entries_.at(address)->allocation.constant = true;
+}
+
 Memory::Entry* Memory::entry(Address address) const {
   auto next = entries_.upper_bound(address);
   if (next == entries_.begin()) return nullptr;

@@ -48,9 +48,10 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     cta.find(FindingKind::divergent_barrier, &warp, &instruction, lane, std::nullopt,
              fmt::format("barrier {} for {} threads while others wait at it for {}", id, count, barrier.expected));
   }
-  if (cta.shadow() != nullptr) {
-    if (barrier.clock.empty()) barrier.clock = cta.shadow()->clocks().empty();
-    cta.shadow()->clocks().release(warp.index, mask, barrier.clock);
+  if (Ordering* const ordering = cta.ordering(); ordering != nullptr) {
+    if (barrier.clock.empty()) barrier.clock = ordering->clocks().empty();
+    ordering->arrive(warp.index, mask, warp.alive);
+    ordering->clocks().release(warp.index, mask, barrier.clock);
   }
   // __syncthreads(): all threads must be at the same one. Compilers may copy it, but the copies keep its line.
   if (!instruction.has_count && barrier.instruction != cta.index_of(instruction)) {
@@ -132,8 +133,11 @@ void decode_bar(KernelDecoder& d) {
   out.computes_nothing = !reduces;
 }
 
-// Nothing here moves memory accesses past each other, but the asynchronous proxy does not see what was not shown to it.
-void fence(CtaExecutor&, Warp&, const Instruction&, std::uint32_t) {}
+// Nothing here moves memory accesses past each other; but what comes before a fence is known to whoever hears of what comes after it,
+// and the asynchronous proxy does not see what was not shown to it.
+void fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  if (cta.ordering() != nullptr) cta.ordering()->fence(warp.index, mask, warp.alive, instruction.block_only);
+}
 template <bool kOnlyMbarriers>
 void fence_proxy(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask) {
   if (cta.async() != nullptr) cta.async()->fence(warp, mask, kOnlyMbarriers);
@@ -144,7 +148,9 @@ void decode_fence(KernelDecoder& d) {
   const Execute execute = opcode.starts_with("fence.proxy.async")     ? fence_proxy<false>
                           : opcode.starts_with("fence.mbarrier_init") ? fence_proxy<true>
                                                                       : fence;
-  d.emit(execute, InstructionClass::barrier, {}, {}).computes_nothing = true;
+  Instruction& out = d.emit(execute, InstructionClass::barrier, {}, {});
+  out.computes_nothing = true;
+  out.block_only = d.has("cta");
 }
 
 // The cluster of a CTA that is alone in it: as __syncthreads(), with a barrier of its own. The arrival happens when the thread

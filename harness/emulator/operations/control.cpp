@@ -34,8 +34,10 @@ void decode_leave(KernelDecoder& d) {
 }
 
 void trap(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(mask), std::nullopt,
-           "the kernel executed a trap");
+  cta.find(
+      FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(mask), std::nullopt,
+      "the kernel executed a trap. nvcc puts one where code cannot be right: a write to __constant__ memory, for example, of "
+      "which it warns");
 }
 
 void decode_trap(KernelDecoder& d) { d.emit(Action::exit, InstructionClass::other, {}, {}).execute = trap; }

@@ -50,9 +50,14 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
   }
   std::byte* host[kWarpSize] = {};
   readers = cta.check_global(warp, instruction, from, readers, bytes, host);
-  if (cta.context().options.checks) cta.check_initialised(warp, instruction, from, readers, bytes);
+  if (cta.context().options.checks) {
+    cta.check_initialised(warp, instruction, from, readers, bytes);
+    cta.read_global(warp, instruction, from, readers, bytes);
+  }
   if (cta.shadow() != nullptr) {
-    cta.shadow()->issue_copy({warp.index, cta.index_of(instruction), false, good, bytes, offsets});
+    const SharedAccess access{warp.index, cta.index_of(instruction), kWeak, good, bytes, offsets};
+    if (!cta.mbarriers().empty()) cta.shadow()->look_for_lost(access);
+    cta.shadow()->issue_copy(access);
   }
 
   DetailCount& detail = cta.detail(instruction);

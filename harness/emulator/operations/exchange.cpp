@@ -43,21 +43,6 @@ std::uint32_t reduced(ReduceOperation operation, std::uint32_t a, std::uint32_t 
   return a;
 }
 
-// What is wrong with lanes that pass the mask `named`, which are not all that it names.
-void check_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask, std::uint32_t lanes,
-                 std::uint32_t named) {
-  const auto wrong = [&](std::uint32_t which, const std::string& message) {
-    if (which != 0)
-      cta.find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(which), std::nullopt, message);
-    return which != 0;
-  };
-  if (wrong(lanes & ~named, fmt::format("the lane is not in the mask that it passes, {:#010x}", named))) return;
-  const std::uint32_t missing = named & warp.alive & ~mask, gone = named & ~warp.alive, others = named & mask & ~lanes;
-  if (wrong(missing, fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", named, missing))) return;
-  if (wrong(gone, fmt::format("the mask {:#010x} names lanes that have ended: {:#010x}", named, gone))) return;
-  wrong(others, fmt::format("the mask {:#010x} names lanes that pass another mask: {:#010x}", named, others));
-}
-
 // Calls f(lanes, named) for each group of the executing lanes that pass the same mask; `named` are those of them that the mask
 // names. A lane must be in the mask that it passes, and all lanes in it must be here, with the same mask. `members` is the
 // operand with the mask.
@@ -72,7 +57,7 @@ void for_each_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction
     for (int other = 0; other < kWarpSize; ++other)
       different |= static_cast<std::uint32_t>(masks[other] != named) << other;
     const std::uint32_t lanes = rest & ~different;
-    if (lanes != named) check_group(cta, warp, instruction, mask, lanes, named);
+    if (lanes != named) cta.check_group(warp, instruction, mask, lanes, named);
     f(lanes, named & mask);
     rest &= ~lanes;
   }
@@ -304,11 +289,33 @@ void decode_activemask(KernelDecoder& d) {
   d.emit(active_mask, InstructionClass::shuffle, {d.write(d.operand(0), Slot::b32)}, {});
 }
 
-// bar.warp.sync.
+// bar.warp.sync. Lanes that have parted may come to different ones, which are one to the hardware if they have the same mask.
 void warp_barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  for_each_group(cta, warp, instruction, mask, instruction.r[0], [&](std::uint32_t, std::uint32_t named) {
-    if (cta.shadow() != nullptr) cta.shadow()->clocks().synchronise(warp.index, named, warp.alive);
-  });
+  const auto synchronise = [&](std::uint32_t lanes) {
+    if (cta.ordering() == nullptr) return;
+    cta.ordering()->arrive(warp.index, lanes, warp.alive);
+    cta.ordering()->clocks().synchronise(warp.index, lanes, warp.alive);
+  };
+  const auto* masks = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[0]);
+  const std::uint32_t named = masks[std::countr_zero(mask)];
+  bool same = mask == warp.active && (mask & ~named) == 0 && (named & warp.alive & ~mask) != 0;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) same &= masks[std::countr_zero(rest)] == named;
+  if (same) {
+    std::uint32_t here = mask;
+    for (const Warp::Parted& parted : warp.stack) {
+      if (parted.sync >= 0 && parted.sync_mask == named) here |= parted.mask;
+    }
+    if ((named & warp.alive & ~here) == 0) {
+      for (Warp::Parted& parted : warp.stack) {
+        if (parted.sync_mask == named) parted.sync = -1;
+      }
+      synchronise(named & warp.alive);
+      return;
+    }
+    if (cta.wait_for_lanes(warp, instruction, named)) return;
+  }
+  for_each_group(cta, warp, instruction, mask, instruction.r[0],
+                 [&](std::uint32_t, std::uint32_t of_group) { synchronise(of_group); });
 }
 
 }  // namespace

@@ -34,11 +34,13 @@ std::uint64_t state_of(std::uint32_t phase, std::uint32_t pending) { return (std
 
 constexpr std::uint32_t kMaxArrivals = (1u << 20) - 1;
 
-// To the race detector, an mbarrier is written when it is initialised or made invalid, and read by all other operations.
+// To the race detector, an mbarrier is written when it is initialised or made invalid, and read by all other operations. That those
+// come before it is made invalid is not looked at: who comes after it gets a finding of its own, and cuda::pipeline leaves the order
+// of the lanes of a warp to match.sync, which orders no memory.
 void note_mbarrier_access(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t lanes,
-                          const std::uint32_t* offsets, bool writes) {
+                          const std::uint32_t* offsets, bool writes, bool initialises = false) {
   if (cta.shadow() == nullptr || lanes == 0) return;
-  const SharedAccess access{warp.index, cta.index_of(instruction), !writes, lanes, 8, offsets};
+  const SharedAccess access{warp.index, cta.index_of(instruction), initialises ? kWeak : kStrong, lanes, 8, offsets};
   if (writes) {
     cta.shadow()->write(access, 0);
   } else {
@@ -59,6 +61,7 @@ Mbarrier* find_mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruc
 void end_if_complete(CtaExecutor& cta, Mbarrier& barrier) {
   if (barrier.pending == 0 && barrier.transactions == 0) {
     ++barrier.phase;
+    barrier.warps_before = std::exchange(barrier.warps, 0);
     barrier.traced_completed = std::exchange(barrier.traced_arriving, 0);
     if (cta.shadow() != nullptr) {
       join(barrier.completed, barrier.arriving);
@@ -88,6 +91,7 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
       }
       if (cta.shadow() != nullptr) cta.shadow()->clocks().publish_async(arrival.warp, barrier.arriving);
       barrier.traced_arriving = std::max(barrier.traced_arriving, arrival.traced);
+      barrier.warps |= 1u << arrival.warp;
       arrive(cta, barrier, static_cast<std::uint32_t>(std::popcount(lanes)));
     }
     std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
@@ -162,7 +166,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   const std::byte* operand =
       instruction.operands > instruction.writes + 1 ? warp.registers + instruction.r[instruction.writes + 1u] : nullptr;
   note_mbarrier_access(cta, warp, instruction, good, offsets,
-                       operation == Operation::init || operation == Operation::inval);
+                       operation == Operation::init || operation == Operation::inval, operation == Operation::init);
   bool all_passed = true;
   std::uint32_t passed = 0;
   std::uint64_t ended = 0;                          // when the latest of the phases asked for did, for a trace
@@ -212,6 +216,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
           cta.async()->expect(warp, instruction, lane, *barrier, bytes[lane]);
         }
         if (operation == Operation::arrive_drop) barrier->count -= count;
+        barrier->warps |= 1u << warp.index;
         if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier->arriving);
         if (const TraceRecorder* trace = cta.trace())
           barrier->traced_arriving = std::max(barrier->traced_arriving, trace->clock(warp.index));

@@ -115,13 +115,13 @@ std::uint32_t unchanged_lanes(const std::byte* registers, const Instruction& ins
 
 bool load_shared(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const bool words = instruction.bytes == 4, halves = instruction.bytes == 2 && instruction.elements == 1;
-  if (!words && !halves) return false;
+  if ((!words && !halves) || is_strong(instruction.strength)) return false;
   const unsigned bytes = static_cast<unsigned>(instruction.bytes) * instruction.elements;
   alignas(64) std::uint32_t offsets[kWarpSize];
   if (!cta.whole_warp_offsets(warp, instruction, instruction.r[instruction.writes], mask, bytes, offsets)) return false;
   cta.count_shared(instruction, mask, mask, bytes, offsets);
   if (cta.shadow() != nullptr) {
-    cta.shadow()->read({warp.index, cta.index_of(instruction), instruction.strong, mask, bytes, offsets});
+    cta.shadow()->read({warp.index, cta.index_of(instruction), instruction.strength, mask, bytes, offsets});
   }
   const auto gather = words ? cta.shared_functions().gather32[instruction.elements] : cta.shared_functions().gather16;
   gather(cta.shared(), offsets, warp.registers, instruction.r.data());
@@ -133,6 +133,7 @@ void load(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
   const std::int32_t reg = instruction.r[instruction.writes];
   cta.for_each_space(warp, instruction, reg, mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
     cta.check_read(warp, instruction, at, access);
+    cta.hear(warp, instruction, access, at);
     load_lanes(warp.registers, instruction, access.host, access.good);
   });
 }
@@ -157,20 +158,39 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           const auto unchanged = [&](std::uint32_t lanes) {
             return unchanged_lanes(warp.registers, instruction, access.host, lanes);
           };
-          const SharedAccess shared{
-              warp.index, cta.index_of(instruction), instruction.strong, access.good, access.bytes, access.offsets};
+          const SharedAccess shared{warp.index,
+                                    cta.index_of(instruction),
+                                    cta.ordering()->strength_of(instruction.strength, warp.index),
+                                    access.good,
+                                    access.bytes,
+                                    access.offsets};
+          if (!cta.mbarriers().empty()) shadow->look_for_lost(shared);
           const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
           if (cta.async() != nullptr)
             cta.async()->note_write(warp.index, shared.instruction, access.good, access.bytes, access.offsets);
-          if (overwritten != 0 && !instruction.strong) {
+          if (overwritten != 0 && !is_strong(instruction.strength)) {
             store_lanes(warp.registers, instruction, access.host, access.good);
             shadow->report_overwritten(shared, overwritten & ~unchanged(overwritten));
           }
+        }
+        std::uint32_t overwritten = 0;
+        if (access.space == Space::global && cta.watches_global()) {
+          overwritten = cta.write_global(warp, instruction, access, at,
+                                         unchanged_lanes(warp.registers, instruction, access.host, access.good));
         }
         if (!changes) {
           changes = unchanged_lanes(warp.registers, instruction, access.host, access.good) != access.good;
         }
         store_lanes(warp.registers, instruction, access.host, access.good);
+        if (access.space == Space::global && cta.watches_global()) {
+          if (overwritten != 0 && !is_strong(instruction.strength)) {
+            overwritten &= ~unchanged_lanes(warp.registers, instruction, access.host, overwritten);
+          } else {
+            overwritten = 0;
+          }
+          cta.has_written_global(warp, instruction, access, at, overwritten);
+        }
+        cta.tell(warp, instruction, access, at, false);
       });
   if (changes) cta.note_progress();
 }
@@ -189,11 +209,14 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
         }
         cta.check_read(warp, instruction, at, access);
         if (access.space == Space::shared && cta.shadow() != nullptr) {
-          cta.shadow()->write({warp.index, cta.index_of(instruction), true, access.good, access.bytes, access.offsets},
-                              0);
+          cta.shadow()->write(
+              {warp.index, cta.index_of(instruction), kStrong, access.good, access.bytes, access.offsets}, 0);
           if (cta.async() != nullptr)
             cta.async()->note_write(warp.index, cta.index_of(instruction), access.good, access.bytes, access.offsets);
         }
+        if (access.space == Space::global && cta.watches_global()) cta.write_global(warp, instruction, access, at, 0);
+        cta.hear(warp, instruction, access, at);
+        cta.tell(warp, instruction, access, at, true);
         for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
           const int lane = std::countr_zero(rest);
           const std::size_t offset = static_cast<std::size_t>(lane) * bytes;
@@ -210,16 +233,25 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
   if (changes) cta.note_progress();
 }
 
+// Of a strong access: who is told, and whether what comes before or after it is.
+void order_modifiers(const KernelDecoder& d, Instruction& out) {
+  out.acquires = d.has("acquire") || d.has("acq_rel");
+  out.releases = d.has("release") || d.has("acq_rel");
+  out.block_only = d.has("cta");
+}
+
 // What ld and st say before the type.
-void memory_modifiers(const KernelDecoder& d, Space& space, int& elements, bool& strong) {
+void memory_modifiers(const KernelDecoder& d, Space& space, int& elements, Strength& strength) {
   for (std::size_t i = 1; i + 1 < d.parts().size(); ++i) {
     const std::string_view part = d.parts()[i];
     if (const auto named = named_space(part)) {
       space = *named;
     } else if (part == "v2" || part == "v4") {
       elements = part[1] - '0';
-    } else if (part == "volatile" || part == "relaxed" || part == "acquire" || part == "release" || part == "mmio") {
-      strong = true;
+    } else if (part == "volatile") {
+      strength = kVolatile;
+    } else if (part == "relaxed" || part == "acquire" || part == "release" || part == "mmio") {
+      strength = kStrong;
     } else if (part != "weak" && part != "cta" && part != "gpu" && part != "sys" && part != "nc" && part != "ca" &&
                part != "cg" && part != "cs" && part != "lu" && part != "cv" && part != "wb" && part != "wt" &&
                !part.starts_with("L1::") && !part.starts_with("L2::")) {
@@ -232,8 +264,8 @@ void decode_ld(KernelDecoder& d) {
   d.expect_operands(2, 3);
   Space space = Space::generic;
   int count = 1;
-  bool strong = false;
-  memory_modifiers(d, space, count, strong);
+  Strength strength = kWeak;
+  memory_modifiers(d, space, count, strength);
   const ptx::Type type = d.last_type();
   if (type.bits < 8 || type.bits > 64 || type.bits * count > 128) d.fail_unknown();
   if (space == Space::param && d.operand(1).kind == Kind::variable) space = d.layout().space(d.operand(1).index);
@@ -257,9 +289,10 @@ void decode_ld(KernelDecoder& d) {
   out.space = space;
   out.sign_extend = type.kind == 's';
   out.wide_address = wide;
-  out.strong = strong;
+  out.strength = strength;
+  order_modifiers(d, out);
   out.offset = offset;
-  if (strong && (space == Space::global || space == Space::generic))
+  if (strength != kWeak && (space == Space::global || space == Space::generic))
     d.kernel().serial = true;  // may be another CTA's flag
 }
 
@@ -267,8 +300,8 @@ void decode_st(KernelDecoder& d) {
   d.expect_operands(2, 3);
   Space space = Space::generic;
   int count = 1;
-  bool strong = false;
-  memory_modifiers(d, space, count, strong);
+  Strength strength = kWeak;
+  memory_modifiers(d, space, count, strength);
   const ptx::Type type = d.last_type();
   if (type.bits < 8 || type.bits > 64 || type.bits * count > 128) d.fail_unknown();
   if (space == Space::param && d.operand(0).kind == Kind::variable) space = d.layout().space(d.operand(0).index);
@@ -290,7 +323,8 @@ void decode_st(KernelDecoder& d) {
   out.elements = static_cast<std::uint8_t>(count);
   out.space = space;
   out.wide_address = wide;
-  out.strong = strong;
+  out.strength = strength;
+  order_modifiers(d, out);
   out.offset = offset;
 }
 
@@ -342,7 +376,8 @@ void decode_atom(KernelDecoder& d) {
   out.bytes = static_cast<std::uint8_t>(type.bits / 8);
   out.space = space;
   out.wide_address = wide;
-  out.strong = true;
+  out.strength = kStrong;
+  order_modifiers(d, out);
   out.offset = offset;
   out.type = type;
   if (space != Space::shared) d.kernel().serial = true;

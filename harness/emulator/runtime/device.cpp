@@ -162,6 +162,10 @@ Graph* Device::capture_of(cudaStream_t stream) const {
 }
 
 void Device::record(const Function& function, Report report) {
+  if (report.outcome == Outcome::refused) {  // nothing has run
+    for (Finding& finding : report.findings) record(std::move(finding));
+    return;
+  }
   auto entry = std::find_if(counters.begin(), counters.end(),
                             [&](const KernelCounters& candidate) { return candidate.kernel == function.name; });
   if (entry == counters.end()) {
@@ -219,6 +223,12 @@ Findings take_findings() {
   return std::exchange(device.findings, {});
 }
 
+bool host_touched(const void* address) {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  return device.order.host_touched(address);
+}
+
 bool kernels_not_run() {
   Device& device = runtime::device();
   const std::lock_guard lock(device.mutex);
@@ -262,6 +272,7 @@ cudaError_t error_of_exception(const char* name, Device& device) {
     Finding finding;
     finding.kind = FindingKind::invalid_operation;
     finding.message = std::string(name) + ": " + error.what();
+    finding.position = line_of(host_place());
     device.record(std::move(finding));
     return cudaErrorInvalidValue;
   } catch (const PtxError& error) {

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "emulator/emulator.h"
+#include "emulator/runtime/stream_order.h"
 #include "emulator/runtime/virtual_runtime.h"
 
 namespace flash_ladder::emulator::runtime {
@@ -78,6 +79,7 @@ struct Event {
   bool timed = true;                                                // not with cudaEventDisableTiming
   std::optional<std::chrono::steady_clock::time_point> recorded{};  // host time
   std::weak_ptr<Graph> capture{};  // of the stream that recorded it, if it was captured
+  StreamClock done{};              // when it has happened
 };
 
 /// Memory that the host can use too.
@@ -113,6 +115,7 @@ struct Device {
   Device();
 
   std::recursive_mutex mutex;
+  const char* call_name = "";  // of the function that the program has called
   Memory memory;
   const int sm;
   const SmLimits& limits;
@@ -121,6 +124,7 @@ struct Device {
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::map<Address, HostMemory> host_memory;
+  StreamOrder order{[this](Finding finding) { record(std::move(finding)); }};
 
   // An error of a kernel. The program learns of it at the next call that waits for kernels; from then on every call answers it.
   cudaError_t pending_error = cudaSuccess;
@@ -141,13 +145,23 @@ struct Device {
   void require_stream(cudaStream_t stream) const;
   /// The graph that the stream's work goes to; null if it is done at once.
   Graph* capture_of(cudaStream_t stream) const;
+  /// Does work of a stream, which is called `what`; see StreamOrder::begin().
+  template <typename Work>
+  cudaError_t in_order(cudaStream_t stream, const std::string& what, Work&& work, const std::string& kernel = {}) {
+    const struct Ordered {
+      StreamOrder& order;
+      ~Ordered() { order.end(); }
+    } ordered{order};
+    order.begin(stream, what, kernel);
+    return work(*this);
+  }
   /// Does what a stream is asked to do: at once, or when the graph is launched that the stream is captured into. Then `work` must
   /// hold all that it needs. Throws like require_stream().
   template <typename Work>
   cudaError_t on_stream(cudaStream_t stream, Work work) {
     require_stream(stream);
     Graph* graph = capture_of(stream);
-    if (graph == nullptr) return work(*this);
+    if (graph == nullptr) return in_order(stream, call_name, work);
     graph->work.emplace_back(std::move(work));
     return cudaSuccess;
   }
@@ -191,6 +205,7 @@ cudaError_t api_call(const char* name, Work&& work) {
   Device& device = runtime::device();
   const std::lock_guard lock(device.mutex);
   if (device.sticky_error != cudaSuccess) return remember(device.sticky_error);
+  device.call_name = name;
   try {
     return remember(work(device));
   } catch (...) {

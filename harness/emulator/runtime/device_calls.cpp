@@ -194,12 +194,18 @@ cudaError_t cudaDriverGetVersion(int* version) {
 cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(version); }
 
 cudaError_t cudaDeviceSynchronize() {
-  return synchronising_call("cudaDeviceSynchronize", [](Device&) { return cudaSuccess; });
+  return synchronising_call("cudaDeviceSynchronize", [](Device& device) {
+    device.order.host_waits_for_all();
+    return cudaSuccess;
+  });
 }
 
 // Ends what the program has on the device.
 cudaError_t cudaDeviceReset() {
-  return synchronising_call("cudaDeviceReset", [](Device&) { return cudaSuccess; });
+  return synchronising_call("cudaDeviceReset", [](Device& device) {
+    device.order.host_waits_for_all();
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaDeviceSetLimit(cudaLimit /*limit*/, size_t /*value*/) {

@@ -44,6 +44,7 @@ cudaError_t refuse(Device& device, const Function& function, cudaError_t error, 
   finding.kind = FindingKind::launch_limits;
   finding.message = message;
   finding.kernel = function.name;
+  finding.position = line_of(host_place(function.name));
   device.record(std::move(finding));
   return error;
 }
@@ -189,34 +190,36 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
   const GridWorkspace workspace(device.memory, cooperative);
   ProgressLine progress(function.name, num_ctas);
   launch_is_running = true;
-  Report report = emulator::launch(*function.kernel,
-                                   {.grid = {grid.x, grid.y, grid.z},
-                                    .block = {block.x, block.y, block.z},
-                                    .cluster = cluster,
-                                    .dynamic_shared_bytes = shared_bytes,
-                                    .grid_workspace = workspace.address(),
-                                    .parameters = parameters},
-                                   device.memory,
-                                   {.sm = device.sm,
-                                    .threads = settings.threads,
-                                    .checks = settings.checks,
-                                    .early_async = settings.early_async,
-                                    .count_lines = settings.count_lines,
-                                    .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
-                                    .max_warp_instructions = settings.max_warp_instructions,
-                                    .max_resident_ctas = resident,
-                                    .interrupt = &launch_is_to_end,
-                                    .ctas_ended = &progress.ctas_ended,
-                                    .registers_per_thread = function.library->registers(function.name),
-                                    .trace_cta = settings.trace_cta,
-                                    // All: only with those of other launches is it known which are new.
-                                    .max_findings = std::numeric_limits<std::size_t>::max(),
-                                    .print = {}});
-
+  const LaunchConfig config{.grid = {grid.x, grid.y, grid.z},
+                            .block = {block.x, block.y, block.z},
+                            .cluster = cluster,
+                            .dynamic_shared_bytes = shared_bytes,
+                            .grid_workspace = workspace.address(),
+                            .parameters = parameters};
+  const Options options{.sm = device.sm,
+                        .threads = settings.threads,
+                        .checks = settings.checks,
+                        .early_async = settings.early_async,
+                        .count_lines = settings.count_lines,
+                        .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
+                        .max_warp_instructions = settings.max_warp_instructions,
+                        .max_resident_ctas = resident,
+                        .interrupt = &launch_is_to_end,
+                        .ctas_ended = &progress.ctas_ended,
+                        .registers_per_thread = function.library->registers(function.name),
+                        .trace_cta = settings.trace_cta,
+                        // All: only with those of other launches is it known which are new.
+                        .max_findings = std::numeric_limits<std::size_t>::max(),
+                        .print = {}};
+  std::vector<UsedMemory> used;
+  Report report = device.order.watches() ? emulator::launch(*function.kernel, config, device.memory, options, used)
+                                         : emulator::launch(*function.kernel, config, device.memory, options);
+  for (const UsedMemory& range : used) device.order.touch(range);
   launch_is_running = false;
 
   cudaError_t answer = cudaSuccess;
   if (report.outcome == Outcome::refused) {
+    for (Finding& finding : report.findings) finding.position = line_of(host_place(function.name));
     const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
     const bool bad_block =
         threads == 0 || threads > kMaxThreadsPerCta || block.x > 1024 || block.y > 1024 || block.z > 64;
@@ -265,7 +268,10 @@ cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, d
                       std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0}) {
   device.require_stream(stream);
   if (device.capture_of(stream) == nullptr) {
-    return launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster);
+    const std::string name = name_of(handle);
+    return device.in_order(
+        stream, "the kernel " + function_name(name),
+        [&](Device&) { return launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster); }, name);
   }
   const std::vector<KernelParameter> parameters = device.function(handle).kernel->parameters();
   std::vector<std::vector<std::byte>> values;

@@ -44,6 +44,7 @@ cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, b
   void* host = std::aligned_alloc(kHostAlignment, pages);
   if (host == nullptr) return cudaErrorMemoryAllocation;
   device.host_memory[device.memory.adopt(host, size)] = {.size = size, .managed = managed, .owned = true};
+  device.order.share(host, size);
   *pointer = host;
   return cudaSuccess;
 }
@@ -54,7 +55,10 @@ cudaError_t release_host_memory(Device& device, void* pointer, bool owned) {
   if (entry == device.host_memory.end() || entry->second.owned != owned) return cudaErrorInvalidValue;
   device.memory.free(entry->first);
   device.host_memory.erase(entry);
-  if (owned) std::free(pointer);
+  if (owned) {
+    device.order.unshare(pointer);
+    std::free(pointer);
+  }
   return cudaSuccess;
 }
 
@@ -98,8 +102,16 @@ Sides sides(const Device& device, const void* to, const void* from, cudaMemcpyKi
   return sides;
 }
 
+/// Says so if kernels can reach the memory.
+void touch(Device& device, const void* pointer, std::size_t size, bool writes) {
+  if (!device.order.watches() || device.memory.find(address_of(pointer)) == nullptr) return;
+  device.order.touch({.begin = address_of(pointer), .end = address_of(pointer) + size, .writes = writes});
+}
+
 void copy(Device& device, void* to, const void* from, std::size_t size, Sides sides) {
   if (size == 0) return;
+  touch(device, from, size, false);
+  touch(device, to, size, true);
   if (sides.to_device && sides.from_device) {
     device.memory.copy(address_of(to), address_of(from), size);
   } else if (sides.to_device) {
@@ -137,6 +149,7 @@ cudaError_t copy_rows(Device& device, void* to, std::size_t to_pitch, const void
 
 cudaError_t fill(Device& device, void* pointer, int value, std::size_t size) {
   if (device.pending_error != cudaSuccess || size == 0) return cudaSuccess;
+  touch(device, pointer, size, true);
   device.memory.fill(address_of(pointer), static_cast<std::uint8_t>(value), size);
   return cudaSuccess;
 }
@@ -148,6 +161,20 @@ cudaError_t fill_rows(Device& device, void* pointer, std::size_t pitch, int valu
     fill(device, static_cast<std::byte*>(pointer) + row * pitch, value, width);
   }
   return cudaSuccess;
+}
+
+/// Work in the legacy default stream that the host waits for.
+template <typename Work>
+cudaError_t waited_for(Device& device, Work work) {
+  const cudaError_t error = device.in_order(nullptr, device.call_name, [&](Device&) { return work(); });
+  device.order.host_waits(nullptr);
+  return error;
+}
+
+/// A copy to memory of the host that is not pinned has happened when the call returns.
+void wait_if_pageable(Device& device, const void* to, cudaStream_t stream) {
+  const bool watched = device.order.watches() && device.capture_of(stream) == nullptr;
+  if (watched && !only_on_device(to) && !on_device(device, to)) device.order.host_waits(stream);
 }
 
 /// The part of a variable that a copy names.
@@ -243,7 +270,10 @@ cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent) {
 }
 
 cudaError_t cudaFree(void* pointer) {
-  return synchronising_call("cudaFree", [&](Device& device) { return free_on_device(device, pointer); });
+  return synchronising_call("cudaFree", [&](Device& device) {
+    device.order.host_waits_for_all();
+    return free_on_device(device, pointer);
+  });
 }
 
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
@@ -262,6 +292,7 @@ cudaError_t cudaMallocHost(void** pointer, size_t size) { return cudaHostAlloc(p
 
 cudaError_t cudaFreeHost(void* pointer) {
   return synchronising_call("cudaFreeHost", [&](Device& device) {
+    device.order.host_waits_for_all();
     return pointer == nullptr ? cudaSuccess : release_host_memory(device, pointer, true);
   });
 }
@@ -348,19 +379,23 @@ cudaError_t cudaMemAdvise(const void* /*pointer*/, size_t /*size*/, cudaMemoryAd
 // ---- copies ----
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
-  return synchronising_call("cudaMemcpy", [&](Device& device) { return copy(device, to, from, size, kind); });
+  return synchronising_call("cudaMemcpy", [&](Device& device) {
+    return waited_for(device, [&] { return copy(device, to, from, size, kind); });
+  });
 }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyKind kind, cudaStream_t stream) {
   return api_call("cudaMemcpyAsync", [&](Device& device) {
-    return device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
+    const cudaError_t error = device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
+    wait_if_pageable(device, to, stream);
+    return error;
   });
 }
 
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                          cudaMemcpyKind kind) {
   return synchronising_call("cudaMemcpy2D", [&](Device& device) {
-    return copy_rows(device, to, to_pitch, from, from_pitch, width, height, kind);
+    return waited_for(device, [&] { return copy_rows(device, to, to_pitch, from, from_pitch, width, height, kind); });
   });
 }
 
@@ -374,7 +409,8 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
 
 cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t size, size_t offset, cudaMemcpyKind kind) {
   return synchronising_call("cudaMemcpyToSymbol", [&](Device& device) {
-    return copy(device, part_of_variable(device, symbol, offset, size), from, size, kind);
+    return waited_for(device,
+                      [&] { return copy(device, part_of_variable(device, symbol, offset, size), from, size, kind); });
   });
 }
 
@@ -388,7 +424,8 @@ cudaError_t cudaMemcpyToSymbolAsync(const void* symbol, const void* from, size_t
 
 cudaError_t cudaMemcpyFromSymbol(void* to, const void* symbol, size_t size, size_t offset, cudaMemcpyKind kind) {
   return synchronising_call("cudaMemcpyFromSymbol", [&](Device& device) {
-    return copy(device, to, part_of_variable(device, symbol, offset, size), size, kind);
+    return waited_for(device,
+                      [&] { return copy(device, to, part_of_variable(device, symbol, offset, size), size, kind); });
   });
 }
 
@@ -421,7 +458,9 @@ cudaError_t cudaGetSymbolSize(size_t* size, const void* symbol) {
 // ---- fills ----
 
 cudaError_t cudaMemset(void* pointer, int value, size_t size) {
-  return api_call("cudaMemset", [&](Device& device) { return fill(device, pointer, value, size); });
+  return api_call("cudaMemset", [&](Device& device) {
+    return device.on_stream(nullptr, [=](Device& then) { return fill(then, pointer, value, size); });
+  });
 }
 
 cudaError_t cudaMemsetAsync(void* pointer, int value, size_t size, cudaStream_t stream) {

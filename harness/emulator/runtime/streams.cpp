@@ -29,6 +29,16 @@ Graph& require_graph(const Device& device, Handle handle) {
   return *own;
 }
 
+/// A function of the host that runs when the work before it in a stream is done.
+template <typename Call>
+void call_host(cudaStream_t stream, Call call) {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  device.order.begin(stream, "a function of the host");
+  call();
+  device.order.end();
+}
+
 Graph* new_graph(Device& device, const Graph& copy) {
   auto own = std::make_unique<Graph>(copy);
   device.graphs.insert(own.get());
@@ -48,6 +58,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
     auto own = std::make_unique<Stream>(Stream{.flags = flags, .priority = priority});
     device.streams.insert(own.get());
     *stream = reinterpret_cast<cudaStream_t>(own.release());
+    device.order.add_stream(*stream, (flags & cudaStreamNonBlocking) == 0);
     return cudaSuccess;
   });
 }
@@ -64,6 +75,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return api_call("cudaStreamDestroy", [&](Device& device) {
     const std::unique_ptr<Stream> own(&own_stream(device, stream));
     device.streams.erase(own.get());
+    device.order.remove_stream(stream);
     return cudaSuccess;
   });
 }
@@ -71,6 +83,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return synchronising_call("cudaStreamSynchronize", [&](Device& device) {
     device.require_stream(stream);
+    device.order.host_waits(stream);
     return cudaSuccess;
   });
 }
@@ -84,6 +97,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     const std::shared_ptr<Graph> graph = require_event(device, event).capture.lock();
     auto* own = reinterpret_cast<Stream*>(stream);
     if (graph != nullptr && device.streams.contains(own)) own->capture = graph;
+    if (graph == nullptr) device.order.wait(stream, require_event(device, event).done);
     return cudaSuccess;
   });
 }
@@ -131,7 +145,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
     device.require_stream(stream);
     return callback == nullptr ? cudaErrorInvalidValue : cudaSuccess;
   });
-  if (error == cudaSuccess) callback(stream, cudaSuccess, data);
+  if (error == cudaSuccess) call_host(stream, [&] { callback(stream, cudaSuccess, data); });
   return error;
 }
 
@@ -147,7 +161,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
       return cudaSuccess;
     });
   });
-  if (error == cudaSuccess && now) function(data);
+  if (error == cudaSuccess && now) call_host(stream, [&] { function(data); });
   return error;
 }
 
@@ -261,6 +275,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     own.recorded = std::chrono::steady_clock::now();
     const auto* from = reinterpret_cast<Stream*>(stream);
     own.capture = device.capture_of(stream) != nullptr ? from->capture : nullptr;
+    if (own.capture.expired()) device.order.record(own.done, stream);
     return cudaSuccess;
   });
 }
@@ -271,7 +286,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return synchronising_call("cudaEventSynchronize", [&](Device& device) {
-    require_event(device, event);
+    device.order.host_waits_for(require_event(device, event).done);
     return cudaSuccess;
   });
 }

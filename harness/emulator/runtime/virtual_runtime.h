@@ -73,6 +73,10 @@ Findings take_findings();
 /// False if none is running. May be called by a signal handler.
 bool interrupt_launch();
 
+/// For a handler of SIGSEGV: whether the host touched memory that kernels or copies use which it has not waited for. Then that is a
+/// finding, and the host can go on.
+bool host_touched(const void* address);
+
 /// Whether a kernel was not run because the virtual GPU cannot run it. Which and why has been said on standard error.
 bool kernels_not_run();
 

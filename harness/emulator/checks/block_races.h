@@ -1,0 +1,63 @@
+// Races between CTAs that cannot talk to each other: what one writes no other may touch. They run on several host threads, and what
+// each has done to memory is looked at when it has ended, in the order of CTAs, so that what is found is always the same.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "emulator/checks/global_shadow.h"
+#include "emulator/memory.h"
+
+namespace flash_ladder::emulator {
+
+class BlockRaces {
+ public:
+  /// One granule of memory that two CTAs use, one of them to write.
+  struct Race {
+    GlobalConflict::Kind kind;
+    Address address;
+    std::uint64_t cta, other_cta;
+    std::int32_t instruction, other_instruction;
+  };
+  using Report = std::function<void(const Race& race)>;
+
+  BlockRaces(const std::vector<Allocation>& allocations, int granule);
+
+  /// What a CTA has done, compared with what those before it have.
+  void add(std::uint64_t cta, const MemoryUse& use, const Report& report);
+  /// Calls f(address, size, whether it was written) for all that was used, by address.
+  void for_each_used(const std::function<void(Address, std::size_t, bool)>& f) const;
+
+ private:
+  // Numbers of `users_`, from 1; 0: none. Or, with kMixed, where those of each granule begin in `mixed_`.
+  static constexpr std::uint32_t kMixed = 0x80000000u;
+  struct Line {
+    std::uint32_t reader = 0, writer = 0;
+    std::uint32_t written = 0;  // index into `written_`, from 1
+  };
+  struct User {
+    std::uint64_t cta;
+    std::int32_t instruction;
+  };
+  Line& line_at(Address address);
+  std::uint32_t user(std::uint64_t cta, std::int32_t instruction);
+  std::uint32_t get(std::uint32_t users, std::size_t granule) const {
+    return (users & kMixed) == 0 ? users : mixed_[(users & ~kMixed) + granule];
+  }
+  void set(std::uint32_t& users, std::size_t granule, std::uint32_t user);
+
+  const std::vector<Allocation>& allocations_;
+  const int granule_;
+  const std::size_t per_line_;
+  std::vector<std::vector<Line>> lines_;  // of each allocation
+  std::size_t last_ = 0;                  // allocation
+  std::vector<User> users_;
+  std::vector<std::uint32_t> mixed_;
+  std::deque<std::array<std::byte, MemoryUse::kLineBytes>> written_;
+};
+
+}  // namespace flash_ladder::emulator

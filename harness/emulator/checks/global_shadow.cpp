@@ -1,0 +1,309 @@
+#include "emulator/checks/global_shadow.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+namespace flash_ladder::emulator {
+
+GlobalShadow::GlobalShadow(int granule, bool of_launch)
+    : shift_(std::countr_zero(static_cast<unsigned>(granule))),
+      of_launch_(of_launch),
+      cells_(kPageBytes >> shift_),
+      table_(256) {}
+
+// Numbers go on counting, so that what cells hold of the last CTA is older than anything in this one.
+void GlobalShadow::reset() {
+  first_ += static_cast<std::uint32_t>(records_.size());
+  records_.clear();
+  used_.clear();
+  ++generation_;
+  last_address_ = ~Address{0};
+  recent_.fill(0);
+  full_ = false;
+  if (first_ > kRecords / 2) {
+    pages_.clear();
+    first_ = 1;
+  }
+}
+
+std::uint32_t GlobalShadow::page_number(Address page) {
+  while (true) {
+    const std::size_t mask = table_.size() - 1;
+    for (std::size_t i = (page * 0x9e3779b97f4a7c15u) >> 40;; ++i) {
+      Slot& slot = table_[i & mask];
+      if (slot.generation == generation_) {
+        if (slot.page == page) return slot.number;
+        continue;
+      }
+      if (2 * used_.size() >= table_.size()) break;  // make it larger first
+      slot = {.page = page, .number = static_cast<std::uint32_t>(used_.size()), .generation = generation_};
+      used_.push_back(page);
+      if (used_.size() > pages_.size()) {
+        pages_.push_back(
+            std::make_unique<std::uint32_t[]>(3 * cells_ + 1 + (of_launch_ ? 0 : kPageBytes / sizeof(std::uint32_t))));
+      }
+      return slot.number;
+    }
+    std::vector<Slot> old(4 * table_.size());
+    old.swap(table_);
+    const std::size_t new_mask = table_.size() - 1;
+    for (const Slot& slot : old) {
+      if (slot.generation != generation_) continue;
+      std::size_t i = (slot.page * 0x9e3779b97f4a7c15u) >> 40;
+      while (table_[i & new_mask].generation == generation_) ++i;
+      table_[i & new_mask] = slot;
+    }
+  }
+}
+
+GlobalShadow::Page GlobalShadow::page(std::uint32_t number) const {
+  std::uint32_t* const cells = pages_[number].get();
+  return {.writers = cells,
+          .readers = cells + cells_,
+          .other_readers = cells + 2 * cells_,
+          .written_in = cells + 3 * cells_,
+          .written = reinterpret_cast<std::byte*>(cells + 3 * cells_ + 1)};
+}
+
+GlobalShadow::Page GlobalShadow::page_of(Address address) {
+  const Address wanted = address >> kPageShift;
+  if (wanted != last_address_) {
+    last_ = page(page_number(wanted));
+    last_address_ = wanted;
+  }
+  return last_;
+}
+
+// One record for all that a warp does with one instruction in one epoch.
+bool GlobalShadow::begin(const GlobalAccess& access, Ordering& ordering, std::uint32_t& record) {
+  if (full_ || ordering.clocks().out_of_epochs()) return false;
+  ordered_ = {};
+  const Record wanted{.cta = access.cta,
+                      .epoch = ordering.clocks().epoch(),
+                      .instruction = access.instruction,
+                      .warp = static_cast<std::uint16_t>(access.warp),
+                      .strength = access.strength};
+  std::uint32_t& recent = recent_[static_cast<std::size_t>(access.warp * 7 + access.instruction) % recent_.size()];
+  if (recent >= first_) {
+    const Record& known = records_[recent - first_];
+    if (known.cta == wanted.cta && known.epoch == wanted.epoch && known.instruction == wanted.instruction &&
+        known.warp == wanted.warp) {
+      record = recent;
+      return true;
+    }
+  }
+  record = recent = first_ + static_cast<std::uint32_t>(records_.size());
+  if (record >= kRecords) {  // no more of this launch can be told apart
+    full_ = true;
+    return false;
+  }
+  records_.push_back(wanted);
+  return true;
+}
+
+bool GlobalShadow::known(std::uint32_t cell, const GlobalAccess& access, int lane, Ordering& ordering) {
+  const Record& record = record_of(cell);
+  const int other_lane = static_cast<int>(cell & 31);
+  Clocks& clocks = ordering.clocks();
+  if (record.cta != access.cta) {
+    if (!can_race(access.strength, record.strength, false)) return true;
+    if (ordered_.cta == record.cta && record.epoch < ordered_.epochs) return true;
+    const Known known =
+        ordering.known_of_other_block(record.cta, static_cast<std::uint32_t>(record.warp * kWarpSize + other_lane),
+                                      record.epoch, access.warp, lane, is_strong(access.strength));
+    if (known == Known::of_all_threads) ordered_ = {.cta = record.cta, .epochs = record.epoch + 1};
+    return known != Known::no;
+  }
+  if (!can_race(access.strength, record.strength, record.warp == access.warp)) return true;
+  if (record.epoch < clocks.epochs_known_to_warp(access.warp)) return true;
+  if (record.warp == access.warp && (cell & kSeveralLanes) != 0) {
+    // Read by this lane and another one, or by two others.
+    return record.epoch < clocks.epochs_synced_in_warp(access.warp);
+  }
+  return clocks.epoch_happened_before(record.epoch, record.warp, other_lane, access.warp, lane);
+}
+
+void GlobalShadow::report(std::uint32_t cell, GlobalConflict::Kind kind, const GlobalAccess& access, int lane,
+                          Address address, GlobalConflictSink& sink, bool at_once) const {
+  const Record& record = record_of(cell);
+  sink.report(access, {.kind = kind,
+                       .lane = lane,
+                       .address = address,
+                       .other_cta = record.cta,
+                       .other_instruction = record.instruction,
+                       .other_warp = record.warp,
+                       .other_lane = static_cast<int>(cell & 31),
+                       .at_once = at_once});
+}
+
+void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalConflictSink& sink) {
+  std::uint32_t record = 0;
+  if (!begin(access, ordering, record)) return;
+  Clocks& clocks = ordering.clocks();
+  const std::uint32_t synced = clocks.epochs_synced_in_warp(access.warp);
+  const std::uint32_t epoch = record_of(cell(record, 0)).epoch;
+  const std::uint32_t oldest = first_ << kLaneBits;  // cells below are stale
+  const unsigned count = std::max(1u, access.bytes >> shift_);
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const Address address = access.addresses[lane];
+    const Page page = page_of(address);
+    const std::size_t first = (address & (kPageBytes - 1)) >> shift_;
+    const std::uint32_t own = cell(record, lane);
+    std::uint32_t* const readers = page.readers + first;
+    const std::uint32_t* const writers = page.writers + first;
+    // What most reads are: the first of a granule that nobody writes.
+    std::uint32_t latest_reader = 0;
+    for (unsigned i = 0; i < count; ++i) latest_reader = std::max(latest_reader, readers[i]);
+    if (*page.written_in == generation_) {
+      std::uint32_t last_writer = 0;
+      for (unsigned i = 0; i < count; ++i) {
+        const std::uint32_t writer = writers[i] & ~kReadBefore;
+        if (stale(writer) || writer == last_writer) continue;
+        last_writer = writer;
+        if (!known(writer, access, lane, ordering))
+          report(writer, GlobalConflict::Kind::read_after_write, access, lane, address + (i << shift_), sink);
+      }
+    }
+    if (latest_reader < oldest) {
+      std::fill_n(readers, count, own);
+      continue;
+    }
+    for (unsigned i = 0; i < count; ++i) {
+      const std::uint32_t reader = readers[i];
+      if ((reader ^ own) < kSeveralLanes) {  // by the same instruction in the same epoch: nothing has ordered its lanes
+        if (reader != own) readers[i] = own | kSeveralLanes;
+        continue;
+      }
+      if ((reader | kSeveralLanes) == (own | kSeveralLanes)) continue;
+      if (reader < oldest) {
+        readers[i] = own;
+        continue;
+      }
+      const Record& before = record_of(reader);
+      if (before.warp != access.warp || before.cta != access.cta) {
+        page.other_readers[first + i] = reader;
+        readers[i] = own;
+        continue;
+      }
+      // Read before by another lane, and nothing has ordered the lanes since.
+      bool several = false;
+      if (before.epoch >= synced && ((reader ^ own) & 63) != 0) {
+        several =
+            before.epoch == epoch || (reader & kSeveralLanes) != 0 ||
+            !clocks.epoch_happened_before(before.epoch, before.warp, static_cast<int>(reader & 31), access.warp, lane);
+      }
+      readers[i] = own | (several ? kSeveralLanes : 0);
+    }
+  }
+}
+
+std::uint32_t GlobalShadow::write(const GlobalAccess& access, std::uint32_t unchanged, Ordering& ordering,
+                                  GlobalConflictSink& sink) {
+  std::uint32_t record = 0;
+  if (!begin(access, ordering, record)) return 0;
+  const unsigned count = std::max(1u, access.bytes >> shift_);
+  const auto for_each_lane = [&](auto f) {
+    for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      const Address address = access.addresses[lane];
+      f(lane, page_of(address), (address & (kPageBytes - 1)) >> shift_, address & ~Address{kPageBytes - 1});
+    }
+  };
+  // What was there before this instruction, which writes for all lanes at once.
+  for_each_lane([&](int lane, const Page& page, std::size_t first, Address base) {
+    const bool same_value = (unchanged >> lane) & 1;
+    for (std::size_t i = first; i < first + count; ++i) {
+      const auto check = [&](std::uint32_t cell, GlobalConflict::Kind kind) {
+        if (!stale(cell) && !known(cell, access, lane, ordering))
+          report(cell, kind, access, lane, base + (i << shift_), sink);
+      };
+      if (!same_value) check(page.writers[i] & ~kReadBefore, GlobalConflict::Kind::write_after_write);
+      if (stale(page.readers[i])) continue;
+      check(page.readers[i], GlobalConflict::Kind::write_after_read);
+      check(page.other_readers[i], GlobalConflict::Kind::write_after_read);
+    }
+  });
+  for_each_lane([&](int lane, const Page& page, std::size_t first, Address) {
+    *page.written_in = generation_;
+    for (std::size_t i = first; i < first + count; ++i) {
+      const std::uint32_t before = page.writers[i];
+      const bool read_before = stale(before) ? !stale(page.readers[i]) : (before & kReadBefore) != 0;
+      page.writers[i] = cell(record, lane) | (read_before ? kReadBefore : 0);
+    }
+    if (!of_launch_) return;  // take_use() wants to know of them
+    std::fill_n(page.readers + first, count, 0);
+    std::fill_n(page.other_readers + first, count, 0);
+  });
+  std::uint32_t overwritten = 0;
+  for_each_lane([&](int lane, const Page& page, std::size_t first, Address) {
+    if ((page.writers[first] & ~kReadBefore) != cell(record, lane)) overwritten |= 1u << lane;
+  });
+  return overwritten;
+}
+
+void GlobalShadow::report_overwritten(const GlobalAccess& access, std::uint32_t lanes, GlobalConflictSink& sink) {
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const Address address = access.addresses[lane];
+    const Page page = page_of(address);
+    report(page.writers[(address & (kPageBytes - 1)) >> shift_] & ~kReadBefore, GlobalConflict::Kind::write_after_write,
+           access, lane, address, sink, true);
+  }
+}
+
+void GlobalShadow::keep_written(const GlobalAccess& access, std::byte* const* host) {
+  if (of_launch_ || full_) return;
+  for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const Address address = access.addresses[lane];
+    std::memcpy(page_of(address).written + (address & (kPageBytes - 1)), host[lane], access.bytes);
+  }
+}
+
+MemoryUse GlobalShadow::take_use() {
+  MemoryUse use;
+  const std::size_t per_line = MemoryUse::kLineBytes >> shift_;
+  std::vector<std::uint32_t> order(used_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return used_[a] < used_[b]; });
+  // The instruction that all granules of a line have in common, if they do; else it goes to `mixed`.
+  const auto instruction_of = [&](const std::uint32_t* cells, std::uint32_t& begin, auto counts) {
+    const auto one = [&](std::size_t i) {
+      return stale(cells[i]) || !counts(i) ? MemoryUse::kNothing : record_of(cells[i]).instruction;
+    };
+    const std::int32_t first = one(0);
+    bool same = true;
+    for (std::size_t i = 1; same && i < per_line; ++i) same = one(i) == first;
+    if (same) return first;
+    begin = static_cast<std::uint32_t>(use.mixed.size());
+    for (std::size_t i = 0; i < per_line; ++i) use.mixed.push_back(one(i));
+    return MemoryUse::kMixed;
+  };
+  for (const std::uint32_t number : order) {
+    const Page cells = page(number);
+    for (std::size_t first = 0; first < cells_; first += per_line) {
+      MemoryUse::Line line;
+      const std::uint32_t* const writers = cells.writers + first;
+      line.write = instruction_of(writers, line.writes, [](std::size_t) { return true; });
+      // What a CTA reads that it has written itself is its own.
+      line.read = instruction_of(cells.readers + first, line.reads,
+                                 [&](std::size_t i) { return stale(writers[i]) || (writers[i] & kReadBefore) != 0; });
+      if (line.read == MemoryUse::kNothing && line.write == MemoryUse::kNothing) continue;
+      line.address = (used_[number] << kPageShift) + (first << shift_);
+      if (line.write != MemoryUse::kNothing && !of_launch_) {
+        const std::byte* const from = cells.written + (first << shift_);
+        line.written = static_cast<std::uint32_t>(use.written.size());
+        use.written.insert(use.written.end(), from, from + MemoryUse::kLineBytes);
+      }
+      use.lines.push_back(line);
+    }
+  }
+  reset();
+  return use;
+}
+
+}  // namespace flash_ladder::emulator

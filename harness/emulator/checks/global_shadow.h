@@ -1,0 +1,145 @@
+// What is known of global memory while CTAs run: who wrote a granule last, and who has read it since. Finds races between the threads
+// of a CTA; and between CTAs, where they can talk to each other and so run one at a time. (Where they cannot, see block_races.h.)
+//
+// Like shared_shadow.h, but in pages that are made when they are touched. A cell is a word: the record of the access, whether
+// several lanes of the warp read it, and the lane. Of the readers the last is known, and the last of another warp.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "emulator/checks/ordering.h"
+#include "emulator/memory.h"
+#include "emulator/memory/strength.h"
+
+namespace flash_ladder::emulator {
+
+/// What one warp instruction does to global memory.
+struct GlobalAccess {
+  std::uint32_t cta;
+  int warp;
+  std::int32_t instruction;
+  Strength strength;
+  std::uint32_t mask;
+  unsigned bytes;                  // of each lane
+  const std::uint64_t* addresses;  // of each lane, checked and aligned
+};
+
+/// An access that nothing orders after an earlier one.
+struct GlobalConflict {
+  enum class Kind : std::uint8_t { read_after_write, write_after_read, write_after_write };
+  Kind kind{};
+  int lane = 0;
+  Address address = 0;
+  std::uint32_t other_cta = 0;
+  std::int32_t other_instruction = -1;
+  int other_warp = -1;
+  int other_lane = -1;
+  bool at_once = false;  // two lanes of one execution of an instruction
+};
+
+class GlobalConflictSink {
+ public:
+  virtual ~GlobalConflictSink() = default;
+  virtual void report(const GlobalAccess& access, const GlobalConflict& conflict) = 0;
+};
+
+/// What a CTA has done to global memory, by lines of 128 bytes: which instructions, and what was written.
+struct MemoryUse {
+  static constexpr std::size_t kLineBytes = 128;
+  static constexpr std::int32_t kNothing = -1, kMixed = -2;
+  struct Line {
+    Address address = 0;
+    std::int32_t read = kNothing, write = kNothing;  // the instruction that did so to all of its granules; or kMixed:
+    std::uint32_t reads = 0, writes = 0;             // where those of each granule begin in `mixed`
+    std::uint32_t written = 0;                       // where its bytes begin in `written`, if anything was written
+  };
+  std::vector<Line> lines;  // by address
+  std::vector<std::int32_t> mixed;
+  std::vector<std::byte> written;
+};
+
+class GlobalShadow {
+ public:
+  /// `granule` is 1, 2, 4 or 8 bytes. `of_launch`: of all CTAs, which run one at a time, else of one after the other.
+  GlobalShadow(int granule, bool of_launch);
+
+  /// Everything as at the start of a CTA, or of the launch.
+  void reset();
+  void read(const GlobalAccess& access, Ordering& ordering, GlobalConflictSink& sink);
+  /// `unchanged`: lanes that write what is there already, which is no race with the write before. Returns the lanes of which another
+  /// lane of the same instruction overwrites what they write.
+  std::uint32_t write(const GlobalAccess& access, std::uint32_t unchanged, Ordering& ordering,
+                      GlobalConflictSink& sink);
+  /// Tells of those of them that wrote something else.
+  void report_overwritten(const GlobalAccess& access, std::uint32_t lanes, GlobalConflictSink& sink);
+  /// What a write has written, from where it lies now.
+  void keep_written(const GlobalAccess& access, std::byte* const* host);
+  /// What the CTA has done, by address; and reset().
+  MemoryUse take_use();
+
+  int granule() const { return 1 << shift_; }
+
+ private:
+  static constexpr int kPageShift = 10;
+  static constexpr std::size_t kPageBytes = std::size_t{1} << kPageShift;
+  static constexpr int kLaneBits = 6;                   // with kSeveralLanes
+  static constexpr std::uint32_t kSeveralLanes = 0x20;  // of a reader
+  static constexpr std::uint32_t kReadBefore = 0x20;    // of a writer: the CTA has read the granule before it wrote it
+  static constexpr std::uint32_t kRecords = (1u << 26) - 1;
+
+  struct Record {
+    std::uint32_t cta, epoch;
+    std::int32_t instruction;
+    std::uint16_t warp;
+    Strength strength;
+  };
+  struct Page {
+    std::uint32_t *writers, *readers, *other_readers;
+    std::uint32_t* written_in;  // the generation in which something was written there last
+    std::byte* written;
+  };
+  struct Slot {
+    Address page = 0;
+    std::uint32_t number = 0;
+    std::uint32_t generation = 0;  // not the present one: the slot is free
+  };
+
+  static std::uint32_t cell(std::uint32_t record, int lane) {
+    return (record << kLaneBits) | static_cast<std::uint32_t>(lane);
+  }
+  const Record& record_of(std::uint32_t cell) const { return records_[(cell >> kLaneBits) - first_]; }
+  std::uint32_t record_for(const GlobalAccess& access, Ordering& ordering);
+  Page page_of(Address address);
+  std::uint32_t page_number(Address page);
+  Page page(std::uint32_t number) const;
+  bool stale(std::uint32_t cell) const { return (cell >> kLaneBits) < first_; }
+  // Whether the access in a cell happened before, or cannot be in conflict.
+  bool known(std::uint32_t cell, const GlobalAccess& access, int lane, Ordering& ordering);
+  bool begin(const GlobalAccess& access, Ordering& ordering, std::uint32_t& record);
+  void report(std::uint32_t cell, GlobalConflict::Kind kind, const GlobalAccess& access, int lane, Address address,
+              GlobalConflictSink& sink, bool at_once = false) const;
+
+  const int shift_;
+  const bool of_launch_;
+  const std::size_t cells_;  // of a page
+  std::vector<Slot> table_;
+  std::uint32_t generation_ = 1;
+  std::vector<std::unique_ptr<std::uint32_t[]>> pages_;
+  std::vector<Address> used_;  // the pages that they are, as far as they are used
+  Address last_address_ = ~Address{0};
+  Page last_{};
+  std::vector<Record> records_;
+  std::uint32_t first_ = 1;  // the number of records_[0]; cells of records before it are stale
+  std::array<std::uint32_t, 64> recent_{};
+  bool full_ = false;
+  // Of the access that is being looked at: what all threads of this CTA did up to this epoch happened before.
+  struct {
+    std::uint32_t cta = 0, epochs = 0;
+  } ordered_{};
+};
+
+}  // namespace flash_ladder::emulator

@@ -1,0 +1,293 @@
+#include "emulator/checks/ordering.h"
+
+#include <algorithm>
+#include <bit>
+#include <set>
+
+namespace flash_ladder::emulator {
+namespace {
+
+// A search through what others have heard ends here. Then the accesses count as ordered: better none than a false finding.
+constexpr std::size_t kMostSteps = std::size_t{1} << 16;
+// So much may wait for a fence. A thread that reads more flags than this learns at once what they say.
+constexpr std::size_t kMostWaiting = 32;
+
+void renumber_sparse(SparseClock& clock, const Renumbering& renumbering) {
+  clock.least = renumbering(clock.least);
+  for (auto& [entry, number] : clock.more) number = renumbering(number);
+}
+
+// Of the releases [first, end) of a log, those of one CTA, the latest first; until f is true.
+template <typename F>
+bool any_of_cta(const ReleaseLog& log, std::size_t first, std::size_t end, std::uint32_t cta, F f) {
+  const auto found = log.of_cta.find(cta);
+  if (found == log.of_cta.end()) return false;
+  for (auto i = std::lower_bound(found->second.begin(), found->second.end(), end); i != found->second.begin();) {
+    if (*--i < first) break;
+    if (f(log.releases[*i])) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+SparseClock::SparseClock(const Clock& clock) : least(*std::min_element(clock.begin(), clock.end())) {
+  for (std::size_t i = 0; i < clock.size(); ++i) {
+    if (clock[i] != least) more.emplace_back(static_cast<std::uint32_t>(i), clock[i]);
+  }
+}
+
+AccessNumber SparseClock::of(std::size_t entry) const {
+  const auto found = std::lower_bound(more.begin(), more.end(), entry,
+                                      [](const auto& one, std::size_t wanted) { return one.first < wanted; });
+  return found != more.end() && found->first == entry ? found->second : least;
+}
+
+ReleaseLog* LaunchOrdering::find(Address address) {
+  const auto found = logs_.find(address & ~Address{3});
+  return found == logs_.end() ? nullptr : &found->second;
+}
+
+const std::vector<Acquisition>& LaunchOrdering::acquisitions_of(std::uint32_t cta) const {
+  static const std::vector<Acquisition> none;
+  const auto found = acquisitions_.find(cta);
+  return found == acquisitions_.end() ? none : found->second;
+}
+
+Known LaunchOrdering::tell_of(const std::vector<Acquisition>& acquisitions, std::uint32_t cta, std::uint32_t thread,
+                              std::uint32_t epoch) const {
+  std::vector<Acquisition> ways = acquisitions;
+  std::unordered_map<const ReleaseLog*, std::size_t> seen;  // up to where
+  std::size_t steps = 0;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const Acquisition way = ways[i];
+    Known known = Known::no;
+    any_of_cta(*way.log, way.first, way.end, cta, [&](const Release& release) {
+      if (release.to_block_only || epoch >= release.epochs.of(thread)) return false;
+      known = epoch < release.epochs.least ? Known::of_all_threads : Known::of_thread;
+      return true;
+    });
+    if (known != Known::no) return known;
+    // What those knew whose releases these are.
+    std::size_t& from = seen[way.log];
+    for (std::size_t k = std::max(from, way.first); k < way.end; ++k) {
+      const Release& release = way.log->releases[k];
+      for (const Acquisition& before : acquisitions_of(release.cta)) {
+        if (++steps > kMostSteps) return Known::of_thread;
+        const auto known_log = seen.find(before.log);
+        if (known_log != seen.end() && before.end <= known_log->second) continue;
+        if (before.epoch < release.epochs.of(before.thread)) ways.push_back(before);
+      }
+      if (++steps > kMostSteps) return Known::of_thread;
+    }
+    from = std::max(from, way.end);
+  }
+  return Known::no;
+}
+
+void LaunchOrdering::renumber(std::uint32_t cta, const Renumbering& renumbering) {
+  for (auto& [address, log] : logs_) {
+    const auto found = log.of_cta.find(cta);
+    if (found == log.of_cta.end()) continue;
+    for (const std::uint32_t i : found->second) renumber_sparse(log.releases[i].numbers, renumbering);
+  }
+}
+
+Ordering::Ordering(int num_warps, LaunchOrdering* launch)
+    : num_warps_(num_warps), launch_(launch), threads_(static_cast<std::size_t>(num_warps) * kWarpSize) {
+  clocks_.reset(num_warps, 1);
+}
+
+void Ordering::reset(std::uint32_t cta) {
+  cta_ = cta;
+  if (!used_) return;
+  used_ = waiting_ = false;
+  fenced_ = 0;
+  shared_logs_.clear();
+  for (Thread& thread : threads_) thread = {};
+}
+
+ReleaseLog* Ordering::find(Place place) {
+  if (!place.shared) return launch_ == nullptr ? nullptr : launch_->find(place.address);
+  const auto found = shared_logs_.find(place.address & ~Address{3});
+  return found == shared_logs_.end() ? nullptr : &found->second;
+}
+
+// What a part of a log says: of the own CTA into the clocks, of others as an acquisition.
+void Ordering::learn(int warp, std::uint32_t lanes, std::uint32_t alive, const Heard& heard) {
+  std::size_t first = heard.end;  // what all of the lanes know already is left out
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    std::size_t known = heard.first;
+    for (const Heard& one : thread(warp, std::countr_zero(rest)).known) {
+      if (one.log == heard.log) known = std::max(known, one.end);
+    }
+    first = std::min(first, known);
+  }
+  Clock clock;
+  any_of_cta(*heard.log, first, heard.end, cta_, [&](const Release& release) {
+    if (clock.empty()) clock = clocks_.empty();
+    for (AccessNumber& number : clock) number = std::max(number, release.numbers.least);
+    for (const auto& [entry, number] : release.numbers.more) clock[entry] = std::max(clock[entry], number);
+    return false;
+  });
+  if (!clock.empty()) clocks_.acquire(warp, lanes, alive, clock);
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    std::vector<Heard>& known = thread(warp, lane).known;
+    const auto same = std::find_if(known.begin(), known.end(), [&](const Heard& one) { return one.log == heard.log; });
+    if (same != known.end()) {
+      *same = heard;
+    } else {
+      known.push_back(heard);
+    }
+    if (heard.shared) continue;
+    launch_->acquired(cta_, {.log = heard.log,
+                             .first = heard.first,
+                             .end = heard.end,
+                             .thread = static_cast<std::uint32_t>(warp * kWarpSize + lane),
+                             .epoch = clocks_.epoch()});
+  }
+}
+
+void Ordering::learn_waiting(int warp, std::uint32_t lanes, std::uint32_t alive) {
+  if (!waiting_) return;
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    // Lanes that have heard the same learn it together.
+    const int lane = std::countr_zero(rest);
+    const std::vector<Heard> waiting = std::exchange(thread(warp, lane).waiting, {});
+    for (const Heard& heard : waiting) {
+      std::uint32_t same = 1u << lane;
+      for (std::uint32_t others = rest & (rest - 1); others != 0; others &= others - 1) {
+        const int other = std::countr_zero(others);
+        const auto removed = std::erase_if(thread(warp, other).waiting, [&](const Heard& one) {
+          return one.log == heard.log && one.first == heard.first && one.end == heard.end;
+        });
+        if (removed != 0) same |= 1u << other;
+      }
+      learn(warp, same, alive, heard);
+    }
+  }
+}
+
+void Ordering::arrive(int warp, std::uint32_t lanes, std::uint32_t alive) { learn_waiting(warp, lanes, alive); }
+
+void Ordering::fence(int warp, std::uint32_t lanes, std::uint32_t alive, bool block_only) {
+  used_ = true;
+  fenced_ |= 1u << warp;
+  learn_waiting(warp, lanes, alive);
+  const AccessNumber now = clocks_.now();
+  std::shared_ptr<Clock> last;
+  const Clock* same = nullptr;  // of which `last` is a copy
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const Clock& clock = clocks_.of(warp, lane);
+    if (same != &clock) last = std::make_shared<Clock>(clock);
+    same = &clock;
+    Thread& own = thread(warp, lane);
+    own.for_block = {last, now};
+    if (!block_only) own.for_all = own.for_block;
+  }
+}
+
+void Ordering::strong_read(int warp, int lane, std::uint32_t alive, Place place, Order order) {
+  ReleaseLog* const log = find(place);
+  if (log == nullptr || log->first == log->releases.size()) return;
+  Thread& own = thread(warp, lane);
+  const Heard heard{log, place.shared, log->first, log->releases.size()};
+  for (const Heard& known : own.known) {
+    if (known.log == log && known.end == heard.end) return;
+  }
+  used_ = true;
+  if (order.acquires) {
+    learn(warp, 1u << lane, alive, heard);
+    return;
+  }
+  std::erase_if(own.waiting, [&](const Heard& one) { return one.log == log; });
+  if (own.waiting.size() >= kMostWaiting) {
+    learn(warp, 1u << lane, alive, heard);
+    return;
+  }
+  own.waiting.push_back(heard);
+  waiting_ = true;
+}
+
+void Ordering::strong_write(int warp, int lane, Place place, Order order, bool adds) {
+  if (!place.shared && launch_ == nullptr) return;
+  const auto entry = static_cast<std::size_t>(warp * kWarpSize + lane);
+  Thread& own = threads_[entry];
+  // What it tells: all that it knows now, or knew at its last fence.
+  Clock clock;
+  bool block_only = order.block_only;
+  if (order.releases) {
+    clock = clocks_.of(warp, lane);
+    clock[entry] = clocks_.now();
+  } else if (own.for_block.clock != nullptr) {
+    const bool for_all = !place.shared && own.for_all.clock != nullptr;
+    const Fenced& fenced = for_all ? own.for_all : own.for_block;
+    clock = *fenced.clock;
+    clock[entry] = fenced.now;
+    block_only |= !for_all;
+  }
+  ReleaseLog* log = find(place);
+  if (log == nullptr && clock.empty()) return;
+  if (log == nullptr) log = place.shared ? &shared_logs_[place.address & ~Address{3}] : &launch_->at(place.address);
+  if (!adds) {
+    // Unless the thread knows all of it already, and tells of it with its own.
+    const bool knows = std::any_of(own.known.begin(), own.known.end(), [&](const Heard& known) {
+      return known.log == log && known.end == log->releases.size();
+    });
+    if (!knows) log->first = log->releases.size();
+  }
+  if (clock.empty()) return;
+  used_ = true;
+  Clock epochs = clock;
+  for (AccessNumber& number : epochs) number = clocks_.epochs_below(number);
+  log->of_cta[cta_].push_back(static_cast<std::uint32_t>(log->releases.size()));
+  log->releases.push_back({.cta = cta_,
+                           .thread = static_cast<std::uint32_t>(entry),
+                           .to_block_only = block_only,
+                           .numbers = SparseClock(clock),
+                           .epochs = SparseClock(epochs)});
+}
+
+Known Ordering::known_of_other_block(std::uint32_t cta, std::uint32_t thread, std::uint32_t epoch, int warp, int lane,
+                                     bool hears) {
+  std::vector<Acquisition> known, own;  // of the whole warp, of the thread alone; the latest first: they tell most
+  const std::vector<Acquisition>& acquisitions = launch_->acquisitions_of(cta_);
+  for (auto one = acquisitions.rbegin(); one != acquisitions.rend(); ++one) {
+    const int by = static_cast<int>(one->thread);
+    if (one->epoch < clocks_.epochs_known_to_warp(warp)) {
+      known.push_back(*one);
+    } else if (clocks_.epoch_happened_before(one->epoch, by / kWarpSize, by % kWarpSize, warp, lane)) {
+      own.push_back(*one);
+    }
+  }
+  if (!known.empty()) {
+    if (const Known found = launch_->tell_of(known, cta, thread, epoch); found != Known::no) return found;
+  }
+  if (hears) {
+    for (const Heard& heard : threads_[static_cast<std::size_t>(warp * kWarpSize + lane)].waiting) {
+      if (!heard.shared)
+        own.push_back({.log = heard.log, .first = heard.first, .end = heard.end, .thread = 0, .epoch = 0});
+    }
+  }
+  if (own.empty()) return Known::no;
+  own.insert(own.end(), known.begin(), known.end());
+  return launch_->tell_of(own, cta, thread, epoch) == Known::no ? Known::no : Known::of_thread;
+}
+
+void Ordering::renumber(const Renumbering& renumbering) {
+  for (auto& [address, log] : shared_logs_) {
+    for (Release& release : log.releases) renumber_sparse(release.numbers, renumbering);
+  }
+  if (launch_ != nullptr) launch_->renumber(cta_, renumbering);
+  std::set<Clock*> done;
+  for (Thread& thread : threads_) {
+    for (Fenced* fenced : {&thread.for_block, &thread.for_all}) {
+      fenced->now = renumbering(fenced->now);
+      if (fenced->clock != nullptr && done.insert(fenced->clock.get()).second) renumbering.apply_to(*fenced->clock);
+    }
+  }
+}
+
+}  // namespace flash_ladder::emulator

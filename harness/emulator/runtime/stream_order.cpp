@@ -1,0 +1,231 @@
+#include "emulator/runtime/stream_order.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace flash_ladder::emulator::runtime {
+namespace {
+
+constexpr Address kPage = 4096;
+// So much work without a synchronisation is looked back at.
+constexpr std::size_t kMostWork = 512;
+
+void join(StreamClock& clock, const StreamClock& other) {
+  for (const auto& [stream, number] : other) {
+    std::uint64_t& own = clock[stream];
+    own = std::max(own, number);
+  }
+}
+
+Address page_of(Address address) { return address / kPage * kPage; }
+
+}  // namespace
+
+void StreamOrder::add_stream(cudaStream_t stream, bool waits_for_legacy) {
+  watch();
+  streams_[stream] = {.clock = {}, .waits_for_legacy = waits_for_legacy, .number = ++numbers_};
+}
+
+// Its work is still to be waited for.
+void StreamOrder::remove_stream(cudaStream_t stream) {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return;
+  const std::string name = name_of(stream);
+  // The handle may be given to another stream: what is still under way gets one that no stream has.
+  static char ended[1 << 16];
+  static std::size_t next = 0;
+  const auto handle = reinterpret_cast<cudaStream_t>(&ended[next++ % sizeof ended]);
+  const auto rename = [&](StreamClock& clock) {
+    if (const auto entry = clock.find(stream); entry != clock.end()) {
+      clock[handle] = entry->second;
+      clock.erase(stream);
+    }
+  };
+  streams_[handle] = found->second;
+  streams_.erase(stream);
+  for (auto& [other, state] : streams_) rename(state.clock);
+  rename(host_);
+  for (Work& work : done_) {
+    if (work.stream == stream) work.stream = handle;
+  }
+}
+
+std::string StreamOrder::name_of(cudaStream_t stream) const {
+  if (stream == nullptr || stream == cudaStreamLegacy) return "the default stream";
+  const auto found = streams_.find(stream);
+  return found == streams_.end() || found->second.number == 0 ? "the thread's default stream"
+                                                              : "stream " + std::to_string(found->second.number);
+}
+
+std::string StreamOrder::asked_for(const Work& work) {
+  const SourcePosition position = line_of(work.place);
+  return position.empty() ? "" : "; " + work.what + " was asked for at " + to_string(position);
+}
+
+bool StreamOrder::known(const StreamClock& clock, const Work& work) const {
+  const auto found = clock.find(work.stream);
+  return found != clock.end() && work.number <= found->second;
+}
+
+void StreamOrder::forget_what_the_host_knows() {
+  std::erase_if(done_, [&](const Work& work) { return known(host_, work); });
+}
+
+void StreamOrder::begin(cudaStream_t stream, const std::string& what, const std::string& kernel) {
+  if (!watches_ || depth_++ != 0) return;
+  unprotect();
+  if (stream == cudaStreamLegacy) stream = nullptr;
+  StreamState& state = streams_[stream];
+  join(state.clock, host_);
+  // The legacy default stream and those that wait for it wait for each other.
+  if (stream == nullptr) {
+    for (const auto& [other, of_other] : streams_) {
+      if (of_other.waits_for_legacy) join(state.clock, of_other.clock);
+    }
+  } else if (state.waits_for_legacy) {
+    join(state.clock, streams_[nullptr].clock);
+  }
+  now_ = {.stream = stream, .number = ++state.clock[stream], .what = what, .place = host_place(kernel), .ranges = {}};
+  forget_what_the_host_knows();
+}
+
+void StreamOrder::touch(const UsedMemory& range) {
+  if (depth_ == 0 || range.begin == range.end) return;
+  const StreamClock& clock = streams_[now_.stream].clock;
+  for (const Work& work : done_) {
+    if (known(clock, work)) continue;
+    for (const UsedMemory& other : work.ranges) {
+      if (other.end <= range.begin || range.end <= other.begin || !(other.writes || range.writes)) continue;
+      Finding finding;
+      finding.kind = FindingKind::race;
+      const auto does = [](bool writes) { return writes ? "writes" : "reads"; };
+      finding.message =
+          now_.what + " in " + name_of(now_.stream) + " " + does(range.writes) + " what " + work.what + " in " +
+          name_of(work.stream) + " " + does(other.writes) +
+          ", and nothing orders the two: let one stream wait for an event of the other (cudaStreamWaitEvent), or the host for one "
+          "(cudaStreamSynchronize)";
+      finding.address = std::max(other.begin, range.begin);
+      finding.position = line_of(now_.place);
+      finding.message += asked_for(work);
+      report_(std::move(finding));
+      break;
+    }
+  }
+  now_.ranges.push_back(range);
+}
+
+void StreamOrder::end() {
+  if (depth_ == 0 || --depth_ != 0) return;
+  // The same work again tells no more: a loop of launches would fill the list.
+  std::erase_if(done_, [&](const Work& work) {
+    return work.stream == now_.stream && work.what == now_.what &&
+           std::equal(work.ranges.begin(), work.ranges.end(), now_.ranges.begin(), now_.ranges.end(),
+                      [](const UsedMemory& a, const UsedMemory& b) {
+                        return a.begin == b.begin && a.end == b.end && a.writes == b.writes;
+                      });
+  });
+  if (done_.size() >= kMostWork) done_.erase(done_.begin());
+  done_.push_back(std::exchange(now_, {}));
+  protect();
+}
+
+void StreamOrder::record(StreamClock& event, cudaStream_t stream) const {
+  const auto found = streams_.find(stream == cudaStreamLegacy ? nullptr : stream);
+  event = found == streams_.end() ? StreamClock() : found->second.clock;
+  if (stream == nullptr || stream == cudaStreamLegacy) {  // it waits for the others
+    for (const auto& [other, state] : streams_) {
+      if (state.waits_for_legacy) join(event, state.clock);
+    }
+  }
+}
+
+void StreamOrder::wait(cudaStream_t stream, const StreamClock& event) {
+  join(streams_[stream == cudaStreamLegacy ? nullptr : stream].clock, event);
+}
+
+void StreamOrder::host_waits(cudaStream_t stream) {
+  StreamClock clock;
+  record(clock, stream);
+  host_waits_for(clock);
+}
+
+void StreamOrder::host_waits_for(const StreamClock& event) {
+  if (!watches_) return;
+  unprotect();
+  join(host_, event);
+  forget_what_the_host_knows();
+  protect();
+}
+
+void StreamOrder::host_waits_for_all() {
+  if (!watches_) return;
+  for (const auto& [stream, state] : streams_) join(host_, state.clock);
+  forget_what_the_host_knows();
+  unprotect();
+}
+
+void StreamOrder::share(void* host, std::size_t size) {
+  watch();
+  shared_[reinterpret_cast<Address>(host)] = {.size = (size + kPage - 1) / kPage * kPage, .is_protected = false};
+}
+
+void StreamOrder::unshare(void* host) {
+  unprotect();
+  shared_.erase(reinterpret_cast<Address>(host));
+}
+
+// What is written while nobody waits cannot be read, and what is read cannot be written. A page is as exact as the processor is;
+// host_touched() knows the bytes.
+void StreamOrder::protect() {
+  for (auto& [address, shared] : shared_) {
+    for (const bool writes : {false, true}) {
+      for (const Work& work : done_) {
+        for (const UsedMemory& range : work.ranges) {
+          if (range.writes != writes || range.end <= address || range.begin >= address + shared.size) continue;
+          const Address begin = std::max(page_of(range.begin), address),
+                        end = std::min(page_of(range.end + kPage - 1), address + shared.size);
+          mprotect(reinterpret_cast<void*>(begin), end - begin, writes ? PROT_NONE : PROT_READ);
+          shared.is_protected = true;
+        }
+      }
+    }
+  }
+}
+
+void StreamOrder::unprotect() {
+  for (auto& [address, shared] : shared_) {
+    if (!std::exchange(shared.is_protected, false)) continue;
+    mprotect(reinterpret_cast<void*>(address), shared.size, PROT_READ | PROT_WRITE);
+  }
+}
+
+bool StreamOrder::host_touched(const void* touched) {
+  const Address address = reinterpret_cast<Address>(touched);
+  auto after = shared_.upper_bound(address);
+  if (after == shared_.begin()) return false;
+  const auto& [begin, shared] = *std::prev(after);
+  if (address - begin >= shared.size || !shared.is_protected) return false;
+  mprotect(reinterpret_cast<void*>(page_of(address)), kPage, PROT_READ | PROT_WRITE);
+  // The access has at most 64 bytes, and the first that cannot be reached is known.
+  for (const Work& work : done_) {
+    for (const UsedMemory& range : work.ranges) {
+      if (address + 1 <= range.begin || range.end <= address) continue;
+      Finding finding;
+      finding.kind = FindingKind::race;
+      finding.address = address;
+      finding.message =
+          std::string("the host ") + (range.writes ? "touches" : "writes to") + " memory that " + work.what + " in " +
+          name_of(work.stream) + " " + (range.writes ? "writes" : "reads") +
+          ", and has not waited for that: cudaStreamSynchronize or cudaDeviceSynchronize has to come before";
+      finding.position = line_of(host_place());
+      finding.message += asked_for(work);
+      report_(std::move(finding));
+      return true;
+    }
+  }
+  return true;  // a neighbour on the same page
+}
+
+}  // namespace flash_ladder::emulator::runtime

@@ -1,0 +1,53 @@
+// What was counted, in words and figures for a reader: of a version on its study card, and of any program under scripts/emulate --count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "results/counters.h"
+
+namespace flash_ladder {
+
+/// "1,234,567"
+std::string grouped(std::uint64_t count);
+/// The same, or "-" for none.
+std::string count_or_dash(std::uint64_t count);
+
+/// What memory accesses cost, and the least that it could be.
+struct MemoryCost {
+  std::uint64_t actual = 0, ideal = 0;
+
+  MemoryCost& operator+=(const Traffic& traffic) {
+    actual += traffic.transactions;
+    ideal += traffic.ideal;
+    return *this;
+  }
+  /// "1.25x"; "-" where there was none.
+  std::string ratio() const;
+  bool operator==(const MemoryCost&) const = default;
+};
+
+/// Wavefronts of shared memory, sectors of global memory.
+MemoryCost shared_wavefronts(const Counters& counters);
+MemoryCost global_sectors(const Counters& counters);
+
+/// What a line costs: its warp instructions, its wavefronts and its sectors, added up.
+std::uint64_t total_cost(const Counters& counters);
+
+/// Totals, some lines: a label and its text each. Empty texts are of what did not happen.
+std::vector<std::pair<std::string, std::string>> describe_counters(const Counters& counters);
+
+/// The figures of a line in a table, and the table's heading up to where `title` begins. `global`: with sectors of global memory.
+std::string line_heading(const std::string& title, bool global);
+std::string line_figures(const Counters& counters, std::uint64_t cost_of_all, bool global);
+
+/// What "cost" means, and whose instructions a line's are.
+inline constexpr std::string_view kCostExplained =
+    "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has moved to a "
+    "barrier or a wait is charged to the line that uses it; the rest to where the PTX says.";
+
+}  // namespace flash_ladder

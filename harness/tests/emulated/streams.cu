@@ -1,0 +1,141 @@
+// Programs with several streams, and with memory that host and device share, each in two forms: right, and without what orders the
+// work. emulate_test.py runs both on the virtual GPU: streams NAME right, streams NAME wrong. Lines of the wrong form at which it
+// expects a finding are marked: // fault: NAME.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#define CHECK(call)                                                                \
+  do {                                                                             \
+    const cudaError_t error = (call);                                              \
+    if (error != cudaSuccess) {                                                    \
+      std::printf("%s: %s\n", cudaGetErrorName(error), cudaGetErrorString(error)); \
+      std::exit(3);                                                                \
+    }                                                                              \
+  } while (0)
+
+constexpr int kWords = 4096;
+
+__global__ void add(int* x, int value) { x[blockIdx.x * blockDim.x + threadIdx.x] += value; }
+__global__ void copy(int* to, const int* from) {
+  const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+  to[i] = from[i];
+}
+
+int* device_memory() {
+  int* x = nullptr;
+  CHECK(cudaMalloc(&x, kWords * sizeof(int)));
+  CHECK(cudaMemset(x, 0, kWords * sizeof(int)));
+  CHECK(cudaDeviceSynchronize());
+  return x;
+}
+
+int* pinned_memory() {
+  int* x = nullptr;
+  CHECK(cudaMallocHost(&x, kWords * sizeof(int)));
+  std::memset(x, 0, kWords * sizeof(int));
+  return x;
+}
+
+cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
+  cudaStream_t stream = nullptr;
+  CHECK(cudaStreamCreateWithFlags(&stream, flags));
+  return stream;
+}
+
+void two_streams(bool right) {
+  int* const x = device_memory();
+  cudaStream_t first = new_stream(), second = new_stream();
+  add<<<16, 256, 0, first>>>(x, 1);
+  if (right) {
+    cudaEvent_t done = nullptr;
+    CHECK(cudaEventCreate(&done));
+    CHECK(cudaEventRecord(done, first));
+    CHECK(cudaStreamWaitEvent(second, done));
+  }
+  add<<<16, 256, 0, second>>>(x, 2);  // fault: two_streams
+  CHECK(cudaDeviceSynchronize());
+}
+
+// Each stream has its own half; both read the same.
+void halves(bool right) {
+  int *const x = device_memory(), *const y = device_memory();
+  for (int half = 0; half < 2; ++half) {
+    const int part = right ? half : 0;
+    copy<<<8, 256, 0, new_stream()>>>(x + part * kWords / 2, y);  // fault: halves
+  }
+  CHECK(cudaDeviceSynchronize());
+}
+
+// The legacy default stream waits for blocking streams, and they for it.
+void default_stream(bool right) {
+  int* const x = device_memory();
+  int host[kWords];
+  cudaStream_t stream = new_stream(right ? cudaStreamDefault : cudaStreamNonBlocking);
+  add<<<16, 256, 0, stream>>>(x, 1);
+  CHECK(cudaMemcpy(host, x, sizeof host, cudaMemcpyDeviceToHost));  // fault: default_stream
+}
+
+void host_reads_early(bool right) {
+  int *const x = device_memory(), *const host = pinned_memory();
+  cudaStream_t stream = new_stream();
+  add<<<16, 256, 0, stream>>>(x, 3);
+  CHECK(cudaMemcpyAsync(host, x, kWords * sizeof(int), cudaMemcpyDeviceToHost, stream));
+  if (right) CHECK(cudaStreamSynchronize(stream));
+  std::printf("%d\n", host[100]);  // fault: host_reads_early
+  CHECK(cudaDeviceSynchronize());
+}
+
+void host_overwrites(bool right) {
+  int *const x = device_memory(), *const host = pinned_memory();
+  cudaStream_t stream = new_stream();
+  CHECK(cudaMemcpyAsync(x, host, kWords * sizeof(int), cudaMemcpyHostToDevice, stream));
+  if (right) CHECK(cudaStreamSynchronize(stream));
+  host[5] = 7;  // fault: host_overwrites
+  CHECK(cudaDeviceSynchronize());
+}
+
+void managed(bool right) {
+  int* x = nullptr;
+  CHECK(cudaMallocManaged(&x, kWords * sizeof(int)));
+  std::memset(x, 0, kWords * sizeof(int));
+  add<<<16, 256>>>(x, 3);
+  if (right) CHECK(cudaDeviceSynchronize());
+  std::printf("%d\n", x[1000]);  // fault: managed
+  CHECK(cudaDeviceSynchronize());
+}
+
+// Copies to pageable memory have happened when they return; a double buffer waits for its event.
+void double_buffer(bool right) {
+  int *const x = device_memory(), *const host = pinned_memory();
+  cudaStream_t stream = new_stream();
+  cudaEvent_t copied[2];
+  for (cudaEvent_t& event : copied) CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  for (int round = 0; round < 6; ++round) {
+    int* const buffer = host + round % 2 * kWords / 2;
+    if (right && round >= 2) CHECK(cudaEventSynchronize(copied[round % 2]));
+    buffer[9] = round;  // fault: double_buffer
+    CHECK(cudaMemcpyAsync(x, buffer, kWords / 2 * sizeof(int), cudaMemcpyHostToDevice, stream));
+    CHECK(cudaEventRecord(copied[round % 2], stream));
+    add<<<8, 256, 0, stream>>>(x, 1);
+  }
+  int pageable[16];
+  CHECK(cudaMemcpyAsync(pageable, x, sizeof pageable, cudaMemcpyDeviceToHost, stream));
+  std::printf("%d\n", pageable[9]);
+}
+
+#define PROGRAM(name) {#name, name}
+const struct {
+  const char* name;
+  void (*run)(bool right);
+} programs[] = {PROGRAM(two_streams),     PROGRAM(halves),  PROGRAM(default_stream), PROGRAM(host_reads_early),
+                PROGRAM(host_overwrites), PROGRAM(managed), PROGRAM(double_buffer)};
+
+int main(int argc, char** argv) {
+  for (const auto& program : programs) {
+    if (argc != 3 || std::strcmp(argv[1], program.name) != 0) continue;
+    program.run(std::strcmp(argv[2], "right") == 0);
+    return 0;
+  }
+  return 2;
+}
