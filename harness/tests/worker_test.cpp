@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "problem/format_bytes.h"
 #include "problem/problem.h"
 #include "rules/protocol.h"
 #include "rules/support.h"
