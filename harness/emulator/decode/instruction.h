@@ -78,8 +78,8 @@ struct Instruction {
   std::int32_t watched = -1;  // index into CompiledKernel::watched, -1: all that it reads has been written
   // Index into CompiledKernel::shared_variables: the address is computed from that one's, and from no other. -1: not known.
   std::int32_t variable = -1;
-  std::int32_t wgmma = -1;    // index into CompiledKernel::wgmmas, -1: it is none
-  std::uint8_t probe = 0;     // kMayBeInFlight, kIsUnfenced
+  std::int32_t wgmma = -1;  // index into CompiledKernel::wgmmas, -1: it is none
+  std::uint8_t probe = 0;   // kMayBeInFlight, kIsUnfenced
 };
 
 /// What a wgmma has beyond its descriptors and scale-d, which are operands of the Instruction as of any other.

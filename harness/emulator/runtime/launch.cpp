@@ -271,7 +271,8 @@ cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, d
     const std::string name = name_of(handle);
     return device.in_order(
         stream, "the kernel " + function_name(name),
-        [&](Device&) { return launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster); }, name);
+        [&](Device&) { return launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster); },
+        name);
   }
   const std::vector<KernelParameter> parameters = device.function(handle).kernel->parameters();
   std::vector<std::vector<std::byte>> values;
