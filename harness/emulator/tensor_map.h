@@ -2,6 +2,7 @@
 // 128 bytes. CUDA Driver API, "Tensor Map Object Management"; PTX ISA, "Tensors".
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,12 @@ constexpr std::uint32_t swizzled(std::uint32_t address, Swizzle swizzle) {
   return address ^ (((address >> 7) & bits) << 4);
 }
 
+/// From one row of a box to the next in shared memory: rows that are shorter than those of the swizzle leave the rest alone, as an
+/// H200 does.
+constexpr std::uint32_t row_pitch_of(std::uint32_t row_bytes, Swizzle swizzle) {
+  return std::max(row_bytes, 16u << static_cast<unsigned>(swizzle));
+}
+
 inline constexpr std::size_t kTensorMapBytes = 128;
 
 struct TensorMap {
@@ -39,6 +46,8 @@ struct TensorMap {
   std::uint32_t box_bytes() const;
   /// One row of the box: what lies side by side in global memory.
   std::uint32_t row_bytes() const { return box[0] * static_cast<std::uint32_t>(element_bytes); }
+  /// From one row of the box to the next in shared memory.
+  std::uint32_t row_pitch() const { return row_pitch_of(row_bytes(), swizzle); }
   bool operator==(const TensorMap&) const = default;
 };
 

@@ -518,7 +518,8 @@ bool AsyncUnits::try_to_wait(Warp& warp) {
 // Forgets what all four warps have waited for.
 void AsyncUnits::retire(Warpgroup& group, int first_warp) {
   std::uint64_t done = queues_[static_cast<std::size_t>(first_warp)].done;
-  for (int i = 1; i < kWarpgroup; ++i) done = std::min(done, queues_[static_cast<std::size_t>(first_warp + i)].done);
+  const auto end = std::min(num_warps_, static_cast<std::size_t>(first_warp + kWarpgroup));
+  for (auto i = static_cast<std::size_t>(first_warp) + 1; i < end; ++i) done = std::min(done, queues_[i].done);
   while (group.first < done) {
     group.issues.pop_front();
     ++group.first;
@@ -648,8 +649,10 @@ void AsyncUnits::probe(Warp& warp, const Instruction& instruction) {
 std::vector<std::uint32_t> AsyncUnits::chunks_of(const BulkTransfer& transfer) {
   std::vector<std::uint32_t> chunks;
   chunks.reserve(transfer.bytes() / kChunk);
-  for (std::uint32_t at = 0; at < transfer.bytes(); at += kChunk)
-    chunks.push_back(swizzled(transfer.shared + at, transfer.swizzle));
+  for (std::uint32_t row = 0; row < transfer.extent(); row += transfer.row_pitch()) {
+    for (std::uint32_t at = 0; at < transfer.row_bytes; at += kChunk)
+      chunks.push_back(swizzled(transfer.shared + row + at, transfer.swizzle));
+  }
   return chunks;
 }
 
@@ -660,8 +663,9 @@ void AsyncUnits::write_shared(const BulkTransfer& transfer) {
   for (const BulkTransfer::Row& from : transfer.rows) {
     std::memset(row.data(), transfer.fill, row.size());
     if (from.begin < from.end) std::memcpy(row.data() + from.begin, from.host, from.end - from.begin);
-    for (std::uint32_t i = 0; i < transfer.row_bytes; i += kChunk, at += kChunk)
-      std::memcpy(cta_.shared() + swizzled(at, transfer.swizzle), row.data() + i, kChunk);
+    for (std::uint32_t i = 0; i < transfer.row_bytes; i += kChunk)
+      std::memcpy(cta_.shared() + swizzled(at + i, transfer.swizzle), row.data() + i, kChunk);
+    at += transfer.row_pitch();
   }
 }
 

@@ -32,7 +32,7 @@ namespace flash_ladder::emulator {
 
 class CtaExecutor;
 
-/// What a bulk copy moves: rows of equal length, packed in shared memory, of which parts may lie outside the tensor.
+/// What a bulk copy moves: rows of equal length, of which parts may lie outside the tensor.
 struct BulkTransfer {
   struct Row {
     std::byte* host = nullptr;         // where the part inside the tensor lies
@@ -46,6 +46,9 @@ struct BulkTransfer {
   std::vector<Row> rows = {};
 
   std::uint32_t bytes() const { return row_bytes * static_cast<std::uint32_t>(rows.size()); }
+  /// In shared memory.
+  std::uint32_t row_pitch() const { return row_pitch_of(row_bytes, swizzle); }
+  std::uint32_t extent() const { return row_pitch() * static_cast<std::uint32_t>(rows.size()); }
 };
 
 class AsyncUnits {

@@ -82,6 +82,14 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
   const auto dimensions = static_cast<std::size_t>(map.dimensions);
   const auto element = static_cast<std::int64_t>(map.element_bytes);
   const std::int64_t first = coordinates[0];
+  if (first * element % kBulkAlignment != 0) {
+    cta.find(
+        FindingKind::misaligned, &warp, &instruction, lane, map.address,
+        fmt::format("a box that begins {} bytes from the beginning of a row: it must be a multiple of 16 (an H200 says "
+                    "“illegal instruction”)",
+                    first * element));
+    return std::nullopt;
+  }
   const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, map.box[0]);
   const std::int64_t end = std::clamp<std::int64_t>(static_cast<std::int64_t>(map.sizes[0]) - first, 0, map.box[0]);
   std::size_t num_rows = 1;
@@ -167,7 +175,7 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
       transfer = range_at(cta, warp, instruction, lane, global, bytes, !kLoad);
     }
     if (!transfer) continue;
-    const auto offset = shared_offset(cta, warp, instruction, lane, shared, transfer->bytes(),
+    const auto offset = shared_offset(cta, warp, instruction, lane, shared, transfer->extent(),
                                       of_tensor ? kTensorAlignment : kBulkAlignment);
     if (!offset) continue;
     transfer->shared = *offset;
