@@ -260,8 +260,8 @@ void add_tensor_cases(std::vector<ConformanceCase>& cases) {
     cases.push_back(tensor_case("2d swizzle 32", {{64, 40}, {128}, {16, 64}, {8, 3}}, loads, 2, Swizzle::bytes_32));
     cases.push_back(
         tensor_case("2d swizzle 128, short rows", {{64, 40}, {128}, {32, 32}, {8, 3}}, loads, 2, Swizzle::bytes_128));
-    // Over the edges on both sides. A store over the edge of rows that are no multiple of 16 bytes is an illegal instruction on an
-    // H200; a load is not.
+    // Over the edges on both sides. The two stores over the edge of a row end with an illegal instruction on an H200 (also with rows
+    // of 120 bytes); why is not known, so they are not recorded.
     const std::uint64_t columns = loads ? 60 : 56;
     cases.push_back(tensor_case("2d outside", {{columns, 20}, {128}, {64, 16}, {-8, 10}}, loads, 2, Swizzle::none));
     cases.push_back(
