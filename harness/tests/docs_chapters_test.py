@@ -582,9 +582,10 @@ SAID = [
     ("26, around 1 from 2048 on", "max((step(26, n) - 1) ** 2 for n in (2048, 4096, 16384)) < 0.03 ** 2"),
     ("27, more at 16,384 than at 4096", "step(27, 16384) > step(27) > 0.99"),
     ("27, less through L2", "l2_gb(27) < l2_gb(26)"),
-    ("README, 16 is faster than FlashAttention-2", "min(of_peer(16, 'FlashAttention-2', n) for n in (512, 1024, 2048, 4096, 8192, 16384)) > 1"),
-    ("README, 27 than FlashAttention-3", "min(of_peer(27, 'FlashAttention-3', n) for n in (512, 1024, 2048, 4096, 8192, 16384)) > 1"),
-    ("README, 27 than cuDNN", "min(of_peer(27, 'cuDNN', n) for n in (512, 1024, 2048, 4096, 8192, 16384)) > 1"),
+    *(
+        (f"README, {number} is faster than {peer}", f"min(of_peer({number}, '{peer}', 2**n) for n in range(9, 15)) > 1")
+        for number, peer in ((16, "FlashAttention-2"), (27, "FlashAttention-3"), (27, "cuDNN"))
+    ),
 ]
 
 
