@@ -69,7 +69,7 @@ def configurations(
         raise SystemExit(3)
     found = []
     gpu = device["device"]
-    runs = {"sm_80": True, "sm_90a": gpu["compute_capability"] == 90 and not gpu["is_virtual"]}
+    runs = {"sm_80": True, "sm_90a": gpu["compute_capability"] == 90}
     for version in _harness(build, "--list")["versions"]:
         for dtype in dtypes if version["kernel"] in selected and runs[version["architecture"]] else ():
             fitting = [

@@ -258,7 +258,7 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
       };
       const AttentionArgs args = launch_args(attention.value().inputs.problem,
                                              {.Q = tensor("Q"), .K = tensor("K"), .V = tensor("V"), .O = tensor("O")},
-                                             attention->inputs.softmax_scale, nullptr);
+                                             attention->inputs.scale(), nullptr);
       arguments.add(args);
     }
   }
@@ -390,7 +390,7 @@ json run_kernel(const std::string& ptx, const std::string& source_name, const js
     attention = Attention{.inputs = make_inputs(request.at("problem"), distribution(request.at("inputs")),
                                                 Packing::separate, request.at("seed"), {}, 1),
                           .orders = {order("Q"), order("K"), order("V"), order("O")}};
-    attention->inputs.softmax_scale = request.at("softmax_scale");
+    attention->inputs.other_scale = request.at("softmax_scale").get<float>();
     buffers = tensor_buffers(*attention);
   } else {
     for (const auto& [name, buffer] : request.at("buffers").items()) {

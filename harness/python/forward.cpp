@@ -160,6 +160,16 @@ float scale_of(const Call& call, const AttentionProblem& problem) {
   return scale;
 }
 
+// Has an array a stride below 0?
+bool goes_back(const Arrays& arrays) {
+  const auto back = [](const Array& array) {
+    for (std::size_t i = 0; i < array.shape.size(); ++i)
+      if (array.shape[i] > 1 && array.strides[i] < 0) return true;
+    return false;
+  };
+  return back(arrays.q) || back(arrays.k) || back(arrays.v) || back(arrays.out);
+}
+
 void refuse_if(const std::optional<std::string>& why) {
   if (why) throw UsageError(*why);
 }
@@ -209,7 +219,9 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
   const AttentionProblem problem = check_arrays(arrays, call.asked);
   const float scale = scale_of(call, problem);
   const DeviceInfo& device = device_of_arrays(call.device);
-  const Version& version = version_of(call.kernel, &device);
+  // A stride below 0 is no stride of a tensor map, and only versions for Hopper alone copy with those.
+  const bool any_version = !call.kernel.empty() || !goes_back(arrays);
+  const Version& version = version_of(call.kernel, any_version ? &device : nullptr);
   const Configuration& configuration = configuration_of(version, problem.dtype, call.config, device);
   refuse_if(why_unsupported(version, configuration, problem, kArguments));
   refuse_if(why_unsupported_by_device(version, configuration, device, kArguments));

@@ -56,7 +56,8 @@ def test_a_card_says_which_unit_is_busy(recorded: Cli) -> None:
     recorded.emulator_worker = recorded.folder / "none"
     words = recorded(K, "07").words
     assert f"Busy issue slots {percent('07_ldmatrix', 'issue_slots_percent')}, shared-memory pipe" in words
-    assert f"tensor cores {percent('07_ldmatrix', 'tensor_pipe_percent')} of the cycles" in words
+    tensor, l2 = (percent("07_ldmatrix", metric) for metric in ("tensor_pipe_percent", "l2_percent"))
+    assert f"tensor cores {tensor}, L2 {l2} of the cycles" in words
     assert "GB through L2" in words and "(NVIDIA H200, " in words and "seq_len 2048" in words
     assert "Busy" not in recorded(K, "01").out, "01 has three launches, and was not counted"
 
@@ -81,7 +82,7 @@ def test_counters_of_other_code_are_called_stale(recorded: Cli) -> None:
     assert [busy["stale"] for busy in document["busy"]] == [False, True]
     outcome = recorded("--diff", "06", "07")
     table = outcome.out.split("What is busy")[1].split("Counters")[0]
-    assert len(re.findall(r" \d+\.?\d* +\d+\.?\d* stale", table)) == 7 and "counts anew" in table
+    assert len(re.findall(r" \d+\.?\d* +\d+\.?\d* stale", table)) == 8 and "counts anew" in table
 
 
 @pytest.mark.parametrize(

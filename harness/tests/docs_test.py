@@ -568,5 +568,6 @@ def test_the_readme_leads_to_the_page_for_those_who_carry_on() -> None:
     assert "[CONTRIBUTING.md](CONTRIBUTING.md)" in section and "docs/ladder_log.md" in section
     headings = re.findall(r"^## (.*)$", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
     assert headings[:2] == ["The house", "Which command checks what"]
-    assert headings[2:6] == ["Add a version", "Add an extension", "Add an opcode to the virtual GPU", "Add a metric"]
-    assert headings[6:] == ["Record on a GPU", "Cut a release"]
+    added = ["a version", "an extension", "an assignment", "an opcode to the virtual GPU", "a metric"]
+    assert headings[2:7] == [f"Add {what}" for what in added]
+    assert headings[7:] == ["Record on a GPU", "Cut a release"]

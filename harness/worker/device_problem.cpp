@@ -56,7 +56,7 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                        .O = device_tensor(O_, output_layout(problem)),
                        .lengths = upload(lengths_, "the lengths", problem.lengths),
                        .lengths_kv = upload(lengths_kv_, "the lengths of K and V", problem.lengths_kv)},
-                      inputs.softmax_scale, workspace_ ? workspace_->data() : nullptr);
+                      inputs.scale(), workspace_ ? workspace_->data() : nullptr);
 }
 
 void DeviceProblem::poison(const Stream& stream) {

@@ -95,7 +95,6 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
   const Dtype dtype = problem.dtype;
   Inputs inputs;
   inputs.problem = problem;
-  inputs.softmax_scale = softmax_scale(head_dim);
   if (packing == Packing::packed_qkv) {
     if (seq_len != seq_len_kv) throw std::logic_error("packed Q, K and V need seq_len = seq_len_kv");
     const TensorLayout packed = contiguous_layout(seq_len, heads + 2 * kv_heads, head_dim);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,17 +27,21 @@ enum class Packing {
   packed_qkv,  // one buffer [batch, rows, heads of Q, K and V, head_dim], as a fused projection leaves them; needs seq_len = seq_len_kv
 };
 
+/// The scale of the scores that kernels, reference and base get unless told otherwise: 1 / sqrt(head_dim).
+float softmax_scale(std::int64_t head_dim);
+
 struct Inputs {
   AttentionProblem problem;
   std::vector<HostBuffer> buffers;  // one, or one each for Q, K and V
   TensorLayout Q, K, V;
   int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // which of the buffers each lies in
-  float softmax_scale = 0;                       // of the scores: softmax_scale(head_dim), unless it is set to another
+  std::optional<float> other_scale;              // of the scores; none: softmax_scale(head_dim)
 
   /// The head_dim elements of a row. `head` is one of Q's: of K and V it is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* K_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
+  float scale() const { return other_scale.value_or(softmax_scale(problem.head_dim)); }
 };
 
 /// A number that looks random and depends on nothing but its arguments.
@@ -46,8 +51,5 @@ std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::ui
 /// and number, so they are the same whatever the packing and the number of threads.
 Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
                    const Progress& progress = {}, int threads = 0);
-
-/// The scale of the scores that kernels, reference and base get unless told otherwise: 1 / sqrt(head_dim).
-float softmax_scale(std::int64_t head_dim);
 
 }  // namespace flash_ladder

@@ -66,7 +66,7 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
                      head_dim = inputs.problem.head_dim;
   const std::int64_t padded_keys = round_up(num_keys, kKeys), padded_dim = round_up(head_dim, kWidth);
   const Dtype dtype = inputs.problem.dtype;
-  const float scale = inputs.softmax_scale;
+  const float scale = inputs.scale();
   Attention<double> exact(num_rows, padded_keys, padded_dim);
   Attention<float> base(num_rows, padded_keys, padded_dim);
   std::vector<float> converted(head_dim);

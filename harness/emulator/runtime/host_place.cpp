@@ -66,7 +66,7 @@ SourcePosition line_of(const HostPlace& place) {
   while (std::fgets(function, sizeof function, pipe) != nullptr && std::fgets(where, sizeof where, pipe) != nullptr) {
     if (!position.empty()) continue;  // read on, so that it can end
     const char* const colon = std::strrchr(where, ':');
-    const int line = colon == nullptr ? 0 : std::atoi(colon + 1);
+    const int line = colon == nullptr ? 0 : static_cast<int>(std::strtol(colon + 1, nullptr, 10));
     if (line <= 0) continue;
     const std::string file(where, static_cast<std::size_t>(colon - where));
     function[std::strcspn(function, "\n")] = '\0';

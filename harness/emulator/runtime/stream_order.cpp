@@ -32,7 +32,6 @@ void StreamOrder::add_stream(cudaStream_t stream, bool waits_for_legacy) {
 void StreamOrder::remove_stream(cudaStream_t stream) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return;
-  const std::string name = name_of(stream);
   // The handle may be given to another stream: what is still under way gets one that no stream has.
   static char ended[1 << 16];
   static std::size_t next = 0;

@@ -141,6 +141,7 @@ def forward(
     the kernel's tile: see configs(). Extensions of the ladder solve more; a kernel refuses what it does not solve.
 
     kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest that the device runs
+                   (with strides below 0, which TMA cannot have, the newest that needs no Hopper GPU)
     out            where to write, an array like q that shares no memory with an input; None is a new one
     softmax_scale  None is 1 / sqrt(head_dim)
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
