@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from grading import BUILD, ROOT
+from grading import BUILD, ROOT, why_not_isolated
 
 sys.path.append(str(ROOT / "harness" / "grader"))
 import assignment
-import engine
 import grade
 
 COURSE, HIDDEN, SEED = "class of 60", "exam", 12
@@ -64,14 +63,6 @@ def disguised(text: str, dice: random.Random) -> str:
     return "\n".join(line.replace("  ", "\t") if dice.random() < 0.3 else line for line in lines)
 
 
-def can_isolate() -> bool:
-    try:
-        engine.Machine.of_build(BUILD, isolated=True)
-    except engine.Unavailable:
-        return False
-    return True
-
-
 def make_class(count: int) -> list[Student]:
     dice = random.Random(SEED)
     given = assignment.read_assignment("puzzles", COURSE)
@@ -118,7 +109,7 @@ def test_a_class_of_60_gets_the_grades_that_are_predicted(tmp_path: Path, monkey
         (folder / student.name).write_text(student.text)
     out = tmp_path / "grades.csv"
     arguments = ["--grade-dir", folder, "--assignment", "puzzles", "--course", COURSE, "--hidden", HIDDEN, "--out", out,
-                 "--build", BUILD, *([] if can_isolate() else ["--unsandboxed"])]  # fmt: skip
+                 "--build", BUILD, *(["--unsandboxed"] if why_not_isolated() else [])]  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["harness", *map(str, arguments)])
     assert grade.main() == 0
     with open(out, newline="") as file:

@@ -14,13 +14,15 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from grading import BUILD, GRADE, ROOT, SMALL, Grading
+from grading import BUILD, GRADE, ROOT, SMALL, Grading, why_not_isolated
 
 sys.path.append(str(ROOT / "harness" / "grader"))
 import assignment
 import engine
 import report
 import similarity
+
+pytestmark = pytest.mark.skipif(bool(why_not_isolated()), reason=why_not_isolated())
 
 
 @pytest.fixture

@@ -13,6 +13,19 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 GRADE = ROOT / "harness" / "grader" / "grade.py"
 
+sys.path.append(str(ROOT / "harness" / "grader"))
+import engine  # noqa: E402
+
+
+def why_not_isolated() -> str:
+    """What this machine lacks to isolate what students hand in; empty: nothing."""
+    try:
+        engine.Machine.of_build(BUILD, isolated=True)
+    except engine.Unavailable as why:
+        return str(why)
+    return ""
+
+
 SMALL = """# small
 
 <!-- grader
