@@ -24,16 +24,12 @@
 #include "rules/support.h"
 #include "sass/static_study.h"
 #include "source/kernel_source.h"
+#include "trimmed.h"
 
 namespace flash_ladder {
 namespace {
 
 constexpr double kLeast = 0.001, kMost = 1000;
-
-std::string trimmed(const std::string& text) {
-  const std::size_t first = text.find_first_not_of(" \t\r"), last = text.find_last_not_of(" \t\r");
-  return first == std::string::npos ? "" : text.substr(first, last + 1 - first);
-}
 
 // What both versions reach on one device.
 struct Measured {
@@ -125,7 +121,7 @@ double ask() {
           "the input ended without a factor, so nothing is shown: type a number such as 1.3, or use "
           "echo 1.3 | harness --kernel NN --quiz; harness --kernel NN shows everything without a question");
     }
-    if (isatty(STDIN_FILENO) == 0) write_out(trimmed(line) + '\n');  // nobody else has shown it
+    if (isatty(STDIN_FILENO) == 0) write_out(std::string(trimmed(line)) + '\n');  // nobody else has shown it
     if (const auto factor = parse_factor(line)) return *factor;
     complain(fmt::format(
         "'{}' is no factor; 1.3 means 1.3 times as many TFLOP/s, 0.9 means slower; allowed are {} to {:.0f}",
@@ -137,7 +133,7 @@ double ask() {
 }  // namespace
 
 std::optional<double> parse_factor(const std::string& text) {
-  std::string number = trimmed(text);
+  std::string number(trimmed(text));
   for (const std::string_view times : {"x", "X", "×"})
     if (number.ends_with(times)) {
       number = trimmed(number.substr(0, number.size() - times.size()));

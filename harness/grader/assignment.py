@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ except ModuleNotFoundError:  # Python 3.10: scripts/requirements-toml.txt
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts"))  # ladder.py, for all who import this first
 FOLDER = ROOT / "docs" / "assignments"
 ELEMENTS = {"fp16": "__half", "bf16": "__nv_bfloat16"}
 KINDS = ("correct", "findings", "counter")

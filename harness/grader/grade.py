@@ -8,6 +8,7 @@ from pathlib import Path
 import report
 from assignment import FOLDER, ROOT, AssignmentError, read_assignment
 from engine import COMPILE_SECONDS, Grader, Machine, Unavailable
+from ladder import write_whole
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -65,7 +66,7 @@ def main() -> int:
         if args.starter or args.reference:
             text = assignment.starter() if args.starter else assignment.reference_answer()
             if args.out:
-                report.write_file(args.out, text)
+                write_whole(args.out, text)
             else:
                 print(text, end="")
             return 0
@@ -79,11 +80,11 @@ def main() -> int:
         result = grader.grade(args.grade)
         show(result)
         if args.report:
-            report.write_file(args.report, report.to_json(result))
+            write_whole(args.report, report.to_json(result))
         if args.junit:
-            report.write_file(args.junit, report.to_junit([result]))
+            write_whole(args.junit, report.to_junit([result]))
         if args.gradescope and result["status"] == "graded":
-            report.write_file(args.gradescope, report.to_gradescope(result))
+            write_whole(args.gradescope, report.to_gradescope(result))
         return 3 if result["status"] != "graded" else 0 if result["passed"] else 1
     except AssignmentError as error:
         print(f"harness: {error}", file=sys.stderr)

@@ -6,26 +6,16 @@ import csv
 import hashlib
 import io
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import similarity
-from engine import SOURCE, Grader, printable, read_submission
+from engine import Grader, printable, read_submission
+from ladder import write_whole
 
 COLUMNS = ("file", "score", "passed", "status", "message", "lost", "sha256")
-
-
-def write_file(path: Path, text: str) -> None:
-    """Under a temporary name first, so that nobody sees half a file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def to_json(result: dict[str, Any]) -> str:
@@ -162,7 +152,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
             result = grader.grade(path)
             result["file"] = printable(name.encode(errors="replace").decode(), 200)
             if file:
-                write_file(file, to_json(result))
+                write_whole(file, to_json(result))
         return result
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, args.jobs)) as pool:
@@ -177,16 +167,16 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
                 end = "" if done < len(paths) else "\n"
                 print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)
             if not args.share:
-                write_file(args.out, to_csv([results[i] for i in sorted(results)]))
+                write_whole(args.out, to_csv([results[i] for i in sorted(results)]))
     if args.share:
         print(f"{len(paths)} files graded; without --share the grades of all are put together in {args.out}")
         return 0
     ordered = [results[i] for i in range(len(paths))]
-    write_file(args.out, to_csv(ordered))
+    write_whole(args.out, to_csv(ordered))
     if args.junit:
-        write_file(args.junit, to_junit(ordered))
+        write_whole(args.junit, to_junit(ordered))
     if args.report:
-        write_file(args.report, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
+        write_whole(args.report, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
 
     texts = {ordered[i]["file"]: sources[i] for i in sorted(sources)}
     known = {"the reference answer": grader.assignment.reference_answer()}
@@ -196,7 +186,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("first", "second", "how", "similarity"))
     writer.writerows([(cell(p.first), cell(p.second), p.how, f"{p.similarity:.2f}") for p in pairs])
-    write_file(args.out.with_name(args.out.stem + ".similar.csv"), out.getvalue())
+    write_whole(args.out.with_name(args.out.stem + ".similar.csv"), out.getvalue())
 
     open_files = [result for result in ordered if result["status"] != "graded"]
     scores = [result["score"] for result in ordered if result["score"] is not None]
@@ -206,6 +196,3 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     for result in open_files:
         print(f"  {result['file']}: {result['message']}")
     return 1 if open_files else 0
-
-
-__all__ = ["SOURCE", "grade_folder", "to_csv", "to_json", "to_junit", "write_file"]

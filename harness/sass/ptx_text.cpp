@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "emulator/ptx/source_lines.h"
-#include "sass/trimmed.h"
+#include "trimmed.h"
 
 namespace flash_ladder {
 namespace {

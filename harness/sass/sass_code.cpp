@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "sass/opcode_class.h"
-#include "sass/trimmed.h"
+#include "trimmed.h"
 
 namespace flash_ladder {
 namespace {

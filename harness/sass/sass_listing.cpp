@@ -12,7 +12,7 @@
 #include "sass/configuration_code.h"
 #include "sass/ptx_text.h"
 #include "sass/sass_code.h"
-#include "sass/trimmed.h"
+#include "trimmed.h"
 
 namespace flash_ladder {
 namespace {

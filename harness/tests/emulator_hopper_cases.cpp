@@ -29,21 +29,26 @@ std::string text_of(const std::string& body, bool has_map = false, unsigned thre
       has_map ? "mov.b64 %rd39, map;\ncvta.param.u64 %map, %rd39;\n" : "", body);
 }
 
-// Copies so many bytes of the input to the start of shared memory, or of shared memory to the output.
-std::string fill(int bytes) {
+// Writes so many bytes at the start of shared memory; `get` brings what byte %r190 and the next 15 become into %r192 to %r195.
+std::string write_shared(int bytes, const std::string& get) {
   return fmt::format(
-      "shl.b32 %r190, %t, 4;\nFILL:\ncvt.u64.u32 %rd30, %r190;\nadd.u64 %rd30, %rd30, %in;\nadd.u32 %r191, %r190, %smem;\n"
-      "ld.global.v4.b32 {{%r192, %r193, %r194, %r195}}, [%rd30];\nst.shared.v4.b32 [%r191], {{%r192, %r193, %r194, %r195}};\n"
+      "shl.b32 %r190, %t, 4;\nFILL:\n{}add.u32 %r191, %r190, %smem;\n"
+      "st.shared.v4.b32 [%r191], {{%r192, %r193, %r194, %r195}};\n"
       "add.u32 %r190, %r190, {};\nsetp.lt.u32 %p9, %r190, {};\n@%p9 bra FILL;\n",
-      16 * kThreads, bytes);
+      get, 16 * kThreads, bytes);
 }
+// Copies so many bytes of the input to the start of shared memory.
+std::string fill(int bytes) {
+  return write_shared(bytes,
+                      "cvt.u64.u32 %rd30, %r190;\nadd.u64 %rd30, %rd30, %in;\n"
+                      "ld.global.v4.b32 {%r192, %r193, %r194, %r195}, [%rd30];\n");
+}
+// For what TMA writes only in part.
 std::string zero(int bytes) {
-  return fmt::format(
-      "mov.b32 %r192, 0;\nshl.b32 %r190, %t, 4;\nZERO:\nadd.u32 %r191, %r190, %smem;\n"
-      "st.shared.v4.b32 [%r191], {{%r192, %r192, %r192, %r192}};\n"
-      "add.u32 %r190, %r190, {};\nsetp.lt.u32 %p9, %r190, {};\n@%p9 bra ZERO;\nfence.proxy.async.shared::cta;\n",
-      16 * kThreads, bytes);
+  return write_shared(bytes, "mov.b32 %r192, 0;\nmov.b32 %r193, 0;\nmov.b32 %r194, 0;\nmov.b32 %r195, 0;\n") +
+         "fence.proxy.async.shared::cta;\n";
 }
+// Copies so many bytes at the start of shared memory to the output.
 std::string show(int bytes) {
   return fmt::format(
       "shl.b32 %r190, %t, 3;\nsetp.ge.u32 %p9, %r190, {1};\n@%p9 bra SHOWN;\nSHOW:\ncvt.u64.u32 %rd30, %r190;\nadd.u64 %rd30, %rd30, %out;\nadd.u32 %r191, %r190, %smem;\n"
@@ -260,13 +265,12 @@ void add_tensor_cases(std::vector<ConformanceCase>& cases) {
     cases.push_back(tensor_case("2d swizzle 32", {{64, 40}, {128}, {16, 64}, {8, 3}}, loads, 2, Swizzle::bytes_32));
     cases.push_back(
         tensor_case("2d swizzle 128, short rows", {{64, 40}, {128}, {32, 32}, {8, 3}}, loads, 2, Swizzle::bytes_128));
-    // Over the edges on both sides. The two stores over the edge of a row end with an illegal instruction on an H200 (also with rows
-    // of 120 bytes); why is not known, so they are not recorded.
-    const std::uint64_t columns = loads ? 60 : 56;
-    cases.push_back(tensor_case("2d outside", {{columns, 20}, {128}, {64, 16}, {-8, 10}}, loads, 2, Swizzle::none));
+    // Over the edges on both sides. The two stores over the edge of a row end with an illegal instruction on an H200 (with rows of
+    // 112 bytes, too); why is not known, so they are not recorded.
+    cases.push_back(tensor_case("2d outside", {{60, 20}, {128}, {64, 16}, {-8, 10}}, loads, 2, Swizzle::none));
     cases.push_back(
-        tensor_case("2d outside, above", {{columns, 20}, {128}, {64, 16}, {32, -7}}, loads, 2, Swizzle::bytes_128));
-    cases.push_back(tensor_case("2d far outside", {{columns, 20}, {128}, {64, 16}, {0, 100}}, loads, 2, Swizzle::none));
+        tensor_case("2d outside, above", {{60, 20}, {128}, {64, 16}, {32, -7}}, loads, 2, Swizzle::bytes_128));
+    cases.push_back(tensor_case("2d far outside", {{60, 20}, {128}, {64, 16}, {0, 100}}, loads, 2, Swizzle::none));
     cases.push_back(tensor_case("2d bytes", {{128, 32}, {128}, {128, 16}, {16, 20}}, loads, 1, Swizzle::bytes_128));
     cases.push_back(tensor_case("2d words", {{32, 32}, {128}, {32, 16}, {4, 20}}, loads, 4, Swizzle::bytes_128));
   }
