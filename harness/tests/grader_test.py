@@ -18,7 +18,8 @@ from grading import BUILD, GRADE, ROOT, SMALL, Grading, why_not_isolated
 
 sys.path.append(str(ROOT / "harness" / "grader"))
 import assignment
-import engine
+import compiler
+import launches
 import report
 import similarity
 
@@ -95,7 +96,7 @@ def test_seeds_vary_what_is_asked_and_what_is_tried(grading: Grading) -> None:
     assert not grading.grade(answer, "--course", other)["passed"], "the answer of another course"
     given = assignment.read_assignment("small", "", grading.assignments)
     shapes = {
-        engine.make_launch(given, given.cases()[0], hidden, given.functions()).names["n"] for hidden in "abcdefgh"
+        launches.make_launch(given, given.cases()[0], hidden, given.functions()).names["n"] for hidden in "abcdefgh"
     }
     assert len(shapes) > 2
 
@@ -377,12 +378,15 @@ def test_ptx_is_the_same_whatever_names_and_lines_are() -> None:
     ptx = '.file 1 "x.cu"\n.visible .entry _Z1aPf(.param .u64 _Z1aPf_param_0)\n'
     ptx += "{\n.loc 1 3 1\nld.param.u64 %rd1, [_Z1aPf_param_0];\n}"
     other = ptx.replace("_Z1aPf", "_Z7anotherPf").replace(".loc 1 3 1", ".loc 1 9 2").replace("x.cu", "y.cu")
-    assert engine.ptx_hash(ptx) == engine.ptx_hash(other)
-    assert engine.ptx_hash(ptx) != engine.ptx_hash(ptx.replace("%rd1", "%rd2"))
+    assert compiler.ptx_hash(ptx) == compiler.ptx_hash(other)
+    assert compiler.ptx_hash(ptx) != compiler.ptx_hash(ptx.replace("%rd1", "%rd2"))
 
 
 def test_values_are_those_of_the_type() -> None:
-    assert engine.unpack("bf16", engine.pack("bf16", [1.0, -2.5, 3.140625])) == [1.0, -2.5, 3.140625]
-    assert engine.unpack("bf16", engine.pack("bf16", [1 + 2**-8, 1 + 3 * 2**-8])) == [1.0, 1 + 2**-6], "halves to even"
-    assert engine.unpack("f16", engine.pack("f16", [0.1])) == [0.0999755859375]
+    def rounded(kind: str, *values: float) -> list[float]:
+        return launches.unpack(kind, launches.pack(kind, list(values)))
+
+    assert rounded("bf16", 1.0, -2.5, 3.140625) == [1.0, -2.5, 3.140625]
+    assert rounded("bf16", 1 + 2**-8, 1 + 3 * 2**-8) == [1.0, 1 + 2**-6], "halves to even"
+    assert rounded("f16", 0.1) == [0.0999755859375]
     assert json.loads(report.to_json({"a": 1})) == {"a": 1}
