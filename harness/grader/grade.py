@@ -107,8 +107,11 @@ def main() -> int:
     except AssignmentError as error:
         print(f"harness: {error}", file=sys.stderr)
         return 2
-    except (Unavailable, OSError) as error:
+    except Unavailable as error:
         print(f"harness: {error}", file=sys.stderr)
+        return 3
+    except OSError as error:
+        print(f"harness: {error.filename or 'a file'} cannot be read or written: {error.strerror}", file=sys.stderr)
         return 3
     except KeyboardInterrupt:
         goes_on = ": the same command goes on where this one was" if args.grade_dir else ""
