@@ -80,6 +80,7 @@ void count(Result& result, const Launch& launch) {
   Observation observation = take_observation();
   result.counters = observation.counters;
   result.lines = std::move(observation.lines);
+  result.roles = std::move(observation.roles);
   result.ptx_hash = std::move(observation.ptx_hash);
   result.traces = std::move(observation.traces);
 }

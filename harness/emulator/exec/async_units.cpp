@@ -95,6 +95,7 @@ AsyncUnits::AsyncUnits(CtaExecutor& cta, std::size_t num_warps, std::size_t shar
       warpgroups_((num_warps + kWarpgroup - 1) / kWarpgroup),
       queues_(num_warps),
       store_groups_(num_warps * kWarpSize),
+      work_(num_warps),
       registers_(num_warps) {}
 
 void AsyncUnits::start() {
@@ -109,6 +110,7 @@ void AsyncUnits::start() {
   next_engine_ = 0;
   stores_.clear();
   std::fill(store_groups_.begin(), store_groups_.end(), 0);
+  std::fill(work_.begin(), work_.end(), Work{});
   std::fill(registers_.begin(), registers_.end(), registers_per_thread_);
   pool_ = 0;
   wants_registers_.clear();
@@ -334,6 +336,7 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
               "scale-d of wgmma differs between the lanes of the warp");
   }
 
+  work_[static_cast<std::size_t>(warp.index)].multiplies = true;
   WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
   Warpgroup& group = warpgroups_[static_cast<std::size_t>(warp.index / kWarpgroup)];
   const std::uint64_t number = queue.issued++;
@@ -344,6 +347,7 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
     std::copy_n(descriptors, 2, issue.descriptors);
     issue.accumulates = accumulates;
     if (cta_.shadow() != nullptr) issue.since = cta_.shadow()->clocks().next();
+    if (cta_.trace() != nullptr) issue.traced = cta_.trace()->clock(warp.index) - 1;
     if (wgmma.a.empty()) issue.chunks[0] = chunks_of(warp, instruction, descriptors[0], 64, wgmma.transposes_a);
     issue.chunks[1] = chunks_of(warp, instruction, descriptors[1], wgmma.n, wgmma.transposes_b);
     // The tensor cores read 8 rows of 16 bytes at a time, as ldmatrix does.
@@ -502,6 +506,8 @@ bool AsyncUnits::try_to_wait(Warp& warp) {
                         [&](const SharedAccess& access) { shadow->complete_async_read(access, issue.since); });
     }
     issue.executed = true;
+    if (TraceRecorder* trace = cta_.trace())
+      trace->finish_wgmma(first_warp, issue.traced, warp.index, issue.instruction);
   }
   if (shadow != nullptr && queue.waits_until > queue.done) {
     Clock clock = shadow->clocks().empty();
@@ -699,6 +705,15 @@ void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane
   } else {
     for (const std::uint32_t offset : chunks) std::memset(cta_.shared() + offset, kPoison, kChunk);
   }
+  if (TraceRecorder* trace = cta_.trace(); trace != nullptr && !from_peer) {
+    trace->note({.warp = warp.index,
+                 .kind = TraceEvent::Kind::tma_load,
+                 .barrier = TraceBarrier{true, barrier.address, barrier.phase},
+                 .shared = transfer.shared,
+                 .bytes = transfer.bytes()},
+                index);
+  }
+  if (!from_peer) work_[static_cast<std::size_t>(warp.index)].loads = true;
   barrier.deliveries.push_back(next_load_);
   loads_.emplace(next_load_++, Load{warp.index, lane, index, barrier.address, std::move(transfer)});
   cta_.note_progress();
@@ -785,6 +800,14 @@ void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lan
                     [&](const SharedAccess& access) { shadow->check_async_read(access, false); });
   }
   if (checks()) check_visible(warp, index, lane, chunks);
+  work_[static_cast<std::size_t>(warp.index)].stores = true;
+  if (TraceRecorder* trace = cta_.trace()) {
+    trace->note({.warp = warp.index,
+                 .kind = TraceEvent::Kind::tma_store,
+                 .shared = transfer.shared,
+                 .bytes = transfer.bytes()},
+                index);
+  }
   const std::size_t thread = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
   Store& store = stores_.emplace_back(
       Store{warp.index, lane, index, store_groups_[thread], since, std::move(transfer), false, {}});
@@ -891,6 +914,30 @@ void AsyncUnits::set_registers(Warp& warp, const Instruction& instruction, bool 
     wants_registers_.erase(wants_registers_.begin());
     cta_.note_progress();
   }
+}
+
+std::vector<Role> AsyncUnits::roles() const {
+  std::vector<Role> roles;
+  for (std::size_t first = 0; first < num_warps_; first += kWarpgroup) {
+    const std::size_t end = std::min(first + kWarpgroup, num_warps_);
+    for (std::size_t w = first; w < end; ++w) {
+      Role role{.warps = {},
+                .registers_at_launch = registers_per_thread_,
+                .registers = registers_[w]};
+      for (std::size_t other = first; other < end; ++other) {
+        role.loads |= work_[other].loads;
+        role.multiplies |= work_[other].multiplies;
+        role.stores |= work_[other].stores;
+      }
+      const auto same = std::ranges::find_if(roles, [&](const Role& known) {
+        return known.loads == role.loads && known.multiplies == role.multiplies && known.stores == role.stores &&
+               known.registers == role.registers;
+      });
+      Role& own = same != roles.end() ? *same : roles.emplace_back(std::move(role));
+      own.warps.push_back(static_cast<int>(w));
+    }
+  }
+  return roles;
 }
 
 std::string AsyncUnits::describe_wait(const Warp& warp, std::int32_t& at) const {

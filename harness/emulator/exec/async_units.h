@@ -105,6 +105,9 @@ class AsyncUnits {
 
   void set_registers(Warp& warp, const Instruction& instruction, bool increase);
 
+  /// Who did what so far, and holds how many registers.
+  std::vector<Role> roles() const;
+
   /// What a warp waits for here, as the end of "warp 1 waits …"; empty if it does not.
   std::string describe_wait(const Warp& warp, std::int32_t& at) const;
 
@@ -127,6 +130,7 @@ class AsyncUnits {
     unsigned issued = 0;  // a bit for each warp of the warpgroup
     bool executed = false;
     AccessNumber since = 0;  // accesses to shared memory from this number on came after it
+    std::uint64_t traced = 0;  // when it was issued, for a trace
     std::vector<std::uint32_t>
         chunks[2];  // of A and of B: where 16 bytes each lie, in the order in which operand() has them
   };
@@ -202,6 +206,11 @@ class AsyncUnits {
   int next_engine_ = 0;
   std::vector<Store> stores_;
   std::vector<std::uint32_t> store_groups_;  // by thread: committed so far
+
+  struct Work {
+    bool loads = false, multiplies = false, stores = false;
+  };
+  std::vector<Work> work_;  // by warp
 
   std::vector<int> registers_;                                 // per thread, by warp
   std::int64_t pool_ = 0;                                      // registers that were given back

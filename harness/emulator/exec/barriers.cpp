@@ -30,10 +30,12 @@ void CtaExecutor::release(Barrier& barrier) {
       }
     }
   }
+  const auto id = static_cast<std::uint32_t>(&barrier - barriers_.data());
   for (Warp& warp : warps_) {
     if (!((barrier.waiting >> warp.index) & 1)) continue;
     warp.status = WarpStatus::ready;
-    if (trace_ != nullptr) trace_->go_on(warp.index, barrier.traced);
+    if (trace_ != nullptr)
+      trace_->go_on(warp.index, barrier.traced, {false, id, trace_->phase_of(id)}, barrier.traced_warp);
     const auto [at, mode] = barrier.warps[static_cast<std::size_t>(warp.index)];
     if (mode == BarrierMode::sync) continue;
     const Instruction& instruction = code_[static_cast<std::size_t>(at)];
@@ -49,6 +51,7 @@ void CtaExecutor::release(Barrier& barrier) {
       bits = (bits & ~warp.active) | (result ? warp.active : 0);
     }
   }
+  if (trace_ != nullptr) trace_->end_phase(id);
   barrier = {};
   note_progress();
 }

@@ -273,8 +273,10 @@ bool CtaExecutor::give_way() {
 
 std::optional<CtaTrace> CtaExecutor::take_trace() {
   if (trace_ == nullptr) return std::nullopt;
-  return std::exchange(trace_, nullptr)->take();
+  return std::exchange(trace_, nullptr)->take(roles());
 }
+
+std::vector<Role> CtaExecutor::roles() const { return async_ == nullptr ? std::vector<Role>{} : async_->roles(); }
 
 void CtaExecutor::start(const Dim3& cta) {
   cta_ = cta;

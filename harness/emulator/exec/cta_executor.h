@@ -77,9 +77,6 @@ class AlignedBytes {
   std::size_t size_ = 0;
 };
 
-/// "warp 3", "warps 0–2 and 5"
-std::string list_of_warps(const std::vector<int>& warps);
-
 class CtaExecutor : public ConflictSink, public GlobalConflictSink {
  public:
   explicit CtaExecutor(const LaunchContext& context);
@@ -120,6 +117,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::string take_output() { return std::exchange(output_, {}); }
   /// Of the CTA that Options::trace_cta names, once it has run.
   std::optional<CtaTrace> take_trace();
+  /// Once it has run. Empty for a kernel that has no use for AsyncUnits.
+  std::vector<Role> roles() const;
 
   // What follows is for the functions that execute instructions: operations/.
 

@@ -9,22 +9,6 @@
 
 namespace flash_ladder::emulator {
 
-std::string list_of_warps(const std::vector<int>& warps) {
-  std::vector<std::string> runs;
-  for (std::size_t i = 0; i < warps.size();) {
-    std::size_t last = i;
-    while (last + 1 < warps.size() && warps[last + 1] == warps[last] + 1) ++last;
-    runs.push_back(last == i ? fmt::format("{}", warps[i])
-                             : fmt::format("{}{}{}", warps[i], last == i + 1 ? " and " : "–", warps[last]));
-    i = last + 1;
-  }
-  std::string text;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ") + runs[i];
-  }
-  return (warps.size() == 1 ? "warp " : "warps ") + text;
-}
-
 namespace {
 
 std::vector<int> numbers_of(std::uint32_t warps) {

@@ -226,6 +226,10 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     CtaResult result{executor.take_findings(), executor.take_output()};
     MemoryUse use;
     if (compares_blocks) use = executor.take_use();
+    if (index == 0) {
+      const std::lock_guard lock(mutex);
+      report.roles = executor.roles();
+    }
     if (auto trace = executor.take_trace()) {
       const std::lock_guard lock(mutex);
       report.trace = std::make_shared<const CtaTrace>(std::move(*trace));

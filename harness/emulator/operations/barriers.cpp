@@ -69,7 +69,11 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   }
   barrier.arrived += instruction.has_count ? kWarpSize : static_cast<std::uint32_t>(std::popcount(warp.alive));
   cta.note_progress();
-  if (const TraceRecorder* trace = cta.trace()) barrier.traced = std::max(barrier.traced, trace->clock(warp.index));
+  if (TraceRecorder* trace = cta.trace()) {
+    if (trace->clock(warp.index) >= barrier.traced) barrier.traced_warp = warp.index;
+    barrier.traced = std::max(barrier.traced, trace->clock(warp.index));
+    trace->note({.warp = warp.index, .barrier = TraceBarrier{false, id, trace->phase_of(id)}}, cta.index_of(instruction));
+  }
   if (kReduces) {
     std::uint32_t votes;
     std::memcpy(&votes, warp.registers + instruction.r[instruction.writes + 2u], 4);
