@@ -191,6 +191,13 @@ void AsyncUnits::note_write(int warp, std::int32_t instruction, std::uint32_t la
   }
 }
 
+void AsyncUnits::forget_write(std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets) {
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    for (std::uint32_t i = offsets[lane] / kChunk; i <= (offsets[lane] + bytes - 1) / kChunk; ++i) chunks_[i] = {};
+  }
+}
+
 void AsyncUnits::fence(const Warp& warp, std::uint32_t lanes, bool only_mbarriers) {
   ++now_;
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
@@ -381,6 +388,10 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
     check_operands(warp, instruction, issue, is_first);
   }
   if (!warp.undefined.empty()) {
+    for (const std::int32_t which : wgmma.watched_a) {
+      const UndefinedLanes& a = warp.undefined[static_cast<std::size_t>(which)];
+      cta_.report_undefined(warp, instruction, {a.lanes & mask, a.origin}, "multiplied by this wgmma");
+    }
     for (const std::int32_t which : wgmma.watched_d) {
       UndefinedLanes& d = warp.undefined[static_cast<std::size_t>(which)];
       if (accumulates) cta_.report_undefined(warp, instruction, {d.lanes & mask, d.origin}, "added to by this wgmma");
@@ -444,7 +455,7 @@ void AsyncUnits::check_operands(const Warp& warp, const Instruction& instruction
     const std::vector<std::uint32_t>& chunks = issue.chunks[operand];
     if (SharedShadow* shadow = cta_.shadow()) {
       for_each_access(warp, index, -1, chunks,
-                      [&](const SharedAccess& access) { shadow->check_async_read(access, true); });
+                      [&](const SharedAccess& access) { shadow->check_async_read(access); });
     }
     check_visible(warp, index, -1, chunks);
     if (!first || chunks.empty()) continue;
@@ -676,7 +687,7 @@ void AsyncUnits::write_shared(const BulkTransfer& transfer) {
 }
 
 void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer,
-                            Mbarrier& barrier, bool from_peer) {
+                            Mbarrier& barrier, bool from_peer, const PeerAccess* peer) {
   const std::int32_t index = cta_.index_of(instruction);
   const std::size_t own = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
   if (checks() && !from_peer && barrier.initialised_by_thread >= 0 &&
@@ -692,8 +703,10 @@ void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane
   }
   const std::vector<std::uint32_t> chunks = chunks_of(transfer);
   if (SharedShadow* shadow = cta_.shadow()) {
-    for_each_access(warp, index, lane, chunks,
-                    [&](const SharedAccess& access) { shadow->issue_copy(access, !from_peer); });
+    for_each_access(warp, index, lane, chunks, [&](SharedAccess access) {
+      access.peer = peer;
+      shadow->issue_copy(access, !from_peer || peer != nullptr);
+    });
   }
   for (const std::uint32_t offset : chunks) {
     chunks_[offset / kChunk] = {
@@ -797,7 +810,7 @@ void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lan
   if (SharedShadow* shadow = cta_.shadow()) {
     since = shadow->clocks().next();
     for_each_access(warp, index, lane, chunks,
-                    [&](const SharedAccess& access) { shadow->check_async_read(access, false); });
+                    [&](const SharedAccess& access) { shadow->check_async_read(access); });
   }
   if (checks()) check_visible(warp, index, lane, chunks);
   work_[static_cast<std::size_t>(warp.index)].stores = true;

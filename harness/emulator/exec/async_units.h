@@ -68,6 +68,8 @@ class AsyncUnits {
   /// Lanes of a warp have written to shared memory by an ordinary instruction or by cp.async, the latest access to it.
   void note_write(int warp, std::int32_t instruction, std::uint32_t lanes, unsigned bytes,
                   const std::uint32_t* offsets);
+  /// Another CTA has written to shared memory: whether the asynchronous proxy can see that is not followed.
+  void forget_write(std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets);
   /// fence.proxy.async; `only_mbarriers`: fence.mbarrier_init.
   void fence(const Warp& warp, std::uint32_t lanes, bool only_mbarriers);
   /// A thread has initialised it.
@@ -85,9 +87,9 @@ class AsyncUnits {
 
   // TMA.
 
-  /// `from_peer`: the warp is one of another CTA of the cluster. What orders its copies after what this CTA does is not followed.
+  /// `from_peer`: the warp is one of another CTA of the cluster; `peer` is then what it knows, null if nobody looks for races.
   void issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer, Mbarrier& barrier,
-                  bool from_peer);
+                  bool from_peer, const PeerAccess* peer);
   void issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer);
   void commit_stores(Warp& warp, std::uint32_t lanes);
   /// `read_only`: shared memory may be written again afterwards, global memory need not have been written.

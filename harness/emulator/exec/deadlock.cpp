@@ -32,11 +32,14 @@ std::string CtaExecutor::describe_parting(const Warp& warp, std::uint32_t lanes)
 // What a warp waits for, as the end of "warp 1 …" or "warps 1 and 2 …"; `at` is the instruction that waits.
 std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const {
   at = std::max(warp.pc - 1, 0);
+  if (warp.cluster.waiting != 0) {
+    at = warp.cluster.instruction;
+    return "at the barrier of the cluster, to which not all of its threads have come";
+  }
   if (warp.status == WarpStatus::waiting) {
     for (std::size_t id = 0; id < barriers_.size(); ++id) {
       const Barrier& barrier = barriers_[id];
       if (!((barrier.waiting >> warp.index) & 1)) continue;
-      if (id == kNamedBarriers) return "at the barrier of the cluster";
       return fmt::format("at barrier {}, to which {} of {} threads have come", id, barrier.arrived,
                          barrier.expected == 0 ? threads_alive_ : barrier.expected);
     }

@@ -32,7 +32,7 @@ class TraceRecorder {
   void finish_wgmma(int first_warp, std::uint64_t begin, int waiting_warp, std::int32_t instruction);
   void note_mbarrier(std::uint32_t address, std::uint32_t arrivals, std::int32_t instruction);
   /// Of a named barrier: how often it has let warps go on.
-  std::int64_t phase_of(std::size_t barrier) const { return phases_of_named_[barrier]; }
+  std::int64_t phase_of_barrier(std::size_t barrier) const { return phases_of_named_[barrier]; }
   void end_phase(std::size_t barrier) { ++phases_of_named_[barrier]; }
 
   /// Hands over what was recorded.

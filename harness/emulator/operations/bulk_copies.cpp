@@ -207,7 +207,14 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
             fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", *at));
         continue;
       }
-      there->async()->issue_load(warp, instruction, lane, *transfer, *barrier, there != &cta);
+      const auto issue = [&](const PeerAccess* peer) {
+        there->async()->issue_load(warp, instruction, lane, *transfer, *barrier, there != &cta, peer);
+      };
+      if (there == &cta) {
+        issue(nullptr);
+      } else if (cta.is_there(*there, warp, instruction, lane)) {
+        cta.copy_to_peer(warp, instruction, *there, lane, issue);
+      }
     }
   }
 }

@@ -99,8 +99,8 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
   }
 }
 
-// Arrivals at mbarriers of other CTAs of the cluster. What those CTAs do with this one's shared memory afterwards is not followed by
-// the race detector. Leaves addresses in this CTA's own shared memory in `at`; returns the lanes that have those.
+// Arrivals at mbarriers of other CTAs of the cluster. Leaves addresses in this CTA's own shared memory in `at`; returns the lanes
+// that have those.
 std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask,
                               LaneAddresses& at) {
   std::uint32_t own = mask;
@@ -139,6 +139,11 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
           reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
       peer->async()->expect(warp, instruction, lane, *found, bytes[lane]);
     }
+    if (!cta.is_there(*peer, warp, instruction, lane)) continue;
+    std::uint32_t offsets[kWarpSize];
+    std::fill_n(offsets, kWarpSize, offset);
+    cta.read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8, offsets);  // it was initialised before
+    cta.tell_peer(warp, *peer, lane, found->arriving);
     arrive(*peer, *found, count);
   }
   return own;
