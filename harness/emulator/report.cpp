@@ -150,7 +150,8 @@ std::string describe(const std::vector<Role>& roles) {
     text += fmt::format("{}{}: {}, {} registers a thread", text.empty() ? "" : "; ", list_of_warps(role.warps),
                         describe_work(role), role.registers);
   const auto changed = [](const Role& role) { return role.registers != role.registers_at_launch; };
-  if (std::ranges::any_of(roles, changed)) text += fmt::format(" ({} at the launch)", roles.front().registers_at_launch);
+  if (std::ranges::any_of(roles, changed))
+    text += fmt::format(" ({} at the launch)", roles.front().registers_at_launch);
   return text;
 }
 

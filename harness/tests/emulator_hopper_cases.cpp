@@ -91,7 +91,8 @@ std::vector<std::uint64_t> operands(const std::string& first, const std::string&
 struct Operand {
   int swizzle;  // bits 62 and 63 of its descriptor
   bool transposed = false;
-  int first_row = 0;  // where it begins, in rows of 128 bytes behind a multiple of 1,024; its pattern begins there: base offset
+  int first_row =
+      0;  // where it begins, in rows of 128 bytes behind a multiple of 1,024; its pattern begins there: base offset
 };
 
 constexpr int kSpans[] = {16, 128, 64, 32};  // bytes, by swizzle
@@ -147,10 +148,10 @@ ConformanceCase wgmma_case(const WgmmaCase& one) {
   for (int i = 0; i < registers; ++i) body += fmt::format("st.global.b32 [%rd5+{}], %d{};\n", i * 8 * kThreads, i);
 
   ConformanceCase result;
-  result.name = fmt::format("wgmma m64n{}k{} {}.{}.{} A {}{} B {}{}{}{}", one.n, k, one.d, one.a, one.b,
-                            one.a_in_registers ? "registers" : std::to_string(one.A.swizzle),
-                            layout_of(one.A), one.B.swizzle, layout_of(one.B),
-                            one.accumulates ? "" : " anew", one.scale_a * one.scale_b < 0 ? " negated" : "");
+  result.name =
+      fmt::format("wgmma m64n{}k{} {}.{}.{} A {}{} B {}{}{}{}", one.n, k, one.d, one.a, one.b,
+                  one.a_in_registers ? "registers" : std::to_string(one.A.swizzle), layout_of(one.A), one.B.swizzle,
+                  layout_of(one.B), one.accumulates ? "" : " anew", one.scale_a * one.scale_b < 0 ? " negated" : "");
   result.ptx = text_of(body);
   result.threads = kThreads;
   result.outputs = static_cast<unsigned>(registers);

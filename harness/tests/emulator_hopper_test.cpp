@@ -111,7 +111,8 @@ void expect_clean(const Run& run, const std::string& body) {
 }
 
 void expect_clean(const std::string& body) {
-  expect_clean([](const std::string& text, const Options& options) { return report_of(text, kWarpgroup, options); }, body);
+  expect_clean([](const std::string& text, const Options& options) { return report_of(text, kWarpgroup, options); },
+               body);
 }
 
 TEST(HopperFindings, NoneInRightPrograms) {
@@ -364,7 +365,8 @@ TEST(HopperClusters, WhatCannotBe) {
   EXPECT_THAT(all(run(cluster_program("7", end), {2, 1, 1})), testing::HasSubstr("0x7 of a cluster that has 2"));
   const Report refused = run(cluster_program("3", end), {3, 1, 1});
   EXPECT_EQ(refused.outcome, Outcome::refused);
-  EXPECT_THAT(all(refused), testing::HasSubstr("a grid of (3, 1, 1) blocks, which is no multiple of clusters of (2, 1, 1)"));
+  EXPECT_THAT(all(refused),
+              testing::HasSubstr("a grid of (3, 1, 1) blocks, which is no multiple of clusters of (2, 1, 1)"));
 }
 
 // ---- the shared memory of other CTAs ----
@@ -414,10 +416,11 @@ TEST(HopperClusters, SharedMemoryOfAnotherCta) {
     EXPECT_EQ(result.output[64 + i], i);
   }
   // Through a generic address, and both ways.
-  expect_clean_pair(kPut + kMeet +
-                    "mov.u64 %rd1, smem; cvta.shared.u64 %rd1, %rd1; mul.wide.u32 %rd2, %t, 4; add.u64 %rd1, %rd1, %rd2; mapa.u64 %rd1, %rd1, %peer;\n"
-                    "ld.u32 %r1, [%rd1]; st.global.u32 [%out], %r1;\n" +
-                    kMeet + "st.u32 [%rd1], 7;\n" + kMeet + "ld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n");
+  expect_clean_pair(
+      kPut + kMeet +
+      "mov.u64 %rd1, smem; cvta.shared.u64 %rd1, %rd1; mul.wide.u32 %rd2, %t, 4; add.u64 %rd1, %rd1, %rd2; mapa.u64 %rd1, %rd1, %peer;\n"
+      "ld.u32 %r1, [%rd1]; st.global.u32 [%out], %r1;\n" +
+      kMeet + "st.u32 [%rd1], 7;\n" + kMeet + "ld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n");
   EXPECT_EQ(run_test_kernel(pair_program(kPut + kMeet + "atom.shared::cluster.add.u32 %r1, [%there], 1;\n" + kMeet +
                                          "ld.shared.u32 %r2, [%smem]; st.global.u32 [%out], %r2;\n"),
                             64, {}, 128, {}, {2, 1, 1}, tensor_map())
@@ -431,23 +434,34 @@ TEST(HopperClusters, NothingOrdersThemAcrossCtas) {
   expect_found_in_pair(kMeet + kPut + kGet + kMeet, FindingKind::race, 3,
                        "of the cluster, and nothing orders it after the write", 2);
   const std::string relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;\n";
-  expect_found_in_pair(kMeet + kPut + relaxed + kGet + kMeet, FindingKind::race, 4, "nothing orders it after the write", 2);
+  expect_found_in_pair(kMeet + kPut + relaxed + kGet + kMeet, FindingKind::race, 4, "nothing orders it after the write",
+                       2);
   expect_clean_pair(kPut + "fence.acq_rel.cluster; " + relaxed + kGet + kMeet);
   // Read, while it is overwritten: the arrival comes before the write, and the wait after it.
   expect_clean_pair(kPut + kMeet + kGet + "barrier.cluster.arrive;\nbarrier.cluster.wait;\n" + kPut + kMeet);
-  expect_found_in_pair(kPut + kMeet + kGet + "barrier.cluster.arrive;\nst.shared.u32 [%mine], 5;\nbarrier.cluster.wait;\n",
-                       FindingKind::race, 5, "a write to byte 0 of shared memory, and nothing orders it after a read", 3);
-  expect_found_in_pair(kPut + kMeet + "st.shared::cluster.u32 [%theirs], 5;\nld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n" + kMeet,
-                       FindingKind::race, 4, "a read of byte 0 of shared memory, and nothing orders it after the write", 3);
+  expect_found_in_pair(
+      kPut + kMeet + kGet + "barrier.cluster.arrive;\nst.shared.u32 [%mine], 5;\nbarrier.cluster.wait;\n",
+      FindingKind::race, 5, "a write to byte 0 of shared memory, and nothing orders it after a read", 3);
+  expect_found_in_pair(
+      kPut + kMeet + "st.shared::cluster.u32 [%theirs], 5;\nld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n" +
+          kMeet,
+      FindingKind::race, 4, "a read of byte 0 of shared memory, and nothing orders it after the write", 3);
   // Of one warp, and then told to the other of the CTA.
-  expect_clean_pair(kMeet + "setp.lt.u32 %p1, %t, 32; @%p1 st.shared::cluster.u32 [%theirs], 5;\nbar.sync 0;\n@!%p1 st.shared::cluster.u32 "
-                    "[%theirs+-128], 6;\n" + kMeet);
-  expect_found_in_pair(kMeet + "setp.lt.u32 %p1, %t, 32; @%p1 st.shared::cluster.u32 [%theirs], 5;\n@!%p1 st.shared::cluster.u32 "
-                       "[%theirs+-128], 6;\n" + kMeet,
-                       FindingKind::race, 3, "of the cluster, and nothing orders it after the write before it", 2);
+  expect_clean_pair(
+      kMeet +
+      "setp.lt.u32 %p1, %t, 32; @%p1 st.shared::cluster.u32 [%theirs], 5;\nbar.sync 0;\n@!%p1 st.shared::cluster.u32 "
+      "[%theirs+-128], 6;\n" +
+      kMeet);
+  expect_found_in_pair(
+      kMeet +
+          "setp.lt.u32 %p1, %t, 32; @%p1 st.shared::cluster.u32 [%theirs], 5;\n@!%p1 st.shared::cluster.u32 "
+          "[%theirs+-128], 6;\n" +
+          kMeet,
+      FindingKind::race, 3, "of the cluster, and nothing orders it after the write before it", 2);
   // Atomic operations are no race with each other, but with others.
-  expect_found_in_pair(kPut + kMeet + "atom.shared::cluster.add.u32 %r1, [%there], 1;\n@%p0 ld.shared.u32 %r2, [%smem];\n" + kMeet,
-                       FindingKind::race, 4, "nothing orders it after the write", 3);
+  expect_found_in_pair(
+      kPut + kMeet + "atom.shared::cluster.add.u32 %r1, [%there], 1;\n@%p0 ld.shared.u32 %r2, [%smem];\n" + kMeet,
+      FindingKind::race, 4, "nothing orders it after the write", 3);
   expect_found_in_pair(kMeet + kGet + kMeet, FindingKind::uninitialised_read, 2,
                        "of the cluster, to which nothing has been written");
 }
@@ -456,26 +470,31 @@ TEST(HopperClusters, AnArrivalTellsAnotherCta) {
   const std::string init =
       "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 64; @%p0 fence.mbarrier_init.release.cluster;\n"
       "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;\nadd.u32 %r3, %there, 4000;\n";
-  const std::string give = "st.shared::cluster.u32 [%theirs], %t;\n",
-                    arrive = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];\n",
-                    take = "ASK: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [smem+4000], 0; @!%p2 bra ASK;\n"
-                           "ld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n";
+  const std::string
+      give = "st.shared::cluster.u32 [%theirs], %t;\n",
+      arrive = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];\n",
+      take =
+          "ASK: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [smem+4000], 0; @!%p2 bra ASK;\n"
+          "ld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n";
   expect_clean_pair(init + give + arrive + take + kMeet);
-  expect_found_in_pair(init + arrive + give + take + kMeet, FindingKind::race, 7, "nothing orders it after the write", 5);
+  expect_found_in_pair(init + arrive + give + take + kMeet, FindingKind::race, 7, "nothing orders it after the write",
+                       5);
   // The CTA may have ended by then.
   expect_clean_pair(init + give + arrive + take);
-  expect_found_in_pair(init + arrive, FindingKind::in_flight, 4, "CTA 1 of the cluster, whose shared memory this accesses");
+  expect_found_in_pair(init + arrive, FindingKind::in_flight, 4, "an arrival at an mbarrier of CTA");
   // Initialised after the others have met.
-  expect_found_in_pair("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\nadd.u32 %r3, %there, 4000;\n"
-                       "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 64; @%p0 fence.mbarrier_init.release.cluster;\nbar.sync 0;\n" +
-                       arrive + kMeet,
-                       FindingKind::race, 5, "nothing orders it after the write", 3);
+  expect_found_in_pair(
+      "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\nadd.u32 %r3, %there, 4000;\n"
+      "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 64; @%p0 fence.mbarrier_init.release.cluster;\nbar.sync 0;\n" +
+          arrive + kMeet,
+      FindingKind::race, 5, "nothing orders it after the write", 3);
 }
 
 TEST(HopperClusters, APeerThatHasEnded) {
   expect_found_in_pair(kPut + kMeet + kGet, FindingKind::in_flight, 3, "of the cluster");
-  expect_found_in_pair(kPut + kMeet + "setp.eq.u32 %p1, %rank, 1; @%p1 bra END;\n" + kGet + "END:\n", FindingKind::in_flight,
-                       4, "CTA 1 of the cluster, whose shared memory this accesses, does not wait for it before it ends");
+  expect_found_in_pair(kPut + kMeet + "setp.eq.u32 %p1, %rank, 0; @%p1 bra END;\n" + kGet + "END:\n",
+                       FindingKind::in_flight, 4,
+                       "CTA 0 of the cluster, whose shared memory this accesses, does not wait for it before it ends");
   // It is enough that a thread of it waits; and the others may end.
   expect_clean_pair(kPut + kMeet + kGet + "setp.ge.u32 %p1, %t, 32; @%p1 bra END;\n" + kMeet + "END:\n");
 }
@@ -500,8 +519,9 @@ TEST(HopperClusters, AMulticastMeetsAReader) {
            kMeet;
   };
   expect_clean_pair(body(kMeet));
-  expect_found_in_pair(body("bar.sync 0;\n"), FindingKind::race, 9,
-                       "a write to byte 0 of the shared memory of CTA 1 of the cluster, and nothing orders it after a read", 4);
+  expect_found_in_pair(
+      body("bar.sync 0;\n"), FindingKind::race, 9,
+      "a write to byte 0 of the shared memory of CTA 1 of the cluster, and nothing orders it after a read", 4);
 }
 
 TEST(HopperClusters, AlongAllDimensions) {
@@ -513,11 +533,13 @@ TEST(HopperClusters, AlongAllDimensions) {
       "mov.u32 %r2, %cluster_nctaid.x; mov.u32 %r3, %cluster_nctaid.y; mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %cluster_nctaid.z;\n"
       "mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %nclusterid.x; mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %nclusterid.y;\n"
       "mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %nclusterid.z; mad.lo.u32 %r2, %r2, 10, %r3;\n"
-      "@%p0 st.shared.u32 [%smem], %r1;\n" + kMeet +
-      // Of CTA rank ^ 3, at the place of this one.
-      "xor.b32 %r4, %rank, 3; mapa.shared::cluster.u32 %r5, %smem, %r4; ld.shared::cluster.u32 %r6, [%r5];\n"
-      "mov.u32 %r7, %ctaid.z; mov.u32 %r8, %ctaid.y; mad.lo.u32 %r7, %r7, 2, %r8; mov.u32 %r8, %ctaid.x; mad.lo.u32 %r7, %r7, 2, %r8;\n"
-      "ld.param.u64 %rd1, [output]; mad.wide.u32 %rd1, %r7, 8, %rd1; @%p0 st.global.v2.u32 [%rd1], {%r6, %r2};\n" + kMeet,
+      "@%p0 st.shared.u32 [%smem], %r1;\n" +
+          kMeet +
+          // Of CTA rank ^ 3, at the place of this one.
+          "xor.b32 %r4, %rank, 3; mapa.shared::cluster.u32 %r5, %smem, %r4; ld.shared::cluster.u32 %r6, [%r5];\n"
+          "mov.u32 %r7, %ctaid.z; mov.u32 %r8, %ctaid.y; mad.lo.u32 %r7, %r7, 2, %r8; mov.u32 %r8, %ctaid.x; mad.lo.u32 %r7, %r7, 2, %r8;\n"
+          "ld.param.u64 %rd1, [output]; mad.wide.u32 %rd1, %r7, 8, %rd1; @%p0 st.global.v2.u32 [%rd1], {%r6, %r2};\n" +
+          kMeet,
       "1, 2, 2");
   const RunResult result = run_test_kernel(text, 64, {}, 512, {}, {2, 2, 2}, tensor_map());
   EXPECT_EQ(result.report.findings_total, 0u) << all(result.report);
@@ -536,7 +558,8 @@ TEST(HopperClusters, AlongAllDimensions) {
 TEST(HopperClusters, GlobalMemoryBetweenThem) {
   expect_clean_pair("st.global.u32 [%out], %t;\n" + kMeet +
                     "ld.param.u64 %rd1, [output]; mad.lo.u32 %r1, %peer, 64, %t; mad.wide.u32 %rd1, %r1, 8, %rd1;\n"
-                    "ld.global.u32 %r2, [%rd1]; st.global.u32 [%out+4], %r2;\n" + kMeet);
+                    "ld.global.u32 %r2, [%rd1]; st.global.u32 [%out+4], %r2;\n" +
+                    kMeet);
 }
 
 TEST(HopperRoles, WhoDoesWhatWithHowManyRegisters) {
@@ -551,9 +574,10 @@ TEST(HopperRoles, WhoDoesWhatWithHowManyRegisters) {
   ASSERT_EQ(two.size(), 2u);
   EXPECT_EQ(two[0], (Role{.warps = {0, 1, 2, 3}, .loads = true, .registers_at_launch = 104, .registers = 32}));
   EXPECT_EQ(two[1], (Role{.warps = {4, 5, 6, 7}, .registers_at_launch = 104, .registers = 160}));
-  EXPECT_EQ(describe(two),
-            "warps 0–3: TMA loads, 32 registers a thread; warps 4–7: neither wgmma nor TMA, 160 registers a thread (104 at "
-            "the launch)");
+  EXPECT_EQ(
+      describe(two),
+      "warps 0–3: TMA loads, 32 registers a thread; warps 4–7: neither wgmma nor TMA, 160 registers a thread (104 at "
+      "the launch)");
   const std::vector<Role> one = roles(kVisible + kFence + kMma + kCommit + kWait + kUse, 128);
   ASSERT_EQ(one.size(), 1u);
   EXPECT_TRUE(one[0].multiplies && !one[0].loads && !one[0].stores);

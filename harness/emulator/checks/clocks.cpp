@@ -50,9 +50,8 @@ bool Clocks::anybody_knows_all_of(int engine) const {
   const std::size_t entry = static_cast<std::size_t>(num_warps_) * (kWarpSize + 1) + static_cast<std::size_t>(engine);
   const AccessNumber last = engines_[static_cast<std::size_t>(engine)];
   const auto knows = [&](const Clock& clock) { return clock[entry] > last; };
-  return std::ranges::any_of(warps_, [&](const WarpClock& warp) {
-    return knows(warp.common) || std::ranges::any_of(warp.lanes, knows);
-  });
+  return std::ranges::any_of(
+      warps_, [&](const WarpClock& warp) { return knows(warp.common) || std::ranges::any_of(warp.lanes, knows); });
 }
 
 void Clocks::tell_peers(int warp, Clock& into) const {

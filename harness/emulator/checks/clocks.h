@@ -53,9 +53,7 @@ class Clocks {
   /// What the threads of another CTA of the cluster tell, in its clock, as one of this one's.
   Clock turned(const Clock& clock, const Clocks& from) const;
   /// The engine as which a warp of another CTA of the cluster does something here.
-  int engine_of(std::size_t rank, int warp) const {
-    return num_engines_ + static_cast<int>(rank) * num_warps_ + warp;
-  }
+  int engine_of(std::size_t rank, int warp) const { return num_engines_ + static_cast<int>(rank) * num_warps_ + warp; }
   /// The inverse; nothing if the engine is one of this CTA's own.
   std::optional<std::size_t> rank_of_engine(int engine) const {
     if (engine < num_engines_) return std::nullopt;

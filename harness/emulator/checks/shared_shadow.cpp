@@ -56,7 +56,8 @@ void SharedShadow::renumber() {
     records_.clear();
     first_record_ = clocks_.next();
     if (clocks_.next() > kNumbers - 2 * kRecords)
-      throw std::runtime_error("a block of a cluster makes more accesses to shared memory than can be checked for races.");
+      throw std::runtime_error(
+          "a block of a cluster makes more accesses to shared memory than can be checked for races.");
     return;
   }
   const auto index_of = [&](std::uint32_t cell) {  // of the record; beyond them if the cell is of a CTA before

@@ -33,7 +33,7 @@ struct Conflict {
   std::int32_t other_instruction = -1;  // the earlier access: its instruction, -1 if that is not known any more
   int other_warp = -1;
   int other_lane = -1;
-  bool at_once = false;  // two lanes of one execution of an instruction
+  bool at_once = false;                        // two lanes of one execution of an instruction
   std::optional<std::size_t> other_rank = {};  // of the earlier access, if it is one of another CTA of the cluster
 };
 
@@ -41,12 +41,12 @@ class ConflictSink;
 
 /// Who reaches into the shared memory of another CTA of the cluster. Lanes of one warp are not told apart there.
 struct PeerAccess {
-  const Clock& clock;   // of the lanes, all that they know
-  std::size_t block;    // where in it the block of that other CTA begins
-  int engine;           // as which the warp is known there
-  std::size_t rank;     // of the CTA that makes the access
-  std::size_t owner;    // of the one whose memory it is
-  ConflictSink& sink;   // who is told of conflicts
+  const Clock& clock;  // of the lanes, all that they know
+  std::size_t block;   // where in it the block of that other CTA begins
+  int engine;          // as which the warp is known there
+  std::size_t rank;    // of the CTA that makes the access
+  std::size_t owner;   // of the one whose memory it is
+  ConflictSink& sink;  // who is told of conflicts
 };
 
 /// What one warp instruction does to shared memory.
@@ -55,10 +55,10 @@ struct SharedAccess {
   std::int32_t instruction;
   Strength strength;
   std::uint32_t mask;
-  unsigned bytes;                // of each lane
-  const std::uint32_t* offsets;  // of each lane, checked and aligned
-  int as_lane = -1;              // not -1: all of it is done by this lane, which asked a copy engine for it
-  int engine = -1;               // not -1: and completed by this engine (clocks.h)
+  unsigned bytes;                    // of each lane
+  const std::uint32_t* offsets;      // of each lane, checked and aligned
+  int as_lane = -1;                  // not -1: all of it is done by this lane, which asked a copy engine for it
+  int engine = -1;                   // not -1: and completed by this engine (clocks.h)
   const PeerAccess* peer = nullptr;  // not null: by a warp of another CTA
 };
 

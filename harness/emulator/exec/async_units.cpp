@@ -454,8 +454,7 @@ void AsyncUnits::check_operands(const Warp& warp, const Instruction& instruction
   for (int operand = 0; operand < 2; ++operand) {
     const std::vector<std::uint32_t>& chunks = issue.chunks[operand];
     if (SharedShadow* shadow = cta_.shadow()) {
-      for_each_access(warp, index, -1, chunks,
-                      [&](const SharedAccess& access) { shadow->check_async_read(access); });
+      for_each_access(warp, index, -1, chunks, [&](const SharedAccess& access) { shadow->check_async_read(access); });
     }
     check_visible(warp, index, -1, chunks);
     if (!first || chunks.empty()) continue;
@@ -809,17 +808,14 @@ void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lan
   AccessNumber since = 0;
   if (SharedShadow* shadow = cta_.shadow()) {
     since = shadow->clocks().next();
-    for_each_access(warp, index, lane, chunks,
-                    [&](const SharedAccess& access) { shadow->check_async_read(access); });
+    for_each_access(warp, index, lane, chunks, [&](const SharedAccess& access) { shadow->check_async_read(access); });
   }
   if (checks()) check_visible(warp, index, lane, chunks);
   work_[static_cast<std::size_t>(warp.index)].stores = true;
   if (TraceRecorder* trace = cta_.trace()) {
-    trace->note({.warp = warp.index,
-                 .kind = TraceEvent::Kind::tma_store,
-                 .shared = transfer.shared,
-                 .bytes = transfer.bytes()},
-                index);
+    trace->note(
+        {.warp = warp.index, .kind = TraceEvent::Kind::tma_store, .shared = transfer.shared, .bytes = transfer.bytes()},
+        index);
   }
   const std::size_t thread = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
   Store& store = stores_.emplace_back(
@@ -934,9 +930,7 @@ std::vector<Role> AsyncUnits::roles() const {
   for (std::size_t first = 0; first < num_warps_; first += kWarpgroup) {
     const std::size_t end = std::min(first + kWarpgroup, num_warps_);
     for (std::size_t w = first; w < end; ++w) {
-      Role role{.warps = {},
-                .registers_at_launch = registers_per_thread_,
-                .registers = registers_[w]};
+      Role role{.warps = {}, .registers_at_launch = registers_per_thread_, .registers = registers_[w]};
       for (std::size_t other = first; other < end; ++other) {
         role.loads |= work_[other].loads;
         role.multiplies |= work_[other].multiplies;

@@ -131,7 +131,7 @@ class AsyncUnits {
     bool accumulates = false;
     unsigned issued = 0;  // a bit for each warp of the warpgroup
     bool executed = false;
-    AccessNumber since = 0;  // accesses to shared memory from this number on came after it
+    AccessNumber since = 0;    // accesses to shared memory from this number on came after it
     std::uint64_t traced = 0;  // when it was issued, for a trace
     std::vector<std::uint32_t>
         chunks[2];  // of A and of B: where 16 bytes each lie, in the order in which operand() has them

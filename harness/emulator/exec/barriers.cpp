@@ -69,8 +69,7 @@ void CtaExecutor::check_all_came(const Barrier& barrier) {
 
 void CtaExecutor::check_barriers() {
   for (Barrier& barrier : barriers_) {
-    if (barrier.arrived > 0 && barrier.expected == 0 && barrier.arrived >= threads_alive_ &&
-        barrier.waiting != 0) {
+    if (barrier.arrived > 0 && barrier.expected == 0 && barrier.arrived >= threads_alive_ && barrier.waiting != 0) {
       release(barrier);
     }
   }

@@ -28,7 +28,7 @@ struct Barrier {
     BarrierMode mode = BarrierMode::sync;
   };
   std::array<Waiting, 32> warps{};
-  Clock clock;               // what those that arrived knew
+  Clock clock;  // what those that arrived knew
   // For a trace: when the last of them came, and who that was.
   std::uint64_t traced = 0;
   int traced_warp = -1;

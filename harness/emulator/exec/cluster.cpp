@@ -42,8 +42,9 @@ void CtaExecutor::arrive_at_cluster(Warp& warp, const Instruction& instruction, 
   }
   if (trace_ != nullptr) {
     cluster_barrier_.traced = std::max(cluster_barrier_.traced, trace_->clock(warp.index));
-    trace_->note({.warp = warp.index, .barrier = TraceBarrier{false, kNamedBarriers, trace_->phase_of_barrier(kNamedBarriers)}},
-                 index_of(instruction));
+    trace_->note(
+        {.warp = warp.index, .barrier = TraceBarrier{false, kNamedBarriers, trace_->phase_of_barrier(kNamedBarriers)}},
+        index_of(instruction));
   }
   note_progress();
   pass_cluster();
@@ -91,7 +92,8 @@ void CtaExecutor::pass_cluster() {
     peer->cluster_barrier_.known = clocks.empty();
     for (const CtaExecutor* other : all) {
       const Clock& told = other->cluster_barrier_.told;
-      if (!told.empty()) join(peer->cluster_barrier_.known, other == peer ? told : clocks.turned(told, other->clocks()));
+      if (!told.empty())
+        join(peer->cluster_barrier_.known, other == peer ? told : clocks.turned(told, other->clocks()));
     }
   }
   for (CtaExecutor* peer : all) {
@@ -122,7 +124,8 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const
   while (lanes != 0) {
     const auto rank_at = [&](int lane) {
       const std::uint64_t tag = at.at[static_cast<std::size_t>(lane)] >> kRankShift;
-      return tag == 0 || tag > peers_.size() ? rank_ : static_cast<std::size_t>(tag - 1);  // what is wrong is out of bounds
+      return tag == 0 || tag > peers_.size() ? rank_
+                                             : static_cast<std::size_t>(tag - 1);  // what is wrong is out of bounds
     };
     const std::size_t rank = rank_at(std::countr_zero(lanes));
     std::uint32_t same = 0;
@@ -144,9 +147,10 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const
 bool CtaExecutor::is_there(const CtaExecutor& owner, const Warp& warp, const Instruction& instruction, int lane) {
   if (owner.has_ended()) {
     find(FindingKind::in_flight, &warp, &instruction, lane, std::nullopt,
-         fmt::format("an access to the shared memory of CTA {} of the cluster, which has ended: nothing has made it wait "
-                     "(barrier.cluster)",
-                     owner.rank_));
+         fmt::format(
+             "an access to the shared memory of CTA {} of the cluster, which has ended: nothing has made it wait "
+             "(barrier.cluster)",
+             owner.rank_));
     return false;
   }
   if (ordering_ != nullptr) {
@@ -206,8 +210,7 @@ void CtaExecutor::write_peer(const Warp& warp, const Instruction& instruction, C
 void CtaExecutor::copy_to_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, int lane,
                                const std::function<void(const PeerAccess*)>& f) {
   if (owner.shadow_ == nullptr) return f(nullptr);
-  for_each_knowledge(warp, instruction, owner, 1u << lane,
-                     [&](std::uint32_t, const PeerAccess& peer) { f(&peer); });
+  for_each_knowledge(warp, instruction, owner, 1u << lane, [&](std::uint32_t, const PeerAccess& peer) { f(&peer); });
 }
 
 void CtaExecutor::tell_peer(const Warp& warp, CtaExecutor& owner, int lane, Clock& into) {
@@ -250,12 +253,23 @@ void CtaExecutor::check_uses_by_peers() {
     const PeerUse& use = peer_uses_[engine];
     if (use.instruction < 0 || clocks().anybody_knows_all_of(static_cast<int>(engine))) continue;
     CtaExecutor& user = *peers_[*clocks().rank_of_engine(static_cast<int>(engine))];
-    user.find(FindingKind::in_flight, &user.warps_[static_cast<std::size_t>(use.warp)],
-              &code_[static_cast<std::size_t>(use.instruction)], use.lane, std::nullopt,
-              fmt::format("CTA {} of the cluster, whose shared memory this accesses, does not wait for it before it ends "
-                          "(barrier.cluster)",
-                          rank_));
+    user.find(
+        FindingKind::in_flight, &user.warps_[static_cast<std::size_t>(use.warp)],
+        &code_[static_cast<std::size_t>(use.instruction)], use.lane, std::nullopt,
+        fmt::format("CTA {} of the cluster, whose shared memory this accesses, does not wait for it before it ends "
+                    "(barrier.cluster)",
+                    rank_));
   }
+}
+
+// The others need not wait for threads that have ended, which is as good as an arrival.
+void CtaExecutor::end_in_cluster(const Warp& warp, std::uint32_t mask) {
+  if (!peers_.empty() && ordering_ != nullptr) {
+    if (cluster_barrier_.told.empty()) cluster_barrier_.told = clocks().empty();
+    ordering_->clocks().release(warp.index, mask, cluster_barrier_.told);
+    if (threads_alive_ == 0) check_uses_by_peers();
+  }
+  if (cluster_barrier_.used || !peers_.empty()) pass_cluster();
 }
 
 }  // namespace flash_ladder::emulator

@@ -649,13 +649,12 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   if (warp.alive == 0) {
     warp.status = WarpStatus::ended;
     check_barriers();
-    if (threads_alive_ == 0 && ordering_ != nullptr) check_uses_by_peers();
-    if (cluster_barrier_.used || !peers_.empty()) pass_cluster();
+    end_in_cluster(warp, mask);
     return;
   }
   if (warp.active == 0) reconverge(warp);
   check_barriers();
-  if (cluster_barrier_.used || !peers_.empty()) pass_cluster();
+  end_in_cluster(warp, mask);
 }
 
 // For instructions of the whole warp that take no mask.
@@ -701,9 +700,9 @@ void CtaExecutor::renumber(const Renumbering& renumbering) {
 void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
   const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
-  const std::string memory =
-      access.peer == nullptr ? "shared memory"
-                             : fmt::format("the shared memory of CTA {} of the cluster", access.peer->owner);
+  const std::string memory = access.peer == nullptr
+                                 ? "shared memory"
+                                 : fmt::format("the shared memory of CTA {} of the cluster", access.peer->owner);
   const FindingKind kind =
       conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read : FindingKind::race;
   if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
@@ -733,8 +732,7 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       other = by_tma ? "TMA load issued" : "written";
       break;
     case Conflict::Kind::read_after_write:
-      message =
-          fmt::format("a read of byte {} of {}, and nothing orders it after the write", conflict.offset, memory);
+      message = fmt::format("a read of byte {} of {}, and nothing orders it after the write", conflict.offset, memory);
       other = "written";
       break;
     case Conflict::Kind::write_after_read:
@@ -742,11 +740,10 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       other = "read";
       break;
     case Conflict::Kind::write_after_write:
-      message =
-          conflict.at_once
-              ? fmt::format("two lanes write different values to byte {} of {}", conflict.offset, memory)
-              : fmt::format("a write to byte {} of {}, and nothing orders it after the write before it",
-                            conflict.offset, memory);
+      message = conflict.at_once
+                    ? fmt::format("two lanes write different values to byte {} of {}", conflict.offset, memory)
+                    : fmt::format("a write to byte {} of {}, and nothing orders it after the write before it",
+                                  conflict.offset, memory);
       other = "written";
       break;
   }

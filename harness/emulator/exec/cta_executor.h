@@ -238,8 +238,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
                           const LaneAddresses& at, std::uint32_t overwritten);
   /// What is told to other threads through memory: a strong operation has read or written. `adds`: it is atomic.
   void hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
-  void tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
-            bool adds);
+  void tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at, bool adds);
   /// What most accesses to shared memory are: all lanes take part, and nothing is wrong.
   bool whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg, std::uint32_t mask,
                           unsigned bytes, std::uint32_t* offsets) const;
@@ -357,6 +356,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void tell_cluster(Warp& warp, const Instruction& instruction, const MemoryAccess& access);
   void hear_cluster(Warp& warp, const MemoryAccess& access);
   void check_uses_by_peers();
+  void end_in_cluster(const Warp& warp, std::uint32_t mask);  // lanes have ended
   const Clocks& clocks() const { return ordering_->clocks(); }
 
   // deadlock.cpp
@@ -391,8 +391,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::uint32_t shared_bytes_ = 0;           // static and dynamic
   std::array<Barrier, kNamedBarriers> barriers_;
   struct {
-    bool used = false;  // somebody has arrived
-    Clock told, known;                         // what those knew that have arrived; what is known to who passes
+    bool used = false;                            // somebody has arrived
+    Clock told, known;                            // what those knew that have arrived; what is known to who passes
     std::uint64_t traced = 0, traced_passed = 0;  // when the last of this CTA came
   } cluster_barrier_;
   std::vector<Mbarrier> mbarriers_;
@@ -408,7 +408,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     std::int32_t instruction = -1;
     int warp = 0, lane = 0;
   };
-  std::vector<PeerUse> peer_uses_;         // by engine: Clocks::engine_of()
+  std::vector<PeerUse> peer_uses_;        // by engine: Clocks::engine_of()
   std::map<std::uint32_t, Clock> flags_;  // by address in this CTA's shared memory: what those knew who have written it
   const Allocation* last_allocation_ = nullptr;
   const Allocation* whole_access_ = nullptr;  // in which all of what check_global() has looked at last lies, if it does

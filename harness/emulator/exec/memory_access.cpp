@@ -395,8 +395,8 @@ void CtaExecutor::hear(Warp& warp, const Instruction& instruction, const MemoryA
   });
 }
 
-void CtaExecutor::tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access,
-                       const LaneAddresses& at, bool adds) {
+void CtaExecutor::tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
+                       bool adds) {
   if (ordering_ == nullptr || !is_strong(instruction.strength)) return;
   if (!peers_.empty() && access.space == ptx::Space::shared) tell_cluster(warp, instruction, access);
   if (access.peer != nullptr) return;

@@ -72,7 +72,8 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   if (TraceRecorder* trace = cta.trace()) {
     if (trace->clock(warp.index) >= barrier.traced) barrier.traced_warp = warp.index;
     barrier.traced = std::max(barrier.traced, trace->clock(warp.index));
-    trace->note({.warp = warp.index, .barrier = TraceBarrier{false, id, trace->phase_of_barrier(id)}}, cta.index_of(instruction));
+    trace->note({.warp = warp.index, .barrier = TraceBarrier{false, id, trace->phase_of_barrier(id)}},
+                cta.index_of(instruction));
   }
   if (kReduces) {
     std::uint32_t votes;

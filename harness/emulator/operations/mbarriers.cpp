@@ -281,8 +281,8 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
       if (failed != 0)
         trace->ask_again(warp.index);
       else if (ended != nullptr)
-        trace->go_on(warp.index, ended->traced_completed,
-                     {true, ended->address, std::int64_t{ended->phase} - 1}, ended->traced_completed_by);
+        trace->go_on(warp.index, ended->traced_completed, {true, ended->address, std::int64_t{ended->phase} - 1},
+                     ended->traced_completed_by);
     }
     if (failed != 0) warp.failed_wait = {cta.index_of(instruction), offsets[std::countr_zero(failed)], failed};
     for (const auto& [address, lanes] : acquired) {

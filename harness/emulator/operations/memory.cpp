@@ -155,8 +155,8 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
         if (access.space != Space::shared) {
           cta.note_written(at, access, undefined.lanes);
         } else if (access.peer != nullptr) {
-          cta.write_peer(warp, instruction, *access.peer, instruction.strength, access.good, access.bytes, access.offsets,
-                         unchanged_lanes(warp.registers, instruction, access.host, access.good));
+          cta.write_peer(warp, instruction, *access.peer, instruction.strength, access.good, access.bytes,
+                         access.offsets, unchanged_lanes(warp.registers, instruction, access.host, access.good));
         } else if (SharedShadow* const shadow = cta.shadow(); shadow != nullptr) {
           const auto unchanged = [&](std::uint32_t lanes) {
             return unchanged_lanes(warp.registers, instruction, access.host, lanes);
@@ -259,8 +259,8 @@ void memory_modifiers(const KernelDecoder& d, Space& space, int& elements, Stren
     } else if (part == "relaxed" || part == "acquire" || part == "release" || part == "mmio") {
       strength = kStrong;
     } else if (part != "weak" && part != "cta" && part != "gpu" && part != "sys" && part != "nc" && part != "ca" &&
-               part != "cluster" && part != "cg" && part != "cs" && part != "lu" && part != "cv" && part != "wb" && part != "wt" &&
-               !part.starts_with("L1::") && !part.starts_with("L2::")) {
+               part != "cluster" && part != "cg" && part != "cs" && part != "lu" && part != "cv" && part != "wb" &&
+               part != "wt" && !part.starts_with("L1::") && !part.starts_with("L2::")) {
       d.fail_unknown();
     }
   }

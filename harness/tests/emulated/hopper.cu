@@ -24,7 +24,9 @@ namespace cg = cooperative_groups;
 
 // ---- C = A B^T, [64][64] each, by one warpgroup
 
-__device__ std::uint32_t shared_address(const void* p) { return static_cast<std::uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ std::uint32_t shared_address(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
 
 __device__ void load(void* to, const CUtensorMap& map, std::uint64_t* barrier) {
   asm volatile(
@@ -54,10 +56,9 @@ __global__ void __launch_bounds__(128)
     load(A, A_map, &barrier);
     load(B, B_map, &barrier);
   }
-  asm volatile(
-      "{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra WAIT; }" ::"r"(
-          shared_address(&barrier))
-      : "memory");
+  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0; @!p bra WAIT; }" ::"r"(
+                   shared_address(&barrier))
+               : "memory");
   float D[8][4] = {};
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
   for (int k = 0; k < 4; ++k) {
@@ -82,9 +83,9 @@ CUtensorMap map_of(void* data) {
   CUtensorMap map;
   const cuuint64_t sizes[] = {64, 64}, strides[] = {128};
   const cuuint32_t box[] = {64, 64}, steps[] = {1, 1};
-  const CUresult result = cuTensorMapEncodeTiled(
-      &map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = cuTensorMapEncodeTiled(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 2, data, sizes, strides, box,
+                                                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                                 CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) std::exit(3);
   return map;
 }
