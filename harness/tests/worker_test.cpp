@@ -281,13 +281,14 @@ TEST(Support, BytesAreReadable) {
 
 TEST(CheckSets, HaveTheFourDistributionsOddAndSingleTilesAndPackedInputs) {
   for (const auto& [block_q, block_kv] :
-       {std::pair{64, 64}, {16, 16}, {16, 1}, {128, 64}, {256, 128}, {64, 32}, {128, 176}, {96, 192}}) {
+       {std::pair{64, 64}, {16, 16}, {16, 1}, {128, 64}, {256, 128}, {64, 32}, {128, 176}, {128, 96}}) {
     const Configuration configuration = make_configuration("", Dtype::bf16, block_q, block_kv, 0);
     const Version version{
         .number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
     AttentionProblem requested = kProblem;
     requested.dtype = Dtype::bf16;
-    requested.seq_len = requested.seq_len_kv = 2048;
+    requested.seq_len = 2048;
+    requested.seq_len_kv = 16 * block_kv;
     const auto sets = check_sets(version, configuration, requested);
     std::set<Distribution> with_odd_tiles;
     bool single = false, packed = false;
