@@ -228,8 +228,6 @@ void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
   cta.async()->wait_for_stores(warp, mask, instruction.count, kReadOnly);
 }
 
-void nothing(CtaExecutor&, Warp&, const Instruction&, std::uint32_t) {}
-
 // An address of 64 bits, its offset added.
 int plain_address(KernelDecoder& d, const Operand& operand, Space space) {
   std::int64_t offset = 0;

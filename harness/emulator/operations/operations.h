@@ -27,6 +27,9 @@ void add_wgmma_operations(OperationTable& table);
 
 // What instructions of several files become.
 
+/// What has no effect here.
+void nothing(CtaExecutor&, Warp&, const Instruction&, std::uint32_t);
+
 /// Loads and stores of as many elements, side by side, as there are registers.
 Instruction& emit_load(KernelDecoder& decoder, ptx::Space space, const std::vector<int>& to, int address, bool wide,
                        std::int64_t offset, int bytes);
