@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "emulator/lanes/lane_table.h"
@@ -145,10 +147,14 @@ class CompiledKernel {
   std::vector<WatchedOperands> watched;
   std::vector<SharedVariable> shared_variables;
   std::vector<Wgmma> wgmmas;
-  bool uses_async_proxy = false;                     // wgmma, TMA, setmaxnreg: exec/async_units.h
-  std::size_t num_watched = 0;                       // registers
+  std::vector<std::pair<Address, std::string>>
+      functions;                  // of a kernel with calls through pointers: all that have an address
+  bool uses_async_proxy = false;  // wgmma, TMA, setmaxnreg: exec/async_units.h
+  std::size_t num_watched = 0;    // registers
   std::array<std::uint32_t, 3> cluster = {1, 1, 1};  // CTAs
   std::size_t register_bytes = 0;                    // of one warp
+  // The places in it: offsets and bytes. Registers that are never alive at the same time share one.
+  std::unordered_map<std::int32_t, std::int32_t> places;
   std::size_t parameter_bytes = 0;
   std::size_t static_shared_bytes = 0;
   std::size_t local_bytes = 0;  // per thread

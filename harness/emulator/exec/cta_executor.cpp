@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <set>
 
 namespace flash_ladder::emulator {
 namespace {
@@ -88,7 +89,7 @@ void AlignedBytes::resize(std::size_t size) {
   size_ = size;
 }
 
-CtaExecutor::CtaExecutor(const LaunchContext& context)
+CtaExecutor::CtaExecutor(LaunchContext& context)
     : context_(context), code_(context.kernel.code), counters_(context.kernel.code.size()) {
   const Dim3& block = context.config.block;
   num_threads_ = block.x * block.y * block.z;
@@ -127,7 +128,7 @@ CtaExecutor::State CtaExecutor::resume() {
   int idle_rounds = 0;
   for (Warp& warp : warps_) {
     warp.stuck = false;  // others may have changed memory
-    warp.turn.taken = false;
+    warp.turn.taken = warp.turn.records = false;
   }
   State state = State::stopped;
   while (!stopped_) {
@@ -139,7 +140,7 @@ CtaExecutor::State CtaExecutor::resume() {
       }
       if (warp.status == WarpStatus::ready) {
         any_ran = true;
-        if (trace_ == nullptr)
+        if (trace_ == nullptr && !warp.turn.records)
           run_warp<false>(warp);
         else
           run_warp<true>(warp);
@@ -184,17 +185,63 @@ CtaExecutor::State CtaExecutor::resume() {
   return state;
 }
 
+// The places of the registers on which it depends where the instructions that were executed go, what they do to memory, and what
+// these registers will hold. A loop does the same for ever if they come to hold what they held before.
+template <typename Executed>
+std::vector<std::int32_t> CtaExecutor::deciding_registers(std::int32_t begin, std::int32_t end,
+                                                          Executed executed) const {
+  std::set<std::int32_t> decide;
+  const auto add_sources = [&](const Instruction& instruction) {
+    const std::size_t before = decide.size();
+    if (instruction.guard >= 0) decide.insert(instruction.guard);
+    for (std::size_t k = instruction.writes; k < instruction.operands; ++k) decide.insert(instruction.r[k]);
+    return decide.size() != before;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::int32_t i = begin; i < end; ++i) {
+      if (!executed(i)) continue;
+      const Instruction& instruction = code_[static_cast<std::size_t>(i)];
+      bool matters = instruction.action == Action::branch || instruction.action == Action::branch_table ||
+                     instruction.action == Action::exit;
+      if (instruction.action == Action::operation) {
+        matters =
+            instruction.writes == 0 || (instruction.role != MemoryRole::none && instruction.role != MemoryRole::load);
+      }
+      for (std::size_t k = 0; !matters && k < instruction.writes; ++k) matters = decide.contains(instruction.r[k]);
+      if (matters) changed |= add_sources(instruction);
+      for (std::size_t k = 0; matters && k < instruction.writes; ++k) changed |= decide.insert(instruction.r[k]).second;
+    }
+  }
+  return {decide.begin(), decide.end()};
+}
+
 // Whether a warp that gives way is where it was before, with no change of memory in between. Snapshots are taken more and more
 // rarely, so that circles of several turns are found too (Brent's algorithm).
 bool CtaExecutor::has_come_back(Warp& warp) {
   Turn& turn = warp.turn;
   const std::size_t bytes = context_.kernel.register_bytes;
+  const auto same = [&](std::int32_t place, std::size_t size) {
+    return std::memcmp(turn.registers.data() + place, warp.registers + place, size) == 0;
+  };
   if (turn.taken && turn.changes == changes_ && turn.pc == warp.pc && turn.reconverge == warp.reconverge &&
-      turn.active == warp.active && turn.depth == warp.stack.size() &&
-      std::memcmp(turn.registers.data(), warp.registers, bytes) == 0) {
-    return true;
+      turn.active == warp.active && turn.depth == warp.stack.size()) {
+    if (same(0, bytes)) return true;
+    if (turn.records) {
+      const std::vector<std::int32_t> deciding =
+          deciding_registers(0, static_cast<std::int32_t>(code_.size()),
+                             [&](std::int32_t i) { return turn.executed[static_cast<std::size_t>(i)]; });
+      if (std::all_of(deciding.begin(), deciding.end(), [&](std::int32_t place) {
+            return same(place, static_cast<std::size_t>(context_.kernel.places.at(place)));
+          })) {
+        return true;
+      }
+    }
   }
   if (turn.taken && ++turn.since < turn.next) return false;
+  // What wgmma and TMA do is not written in the registers.
+  turn.records = turn.taken && turn.changes == changes_ && async_ == nullptr;
+  turn.executed.assign(turn.records ? code_.size() : 0, false);
   turn.next = turn.taken ? std::min(2 * turn.next, Turn::kMostTurns) : 1;
   turn.taken = true;
   turn.since = 0;
@@ -227,6 +274,20 @@ std::pair<std::int32_t, std::int32_t> CtaExecutor::loop_of(const Warp& warp) con
   return {warp.pc, warp.pc};
 }
 
+// What the loop waits for: the first load or atomic operation in it that decides whether it ends; null if there is none.
+const Instruction* CtaExecutor::looked_at(const Warp& warp) const {
+  const auto [begin, end] = loop_of(warp);
+  const std::vector<std::int32_t> deciding = deciding_registers(begin, end, [](std::int32_t) { return true; });
+  const auto decides = [&](const Instruction& instruction) {
+    if (instruction.instruction_class == InstructionClass::atomic) return true;
+    if (instruction.role != MemoryRole::load || !instruction.counted) return false;
+    return std::any_of(instruction.r.begin(), instruction.r.begin() + instruction.writes,
+                       [&](std::int32_t place) { return std::binary_search(deciding.begin(), deciding.end(), place); });
+  };
+  const auto found = std::find_if(code_.begin() + begin, code_.begin() + end, decides);
+  return found == code_.begin() + end ? nullptr : &*found;
+}
+
 // The active lanes go round in a circle: lets others of the warp run, which wait where the lanes meet or on another way. The
 // lanes that were parted by what they wait for meet the others further out then.
 bool CtaExecutor::give_way(Warp& warp) {
@@ -257,7 +318,7 @@ bool CtaExecutor::give_way(Warp& warp) {
       warp.pc = top.pc;
       warp.active = there;
     }
-    warp.turn.taken = false;
+    warp.turn.taken = warp.turn.records = false;
     return true;
   }
   return false;
@@ -295,7 +356,7 @@ void CtaExecutor::start(const Dim3& cta) {
     warp.copies.clear();
     warp.executed = 0;
     warp.failed_wait = {};
-    warp.turn.taken = false;
+    warp.turn.taken = warp.turn.records = false;
     warp.tried = 0;
     warp.has_been_stuck = false;
     std::memset(warp.groups, 0, sizeof warp.groups);
@@ -414,7 +475,7 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
 }
 
 // Runs a warp until it has to wait, gives way or has ended.
-template <bool kTraced>
+template <bool kRecords>
 void CtaExecutor::run_warp(Warp& warp) {
   int loops_left = warp.has_been_stuck ? kLoopsPerTurnOfStuck : kLoopsPerTurn;
   std::byte* const registers = warp.registers;
@@ -432,7 +493,10 @@ void CtaExecutor::run_warp(Warp& warp) {
     ++count.warps;
     count.lanes += mask == kAllLanes ? kWarpSize : static_cast<std::uint32_t>(std::popcount(mask));
     ++warp.executed;
-    if constexpr (kTraced) trace_->execute(warp.index, warp.pc);
+    if constexpr (kRecords) {
+      if (trace_ != nullptr) trace_->execute(warp.index, warp.pc);
+      if (warp.turn.records) warp.turn.executed[static_cast<std::size_t>(warp.pc)] = true;
+    }
     if (budget_-- == 0) {
       stopped_ = true;
       find(FindingKind::endless_loop, &warp, &instruction, -1, std::nullopt,

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,13 +28,15 @@
 
 namespace flash_ladder::emulator {
 
-/// What all CTAs of a launch share; does not change while they run.
+/// What all CTAs of a launch share; does not change while they run, but for the heap of device code.
 struct LaunchContext {
   const CompiledKernel& kernel;
   const LaunchConfig& config;
-  const Memory& memory;
+  Memory& memory;
   const Options& options;
   std::vector<Allocation> allocations;  // by address
+  // By malloc since the launch began. Kernels that call it or free run one CTA at a time.
+  std::map<Address, Allocation> made = {};
   // Of CTAs that can talk to each other, and so run one at a time; else null.
   LaunchOrdering* ordering = nullptr;
   GlobalShadow* shadow = nullptr;
@@ -82,7 +85,7 @@ std::string list_of_warps(const std::vector<int>& warps);
 
 class CtaExecutor : public ConflictSink, public GlobalConflictSink {
  public:
-  explicit CtaExecutor(const LaunchContext& context);
+  explicit CtaExecutor(LaunchContext& context);
 
   enum class State : std::uint8_t {
     ended,
@@ -239,6 +242,11 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     count(detail(instruction).shared, lanes, bytes, wavefronts.actual, wavefronts.ideal);
   }
   std::byte* local_address(const Warp& warp, int lane, std::uint64_t address);
+  /// malloc and free of device code. free() throws MemoryError.
+  Address allocate_on_heap(std::size_t bytes);
+  void free_on_heap(Address address);
+  /// The allocation, perhaps freed, in which the address lies, or null.
+  const Allocation* find_allocation(Address address);
   /// Global memory that one lane has TMA read or write: where it lies, and null, after a finding, if it may not.
   std::byte* global_range(const Warp& warp, const Instruction& instruction, int lane, Address address,
                           std::size_t bytes, bool writes);
@@ -265,9 +273,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void reconverge(Warp& warp);
   void part(Warp& warp, const Instruction& instruction, std::uint32_t taken);
   bool has_come_back(Warp& warp);
+  template <typename Executed>
+  std::vector<std::int32_t> deciding_registers(std::int32_t begin, std::int32_t end, Executed executed) const;
   bool give_way(Warp& warp);
   bool spins_on_a_lock(const Warp& warp) const;
   std::pair<std::int32_t, std::int32_t> loop_of(const Warp& warp) const;
+  const Instruction* looked_at(const Warp& warp) const;
   void branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void end_lanes(Warp& warp, std::uint32_t mask);
   int num_warps() const { return static_cast<int>(warps_.size()); }
@@ -302,7 +313,6 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     Address window;
   };
   std::array<SpaceLanes, 4> spaces_of(const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask);
-  const Allocation* find_allocation(Address address);
   void mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes);
   void check_local_initialised(Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
                                std::byte* const* host);
@@ -316,11 +326,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void report_deadlock();
   void report_lost();
   std::string describe_wait(const Warp& warp, std::int32_t& at) const;
+  std::string place_of_wait(const Warp& warp, const Instruction& look) const;
 
   // definedness.cpp
   void follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask);
 
-  const LaunchContext& context_;
+  LaunchContext& context_;
   const std::vector<Instruction>& code_;
   InstructionCounters counters_;
   FindingRecorder findings_;

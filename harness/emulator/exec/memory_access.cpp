@@ -112,10 +112,31 @@ const Allocation* CtaExecutor::find_allocation(Address address) {
   const std::vector<Allocation>& all = context_.allocations;
   auto next = std::upper_bound(all.begin(), all.end(), address,
                                [](Address a, const Allocation& allocation) { return a < allocation.address; });
-  if (next == all.begin()) return nullptr;
-  const Allocation& found = *std::prev(next);
-  if (address - found.address >= found.size) return nullptr;
-  return last_allocation_ = &found;
+  if (next != all.begin()) {
+    const Allocation& found = *std::prev(next);
+    if (address - found.address < found.size) return last_allocation_ = &found;
+  }
+  const auto made = context_.made.upper_bound(address);
+  if (made == context_.made.begin()) return nullptr;
+  const Allocation& found = std::prev(made)->second;
+  return address - found.address < found.size ? last_allocation_ = &found : nullptr;
+}
+
+Address CtaExecutor::allocate_on_heap(std::size_t bytes) {
+  const Address address = context_.memory.allocate_on_heap(bytes);
+  if (address != 0) context_.made[address] = *context_.memory.find(address);
+  return address;
+}
+
+void CtaExecutor::free_on_heap(Address address) {
+  context_.memory.free_on_heap(address);
+  const auto made = context_.made.find(address);
+  const auto is_it = [&](const Allocation& allocation) { return allocation.address == address; };
+  Allocation& allocation = made != context_.made.end()
+                               ? made->second
+                               : *std::find_if(context_.allocations.begin(), context_.allocations.end(), is_it);
+  allocation.freed = true;
+  allocation.data = nullptr;
 }
 
 // The lanes whose accesses are inside allocations of global memory and aligned; `host` is where the bytes are.
