@@ -751,7 +751,7 @@ TEST(Findings, EndlessLoopThatChangesRegisters) {
   const std::string random = "mad.lo.u32 %r1, %r1, 1664525, 1013904223;\n";
   const std::string zero = "mov.u32 %r1, 0;\nmov.u32 %r2, 0;\n";
   for (
-      const std::string& body : {
+      const std::string& body : std::vector<std::string>{
           zero + "L:\n" + random + "bra.uni L;\n",
           // The condition does not change; nor does a number that has become so large that adding 1 makes no difference.
           zero + "L:\n" + random + "setp.lt.u32 %p1, %r2, %r90;\n@!%p1 bra L;\n",
@@ -776,7 +776,7 @@ TEST(Findings, EndlessLoopThatChangesRegisters) {
                                                 : HasSubstr("`ld.volatile.global.u32 %r3, [%rd90]` never reads"));
   }
   for (
-      const std::string& body : {
+      const std::string& body : std::vector<std::string>{
           // Until the generator gives a certain number; after many sums in a row; after each of many numbers in memory.
           zero + "L:\n" + random + "add.u32 %r2, %r2, 1;\nsetp.lt.u32 %p1, %r1, 0xffff0000;\n@%p1 bra L;\n",
           "mov.f32 %f1, 0f00000000;\nL:\nadd.f32 %f1, %f1, 0f3f800000;\nsetp.lt.f32 %p1, %f1, 0f47800000;\n@%p1 bra L;\n",

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <set>
+#include <type_traits>
 
 namespace flash_ladder::emulator {
 namespace {
@@ -18,6 +19,13 @@ constexpr int kIdleRounds = 1000;
 constexpr int kLoopsPerTurn = 256;
 // One that has been seen to wait for memory.
 constexpr int kLoopsPerTurnOfStuck = 8;
+
+// Whether it may have another value in the next CTA that the same executor runs.
+bool may_depend_on_cta(ptx::SpecialRegister which) {
+  using enum ptx::SpecialRegister;
+  return !((which >= tid_x && which <= ntid_z) || (which >= nctaid_x && which <= nwarpid) ||
+           (which >= lanemask_eq && which <= lanemask_gt));
+}
 
 std::uint32_t low_mask(std::uint32_t count) { return count >= 32 ? kAllLanes : (1u << count) - 1; }
 
@@ -381,18 +389,26 @@ void CtaExecutor::start(const Dim3& cta) {
   std::fill(local_written_.begin(), local_written_.end(), 0);
 }
 
-// Constants and special registers. Only those that depend on the CTA would have to be filled again, but there are few of all.
+// Constants and special registers. Those that do not depend on the CTA are filled once.
 void CtaExecutor::fill_uniforms(const Dim3& cta) {
   using enum ptx::SpecialRegister;
   const Dim3 &block = context_.config.block, &grid = context_.config.grid;
   for (Warp& warp : warps_) {
     for (const UniformSlot& slot : context_.kernel.uniforms) {
+      if (uniforms_filled_ && !(slot.special && may_depend_on_cta(slot.special_register))) continue;
       std::byte* to = warp.registers + slot.offset;
       const auto fill = [&](auto value_of) {
-        for (int lane = 0; lane < kWarpSize; ++lane) {
-          const std::uint64_t value = value_of(static_cast<std::uint32_t>(lane));
-          const std::size_t bytes = static_cast<std::size_t>(slot_bytes(slot.slot)) / kWarpSize;
-          std::memcpy(to + static_cast<std::size_t>(lane) * bytes, &value, bytes);
+        const auto fill_lanes = [&](auto* lanes) {
+          for (std::uint32_t lane = 0; lane < kWarpSize; ++lane)
+            lanes[lane] = static_cast<std::remove_pointer_t<decltype(lanes)>>(value_of(lane));
+        };
+        switch (slot.slot) {
+          case Slot::b16:
+            return fill_lanes(reinterpret_cast<std::uint16_t*>(to));
+          case Slot::b32:
+            return fill_lanes(reinterpret_cast<std::uint32_t*>(to));
+          default:
+            return fill_lanes(reinterpret_cast<std::uint64_t*>(to));
         }
       };
       if (slot.slot == Slot::predicate) {
@@ -472,6 +488,7 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
       });
     }
   }
+  uniforms_filled_ = true;
 }
 
 // Runs a warp until it has to wait, gives way or has ended.

@@ -65,6 +65,8 @@ struct MemoryAccess {
   unsigned bytes;                    // of each lane
   std::uint32_t offsets[kWarpSize];  // in shared or the thread's local memory
   std::byte* host[kWarpSize];        // where the bytes are, of the good lanes
+  // Of global memory: all lanes take part and are good, and what they access lies side by side, in order of lanes.
+  bool consecutive = false;
 };
 
 /// Memory aligned to cache lines, zero to begin with.
@@ -236,6 +238,9 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
                              unsigned bytes, std::byte** host);
   void check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                          unsigned bytes);
+  /// Whether nobody has touched what a consecutive store writes: then there is nothing to compare, and the store is noted.
+  bool write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                              const LaneAddresses& at);
   void count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
                     const std::uint32_t* offsets, bool by_matrix = false) {
     const Wavefronts wavefronts = banks_.count(offsets, good, bytes, by_matrix);
@@ -359,6 +364,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::uint64_t progress_ = 0;  // counts what may let a waiting warp go on
   std::uint64_t changes_ = 0;   // counts changes of memory
   bool watching_ = false;
+  bool uniforms_filled_ = false;
   std::uint64_t executed_ = 0;
   bool stopped_ = false;
   std::vector<CtaExecutor*> peers_;
@@ -366,6 +372,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   bool waits_for_cluster_ = false;  // all its threads are at the cluster's barrier
   const Allocation* last_allocation_ = nullptr;
   const Allocation* whole_access_ = nullptr;  // in which all of what check_global() has looked at last lies, if it does
+  bool consecutive_ = false;                  // whether that was all 32 lanes', side by side
 };
 
 }  // namespace flash_ladder::emulator

@@ -51,6 +51,11 @@ void store_element(const std::byte* registers, std::int32_t from, std::byte* con
   }
 }
 
+// Registers of 32 and 64 bits lie lane by lane as consecutive lanes do in memory.
+bool is_one_copy(const Instruction& instruction, const MemoryAccess& access) {
+  return access.consecutive && instruction.elements == 1 && (instruction.bytes == 4 || instruction.bytes == 8);
+}
+
 void load_lanes(std::byte* registers, const Instruction& instruction, const std::byte* const* from,
                 std::uint32_t mask) {
   for (int i = 0; i < instruction.elements; ++i) {
@@ -135,7 +140,11 @@ void load(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
   cta.for_each_space(warp, instruction, reg, mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
     cta.check_read(warp, instruction, at, access);
     cta.hear(warp, instruction, access, at);
-    load_lanes(warp.registers, instruction, access.host, access.good);
+    if (is_one_copy(instruction, access)) {
+      std::memcpy(warp.registers + instruction.r[0], access.host[0], std::size_t{kWarpSize} * instruction.bytes);
+    } else {
+      load_lanes(warp.registers, instruction, access.host, access.good);
+    }
   });
 }
 
@@ -175,15 +184,20 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           }
         }
         std::uint32_t overwritten = 0;
-        if (access.space == Space::global && cta.watches_global()) {
+        const bool watched = access.space == Space::global && cta.watches_global();
+        if (watched && !cta.write_untouched_global(warp, instruction, access, at)) {
           overwritten = cta.write_global(warp, instruction, access, at,
                                          unchanged_lanes(warp.registers, instruction, access.host, access.good));
         }
         if (!changes) {
           changes = unchanged_lanes(warp.registers, instruction, access.host, access.good) != access.good;
         }
-        store_lanes(warp.registers, instruction, access.host, access.good);
-        if (access.space == Space::global && cta.watches_global()) {
+        if (is_one_copy(instruction, access)) {
+          std::memcpy(access.host[0], warp.registers + instruction.r[1], std::size_t{kWarpSize} * instruction.bytes);
+        } else {
+          store_lanes(warp.registers, instruction, access.host, access.good);
+        }
+        if (watched) {
           if (overwritten != 0 && !is_strong(instruction.strength)) {
             overwritten &= ~unchanged_lanes(warp.registers, instruction, access.host, overwritten);
           } else {
