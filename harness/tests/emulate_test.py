@@ -251,7 +251,7 @@ int main() {{
         ("lock_of_every_lane", "192\n"),
         ("sleepers", "2\n"),
         ("graph_of_kernels", "0 24\n"),
-        ("virtual_functions", "area 7722, expected 7722\n"),
+        ("virtual_functions", "area 8385, expected 8385\n"),
         ("heap", "280\n"),
     ],
 )

@@ -176,6 +176,41 @@ TEST(Findings, UninitialisedLocal) {
   expect_clean(report_of(store + "ld.local.u32 %r1, [%rd1];\n"));
 }
 
+// nvcc loads a variable whose address somebody has, and chooses afterwards: `int v; x = gets(&v) ? v : -1;`
+TEST(Findings, UninitialisedLocalThatIsChosen) {
+  const auto run = [](const char* chosen) {
+    return report_of(fmt::format(
+        "mov.u64 %rd1, local;\nsetp.lt.u32 %p1, %r91, 16;\n@%p1 st.local.u32 [%rd1], %r90;\nld.local.u32 %r1, [%rd1];\n"
+        "selp.u32 %r2, {}, %p1;\nmad.wide.u32 %rd2, %r90, 8, %rd91;\nst.global.u32 [%rd2], %r2;\n",
+        chosen));
+  };
+  expect_clean(run("%r1, 7"));
+  const Report wrong = run("7, %r1");
+  expect_finding(wrong, FindingKind::uninitialised_read, 4);
+  EXPECT_EQ(wrong.findings[0].lane, 16);
+  EXPECT_THAT(wrong.findings[0].message,
+              HasSubstr("local memory that was never written, and what was computed from it is stored"));
+}
+
+// Those who call nothing end; the others meet again behind the call.
+TEST(Findings, LanesMeetBehindACallThroughAPointer) {
+  const auto run = [](const char* pointer) {
+    return run_test_kernel(
+               program(
+                   fmt::format(
+                       "mov.u64 %rd1, f;\nsetp.lt.u32 %p1, %r91, 16;\nsetp.ne.u32 %p2, %r91, 3;\n@!%p2 mov.u64 %rd1, {};\n"
+                       "P: .callprototype _ ();\n@%p1 call %rd1, (), P;\nbar.sync 0;\n",
+                       pointer),
+                   ".func f ()\n{\nret;\n}\n"),
+               kThreads, {}, 1)
+        .report;
+  };
+  expect_clean(run("f"));
+  const Report report = run("77");
+  ASSERT_FALSE(report.findings.empty());
+  EXPECT_THAT(all(report), HasSubstr("invalid_operation: a call of 0x4d, which is the address of no function"));
+}
+
 TEST(Findings, UninitialisedGlobal) {
   Memory memory;
   const Module module(
@@ -689,6 +724,21 @@ TEST(Findings, ShuffleWithMissingLanes) {
   // The mask is right, but the value comes from outside.
   expect_finding(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 shfl.sync.bfly.b32 %r1, %r90, 16, 31, 0xffff;\n"),
                  FindingKind::missing_lanes, 2);
+}
+
+// Of the second warp there are 8 lanes: a mask may name the others, but nothing can be read from them.
+TEST(Findings, MasksThatNameLanesThatHaveEnded) {
+  constexpr unsigned kFewer = 40;
+  for (const char* body : {"vote.sync.ballot.b32 %r1, 1, -1;\n", "redux.sync.add.u32 %r1, %r90, -1;\n", "bar.warp.sync -1;\n",
+                           "match.any.sync.b32 %r1, %r90, -1;\n", "shfl.sync.up.b32 %r1, %r90, 1, 0, -1;\n",
+                           "setp.ge.u32 %p1, %r91, 20;\n@%p1 exit;\nvote.sync.ballot.b32 %r1, 1, -1;\n"}) {
+    SCOPED_TRACE(body);
+    expect_clean(report_of(body, kFewer));
+  }
+  const Report report = report_of("shfl.sync.down.b32 %r1, %r90, 1, 31, -1;\n", kFewer);
+  expect_finding(report, FindingKind::missing_lanes, 1);
+  EXPECT_EQ(report.findings[0].lane, 7);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("reads from lanes that do not take part"));
 }
 
 TEST(Findings, OthersWithMissingLanes) {

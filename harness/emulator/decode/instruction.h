@@ -82,6 +82,8 @@ struct Instruction {
   std::int32_t variable = -1;
   std::int32_t wgmma = -1;  // index into CompiledKernel::wgmmas, -1: it is none
   std::uint8_t probe = 0;   // kMayBeInFlight, kIsUnfenced
+  bool hands_on =
+      false;  // a load that may read local memory which nobody has written: what is made of its result matters
 };
 
 /// What a wgmma has beyond its descriptors and scale-d, which are operands of the Instruction as of any other.

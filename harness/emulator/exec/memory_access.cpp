@@ -216,15 +216,22 @@ std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instructi
 
 void CtaExecutor::check_local_initialised(Warp& warp, const Instruction& instruction, std::uint32_t mask,
                                           unsigned bytes, std::byte* const* host) {
+  UndefinedLanes unwritten{.lanes = 0, .origin = index_of(instruction)};
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::size_t offset = static_cast<std::size_t>(host[lane] - local_.data());
     const auto first = local_written_.begin() + static_cast<std::ptrdiff_t>(offset);
     if (std::find(first, first + bytes, 0) == first + bytes) continue;
+    if (instruction.hands_on && watches(warp, instruction)) {
+      unwritten.lanes |= 1u << lane;
+      continue;
+    }
     const std::size_t in_thread = offset % context_.kernel.local_bytes;
     find(FindingKind::uninitialised_read, &warp, &instruction, lane, in_thread,
          fmt::format("a read of {} bytes at byte {} of local memory, which were never written", bytes, in_thread));
   }
+  if (unwritten.lanes == 0) return;
+  for (std::size_t k = 0; k < instruction.writes; ++k) set_undefined(warp, instruction, k, mask, unwritten);
 }
 
 void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at,

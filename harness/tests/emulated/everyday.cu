@@ -209,7 +209,10 @@ __global__ void measures(Shape** shapes, int n, float* area) {
   *area = all->area();
 }
 __global__ void deletes(Shape** shapes) { delete shapes[threadIdx.x]; }
-__global__ void groups(Shape** shapes) { shapes[0] = new Group(shapes + 1, 1); }
+__global__ void groups(Shape** shapes) {
+  shapes[0] = new Group(shapes + 1, 1);
+  shapes[1] = new Group(shapes + 2, 1);
+}
 int objects(bool in_groups) {
   constexpr int kShapes = 40;
   Shape** shapes;
@@ -237,6 +240,7 @@ __global__ void uses_heap(Heap fault, int* x) {
   if (fault != Heap::uninitialised) {
     for (int i = 0; i < 16; ++i) mine[i] = threadIdx.x + i;  // fault: full_heap
   }
+  if (fault == Heap::full) return;
   if (fault == Heap::overflow) mine[n] = 1;  // fault: heap_overflow
   int sum = 0;
   for (int i = 0; i < 16; ++i) sum += mine[i];  // fault: uninitialised_heap
