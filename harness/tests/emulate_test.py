@@ -18,6 +18,7 @@ EVERYDAY = PROGRAMS.with_name("everyday.cu")
 DECOUPLED_RING = PROGRAMS.with_name("decoupled_ring.cu")
 ORDERING = PROGRAMS.with_name("ordering.cu")
 STREAMS = PROGRAMS.with_name("streams.cu")
+HOPPER = PROGRAMS.with_name("hopper.cu")
 
 
 def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -30,9 +31,9 @@ def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def built(source: Path, folder: Path) -> Path:
+def built(source: Path, folder: Path, *options: str) -> Path:
     program = folder / source.stem
-    done = emulate("--output", program, source)
+    done = emulate("--output", program, *options, source)
     assert done.returncode == 0, done.stderr
     return program
 
@@ -67,6 +68,11 @@ def decoupled_ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(DECOUPLED_RING, tmp_path_factory.mktemp("emulate"))
 
 
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(HOPPER, tmp_path_factory.mktemp("emulate"), "-arch=sm_90a", "-lcuda")
+
+
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [program, *arguments], env=os.environ | environment, capture_output=True, text=True, check=False
@@ -99,9 +105,17 @@ def test_registers_are_known(programs: Path, sm: str) -> None:
     assert run(programs, "registers", FLASH_LADDER_SM=sm).stdout == "known\n"
 
 
-def test_device_functions(programs: Path) -> None:
-    done = run(programs, "device_functions")
+@pytest.mark.parametrize("name", ["device_functions", "function_pointers"])
+def test_device_functions(programs: Path, name: str) -> None:
+    done = run(programs, name)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 wrong\n", "")
+
+
+def test_a_call_through_a_null_pointer(programs: Path) -> None:
+    done = run(programs, "call_of_nothing")
+    assert (done.returncode, done.stdout.split(":")[0]) == (1, "cudaErrorIllegalInstruction")
+    assert "invalid_operation: a call of 0x0, the null pointer\n" in done.stderr
+    assert f"programs.cu:{line_of(PROGRAMS, 'call_of_nothing')}\n" in done.stderr
 
 
 def test_a_debug_build(tmp_path: Path) -> None:
@@ -136,6 +150,44 @@ def test_the_program_of_the_readme(tmp_path: Path) -> None:
     assert (mended.returncode, mended.stdout, mended.stderr) == (0, "256, and 256 is right\n", "")
 
 
+@pytest.mark.parametrize(
+    ("name", "output", "kind"),
+    [
+        ("product", "0 wrong\n", "in_flight"),
+        ("not_met", "1000 1060 1124\n", "race"),
+        ("left_early", "1000 1060 1124\n", "in_flight"),
+        ("histogram", "4 4 0\n", "race"),
+    ],
+)
+@pytest.mark.parametrize("when", ["late", "early"])
+def test_programs_for_hopper(hopper: Path, name: str, output: str, kind: str, when: str) -> None:
+    """With TMA, wgmma and clusters: built with -arch=sm_90a, as for a GPU."""
+    done = run(hopper, name, "right", FLASH_LADDER_ASYNC=when)
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+    done = run(hopper, name, "wrong", FLASH_LADDER_ASYNC=when)
+    assert done.returncode == 1
+    assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"hopper.cu:{line_of(HOPPER, name)}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "architecture"),
+    [
+        (["-arch", "sm_90a"], 900),
+        (["--gpu-architecture=sm_90"], 900),
+        (["-gencode=arch=compute_75,code=sm_75"], 800),
+    ],
+)
+def test_the_architecture_that_is_asked_for(tmp_path: Path, options: list[str], architecture: int) -> None:
+    source = tmp_path / "program.cu"
+    source.write_text(
+        "#include <cstdio>\n__global__ void f() { std::printf(\"%d\\n\", __CUDA_ARCH__); }\n"
+        "int main() { f<<<1, 1>>>(); cudaDeviceSynchronize(); }\n",
+        encoding="utf-8",
+    )
+    assert emulate(*options, source).stdout == f"{architecture}\n"
+
+
 def test_a_mistake_in_a_called_function_names_the_call(programs: Path) -> None:
     done = run(programs, "callee_out_of_bounds")
     assert done.returncode == 1
@@ -146,7 +198,6 @@ def test_a_mistake_in_a_called_function_names_the_call(programs: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kernel", "why", "output"),
     [
-        ("function_pointers", "call_through_pointer(int*)", "steps has the address of .*plus_one.* pointers", ""),
         ("recursion", "call_recursively(int*)", "recursive functions; .*fibonacci", "cudaErrorInvalidPtx\n"),
         ("recursion_in_c", "f", "recursive functions; .*fibonacci", ""),
     ],
@@ -244,6 +295,8 @@ int main() {{
         ("lock_of_every_lane", "192\n"),
         ("sleepers", "2\n"),
         ("graph_of_kernels", "0 24\n"),
+        ("virtual_functions", "area 8385, expected 8385\n"),
+        ("heap", "280\n"),
     ],
 )
 def test_everyday_programs(everyday: Path, name: str, output: str) -> None:
@@ -273,7 +326,7 @@ def test_an_assertion_that_fails(everyday: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nobody_writes", "never reads what it waits for, and nobody writes it any more; 1 other block cannot"),
+        ("nobody_writes", "never reads what it waits for at byte 0 of .*, and nobody writes it any more; 1 other block cannot"),
         ("lock_never_released", "nobody gives the lock back"),
         ("blocks_too_many", "since no more fit on the GPU at a time"),
     ],
@@ -284,6 +337,32 @@ def test_waiting_in_vain(everyday: Path, name: str, message: str) -> None:
     assert re.search(rf"^endless_loop: .*{message}", done.stderr, re.MULTILINE), done.stderr
     assert "1 kind of mistake" in done.stderr
     assert f"everyday.cu:{line_of(EVERYDAY, name)}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("heap_overflow", "out_of_bounds", "0 bytes after the end of the allocation of 64 bytes by malloc in a kernel"),
+        ("uninitialised_heap", "uninitialised_read", "of 64 bytes by malloc in a kernel"),
+        ("use_after_free", "use_after_free", "byte 12 of the freed allocation of 64 bytes by malloc in a kernel"),
+        ("freed_twice", "use_after_free", "which was freed before"),
+        ("freed_not_its_own", "invalid_operation", "which malloc has not returned: it is byte 0 of the allocation"),
+        ("full_heap", "out_of_bounds", "the null pointer. malloc has returned one in a kernel: the 8388608 bytes"),
+        ("groups_in_groups", "invalid_operation", r"Group::area\(\) const: .* is being called already"),
+    ],
+)
+def test_mistakes_with_the_heap_of_kernels(everyday: Path, name: str, kind: str, message: str) -> None:
+    done = run(everyday, name)
+    assert done.returncode == 1
+    assert re.search(rf"^{kind}: .*{message}", done.stderr, re.MULTILINE), done.stderr
+    assert "1 kind of mistake" in done.stderr
+    assert f"everyday.cu:{line_of(EVERYDAY, name)}" in done.stderr
+
+
+def test_the_host_has_no_access_to_the_heap_of_kernels(everyday: Path) -> None:
+    done = run(everyday, "heap_of_the_host")
+    assert (done.returncode, done.stdout) == (1, "1048576\ncudaErrorInvalidValue: invalid argument\n")
+    assert "which a kernel got from malloc: the host has no access" in done.stderr
 
 
 def test_a_cooperative_launch_that_does_not_fit(everyday: Path) -> None:

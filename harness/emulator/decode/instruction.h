@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "emulator/lanes/lane_table.h"
@@ -55,6 +57,7 @@ struct Instruction {
   ptx::Space space = ptx::Space::generic;
   bool sign_extend = false;  // a load of 8 or 16 bits
   bool wide_address = true;  // the address is 64 bits wide
+  bool of_cluster = false;   // .shared::cluster: the address may be one of another CTA's shared memory
   Strength strength = kWeak;
   // Of a strong access or a fence: whether it acquires, releases, and is for the threads of the block only.
   bool acquires = false, releases = false, block_only = false;
@@ -80,6 +83,8 @@ struct Instruction {
   std::int32_t variable = -1;
   std::int32_t wgmma = -1;  // index into CompiledKernel::wgmmas, -1: it is none
   std::uint8_t probe = 0;   // kMayBeInFlight, kIsUnfenced
+  bool hands_on =
+      false;  // a load that may read local memory which nobody has written: what is made of its result matters
 };
 
 /// What a wgmma has beyond its descriptors and scale-d, which are operands of the Instruction as of any other.
@@ -91,7 +96,7 @@ struct Wgmma {
   bool d_in_f16 = false;
   bool negates_a = false, negates_b = false;
   bool transposes_a = false, transposes_b = false;
-  std::vector<std::int32_t> watched_d;  // numbers in Warp::undefined of those of `d` that have one
+  std::vector<std::int32_t> watched_d, watched_a;  // numbers in Warp::undefined of those of `d` and `a` that have one
 
   int element_bytes() const { return a_element == Element::tf32 ? 4 : a_element <= Element::bf16 ? 2 : 1; }
   int k() const { return 32 / element_bytes(); }
@@ -145,10 +150,14 @@ class CompiledKernel {
   std::vector<WatchedOperands> watched;
   std::vector<SharedVariable> shared_variables;
   std::vector<Wgmma> wgmmas;
-  bool uses_async_proxy = false;                     // wgmma, TMA, setmaxnreg: exec/async_units.h
-  std::size_t num_watched = 0;                       // registers
+  std::vector<std::pair<Address, std::string>>
+      functions;                  // of a kernel with calls through pointers: all that have an address
+  bool uses_async_proxy = false;  // wgmma, TMA, setmaxnreg: exec/async_units.h
+  std::size_t num_watched = 0;    // registers
   std::array<std::uint32_t, 3> cluster = {1, 1, 1};  // CTAs
   std::size_t register_bytes = 0;                    // of one warp
+  // The places in it: offsets and bytes. Registers that are never alive at the same time share one.
+  std::unordered_map<std::int32_t, std::int32_t> places;
   std::size_t parameter_bytes = 0;
   std::size_t static_shared_bytes = 0;
   std::size_t local_bytes = 0;  // per thread
@@ -167,5 +176,10 @@ inline constexpr Address kWindowSize = Address{1} << 32;
 // The first 1024 bytes of shared memory are the system's, as on the GPUs: address 0 is never valid.
 inline constexpr std::uint32_t kSharedBase = 1024;
 inline constexpr std::uint32_t kLocalBase = 64;
+// An address in the shared memory of the CTA of this rank, as mapa makes it: shared memory has no more bytes than below the mark.
+inline constexpr std::uint64_t kRankShift = 24;
+constexpr std::uint64_t in_cta(std::uint64_t shared_address, std::uint64_t rank) {
+  return shared_address + ((rank + 1) << kRankShift);
+}
 
 }  // namespace flash_ladder::emulator

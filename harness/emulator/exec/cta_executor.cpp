@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <set>
+#include <type_traits>
 
 namespace flash_ladder::emulator {
 namespace {
@@ -17,6 +19,13 @@ constexpr int kIdleRounds = 1000;
 constexpr int kLoopsPerTurn = 256;
 // One that has been seen to wait for memory.
 constexpr int kLoopsPerTurnOfStuck = 8;
+
+// Whether it may have another value in the next CTA that the same executor runs.
+bool may_depend_on_cta(ptx::SpecialRegister which) {
+  using enum ptx::SpecialRegister;
+  return !((which >= tid_x && which <= ntid_z) || (which >= nctaid_x && which <= nwarpid) ||
+           (which >= lanemask_eq && which <= lanemask_gt));
+}
 
 std::uint32_t low_mask(std::uint32_t count) { return count >= 32 ? kAllLanes : (1u << count) - 1; }
 
@@ -57,9 +66,15 @@ RawFinding describe(const LaunchContext& context, FindingKind kind, const Dim3& 
 }
 
 Dim3 cta_at(const LaunchContext& context, std::uint64_t index) {
-  const Dim3& grid = context.config.grid;
-  return {static_cast<std::uint32_t>(index % grid.x), static_cast<std::uint32_t>(index / grid.x % grid.y),
-          static_cast<std::uint32_t>(index / grid.x / grid.y)};
+  const Dim3 &grid = context.config.grid, &cluster = context.cluster;
+  const auto place_in = [](std::uint64_t number, const Dim3& of) {
+    return Dim3{static_cast<std::uint32_t>(number % of.x), static_cast<std::uint32_t>(number / of.x % of.y),
+                static_cast<std::uint32_t>(number / of.x / of.y)};
+  };
+  const std::uint64_t size = std::uint64_t{cluster.x} * cluster.y * cluster.z;
+  const Dim3 at = place_in(index / size, {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z}),
+             inside = place_in(index % size, cluster);
+  return {at.x * cluster.x + inside.x, at.y * cluster.y + inside.y, at.z * cluster.z + inside.z};
 }
 
 std::string message_of(const LaunchContext& context, GlobalConflict::Kind kind, Address address,
@@ -88,7 +103,7 @@ void AlignedBytes::resize(std::size_t size) {
   size_ = size;
 }
 
-CtaExecutor::CtaExecutor(const LaunchContext& context)
+CtaExecutor::CtaExecutor(LaunchContext& context)
     : context_(context), code_(context.kernel.code), counters_(context.kernel.code.size()) {
   const Dim3& block = context.config.block;
   num_threads_ = block.x * block.y * block.z;
@@ -127,7 +142,7 @@ CtaExecutor::State CtaExecutor::resume() {
   int idle_rounds = 0;
   for (Warp& warp : warps_) {
     warp.stuck = false;  // others may have changed memory
-    warp.turn.taken = false;
+    warp.turn.taken = warp.turn.records = false;
   }
   State state = State::stopped;
   while (!stopped_) {
@@ -139,7 +154,7 @@ CtaExecutor::State CtaExecutor::resume() {
       }
       if (warp.status == WarpStatus::ready) {
         any_ran = true;
-        if (trace_ == nullptr)
+        if (trace_ == nullptr && !warp.turn.records)
           run_warp<false>(warp);
         else
           run_warp<true>(warp);
@@ -184,17 +199,63 @@ CtaExecutor::State CtaExecutor::resume() {
   return state;
 }
 
+// The places of the registers on which it depends where the instructions that were executed go, what they do to memory, and what
+// these registers will hold. A loop does the same for ever if they come to hold what they held before.
+template <typename Executed>
+std::vector<std::int32_t> CtaExecutor::deciding_registers(std::int32_t begin, std::int32_t end,
+                                                          Executed executed) const {
+  std::set<std::int32_t> decide;
+  const auto add_sources = [&](const Instruction& instruction) {
+    const std::size_t before = decide.size();
+    if (instruction.guard >= 0) decide.insert(instruction.guard);
+    for (std::size_t k = instruction.writes; k < instruction.operands; ++k) decide.insert(instruction.r[k]);
+    return decide.size() != before;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::int32_t i = begin; i < end; ++i) {
+      if (!executed(i)) continue;
+      const Instruction& instruction = code_[static_cast<std::size_t>(i)];
+      bool matters = instruction.action == Action::branch || instruction.action == Action::branch_table ||
+                     instruction.action == Action::exit;
+      if (instruction.action == Action::operation) {
+        matters =
+            instruction.writes == 0 || (instruction.role != MemoryRole::none && instruction.role != MemoryRole::load);
+      }
+      for (std::size_t k = 0; !matters && k < instruction.writes; ++k) matters = decide.contains(instruction.r[k]);
+      if (matters) changed |= add_sources(instruction);
+      for (std::size_t k = 0; matters && k < instruction.writes; ++k) changed |= decide.insert(instruction.r[k]).second;
+    }
+  }
+  return {decide.begin(), decide.end()};
+}
+
 // Whether a warp that gives way is where it was before, with no change of memory in between. Snapshots are taken more and more
 // rarely, so that circles of several turns are found too (Brent's algorithm).
 bool CtaExecutor::has_come_back(Warp& warp) {
   Turn& turn = warp.turn;
   const std::size_t bytes = context_.kernel.register_bytes;
+  const auto same = [&](std::int32_t place, std::size_t size) {
+    return std::memcmp(turn.registers.data() + place, warp.registers + place, size) == 0;
+  };
   if (turn.taken && turn.changes == changes_ && turn.pc == warp.pc && turn.reconverge == warp.reconverge &&
-      turn.active == warp.active && turn.depth == warp.stack.size() &&
-      std::memcmp(turn.registers.data(), warp.registers, bytes) == 0) {
-    return true;
+      turn.active == warp.active && turn.depth == warp.stack.size()) {
+    if (same(0, bytes)) return true;
+    if (turn.records) {
+      const std::vector<std::int32_t> deciding =
+          deciding_registers(0, static_cast<std::int32_t>(code_.size()),
+                             [&](std::int32_t i) { return turn.executed[static_cast<std::size_t>(i)]; });
+      if (std::all_of(deciding.begin(), deciding.end(), [&](std::int32_t place) {
+            return same(place, static_cast<std::size_t>(context_.kernel.places.at(place)));
+          })) {
+        return true;
+      }
+    }
   }
   if (turn.taken && ++turn.since < turn.next) return false;
+  // What wgmma and TMA do is not written in the registers.
+  turn.records = turn.taken && turn.changes == changes_ && async_ == nullptr;
+  turn.executed.assign(turn.records ? code_.size() : 0, false);
   turn.next = turn.taken ? std::min(2 * turn.next, Turn::kMostTurns) : 1;
   turn.taken = true;
   turn.since = 0;
@@ -227,6 +288,20 @@ std::pair<std::int32_t, std::int32_t> CtaExecutor::loop_of(const Warp& warp) con
   return {warp.pc, warp.pc};
 }
 
+// What the loop waits for: the first load or atomic operation in it that decides whether it ends; null if there is none.
+const Instruction* CtaExecutor::looked_at(const Warp& warp) const {
+  const auto [begin, end] = loop_of(warp);
+  const std::vector<std::int32_t> deciding = deciding_registers(begin, end, [](std::int32_t) { return true; });
+  const auto decides = [&](const Instruction& instruction) {
+    if (instruction.instruction_class == InstructionClass::atomic) return true;
+    if (instruction.role != MemoryRole::load || !instruction.counted) return false;
+    return std::any_of(instruction.r.begin(), instruction.r.begin() + instruction.writes,
+                       [&](std::int32_t place) { return std::binary_search(deciding.begin(), deciding.end(), place); });
+  };
+  const auto found = std::find_if(code_.begin() + begin, code_.begin() + end, decides);
+  return found == code_.begin() + end ? nullptr : &*found;
+}
+
 // The active lanes go round in a circle: lets others of the warp run, which wait where the lanes meet or on another way. The
 // lanes that were parted by what they wait for meet the others further out then.
 bool CtaExecutor::give_way(Warp& warp) {
@@ -257,7 +332,7 @@ bool CtaExecutor::give_way(Warp& warp) {
       warp.pc = top.pc;
       warp.active = there;
     }
-    warp.turn.taken = false;
+    warp.turn.taken = warp.turn.records = false;
     return true;
   }
   return false;
@@ -273,17 +348,22 @@ bool CtaExecutor::give_way() {
 
 std::optional<CtaTrace> CtaExecutor::take_trace() {
   if (trace_ == nullptr) return std::nullopt;
-  return std::exchange(trace_, nullptr)->take();
+  return std::exchange(trace_, nullptr)->take(roles());
 }
 
-void CtaExecutor::start(const Dim3& cta) {
+std::vector<Role> CtaExecutor::roles() const { return async_ == nullptr ? std::vector<Role>{} : async_->roles(); }
+
+void CtaExecutor::start(std::uint64_t index) {
+  const Dim3 cta = cta_at(context_, index);
   cta_ = cta;
+  cta_index_ = static_cast<std::uint32_t>(index);
   stopped_ = false;
   budget_ = context_.options.max_warp_instructions_per_cta;
   threads_alive_ = num_threads_;
   barriers_ = {};
   mbarriers_.clear();
-  waits_for_cluster_ = false;
+  cluster_barrier_ = {};
+  flags_.clear();
   std::uint32_t left = num_threads_;
   for (Warp& warp : warps_) {
     warp.pc = 0;
@@ -295,7 +375,8 @@ void CtaExecutor::start(const Dim3& cta) {
     warp.copies.clear();
     warp.executed = 0;
     warp.failed_wait = {};
-    warp.turn.taken = false;
+    warp.cluster = {};
+    warp.turn.taken = warp.turn.records = false;
     warp.tried = 0;
     warp.has_been_stuck = false;
     std::memset(warp.groups, 0, sizeof warp.groups);
@@ -307,8 +388,6 @@ void CtaExecutor::start(const Dim3& cta) {
   fill_uniforms(cta);
   std::memset(shared_.data(), 0, shared_.size());
   std::memset(local_.data(), 0, local_.size());
-  const Dim3& grid = context_.config.grid;
-  cta_index_ = cta.x + grid.x * (cta.y + grid.y * cta.z);
   if (ordering_ != nullptr) ordering_->reset(cta_index_);
   if (shadow_ != nullptr) {
     shadow_->reset();
@@ -316,22 +395,32 @@ void CtaExecutor::start(const Dim3& cta) {
     ordering_->clocks().reset(num_warps(), 1);
   }
   if (own_global_ != nullptr) own_global_->reset();
+  if (ordering_ != nullptr && clocks().is_in_cluster())
+    peer_uses_.assign(static_cast<std::size_t>(clocks().engine_of(peers_.size(), 0)), {});
   if (async_ != nullptr) async_->start();
   std::fill(local_written_.begin(), local_written_.end(), 0);
 }
 
-// Constants and special registers. Only those that depend on the CTA would have to be filled again, but there are few of all.
+// Constants and special registers. Those that do not depend on the CTA are filled once.
 void CtaExecutor::fill_uniforms(const Dim3& cta) {
   using enum ptx::SpecialRegister;
-  const Dim3 &block = context_.config.block, &grid = context_.config.grid;
+  const Dim3 &block = context_.config.block, &grid = context_.config.grid, &cluster = context_.cluster;
   for (Warp& warp : warps_) {
     for (const UniformSlot& slot : context_.kernel.uniforms) {
+      if (uniforms_filled_ && !(slot.special && may_depend_on_cta(slot.special_register))) continue;
       std::byte* to = warp.registers + slot.offset;
       const auto fill = [&](auto value_of) {
-        for (int lane = 0; lane < kWarpSize; ++lane) {
-          const std::uint64_t value = value_of(static_cast<std::uint32_t>(lane));
-          const std::size_t bytes = static_cast<std::size_t>(slot_bytes(slot.slot)) / kWarpSize;
-          std::memcpy(to + static_cast<std::size_t>(lane) * bytes, &value, bytes);
+        const auto fill_lanes = [&](auto* lanes) {
+          for (std::uint32_t lane = 0; lane < kWarpSize; ++lane)
+            lanes[lane] = static_cast<std::remove_pointer_t<decltype(lanes)>>(value_of(lane));
+        };
+        switch (slot.slot) {
+          case Slot::b16:
+            return fill_lanes(reinterpret_cast<std::uint16_t*>(to));
+          case Slot::b32:
+            return fill_lanes(reinterpret_cast<std::uint32_t*>(to));
+          default:
+            return fill_lanes(reinterpret_cast<std::uint64_t*>(to));
         }
       };
       if (slot.slot == Slot::predicate) {
@@ -380,9 +469,29 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
           case one:
             return 1;
           case clusterid_x:
-            return cta.x / cluster_size();
+            return cta.x / cluster.x;
+          case clusterid_y:
+            return cta.y / cluster.y;
+          case clusterid_z:
+            return cta.z / cluster.z;
           case nclusterid_x:
-            return grid.x / cluster_size();
+            return grid.x / cluster.x;
+          case nclusterid_y:
+            return grid.y / cluster.y;
+          case nclusterid_z:
+            return grid.z / cluster.z;
+          case cluster_ctaid_x:
+            return cta.x % cluster.x;
+          case cluster_ctaid_y:
+            return cta.y % cluster.y;
+          case cluster_ctaid_z:
+            return cta.z % cluster.z;
+          case cluster_nctaid_x:
+            return cluster.x;
+          case cluster_nctaid_y:
+            return cluster.y;
+          case cluster_nctaid_z:
+            return cluster.z;
           case cluster_ctarank:
             return rank_;
           case cluster_nctarank:
@@ -411,10 +520,11 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
       });
     }
   }
+  uniforms_filled_ = true;
 }
 
 // Runs a warp until it has to wait, gives way or has ended.
-template <bool kTraced>
+template <bool kRecords>
 void CtaExecutor::run_warp(Warp& warp) {
   int loops_left = warp.has_been_stuck ? kLoopsPerTurnOfStuck : kLoopsPerTurn;
   std::byte* const registers = warp.registers;
@@ -432,7 +542,10 @@ void CtaExecutor::run_warp(Warp& warp) {
     ++count.warps;
     count.lanes += mask == kAllLanes ? kWarpSize : static_cast<std::uint32_t>(std::popcount(mask));
     ++warp.executed;
-    if constexpr (kTraced) trace_->execute(warp.index, warp.pc);
+    if constexpr (kRecords) {
+      if (trace_ != nullptr) trace_->execute(warp.index, warp.pc);
+      if (warp.turn.records) warp.turn.executed[static_cast<std::size_t>(warp.pc)] = true;
+    }
     if (budget_-- == 0) {
       stopped_ = true;
       find(FindingKind::endless_loop, &warp, &instruction, -1, std::nullopt,
@@ -539,9 +652,9 @@ void CtaExecutor::check_group(const Warp& warp, const Instruction& instruction, 
     return which != 0;
   };
   if (wrong(lanes & ~named, fmt::format("the lane is not in the mask that it passes, {:#010x}", named))) return;
-  const std::uint32_t missing = named & warp.alive & ~here, gone = named & ~warp.alive, others = named & here & ~lanes;
+  // Lanes that have ended may be named: "all non-exited threads" must come (PTX ISA, "shfl.sync", "vote.sync" …).
+  const std::uint32_t missing = named & warp.alive & ~here, others = named & here & ~lanes;
   if (wrong(missing, fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", named, missing))) return;
-  if (wrong(gone, fmt::format("the mask {:#010x} names lanes that have ended: {:#010x}", named, gone))) return;
   wrong(others, fmt::format("the mask {:#010x} names lanes that pass another mask: {:#010x}", named, others));
 }
 
@@ -617,11 +730,12 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   if (warp.alive == 0) {
     warp.status = WarpStatus::ended;
     check_barriers();
-    if (threads_alive_ == 0) release_cluster();
+    end_in_cluster(warp, mask);
     return;
   }
   if (warp.active == 0) reconverge(warp);
   check_barriers();
+  end_in_cluster(warp, mask);
 }
 
 // For instructions of the whole warp that take no mask.
@@ -653,6 +767,8 @@ void CtaExecutor::find(FindingKind kind, const Warp* warp, const Instruction* in
 
 void CtaExecutor::renumber(const Renumbering& renumbering) {
   for (Barrier& barrier : barriers_) renumbering.apply_to(barrier.clock);
+  renumbering.apply_to(cluster_barrier_.told);
+  renumbering.apply_to(cluster_barrier_.known);
   for (Mbarrier& barrier : mbarriers_) {
     renumbering.apply_to(barrier.arriving);
     renumbering.apply_to(barrier.completed);
@@ -665,6 +781,9 @@ void CtaExecutor::renumber(const Renumbering& renumbering) {
 void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
   const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
+  const std::string memory = access.peer == nullptr
+                                 ? "shared memory"
+                                 : fmt::format("the shared memory of CTA {} of the cluster", access.peer->owner);
   const FindingKind kind =
       conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read : FindingKind::race;
   if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
@@ -675,17 +794,17 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   std::string other;
   switch (conflict.kind) {
     case Conflict::Kind::uninitialised:
-      message = fmt::format("a read of byte {} of shared memory, to which nothing has been written", conflict.offset);
+      message = fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory);
       break;
     case Conflict::Kind::pending_copy:
       message = by_tma ? fmt::format(
-                             "an access to byte {} of shared memory, to which a load by TMA is under way: nobody has "
+                             "an access to byte {} of {}, to which a load by TMA is under way: nobody has "
                              "waited for the phase of its mbarrier",
-                             conflict.offset)
+                             conflict.offset, memory)
                        : fmt::format(
-                             "an access to byte {} of shared memory, to which a cp.async is under way: nobody has "
+                             "an access to byte {} of {}, to which a cp.async is under way: nobody has "
                              "waited for it",
-                             conflict.offset);
+                             conflict.offset, memory);
       other = by_tma ? "TMA load issued" : "cp.async issued";
       break;
     case Conflict::Kind::written_during_read:
@@ -694,20 +813,18 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       other = by_tma ? "TMA load issued" : "written";
       break;
     case Conflict::Kind::read_after_write:
-      message =
-          fmt::format("a read of byte {} of shared memory, and nothing orders it after the write", conflict.offset);
+      message = fmt::format("a read of byte {} of {}, and nothing orders it after the write", conflict.offset, memory);
       other = "written";
       break;
     case Conflict::Kind::write_after_read:
-      message = fmt::format("a write to byte {} of shared memory, and nothing orders it after a read", conflict.offset);
+      message = fmt::format("a write to byte {} of {}, and nothing orders it after a read", conflict.offset, memory);
       other = "read";
       break;
     case Conflict::Kind::write_after_write:
-      message =
-          conflict.at_once
-              ? fmt::format("two lanes write different values to byte {} of shared memory", conflict.offset)
-              : fmt::format("a write to byte {} of shared memory, and nothing orders it after the write before it",
-                            conflict.offset);
+      message = conflict.at_once
+                    ? fmt::format("two lanes write different values to byte {} of {}", conflict.offset, memory)
+                    : fmt::format("a write to byte {} of {}, and nothing orders it after the write before it",
+                                  conflict.offset, memory);
       other = "written";
       break;
   }
@@ -718,14 +835,19 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
                          .position = position_of(conflict.other_instruction),
                          .warp = conflict.other_warp,
                          .lane = conflict.other_lane};
+    const std::size_t owner = access.peer == nullptr ? rank_ : access.peer->owner,
+                      other_rank = conflict.other_rank.value_or(owner);
+    if (other_rank != rank_) raw.finding.other->cta = peers_[other_rank]->cta_;
   }
   findings_.add(std::move(raw));
 }
 
 // The same for global memory.
 void CtaExecutor::report(const GlobalAccess& access, const GlobalConflict& conflict) {
-  if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
   const bool of_another_block = conflict.other_cta != cta_index_;
+  // What CTAs of a cluster tell each other of global memory is not followed.
+  if (of_another_block && conflict.other_cta / cluster_size() == cta_index_ / cluster_size()) return;
+  if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
   RawFinding raw = emulator::describe(
       context_, FindingKind::race, cta_, access.warp, access.instruction, conflict.lane, conflict.address,
       conflict.at_once ? fmt::format("two lanes write different values to global memory at {:#x}: {}", conflict.address,

@@ -9,22 +9,6 @@
 
 namespace flash_ladder::emulator {
 
-std::string list_of_warps(const std::vector<int>& warps) {
-  std::vector<std::string> runs;
-  for (std::size_t i = 0; i < warps.size();) {
-    std::size_t last = i;
-    while (last + 1 < warps.size() && warps[last + 1] == warps[last] + 1) ++last;
-    runs.push_back(last == i ? fmt::format("{}", warps[i])
-                             : fmt::format("{}{}{}", warps[i], last == i + 1 ? " and " : "–", warps[last]));
-    i = last + 1;
-  }
-  std::string text;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ") + runs[i];
-  }
-  return (warps.size() == 1 ? "warp " : "warps ") + text;
-}
-
 namespace {
 
 std::vector<int> numbers_of(std::uint32_t warps) {
@@ -48,11 +32,14 @@ std::string CtaExecutor::describe_parting(const Warp& warp, std::uint32_t lanes)
 // What a warp waits for, as the end of "warp 1 …" or "warps 1 and 2 …"; `at` is the instruction that waits.
 std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const {
   at = std::max(warp.pc - 1, 0);
+  if (warp.cluster.waiting != 0) {
+    at = warp.cluster.instruction;
+    return "at the barrier of the cluster, to which not all of its threads have come";
+  }
   if (warp.status == WarpStatus::waiting) {
     for (std::size_t id = 0; id < barriers_.size(); ++id) {
       const Barrier& barrier = barriers_[id];
       if (!((barrier.waiting >> warp.index) & 1)) continue;
-      if (id == kNamedBarriers) return "at the barrier of the cluster";
       return fmt::format("at barrier {}, to which {} of {} threads have come", id, barrier.arrived,
                          barrier.expected == 0 ? threads_alive_ : barrier.expected);
     }
@@ -131,29 +118,38 @@ void CtaExecutor::report_lost() {
                    offset, other_warp));
 }
 
+// " at byte 4 of `lock` of 4 bytes at 0x…, where there is 1": what the first lane looks at; empty if that is not known.
+std::string CtaExecutor::place_of_wait(const Warp& warp, const Instruction& look) const {
+  const int lane = std::countr_zero(warp.active);
+  LaneAddresses at;
+  addresses(warp, look, look.r[look.writes], at);
+  Address address = at.at[static_cast<std::size_t>(lane)];
+  const bool generic = look.space == ptx::Space::generic;
+  const bool in_shared = generic && address - kSharedWindow < kWindowSize;
+  if (look.space == ptx::Space::shared || in_shared) {
+    const std::uint64_t offset = address - (in_shared ? kSharedWindow : 0) - kSharedBase;
+    return offset < shared_bytes_ ? fmt::format(" at byte {} of shared memory", offset) : "";
+  }
+  if (!generic && look.space != ptx::Space::global) return {};
+  return fmt::format(" at {}", context_.memory.describe(address));
+}
+
 void CtaExecutor::report_stuck(std::uint64_t others, std::uint64_t unstarted) {
   stopped_ = true;
   const auto first = std::find_if(warps_.begin(), warps_.end(), [](const Warp& warp) {
     return warp.status == WarpStatus::yielded && !warp.asked_mbarrier();
   });
   if (first == warps_.end()) return report_deadlock();
-  // What the loop looks at: the first load or atomic operation in it.
-  const Instruction* look = nullptr;
-  const auto [begin, end] = loop_of(*first);
-  for (std::int32_t i = begin; look == nullptr && i < end; ++i) {
-    const Instruction& instruction = code_[static_cast<std::size_t>(i)];
-    const bool atomic = instruction.instruction_class == InstructionClass::atomic;
-    if (atomic || (instruction.role == MemoryRole::load && instruction.counted)) look = &instruction;
-  }
+  const Instruction* const look = looked_at(*first);
   std::string text = fmt::format("lanes {:#010x} go round this loop for ever: ", first->active);
   if (look == nullptr) {
-    text += "nothing in it changes any more";
+    text += "nothing that could end it changes any more";
   } else if (look->instruction_class == InstructionClass::atomic) {
-    text += fmt::format("`{}` never finds what it waits for. If it is to get a lock, nobody gives the lock back",
-                        context_.kernel.sources[look->source].text);
+    text += fmt::format("`{}` never finds what it waits for{}. If it is to get a lock, nobody gives the lock back",
+                        context_.kernel.sources[look->source].text, place_of_wait(*first, *look));
   } else {
-    text += fmt::format("`{}` never reads what it waits for, and nobody writes it any more",
-                        context_.kernel.sources[look->source].text);
+    text += fmt::format("`{}` never reads what it waits for{}, and nobody writes it any more",
+                        context_.kernel.sources[look->source].text, place_of_wait(*first, *look));
   }
   if (others != 0) text += fmt::format("; {} other block{} cannot go on either", others, others == 1 ? "" : "s");
   if (unstarted != 0) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulator/checks/clocks.h"
 #include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
@@ -35,7 +36,8 @@ struct UndefinedLanes {
 };
 
 /// What a warp looked like when it gave way. If it looks the same later and no memory has changed in between, it will look the same
-/// for ever, unless another CTA changes memory.
+/// for ever, unless another CTA changes memory. What it looks like is where it is, and the registers that decide where it goes and
+/// what it does to memory.
 struct Turn {
   static constexpr unsigned kMostTurns = 64;  // between two snapshots: a longer cycle is not recognised
   bool taken = false;
@@ -45,6 +47,9 @@ struct Turn {
   std::uint32_t active = 0;
   std::size_t depth = 0;         // of the stack
   unsigned since = 0, next = 1;  // turns since this snapshot, and after how many the next one is taken
+  // Which instructions it has executed since, if that is written down: once no memory has changed between two snapshots.
+  bool records = false;
+  std::vector<bool> executed;
 };
 
 struct Warp {
@@ -84,6 +89,15 @@ struct Warp {
   std::uint64_t stuck_at = 0;
   std::uint64_t tried_at = 0;  // when lanes last gave way to others of the warp,
   unsigned tried = 0;          // and how often, without a change of memory
+
+  // The barrier of the cluster: lanes that have arrived and wait for others to do so, those for which all have and that have not
+  // waited yet, and those that wait.
+  struct AtCluster {
+    std::uint32_t arrived = 0, passed = 0, waiting = 0;
+    std::int32_t instruction = -1;  // that waits
+    Clock fenced;                   // what lanes knew at their last fence; empty if there was none, or the CTA is alone
+  };
+  AtCluster cluster;
 
   std::uint64_t executed = 0;       // instructions: %clock
   std::vector<PendingCopy> copies;  // oldest first

@@ -49,18 +49,18 @@ const std::unordered_map<std::string_view, SpecialRegister>& special_registers()
       {"%lanemask_ge", lanemask_ge},
       {"%lanemask_gt", lanemask_gt},
       {"%clusterid.x", clusterid_x},
-      {"%clusterid.y", ctaid_y},
-      {"%clusterid.z", ctaid_z},
+      {"%clusterid.y", clusterid_y},
+      {"%clusterid.z", clusterid_z},
       {"%nclusterid.x", nclusterid_x},
-      {"%nclusterid.y", nctaid_y},
-      {"%nclusterid.z", nctaid_z},
-      {"%cluster_ctaid.x", cluster_ctarank},
-      {"%cluster_ctaid.y", zero},
-      {"%cluster_ctaid.z", zero},
+      {"%nclusterid.y", nclusterid_y},
+      {"%nclusterid.z", nclusterid_z},
+      {"%cluster_ctaid.x", cluster_ctaid_x},
+      {"%cluster_ctaid.y", cluster_ctaid_y},
+      {"%cluster_ctaid.z", cluster_ctaid_z},
       {"%cluster_ctarank", cluster_ctarank},
-      {"%cluster_nctaid.x", cluster_nctarank},
-      {"%cluster_nctaid.y", one},
-      {"%cluster_nctaid.z", one},
+      {"%cluster_nctaid.x", cluster_nctaid_x},
+      {"%cluster_nctaid.y", cluster_nctaid_y},
+      {"%cluster_nctaid.z", cluster_nctaid_z},
       {"%cluster_nctarank", cluster_nctarank},
       {"%dynamic_smem_size", dynamic_smem_size},
       {"%total_smem_size", total_smem_size},
@@ -542,7 +542,7 @@ void Parser::parse_statement() {
 
 void Parser::parse_registers(std::string_view type_name) {
   const Type type = type_of(type_name);
-  if (type.kind == 0 || type.bits > 64) lexer_.fail(fmt::format("a register of unknown type '.{}'", type_name));
+  if (type.kind == 0) lexer_.fail(fmt::format("a register of unknown type '.{}'", type_name));
   // No register is narrower than 16 bits: 8-bit values travel in 16-bit registers.
   const auto bytes = static_cast<std::uint8_t>(type.kind == 'p' ? 0 : std::max(type.bits, 16) / 8);
   Scope& scope = scopes_.back();
@@ -756,6 +756,14 @@ int Parser::find_variable(std::string_view name) const {
 }  // namespace
 
 Text parse(std::string_view text) { return Parser(text).parse(); }
+
+std::uint64_t function_address(const Text& text, std::string_view name) {
+  constexpr std::uint64_t kFirst = std::uint64_t{3} << 48, kStep = 16;
+  const auto found = std::find_if(text.functions.begin(), text.functions.end(),
+                                  [&](const Function& function) { return function.name == name && !function.entry; });
+  if (found == text.functions.end()) return 0;
+  return kFirst + kStep * static_cast<std::uint64_t>(found - text.functions.begin());
+}
 
 Type type_of(std::string_view name) {
   static const std::unordered_map<std::string_view, Type> types = {
