@@ -7,7 +7,7 @@
 namespace flash_ladder {
 
 /// The type of Q, K, V and O in memory. Softmax and accumulation are fp32 whatever it is.
-enum class Dtype { fp16, bf16 };
+enum class Dtype { fp16, bf16, e4m3 };
 
 /// AttentionProblem::window where all keys are seen.
 constexpr std::int64_t kNoWindow = -1;
