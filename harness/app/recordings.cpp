@@ -109,7 +109,7 @@ Recordings read_both(const Options& options) {
 
 constexpr std::size_t kColumn = 18, kChange = 9;
 
-std::string row(std::string_view name, const std::string& a, const std::string& b, const std::string& change) {
+std::string pair_row(std::string_view name, const std::string& a, const std::string& b, const std::string& change) {
   const std::size_t figures = 2 * (kColumn + 1) + kChange + 1;
   const std::size_t width = std::clamp<std::size_t>(output_width() - std::min(output_width(), figures), 20, 44);
   std::string line = fmt::format("{} {:>{}} {:>{}} {:>{}}", pad(shortened(name, width), width), shortened(a, kColumn),
@@ -118,8 +118,8 @@ std::string row(std::string_view name, const std::string& a, const std::string& 
   return line + '\n';
 }
 
-std::string count_row(std::string_view name, std::int64_t a, std::int64_t b) {
-  return row(name, std::to_string(a), std::to_string(b), a == b ? "" : fmt::format("{:+}", b - a));
+std::string count_pair_row(std::string_view name, std::int64_t a, std::int64_t b) {
+  return pair_row(name, std::to_string(a), std::to_string(b), a == b ? "" : fmt::format("{:+}", b - a));
 }
 
 std::string or_dash(const std::string& text) { return text.empty() ? "-" : text; }
@@ -146,9 +146,9 @@ std::string static_rows(const Recordings& both) {
       const auto found = pair.b->static_study.find(sm);
       if (found == pair.b->static_study.end() || !done.insert(name).second) continue;
       const StaticStudy& b = found->second;
-      text += count_row(name + ": registers", a.registers, b.registers);
+      text += count_pair_row(name + ": registers", a.registers, b.registers);
       const auto add = [&](const std::string& what, int from, int to) {
-        if (from != to) text += count_row("  " + what, from, to);
+        if (from != to) text += count_pair_row("  " + what, from, to);
       };
       add("bytes spilled", a.spill_bytes, b.spill_bytes);
       add("bytes of shared memory", a.smem_bytes, b.smem_bytes);
@@ -171,8 +171,8 @@ std::string counter_rows(const Pair& pair) {
   for_each_counter(*pair.b->counters, [&](const std::string& name, std::uint64_t count) {
     const std::uint64_t was = *old++;
     if (count != was)
-      text += row("  " + name, std::to_string(was), std::to_string(count),
-                  was == 0 ? "" : fmt::format("{:.3f}x", static_cast<double>(count) / static_cast<double>(was)));
+      text += pair_row("  " + name, std::to_string(was), std::to_string(count),
+                       was == 0 ? "" : fmt::format("{:.3f}x", static_cast<double>(count) / static_cast<double>(was)));
   });
   return text.empty() ? "  all counters are the same\n" : text;
 }
@@ -181,15 +181,15 @@ std::string format_recordings(const Recordings& both, const Paint& paint) {
   const Profile &a = both.a, &b = both.b;
   std::string text = paint.bold(label(a.results.front())) + "\n\n";
   text += labelled("A", both.file_a.string()) + labelled("B", both.file_b.string()) + '\n';
-  text += paint.bold(row("", "A", "B", "B / A"));
-  text += row("device", a.device, b.device, "");
-  text += row("recorded", or_dash(a.date.substr(0, 10)), or_dash(b.date.substr(0, 10)), "");
-  text += row("CUDA", a.toolkit, b.toolkit, "");
-  text += row("driver", or_dash(a.driver), or_dash(b.driver), "");
-  if (!both.counted) text += row("highest clock of the SMs", clock(a), clock(b), "");
+  text += paint.bold(pair_row("", "A", "B", "B / A"));
+  text += pair_row("device", a.device, b.device, "");
+  text += pair_row("recorded", or_dash(a.date.substr(0, 10)), or_dash(b.date.substr(0, 10)), "");
+  text += pair_row("CUDA", a.toolkit, b.toolkit, "");
+  text += pair_row("driver", or_dash(a.driver), or_dash(b.driver), "");
+  if (!both.counted) text += pair_row("highest clock of the SMs", clock(a), clock(b), "");
   constexpr std::size_t kHash = 15;  // "sha256:" and eight digits
-  text += row("code", a.code_hash.substr(0, kHash), b.code_hash.substr(0, kHash),
-              a.code_hash == b.code_hash ? "the same" : "");
+  text += pair_row("code", a.code_hash.substr(0, kHash), b.code_hash.substr(0, kHash),
+                   a.code_hash == b.code_hash ? "the same" : "");
   if (a.code_hash != b.code_hash)
     text += paint.notable(labelled("", "The code is not the same: what differs below may be the code's doing."));
   if (both.counted) {
@@ -201,8 +201,9 @@ std::string format_recordings(const Recordings& both, const Paint& paint) {
       const auto figure = [](const Result& result) {
         return result.tflops ? fmt::format("{:.1f}", *result.tflops) : std::string("-");
       };
-      text += row(describe_short(*pair.a), figure(*pair.a), figure(*pair.b),
-                  pair.a->tflops && pair.b->tflops ? fmt::format("{:.3f}x", *pair.b->tflops / *pair.a->tflops) : "");
+      text +=
+          pair_row(describe_short(*pair.a), figure(*pair.a), figure(*pair.b),
+                   pair.a->tflops && pair.b->tflops ? fmt::format("{:.3f}x", *pair.b->tflops / *pair.a->tflops) : "");
     }
   }
   const std::size_t left_out = both.a.results.size() + both.b.results.size() - 2 * both.pairs.size();

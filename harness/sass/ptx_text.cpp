@@ -10,16 +10,12 @@
 #include <sstream>
 
 #include "emulator/ptx/source_lines.h"
+#include "sass/trimmed.h"
 
 namespace flash_ladder {
 namespace {
 
 using emulator::ptx::SourceLines;
-
-std::string trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t\r"), last = text.find_last_not_of(" \t\r");
-  return first == std::string_view::npos ? "" : std::string(text.substr(first, last + 1 - first));
-}
 
 // "1 64 5" from the front of a stream.
 std::optional<SourceLines::Location> location(std::istream& words) {
@@ -33,9 +29,9 @@ std::string declared(const std::string& line) {
   for (const std::string_view keyword : {".entry ", ".func "}) {
     const std::size_t at = line.find(keyword);
     if (at == std::string::npos) continue;
-    std::string rest = trimmed(std::string_view(line).substr(at + keyword.size()));
-    if (rest.starts_with('(')) rest = trimmed(std::string_view(rest).substr(std::min(rest.find(')') + 1, rest.size())));
-    return rest.substr(0, rest.find_first_of("( \t"));
+    std::string_view rest = trimmed(std::string_view(line).substr(at + keyword.size()));
+    if (rest.starts_with('(')) rest = trimmed(rest.substr(std::min(rest.find(')') + 1, rest.size())));
+    return std::string(rest.substr(0, rest.find_first_of("( \t")));
   }
   return "";
 }
@@ -107,8 +103,8 @@ std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::fil
       continue;
     }
     // Operands have braces too; a block's open or close a line.
-    std::string statement =
-        trimmed(std::string_view(line).substr(std::min(line.find_first_not_of("{} \t"), line.size())));
+    std::string statement(
+        trimmed(std::string_view(line).substr(std::min(line.find_first_not_of("{} \t"), line.size()))));
     if (statement.empty() || !(std::isalpha(static_cast<unsigned char>(statement.front())) || statement.front() == '@'))
       continue;
     std::istringstream words(statement);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sass/opcode_class.h"
+#include "sass/trimmed.h"
 
 namespace flash_ladder {
 namespace {
@@ -38,12 +39,6 @@ Flow flow_of(const Instruction& instruction) {
   // BSSY names a label too, but only as the place where lanes meet again. Its BSYNC stands right before that label, so
   // control simply goes on there.
   return {false, false, true};
-}
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
-  return text;
 }
 
 // The first word of `text`, which is removed from it.

@@ -12,15 +12,10 @@
 #include "sass/configuration_code.h"
 #include "sass/ptx_text.h"
 #include "sass/sass_code.h"
+#include "sass/trimmed.h"
 
 namespace flash_ladder {
 namespace {
-
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
-  return text;
-}
 
 // The line of the PTX that `//## File ".nv_debug_ptx_txt", line 813` names.
 int ptx_line_of(std::string_view line) {

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from programs import write_program
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 HARNESS = BUILD / "harness"
@@ -75,8 +77,7 @@ class Cli:
         self.profiles.mkdir()
         self.source = ROOT
         self.worker = folder / "fake-worker"
-        self.worker.write_text(f"#!{sys.executable} -IS\n{FAKE_WORKER.read_text(encoding='utf-8')}", encoding="utf-8")
-        self.worker.chmod(0o755)
+        write_program(self.worker, FAKE_WORKER.read_text(encoding="utf-8"))
         self.emulator_worker = folder / "no-virtual-gpu"  # none, so that without a GPU nothing runs
         self.log = folder / "requests"
 

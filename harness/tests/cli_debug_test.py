@@ -1,7 +1,6 @@
 """`harness --debug` on the virtual GPU: right versions, and planted faults that it has to lead to."""
 
 import json
-import sys
 from math import inf, isclose
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from blockwise_attention import attend, recorded_row
 from cli import AMPERE, BUILD, H200, ROOT, Cli
 from cli_terminal_test import lines_on_a_terminal
 from planted_faults import FAULTS, Fault
+from programs import write_program
 from schemas import validate_debug
 
 SMALL = ["--heads", "1"]
@@ -106,9 +106,7 @@ WRONG = [
 @pytest.fixture
 def planted(emulator: Cli, tmp_path: Path) -> Cli:
     worker = tmp_path / "planted-worker"
-    text = Path(__file__).with_name("planted_worker.py").read_text(encoding="utf-8")
-    worker.write_text(f"#!{sys.executable} -IS\n{text}", encoding="utf-8")
-    worker.chmod(0o755)
+    write_program(worker, Path(__file__).with_name("planted_worker.py").read_text(encoding="utf-8"))
     emulator.emulator_worker = worker
     return emulator
 

@@ -6,10 +6,12 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from cli import BUILD, GTX_1080, H200, NAMES, ROOT, RTX_4080, Cli
+from cli import BUILD, FAKE_WORKER, GTX_1080, H200, NAMES, ROOT, RTX_4080, Cli
+from programs import write_program
 
 K = "--kernel"
 
@@ -277,6 +279,15 @@ def test_no_worker_program(cli: Cli, tmp_path: Path) -> None:
     cli.worker = tmp_path / "no-such-program"
     outcome = cli(K, "07", "--device", "gpu")
     assert outcome.rc == 3 and "no-such-program" in outcome.err and "build" in outcome.err
+
+
+def test_a_python_whose_path_has_a_blank(cli: Cli, tmp_path: Path) -> None:
+    """The worker of these tests is a script, and a clone may lie anywhere."""
+    python = tmp_path / "with blank" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    write_program(cli.worker, FAKE_WORKER.read_text(encoding="utf-8"), str(python))
+    assert cli(K, "07").rc == 0
 
 
 def test_a_worker_that_cannot_say_which_device(cli: Cli) -> None:

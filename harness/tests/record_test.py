@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from ladder import SHAPES
+from programs import write_program
 
 ROOT = Path(__file__).resolve().parents[2]
 HASHES = {"01_naive": "sha256:" + "1" * 64, "02_online_softmax": "sha256:" + "2" * 64}
 TUNED = "02_online_softmax"
-STUB = """#!{python}
-import sys
+STUB = """import sys
 if "--list" in sys.argv:
     print({listed!r})
     raise SystemExit(0)
@@ -54,12 +54,9 @@ class Sitting:
         more = {"code_hash": "sha256:3", "configurations": [{"name": "64x64"}, {"name": "64x32"}]}
         versions.append(extension | more)
         listed = json.dumps({"versions": versions})
-        text = STUB.format(
-            python=sys.executable, listed=listed, log=str(self.log), name=Path(path).name, status=status
-        )
         (self.root / path).parent.mkdir(exist_ok=True)
-        (self.root / path).write_text(text, encoding="utf-8")
-        (self.root / path).chmod(0o755)
+        text = STUB.format(listed=listed, log=str(self.log), name=Path(path).name, status=status)
+        write_program(self.root / path, text)
 
     def write(self, name: str, document: Any) -> None:  # noqa: ANN401 (any JSON)
         (self.folder / name).write_text(json.dumps(document), encoding="utf-8")

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from cli import AMPERE, BUILD, NAMES, ROOT
+from programs import write_program
 from schemas import validate_ncu
 
 # Answers that all is right, but for what it is told to.
-WORKER = """#!{python} -IS
-import json, os, sys
+WORKER = """import json, os, sys
 request = json.loads(sys.argv[1])
 gpu = {{"smem_per_cta_bytes": 232448, "compute_capability": 90, "is_virtual": False}}
 answer = {{"event": "device", "device": gpu}}
@@ -44,9 +44,7 @@ def build(tmp_path: Path) -> Path:
 
 
 def pretend(build: Path, condition: str, answer: str) -> None:
-    worker = build / "harness-worker-gpu"
-    worker.write_text(WORKER.format(python=sys.executable, condition=condition, answer=answer), encoding="utf-8")
-    worker.chmod(0o755)
+    write_program(build / "harness-worker-gpu", WORKER.format(condition=condition, answer=answer))
 
 
 def test_every_version_on_the_virtual_gpu() -> None:
@@ -159,8 +157,7 @@ def test_no_sanitizer(build: Path) -> None:
 
 
 # Counts 1,000.5 of everything, in every launch that it is told to count.
-NCU = r"""#!{python} -IS
-import sys
+NCU = r"""import sys
 if "--version" in sys.argv:
     sys.exit(print("NVIDIA (R) Nsight Compute\nVersion 2025.3"))
 value = dict(zip(sys.argv, sys.argv[1:]))
@@ -174,13 +171,9 @@ for launch in range(int(value["--launch-count"])):
 
 
 def count(build: Path, behave: str = "") -> subprocess.CompletedProcess[str]:
-    tools = {
-        "ncu": NCU.format(python=sys.executable, behave=behave),
-        "nvidia-smi": "#!/bin/sh\necho NVIDIA H200, 580.1\n",
-    }
-    for name, text in tools.items():
-        (build / name).write_text(text, encoding="utf-8")
-        (build / name).chmod(0o755)
+    write_program(build / "ncu", NCU.format(behave=behave))
+    (build / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA H200, 580.1\n", encoding="utf-8")
+    (build / "nvidia-smi").chmod(0o755)
     arguments = ("--build", str(build), "--kernel", "1-2", "--out", str(build / "ncu.json"))
     return run("ncu_counters.py", *arguments, PATH=f"{build}:{os.environ['PATH']}")
 

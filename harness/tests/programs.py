@@ -1,0 +1,15 @@
+"""Programs that tests write, to stand in the place of others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def write_program(path: Path, text: str, python: str = sys.executable) -> None:
+    """Writes Python text as a program for `python`, whose path may have blanks, which the line after #! could not name.
+
+    To the shell, the second line starts Python, and nothing after it is read; to Python, it and the third are a string.
+    """
+    path.write_text(f"#!/bin/sh\n'''exec' \"{python}\" -IS \"$0\" \"$@\"\n' '''\n{text}", encoding="utf-8")
+    path.chmod(0o755)
