@@ -120,7 +120,9 @@ TEST(E4m3, IsRoundedToTheNearestAndEndsAt448) {
   EXPECT_EQ(e4m3_to_float(e4m3_from_float(-1000)), -448);
   EXPECT_EQ(e4m3_to_float(e4m3_from_float(0x1p-11f)), 0);
   for (int bits = 0; bits < 256; ++bits)
-    if (bits % 128 != 127) EXPECT_EQ(e4m3_from_float(e4m3_to_float(static_cast<std::uint8_t>(bits))), bits);
+    if (bits % 128 != 127) {
+      EXPECT_EQ(e4m3_from_float(e4m3_to_float(static_cast<std::uint8_t>(bits))), bits);
+    }
 }
 
 TEST(E4m3, AScaleBringsTheLargestTo448AtMost) {
