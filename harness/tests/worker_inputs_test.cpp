@@ -135,7 +135,7 @@ TEST(E4m3, AScaleBringsTheLargestTo448AtMost) {
 
 TEST(E4m3, PIsRoundedAs256TimesItself) {
   EXPECT_EQ(round_P(Dtype::e4m3, 1), 1);
-  EXPECT_EQ(round_P(Dtype::e4m3, 0.97f), 0.9375f);  // 248.3 lies between 240 and 256
+  EXPECT_EQ(round_P(Dtype::e4m3, 0.96f), 0.9375f);  // of 240 and 256, 245.76 is nearer to 240
   EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-17f), 0x1p-17f);
   EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-19f), 0);
   EXPECT_EQ(round_P(Dtype::fp16, 0x1p-19f), 0x1p-19f);
