@@ -74,7 +74,9 @@ nb::list configs(const std::string& kernel) {
   for (const Configuration& configuration : version_of(kernel, nullptr).configurations) {
     nb::dict dict;
     dict["name"] = configuration.name;
-    dict["dtype"] = configuration.dtype == Dtype::fp16 ? "float16" : "bfloat16";
+    dict["dtype"] = configuration.dtype == Dtype::e4m3   ? "float8_e4m3fn"
+                    : configuration.dtype == Dtype::fp16 ? "float16"
+                                                         : "bfloat16";
     dict["block_q"] = configuration.block_q;
     dict["block_kv"] = configuration.block_kv;
     dict["num_warps"] = configuration.num_warps;
