@@ -133,11 +133,13 @@ TEST(E4m3, AScaleBringsTheLargestTo448AtMost) {
   EXPECT_EQ(e4m3_scale(0), 1);
 }
 
-TEST(E4m3, PIsRoundedAs256TimesItself) {
-  EXPECT_EQ(round_P(Dtype::e4m3, 1), 1);
-  EXPECT_EQ(round_P(Dtype::e4m3, 0.96f), 0.9375f);  // of 240 and 256, 245.76 is nearer to 240
-  EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-17f), 0x1p-17f);
-  EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-19f), 0);
+// What is rounded is P times 256 / sqrt(2) = 181.02.
+TEST(E4m3, PIsRoundedBetweenPowersOfTwo) {
+  constexpr float kLargest = 181.01934f;
+  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 1), 176 / kLargest);          // of 176 and 192
+  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 0.5f), 88 / kLargest);        // 90.5, of 88 and 96
+  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 1e-5f), 0x1p-9f / kLargest);  // 0.0018, near the least there is
+  EXPECT_EQ(round_P(Dtype::e4m3, 1e-6f), 0);
   EXPECT_EQ(round_P(Dtype::fp16, 0x1p-19f), 0x1p-19f);
 }
 

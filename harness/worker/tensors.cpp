@@ -34,7 +34,7 @@ void elements_to_float(Dtype dtype, const std::uint16_t* bits, std::int64_t coun
 }
 
 float round_P(Dtype dtype, float P) {
-  constexpr float kLargest = 256;
+  constexpr float kLargest = 181.01934f;  // 2^7.5
   if (dtype == Dtype::e4m3) return e4m3_to_float(e4m3_from_float(kLargest * P)) / kLargest;
   return element_to_float(dtype, element_from_float(dtype, P));
 }

@@ -18,8 +18,9 @@ float element_to_float(Dtype dtype, std::uint16_t bits);
 /// The same for `count` elements in a row.
 void elements_to_float(Dtype dtype, const std::uint16_t* bits, std::int64_t count, float* values);
 
-/// The nearest element of the type that P = exp(S - rowmax) is rounded to, which multiplies V. Of e4m3 that of 256 · P, over 256:
-/// the largest is 1, e4m3 ends at 448, and what is below 2^-6 has fewer bits.
+/// The nearest element of the type that P = exp(S - rowmax) is rounded to, which multiplies V. Of e4m3, which ends at 448, that of
+/// 2^7.5 · P, over 2^7.5. A kernel rounds before it has seen a row's largest score, so how far its largest P is above a power of two
+/// is up to the keys before; here it is half-way. At a power of two exactly it would be the one that has no error.
 float round_P(Dtype dtype, float P);
 
 /// e4m3, as bits, and the number that they stand for. From float it rounds to nearest even; what is beyond 448 becomes 448. PTX ISA,

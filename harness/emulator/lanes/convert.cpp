@@ -193,9 +193,8 @@ void add_float_to_float8(LaneTable& table) {
   const auto name = [](const char* before, const char* from) {
     return Opcode(Opcode(Opcode("cvt.rn.satfinite", before), To::pair), from);
   };
-  add(table, name(".", ".f32").text, kConvert, [](float a, float b) {
-    return Pair8{static_cast<u16>(to_float8<To>(b) | to_float8<To>(a) << 8)};
-  });
+  add(table, name(".", ".f32").text, kConvert,
+      [](float a, float b) { return Pair8{static_cast<u16>(to_float8<To>(b) | to_float8<To>(a) << 8)}; });
   add(table, name(".relu.", ".f32").text, kConvert, [](float a, float b) {
     return Pair8{static_cast<u16>(to_float8<To>(non_negative(b)) | to_float8<To>(non_negative(a)) << 8)};
   });
