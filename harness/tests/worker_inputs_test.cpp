@@ -133,14 +133,15 @@ TEST(E4m3, AScaleBringsTheLargestTo448AtMost) {
   EXPECT_EQ(e4m3_scale(0), 1);
 }
 
-// What is rounded is P times 256 / sqrt(2) = 181.02.
-TEST(E4m3, PIsRoundedBetweenPowersOfTwo) {
-  constexpr float kLargest = 181.01934f;
-  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 1), 176 / kLargest);          // of 176 and 192
-  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 0.5f), 88 / kLargest);        // 90.5, of 88 and 96
-  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 1e-5f), 0x1p-9f / kLargest);  // 0.0018, near the least there is
-  EXPECT_EQ(round_P(Dtype::e4m3, 1e-6f), 0);
-  EXPECT_EQ(round_P(Dtype::fp16, 0x1p-19f), 0x1p-19f);
+TEST(E4m3, PIsRoundedAtEightPlacesOfAnOctave) {
+  EXPECT_EQ(round_P(Dtype::e4m3, 1, 0), 1);
+  EXPECT_EQ(round_P(Dtype::e4m3, 0.96f, 8), 0.9375f);  // 122.9, of 120 and 128
+  EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-16f, 0), 0x1p-16f);
+  EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-18f, 0), 0);
+  constexpr float kHalfAnOctave = 181.01934f;
+  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 1, 4), 176 / kHalfAnOctave);  // of 176 and 192
+  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 0.5f, 12), 88 / kHalfAnOctave);
+  EXPECT_EQ(round_P(Dtype::fp16, 0x1p-19f, 3), 0x1p-19f);
 }
 
 TEST(Inputs, E4m3HasAScaleForEachHeadAndTheNumbersThatItCanHave) {

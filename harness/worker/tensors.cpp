@@ -33,10 +33,10 @@ void elements_to_float(Dtype dtype, const std::uint16_t* bits, std::int64_t coun
     std::transform(bits, bits + count, values, fp16_to_float);
 }
 
-float round_P(Dtype dtype, float P) {
-  constexpr float kLargest = 181.01934f;  // 2^7.5
-  if (dtype == Dtype::e4m3) return e4m3_to_float(e4m3_from_float(kLargest * P)) / kLargest;
-  return element_to_float(dtype, element_from_float(dtype, P));
+float round_P(Dtype dtype, float P, std::int64_t row) {
+  if (dtype != Dtype::e4m3) return element_to_float(dtype, element_from_float(dtype, P));
+  const float largest = std::exp2(7 + static_cast<float>(row % 8) / 8);
+  return e4m3_to_float(e4m3_from_float(largest * P)) / largest;
 }
 
 std::uint8_t e4m3_from_float(float value) { return __nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3); }

@@ -19,9 +19,10 @@ float element_to_float(Dtype dtype, std::uint16_t bits);
 void elements_to_float(Dtype dtype, const std::uint16_t* bits, std::int64_t count, float* values);
 
 /// The nearest element of the type that P = exp(S - rowmax) is rounded to, which multiplies V. Of e4m3, which ends at 448, that of
-/// 2^7.5 · P, over 2^7.5. A kernel rounds before it has seen a row's largest score, so how far its largest P is above a power of two
-/// is up to the keys before; here it is half-way. At a power of two exactly it would be the one that has no error.
-float round_P(Dtype dtype, float P);
+/// P times a number from 128 to 256, over that number. A kernel rounds before it has seen a row's largest score, so how far its largest
+/// P is above a power of two, and with it the error of the P that weighs most, is up to the keys before. Here it is row % 8 eighths
+/// of an octave, so that a head has rows of all kinds.
+float round_P(Dtype dtype, float P, std::int64_t row);
 
 /// e4m3, as bits, and the number that they stand for. From float it rounds to nearest even; what is beyond 448 becomes 448. PTX ISA,
 /// "Alternate floating-point data formats".
