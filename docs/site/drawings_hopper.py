@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import layouts
+import sources
 from drawings import (
     AMBER,
     BLUE,
@@ -27,6 +28,7 @@ from facts import Facts
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from roles import RoleTrace
 from schedule import Span, schedule
 
 FIRST = 17  # of the Hopper track
@@ -273,6 +275,70 @@ def turns_26(facts: Facts) -> Figure:
 @drawing
 def three_27(facts: Facts) -> Figure:
     return _timeline(facts, 27, 5000)
+
+
+# ---- the same in instructions, of CTA 0 on the virtual GPU ----
+
+
+def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, list[tuple[int, int, str, str]]]]:
+    """(name, [(begin, end, text, colour)]): buffers, the producer, consumers, their wgmmas."""
+    rows: list[tuple[str, list[tuple[int, int, str, str]]]] = []
+    producer = trace.warps(multiply=False)[0]
+    ends, tiles = trace.ends_of_phases(), {"K": 0, "V": 0}
+    buffers: dict[str, list[tuple[int, int, str, str]]] = {}
+    last = max(step.end for warp in trace.warps(multiply=True) for step in trace.steps(warp))
+    for step in trace.steps(producer):
+        which = step.barrier[0]
+        if step.what != "copy" or which not in tiles:
+            continue
+        read = ends.get((step.barrier.replace("full", "empty"), step.phase or 0), last)
+        buffers.setdefault(step.barrier.replace("_full", ""), []).append((step.begin, read, f"{which}{tiles[which]}", FILLS[4]))
+        tiles[which] += 1
+    rows += [(f"tile in {name}", buffers[name]) for name in sorted(buffers)]
+    waits = [(s.begin, s.end, s.barrier, PAPER) for s in trace.steps(producer) if s.what == "wait" and s.end - s.begin > 1]
+    rows.append(("producer waits for", waits))
+    source = sources.lines_of(facts.file(number))
+    consumers = trace.warps(multiply=True)
+    for i, warp in enumerate(consumers):
+        name = f" {i}" if len(consumers) > 1 else ""
+        bars = [(begin, end, "", FILLS[3]) for begin, end in trace.arithmetic(warp)]
+        bars += [(s.begin, s.end, s.barrier, PAPER) for s in trace.steps(warp) if s.what == "wait" and s.end - s.begin > 1]
+        rows.append((f"consumer{name}", bars))
+        for product, accumulator in (("S", "S_rmem"), ("P V", "O_rmem")):
+            work = [(w.begin, w.end, product, CONSUMERS[i]) for w in trace.wgmmas(warp) if accumulator in source[w.line - 1]]
+            rows.append((f"{product} of {i} under way" if name else f"{product} under way", work))
+    return rows
+
+
+def _roles(facts: Facts, number: int) -> Figure:
+    rows = _role_rows(facts.role_trace(number, 4), facts, number)
+    last = max(end for _, bars in rows for _, end, _, _ in bars)
+    figure = Figure(figsize=(7.4, 0.34 * len(rows) + 0.75))
+    axes = figure.add_subplot()
+    for y, (_, bars) in enumerate(rows):
+        for begin, end, text, color in bars:
+            plain = color == FILLS[3]
+            axes.add_patch(Rectangle((begin, y - 0.36), end - begin, 0.72, facecolor=color,
+                                     edgecolor=color if plain else MUTED, linewidth=0 if plain else 0.6))  # fmt: skip
+            if text and (end - begin) / last > 0.011 * len(text):
+                axes.text((begin + end) / 2, y, text, ha="center", va="center", fontsize=6,
+                          color=PAPER if color in CONSUMERS else INK)  # fmt: skip
+    axes.set_yticks(range(len(rows)), [name for name, _ in rows])
+    axes.set_xlim(0, last)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xlabel("warp instructions issued, and not time")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    return figure
+
+
+@drawing
+def roles_19(facts: Facts) -> Figure:
+    return _roles(facts, 19)
+
+
+@drawing
+def roles_23(facts: Facts) -> Figure:
+    return _roles(facts, 23)
 
 
 # ---- what it costs ----

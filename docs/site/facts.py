@@ -13,10 +13,11 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -25,6 +26,7 @@ import layouts  # noqa: E402
 import schedule  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
+from roles import RoleTrace  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from ladder import SHAPES  # noqa: E402
 from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
@@ -68,6 +70,9 @@ class Interval:
     begin: int
     end: int
     line: int | None  # of the kernel's file
+
+
+Traced = TypeVar("Traced")
 
 
 def read_trace(file: Path) -> list[Interval]:
@@ -174,10 +179,18 @@ class Facts:
 
         One query tile and four K/V tiles; where CTAs stay for further query tiles, two of them and two K/V tiles each.
         """
+        stays = number >= FIRST_PERSISTENT
+        return self._traced(number, 2 if stays else 1, 2 if stays else 4, read_trace)
+
+    @cache  # noqa: B019
+    def role_trace(self, number: int, kv_tiles: int = 6) -> RoleTrace:
+        """The same of one query tile, with which barrier each role waits for."""
+        source = (ROOT / self.file(number)).read_text(encoding="utf-8").splitlines()
+        return self._traced(number, 1, kv_tiles, lambda file: RoleTrace.read(file, source))
+
+    def _traced(self, number: int, q_tiles: int, kv_tiles: int, read: Callable[[Path], Traced]) -> Traced:
         if self._harness is None or not self._harness.is_file():
             raise FactError(f"{self._harness} is not there: build it with scripts/setup harness")
-        stays = number >= FIRST_PERSISTENT
-        q_tiles, kv_tiles = (2, 2) if stays else (1, 4)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             problem = {
@@ -199,7 +212,7 @@ class Facts:
             )
             if done.returncode != 0 or not file.is_file():
                 raise FactError(f"{' '.join(map(str, command))} failed: {done.stderr.strip()}")
-            return read_trace(file)
+            return read(file)
 
     # ---- the names that pages use ----
 

@@ -69,6 +69,7 @@ std::vector<std::string> describe_kernels(const Result& result) {
 std::vector<std::pair<std::string, std::string>> describe_counters(const Result& result) {
   if (!result.counters) return {};
   std::vector<std::pair<std::string, std::string>> lines = describe_counters(*result.counters);
+  lines.emplace_back("Roles", emulator::describe(result.roles));
   lines.emplace_back("By kernel", fmt::format("{}", fmt::join(describe_kernels(result), "; ")));
   return lines;
 }

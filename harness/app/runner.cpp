@@ -103,6 +103,7 @@ Result Runner::run(const Version& version, const Run& run) const {
   Request request = request_for(version, run.problem);
   request.config = result.config;
   request.check = run.check;
+  request.only_requested_problem = run.only_requested_problem;
   request.benchmark = run.benchmark && !device_.gpu->is_virtual;
   request.reference_cache = reference_cache_.path().string();
   if (!options_.trace.empty()) request.trace = std::filesystem::absolute(options_.trace).string();

@@ -21,6 +21,7 @@ struct Run {
   AttentionProblem problem;
   std::string config;  // empty: as --tune found, else the first that fits the device
   bool check = true;
+  bool only_requested_problem = false;  // checked alone, without the small problems that are hard in different ways
   bool benchmark = true;
 };
 

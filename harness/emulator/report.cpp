@@ -1,6 +1,9 @@
 #include "emulator/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "emulator/function_name.h"
 #include "emulator/trace.h"
@@ -83,6 +86,12 @@ std::string_view to_string(Phase phase) {
   return kNames[static_cast<std::size_t>(phase)];
 }
 
+std::string_view to_string(TraceEvent::Kind kind) {
+  constexpr std::string_view kNames[] = {"arrive", "TMA load", "TMA store"};
+  static_assert(std::size(kNames) == static_cast<std::size_t>(TraceEvent::Kind::tma_store) + 1);
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
 Traffic& Traffic::operator+=(const Traffic& other) {
   requests += other.requests;
   transactions += other.transactions;
@@ -108,6 +117,42 @@ Counters& Counters::operator+=(const Counters& other) {
   branches += other.branches;
   divergent_branches += other.divergent_branches;
   return *this;
+}
+
+std::string list_of_warps(const std::vector<int>& warps) {
+  std::vector<std::string> runs;
+  for (std::size_t i = 0; i < warps.size();) {
+    std::size_t last = i;
+    while (last + 1 < warps.size() && warps[last + 1] == warps[last] + 1) ++last;
+    runs.push_back(last == i ? fmt::format("{}", warps[i])
+                             : fmt::format("{}{}{}", warps[i], last == i + 1 ? " and " : "–", warps[last]));
+    i = last + 1;
+  }
+  std::string text;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ") + runs[i];
+  }
+  return (warps.size() == 1 ? "warp " : "warps ") + text;
+}
+
+std::string describe_work(const Role& role) {
+  std::vector<std::string> work;
+  if (role.multiplies) work.emplace_back("wgmma");
+  if (role.loads) work.emplace_back("TMA loads");
+  if (role.stores) work.emplace_back("TMA stores");
+  return work.empty() ? "neither wgmma nor TMA" : fmt::format("{}", fmt::join(work, ", "));
+}
+
+std::string describe(const std::vector<Role>& roles) {
+  if (roles.size() < 2) return {};
+  std::string text;
+  for (const Role& role : roles)
+    text += fmt::format("{}{}: {}, {} registers a thread", text.empty() ? "" : "; ", list_of_warps(role.warps),
+                        describe_work(role), role.registers);
+  const auto changed = [](const Role& role) { return role.registers != role.registers_at_launch; };
+  if (std::ranges::any_of(roles, changed))
+    text += fmt::format(" ({} at the launch)", roles.front().registers_at_launch);
+  return text;
 }
 
 std::string format(const Finding& finding) {

@@ -108,6 +108,25 @@ struct LineCounters {
   Counters counters;
 };
 
+/// Warps of a CTA that do the same with what Hopper adds, and hold as many registers. Warpgroups have roles, not warps.
+struct Role {
+  std::vector<int> warps;
+  bool loads = false, multiplies = false, stores = false;  // by TMA, with wgmma, by TMA
+  int registers_at_launch = 0;                             // of each thread
+  int registers = 0;                                       // after the warps' last setmaxnreg
+
+  bool operator==(const Role&) const = default;
+};
+
+/// "wgmma, TMA stores"
+std::string describe_work(const Role& role);
+/// "warps 0–3: TMA loads, 24 registers a thread; warps 4–11: wgmma, TMA stores, 240 registers a thread (168 at the launch)"; empty
+/// for less than two roles.
+std::string describe(const std::vector<Role>& roles);
+
+/// "warp 3", "warps 0–2 and 5"
+std::string list_of_warps(const std::vector<int>& warps);
+
 enum class FindingKind : std::uint8_t {
   out_of_bounds,  // global, shared or local
   use_after_free,
@@ -173,6 +192,7 @@ struct Report {
   bool interrupted = false;  // by Options::interrupt
   Counters totals;
   std::vector<LineCounters> lines;  // by position; only those with instructions executed
+  std::vector<Role> roles;          // of the warps of the first CTA
   // In order of CTA, then of time, but divergent barriers first, and races between warps before those inside one; at most
   // Options::max_findings.
   std::vector<Finding> findings;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +28,15 @@ enum class Phase : std::uint8_t {
 /// "wait: barrier", "copy", …: as in the files.
 std::string_view to_string(Phase phase);
 
+/// A phase of a barrier: what warps wait for, and what they tell others.
+struct TraceBarrier {
+  bool is_mbarrier = false;
+  std::uint32_t id = 0;    // of an mbarrier its byte in shared memory; else its number: 16 is that of the cluster
+  std::int64_t phase = 0;  // the first is 0; -1 has ended before an mbarrier is there
+
+  bool operator==(const TraceBarrier&) const = default;
+};
+
 /// Instructions that follow one another and are of one phase and one source line, or a wait. What has no phase of its own, as
 /// the computation of addresses, belongs to what comes before it.
 ///
@@ -38,6 +48,42 @@ struct TraceInterval {
   std::uint64_t begin = 0, end = 0;  // steps
   std::uint64_t instructions = 0;    // warp instructions in it; of a wait the ones that ask, once
   int position = 0;                  // index into CtaTrace::positions
+  // Of a wait: what for, and which warp came last; -1: it had not to wait, or for another CTA.
+  std::optional<TraceBarrier> barrier = {};
+  int ended_by = -1;
+};
+
+/// What a warp does at one step for others, or has others do.
+struct TraceEvent {
+  enum class Kind : std::uint8_t {
+    arrive,     // at the barrier
+    tma_load,   // asks TMA for so many bytes, which `barrier` counts
+    tma_store,  // asks TMA to store so many
+  };
+  int warp = 0;
+  Kind kind = Kind::arrive;
+  std::uint64_t at = 0;  // step
+  std::optional<TraceBarrier> barrier = {};
+  std::uint32_t shared = 0, bytes = 0;  // of TMA: where in shared memory, how many
+  int position = 0;
+};
+
+/// "arrive", "TMA load", "TMA store": as in the files.
+std::string_view to_string(TraceEvent::Kind kind);
+
+/// wgmmas that a warpgroup has under way: from the first one's issue until a warp of it has waited for them.
+struct TraceWgmmas {
+  int first_warp = 0;
+  std::uint64_t begin = 0, end = 0;  // steps
+  std::uint64_t count = 0;           // that follow one another and come from the same line
+  int position = 0;
+};
+
+/// An mbarrier of the CTA.
+struct TraceMbarrier {
+  std::uint32_t address = 0;   // byte of shared memory
+  std::uint32_t arrivals = 0;  // that a phase waits for
+  int position = 0;            // where it was initialised
 };
 
 struct CtaTrace {
@@ -46,6 +92,10 @@ struct CtaTrace {
   int num_warps = 0;
   std::vector<SourcePosition> positions;
   std::vector<TraceInterval> intervals;  // warp by warp, in order of time
+  std::vector<TraceEvent> events;        // the same
+  std::vector<TraceWgmmas> wgmmas;       // warpgroup by warpgroup, in order of issue
+  std::vector<TraceMbarrier> mbarriers;  // in order of address
+  std::vector<Role> roles;               // of its warps; empty: the kernel has neither wgmma nor TMA nor setmaxnreg
 };
 
 }  // namespace flash_ladder::emulator

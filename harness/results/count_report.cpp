@@ -75,6 +75,8 @@ void print(const std::vector<runtime::KernelCounters>& kernels) {
     const auto warps = static_cast<double>(std::max<std::uint64_t>(kernel.totals.warp_instructions, 1));
     fmt::print(stderr, "{:<9} {:.1f} of 32 active in an instruction, on average\n", "Lanes",
                static_cast<double>(kernel.totals.thread_instructions) / warps);
+    if (const std::string roles = describe(kernel.roles); !roles.empty())
+      fmt::print(stderr, "{:<9} {}\n", "Roles", roles);
     print_lines(kernel);
   }
   fmt::print(stderr, "\n{}\n", kernels.empty() ? "virtual GPU: no kernel has run" : kCostExplained);
@@ -92,7 +94,8 @@ nlohmann::json to_json(const std::vector<runtime::KernelCounters>& kernels) {
     json.push_back({{"kernel", emulator::demangled(kernel.kernel)},
                     {"launches", kernel.launches},
                     {"counters", counters_to_json(kernel.totals, Zeros::kept)},
-                    {"lines", lines}});
+                    {"lines", lines},
+                    {"roles", roles_to_json(kernel.roles)}});
   }
   return {{"sm", runtime::settings().sm}, {"kernels", json}};
 }

@@ -31,4 +31,30 @@ Counters counters_from_json(const nlohmann::json& json, Zeros zeros) {
   throw std::runtime_error(fmt::format("there is no counter '{}'", unknown.items().begin().key()));
 }
 
+nlohmann::json roles_to_json(const std::vector<emulator::Role>& roles) {
+  auto array = nlohmann::json::array();
+  for (const emulator::Role& role : roles) {
+    array.push_back({{"warps", role.warps},
+                     {"loads", role.loads},
+                     {"multiplies", role.multiplies},
+                     {"stores", role.stores},
+                     {"registers", role.registers},
+                     {"registers_at_launch", role.registers_at_launch}});
+  }
+  return array;
+}
+
+std::vector<emulator::Role> roles_from_json(const nlohmann::json& array) {
+  std::vector<emulator::Role> roles;
+  for (const nlohmann::json& one : array) {
+    roles.push_back({.warps = one.at("warps").get<std::vector<int>>(),
+                     .loads = one.at("loads").get<bool>(),
+                     .multiplies = one.at("multiplies").get<bool>(),
+                     .stores = one.at("stores").get<bool>(),
+                     .registers_at_launch = one.at("registers_at_launch").get<int>(),
+                     .registers = one.at("registers").get<int>()});
+  }
+  return roles;
+}
+
 }  // namespace flash_ladder

@@ -8,6 +8,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "emulator/report.h"
 
@@ -65,5 +66,9 @@ enum class Zeros { kept, left_out };
 nlohmann::json counters_to_json(const Counters& counters, Zeros zeros);
 /// The inverse. Throws std::exception for a name that is no counter's, and where zeros are kept for one that is missing.
 Counters counters_from_json(const nlohmann::json& json, Zeros zeros);
+
+/// An array of objects: the warps of a role, what they do, and their registers. And the inverse, which throws std::exception.
+nlohmann::json roles_to_json(const std::vector<emulator::Role>& roles);
+std::vector<emulator::Role> roles_from_json(const nlohmann::json& json);
 
 }  // namespace flash_ladder

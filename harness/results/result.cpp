@@ -220,6 +220,7 @@ void to_json(json& json, const Result& result) {
   if (result.counters) json["counters"] = counters_to_json(*result.counters, Zeros::kept);
   if (result.load) json["load"] = *result.load;
   if (!result.lines.empty()) json["lines"] = result.lines;
+  if (!result.roles.empty()) json["roles"] = roles_to_json(result.roles);
   if (!result.ptx_hash.empty()) json["ptx_hash"] = result.ptx_hash;
   // Only a wrong result has these.
   if (!result.mismatches.empty()) json["mismatches"] = result.mismatches;
@@ -256,6 +257,7 @@ void from_json(const json& json, Result& result) {
   if (const auto counters = json.find("counters"); counters != json.end() && !counters->is_null())
     result.counters = counters_from_json(*counters, Zeros::kept);
   read_known(json, "lines", result.lines);
+  if (const auto roles = json.find("roles"); roles != json.end()) result.roles = roles_from_json(*roles);
   read_known(json, "ptx_hash", result.ptx_hash);
   read_known(json, "findings", result.findings);
   read_known(json, "findings_kinds", result.findings_kinds);

@@ -132,7 +132,8 @@ struct Result {
   std::optional<Load> load;          // half-way through the timing; nullopt where there was none, and in older profiles
   std::optional<Counters> counters;  // of one launch; nullopt where the virtual GPU did not count
   std::vector<LineCounters> lines;
-  std::string ptx_hash;  // of the text that was counted: see source/compiled_text.h
+  std::vector<emulator::Role> roles;  // of the warps of a CTA; only of a version with wgmma or TMA
+  std::string ptx_hash;               // of the text that was counted: see source/compiled_text.h
   // One for each kernel of that launch, where they were asked for; not in JSON: see trace_file.h.
   std::vector<std::shared_ptr<const emulator::CtaTrace>> traces;
   std::vector<Finding> findings;    // the first hundred

@@ -9,8 +9,11 @@
 namespace flash_ladder {
 
 /// Writes result.traces: a process for each kernel of the launch, a thread for each warp, and an event for each run of
-/// instructions of one phase and one source line, with the line in "args". A microsecond of the format is one instruction here. In
-/// "otherData" stand version, configuration, problem and the hash of the PTX. Throws UnavailableError.
+/// instructions of one phase and one source line, with the line in "args". A microsecond of the format is one instruction here.
+/// Waits say in "args" which barrier they are for ("mbarrier": its byte in shared memory, or "barrier": its number), which of its
+/// phases, and which warp came last ("ended_by"). Arrivals and requests to TMA are instant events; wgmmas that are under way are
+/// asynchronous ones. In "otherData" stand version, configuration, problem and the hash of the PTX, the roles of the warps with
+/// their registers, and the lines where the mbarriers were initialised. Throws UnavailableError.
 void write_trace(const std::filesystem::path& path, const Result& result);
 
 }  // namespace flash_ladder

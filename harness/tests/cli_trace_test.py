@@ -91,6 +91,43 @@ def test_a_persistent_cta_shows_all_of_its_query_tiles(emulator: Cli, tmp_path: 
     assert mmas[1] > 1.8 * mmas[0]
 
 
+def test_the_roles_of_a_cta_and_what_each_waits_for(emulator: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    outcome = emulator("--kernel", "27", *SMALL, "--seq-len", "192", "--seq-len-kv", "384", "--trace", str(file))
+    assert outcome.rc == 0, outcome.err
+    assert (
+        "warps 0–3: TMA loads, 32 registers a thread; warps 4–15: wgmma, TMA stores, 160 registers a thread (128 at the launch)"
+        in outcome.words
+    )
+    document = json.loads(file.read_text(encoding="utf-8"))
+    producer, consumers = document["otherData"]["roles"]
+    assert (producer["warps"], consumers["warps"]) == (list(range(4)), list(range(4, 16)))
+    source = (ROOT / "kernels" / "hopper" / "27_three_consumers.cu").read_text(encoding="utf-8").splitlines()
+    lines = {one["mbarrier"]: one["line"] for one in document["otherData"]["mbarriers"]}
+    names = {byte: source[int(line.rpartition(":")[2]) - 1] for byte, line in lines.items()}
+    assert len(names) == 4 + 4 * 3 and all("mbarrier_init(&" in name for name in names.values())
+    events = [event for event in document["traceEvents"] if event.get("tid") in (0, 4)]
+    waits = [event for event in events if event["name"] == "wait: mbarrier"]
+    for event in waits:
+        arguments, name = event["args"], names[event["args"]["mbarrier"]]
+        assert ("_empty" in name) == (event["tid"] == 0), "the producer waits for empty buffers, consumers for full ones"
+        assert arguments["calls"][0] == arguments["line"]
+        if event["dur"] > 1:
+            assert arguments["ended_by"] in (consumers if event["tid"] == 0 else producer)["warps"]
+    assert any(event["dur"] > 1 for event in waits if event["tid"] == 0)
+    assert {event["args"]["phase"] for event in waits if event["tid"] == 0} >= {-1, 0, 1}
+    loads = [event["args"] for event in events if event["name"] == "TMA load"]
+    assert sum(load["bytes"] for load in loads) == (192 + 2 * 384) * 128 * 2
+    assert all("_full" in names[load["mbarrier"]] for load in loads)
+    arrivals = [event for event in events if event["name"] == "arrive" and "mbarrier" in event["args"]]
+    assert {"_empty" in names[event["args"]["mbarrier"]] for event in arrivals if event["tid"] == 4} == {True}
+    # Each product is under way from its issue until somebody waits for it.
+    wgmmas = [event for event in document["traceEvents"] if event.get("cat") == "wgmma"]
+    begins, ends = ([event for event in wgmmas if event["ph"] == phase] for phase in "be")
+    assert len(begins) == len(ends) and {event["id"] for event in begins} == {4, 8, 12}
+    assert sum(event["args"]["count"] for event in begins) == 3 * (7 * 8 + 6 * 4), "S once more than there are tiles"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -449,6 +449,42 @@ def test_the_model_of_the_rings_computes_each_step_once_and_in_order(plan: sched
             assert all(span.end <= copy.begin + 1e-3 for span in before)
 
 
+def _protocol_of_the_model(program: schedule.Program) -> list[str]:
+    steps = []
+    for what, *arguments in program:
+        if what in ("wait", "arrive", "copy"):
+            barrier = arguments[0].name
+            turn = re.fullmatch(r"the turn of consumer (\d+)", barrier)
+            steps.append(f"{what} barrier {4 + int(turn[1])}" if turn else f"{what} {barrier}")
+        elif what == "wgmma_wait":
+            steps.append("wgmma_wait")
+    return steps
+
+
+@pytest.mark.parametrize("number", [19, 20, 23, 26, 27])
+def test_the_model_of_the_rings_waits_and_arrives_as_the_kernel_does(number: int, facts: Facts) -> None:
+    """Order of waits, arrivals and copies of each role: in schedule.py, and as the virtual GPU has traced the kernel."""
+    steps = 6
+    trace = facts.role_trace(number, steps)
+    machine = schedule._Machine(facts.plan(number, steps))
+    consumers = trace.warps(multiply=True)
+    assert len(consumers) == facts.plan(number).consumers
+    programs = [(trace.warps(multiply=False)[0], machine.producer())]
+    programs += [(warp, machine.consumer(i)) for i, warp in enumerate(consumers)]
+    for warp, program in programs:
+        # Not those of Q and of the store, and not the arrival that belongs to each copy: the model leaves them out.
+        traced = [
+            str(step)
+            for step in trace.steps(warp)
+            if re.search(r"[KV]_|barrier [4-9]|^wgmma", str(step)) and not re.match(r"arrive \w_full", str(step))
+        ]
+        model = _protocol_of_the_model(program)
+        # The last step is the one with exceptions: the kernels leave out what nobody waits for any more.
+        compared = len(model) * (steps - 1) // steps
+        assert compared > 20 or warp == 0
+        assert traced[:compared] == model[:compared], f"{number}, warp {warp}"
+
+
 @pytest.mark.parametrize(
     ("slip", "message"),
     [

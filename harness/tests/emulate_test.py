@@ -18,6 +18,7 @@ EVERYDAY = PROGRAMS.with_name("everyday.cu")
 DECOUPLED_RING = PROGRAMS.with_name("decoupled_ring.cu")
 ORDERING = PROGRAMS.with_name("ordering.cu")
 STREAMS = PROGRAMS.with_name("streams.cu")
+HOPPER = PROGRAMS.with_name("hopper.cu")
 
 
 def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -30,9 +31,9 @@ def emulate(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def built(source: Path, folder: Path) -> Path:
+def built(source: Path, folder: Path, *options: str) -> Path:
     program = folder / source.stem
-    done = emulate("--output", program, source)
+    done = emulate("--output", program, *options, source)
     assert done.returncode == 0, done.stderr
     return program
 
@@ -65,6 +66,11 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def decoupled_ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built(DECOUPLED_RING, tmp_path_factory.mktemp("emulate"))
+
+
+@pytest.fixture(scope="module")
+def hopper(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(HOPPER, tmp_path_factory.mktemp("emulate"), "-arch=sm_90a", "-lcuda")
 
 
 def run(program: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -134,6 +140,44 @@ def test_the_program_of_the_readme(tmp_path: Path) -> None:
     (tmp_path / "sum.cu").write_text(source[1].replace(loop, f"{loop} __syncthreads();"), encoding="utf-8")
     mended = emulate(tmp_path / "sum.cu")
     assert (mended.returncode, mended.stdout, mended.stderr) == (0, "256, and 256 is right\n", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "kind"),
+    [
+        ("product", "0 wrong\n", "in_flight"),
+        ("not_met", "1000 1060 1124\n", "race"),
+        ("left_early", "1000 1060 1124\n", "in_flight"),
+        ("histogram", "4 4 0\n", "race"),
+    ],
+)
+@pytest.mark.parametrize("when", ["late", "early"])
+def test_programs_for_hopper(hopper: Path, name: str, output: str, kind: str, when: str) -> None:
+    """With TMA, wgmma and clusters: built with -arch=sm_90a, as for a GPU."""
+    done = run(hopper, name, "right", FLASH_LADDER_ASYNC=when)
+    assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+    done = run(hopper, name, "wrong", FLASH_LADDER_ASYNC=when)
+    assert done.returncode == 1
+    assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"hopper.cu:{line_of(HOPPER, name)}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "architecture"),
+    [
+        (["-arch", "sm_90a"], 900),
+        (["--gpu-architecture=sm_90"], 900),
+        (["-gencode=arch=compute_75,code=sm_75"], 800),
+    ],
+)
+def test_the_architecture_that_is_asked_for(tmp_path: Path, options: list[str], architecture: int) -> None:
+    source = tmp_path / "program.cu"
+    source.write_text(
+        "#include <cstdio>\n__global__ void f() { std::printf(\"%d\\n\", __CUDA_ARCH__); }\n"
+        "int main() { f<<<1, 1>>>(); cudaDeviceSynchronize(); }\n",
+        encoding="utf-8",
+    )
+    assert emulate(*options, source).stdout == f"{architecture}\n"
 
 
 def test_a_mistake_in_a_called_function_names_the_call(programs: Path) -> None:

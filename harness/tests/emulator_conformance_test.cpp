@@ -132,10 +132,13 @@ TEST(Conformance, AgreesWithTheHardware) {
 
 TEST(Conformance, HopperCasesAreRecorded) {
   std::ifstream file(FLASH_LADDER_HARDWARE_RESULTS);
-  const nlohmann::json recorded = nlohmann::json::parse(file).at("results");
-  std::size_t missing = 0;
-  for (const ConformanceCase& one : hopper_cases()) missing += !recorded.contains(one.name);
-  if (missing != 0) GTEST_SKIP() << missing << " cases of Hopper wait for a GPU: run emulator-hardware there";
+  const nlohmann::json recorded = nlohmann::json::parse(file);
+  const nlohmann::json failed = recorded.value("failed", nlohmann::json::object());
+  std::string missing;
+  for (const ConformanceCase& one : hopper_cases())
+    if (!recorded.at("results").contains(one.name) && !failed.contains(one.name)) missing += "\n  " + one.name;
+  if (!missing.empty())
+    GTEST_SKIP() << "cases of Hopper wait for a GPU, where emulator-hardware FILE --missing records them:" << missing;
 }
 
 // Whatever happens late or early, and whether it is looked at or not: the result is the same, and nothing is found.

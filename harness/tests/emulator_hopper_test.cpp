@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <sstream>
 #include <string>
 
@@ -65,6 +66,8 @@ const std::string kLoad =
 const std::string kAsk = "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+40000], 0; @!%p1 bra ASK;\n";
 const std::string kRead = "@%p0 ld.shared.b64 %rd1, [smem]; @%p0 st.global.b64 [%out], %rd1;\n";
 
+using Run = std::function<Report(const std::string& body, const Options& options)>;
+
 Report report_of(const std::string& body, unsigned threads = kWarpgroup, const Options& options = {}) {
   return run_test_kernel(program(body), threads, std::vector<std::uint64_t>(512), 512, options, {}, tensor_map())
       .report;
@@ -77,11 +80,11 @@ std::string all(const Report& report) {
 }
 
 // Among what is found, in both modes: this kind, at this line, saying this, with this line of the other side (0: none).
-void expect_found(const std::string& body, FindingKind kind, int line, const std::string& says, int other_line = 0,
-                  unsigned threads = kWarpgroup) {
+void expect_found(const Run& run, const std::string& body, FindingKind kind, int line, const std::string& says,
+                  int other_line = 0) {
   for (const bool early : {false, true}) {
     SCOPED_TRACE(early ? "early" : "late");
-    const Report report = report_of(body, threads, {.early_async = early, .print = {}});
+    const Report report = run(body, {.early_async = early, .print = {}});
     const auto is_it = [&](const Finding& finding) {
       return finding.kind == kind && finding.message.find(says) != finding.message.npos && !finding.position.empty() &&
              finding.position.back().line == line &&
@@ -93,12 +96,23 @@ void expect_found(const std::string& body, FindingKind kind, int line, const std
   }
 }
 
-void expect_clean(const std::string& body) {
+void expect_found(const std::string& body, FindingKind kind, int line, const std::string& says, int other_line = 0,
+                  unsigned threads = kWarpgroup) {
+  const auto run = [&](const std::string& text, const Options& options) { return report_of(text, threads, options); };
+  expect_found(run, body, kind, line, says, other_line);
+}
+
+void expect_clean(const Run& run, const std::string& body) {
   for (const bool early : {false, true}) {
-    const Report report = report_of(body, kWarpgroup, {.early_async = early, .print = {}});
+    const Report report = run(body, {.early_async = early, .print = {}});
     EXPECT_EQ(report.outcome, Outcome::completed);
     EXPECT_EQ(report.findings_total, 0u) << all(report);
   }
+}
+
+void expect_clean(const std::string& body) {
+  expect_clean([](const std::string& text, const Options& options) { return report_of(text, kWarpgroup, options); },
+               body);
 }
 
 TEST(HopperFindings, NoneInRightPrograms) {
@@ -192,6 +206,23 @@ TEST(HopperFindings, AccumulatorThatNothingHasWritten) {
                    "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %a, %b, 1, 1, 1, 0, 0;\n" +
                    kCommit + kWait + kUse,
                FindingKind::uninitialised_read, 3, "a register that nothing has written");
+}
+
+TEST(HopperFindings, OperandsThatNothingHasWritten) {
+  // B lies 16 KB behind A.
+  const std::string fill_A =
+      "{ mad.lo.u32 %r98, %t, 128, %smem; mov.u32 %r97, 0; mov.u32 %r96, 0; "
+      "FILL: st.shared.v4.b32 [%r98], {%r97, %r97, %r97, %r97}; "
+      "add.u32 %r98, %r98, 16; add.u32 %r96, %r96, 1; setp.lt.u32 %p9, %r96, 8; @%p9 bra FILL; } fence.proxy.async; bar.sync 0;\n";
+  expect_found(fill_A + kFence + kMma + kCommit + kWait + kUse, FindingKind::uninitialised_read, 3,
+               "a read of byte 16384 of shared memory, to which nothing has been written");
+  const std::string three = "mov.b32 %r1, 0; mov.b32 %r2, %r1; mov.b32 %r3, %r1;\n";
+  expect_found(three + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse, FindingKind::uninitialised_read, 4,
+               "a read of a register that nothing has written, and it is multiplied by this wgmma");
+  // In some lanes alone.
+  expect_found(three + "@%p0 mov.b32 %r4, %r1;\n" + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse,
+               FindingKind::uninitialised_read, 5, "multiplied by this wgmma");
+  expect_clean(three + "mov.b32 %r4, %r1;\n" + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse);
 }
 
 TEST(HopperFindings, SwizzlesDiffer) {
@@ -334,7 +365,223 @@ TEST(HopperClusters, WhatCannotBe) {
   EXPECT_THAT(all(run(cluster_program("7", end), {2, 1, 1})), testing::HasSubstr("0x7 of a cluster that has 2"));
   const Report refused = run(cluster_program("3", end), {3, 1, 1});
   EXPECT_EQ(refused.outcome, Outcome::refused);
-  EXPECT_THAT(all(refused), testing::HasSubstr("in clusters of 2 along x"));
+  EXPECT_THAT(all(refused),
+              testing::HasSubstr("a grid of (3, 1, 1) blocks, which is no multiple of clusters of (2, 1, 1)"));
+}
+
+// ---- the shared memory of other CTAs ----
+
+// As program(), for clusters of two CTAs of 64 threads. Finds %t = tid, %rank, %peer = the other's, %p0 = thread 0, %smem, %mine and
+// %theirs = word t of the own shared memory and of the other CTA's, %there = the beginning of that, %out = 8 bytes for each thread.
+std::string pair_program(const std::string& body, const std::string& cluster = "2, 1, 1") {
+  std::string text =
+      ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
+      ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
+      ".explicitcluster .reqnctapercluster " +
+      cluster +
+      "\n{\n.reg .b16 %h<3>;\n.reg .b32 %r<30>;\n.reg .b64 %rd<30>;\n.reg .pred %p<10>;\n"
+      ".reg .b32 %t, %rank, %peer, %smem, %mine, %theirs, %there;\n.reg .b64 %out, %map;\n.shared .align 1024 .b8 smem[4096];\n"
+      "mov.u32 %t, %tid.x;\nmov.u32 %rank, %cluster_ctarank;\nxor.b32 %peer, %rank, 1;\nsetp.eq.u32 %p0, %t, 0;\n"
+      "mov.u32 %smem, smem;\nmad.lo.u32 %mine, %t, 4, %smem;\nmapa.shared::cluster.u32 %theirs, %mine, %peer;\n"
+      "mapa.shared::cluster.u32 %there, %smem, %peer;\nmov.b64 %map, map;\ncvta.param.u64 %map, %map;\n"
+      "ld.param.u64 %out, [output];\ncvta.to.global.u64 %out, %out;\nmov.u32 %r29, %ctaid.x;\n"
+      "mad.lo.u32 %r29, %r29, 64, %t;\nmad.wide.u32 %out, %r29, 8, %out;\n";
+  std::istringstream lines(body);
+  std::string line;
+  for (int number = 1; std::getline(lines, line); ++number) text += fmt::format(".loc 1 {} 0\n{}\n", number, line);
+  return text + "ret;\n}\n";
+}
+
+Report report_of_pair(const std::string& body, const Options& options = {}) {
+  return run_test_kernel(pair_program(body), 64, std::vector<std::uint64_t>(512), 128, options, {2, 1, 1}, tensor_map())
+      .report;
+}
+
+void expect_found_in_pair(const std::string& body, FindingKind kind, int line, const std::string& says,
+                          int other_line = 0) {
+  expect_found(report_of_pair, body, kind, line, says, other_line);
+}
+void expect_clean_pair(const std::string& body) { expect_clean(report_of_pair, body); }
+
+const std::string kPut = "st.shared.u32 [%mine], %t;\n";
+const std::string kMeet = "barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;\n";
+const std::string kGet = "ld.shared::cluster.u32 %r1, [%theirs]; st.global.u32 [%out], %r1;\n";
+
+TEST(HopperClusters, SharedMemoryOfAnotherCta) {
+  const std::string body = "mad.lo.u32 %r2, %rank, 1000, %t; st.shared.u32 [%mine], %r2;\n" + kMeet + kGet + kMeet;
+  expect_clean_pair(body);
+  const RunResult result = run_test_kernel(pair_program(body), 64, {}, 128, {}, {2, 1, 1}, tensor_map());
+  for (std::size_t i = 0; i < 64; ++i) {
+    EXPECT_EQ(result.output[i], 1000 + i);
+    EXPECT_EQ(result.output[64 + i], i);
+  }
+  // Through a generic address, and both ways.
+  expect_clean_pair(
+      kPut + kMeet +
+      "mov.u64 %rd1, smem; cvta.shared.u64 %rd1, %rd1; mul.wide.u32 %rd2, %t, 4; add.u64 %rd1, %rd1, %rd2; mapa.u64 %rd1, %rd1, %peer;\n"
+      "ld.u32 %r1, [%rd1]; st.global.u32 [%out], %r1;\n" +
+      kMeet + "st.u32 [%rd1], 7;\n" + kMeet + "ld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n");
+  EXPECT_EQ(run_test_kernel(pair_program(kPut + kMeet + "atom.shared::cluster.add.u32 %r1, [%there], 1;\n" + kMeet +
+                                         "ld.shared.u32 %r2, [%smem]; st.global.u32 [%out], %r2;\n"),
+                            64, {}, 128, {}, {2, 1, 1}, tensor_map())
+                .output[5],
+            64u);
+}
+
+TEST(HopperClusters, NothingOrdersThemAcrossCtas) {
+  expect_found_in_pair(kPut + kGet + kMeet, FindingKind::race, 2, "nothing says that it has begun");
+  // Met, but before the write; or told nothing at the meeting.
+  expect_found_in_pair(kMeet + kPut + kGet + kMeet, FindingKind::race, 3,
+                       "of the cluster, and nothing orders it after the write", 2);
+  const std::string relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;\n";
+  expect_found_in_pair(kMeet + kPut + relaxed + kGet + kMeet, FindingKind::race, 4, "nothing orders it after the write",
+                       2);
+  expect_clean_pair(kPut + "fence.acq_rel.cluster; " + relaxed + kGet + kMeet);
+  // Read, while it is overwritten: the arrival comes before the write, and the wait after it.
+  expect_clean_pair(kPut + kMeet + kGet + "barrier.cluster.arrive;\nbarrier.cluster.wait;\n" + kPut + kMeet);
+  expect_found_in_pair(
+      kPut + kMeet + kGet + "barrier.cluster.arrive;\nst.shared.u32 [%mine], 5;\nbarrier.cluster.wait;\n",
+      FindingKind::race, 5, "a write to byte 0 of shared memory, and nothing orders it after a read", 3);
+  expect_found_in_pair(
+      kPut + kMeet + "st.shared::cluster.u32 [%theirs], 5;\nld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n" +
+          kMeet,
+      FindingKind::race, 4, "a read of byte 0 of shared memory, and nothing orders it after the write", 3);
+  // Of one warp, and then told to the other of the CTA.
+  expect_clean_pair(
+      kMeet +
+      "setp.lt.u32 %p1, %t, 32; @%p1 st.shared::cluster.u32 [%theirs], 5;\nbar.sync 0;\n@!%p1 st.shared::cluster.u32 "
+      "[%theirs+-128], 6;\n" +
+      kMeet);
+  expect_found_in_pair(
+      kMeet +
+          "setp.lt.u32 %p1, %t, 32; @%p1 st.shared::cluster.u32 [%theirs], 5;\n@!%p1 st.shared::cluster.u32 "
+          "[%theirs+-128], 6;\n" +
+          kMeet,
+      FindingKind::race, 3, "of the cluster, and nothing orders it after the write before it", 2);
+  // Atomic operations are no race with each other, but with others.
+  expect_found_in_pair(
+      kPut + kMeet + "atom.shared::cluster.add.u32 %r1, [%there], 1;\n@%p0 ld.shared.u32 %r2, [%smem];\n" + kMeet,
+      FindingKind::race, 4, "nothing orders it after the write", 3);
+  expect_found_in_pair(kMeet + kGet + kMeet, FindingKind::uninitialised_read, 2,
+                       "of the cluster, to which nothing has been written");
+}
+
+TEST(HopperClusters, AnArrivalTellsAnotherCta) {
+  const std::string init =
+      "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 64; @%p0 fence.mbarrier_init.release.cluster;\n"
+      "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;\nadd.u32 %r3, %there, 4000;\n";
+  const std::string
+      give = "st.shared::cluster.u32 [%theirs], %t;\n",
+      arrive = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];\n",
+      take =
+          "ASK: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [smem+4000], 0; @!%p2 bra ASK;\n"
+          "ld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n";
+  expect_clean_pair(init + give + arrive + take + kMeet);
+  expect_found_in_pair(init + arrive + give + take + kMeet, FindingKind::race, 7, "nothing orders it after the write",
+                       5);
+  // The CTA may have ended by then.
+  expect_clean_pair(init + give + arrive + take);
+  expect_found_in_pair(init + arrive, FindingKind::in_flight, 4, "an arrival at an mbarrier of CTA");
+  // Initialised after the others have met.
+  expect_found_in_pair(
+      "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\nadd.u32 %r3, %there, 4000;\n"
+      "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 64; @%p0 fence.mbarrier_init.release.cluster;\nbar.sync 0;\n" +
+          arrive + kMeet,
+      FindingKind::race, 5, "nothing orders it after the write", 3);
+}
+
+TEST(HopperClusters, APeerThatHasEnded) {
+  expect_found_in_pair(kPut + kMeet + kGet, FindingKind::in_flight, 3, "of the cluster");
+  expect_found_in_pair(kPut + kMeet + "setp.eq.u32 %p1, %rank, 0; @%p1 bra END;\n" + kGet + "END:\n",
+                       FindingKind::in_flight, 4,
+                       "CTA 0 of the cluster, whose shared memory this accesses, does not wait for it before it ends");
+  // It is enough that a thread of it waits; and the others may end.
+  expect_clean_pair(kPut + kMeet + kGet + "setp.ge.u32 %p1, %t, 32; @%p1 bra END;\n" + kMeet + "END:\n");
+}
+
+TEST(HopperClusters, TheBarrierIsMisused) {
+  expect_found_in_pair("barrier.cluster.arrive;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\n",
+                       FindingKind::invalid_operation, 2, "has arrived before, and has not waited since");
+  expect_found_in_pair("barrier.cluster.wait;\n", FindingKind::invalid_operation, 1, "has not arrived there");
+}
+
+// TMA fills a buffer of both CTAs that one of them may still be reading.
+TEST(HopperClusters, AMulticastMeetsAReader) {
+  const auto body = [](const std::string& meet) {
+    return "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n"
+           "shl.b32 %r2, %t, 4; add.u32 %r2, %r2, %smem; st.shared.v4.u32 [%r2], {%t, %t, %t, %t};\n" +
+           kMeet + "ld.shared.u32 %r1, [%r2]; st.global.u32 [%out], %r1;\n" + meet +
+           "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+4000], 1024;\n" + meet +
+           "setp.eq.and.u32 %p2, %rank, 0, %p0; mov.u16 %h1, 3;\n"
+           "@%p2 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%smem], [%map, {0, 0}], "
+           "[smem+4000], %h1;\n"
+           "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+4000], 0; @!%p1 bra ASK;\nld.shared.u32 %r1, [%r2];\n" +
+           kMeet;
+  };
+  expect_clean_pair(body(kMeet));
+  expect_found_in_pair(
+      body("bar.sync 0;\n"), FindingKind::race, 9,
+      "a write to byte 0 of the shared memory of CTA 1 of the cluster, and nothing orders it after a read", 4);
+}
+
+TEST(HopperClusters, AlongAllDimensions) {
+  // Eight CTAs in two clusters of (1, 2, 2): each gives all that it is called.
+  const std::string text = pair_program(
+      "mov.u32 %r1, %clusterid.x; mov.u32 %r2, %clusterid.y; mad.lo.u32 %r1, %r1, 10, %r2; mov.u32 %r2, %clusterid.z; mad.lo.u32 %r1, %r1, 10, %r2;\n"
+      "mov.u32 %r2, %cluster_ctaid.x; mad.lo.u32 %r1, %r1, 10, %r2; mov.u32 %r2, %cluster_ctaid.y; mad.lo.u32 %r1, %r1, 10, %r2;\n"
+      "mov.u32 %r2, %cluster_ctaid.z; mad.lo.u32 %r1, %r1, 10, %r2; mov.u32 %r2, %cluster_ctarank; mad.lo.u32 %r1, %r1, 10, %r2;\n"
+      "mov.u32 %r2, %cluster_nctaid.x; mov.u32 %r3, %cluster_nctaid.y; mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %cluster_nctaid.z;\n"
+      "mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %nclusterid.x; mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %nclusterid.y;\n"
+      "mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %nclusterid.z; mad.lo.u32 %r2, %r2, 10, %r3;\n"
+      "@%p0 st.shared.u32 [%smem], %r1;\n" +
+          kMeet +
+          // Of CTA rank ^ 3, at the place of this one.
+          "xor.b32 %r4, %rank, 3; mapa.shared::cluster.u32 %r5, %smem, %r4; ld.shared::cluster.u32 %r6, [%r5];\n"
+          "mov.u32 %r7, %ctaid.z; mov.u32 %r8, %ctaid.y; mad.lo.u32 %r7, %r7, 2, %r8; mov.u32 %r8, %ctaid.x; mad.lo.u32 %r7, %r7, 2, %r8;\n"
+          "ld.param.u64 %rd1, [output]; mad.wide.u32 %rd1, %r7, 8, %rd1; @%p0 st.global.v2.u32 [%rd1], {%r6, %r2};\n" +
+          kMeet,
+      "1, 2, 2");
+  const RunResult result = run_test_kernel(text, 64, {}, 512, {}, {2, 2, 2}, tensor_map());
+  EXPECT_EQ(result.report.findings_total, 0u) << all(result.report);
+  for (std::uint64_t z = 0; z < 2; ++z)
+    for (std::uint64_t y = 0; y < 2; ++y)
+      for (std::uint64_t x = 0; x < 2; ++x) {
+        const std::uint64_t other_y = 1 - y, other_z = 1 - z;
+        const std::uint64_t named = x * 1000000 + other_y * 100 + other_z * 10 + other_y + 2 * other_z;
+        EXPECT_EQ(result.output[(z * 2 + y) * 2 + x], named | std::uint64_t{122211} << 32) << x << y << z;
+      }
+  const Report refused = run_test_kernel(pair_program("", "1, 2, 1"), 64, {}, 8, {}, {2, 1, 1}, tensor_map()).report;
+  EXPECT_THAT(all(refused), testing::HasSubstr("no multiple of clusters of (1, 2, 1)"));
+}
+
+// What CTAs of a cluster tell each other of global memory is not followed, and so no finding.
+TEST(HopperClusters, GlobalMemoryBetweenThem) {
+  expect_clean_pair("st.global.u32 [%out], %t;\n" + kMeet +
+                    "ld.param.u64 %rd1, [output]; mad.lo.u32 %r1, %peer, 64, %t; mad.wide.u32 %rd1, %r1, 8, %rd1;\n"
+                    "ld.global.u32 %r2, [%rd1]; st.global.u32 [%out+4], %r2;\n" +
+                    kMeet);
+}
+
+TEST(HopperRoles, WhoDoesWhatWithHowManyRegisters) {
+  const auto roles = [](const std::string& body, unsigned threads) {
+    return report_of(body, threads, {.registers_per_thread = 104, .print = {}}).roles;
+  };
+  const std::vector<Role> two = roles(
+      "setp.lt.u32 %p2, %t, 128; @%p2 bra LOAD;\nsetmaxnreg.inc.sync.aligned.u32 160;\nbra END;\nLOAD: setmaxnreg.dec.sync.aligned.u32 32;\n"
+      "setp.eq.u32 %p0, %t, 32;\n@!%p0 bra END;\nmbarrier.init.shared.b64 [smem+40000], 1; fence.mbarrier_init.release.cluster;\n" +
+          kExpect + kLoad + kAsk + "END:\n",
+      256);
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_EQ(two[0], (Role{.warps = {0, 1, 2, 3}, .loads = true, .registers_at_launch = 104, .registers = 32}));
+  EXPECT_EQ(two[1], (Role{.warps = {4, 5, 6, 7}, .registers_at_launch = 104, .registers = 160}));
+  EXPECT_EQ(
+      describe(two),
+      "warps 0–3: TMA loads, 32 registers a thread; warps 4–7: neither wgmma nor TMA, 160 registers a thread (104 at "
+      "the launch)");
+  const std::vector<Role> one = roles(kVisible + kFence + kMma + kCommit + kWait + kUse, 128);
+  ASSERT_EQ(one.size(), 1u);
+  EXPECT_TRUE(one[0].multiplies && !one[0].loads && !one[0].stores);
+  EXPECT_EQ(describe(one), "");
 }
 
 // What the lessons count.

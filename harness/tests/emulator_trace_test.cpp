@@ -116,6 +116,22 @@ TEST(Trace, ABarrierLetsGoWhenTheLastWarpHasCome) {
   EXPECT_EQ(slow[0].end - slow[0].begin, 1u) << "the last one waits for nobody";
   EXPECT_EQ(fast[0].end - fast[0].begin, 101u) << "100 instructions, which it did not have, and its own";
   EXPECT_EQ(slow[0].end, fast[0].end);
+  EXPECT_EQ(fast[0].barrier, (TraceBarrier{false, 0, 0}));
+  EXPECT_EQ(fast[0].ended_by, 0);
+  EXPECT_EQ(slow[0].barrier, (TraceBarrier{false, 0, 0}));
+  EXPECT_EQ(slow[0].ended_by, -1) << "it waited for nobody";
+  ASSERT_EQ(trace.events.size(), 2u);
+  EXPECT_EQ(trace.events[0].kind, TraceEvent::Kind::arrive);
+  EXPECT_EQ(trace.events[0].barrier, (TraceBarrier{false, 0, 0}));
+}
+
+TEST(Trace, PhasesOfABarrierAreCounted) {
+  const CtaTrace trace = trace_of("bar.sync 3, 64;\nbar.sync 3, 64;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\n");
+  const auto waits = of(trace, 1, Phase::wait_barrier);
+  ASSERT_EQ(waits.size(), 3u);
+  EXPECT_EQ(waits[0].barrier, (TraceBarrier{false, 3, 0}));
+  EXPECT_EQ(waits[1].barrier, (TraceBarrier{false, 3, 1}));
+  EXPECT_EQ(waits[2].barrier, (TraceBarrier{false, 16, 0})) << "that of the cluster";
 }
 
 TEST(Trace, AnMbarrierLetsGoWhenTheLastArrivalHasCome) {
@@ -134,6 +150,10 @@ TEST(Trace, AnMbarrierLetsGoWhenTheLastArrivalHasCome) {
   EXPECT_EQ(waited[0].end, worked[0].begin + 51) << "the arrival is the 51st instruction from there on";
   EXPECT_EQ(of(trace, 1, Phase::arithmetic)[0].begin, waited[0].end + 1) << "after the branch";
   EXPECT_GT(end_of(trace, 1), end_of(trace, 0) - 3);
+  ASSERT_EQ(trace.mbarriers.size(), 1u);
+  EXPECT_EQ(trace.mbarriers[0].arrivals, 32u);
+  EXPECT_EQ(waited[0].barrier, (TraceBarrier{true, trace.mbarriers[0].address, 0}));
+  EXPECT_EQ(waited[0].ended_by, 0);
 }
 
 TEST(Trace, APhaseThatHasEndedIsNotWaitedFor) {
@@ -144,6 +164,9 @@ TEST(Trace, APhaseThatHasEndedIsNotWaitedFor) {
     const auto waited = of(trace_of(body), warp, Phase::wait_mbarrier);
     ASSERT_EQ(waited.size(), 1u);
     EXPECT_EQ(waited[0].end - waited[0].begin, 1u);
+    ASSERT_TRUE(waited[0].barrier);
+    EXPECT_EQ(waited[0].barrier->phase, -1) << "that before the first";
+    EXPECT_EQ(waited[0].ended_by, -1);
   }
 }
 

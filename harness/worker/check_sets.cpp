@@ -42,7 +42,10 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   sets.push_back({.name = "one K/V tile", .problem = one_tile, .distribution = Distribution::offset_mean});
 
   AttentionProblem square = small;  // packed Q, K and V have the same length
-  square.seq_len = square.seq_len_kv = 2 * std::lcm(configuration.block_q, configuration.block_kv);
+  // Whole tiles of both kinds, and two or more of each.
+  const std::int64_t whole = std::lcm(configuration.block_q, configuration.block_kv);
+  const bool single_tile = whole == configuration.block_q || whole == configuration.block_kv;
+  square.seq_len = square.seq_len_kv = single_tile ? 2 * whole : whole;
   sets.push_back({.name = "packed Q, K, V", .problem = square, .packing = Packing::packed_qkv});
 
   const auto add = [&](const char* name, std::int64_t seq_len, std::int64_t seq_len_kv, bool causal) {

@@ -31,6 +31,7 @@ void mark_poisoned(const void* device_pointer, std::int64_t bytes);
 struct Observation {
   std::optional<Counters> counters;
   std::vector<LineCounters> lines;
+  std::vector<emulator::Role> roles;                              // of the first kernel that has any
   std::string ptx_hash;                                           // of what was counted: see source/compiled_text.h
   std::vector<std::shared_ptr<const emulator::CtaTrace>> traces;  // see Request::trace
 };

@@ -81,6 +81,7 @@ Observation take_observation() {
   for (const runtime::KernelCounters& kernel : runtime::take_counters()) {
     observation.counters = observation.counters.value_or(Counters{});
     *observation.counters += kernel.totals;
+    if (observation.roles.empty()) observation.roles = kernel.roles;
     if (observation.ptx_hash.empty()) observation.ptx_hash = ptx_hash(kernel.ptx);  // a version is one file
     // In the order of the names that are shown: that of whole paths depends on where the project and the toolkit lie.
     std::vector<emulator::LineCounters> lines = kernel.lines;

@@ -14,18 +14,52 @@ void Renumbering::apply_to(Clock& clock) const {
 
 void Clocks::reset(int num_warps, AccessNumber first, int num_engines) {
   num_warps_ = num_warps;
+  num_engines_ = num_engines;
   next_ = first;
   epochs_.clear();
   touched_ = false;
   warps_.resize(static_cast<std::size_t>(num_warps));
-  engines_.assign(static_cast<std::size_t>(num_engines), 0);
+  engines_.assign(static_cast<std::size_t>(num_engines) + peers_.size() * static_cast<std::size_t>(num_warps), 0);
   for (WarpClock& warp : warps_) {
-    warp.common.assign(empty().size(), first);
+    warp.common = empty();  // nothing is known of other CTAs, not even that they have begun
+    std::fill_n(warp.common.begin(), block_size(), first);
     warp.lanes.clear();
     warp.least = warp.own = first;
     warp.of_warp.assign(static_cast<std::size_t>(num_warps), first);
     warp.last_async = 0;
     warp.known = warp.synced = {};
+  }
+}
+
+void Clocks::join_cluster(std::vector<Clocks*> peers, std::size_t rank) {
+  peers_ = std::move(peers);
+  rank_ = rank;
+  reset(num_warps_, next_, num_engines_);
+}
+
+Clock Clocks::turned(const Clock& clock, const Clocks& from) const {
+  Clock own(clock.size());
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    const auto block = clock.begin() + static_cast<std::ptrdiff_t>(from.block_of(rank));
+    std::copy_n(block, block_size(), own.begin() + static_cast<std::ptrdiff_t>(block_of(rank)));
+  }
+  return own;
+}
+
+bool Clocks::anybody_knows_all_of(int engine) const {
+  const std::size_t entry = static_cast<std::size_t>(num_warps_) * (kWarpSize + 1) + static_cast<std::size_t>(engine);
+  const AccessNumber last = engines_[static_cast<std::size_t>(engine)];
+  const auto knows = [&](const Clock& clock) { return clock[entry] > last; };
+  return std::ranges::any_of(
+      warps_, [&](const WarpClock& warp) { return knows(warp.common) || std::ranges::any_of(warp.lanes, knows); });
+}
+
+void Clocks::tell_peers(int warp, Clock& into) const {
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    if (rank == rank_) continue;
+    const auto engine = static_cast<std::size_t>(peers_[rank]->engine_of(rank_, warp));
+    AccessNumber& entry = into[block_of(rank) + static_cast<std::size_t>(num_warps_) * (kWarpSize + 1) + engine];
+    entry = std::max(entry, peers_[rank]->next_);
   }
 }
 
@@ -107,6 +141,7 @@ void Clocks::release(int warp, std::uint32_t lanes, Clock& into) {
     if (!clock.lanes.empty()) join(into, clock.lanes[static_cast<std::size_t>(lane)]);
     into[static_cast<std::size_t>(warp * kWarpSize + lane)] = next_;
   }
+  tell_peers(warp, into);
 }
 
 void Clocks::acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const Clock& clock) {
@@ -139,6 +174,7 @@ void Clocks::synchronise(int warp, std::uint32_t lanes, std::uint32_t alive) {
     for (const Clock& lane : own.lanes) join(own.common, lane);
     own.lanes.clear();
     std::fill_n(own.common.begin() + warp * kWarpSize, kWarpSize, next_);
+    tell_peers(warp, own.common);
     summarise(warp);
     return;
   }
@@ -157,6 +193,7 @@ void Clocks::synchronise_all() {
     warp.lanes.clear();
   }
   std::fill_n(all.begin(), num_warps_ * kWarpSize, next_);
+  for (int warp = 0; warp < num_warps_; ++warp) tell_peers(warp, all);
   for (int warp = 0; warp < num_warps_; ++warp) {
     warps_[static_cast<std::size_t>(warp)].common = all;
     summarise(warp);

@@ -3,7 +3,10 @@
 // so that a warp has one clock until something that only some of its lanes do sets them apart.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,7 +18,9 @@ namespace flash_ladder::emulator {
 using AccessNumber = std::uint32_t;
 
 /// What somebody knows. Entry t < num_threads: accesses of thread t below it happened before. Entry num_threads + w: those that
-/// warp w's cp.async made on their own, completed by an mbarrier. Behind them, those of engines: what TMA brings for one mbarrier.
+/// warp w's cp.async made on their own, completed by an mbarrier. Behind them, those of engines: what TMA brings for one mbarrier;
+/// and, in a cluster, what the warps of its CTAs do here. Then a CTA's clock goes on with one such block for each of the other CTAs,
+/// in numbers of theirs: behind that of CTA r comes that of CTA r + 1, and behind the last one that of CTA 0.
 using Clock = std::vector<AccessNumber>;
 
 void join(Clock& clock, const Clock& other);
@@ -38,6 +43,26 @@ class Clocks {
  public:
   /// For a CTA of so many warps; numbers begin at 1.
   void reset(int num_warps, AccessNumber first, int num_engines = 0);
+  /// Those of a cluster, itself at `rank`. All have as many warps. To be called before they are used.
+  void join_cluster(std::vector<Clocks*> peers, std::size_t rank);
+  bool is_in_cluster() const { return !peers_.empty(); }
+  /// The entries of one CTA.
+  std::size_t block_size() const { return static_cast<std::size_t>(num_warps_) * (kWarpSize + 1) + engines_.size(); }
+  /// Where the block of the CTA of this rank begins.
+  std::size_t block_of(std::size_t rank) const { return (rank + peers_.size() - rank_) % peers_.size() * block_size(); }
+  /// What the threads of another CTA of the cluster tell, in its clock, as one of this one's.
+  Clock turned(const Clock& clock, const Clocks& from) const;
+  /// The engine as which a warp of another CTA of the cluster does something here.
+  int engine_of(std::size_t rank, int warp) const { return num_engines_ + static_cast<int>(rank) * num_warps_ + warp; }
+  /// The inverse; nothing if the engine is one of this CTA's own.
+  std::optional<std::size_t> rank_of_engine(int engine) const {
+    if (engine < num_engines_) return std::nullopt;
+    return static_cast<std::size_t>((engine - num_engines_) / num_warps_);
+  }
+  /// All that a warp has done so far in the memory of other CTAs is among what is told.
+  void tell_peers(int warp, Clock& into) const;
+  /// Whether a thread of this CTA knows that all happened before which this engine has done.
+  bool anybody_knows_all_of(int engine) const;
 
   AccessNumber next() const { return next_; }
   AccessNumber take() { return next_++; }
@@ -94,7 +119,7 @@ class Clocks {
   AccessNumber take_async(int warp) { return last_async(warp) = next_++; }
   void publish_async(int warp, Clock& into) const;
   void renumber(const Renumbering& renumbering);
-  Clock empty() const { return Clock(static_cast<std::size_t>(num_warps_) * (kWarpSize + 1) + engines_.size()); }
+  Clock empty() const { return Clock(block_size() * std::max<std::size_t>(peers_.size(), 1)); }
 
  private:
   struct WarpClock {
@@ -125,12 +150,14 @@ class Clocks {
   static constexpr std::size_t kMaxEpochs = std::size_t{1}
                                             << 22;  // their ends have numbers, too, of which there are 2^25
 
-  int num_warps_ = 0;
+  int num_warps_ = 0, num_engines_ = 0;
+  std::vector<Clocks*> peers_;  // by rank; empty: the CTA is alone
+  std::size_t rank_ = 0;
   AccessNumber next_ = 1;
   std::vector<AccessNumber> epochs_;  // the number at which each has ended, upwards
   bool touched_ = false;              // whether there was an access in the present one
   std::vector<WarpClock> warps_;
-  std::vector<AccessNumber> engines_;  // the last of each
+  std::vector<AccessNumber> engines_;  // the last of each; behind the CTA's own those of the cluster's warps
 };
 
 }  // namespace flash_ladder::emulator

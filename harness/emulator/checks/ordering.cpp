@@ -181,7 +181,10 @@ void Ordering::fence(int warp, std::uint32_t lanes, std::uint32_t alive, bool bl
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Clock& clock = clocks_.of(warp, lane);
-    if (same != &clock) last = std::make_shared<Clock>(clock);
+    if (same != &clock) {
+      last = std::make_shared<Clock>(clock);
+      clocks_.tell_peers(warp, *last);
+    }
     same = &clock;
     Thread& own = thread(warp, lane);
     own.for_block = {last, now};
@@ -221,6 +224,7 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
   if (order.releases) {
     clock = clocks_.of(warp, lane);
     clock[entry] = clocks_.now();
+    clocks_.tell_peers(warp, clock);
   } else if (own.for_block.clock != nullptr) {
     const bool for_all = !place.shared && own.for_all.clock != nullptr;
     const Fenced& fenced = for_all ? own.for_all : own.for_block;

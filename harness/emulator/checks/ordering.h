@@ -77,6 +77,7 @@ class Ordering {
   Ordering(int num_warps, LaunchOrdering* launch);
 
   Clocks& clocks() { return clocks_; }
+  const Clocks& clocks() const { return clocks_; }
   /// As at the start of a CTA; the clocks begin anew by Clocks::reset().
   void reset(std::uint32_t cta);
 

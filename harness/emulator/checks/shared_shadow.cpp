@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
 #include <utility>
 
 namespace flash_ladder::emulator {
@@ -18,6 +19,7 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
       num_warps_(num_warps),
       num_engines_(num_engines),
+      num_readers_(num_warps),
       num_cells_((shared_bytes >> shift_) + 1),
       writers_(num_cells_),
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
@@ -25,6 +27,12 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       clocks_(clocks),
       most_records_(kRecords) {
   clocks_.reset(num_warps, 1, num_engines);
+}
+
+void SharedShadow::join_cluster(std::size_t size) {
+  num_readers_ = num_warps_ + static_cast<int>(size);
+  readers_.assign(num_cells_ * static_cast<std::size_t>(num_readers_), 0);
+  last_read_.assign(static_cast<std::size_t>(num_readers_), 0);
 }
 
 // Numbers go on counting, so that what readers_ holds of the last CTA is older than anything in this one.
@@ -43,6 +51,15 @@ void SharedShadow::reset() {
 }
 
 void SharedShadow::renumber() {
+  // Other CTAs have these numbers in their clocks. Better to forget what was done so far: it counts as ordered.
+  if (clocks_.is_in_cluster()) {
+    records_.clear();
+    first_record_ = clocks_.next();
+    if (clocks_.next() > kNumbers - 2 * kRecords)
+      throw std::runtime_error(
+          "a block of a cluster makes more accesses to shared memory than can be checked for races.");
+    return;
+  }
   const auto index_of = [&](std::uint32_t cell) {  // of the record; beyond them if the cell is of a CTA before
     return std::size_t{((cell & ~kPending) >> kLaneBits) - first_record_};
   };
@@ -78,8 +95,13 @@ AccessNumber SharedShadow::add_record(const SharedAccess& access, bool async) {
   records_.resize(clocks_.next() - first_record_, kNoAccess);
   if (records_.size() >= most_records_) renumber();
   records_.push_back({access.instruction, static_cast<std::uint16_t>(access.warp), access.strength, async,
-                      static_cast<std::int8_t>(access.as_lane), static_cast<std::int8_t>(access.engine)});
+                      static_cast<std::int8_t>(access.as_lane),
+                      static_cast<std::int16_t>(access.peer != nullptr ? access.peer->engine : access.engine)});
   const int by = access.engine >= 0 ? num_warps_ + access.engine : access.warp;
+  if (access.peer != nullptr) {
+    records_.back().async = true;
+    return async ? clocks_.take_async(num_warps_ + access.peer->engine) : clocks_.take();
+  }
   return async ? clocks_.take_async(by) : clocks_.take();
 }
 
@@ -88,32 +110,59 @@ const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
   return number >= first_record_ && index < records_.size() ? &records_[index] : nullptr;
 }
 
-// Whether the access in a cell happened before what (warp, lane) does now, or cannot race with it.
+// Whether the access in a cell happened before what a lane does now, or cannot race with it.
 // `inline` because accesses that only an mbarrier orders come here for every lane.
-inline bool SharedShadow::known(std::uint32_t cell, int warp, int lane, Strength strength, bool by_reader, int reader,
+inline bool SharedShadow::known(std::uint32_t cell, const SharedAccess& access, int lane, bool by_reader, int reader,
                                 Conflict& conflict) const {
   if (cell == 0) return true;
   const AccessNumber number = (cell & ~kPending) >> kLaneBits;
   const Record* record = record_of(number);
   const int other_lane = static_cast<int>(cell & 31);
   if (record == nullptr) return true;  // of a CTA before
-  const int other = by_reader ? reader : record->warp;
-  if (!can_race(strength, record->strength, other == warp)) return true;
+  const bool of_peer = record->engine >= num_engines_;
+  const int other = by_reader && !of_peer ? reader : record->warp;
+  const bool same_warp = other == access.warp && !of_peer && access.peer == nullptr;
+  if (!can_race(access.strength, record->strength, same_warp)) return true;
   const bool several = (cell & kSeveralLanes) != 0;
-  if (several && other == warp && !record->async) {
+  if (access.peer != nullptr) {
+    if (known_to_peer(*access.peer, cell, *record, other)) return true;
+  } else if (several && same_warp && !record->async) {
     // Read by this lane and another one, or by two others.
-    if (number < clocks_.synced_in_warp(warp)) return true;
+    if (number < clocks_.synced_in_warp(access.warp)) return true;
   } else if (clocks_.happened_before(number, record->engine >= 0 ? num_warps_ + record->engine : other, other_lane,
-                                     record->async, warp, lane)) {
+                                     record->async, access.warp, lane)) {
     return true;
   }
   conflict.other_instruction = record->instruction;
   conflict.other_warp = other;
   conflict.other_lane = record->as_lane >= 0 ? record->as_lane : other_lane;
+  conflict.other_rank = clocks_.rank_of_engine(record->engine);
   return false;
 }
 
+bool SharedShadow::known_to_peer(const PeerAccess& peer, std::uint32_t cell, const Record& record, int other) const {
+  if (record.engine == peer.engine) return true;
+  const AccessNumber number = (cell & ~kPending) >> kLaneBits;
+  const auto known = [&](int entry) { return number < peer.clock[peer.block + static_cast<std::size_t>(entry)]; };
+  if (record.async) return known(num_warps_ * kWarpSize + (record.engine >= 0 ? num_warps_ + record.engine : other));
+  if ((cell & kSeveralLanes) == 0) return known(other * kWarpSize + static_cast<int>(cell & 31));
+  bool all = true;
+  for (int lane = 0; lane < kWarpSize; ++lane) all &= known(other * kWarpSize + lane);
+  return all;
+}
+
 void SharedShadow::read(const SharedAccess& access) {
+  if (access.peer != nullptr) {
+    const AccessNumber number = add_record(access, true);
+    const int row = reader_of(access);
+    last_read_[static_cast<std::size_t>(row)] = number;
+    for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      std::fill_n(readers(row) + (access.offsets[lane] >> shift_), cells_of(access), cell(number, lane));
+    }
+    check_reads(access, ~std::uint32_t{0});
+    return;
+  }
   const AccessNumber number = add_record(access, false);
   const std::uint32_t limit = (clocks_.known_to_warp(access.warp) << kLaneBits) - 1;
   const std::uint32_t synced = clocks_.synced_in_warp(access.warp) << kLaneBits;
@@ -143,7 +192,7 @@ void SharedShadow::read(const SharedAccess& access) {
 }
 
 // Writer cells from 1 up to the limit are in order; 0, which is uninitialised, wraps around to the top.
-void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit, bool may_be_uninitialised) {
+void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) {
   const unsigned cells = cells_of(access);
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -151,20 +200,19 @@ void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit, 
     const std::uint32_t* const writer = writers_.data() + first;
     for (unsigned i = 0; i < cells; ++i) {
       const std::uint32_t found = writer[i];
-      if (found - 1 < limit || (i > 0 && found == writer[i - 1])) continue;
-      if (found == 0 && may_be_uninitialised) continue;
+      if ((found - 1 < limit && access.peer == nullptr) || (i > 0 && found == writer[i - 1])) continue;
       const int by = access.as_lane >= 0 ? access.as_lane : lane;
       Conflict conflict{.lane = by, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if (found == 0) {
         conflict.kind = Conflict::Kind::uninitialised;
       } else if ((found & kPending) != 0) {
         describe_pending(found, conflict);
-      } else if (known(found, access.warp, by, access.strength, false, -1, conflict)) {
+      } else if (known(found, access, by, false, -1, conflict)) {
         continue;
       } else {
         conflict.kind = Conflict::Kind::read_after_write;
       }
-      sink_.report(access, conflict);
+      tell(access, conflict);
     }
   }
 }
@@ -176,16 +224,19 @@ void SharedShadow::describe_pending(std::uint32_t cell, Conflict& conflict) cons
     conflict.other_instruction = record->instruction;
     conflict.other_warp = record->warp;
     if (record->as_lane >= 0) conflict.other_lane = record->as_lane;
+    conflict.other_rank = clocks_.rank_of_engine(record->engine);
   }
 }
 
 void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchanged) {
   if (access.mask != unchanged) {
-    check_write_against(writers_.data(), clocks_.known_to_warp(access.warp), -1, access, access.mask & ~unchanged);
+    check_write_against(writers_.data(), known_before(access), -1, access, access.mask & ~unchanged);
   }
-  for (int reader = 0; reader < num_warps_; ++reader) {
-    const AccessNumber bound =
-        reader == access.warp ? clocks_.synced_in_warp(reader) : clocks_.known_of_warp(access.warp, reader);
+  for (int reader = 0; reader < num_readers_; ++reader) {
+    const bool of_peers = access.peer != nullptr || reader >= num_warps_;
+    const AccessNumber bound = of_peers                ? 1
+                               : reader == access.warp ? clocks_.synced_in_warp(reader)
+                                                       : clocks_.known_of_warp(access.warp, reader);
     if (last_read_[static_cast<std::size_t>(reader)] < bound) continue;  // all that it has read is in order
     check_write_against(readers(reader), bound, reader, access, access.mask);
   }
@@ -210,12 +261,12 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
       Conflict conflict{.lane = by, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if ((found & kPending) != 0) {
         describe_pending(found, conflict);
-      } else if (known(found, access.warp, by, access.strength, reader >= 0, reader, conflict)) {
+      } else if (known(found, access, by, reader >= 0, reader, conflict)) {
         continue;
       } else {
         conflict.kind = reader >= 0 ? Conflict::Kind::write_after_read : Conflict::Kind::write_after_write;
       }
-      sink_.report(access, conflict);
+      tell(access, conflict);
     }
   }
 }
@@ -235,7 +286,7 @@ void SharedShadow::set_writers(const SharedAccess& access, std::uint32_t flags, 
 
 std::uint32_t SharedShadow::write(const SharedAccess& access, std::uint32_t unchanged) {
   check_write(access, unchanged);
-  const AccessNumber number = add_record(access, false);
+  const AccessNumber number = add_record(access, access.peer != nullptr);
   set_writers(access, 0, number);
   std::uint32_t overwritten = 0;
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
@@ -253,7 +304,7 @@ void SharedShadow::report_overwritten(const SharedAccess& access, std::uint32_t 
     conflict.other_instruction = access.instruction;
     conflict.other_warp = access.warp;
     conflict.other_lane = static_cast<int>(writers_[access.offsets[lane] >> shift_] & 31);
-    sink_.report(access, conflict);
+    tell(access, conflict);
   }
 }
 
@@ -266,7 +317,7 @@ void SharedShadow::look_for_lost(const SharedAccess& access) {
     const Record* record = (writer & kPending) != 0 ? nullptr : record_of(writer >> kLaneBits);
     if (record == nullptr || record->instruction != access.instruction) continue;
     bool read = false;
-    for (int reader = 0; !read && reader < num_warps_; ++reader) {
+    for (int reader = 0; !read && reader < num_readers_; ++reader) {
       read = (readers(reader)[first] >> kLaneBits) > (writer >> kLaneBits);
     }
     if (read) continue;
@@ -284,9 +335,8 @@ void SharedShadow::complete_copy(const SharedAccess& access, bool async) {
   set_writers(access, 0, add_record(access, async));
 }
 
-void SharedShadow::check_async_read(const SharedAccess& access, bool may_be_uninitialised) {
-  const std::uint32_t limit = (clocks_.known_to_warp(access.warp) << kLaneBits) - 1;
-  check_reads(access, limit, may_be_uninitialised);
+void SharedShadow::check_async_read(const SharedAccess& access) {
+  check_reads(access, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
 }
 
 void SharedShadow::complete_async_read(const SharedAccess& access, AccessNumber since) {

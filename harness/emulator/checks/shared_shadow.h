@@ -33,7 +33,20 @@ struct Conflict {
   std::int32_t other_instruction = -1;  // the earlier access: its instruction, -1 if that is not known any more
   int other_warp = -1;
   int other_lane = -1;
-  bool at_once = false;  // two lanes of one execution of an instruction
+  bool at_once = false;                        // two lanes of one execution of an instruction
+  std::optional<std::size_t> other_rank = {};  // of the earlier access, if it is one of another CTA of the cluster
+};
+
+class ConflictSink;
+
+/// Who reaches into the shared memory of another CTA of the cluster. Lanes of one warp are not told apart there.
+struct PeerAccess {
+  const Clock& clock;  // of the lanes, all that they know
+  std::size_t block;   // where in it the block of that other CTA begins
+  int engine;          // as which the warp is known there
+  std::size_t rank;    // of the CTA that makes the access
+  std::size_t owner;   // of the one whose memory it is
+  ConflictSink& sink;  // who is told of conflicts
 };
 
 /// What one warp instruction does to shared memory.
@@ -42,10 +55,11 @@ struct SharedAccess {
   std::int32_t instruction;
   Strength strength;
   std::uint32_t mask;
-  unsigned bytes;                // of each lane
-  const std::uint32_t* offsets;  // of each lane, checked and aligned
-  int as_lane = -1;              // not -1: all of it is done by this lane, which asked a copy engine for it
-  int engine = -1;               // not -1: and completed by this engine (clocks.h)
+  unsigned bytes;                    // of each lane
+  const std::uint32_t* offsets;      // of each lane, checked and aligned
+  int as_lane = -1;                  // not -1: all of it is done by this lane, which asked a copy engine for it
+  int engine = -1;                   // not -1: and completed by this engine (clocks.h)
+  const PeerAccess* peer = nullptr;  // not null: by a warp of another CTA
 };
 
 /// Who is told of conflicts, and keeps the clocks of barriers.
@@ -64,6 +78,8 @@ class SharedShadow {
 
   /// Everything as at the start of a CTA.
   void reset();
+  /// The CTA is one of a cluster of so many, and its Clocks are.
+  void join_cluster(std::size_t size);
 
   void read(const SharedAccess& access);
   /// `unchanged`: lanes that write what is there already. That is no race with the write before, as when several threads set the
@@ -88,7 +104,7 @@ class SharedShadow {
   void complete_copy(const SharedAccess& access, bool async);
 
   /// A read through the asynchronous proxy begins: its lane must know of all that was written before.
-  void check_async_read(const SharedAccess& access, bool may_be_uninitialised);
+  void check_async_read(const SharedAccess& access);
   /// It has ended, in the name of the warp's asynchronous copies: what was written from the number `since` on, when it began, was
   /// written while it was under way.
   void complete_async_read(const SharedAccess& access, AccessNumber since);
@@ -101,7 +117,8 @@ class SharedShadow {
     std::uint16_t warp;
     Strength strength;
     bool async;
-    std::int8_t as_lane, engine;
+    std::int8_t as_lane;
+    std::int16_t engine;
   };
   // What has a number and is no access: the end of an epoch (Clocks).
   static constexpr Record kNoAccess{
@@ -116,13 +133,25 @@ class SharedShadow {
     return (number << kLaneBits) | static_cast<std::uint32_t>(lane);
   }
   unsigned cells_of(const SharedAccess& access) const { return access.bytes >> shift_; }
-  void check_reads(const SharedAccess& access, std::uint32_t limit, bool may_be_uninitialised = false);
+  void check_reads(const SharedAccess& access, std::uint32_t limit);
   AccessNumber add_record(const SharedAccess& access, bool async);
   // Memory and numbers are limited: gives up the records of accesses that are the last in no cell, and their numbers.
   void renumber();
   const Record* record_of(AccessNumber number) const;
-  bool known(std::uint32_t cell, int warp, int lane, Strength strength, bool by_reader, int reader,
+  bool known(std::uint32_t cell, const SharedAccess& access, int lane, bool by_reader, int reader,
              Conflict& conflict) const;
+  bool known_to_peer(const PeerAccess& peer, std::uint32_t cell, const Record& record, int other) const;
+  // The row of readers_ of those who make the access: a warp, or all of another CTA.
+  int reader_of(const SharedAccess& access) const {
+    return access.peer == nullptr ? access.warp : num_warps_ + static_cast<int>(access.peer->rank);
+  }
+  // All accesses below it happened before this one.
+  AccessNumber known_before(const SharedAccess& access) const {
+    return access.peer == nullptr ? clocks_.known_to_warp(access.warp) : 0;
+  }
+  void tell(const SharedAccess& access, const Conflict& conflict) {
+    (access.peer == nullptr ? sink_ : access.peer->sink).report(access, conflict);
+  }
   std::uint32_t* readers(int warp) { return readers_.data() + static_cast<std::size_t>(warp) * num_cells_; }
   void describe_pending(std::uint32_t cell, Conflict& conflict) const;
   void check_write(const SharedAccess& access, std::uint32_t unchanged);
@@ -134,6 +163,7 @@ class SharedShadow {
   const SharedFunctions& functions_;
   int shift_;  // log2 of the granule
   int num_warps_, num_engines_;
+  int num_readers_;  // rows of readers_: the CTA's warps, and behind them the CTAs of its cluster
   std::size_t num_cells_;
   std::vector<std::uint32_t> writers_, readers_;
   std::vector<AccessNumber> last_read_;  // of each warp

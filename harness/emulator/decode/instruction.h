@@ -55,6 +55,7 @@ struct Instruction {
   ptx::Space space = ptx::Space::generic;
   bool sign_extend = false;  // a load of 8 or 16 bits
   bool wide_address = true;  // the address is 64 bits wide
+  bool of_cluster = false;   // .shared::cluster: the address may be one of another CTA's shared memory
   Strength strength = kWeak;
   // Of a strong access or a fence: whether it acquires, releases, and is for the threads of the block only.
   bool acquires = false, releases = false, block_only = false;
@@ -91,7 +92,7 @@ struct Wgmma {
   bool d_in_f16 = false;
   bool negates_a = false, negates_b = false;
   bool transposes_a = false, transposes_b = false;
-  std::vector<std::int32_t> watched_d;  // numbers in Warp::undefined of those of `d` that have one
+  std::vector<std::int32_t> watched_d, watched_a;  // numbers in Warp::undefined of those of `d` and `a` that have one
 
   int element_bytes() const { return a_element == Element::tf32 ? 4 : a_element <= Element::bf16 ? 2 : 1; }
   int k() const { return 32 / element_bytes(); }
@@ -167,5 +168,10 @@ inline constexpr Address kWindowSize = Address{1} << 32;
 // The first 1024 bytes of shared memory are the system's, as on the GPUs: address 0 is never valid.
 inline constexpr std::uint32_t kSharedBase = 1024;
 inline constexpr std::uint32_t kLocalBase = 64;
+// An address in the shared memory of the CTA of this rank, as mapa makes it: shared memory has no more bytes than below the mark.
+inline constexpr std::uint64_t kRankShift = 24;
+constexpr std::uint64_t in_cta(std::uint64_t shared_address, std::uint64_t rank) {
+  return shared_address + ((rank + 1) << kRankShift);
+}
 
 }  // namespace flash_ladder::emulator

@@ -68,8 +68,12 @@ void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegis
         if (undefined[block].get(reg)) watched.try_emplace(reg, static_cast<std::int32_t>(watched.size()));
       };
       for_each_read(code(i), watch);
-      // An accumulator that nothing has written may be added to. One of its registers stands for all.
-      if (code(i).wgmma >= 0) watch(kernel.wgmmas[static_cast<std::size_t>(code(i).wgmma)].d[0]);
+      if (code(i).wgmma >= 0) {
+        const Wgmma& wgmma = kernel.wgmmas[static_cast<std::size_t>(code(i).wgmma)];
+        // An accumulator that nothing has written may be added to. One of its registers stands for all.
+        watch(wgmma.d[0]);
+        for (const std::int32_t reg : wgmma.a) watch(reg);
+      }
       step(kernel, code(i), undefined[block]);
     }
   }
@@ -82,6 +86,8 @@ void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegis
   for (Wgmma& wgmma : kernel.wgmmas) {
     for (const std::int32_t reg : wgmma.d)
       if (number(reg) >= 0) wgmma.watched_d.push_back(number(reg));
+    for (const std::int32_t reg : wgmma.a)
+      if (number(reg) >= 0) wgmma.watched_a.push_back(number(reg));
   }
   for (Instruction& instruction : kernel.code) {
     WatchedOperands operands;

@@ -95,6 +95,7 @@ AsyncUnits::AsyncUnits(CtaExecutor& cta, std::size_t num_warps, std::size_t shar
       warpgroups_((num_warps + kWarpgroup - 1) / kWarpgroup),
       queues_(num_warps),
       store_groups_(num_warps * kWarpSize),
+      work_(num_warps),
       registers_(num_warps) {}
 
 void AsyncUnits::start() {
@@ -109,6 +110,7 @@ void AsyncUnits::start() {
   next_engine_ = 0;
   stores_.clear();
   std::fill(store_groups_.begin(), store_groups_.end(), 0);
+  std::fill(work_.begin(), work_.end(), Work{});
   std::fill(registers_.begin(), registers_.end(), registers_per_thread_);
   pool_ = 0;
   wants_registers_.clear();
@@ -186,6 +188,13 @@ void AsyncUnits::note_write(int warp, std::int32_t instruction, std::uint32_t la
                     .number = number,
                     .thread = static_cast<std::uint16_t>(warp * kWarpSize + lane)};
     }
+  }
+}
+
+void AsyncUnits::forget_write(std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets) {
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    for (std::uint32_t i = offsets[lane] / kChunk; i <= (offsets[lane] + bytes - 1) / kChunk; ++i) chunks_[i] = {};
   }
 }
 
@@ -334,6 +343,7 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
               "scale-d of wgmma differs between the lanes of the warp");
   }
 
+  work_[static_cast<std::size_t>(warp.index)].multiplies = true;
   WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
   Warpgroup& group = warpgroups_[static_cast<std::size_t>(warp.index / kWarpgroup)];
   const std::uint64_t number = queue.issued++;
@@ -344,6 +354,7 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
     std::copy_n(descriptors, 2, issue.descriptors);
     issue.accumulates = accumulates;
     if (cta_.shadow() != nullptr) issue.since = cta_.shadow()->clocks().next();
+    if (cta_.trace() != nullptr) issue.traced = cta_.trace()->clock(warp.index) - 1;
     if (wgmma.a.empty()) issue.chunks[0] = chunks_of(warp, instruction, descriptors[0], 64, wgmma.transposes_a);
     issue.chunks[1] = chunks_of(warp, instruction, descriptors[1], wgmma.n, wgmma.transposes_b);
     // The tensor cores read 8 rows of 16 bytes at a time, as ldmatrix does.
@@ -377,6 +388,10 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
     check_operands(warp, instruction, issue, is_first);
   }
   if (!warp.undefined.empty()) {
+    for (const std::int32_t which : wgmma.watched_a) {
+      const UndefinedLanes& a = warp.undefined[static_cast<std::size_t>(which)];
+      cta_.report_undefined(warp, instruction, {a.lanes & mask, a.origin}, "multiplied by this wgmma");
+    }
     for (const std::int32_t which : wgmma.watched_d) {
       UndefinedLanes& d = warp.undefined[static_cast<std::size_t>(which)];
       if (accumulates) cta_.report_undefined(warp, instruction, {d.lanes & mask, d.origin}, "added to by this wgmma");
@@ -439,8 +454,7 @@ void AsyncUnits::check_operands(const Warp& warp, const Instruction& instruction
   for (int operand = 0; operand < 2; ++operand) {
     const std::vector<std::uint32_t>& chunks = issue.chunks[operand];
     if (SharedShadow* shadow = cta_.shadow()) {
-      for_each_access(warp, index, -1, chunks,
-                      [&](const SharedAccess& access) { shadow->check_async_read(access, true); });
+      for_each_access(warp, index, -1, chunks, [&](const SharedAccess& access) { shadow->check_async_read(access); });
     }
     check_visible(warp, index, -1, chunks);
     if (!first || chunks.empty()) continue;
@@ -502,6 +516,8 @@ bool AsyncUnits::try_to_wait(Warp& warp) {
                         [&](const SharedAccess& access) { shadow->complete_async_read(access, issue.since); });
     }
     issue.executed = true;
+    if (TraceRecorder* trace = cta_.trace())
+      trace->finish_wgmma(first_warp, issue.traced, warp.index, issue.instruction);
   }
   if (shadow != nullptr && queue.waits_until > queue.done) {
     Clock clock = shadow->clocks().empty();
@@ -670,7 +686,7 @@ void AsyncUnits::write_shared(const BulkTransfer& transfer) {
 }
 
 void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer,
-                            Mbarrier& barrier, bool from_peer) {
+                            Mbarrier& barrier, bool from_peer, const PeerAccess* peer) {
   const std::int32_t index = cta_.index_of(instruction);
   const std::size_t own = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
   if (checks() && !from_peer && barrier.initialised_by_thread >= 0 &&
@@ -686,8 +702,10 @@ void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane
   }
   const std::vector<std::uint32_t> chunks = chunks_of(transfer);
   if (SharedShadow* shadow = cta_.shadow()) {
-    for_each_access(warp, index, lane, chunks,
-                    [&](const SharedAccess& access) { shadow->issue_copy(access, !from_peer); });
+    for_each_access(warp, index, lane, chunks, [&](SharedAccess access) {
+      access.peer = peer;
+      shadow->issue_copy(access, !from_peer || peer != nullptr);
+    });
   }
   for (const std::uint32_t offset : chunks) {
     chunks_[offset / kChunk] = {
@@ -699,6 +717,15 @@ void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane
   } else {
     for (const std::uint32_t offset : chunks) std::memset(cta_.shared() + offset, kPoison, kChunk);
   }
+  if (TraceRecorder* trace = cta_.trace(); trace != nullptr && !from_peer) {
+    trace->note({.warp = warp.index,
+                 .kind = TraceEvent::Kind::tma_load,
+                 .barrier = TraceBarrier{true, barrier.address, barrier.phase},
+                 .shared = transfer.shared,
+                 .bytes = transfer.bytes()},
+                index);
+  }
+  if (!from_peer) work_[static_cast<std::size_t>(warp.index)].loads = true;
   barrier.deliveries.push_back(next_load_);
   loads_.emplace(next_load_++, Load{warp.index, lane, index, barrier.address, std::move(transfer)});
   cta_.note_progress();
@@ -781,10 +808,15 @@ void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lan
   AccessNumber since = 0;
   if (SharedShadow* shadow = cta_.shadow()) {
     since = shadow->clocks().next();
-    for_each_access(warp, index, lane, chunks,
-                    [&](const SharedAccess& access) { shadow->check_async_read(access, false); });
+    for_each_access(warp, index, lane, chunks, [&](const SharedAccess& access) { shadow->check_async_read(access); });
   }
   if (checks()) check_visible(warp, index, lane, chunks);
+  work_[static_cast<std::size_t>(warp.index)].stores = true;
+  if (TraceRecorder* trace = cta_.trace()) {
+    trace->note(
+        {.warp = warp.index, .kind = TraceEvent::Kind::tma_store, .shared = transfer.shared, .bytes = transfer.bytes()},
+        index);
+  }
   const std::size_t thread = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
   Store& store = stores_.emplace_back(
       Store{warp.index, lane, index, store_groups_[thread], since, std::move(transfer), false, {}});
@@ -891,6 +923,28 @@ void AsyncUnits::set_registers(Warp& warp, const Instruction& instruction, bool 
     wants_registers_.erase(wants_registers_.begin());
     cta_.note_progress();
   }
+}
+
+std::vector<Role> AsyncUnits::roles() const {
+  std::vector<Role> roles;
+  for (std::size_t first = 0; first < num_warps_; first += kWarpgroup) {
+    const std::size_t end = std::min(first + kWarpgroup, num_warps_);
+    for (std::size_t w = first; w < end; ++w) {
+      Role role{.warps = {}, .registers_at_launch = registers_per_thread_, .registers = registers_[w]};
+      for (std::size_t other = first; other < end; ++other) {
+        role.loads |= work_[other].loads;
+        role.multiplies |= work_[other].multiplies;
+        role.stores |= work_[other].stores;
+      }
+      const auto same = std::ranges::find_if(roles, [&](const Role& known) {
+        return known.loads == role.loads && known.multiplies == role.multiplies && known.stores == role.stores &&
+               known.registers == role.registers;
+      });
+      Role& own = same != roles.end() ? *same : roles.emplace_back(std::move(role));
+      own.warps.push_back(static_cast<int>(w));
+    }
+  }
+  return roles;
 }
 
 std::string AsyncUnits::describe_wait(const Warp& warp, std::int32_t& at) const {

@@ -68,6 +68,8 @@ class AsyncUnits {
   /// Lanes of a warp have written to shared memory by an ordinary instruction or by cp.async, the latest access to it.
   void note_write(int warp, std::int32_t instruction, std::uint32_t lanes, unsigned bytes,
                   const std::uint32_t* offsets);
+  /// Another CTA has written to shared memory: whether the asynchronous proxy can see that is not followed.
+  void forget_write(std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets);
   /// fence.proxy.async; `only_mbarriers`: fence.mbarrier_init.
   void fence(const Warp& warp, std::uint32_t lanes, bool only_mbarriers);
   /// A thread has initialised it.
@@ -85,9 +87,9 @@ class AsyncUnits {
 
   // TMA.
 
-  /// `from_peer`: the warp is one of another CTA of the cluster. What orders its copies after what this CTA does is not followed.
+  /// `from_peer`: the warp is one of another CTA of the cluster; `peer` is then what it knows, null if nobody looks for races.
   void issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer, Mbarrier& barrier,
-                  bool from_peer);
+                  bool from_peer, const PeerAccess* peer);
   void issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer);
   void commit_stores(Warp& warp, std::uint32_t lanes);
   /// `read_only`: shared memory may be written again afterwards, global memory need not have been written.
@@ -104,6 +106,9 @@ class AsyncUnits {
   // setmaxnreg.
 
   void set_registers(Warp& warp, const Instruction& instruction, bool increase);
+
+  /// Who did what so far, and holds how many registers.
+  std::vector<Role> roles() const;
 
   /// What a warp waits for here, as the end of "warp 1 waits …"; empty if it does not.
   std::string describe_wait(const Warp& warp, std::int32_t& at) const;
@@ -126,7 +131,8 @@ class AsyncUnits {
     bool accumulates = false;
     unsigned issued = 0;  // a bit for each warp of the warpgroup
     bool executed = false;
-    AccessNumber since = 0;  // accesses to shared memory from this number on came after it
+    AccessNumber since = 0;    // accesses to shared memory from this number on came after it
+    std::uint64_t traced = 0;  // when it was issued, for a trace
     std::vector<std::uint32_t>
         chunks[2];  // of A and of B: where 16 bytes each lie, in the order in which operand() has them
   };
@@ -202,6 +208,11 @@ class AsyncUnits {
   int next_engine_ = 0;
   std::vector<Store> stores_;
   std::vector<std::uint32_t> store_groups_;  // by thread: committed so far
+
+  struct Work {
+    bool loads = false, multiplies = false, stores = false;
+  };
+  std::vector<Work> work_;  // by warp
 
   std::vector<int> registers_;                                 // per thread, by warp
   std::int64_t pool_ = 0;                                      // registers that were given back

@@ -11,13 +11,7 @@ namespace flash_ladder::emulator {
 
 // All have arrived: the waiting warps go on.
 void CtaExecutor::release(Barrier& barrier) {
-  const bool of_cluster = &barrier == &barriers_[kNamedBarriers];
-  if (of_cluster && !peers_.empty() && !waits_for_cluster_) {
-    waits_for_cluster_ = true;
-    release_cluster();
-    return;
-  }
-  if (barrier.expected == 0 && !of_cluster) check_all_came(barrier);
+  if (barrier.expected == 0) check_all_came(barrier);
   if (ordering_ != nullptr) {
     Clocks& clocks = ordering_->clocks();
     bool everybody = true;
@@ -30,10 +24,12 @@ void CtaExecutor::release(Barrier& barrier) {
       }
     }
   }
+  const auto id = static_cast<std::uint32_t>(&barrier - barriers_.data());
   for (Warp& warp : warps_) {
     if (!((barrier.waiting >> warp.index) & 1)) continue;
     warp.status = WarpStatus::ready;
-    if (trace_ != nullptr) trace_->go_on(warp.index, barrier.traced);
+    if (trace_ != nullptr)
+      trace_->go_on(warp.index, barrier.traced, {false, id, trace_->phase_of_barrier(id)}, barrier.traced_warp);
     const auto [at, mode] = barrier.warps[static_cast<std::size_t>(warp.index)];
     if (mode == BarrierMode::sync) continue;
     const Instruction& instruction = code_[static_cast<std::size_t>(at)];
@@ -49,19 +45,9 @@ void CtaExecutor::release(Barrier& barrier) {
       bits = (bits & ~warp.active) | (result ? warp.active : 0);
     }
   }
+  if (trace_ != nullptr) trace_->end_phase(id);
   barrier = {};
   note_progress();
-}
-
-// The cluster's barrier has all threads of this CTA, or they have all ended. If that is so in all CTAs, all go on.
-void CtaExecutor::release_cluster() {
-  for (const CtaExecutor* peer : peers_)
-    if (!peer->waits_for_cluster_ && !peer->has_ended()) return;
-  for (CtaExecutor* peer : peers_) {
-    if (!peer->waits_for_cluster_) continue;
-    peer->release(peer->barriers_[kNamedBarriers]);
-    peer->waits_for_cluster_ = false;
-  }
 }
 
 // __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but they have missed
@@ -83,9 +69,7 @@ void CtaExecutor::check_all_came(const Barrier& barrier) {
 
 void CtaExecutor::check_barriers() {
   for (Barrier& barrier : barriers_) {
-    const bool is_known = waits_for_cluster_ && &barrier == &barriers_[kNamedBarriers];
-    if (!is_known && barrier.arrived > 0 && barrier.expected == 0 && barrier.arrived >= threads_alive_ &&
-        barrier.waiting != 0) {
+    if (barrier.arrived > 0 && barrier.expected == 0 && barrier.arrived >= threads_alive_ && barrier.waiting != 0) {
       release(barrier);
     }
   }

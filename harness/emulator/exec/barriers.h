@@ -1,6 +1,7 @@
 // The state of a CTA's barriers.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -27,8 +28,10 @@ struct Barrier {
     BarrierMode mode = BarrierMode::sync;
   };
   std::array<Waiting, 32> warps{};
-  Clock clock;               // what those that arrived knew
-  std::uint64_t traced = 0;  // when the last of them came, for a trace
+  Clock clock;  // what those that arrived knew
+  // For a trace: when the last of them came, and who that was.
+  std::uint64_t traced = 0;
+  int traced_warp = -1;
 };
 
 struct Mbarrier {
@@ -56,7 +59,13 @@ struct Mbarrier {
   std::int32_t initialised_by = -1;       // instruction
   int initialised_by_thread = -1;
   Clock arriving, completed;  // what those knew that arrived in this phase, in the phases before
-  std::uint64_t traced_arriving = 0, traced_completed = 0;  // when the last of them came, for a trace
+  // For a trace: when the last of them came, and who that was.
+  std::uint64_t traced_arriving = 0, traced_completed = 0;
+  int traced_by = -1, traced_completed_by = -1;
+  void trace_arrival(std::uint64_t at, int warp) {
+    if (at >= traced_arriving) traced_by = warp;
+    traced_arriving = std::max(traced_arriving, at);
+  }
 };
 
 }  // namespace flash_ladder::emulator

@@ -57,9 +57,15 @@ RawFinding describe(const LaunchContext& context, FindingKind kind, const Dim3& 
 }
 
 Dim3 cta_at(const LaunchContext& context, std::uint64_t index) {
-  const Dim3& grid = context.config.grid;
-  return {static_cast<std::uint32_t>(index % grid.x), static_cast<std::uint32_t>(index / grid.x % grid.y),
-          static_cast<std::uint32_t>(index / grid.x / grid.y)};
+  const Dim3 &grid = context.config.grid, &cluster = context.cluster;
+  const auto place_in = [](std::uint64_t number, const Dim3& of) {
+    return Dim3{static_cast<std::uint32_t>(number % of.x), static_cast<std::uint32_t>(number / of.x % of.y),
+                static_cast<std::uint32_t>(number / of.x / of.y)};
+  };
+  const std::uint64_t size = std::uint64_t{cluster.x} * cluster.y * cluster.z;
+  const Dim3 at = place_in(index / size, {grid.x / cluster.x, grid.y / cluster.y, grid.z / cluster.z}),
+             inside = place_in(index % size, cluster);
+  return {at.x * cluster.x + inside.x, at.y * cluster.y + inside.y, at.z * cluster.z + inside.z};
 }
 
 std::string message_of(const LaunchContext& context, GlobalConflict::Kind kind, Address address,
@@ -273,17 +279,22 @@ bool CtaExecutor::give_way() {
 
 std::optional<CtaTrace> CtaExecutor::take_trace() {
   if (trace_ == nullptr) return std::nullopt;
-  return std::exchange(trace_, nullptr)->take();
+  return std::exchange(trace_, nullptr)->take(roles());
 }
 
-void CtaExecutor::start(const Dim3& cta) {
+std::vector<Role> CtaExecutor::roles() const { return async_ == nullptr ? std::vector<Role>{} : async_->roles(); }
+
+void CtaExecutor::start(std::uint64_t index) {
+  const Dim3 cta = cta_at(context_, index);
   cta_ = cta;
+  cta_index_ = static_cast<std::uint32_t>(index);
   stopped_ = false;
   budget_ = context_.options.max_warp_instructions_per_cta;
   threads_alive_ = num_threads_;
   barriers_ = {};
   mbarriers_.clear();
-  waits_for_cluster_ = false;
+  cluster_barrier_ = {};
+  flags_.clear();
   std::uint32_t left = num_threads_;
   for (Warp& warp : warps_) {
     warp.pc = 0;
@@ -295,6 +306,7 @@ void CtaExecutor::start(const Dim3& cta) {
     warp.copies.clear();
     warp.executed = 0;
     warp.failed_wait = {};
+    warp.cluster = {};
     warp.turn.taken = false;
     warp.tried = 0;
     warp.has_been_stuck = false;
@@ -307,8 +319,6 @@ void CtaExecutor::start(const Dim3& cta) {
   fill_uniforms(cta);
   std::memset(shared_.data(), 0, shared_.size());
   std::memset(local_.data(), 0, local_.size());
-  const Dim3& grid = context_.config.grid;
-  cta_index_ = cta.x + grid.x * (cta.y + grid.y * cta.z);
   if (ordering_ != nullptr) ordering_->reset(cta_index_);
   if (shadow_ != nullptr) {
     shadow_->reset();
@@ -316,6 +326,8 @@ void CtaExecutor::start(const Dim3& cta) {
     ordering_->clocks().reset(num_warps(), 1);
   }
   if (own_global_ != nullptr) own_global_->reset();
+  if (ordering_ != nullptr && clocks().is_in_cluster())
+    peer_uses_.assign(static_cast<std::size_t>(clocks().engine_of(peers_.size(), 0)), {});
   if (async_ != nullptr) async_->start();
   std::fill(local_written_.begin(), local_written_.end(), 0);
 }
@@ -323,7 +335,7 @@ void CtaExecutor::start(const Dim3& cta) {
 // Constants and special registers. Only those that depend on the CTA would have to be filled again, but there are few of all.
 void CtaExecutor::fill_uniforms(const Dim3& cta) {
   using enum ptx::SpecialRegister;
-  const Dim3 &block = context_.config.block, &grid = context_.config.grid;
+  const Dim3 &block = context_.config.block, &grid = context_.config.grid, &cluster = context_.cluster;
   for (Warp& warp : warps_) {
     for (const UniformSlot& slot : context_.kernel.uniforms) {
       std::byte* to = warp.registers + slot.offset;
@@ -380,9 +392,29 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
           case one:
             return 1;
           case clusterid_x:
-            return cta.x / cluster_size();
+            return cta.x / cluster.x;
+          case clusterid_y:
+            return cta.y / cluster.y;
+          case clusterid_z:
+            return cta.z / cluster.z;
           case nclusterid_x:
-            return grid.x / cluster_size();
+            return grid.x / cluster.x;
+          case nclusterid_y:
+            return grid.y / cluster.y;
+          case nclusterid_z:
+            return grid.z / cluster.z;
+          case cluster_ctaid_x:
+            return cta.x % cluster.x;
+          case cluster_ctaid_y:
+            return cta.y % cluster.y;
+          case cluster_ctaid_z:
+            return cta.z % cluster.z;
+          case cluster_nctaid_x:
+            return cluster.x;
+          case cluster_nctaid_y:
+            return cluster.y;
+          case cluster_nctaid_z:
+            return cluster.z;
           case cluster_ctarank:
             return rank_;
           case cluster_nctarank:
@@ -617,11 +649,12 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   if (warp.alive == 0) {
     warp.status = WarpStatus::ended;
     check_barriers();
-    if (threads_alive_ == 0) release_cluster();
+    end_in_cluster(warp, mask);
     return;
   }
   if (warp.active == 0) reconverge(warp);
   check_barriers();
+  end_in_cluster(warp, mask);
 }
 
 // For instructions of the whole warp that take no mask.
@@ -653,6 +686,8 @@ void CtaExecutor::find(FindingKind kind, const Warp* warp, const Instruction* in
 
 void CtaExecutor::renumber(const Renumbering& renumbering) {
   for (Barrier& barrier : barriers_) renumbering.apply_to(barrier.clock);
+  renumbering.apply_to(cluster_barrier_.told);
+  renumbering.apply_to(cluster_barrier_.known);
   for (Mbarrier& barrier : mbarriers_) {
     renumbering.apply_to(barrier.arriving);
     renumbering.apply_to(barrier.completed);
@@ -665,6 +700,9 @@ void CtaExecutor::renumber(const Renumbering& renumbering) {
 void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
   const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
+  const std::string memory = access.peer == nullptr
+                                 ? "shared memory"
+                                 : fmt::format("the shared memory of CTA {} of the cluster", access.peer->owner);
   const FindingKind kind =
       conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read : FindingKind::race;
   if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
@@ -675,17 +713,17 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   std::string other;
   switch (conflict.kind) {
     case Conflict::Kind::uninitialised:
-      message = fmt::format("a read of byte {} of shared memory, to which nothing has been written", conflict.offset);
+      message = fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory);
       break;
     case Conflict::Kind::pending_copy:
       message = by_tma ? fmt::format(
-                             "an access to byte {} of shared memory, to which a load by TMA is under way: nobody has "
+                             "an access to byte {} of {}, to which a load by TMA is under way: nobody has "
                              "waited for the phase of its mbarrier",
-                             conflict.offset)
+                             conflict.offset, memory)
                        : fmt::format(
-                             "an access to byte {} of shared memory, to which a cp.async is under way: nobody has "
+                             "an access to byte {} of {}, to which a cp.async is under way: nobody has "
                              "waited for it",
-                             conflict.offset);
+                             conflict.offset, memory);
       other = by_tma ? "TMA load issued" : "cp.async issued";
       break;
     case Conflict::Kind::written_during_read:
@@ -694,20 +732,18 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       other = by_tma ? "TMA load issued" : "written";
       break;
     case Conflict::Kind::read_after_write:
-      message =
-          fmt::format("a read of byte {} of shared memory, and nothing orders it after the write", conflict.offset);
+      message = fmt::format("a read of byte {} of {}, and nothing orders it after the write", conflict.offset, memory);
       other = "written";
       break;
     case Conflict::Kind::write_after_read:
-      message = fmt::format("a write to byte {} of shared memory, and nothing orders it after a read", conflict.offset);
+      message = fmt::format("a write to byte {} of {}, and nothing orders it after a read", conflict.offset, memory);
       other = "read";
       break;
     case Conflict::Kind::write_after_write:
-      message =
-          conflict.at_once
-              ? fmt::format("two lanes write different values to byte {} of shared memory", conflict.offset)
-              : fmt::format("a write to byte {} of shared memory, and nothing orders it after the write before it",
-                            conflict.offset);
+      message = conflict.at_once
+                    ? fmt::format("two lanes write different values to byte {} of {}", conflict.offset, memory)
+                    : fmt::format("a write to byte {} of {}, and nothing orders it after the write before it",
+                                  conflict.offset, memory);
       other = "written";
       break;
   }
@@ -718,14 +754,19 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
                          .position = position_of(conflict.other_instruction),
                          .warp = conflict.other_warp,
                          .lane = conflict.other_lane};
+    const std::size_t owner = access.peer == nullptr ? rank_ : access.peer->owner,
+                      other_rank = conflict.other_rank.value_or(owner);
+    if (other_rank != rank_) raw.finding.other->cta = peers_[other_rank]->cta_;
   }
   findings_.add(std::move(raw));
 }
 
 // The same for global memory.
 void CtaExecutor::report(const GlobalAccess& access, const GlobalConflict& conflict) {
-  if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
   const bool of_another_block = conflict.other_cta != cta_index_;
+  // What CTAs of a cluster tell each other of global memory is not followed.
+  if (of_another_block && conflict.other_cta / cluster_size() == cta_index_ / cluster_size()) return;
+  if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
   RawFinding raw = emulator::describe(
       context_, FindingKind::race, cta_, access.warp, access.instruction, conflict.lane, conflict.address,
       conflict.at_once ? fmt::format("two lanes write different values to global memory at {:#x}: {}", conflict.address,

@@ -5,6 +5,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -33,6 +35,7 @@ struct LaunchContext {
   const LaunchConfig& config;
   const Memory& memory;
   const Options& options;
+  Dim3 cluster;                         // CTAs of each
   std::vector<Allocation> allocations;  // by address
   // Of CTAs that can talk to each other, and so run one at a time; else null.
   LaunchOrdering* ordering = nullptr;
@@ -47,6 +50,7 @@ std::int32_t place_of(const CompiledKernel& kernel, std::int32_t instruction);
 SourcePosition position_of(const CompiledKernel& kernel, std::int32_t instruction);
 /// "a write to byte 4 of the allocation of 64 bytes at 0x…, and nothing orders it after a read"
 std::string message_of(const LaunchContext& context, GlobalConflict::Kind kind, Address address, bool of_another_block);
+/// CTAs are numbered cluster by cluster, first along x.
 Dim3 cta_at(const LaunchContext& context, std::uint64_t index);
 
 /// The addresses of 32 lanes.
@@ -55,6 +59,7 @@ struct LaneAddresses {
 };
 
 /// What an instruction does to memory of one state space, for the lanes whose addresses lie in it.
+class CtaExecutor;
 struct MemoryAccess {
   ptx::Space space;
   std::uint32_t lanes;
@@ -62,6 +67,7 @@ struct MemoryAccess {
   unsigned bytes;                    // of each lane
   std::uint32_t offsets[kWarpSize];  // in shared or the thread's local memory
   std::byte* host[kWarpSize];        // where the bytes are, of the good lanes
+  CtaExecutor* peer = nullptr;       // the CTA of the cluster in whose shared memory that is; null: the own
 };
 
 /// Memory aligned to cache lines, zero to begin with.
@@ -77,9 +83,6 @@ class AlignedBytes {
   std::size_t size_ = 0;
 };
 
-/// "warp 3", "warps 0–2 and 5"
-std::string list_of_warps(const std::vector<int>& warps);
-
 class CtaExecutor : public ConflictSink, public GlobalConflictSink {
  public:
   explicit CtaExecutor(const LaunchContext& context);
@@ -90,16 +93,15 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     stuck,    // each warp waits or spins, and only another CTA can change what they see
   };
   /// The CTAs of this one's cluster, itself among them at `rank`: they run in turn. None: it is alone.
-  void join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank) {
-    peers_ = std::move(peers);
-    rank_ = rank;
-  }
-  /// Runs one CTA. With peers each is started, and then each is resumed until all have ended.
-  State run(const Dim3& cta) {
+  void join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank);
+  /// Runs one CTA, numbered as by cta_at(). With peers each is started, and then each is resumed until all have ended.
+  State run(std::uint64_t cta) {
     start(cta);
     return resume();
   }
-  void start(const Dim3& cta);
+  void start(std::uint64_t cta);
+  /// Each of its warps waits for other CTAs of the cluster, or has ended.
+  bool waits_for_cluster() const;
   /// Goes on with a CTA that was stuck.
   State resume();
   /// The last resort: lanes that spin give way to others of their warp, as threads that are scheduled independently do. False if
@@ -120,6 +122,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::string take_output() { return std::exchange(output_, {}); }
   /// Of the CTA that Options::trace_cta names, once it has run.
   std::optional<CtaTrace> take_trace();
+  /// Once it has run. Empty for a kernel that has no use for AsyncUnits.
+  std::vector<Role> roles() const;
 
   // What follows is for the functions that execute instructions: operations/.
 
@@ -133,8 +137,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   }
   std::vector<Warp>& warps() { return warps_; }
   std::uint32_t threads_alive() const { return threads_alive_; }
-  /// Those of the CTA, and behind them the one of its cluster.
-  std::array<Barrier, kNamedBarriers + 1>& barriers() { return barriers_; }
+  std::array<Barrier, kNamedBarriers>& barriers() { return barriers_; }
   std::vector<Mbarrier>& mbarriers() { return mbarriers_; }
   std::size_t rank() const { return rank_; }
   std::size_t cluster_size() const { return peers_.empty() ? 1 : peers_.size(); }
@@ -200,7 +203,16 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
       resolve(warp, instruction, inside, access);
       f(access, inside);
     };
+    // Shared memory of a cluster: whose?
+    const auto in_cluster = [&](std::uint32_t lanes, LaneAddresses inside) {
+      for (const auto& [owner, of_owner] : owners_of(warp, instruction, lanes, inside)) {
+        access.peer = owner;
+        in_space(ptx::Space::shared, of_owner, inside);
+      }
+      access.peer = nullptr;
+    };
     if (instruction.space != ptx::Space::generic) {
+      if (instruction.of_cluster && !peers_.empty()) return in_cluster(mask, at);
       in_space(instruction.space, mask, at);
       return;
     }
@@ -208,7 +220,11 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
       if (lanes == 0) continue;
       LaneAddresses inside = at;
       for (std::uint64_t& address : inside.at) address -= window;
-      in_space(space, lanes, inside);
+      if (space == ptx::Space::shared && !peers_.empty()) {
+        in_cluster(lanes, inside);
+      } else {
+        in_space(space, lanes, inside);
+      }
     }
   }
   void check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at, const MemoryAccess& access);
@@ -221,9 +237,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void has_written_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                           const LaneAddresses& at, std::uint32_t overwritten);
   /// What is told to other threads through memory: a strong operation has read or written. `adds`: it is atomic.
-  void hear(const Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
-  void tell(const Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
-            bool adds);
+  void hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
+  void tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at, bool adds);
   /// What most accesses to shared memory are: all lanes take part, and nothing is wrong.
   bool whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg, std::uint32_t mask,
                           unsigned bytes, std::uint32_t* offsets) const;
@@ -242,6 +257,24 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   /// Global memory that one lane has TMA read or write: where it lies, and null, after a finding, if it may not.
   std::byte* global_range(const Warp& warp, const Instruction& instruction, int lane, Address address,
                           std::size_t bytes, bool writes);
+
+  // Clusters, cluster.cpp.
+  void arrive_at_cluster(Warp& warp, const Instruction& instruction, std::uint32_t mask, bool relaxed);
+  void wait_for_cluster(Warp& warp, const Instruction& instruction, std::uint32_t mask);
+  /// A fence that other CTAs of the cluster may hear of.
+  void note_cluster_fence(Warp& warp, std::uint32_t mask);
+  /// A finding, if it cannot be that another CTA runs now, or if nothing says that it does. Whether it runs.
+  bool is_there(const CtaExecutor& owner, const Warp& warp, const Instruction& instruction, int lane);
+  /// Races in the shared memory of another CTA of the cluster.
+  void read_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, Strength strength,
+                 std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets);
+  void write_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, Strength strength,
+                  std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets, std::uint32_t unchanged);
+  /// Calls f with who a lane is to another CTA, for which it has TMA copy something; with null if nobody looks for races.
+  void copy_to_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, int lane,
+                    const std::function<void(const PeerAccess*)>& f);
+  /// What the lane knows goes into the clock of a barrier of another CTA.
+  void tell_peer(const Warp& warp, CtaExecutor& owner, int lane, Clock& into);
 
   // Barriers and copies, barriers.cpp.
   void release(Barrier& barrier);
@@ -309,8 +342,22 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
 
   // barriers.cpp
   void check_all_came(const Barrier& barrier);
-  void release_cluster();
   void check_barriers();  // after lanes have ended: barriers may have got all that they wait for
+
+  // cluster.cpp
+  bool has_come_to_cluster() const;
+  void pass_cluster();
+  void leave_cluster_barrier(Warp& warp);
+  std::vector<std::pair<CtaExecutor*, std::uint32_t>> owners_of(const Warp& warp, const Instruction& instruction,
+                                                                std::uint32_t lanes, LaneAddresses& at);
+  template <typename F>
+  void for_each_knowledge(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, std::uint32_t lanes,
+                          F f);
+  void tell_cluster(Warp& warp, const Instruction& instruction, const MemoryAccess& access);
+  void hear_cluster(Warp& warp, const MemoryAccess& access);
+  void check_uses_by_peers();
+  void end_in_cluster(const Warp& warp, std::uint32_t mask);  // lanes have ended
+  const Clocks& clocks() const { return ordering_->clocks(); }
 
   // deadlock.cpp
   void report_deadlock();
@@ -342,7 +389,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::unique_ptr<TraceRecorder> trace_;     // null: the CTA is not traced
   std::vector<std::uint8_t> local_written_;  // per byte of local_; empty: no checks
   std::uint32_t shared_bytes_ = 0;           // static and dynamic
-  std::array<Barrier, kNamedBarriers + 1> barriers_;
+  std::array<Barrier, kNamedBarriers> barriers_;
+  struct {
+    bool used = false;                            // somebody has arrived
+    Clock told, known;                            // what those knew that have arrived; what is known to who passes
+    std::uint64_t traced = 0, traced_passed = 0;  // when the last of this CTA came
+  } cluster_barrier_;
   std::vector<Mbarrier> mbarriers_;
   std::uint64_t budget_ = 0;    // instructions left
   std::uint64_t progress_ = 0;  // counts what may let a waiting warp go on
@@ -352,7 +404,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   bool stopped_ = false;
   std::vector<CtaExecutor*> peers_;
   std::size_t rank_ = 0;
-  bool waits_for_cluster_ = false;  // all its threads are at the cluster's barrier
+  struct PeerUse {  // of this CTA's shared memory, the last one
+    std::int32_t instruction = -1;
+    int warp = 0, lane = 0;
+  };
+  std::vector<PeerUse> peer_uses_;        // by engine: Clocks::engine_of()
+  std::map<std::uint32_t, Clock> flags_;  // by address in this CTA's shared memory: what those knew who have written it
   const Allocation* last_allocation_ = nullptr;
   const Allocation* whole_access_ = nullptr;  // in which all of what check_global() has looked at last lies, if it does
 };

@@ -9,22 +9,6 @@
 
 namespace flash_ladder::emulator {
 
-std::string list_of_warps(const std::vector<int>& warps) {
-  std::vector<std::string> runs;
-  for (std::size_t i = 0; i < warps.size();) {
-    std::size_t last = i;
-    while (last + 1 < warps.size() && warps[last + 1] == warps[last] + 1) ++last;
-    runs.push_back(last == i ? fmt::format("{}", warps[i])
-                             : fmt::format("{}{}{}", warps[i], last == i + 1 ? " and " : "–", warps[last]));
-    i = last + 1;
-  }
-  std::string text;
-  for (std::size_t i = 0; i < runs.size(); ++i) {
-    text += (i == 0 ? "" : i + 1 == runs.size() ? " and " : ", ") + runs[i];
-  }
-  return (warps.size() == 1 ? "warp " : "warps ") + text;
-}
-
 namespace {
 
 std::vector<int> numbers_of(std::uint32_t warps) {
@@ -48,11 +32,14 @@ std::string CtaExecutor::describe_parting(const Warp& warp, std::uint32_t lanes)
 // What a warp waits for, as the end of "warp 1 …" or "warps 1 and 2 …"; `at` is the instruction that waits.
 std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const {
   at = std::max(warp.pc - 1, 0);
+  if (warp.cluster.waiting != 0) {
+    at = warp.cluster.instruction;
+    return "at the barrier of the cluster, to which not all of its threads have come";
+  }
   if (warp.status == WarpStatus::waiting) {
     for (std::size_t id = 0; id < barriers_.size(); ++id) {
       const Barrier& barrier = barriers_[id];
       if (!((barrier.waiting >> warp.index) & 1)) continue;
-      if (id == kNamedBarriers) return "at the barrier of the cluster";
       return fmt::format("at barrier {}, to which {} of {} threads have come", id, barrier.arrived,
                          barrier.expected == 0 ? threads_alive_ : barrier.expected);
     }

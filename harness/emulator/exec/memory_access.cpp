@@ -294,7 +294,8 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
     case ptx::Space::shared: {
       access.good = check_shared(warp, instruction, at, access.lanes, bytes, access.offsets);
       count_shared(instruction, access.lanes, access.good, bytes, access.offsets);
-      for (int lane = 0; lane < kWarpSize; ++lane) access.host[lane] = shared() + access.offsets[lane];
+      std::byte* const memory = access.peer == nullptr ? shared() : access.peer->shared();
+      for (int lane = 0; lane < kWarpSize; ++lane) access.host[lane] = memory + access.offsets[lane];
       break;
     }
     case ptx::Space::local:
@@ -337,8 +338,10 @@ void CtaExecutor::check_read(Warp& warp, const Instruction& instruction, const L
                              const MemoryAccess& access) {
   if (access.space == ptx::Space::shared) {
     if (shadow_ == nullptr) return;
-    shadow_->read({warp.index, index_of(instruction), ordering_->strength_of(instruction.strength, warp.index),
-                   access.good, access.bytes, access.offsets});
+    const Strength strength = ordering_->strength_of(instruction.strength, warp.index);
+    if (access.peer != nullptr)
+      return read_peer(warp, instruction, *access.peer, strength, access.good, access.bytes, access.offsets);
+    shadow_->read({warp.index, index_of(instruction), strength, access.good, access.bytes, access.offsets});
   } else if (access.space == ptx::Space::local) {
     if (!local_written_.empty()) check_local_initialised(warp, instruction, access.good, access.bytes, access.host);
   } else if (access.space != ptx::Space::param && context_.options.checks) {
@@ -381,18 +384,22 @@ void CtaExecutor::has_written_global(const Warp& warp, const Instruction& instru
 }
 
 // What other threads have told at the addresses that are read with a strong operation.
-void CtaExecutor::hear(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+void CtaExecutor::hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                        const LaneAddresses& at) {
   if (ordering_ == nullptr || !is_strong(instruction.strength)) return;
+  if (!peers_.empty() && access.space == ptx::Space::shared) hear_cluster(warp, access);
+  if (access.peer != nullptr) return;
   for_each_place(access, at, [&](int lane, Ordering::Place place) {
     ordering_->strong_read(warp.index, lane, warp.alive, place,
                            {instruction.acquires, instruction.releases, instruction.block_only});
   });
 }
 
-void CtaExecutor::tell(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
-                       const LaneAddresses& at, bool adds) {
+void CtaExecutor::tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
+                       bool adds) {
   if (ordering_ == nullptr || !is_strong(instruction.strength)) return;
+  if (!peers_.empty() && access.space == ptx::Space::shared) tell_cluster(warp, instruction, access);
+  if (access.peer != nullptr) return;
   for_each_place(access, at, [&](int lane, Ordering::Place place) {
     ordering_->strong_write(warp.index, lane, place,
                             {instruction.acquires, instruction.releases, instruction.block_only}, adds);

@@ -1,5 +1,6 @@
 #include "emulator/exec/trace_recorder.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -41,7 +42,7 @@ std::int8_t phase_of(InstructionClass instruction_class, std::string_view text) 
       if (text.starts_with("mbarrier.test_wait") || text.starts_with("mbarrier.try_wait"))
         return phase(Phase::wait_mbarrier);
       if ((text.starts_with("bar.") || text.starts_with("barrier.")) && !text.starts_with("bar.warp"))
-        return phase(Phase::wait_barrier);
+        return text.find(".arrive") == text.npos ? phase(Phase::wait_barrier) : kNone;
       return kNone;
     default:
       return kNone;
@@ -65,9 +66,13 @@ TraceRecorder::TraceRecorder(const CompiledKernel& kernel, const Dim3& cta, int 
   }
 }
 
+int TraceRecorder::position_of(std::int32_t instruction) const {
+  return kernel_.sources[kernel_.code[static_cast<std::size_t>(instruction)].source].position;
+}
+
 void TraceRecorder::add(WarpTrace& warp, Phase phase, std::int32_t instruction, std::uint64_t steps,
                         std::uint64_t instructions) {
-  const int position = kernel_.sources[kernel_.code[static_cast<std::size_t>(instruction)].source].position;
+  const int position = position_of(instruction);
   TraceInterval* last = warp.intervals.empty() ? nullptr : &warp.intervals.back();
   if (last == nullptr || last->phase != phase || last->position != position || is_wait(phase)) {
     warp.intervals.push_back({.warp = static_cast<int>(&warp - warps_.data()),
@@ -103,18 +108,51 @@ void TraceRecorder::execute(int warp_index, std::int32_t index) {
   }
 }
 
-void TraceRecorder::go_on(int warp_index, std::uint64_t time) {
+void TraceRecorder::go_on(int warp_index, std::uint64_t time, const TraceBarrier& barrier, int ended_by) {
   WarpTrace& warp = warps_[static_cast<std::size_t>(warp_index)];
   warp.asks_again = false;
+  TraceInterval& wait = warp.intervals.back();  // that of the instruction that waits
+  wait.barrier = barrier;
   if (time <= warp.clock) return;
-  warp.intervals.back().end = warp.clock = time;  // that of the instruction that waits
+  wait.ended_by = ended_by;
+  wait.end = warp.clock = time;
 }
 
 void TraceRecorder::ask_again(int warp_index) { warps_[static_cast<std::size_t>(warp_index)].asks_again = true; }
 
-CtaTrace TraceRecorder::take() {
-  for (WarpTrace& warp : warps_)
+void TraceRecorder::note(TraceEvent event, std::int32_t instruction) {
+  WarpTrace& warp = warps_[static_cast<std::size_t>(event.warp)];
+  event.at = warp.clock;
+  event.position = position_of(instruction);
+  warp.events.push_back(event);
+}
+
+void TraceRecorder::finish_wgmma(int first_warp, std::uint64_t begin, int waiting_warp, std::int32_t instruction) {
+  const std::uint64_t end = clock(waiting_warp);
+  const int position = position_of(instruction);
+  if (!trace_.wgmmas.empty()) {
+    TraceWgmmas& last = trace_.wgmmas.back();
+    if (last.first_warp == first_warp && last.end == end && last.position == position) {
+      ++last.count;
+      return;
+    }
+  }
+  trace_.wgmmas.push_back({first_warp, begin, end, 1, position});
+}
+
+void TraceRecorder::note_mbarrier(std::uint32_t address, std::uint32_t arrivals, std::int32_t instruction) {
+  std::erase_if(trace_.mbarriers, [&](const TraceMbarrier& known) { return known.address == address; });
+  trace_.mbarriers.push_back({address, arrivals, position_of(instruction)});
+}
+
+CtaTrace TraceRecorder::take(std::vector<Role> roles) {
+  for (WarpTrace& warp : warps_) {
     trace_.intervals.insert(trace_.intervals.end(), warp.intervals.begin(), warp.intervals.end());
+    trace_.events.insert(trace_.events.end(), warp.events.begin(), warp.events.end());
+  }
+  std::ranges::stable_sort(trace_.wgmmas, {}, &TraceWgmmas::first_warp);
+  std::ranges::sort(trace_.mbarriers, {}, &TraceMbarrier::address);
+  trace_.roles = std::move(roles);
   return std::move(trace_);
 }
 

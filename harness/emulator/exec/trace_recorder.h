@@ -1,11 +1,12 @@
 // Writes down what the warps of a CTA execute. Where nothing is recorded there is no recorder, and nothing of it runs.
 #pragma once
 
-#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "emulator/decode/instruction.h"
+#include "emulator/exec/barriers.h"
 #include "emulator/trace.h"
 
 namespace flash_ladder::emulator {
@@ -18,15 +19,24 @@ class TraceRecorder {
 
   /// A warp is about to execute the instruction.
   void execute(int warp, std::int32_t instruction);
-  /// The warp goes on from an instruction that waits, once something has happened at `time`.
-  void go_on(int warp, std::uint64_t time);
+  /// The warp goes on from an instruction that waits for this, once the last has come, at `time`; -1: nobody of this CTA.
+  void go_on(int warp, std::uint64_t time, const TraceBarrier& barrier, int ended_by);
   /// The warp has asked whether a phase of an mbarrier has ended, and it has not. What it does until it asks again is waiting.
   void ask_again(int warp);
 
   std::uint64_t clock(int warp) const { return warps_[static_cast<std::size_t>(warp)].clock; }
 
+  /// What the instruction that a warp executes does for others: `at` and `position` are filled in.
+  void note(TraceEvent event, std::int32_t instruction);
+  /// A wgmma that was issued at `begin` has been waited for by a warp.
+  void finish_wgmma(int first_warp, std::uint64_t begin, int waiting_warp, std::int32_t instruction);
+  void note_mbarrier(std::uint32_t address, std::uint32_t arrivals, std::int32_t instruction);
+  /// Of a named barrier: how often it has let warps go on.
+  std::int64_t phase_of_barrier(std::size_t barrier) const { return phases_of_named_[barrier]; }
+  void end_phase(std::size_t barrier) { ++phases_of_named_[barrier]; }
+
   /// Hands over what was recorded.
-  CtaTrace take();
+  CtaTrace take(std::vector<Role> roles);
 
  private:
   struct WarpTrace {
@@ -34,13 +44,16 @@ class TraceRecorder {
     bool asks_again = false;
     std::int32_t instruction = -1;  // the latest
     std::vector<TraceInterval> intervals;
+    std::vector<TraceEvent> events;
   };
+  int position_of(std::int32_t instruction) const;
   void add(WarpTrace& warp, Phase phase, std::int32_t instruction, std::uint64_t steps, std::uint64_t instructions);
 
   const CompiledKernel& kernel_;
   CtaTrace trace_;
   std::vector<std::int8_t> phases_;  // by SourceInstruction; -1: none of its own
   std::vector<WarpTrace> warps_;
+  std::array<std::int64_t, kNamedBarriers + 1> phases_of_named_{};
 };
 
 }  // namespace flash_ladder::emulator

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "emulator/checks/clocks.h"
 #include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
@@ -84,6 +85,15 @@ struct Warp {
   std::uint64_t stuck_at = 0;
   std::uint64_t tried_at = 0;  // when lanes last gave way to others of the warp,
   unsigned tried = 0;          // and how often, without a change of memory
+
+  // The barrier of the cluster: lanes that have arrived and wait for others to do so, those for which all have and that have not
+  // waited yet, and those that wait.
+  struct AtCluster {
+    std::uint32_t arrived = 0, passed = 0, waiting = 0;
+    std::int32_t instruction = -1;  // that waits
+    Clock fenced;                   // what lanes knew at their last fence; empty if there was none, or the CTA is alone
+  };
+  AtCluster cluster;
 
   std::uint64_t executed = 0;       // instructions: %clock
   std::vector<PendingCopy> copies;  // oldest first

@@ -36,10 +36,13 @@ struct CtaResult {
 constexpr std::uint32_t kMostCtasOfCluster = 16;
 
 // How many CTAs a cluster has.
-std::array<std::uint32_t, 3> cluster_of(const Kernel& kernel, const LaunchConfig& config) {
-  if (config.cluster.x != 0) return {config.cluster.x, config.cluster.y, config.cluster.z};
-  return kernel.compiled().cluster;
+Dim3 cluster_of(const Kernel& kernel, const LaunchConfig& config) {
+  if (config.cluster.x != 0) return config.cluster;
+  const auto [x, y, z] = kernel.compiled().cluster;
+  return {x, y, z};
 }
+
+std::uint64_t size_of(const Dim3& cluster) { return std::uint64_t{cluster.x} * cluster.y * cluster.z; }
 
 // Why a launch cannot be on the given GPU; empty if it can.
 std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Options& options) {
@@ -57,12 +60,11 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) {
     return fmt::format("a grid of {} blocks; the limits are (2147483647, 65535, 65535)", size(grid));
   }
-  const auto [along_x, along_y, along_z] = cluster_of(kernel, config);
-  if (along_y != 1 || along_z != 1 || along_x > kMostCtasOfCluster) {
-    return fmt::format("clusters of ({}, {}, {}) blocks; the virtual GPU has those of up to {} along x", along_x,
-                       along_y, along_z, kMostCtasOfCluster);
-  }
-  if (grid.x % along_x != 0) return fmt::format("a grid of {} blocks, in clusters of {} along x", size(grid), along_x);
+  const Dim3 cluster = cluster_of(kernel, config);
+  if (const std::uint64_t ctas = size_of(cluster); ctas == 0 || ctas > kMostCtasOfCluster)
+    return fmt::format("clusters of {} blocks; there can be 1 to {} in a cluster", size(cluster), kMostCtasOfCluster);
+  if (grid.x % cluster.x != 0 || grid.y % cluster.y != 0 || grid.z % cluster.z != 0)
+    return fmt::format("a grid of {} blocks, which is no multiple of clusters of {}", size(grid), size(cluster));
   const auto most = kernel.max_block();
   if (most[0] != 0 && threads > std::uint64_t{most[0]} * most[1] * most[2]) {
     return fmt::format("blocks of {} threads; the kernel was compiled for at most {} (__launch_bounds__)", threads,
@@ -160,7 +162,9 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
                                             kernel.name(), kernel.parameter_bytes()));
   }
   const CompiledKernel& compiled = kernel.compiled();
-  LaunchContext context{compiled, config, memory, options, memory.allocations()};
+  const Dim3 cluster = cluster_of(kernel, config);
+  const std::uint64_t cluster_size = size_of(cluster);
+  LaunchContext context{compiled, config, memory, options, cluster, memory.allocations()};
   LaunchOrdering ordering;
   GlobalShadow shadow(compiled.global_granule, true);
   if (options.checks && compiled.serial) {
@@ -187,6 +191,8 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   const auto compare = [&](std::uint64_t index, const MemoryUse& use) {
     FindingRecorder recorder;
     block_races.add(index, use, [&](const BlockRaces::Race& race) {
+      // What CTAs of a cluster tell each other of global memory is not followed.
+      if (cluster_size > 1 && race.cta / cluster_size == race.other_cta / cluster_size) return;
       const std::int32_t place = place_of(compiled, race.instruction),
                          other_place = place_of(compiled, race.other_instruction);
       if (!recorder.is_new(FindingKind::race, place, other_place)) return;
@@ -226,6 +232,10 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     CtaResult result{executor.take_findings(), executor.take_output()};
     MemoryUse use;
     if (compares_blocks) use = executor.take_use();
+    if (index == 0) {
+      const std::lock_guard lock(mutex);
+      report.roles = executor.roles();
+    }
     if (auto trace = executor.take_trace()) {
       const std::lock_guard lock(mutex);
       report.trace = std::make_shared<const CtaTrace>(std::move(*trace));
@@ -254,7 +264,6 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     counters += executor.counters();
   };
   // Clusters: their CTAs run in turn, on one thread, until they have ended or nothing changes any more.
-  const std::uint64_t cluster_size = cluster_of(kernel, config)[0];
   const auto run_clusters = [&] {
     std::vector<std::unique_ptr<CtaExecutor>> executors;
     std::vector<CtaExecutor*> peers;
@@ -267,7 +276,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
       const std::uint64_t first = next_cta.fetch_add(cluster_size);
       if (first >= num_ctas || first > stopped_at) break;
       std::vector<CtaExecutor::State> states(peers.size(), CtaExecutor::State::stuck);
-      for (std::size_t i = 0; i < peers.size(); ++i) peers[i]->start(cta_at(context, first + i));
+      for (std::size_t i = 0; i < peers.size(); ++i) peers[i]->start(first + i);
       const auto is = [&](CtaExecutor::State state) { return std::count(states.begin(), states.end(), state) != 0; };
       const auto changes = [&] {
         std::uint64_t sum = 0;
@@ -288,7 +297,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
         std::size_t waiting = peers.size();
         for (std::size_t i = 0; i < peers.size(); ++i) {
           if (states[i] != CtaExecutor::State::stuck) continue;
-          const bool at_barrier = peers[i]->barriers()[kNamedBarriers].arrived >= peers[i]->threads_alive();
+          const bool at_barrier = peers[i]->waits_for_cluster();
           if (waiting == peers.size() || !at_barrier) waiting = i;
           if (!at_barrier) break;
         }
@@ -313,7 +322,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
         // CTAs after one that did not end are not run; those before it are, so that the report is always the same.
         if (index >= num_ctas || index > stopped_at) break;
         if (executor == nullptr) executor = std::make_unique<CtaExecutor>(context);
-        const CtaExecutor::State state = executor->run(cta_at(context, index));
+        const CtaExecutor::State state = executor->run(index);
         spend(*executor);
         if (state == CtaExecutor::State::stuck) {
           const std::lock_guard lock(mutex);

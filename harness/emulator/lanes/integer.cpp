@@ -273,7 +273,7 @@ void add_carrying(LaneTable& table, const char* opcode, F) {
                      .instruction_class = kInteger,
                      .writes = 2,
                      .operands = 4,
-                     .slots = {slot_of<T>(), Slot::predicate, slot_of<T>(), slot_of<T>()}});
+                     .slots = {slot_for<T>(), Slot::predicate, slot_for<T>(), slot_for<T>()}});
 }
 
 template <typename T>

@@ -34,14 +34,14 @@ struct bf16x2 {
 };
 
 template <typename T>
-constexpr Slot slot_of() {
+constexpr Slot slot_for() {
   if constexpr (sizeof(T) == 2) return Slot::b16;
   if constexpr (sizeof(T) == 4) return Slot::b32;
   if constexpr (sizeof(T) == 8) return Slot::b64;
   return Slot::predicate;
 }
 template <>
-constexpr Slot slot_of<bool>() {
+constexpr Slot slot_for<bool>() {
   return Slot::predicate;
 }
 
@@ -146,7 +146,7 @@ LaneOperation lane_operation(InstructionClass instruction_class, R (F::*)(S...) 
           .writes = 1,
           .sign_extend = std::is_signed_v<R> && std::is_integral_v<R>,
           .operands = 1 + sizeof...(S),
-          .slots = {slot_of<R>(), slot_of<S>()...}};
+          .slots = {slot_for<R>(), slot_for<S>()...}};
 }
 
 // Adds an opcode whose result in a lane is f(sources in that lane). `f` must not capture anything.

@@ -24,7 +24,7 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   const auto* ids = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes]);
   const auto* counts = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 1u]);
   const std::uint32_t id = ids[lane];
-  if (id >= kNamedBarriers && instruction.count == 0) {
+  if (id >= kNamedBarriers) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
              fmt::format("barrier {}; there are 16, from 0", id));
     return;
@@ -69,7 +69,12 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   }
   barrier.arrived += instruction.has_count ? kWarpSize : static_cast<std::uint32_t>(std::popcount(warp.alive));
   cta.note_progress();
-  if (const TraceRecorder* trace = cta.trace()) barrier.traced = std::max(barrier.traced, trace->clock(warp.index));
+  if (TraceRecorder* trace = cta.trace()) {
+    if (trace->clock(warp.index) >= barrier.traced) barrier.traced_warp = warp.index;
+    barrier.traced = std::max(barrier.traced, trace->clock(warp.index));
+    trace->note({.warp = warp.index, .barrier = TraceBarrier{false, id, trace->phase_of_barrier(id)}},
+                cta.index_of(instruction));
+  }
   if (kReduces) {
     std::uint32_t votes;
     std::memcpy(&votes, warp.registers + instruction.r[instruction.writes + 2u], 4);
@@ -137,9 +142,11 @@ void decode_bar(KernelDecoder& d) {
 // and the asynchronous proxy does not see what was not shown to it.
 void fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   if (cta.ordering() != nullptr) cta.ordering()->fence(warp.index, mask, warp.alive, instruction.block_only);
+  if (!instruction.block_only) cta.note_cluster_fence(warp, mask);
 }
 template <bool kOnlyMbarriers>
 void fence_proxy(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask) {
+  if (kOnlyMbarriers) cta.note_cluster_fence(warp, mask);  // .release.cluster
   if (cta.async() != nullptr) cta.async()->fence(warp, mask, kOnlyMbarriers);
 }
 
@@ -153,20 +160,24 @@ void decode_fence(KernelDecoder& d) {
   out.block_only = d.has("cta");
 }
 
-// The cluster of a CTA that is alone in it: as __syncthreads(), with a barrier of its own. The arrival happens when the thread
-// waits.
+template <bool kRelaxed>
+void arrive_at_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  cta.arrive_at_cluster(warp, instruction, mask, kRelaxed);
+}
+
+void wait_for_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  cta.wait_for_cluster(warp, instruction, mask);
+}
+
 void decode_cluster_barrier(KernelDecoder& d) {
   d.expect_operands(0);
   const bool arrives = d.has("arrive");
   if (!arrives && !d.has("wait")) d.fail_unknown();
-  if (arrives) {
-    d.emit(fence, InstructionClass::barrier, {}, {}).computes_nothing = true;
-    return;
-  }
-  Instruction& out = d.emit(barrier<BarrierMode::sync>, InstructionClass::barrier, {},
-                            {d.constant(Slot::b32, kNamedBarriers), d.constant(Slot::b32, 0)});
-  out.count = 1;
-  out.arrives = true;
+  Instruction& out = d.emit(!arrives           ? wait_for_cluster
+                            : d.has("relaxed") ? arrive_at_cluster<true>
+                                               : arrive_at_cluster<false>,
+                            InstructionClass::barrier, {}, {});
+  out.arrives = !arrives;
   out.computes_nothing = true;
 }
 

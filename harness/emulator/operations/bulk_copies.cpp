@@ -207,7 +207,14 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
             fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", *at));
         continue;
       }
-      there->async()->issue_load(warp, instruction, lane, *transfer, *barrier, there != &cta);
+      const auto issue = [&](const PeerAccess* peer) {
+        there->async()->issue_load(warp, instruction, lane, *transfer, *barrier, there != &cta, peer);
+      };
+      if (there == &cta) {
+        issue(nullptr);
+      } else if (cta.is_there(*there, warp, instruction, lane)) {
+        cta.copy_to_peer(warp, instruction, *there, lane, issue);
+      }
     }
   }
 }
@@ -220,8 +227,6 @@ template <bool kReadOnly>
 void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.async()->wait_for_stores(warp, mask, instruction.count, kReadOnly);
 }
-
-void nothing(CtaExecutor&, Warp&, const Instruction&, std::uint32_t) {}
 
 // An address of 64 bits, its offset added.
 int plain_address(KernelDecoder& d, const Operand& operand, Space space) {

@@ -42,8 +42,6 @@ void trap(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
 
 void decode_trap(KernelDecoder& d) { d.emit(Action::exit, InstructionClass::other, {}, {}).execute = trap; }
 
-void nothing(CtaExecutor&, Warp&, const Instruction&, std::uint32_t) {}
-
 void decode_nothing(KernelDecoder& d) { d.emit(nothing, InstructionClass::other, {}, {}); }
 
 void sleep(CtaExecutor&, Warp& warp, const Instruction&, std::uint32_t) { warp.status = WarpStatus::yielded; }

@@ -63,6 +63,7 @@ void end_if_complete(CtaExecutor& cta, Mbarrier& barrier) {
     ++barrier.phase;
     barrier.warps_before = std::exchange(barrier.warps, 0);
     barrier.traced_completed = std::exchange(barrier.traced_arriving, 0);
+    barrier.traced_completed_by = std::exchange(barrier.traced_by, -1);
     if (cta.shadow() != nullptr) {
       join(barrier.completed, barrier.arriving);
       barrier.arriving = cta.shadow()->clocks().empty();
@@ -90,7 +91,7 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
         if (copy.number < arrival.issued && (copy.mask & lanes) != 0) cta.complete(warp, copy, copy.mask & lanes, true);
       }
       if (cta.shadow() != nullptr) cta.shadow()->clocks().publish_async(arrival.warp, barrier.arriving);
-      barrier.traced_arriving = std::max(barrier.traced_arriving, arrival.traced);
+      barrier.trace_arrival(arrival.traced, arrival.warp);
       barrier.warps |= 1u << arrival.warp;
       arrive(cta, barrier, static_cast<std::uint32_t>(std::popcount(lanes)));
     }
@@ -98,8 +99,8 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
   }
 }
 
-// Arrivals at mbarriers of other CTAs of the cluster. What those CTAs do with this one's shared memory afterwards is not followed by
-// the race detector. Leaves addresses in this CTA's own shared memory in `at`; returns the lanes that have those.
+// Arrivals at mbarriers of other CTAs of the cluster. Leaves addresses in this CTA's own shared memory in `at`; returns the lanes
+// that have those.
 std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask,
                               LaneAddresses& at) {
   std::uint32_t own = mask;
@@ -138,6 +139,11 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
           reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
       peer->async()->expect(warp, instruction, lane, *found, bytes[lane]);
     }
+    if (!cta.is_there(*peer, warp, instruction, lane)) continue;
+    std::uint32_t offsets[kWarpSize];
+    std::fill_n(offsets, kWarpSize, offset);
+    cta.read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8, offsets);  // it was initialised before
+    cta.tell_peer(warp, *peer, lane, found->arriving);
     arrive(*peer, *found, count);
   }
   return own;
@@ -169,7 +175,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
                        operation == Operation::init || operation == Operation::inval, operation == Operation::init);
   bool all_passed = true;
   std::uint32_t passed = 0;
-  std::uint64_t ended = 0;                          // when the latest of the phases asked for did, for a trace
+  const Mbarrier* ended = nullptr;                  // whose phase ended last, of those asked for: for a trace
   std::map<std::uint32_t, std::uint32_t> acquired;  // mbarrier → lanes that have seen its phase complete
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -187,6 +193,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
       barrier.count = barrier.expected = barrier.pending = count;
       if (cta.shadow() != nullptr) barrier.arriving = barrier.completed = cta.shadow()->clocks().empty();
       if (cta.async() != nullptr) cta.async()->note_initialised(barrier, warp.index, lane, cta.index_of(instruction));
+      if (cta.trace() != nullptr) cta.trace()->note_mbarrier(address, count, cta.index_of(instruction));
       cta.note_progress();
       continue;
     }
@@ -218,8 +225,11 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         if (operation == Operation::arrive_drop) barrier->count -= count;
         barrier->warps |= 1u << warp.index;
         if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier->arriving);
-        if (const TraceRecorder* trace = cta.trace())
-          barrier->traced_arriving = std::max(barrier->traced_arriving, trace->clock(warp.index));
+        if (TraceRecorder* trace = cta.trace()) {
+          barrier->trace_arrival(trace->clock(warp.index), warp.index);
+          trace->note({.warp = warp.index, .barrier = TraceBarrier{true, address, barrier->phase}},
+                      cta.index_of(instruction));
+        }
         arrive(cta, *barrier, count);
         break;
       }
@@ -251,7 +261,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         }
         if (done) {
           passed |= 1u << lane;
-          ended = std::max(ended, barrier->traced_completed);
+          if (ended == nullptr || barrier->traced_completed > ended->traced_completed) ended = barrier;
           if (cta.shadow() != nullptr) acquired[barrier->address] |= 1u << lane;
         } else {
           all_passed = false;
@@ -268,10 +278,11 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
     const std::uint32_t failed = good & ~passed;
     warp.failed_wait = {};
     if (TraceRecorder* trace = cta.trace()) {
-      if (failed == 0)
-        trace->go_on(warp.index, ended);
-      else
+      if (failed != 0)
         trace->ask_again(warp.index);
+      else if (ended != nullptr)
+        trace->go_on(warp.index, ended->traced_completed, {true, ended->address, std::int64_t{ended->phase} - 1},
+                     ended->traced_completed_by);
     }
     if (failed != 0) warp.failed_wait = {cta.index_of(instruction), offsets[std::countr_zero(failed)], failed};
     for (const auto& [address, lanes] : acquired) {

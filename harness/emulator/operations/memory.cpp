@@ -154,6 +154,9 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
         }
         if (access.space != Space::shared) {
           cta.note_written(at, access, undefined.lanes);
+        } else if (access.peer != nullptr) {
+          cta.write_peer(warp, instruction, *access.peer, instruction.strength, access.good, access.bytes,
+                         access.offsets, unchanged_lanes(warp.registers, instruction, access.host, access.good));
         } else if (SharedShadow* const shadow = cta.shadow(); shadow != nullptr) {
           const auto unchanged = [&](std::uint32_t lanes) {
             return unchanged_lanes(warp.registers, instruction, access.host, lanes);
@@ -208,7 +211,9 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
           return;
         }
         cta.check_read(warp, instruction, at, access);
-        if (access.space == Space::shared && cta.shadow() != nullptr) {
+        if (access.peer != nullptr) {
+          cta.write_peer(warp, instruction, *access.peer, kStrong, access.good, access.bytes, access.offsets, 0);
+        } else if (access.space == Space::shared && cta.shadow() != nullptr) {
           cta.shadow()->write(
               {warp.index, cta.index_of(instruction), kStrong, access.good, access.bytes, access.offsets}, 0);
           if (cta.async() != nullptr)
@@ -233,11 +238,12 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
   if (changes) cta.note_progress();
 }
 
-// Of a strong access: who is told, and whether what comes before or after it is.
+// Of a strong access: who is told, and whether what comes before or after it is. And whose shared memory may be meant.
 void order_modifiers(const KernelDecoder& d, Instruction& out) {
   out.acquires = d.has("acquire") || d.has("acq_rel");
   out.releases = d.has("release") || d.has("acq_rel");
   out.block_only = d.has("cta");
+  out.of_cluster = d.has("shared::cluster");
 }
 
 // What ld and st say before the type.
@@ -253,8 +259,8 @@ void memory_modifiers(const KernelDecoder& d, Space& space, int& elements, Stren
     } else if (part == "relaxed" || part == "acquire" || part == "release" || part == "mmio") {
       strength = kStrong;
     } else if (part != "weak" && part != "cta" && part != "gpu" && part != "sys" && part != "nc" && part != "ca" &&
-               part != "cg" && part != "cs" && part != "lu" && part != "cv" && part != "wb" && part != "wt" &&
-               !part.starts_with("L1::") && !part.starts_with("L2::")) {
+               part != "cluster" && part != "cg" && part != "cs" && part != "lu" && part != "cv" && part != "wb" &&
+               part != "wt" && !part.starts_with("L1::") && !part.starts_with("L2::")) {
       d.fail_unknown();
     }
   }
@@ -345,7 +351,7 @@ void decode_atom(KernelDecoder& d) {
     } else if (const auto found = operations.find(part); found != operations.end()) {
       operation = found->second;
     } else if (part != "relaxed" && part != "acquire" && part != "release" && part != "acq_rel" && part != "cta" &&
-               part != "gpu" && part != "sys" && part != "noftz" && !part.starts_with("L2::")) {
+               part != "gpu" && part != "sys" && part != "cluster" && part != "noftz" && !part.starts_with("L2::")) {
       d.fail_unknown();
     }
   }

@@ -22,4 +22,6 @@ const OperationTable& operation_table() {
   return table;
 }
 
+void nothing(CtaExecutor&, Warp&, const Instruction&, std::uint32_t) {}
+
 }  // namespace flash_ladder::emulator

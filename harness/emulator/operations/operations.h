@@ -27,6 +27,9 @@ void add_wgmma_operations(OperationTable& table);
 
 // What instructions of several files become.
 
+/// What has no effect here.
+void nothing(CtaExecutor&, Warp&, const Instruction&, std::uint32_t);
+
 /// Loads and stores of as many elements, side by side, as there are registers.
 Instruction& emit_load(KernelDecoder& decoder, ptx::Space space, const std::vector<int>& to, int address, bool wide,
                        std::int64_t offset, int bytes);
@@ -37,11 +40,6 @@ Instruction& emit_local_load(KernelDecoder& decoder, int to, std::uint64_t addre
 Instruction& emit_local_store(KernelDecoder& decoder, int from, std::uint64_t address, int bytes);
 /// cp.async.mbarrier.arrive and bar.warp.sync.
 void decode_arrive_when_copied(KernelDecoder& decoder);
-/// An address in the shared memory of the CTA of this rank, as mapa makes it: shared memory has no more bytes than below the mark.
-constexpr std::uint64_t kRankShift = 24;
-constexpr std::uint64_t in_cta(std::uint64_t shared_address, std::uint64_t rank) {
-  return shared_address + ((rank + 1) << kRankShift);
-}
 /// cp.async.bulk and its kin.
 void decode_bulk_copy(KernelDecoder& decoder);
 void decode_warp_barrier(KernelDecoder& decoder);

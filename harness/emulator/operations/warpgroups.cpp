@@ -179,8 +179,6 @@ void decode_getctarank(KernelDecoder& d) {
 }
 
 // Launches that overlap: here each begins when the one before it has ended.
-void nothing(CtaExecutor&, Warp&, const Instruction&, std::uint32_t) {}
-
 void decode_griddepcontrol(KernelDecoder& d) {
   if (!d.has("launch_dependents") && !d.has("wait")) d.fail_unknown();
   d.emit(nothing, InstructionClass::other, {}, {});

@@ -174,7 +174,7 @@ void Device::record(const Function& function, Report report) {
     first.ptx = function.library->ptx();
     entry = std::prev(counters.end());
   }
-  ++entry->launches;
+  if (entry->launches++ == 0) entry->roles = std::move(report.roles);
   entry->totals += report.totals;
   add(entry->lines, report.lines);
   if (report.trace != nullptr) traces.push_back(std::move(report.trace));

@@ -156,6 +156,14 @@ using namespace flash_ladder::emulator::runtime;  // C functions are in none
 
 extern "C" {
 
+// Programs that are linked with the driver's library call it by its name.
+CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
+                                const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
+                                const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,
+                                CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+  return encode_tiled(map, type, rank, address, sizes, strides, box, steps, interleave, swizzle, promotion, fill);
+}
+
 cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long /*flags*/,
                                     cudaDriverEntryPointQueryResult* status) {
   return entry_point(symbol, function, status);

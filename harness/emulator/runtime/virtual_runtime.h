@@ -49,6 +49,7 @@ struct KernelCounters {
   std::uint64_t launches = 0;
   Counters totals;
   std::vector<LineCounters> lines;  // by position
+  std::vector<Role> roles;          // of the first launch
 };
 
 /// Hands over what was counted since the last call (or the start), in order of first launch, and begins anew.
