@@ -24,8 +24,12 @@ import math
 import sys
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import NDArray
+try:
+    import numpy as np
+    from numpy.typing import NDArray
+except ImportError as missing:
+    print(f"fp8_error: {missing}; install it for this Python: {sys.executable} -m pip install numpy", file=sys.stderr)
+    raise SystemExit(3) from missing
 
 HEAD_DIM = 128
 LARGEST = 448.0  # of e4m3

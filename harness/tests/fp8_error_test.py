@@ -13,6 +13,8 @@ SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 import fp8_error  # noqa: E402
 
+COMMAND = [sys.executable, str(SCRIPTS / "fp8_error.py")]
+
 
 def test_rounding_is_that_of_the_format() -> None:
     random = np.random.default_rng(0)
@@ -48,7 +50,7 @@ def test_with_outliers_a_rotation_makes_the_error_less() -> None:
 
 
 def test_refusals() -> None:
-    done = subprocess.run([SCRIPTS / "fp8_error.py", "--seq-len", "0"], capture_output=True, text=True, check=False)
+    done = subprocess.run([*COMMAND, "--seq-len", "0"], capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "--seq-len is 0; allowed: 1 and more" in done.stderr
     code = "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['flash_ladder'] = None; import fp8_error;"
     code += "sys.exit(fp8_error.main(['--seq-len', '64']))"
