@@ -139,7 +139,7 @@ class Grader:
             "sha256": "", "assignment": self.assignment.name, "assignment_sha256": self.assignment.digest,
             "course": self.assignment.course, "toolkit": self.machine.toolkit, "isolated": self.machine.isolated,
             "status": "graded", "message": "", "score": 0.0, "pass_mark": self.assignment.pass_mark, "passed": False,
-            "ptx_sha256": "", "checks": [], "printed": "", "hints": [], "gpu": None,
+            "ptx_sha256": "", "checks": [], "cases": [], "printed": "", "hints": [], "gpu": None,
         }  # fmt: skip
 
     def failed(self, path: Path, error: Exception) -> dict[str, Any]:
@@ -170,6 +170,11 @@ class Grader:
             return result
         except NotGraded as error:
             return result | {"status": "not graded", "score": None, "message": f"not graded: {error}"}
+        result["cases"] = [
+            {"name": launch.case["label"],
+             "counters": {name: count for name, count in answer["counters"].items() if count}}
+            for launch, answer in zip(self.launches, answers, strict=True)
+        ]
         result["checks"] = [grade_check(check, self.launches, ptx, answers, reference) for check in checks]
         result["printed"] = printable(" ".join(answer.get("printed", "") for answer in answers))
         result["score"] = round(sum(check["points"] for check in result["checks"]), 1)

@@ -49,6 +49,8 @@ def test_all_points_and_none(grading: Grading) -> None:
         and not result["hints"]
         and "100.0 of 100  passed" in result["shown"]
     )
+    assert [case["name"] for case in result["cases"]] == ["short", "long"]
+    assert all(case["counters"]["global_load_requests"] > 0 for case in result["cases"])
     result = grading.grade(grading.text("--starter"))
     assert result["score"] == 0 and not result["passed"] and result["hints"] == ["Look at the index."]
     assert "y[0], was never written" in result["checks"][0]["lost"][0]
