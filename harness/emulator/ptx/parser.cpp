@@ -64,6 +64,7 @@ const std::unordered_map<std::string_view, SpecialRegister>& special_registers()
       {"%cluster_nctarank", cluster_nctarank},
       {"%dynamic_smem_size", dynamic_smem_size},
       {"%total_smem_size", total_smem_size},
+      {"%reserved_smem_offset_1", reserved_smem},
       {"%envreg1", envreg1},
       {"%envreg2", envreg2},
       {"%clock", clock},
