@@ -4,7 +4,6 @@
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
-#include <cuda_fp8.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -18,8 +17,7 @@ namespace flash_ladder {
 ///
 ///     [batch][head][half of head_dim][row][64 columns]     of which a box is [1][1][2][box_rows][64],
 ///
-/// since the box arrives in shared memory in this order, [2][box_rows][64], each row of 128 bytes swizzled (hopper/wgmma.h). Elements
-/// of 8 bits have no halves: 128 columns are 128 bytes, and a box is [1][1][1][box_rows][128].
+/// since the box arrives in shared memory in this order, [2][box_rows][64], each row of 128 bytes swizzled (hopper/wgmma.h).
 /// CUDA Driver API, "Tensor Map Object Management", cuTensorMapEncodeTiled; strides are multiples of 16 bytes, and that
 /// of a dimension of size 1, which nothing uses, may be anything here. The function is asked of the driver by name, so that
 /// no program has to be linked with libcuda.
@@ -39,20 +37,17 @@ cudaError_t encode_tensor_map(CUtensorMap& map, const Tensor& tensor, int batch,
   const auto stride = [](int size, std::int64_t elements) -> cuuint64_t {
     return size == 1 ? 16 : elements * sizeof(Element);
   };
-  constexpr int kHalves = sizeof(Element), kColumns = 128 / kHalves;
-  const cuuint64_t sizes[] = {kColumns, static_cast<cuuint64_t>(rows), kHalves, static_cast<cuuint64_t>(heads),
+  const cuuint64_t sizes[] = {64, static_cast<cuuint64_t>(rows), 2, static_cast<cuuint64_t>(heads),
                               static_cast<cuuint64_t>(batch)};
-  const cuuint64_t strides[] = {stride(rows, tensor.row_stride), 128, stride(heads, tensor.head_stride),
-                                stride(batch, tensor.batch_stride)};
-  const cuuint32_t box[] = {kColumns, static_cast<cuuint32_t>(box_rows), kHalves, 1, 1};
+  const cuuint64_t strides[] = {stride(rows, tensor.row_stride), 64 * sizeof(Element),
+                                stride(heads, tensor.head_stride), stride(batch, tensor.batch_stride)};
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows), 2, 1, 1};
   const cuuint32_t steps[] = {1, 1, 1, 1, 1};
   const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  constexpr CUtensorMapDataType kType = std::is_same_v<Element, __nv_fp8_e4m3> ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                        : std::is_same_v<Element, __half>      ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
-                                                                               : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUresult result =
-      encode(&map, kType, 5, tensor.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, std::is_same_v<Element, __half> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+             5, tensor.data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -26,10 +26,10 @@ import layouts  # noqa: E402
 import schedule  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
-from roles import RoleTrace  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from ladder import SHAPES  # noqa: E402
 from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
+from roles import RoleTrace  # noqa: E402
 
 DEVICE = "h200"
 ARCH = "sm_90"  # of that device

@@ -27,6 +27,7 @@ struct Allocation {
   std::size_t size = 0;
   bool freed = false;
   bool constant = false;                // a __constant__ variable: the host's to write, and nobody else's
+  bool heap = false;                    // by malloc in device code: the kernels' to use and to free, and nobody else's
   bool poisoned = false;                // some byte may be uninitialised; then `initialised` has an entry per byte
   std::byte* data = nullptr;            // the bytes, in host memory
   std::uint8_t* initialised = nullptr;  // 0xff where the byte was written, 0 where not; null if never poisoned
@@ -35,7 +36,7 @@ struct Allocation {
 };
 
 /// Global memory of one device. Host-side calls (allocate, free, read, …) may come from several threads; none of them may run
-/// during a launch.
+/// during a launch. The calls for the heap are a kernel's.
 class Memory {
  public:
   /// `capacity` is how many bytes can be allocated at a time.
@@ -54,6 +55,16 @@ class Memory {
   /// Throws MemoryError unless `address` was returned by allocate() or adopt() and not freed since.
   void free(Address address);
 
+  /// malloc in device code: like allocate(), but from a heap of its own. 0 if less than `size` is left of that.
+  Address allocate_on_heap(std::size_t size);
+  /// free in device code. Throws MemoryError unless `address` was returned by allocate_on_heap() and not freed since.
+  void free_on_heap(Address address);
+  /// How many bytes the heap has: cudaLimitMallocHeapSize.
+  void set_heap_bytes(std::size_t bytes) { heap_bytes_ = bytes; }
+  std::size_t heap_bytes() const { return heap_bytes_; }
+
+  /// What the allocation is called in messages: the name of a variable, as the PTX has it.
+  void set_name(Address address, std::string name);
   /// Says that kernels must not write there.
   void set_constant(Address address);
 
@@ -80,12 +91,17 @@ class Memory {
   struct Entry;
   Entry& range(Address address, std::size_t size, const char* what) const;
   Entry* entry(Address address) const;
+  Address add(std::size_t size, bool heap);
+  static void release(Entry& entry);
   static void mark(Entry& entry, std::size_t offset, std::size_t size, bool initialised);
 
   std::map<Address, std::unique_ptr<Entry>> entries_;  // by address
   Address next_;
   std::size_t capacity_;
   std::size_t used_ = 0;
+  std::size_t heap_bytes_ = std::size_t{8} << 20;  // as CUDA's
+  std::size_t heap_used_ = 0;
+  bool heap_was_full_ = false;
   mutable std::recursive_mutex mutex_;
 };
 

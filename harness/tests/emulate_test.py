@@ -105,9 +105,17 @@ def test_registers_are_known(programs: Path, sm: str) -> None:
     assert run(programs, "registers", FLASH_LADDER_SM=sm).stdout == "known\n"
 
 
-def test_device_functions(programs: Path) -> None:
-    done = run(programs, "device_functions")
+@pytest.mark.parametrize("name", ["device_functions", "function_pointers"])
+def test_device_functions(programs: Path, name: str) -> None:
+    done = run(programs, name)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 wrong\n", "")
+
+
+def test_a_call_through_a_null_pointer(programs: Path) -> None:
+    done = run(programs, "call_of_nothing")
+    assert (done.returncode, done.stdout.split(":")[0]) == (1, "cudaErrorIllegalInstruction")
+    assert "invalid_operation: a call of 0x0, the null pointer\n" in done.stderr
+    assert f"programs.cu:{line_of(PROGRAMS, 'call_of_nothing')}\n" in done.stderr
 
 
 def test_a_debug_build(tmp_path: Path) -> None:
@@ -173,7 +181,8 @@ def test_programs_for_hopper(hopper: Path, name: str, output: str, kind: str, wh
 def test_the_architecture_that_is_asked_for(tmp_path: Path, options: list[str], architecture: int) -> None:
     source = tmp_path / "program.cu"
     source.write_text(
-        "#include <cstdio>\n__global__ void f() { std::printf(\"%d\\n\", __CUDA_ARCH__); }\n"
+        "#include <cstdio>\n__global__ void f() {\n#ifdef __CUDA_ARCH__\n"
+        "  printf(\"%d\\n\", __CUDA_ARCH__);\n#endif\n}\n"
         "int main() { f<<<1, 1>>>(); cudaDeviceSynchronize(); }\n",
         encoding="utf-8",
     )
@@ -190,7 +199,6 @@ def test_a_mistake_in_a_called_function_names_the_call(programs: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "kernel", "why", "output"),
     [
-        ("function_pointers", "call_through_pointer(int*)", "steps has the address of .*plus_one.* pointers", ""),
         ("recursion", "call_recursively(int*)", "recursive functions; .*fibonacci", "cudaErrorInvalidPtx\n"),
         ("recursion_in_c", "f", "recursive functions; .*fibonacci", ""),
     ],
@@ -288,6 +296,9 @@ int main() {{
         ("lock_of_every_lane", "192\n"),
         ("sleepers", "2\n"),
         ("graph_of_kernels", "0 24\n"),
+        ("virtual_functions", "area 8385, expected 8385\n"),
+        ("heap", "280\n"),
+        ("tiles_of_warps", "0 wrong\n"),
     ],
 )
 def test_everyday_programs(everyday: Path, name: str, output: str) -> None:
@@ -317,7 +328,7 @@ def test_an_assertion_that_fails(everyday: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nobody_writes", "never reads what it waits for, and nobody writes it any more; 1 other block cannot"),
+        ("nobody_writes", "never reads what it waits for at byte 0 of .*, and nobody writes it any more; 1 other block cannot"),
         ("lock_never_released", "nobody gives the lock back"),
         ("blocks_too_many", "since no more fit on the GPU at a time"),
     ],
@@ -328,6 +339,32 @@ def test_waiting_in_vain(everyday: Path, name: str, message: str) -> None:
     assert re.search(rf"^endless_loop: .*{message}", done.stderr, re.MULTILINE), done.stderr
     assert "1 kind of mistake" in done.stderr
     assert f"everyday.cu:{line_of(EVERYDAY, name)}\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("heap_overflow", "out_of_bounds", "0 bytes after the end of the allocation of 64 bytes by malloc in a kernel"),
+        ("uninitialised_heap", "uninitialised_read", "of 64 bytes by malloc in a kernel"),
+        ("use_after_free", "use_after_free", "byte 12 of the freed allocation of 64 bytes by malloc in a kernel"),
+        ("freed_twice", "use_after_free", "which was freed before"),
+        ("freed_not_its_own", "invalid_operation", "which malloc has not returned: it is byte 0 of the allocation"),
+        ("full_heap", "out_of_bounds", "the null pointer. malloc has returned one in a kernel: the 8388608 bytes"),
+        ("groups_in_groups", "invalid_operation", r"Group::area\(\) const: .* is being called already"),
+    ],
+)
+def test_mistakes_with_the_heap_of_kernels(everyday: Path, name: str, kind: str, message: str) -> None:
+    done = run(everyday, name)
+    assert done.returncode == 1
+    assert re.search(rf"^{kind}: .*{message}", done.stderr, re.MULTILINE), done.stderr
+    assert "1 kind of mistake" in done.stderr
+    assert f"everyday.cu:{line_of(EVERYDAY, name)}" in done.stderr
+
+
+def test_the_host_has_no_access_to_the_heap_of_kernels(everyday: Path) -> None:
+    done = run(everyday, "heap_of_the_host")
+    assert (done.returncode, done.stdout) == (1, "1048576\ncudaErrorInvalidValue: invalid argument\n")
+    assert "which a kernel got from malloc: the host has no access" in done.stderr
 
 
 def test_a_cooperative_launch_that_does_not_fit(everyday: Path) -> None:

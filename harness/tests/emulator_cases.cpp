@@ -634,6 +634,128 @@ ConformanceCase mma_case(const std::string& type, int k, bool edges) {
   return one;
 }
 
+// A small integer as an element of a matrix.
+std::uint64_t element_of(const std::string& type, int n) {
+  const std::uint64_t f32 = bits(static_cast<float>(n));
+  if (type == "tf32") return f32;
+  if (type == "bf16") return f32 >> 16;
+  if (type == "f16") return n == 0 ? 0 : (f32 >> 16 & 0x8000) | (((f32 & 0x7fffffff) >> 13) - (112u << 10));
+  return static_cast<std::uint64_t>(n) & ((std::uint64_t{1} << (type[1] - '0')) - 1);  // s8, u8, s4, u4
+}
+
+// Operands of an instruction of the tensor cores: `inputs` registers of small integers of a type, then accumulators, and then
+// metadata that name two elements of each chunk, the lower one first.
+Words small_integers(const std::string& type, std::size_t inputs, const std::string& c_type, std::size_t accumulators,
+                     bool metadata) {
+  std::mt19937_64 random(7);
+  const int width = type == "tf32" ? 32 : type.ends_with("16") ? 16 : type[1] - '0';
+  const bool is_signed = type[0] != 'u';
+  Words words;
+  for (std::size_t i = 0; i < inputs * 32; ++i) {
+    std::uint64_t word = 0;
+    for (int at = 0; at < 32; at += width)
+      word |= element_of(type, static_cast<int>(random() % 7) - (is_signed ? 3 : 0)) << at;
+    words.push_back(word);
+  }
+  for (std::size_t i = 0; i < accumulators * 32; ++i) {
+    const int n = static_cast<int>(random() % 100);
+    words.push_back(c_type == "f16"   ? element_of("f16", n) | element_of("f16", n / 2) << 16
+                    : c_type == "f32" ? bits(static_cast<float>(n))
+                                      : static_cast<std::uint64_t>(n));
+  }
+  for (int lane = 0; metadata && lane < 32; ++lane) {
+    constexpr std::uint64_t kPairs[] = {0b0100, 0b1110, 0b1000, 0b1100, 0b1001, 0b1101};
+    std::uint64_t word = 0;
+    for (int at = 0; at < 32; at += 4) word |= kPairs[random() % (type == "tf32" ? 2 : 6)] << at;
+    words.push_back(word);
+  }
+  return words;
+}
+
+std::string list_of(const char* name, std::size_t first, std::size_t count) {
+  std::string list;
+  for (std::size_t i = 0; i < count; ++i) list += fmt::format("{}{}{}", i == 0 ? "{" : ", ", name, first + i);
+  return list + "}";
+}
+
+ConformanceCase sparse_case(const std::string& type, int k, int selector, const std::string& accumulator) {
+  const auto inputs = static_cast<std::size_t>(type == "tf32"         ? k / 4
+                                               : type.ends_with("16") ? k / 8
+                                               : type[1] == '8'       ? k / 16
+                                                                      : k / 32);
+  const std::size_t accumulators = accumulator == "f16" ? 2 : 4;
+  const std::string name = fmt::format("mma.sp.m16n8k{}.{}.{} {}", k, accumulator, type, selector);
+  const std::vector<std::string> sources(2 * inputs + accumulators + 1, "b32");
+  ConformanceCase one =
+      text_case(name,
+                fmt::format("\tmma.sp.sync.aligned.m16n8k{}.row.col.{}.{}.{}.{} {}, {}, {}, {}, %x{}, {};\n", k,
+                            accumulator, type, type, accumulator, list_of("%y", 0, accumulators),
+                            list_of("%x", 0, inputs), list_of("%x", inputs, inputs),
+                            list_of("%x", 2 * inputs, accumulators), 2 * inputs + accumulators, selector),
+                sources, std::vector<int>(accumulators, 32));
+  one.input = small_integers(type, 2 * inputs, accumulator, accumulators, true);
+  one.late = true;
+  return one;
+}
+
+ConformanceCase quad_case(const std::string& layouts, const std::string& d_type, const std::string& c_type) {
+  const std::size_t results = d_type == "f16" ? 4 : 8, accumulators = c_type == "f16" ? 4 : 8;
+  ConformanceCase one =
+      text_case(fmt::format("mma.m8n8k4.{}.{}.{}", layouts, d_type, c_type),
+                fmt::format("\tmma.sync.aligned.m8n8k4.{}.{}.f16.f16.{} {}, {{%x0, %x1}}, {{%x2, %x3}}, {};\n", layouts,
+                            d_type, c_type, list_of("%y", 0, results), list_of("%x", 4, accumulators)),
+                std::vector<std::string>(4 + accumulators, "b32"), std::vector<int>(results, 32));
+  one.input = small_integers("f16", 4, c_type, accumulators, false);
+  one.late = true;
+  return one;
+}
+
+void add_late_matrix_cases(std::vector<ConformanceCase>& cases) {
+  for (const char* type : {"f16", "bf16", "tf32"}) {
+    const int k = type[0] == 't' ? 8 : 16;
+    for (int selector = 0; selector < 4; ++selector) cases.push_back(sparse_case(type, k, selector, "f32"));
+    for (int selector = 0; selector < 2; ++selector) cases.push_back(sparse_case(type, 2 * k, selector, "f32"));
+  }
+  for (const int k : {16, 32}) cases.push_back(sparse_case("f16", k, 1, "f16"));
+  for (const char* type : {"s8", "u8", "s4", "u4"}) {
+    const int k = type[1] == '8' ? 32 : 64;
+    for (int selector = 0; selector < 2; ++selector) cases.push_back(sparse_case(type, k, selector, "s32"));
+    cases.push_back(sparse_case(type, 2 * k, 0, "s32"));
+  }
+  for (const char* layouts : {"row.row", "row.col", "col.row", "col.col"}) {
+    cases.push_back(quad_case(layouts, "f16", "f16"));
+    cases.push_back(quad_case(layouts, "f32", "f16"));
+    cases.push_back(quad_case(layouts, "f32", "f32"));
+  }
+}
+
+void add_wide_cases(std::vector<ConformanceCase>& cases) {
+  const std::string registers = "\t.reg .b128 %q<9>;\n";
+  const std::string address = "\tmov.u32 %r30, smem;\n\tmad.lo.u32 %r31, %t, 16, %r30;\n";
+  const auto add = [&](const std::string& name, const std::string& body, const std::string& target) {
+    ConformanceCase one = text_case(name, body, {"b64", "b64"}, {64, 64, 64, 64}, 32, registers, target);
+    const std::string version = ".version 7.8";
+    one.ptx.replace(one.ptx.find(version), version.size(), ".version 8.4");
+    one.late = true;
+    cases.push_back(one);
+  };
+  add("ld.b128, st.b128, mov.b128",
+      address +
+          "\tmov.b128 %q1, {%x0, %x1};\n\tst.shared.b128 [%r31], %q1;\n\tld.shared.v2.b64 {%y0, %y1}, [%r31];\n"
+          "\tst.shared.v2.b64 [%r31], {%x1, %x0};\n\tld.shared.b128 %q2, [%r31];\n\tmov.b128 %q3, %q2;\n"
+          "\tmov.b128 {%y2, %y3}, %q3;\n",
+      "sm_80");
+  // The even lanes find what they compare with, the odd ones do not.
+  add("atom.b128",
+      address +
+          "\tst.shared.v2.b64 [%r31], {%x0, %x1};\n\tand.b32 %r1, %t, 1;\n\tcvt.u64.u32 %rd1, %r1;\n"
+          "\txor.b64 %rd1, %rd1, %x1;\n\tmov.b128 %q1, {%x0, %rd1};\n\tmov.b128 %q2, {%x1, %x0};\n"
+          "\tatom.shared.cas.b128 %q3, [%r31], %q1, %q2;\n\tmov.b128 {%y0, %rd2}, %q3;\n"
+          "\tatom.shared.exch.b128 %q4, [%r31], %q1;\n\tmov.b128 {%y1, %y2}, %q4;\n"
+          "\tld.shared.b64 %y3, [%r31+8];\n\txor.b64 %y0, %y0, %rd2;\n",
+      "sm_90");
+}
+
 void add_matrix_cases(std::vector<ConformanceCase>& cases) {
   for (const int k : {16, 8}) {
     for (const char* type : {"f16", "bf16"}) {
@@ -743,6 +865,8 @@ std::vector<ConformanceCase> conformance_cases() {
   add_exchange_cases(cases);
   add_control_cases(cases);
   add_matrix_cases(cases);
+  add_late_matrix_cases(cases);
+  add_wide_cases(cases);
   add_copy_cases(cases);
   for (ConformanceCase& one : hopper_cases()) cases.push_back(std::move(one));
   return cases;

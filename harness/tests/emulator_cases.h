@@ -34,6 +34,7 @@ struct ConformanceCase {
   Closeness closeness = Closeness::bits;
   double bound = 0;
   bool hopper = false;  // for sm_90a alone
+  bool late = false;    // written when no GPU was at hand: its results may not be recorded yet
   // A third parameter, .b8 map[128]: the tensor map of the input or the output, whose address is missing here.
   std::optional<TensorMap> map = {};
   bool map_is_of_output = false;

@@ -176,6 +176,41 @@ TEST(Findings, UninitialisedLocal) {
   expect_clean(report_of(store + "ld.local.u32 %r1, [%rd1];\n"));
 }
 
+// nvcc loads a variable whose address somebody has, and chooses afterwards: `int v; x = gets(&v) ? v : -1;`
+TEST(Findings, UninitialisedLocalThatIsChosen) {
+  const auto run = [](const char* chosen) {
+    return report_of(fmt::format(
+        "mov.u64 %rd1, local;\nsetp.lt.u32 %p1, %r91, 16;\n@%p1 st.local.u32 [%rd1], %r90;\nld.local.u32 %r1, [%rd1];\n"
+        "selp.u32 %r2, {}, %p1;\nmad.wide.u32 %rd2, %r90, 8, %rd91;\nst.global.u32 [%rd2], %r2;\n",
+        chosen));
+  };
+  expect_clean(run("%r1, 7"));
+  const Report wrong = run("7, %r1");
+  expect_finding(wrong, FindingKind::uninitialised_read, 4);
+  EXPECT_EQ(wrong.findings[0].lane, 16);
+  EXPECT_THAT(wrong.findings[0].message,
+              HasSubstr("local memory that was never written, and what was computed from it is stored"));
+}
+
+// Those who call nothing end; the others meet again behind the call.
+TEST(Findings, LanesMeetBehindACallThroughAPointer) {
+  const auto run = [](const char* pointer) {
+    return run_test_kernel(
+               program(
+                   fmt::format(
+                       "mov.u64 %rd1, f;\nsetp.lt.u32 %p1, %r91, 16;\nsetp.ne.u32 %p2, %r91, 3;\n@!%p2 mov.u64 %rd1, {};\n"
+                       "P: .callprototype _ ();\n@%p1 call %rd1, (), P;\nbar.sync 0;\n",
+                       pointer),
+                   ".func f ()\n{\nret;\n}\n"),
+               kThreads, {}, 1)
+        .report;
+  };
+  expect_clean(run("f"));
+  const Report report = run("77");
+  ASSERT_FALSE(report.findings.empty());
+  EXPECT_THAT(all(report), HasSubstr("invalid_operation: a call of 0x4d, which is the address of no function"));
+}
+
 TEST(Findings, UninitialisedGlobal) {
   Memory memory;
   const Module module(
@@ -691,6 +726,21 @@ TEST(Findings, ShuffleWithMissingLanes) {
                  FindingKind::missing_lanes, 2);
 }
 
+// Of the second warp there are 8 lanes: a mask may name the others, but nothing can be read from them.
+TEST(Findings, MasksThatNameLanesThatHaveEnded) {
+  constexpr unsigned kFewer = 40;
+  for (const char* body : {"vote.sync.ballot.b32 %r1, 1, -1;\n", "redux.sync.add.u32 %r1, %r90, -1;\n", "bar.warp.sync -1;\n",
+                           "match.any.sync.b32 %r1, %r90, -1;\n", "shfl.sync.up.b32 %r1, %r90, 1, 0, -1;\n",
+                           "setp.ge.u32 %p1, %r91, 20;\n@%p1 exit;\nvote.sync.ballot.b32 %r1, 1, -1;\n"}) {
+    SCOPED_TRACE(body);
+    expect_clean(report_of(body, kFewer));
+  }
+  const Report report = report_of("shfl.sync.down.b32 %r1, %r90, 1, 31, -1;\n", kFewer);
+  expect_finding(report, FindingKind::missing_lanes, 1);
+  EXPECT_EQ(report.findings[0].lane, 7);
+  EXPECT_THAT(report.findings[0].message, HasSubstr("reads from lanes that do not take part"));
+}
+
 TEST(Findings, OthersWithMissingLanes) {
   expect_finding(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 vote.sync.ballot.b32 %r1, %p1, -1;\n"),
                  FindingKind::missing_lanes, 2);
@@ -707,6 +757,32 @@ TEST(Findings, OthersWithMissingLanes) {
       FindingKind::missing_lanes, 4);
 }
 
+// ---- Metadata of a sparse matrix
+
+TEST(Findings, MetadataThatNameAnElementTwice) {
+  const auto run = [](const char* opcode, const char* metadata, const char* type = "f16", int k = 16) {
+    return report_of(
+        fmt::format("mov.u32 %r1, 0;\nmov.u32 %r2, 0x44444444;\nsetp.eq.u32 %p1, %r91, 9;\n@%p1 mov.u32 %r2, {};\n"
+                    "{}.sync.aligned.m16n8k{}.row.col.f32.{}.{}.f32 {{%r3, %r4, %r5, %r6}}, {{%r1, %r1}}, "
+                    "{{%r1, %r1}}, {{%r1, %r1, %r1, %r1}}, %r2, 1;\n",
+                    metadata, opcode, k, type, type));
+  };
+  expect_clean(run("mma.sp", "0x94e8c1d6"));  // in any order
+  expect_clean(run("mma.sp::ordered_metadata", "0x94e8c994"));
+  const Report twice = run("mma.sp", "0x94e85444");
+  expect_finding(twice, FindingKind::invalid_operation, 5);
+  EXPECT_EQ(twice.findings[0].lane, 9);
+  EXPECT_THAT(twice.findings[0].message, HasSubstr("the elements 0b0101 of a chunk of row 2 of A"));
+  expect_finding(run("mma.sp::ordered_metadata", "0x14444444"), FindingKind::invalid_operation, 5);
+  expect_clean(run("mma.sp", "0x4e4e4e4e", "tf32", 8));
+  expect_finding(run("mma.sp", "0x4e4e4e48", "tf32", 8), FindingKind::invalid_operation, 5);
+  // Lane 8 has none.
+  expect_clean(report_of(
+      "mov.u32 %r1, 0;\nmov.u32 %r2, 0x44444444;\nsetp.eq.u32 %p1, %r91, 8;\n@%p1 mov.u32 %r2, 0;\n"
+      "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r3, %r4, %r5, %r6}, {%r1, %r1}, {%r1, %r1}, {%r1, %r1, "
+      "%r1, %r1}, %r2, 1;\n"));
+}
+
 // ---- Loops, traps
 
 TEST(Findings, EndlessLoop) {
@@ -718,6 +794,55 @@ TEST(Findings, EndlessLoop) {
   EXPECT_EQ(report.outcome, Outcome::stopped);
   expect_clean(report_of("mov.u32 %r1, 0;\nL:\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 1000;\n@%p1 bra L;\n",
                          kThreads, options));
+}
+
+// Loops that go on changing registers, but none that decides whether they end. The budget would be reached after 20 seconds.
+TEST(Findings, EndlessLoopThatChangesRegisters) {
+  const std::string random = "mad.lo.u32 %r1, %r1, 1664525, 1013904223;\n";
+  const std::string zero = "mov.u32 %r1, 0;\nmov.u32 %r2, 0;\n";
+  for (
+      const std::string& body : std::vector<std::string>{
+          zero + "L:\n" + random + "bra.uni L;\n",
+          // The condition does not change; nor does a number that has become so large that adding 1 makes no difference.
+          zero + "L:\n" + random + "setp.lt.u32 %p1, %r2, %r90;\n@!%p1 bra L;\n",
+          "mov.f32 %f1, 0f4b7fff00;\nL:\nadd.f32 %f1, %f1, 0f3f800000;\nsetp.lt.f32 %p1, %f1, 0f4c000000;\n@%p1 bra L;\n",
+          // It reads, but not what it waits for.
+          zero + "L:\n" + random +
+              "and.b32 %r3, %r1, 0xf8;\ncvt.u64.u32 %rd1, %r3;\nadd.u64 %rd1, %rd90, %rd1;\n"
+              "ld.global.u32 %r4, [%rd1];\nbra.uni L;\n",
+          // It counts how often it has looked.
+          zero +
+              "L:\nadd.u32 %r1, %r1, 1;\nld.volatile.global.u32 %r3, [%rd90];\nsetp.eq.u32 %p1, %r3, 0;\n@%p1 bra L;\nst.global.u32 [%rd91], %r1;\n",
+          // What it computes matters behind it, and to the loop around it.
+          zero + "O:\nL:\n" + random +
+              "setp.lt.u32 %p1, %r2, 1;\n@%p1 bra L;\nsetp.lt.u32 %p2, %r1, 9;\n@%p2 bra O;\nst.global.u32 [%rd91], %r1;\n",
+      }) {
+    SCOPED_TRACE(body);
+    const Report report = report_of(body);
+    ASSERT_EQ(report.findings.size(), 1u) << all(report);
+    EXPECT_EQ(report.findings[0].kind, FindingKind::endless_loop);
+    EXPECT_THAT(report.findings[0].message, body.find("volatile") == body.npos
+                                                ? HasSubstr("nothing that could end it changes any more")
+                                                : HasSubstr("`ld.volatile.global.u32 %r3, [%rd90]` never reads"));
+  }
+  for (
+      const std::string& body : std::vector<std::string>{
+          // Until the generator gives a certain number; after many sums in a row; after each of many numbers in memory.
+          zero + "L:\n" + random + "add.u32 %r2, %r2, 1;\nsetp.lt.u32 %p1, %r1, 0xffff0000;\n@%p1 bra L;\n",
+          "mov.f32 %f1, 0f00000000;\nL:\nadd.f32 %f1, %f1, 0f3f800000;\nsetp.lt.f32 %p1, %f1, 0f47800000;\n@%p1 bra L;\n",
+          zero + "L:\n" + random +
+              "and.b32 %r3, %r2, 0xf8;\ncvt.u64.u32 %rd1, %r3;\nadd.u64 %rd1, %rd90, %rd1;\n"
+              "ld.global.u32 %r4, [%rd1];\nadd.u32 %r4, %r4, 1;\nadd.u32 %r2, %r2, %r4;\nsetp.lt.u32 %p1, %r2, 20000;\n@%p1 bra L;\n",
+          // What it stores changes rarely, and ends it.
+          zero +
+              "mul.wide.u32 %rd2, %r90, 8;\nadd.u64 %rd2, %rd91, %rd2;\nst.global.u32 [%rd2], %r1;\nL:\nadd.u32 %r1, %r1, 1;\n"
+              "shr.u32 %r3, %r1, 13;\nst.global.u32 [%rd2], %r3;\nld.global.u32 %r4, [%rd2];\nsetp.lt.u32 %p1, %r4, 3;\n@%p1 bra L;\n",
+          // A clock goes on.
+          "mov.u64 %rd1, %clock64;\nL:\nmov.u64 %rd2, %clock64;\nsub.u64 %rd2, %rd2, %rd1;\nsetp.lt.u64 %p1, %rd2, 20000;\n@%p1 bra L;\n",
+      }) {
+    SCOPED_TRACE(body);
+    expect_clean(report_of(body));
+  }
 }
 
 // Correct since sm_70: warp 0 waits for what warp 1, which comes later, will do.
@@ -793,6 +918,8 @@ TEST(Findings, LanesThatWaitForEachOther) {
   const Report kept = run_test_kernel(program(take), kThreads, {}, 2, options).report;
   ASSERT_EQ(kept.findings.size(), 1u) << all(kept);
   EXPECT_EQ(kept.findings[0].kind, FindingKind::endless_loop);
+  EXPECT_THAT(kept.findings[0].message,
+              testing::HasSubstr("never finds what it waits for at byte 0 of the allocation"));
   EXPECT_THAT(kept.findings[0].message, testing::HasSubstr("nobody gives the lock back"));
 }
 

@@ -232,11 +232,16 @@ TEST(Errors, SayWhatAndWhere) {
       error_of(program("call f, ();\n", ".extern .func g ();\n.func f ()\n{\n.reg .b32 %r1;\ncall\n\tg, (%r1);\n}\n")),
       "PTX line 8 (kernel.cu:1): the virtual GPU does not know the function g, which this file only declares: call g, "
       "(%r1)");
-  EXPECT_EQ(error_of(program("P: .callprototype _ ();\ncall %rd1, (), P;\n")),
-            "PTX line 25 (kernel.cu:2): calls through pointers are not supported: call %rd1, (), P");
+  EXPECT_EQ(error_of(program("mov.u64 %rd1, g;\n", ".visible .entry g ()\n{\n}\n")),
+            "PTX line 26 (kernel.cu:1): the address of a kernel: the virtual GPU does not run kernels that launch "
+            "kernels: mov.u64 %rd1, g");
+  EXPECT_EQ(error_of(program(".reg .b128 %q;\nadd.u64 %rd1, %q, %rd1;\n")),
+            "PTX line 25 (kernel.cu:2): a register of 128 bits where none can be: add.u64 %rd1, %q, %rd1");
   EXPECT_EQ(
-      error_of(program("mov.u64 %rd1, g;\n", ".extern .func g ();\n")),
-      "PTX line 24 (kernel.cu:1): the address of a function: calls through pointers are not supported: mov.u64 %rd1, g");
+      error_of(program("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, "
+                       "%r4}, {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, %r5, 2;\n"))
+          .substr(0, 73),
+      "PTX line 23 (kernel.cu:1): a sparsity selector of 2, which is 0 to 1 here");
   EXPECT_EQ(error_of(program("call f, (%r1);\n", ".func f ()\n{\n}\n")),
             "PTX line 26 (kernel.cu:1): a malformed call of f");
   EXPECT_EQ(error_of("this is no PTX"), "PTX line 1: unexpected 'this'");
@@ -269,7 +274,7 @@ TEST(Errors, KeepOnlyTheKernelsFromRunningThatTheyConcern) {
           ".visible .entry broken()\n{\n.frobnicate;\n}\n",
           ".visible .entry broken()\n{\nret\n}\n",
           ".func f ()\n{\n.reg .b32 %r;\nmov.u32 %r, %undeclared;\n}\n.visible .entry broken()\n{\ncall f, ();\n}\n",
-          ".func f ();\n.global .u64 table[2] = {0, f};\n.visible .entry broken()\n{\n.reg .b64 %r;\nmov.u64 %r, table;\n}\n",
+          ".global .u64 table[2] = {0, f};\n.visible .entry broken()\n{\n.reg .b64 %r;\nmov.u64 %r, table;\n}\n",
           ".global .u64 pointer = table;\n.global .u64 table = nothing;\n.visible .entry broken()\n{\n.reg .b64 %r;\nld.global.u64 %r, [pointer];\n}\n",
       }) {
     Memory memory;

@@ -442,16 +442,72 @@ TEST(Isa, WmmaOfAllTypesAndLayouts) {
   }
 }
 
-// Figures "MMA … fragment layout": register by register, lane 4 g + t has elements of row g (of A; column g of B).
+// Section "Sparse matrix storage": of each chunk of a row, two units are kept. A unit is an element, or of 4 bits two; of tf32 a chunk
+// is two elements, of which one is kept.
+struct SparseMatrix {
+  IntegerMatrix dense, kept;
+  std::vector<std::vector<std::uint32_t>> indices = {};  // of each row and chunk, four bits
+
+  SparseMatrix(int rows, int columns, std::string_view type)
+      : dense(rows, columns, type, 2), kept(rows, columns / 2, type, 0) {
+    const int unit = bits_of_element(type) == 4 ? 2 : 1, chunk = type == "tf32" ? 2 : 4 * unit;
+    std::mt19937 random(5);
+    for (int row = 0; row < rows; ++row) {
+      indices.emplace_back();
+      for (int first = 0; first < columns; first += chunk) {
+        int low = static_cast<int>(random() % 3),
+            high = low + 1 + static_cast<int>(random() % (3u - static_cast<unsigned>(low)));
+        if (type == "tf32") low = static_cast<int>(random() % 2), high = -1;
+        indices.back().push_back(type == "tf32" ? (low == 0 ? 0b0100u : 0b1110u)
+                                                : static_cast<std::uint32_t>(low | high << 2));
+        for (int i = 0, next = first / 2; i < chunk; ++i) {
+          int& element = dense.values[static_cast<std::size_t>(row * columns + first + i)];
+          if (i / unit != low && i / unit != high) {
+            element = 0;
+          } else {
+            kept.values[static_cast<std::size_t>(row * (columns / 2) + next++)] = element;
+          }
+        }
+      }
+    }
+  }
+  // Four bits each of `count` chunks of a row.
+  std::uint64_t bits(int row, int first, int count) const {
+    std::uint64_t word = 0;
+    for (int i = 0; i < count; ++i)
+      word |= std::uint64_t{indices[static_cast<std::size_t>(row)][static_cast<std::size_t>(first + i)]} << (4 * i);
+    return word;
+  }
+};
+
+// The metadata of lane 4 g + t, as the figures "Sparse MMA … metadata layout" show them; nothing in lanes that have none.
+std::uint64_t metadata_of(const SparseMatrix& a, int k, int bits, int selector, int g, int t) {
+  constexpr std::uint64_t kNone = 0;  // would be wrong if it were used
+  const bool wide = k * bits == 512;  // 64 bytes of a row of dense A
+  if (bits >= 16) {                   // both rows in one register, 16 bits each
+    if (wide ? t / 2 != selector : t != selector) return kNone;
+    const int first = wide ? 4 * (t % 2) : 0;
+    return a.bits(g, first, 4) | a.bits(g + 8, first, 4) << 16;
+  }
+  if (!wide && t / 2 != selector) return kNone;
+  return a.bits(g + 8 * (t % 2), wide ? 8 * (t / 2) : 0, 8);
+}
+
+// Figures "MMA … fragment layout": register by register, lane 4 g + t has elements of row g (of A; column g of B). With a selector A
+// is sparse.
 void check_mma(int m, int k, std::string_view a_type, std::string_view b_type, std::string_view c_type,
-               std::string_view d_type, std::string_view modifier = "", std::string_view operation = "") {
+               std::string_view d_type, std::string_view modifier = "", std::string_view operation = "",
+               int selector = -1) {
+  const bool sparse = selector >= 0;
   const int bits = bits_of_element(a_type), per_register = bits == 64 ? 1 : 32 / bits, rows = m / 8,
-            blocks = k / (4 * per_register);
-  const std::string opcode =
-      fmt::format("mma.sync.aligned.m{}n8k{}.row.col{}.{}.{}.{}.{}{}", m, k, modifier, d_type, a_type, b_type, c_type,
-                  operation.empty() ? "" : fmt::format(".{}.popc", operation));
-  SCOPED_TRACE(opcode);
-  const IntegerMatrix a(m, k, a_type, 2), b(k, 8, b_type, 3), c(m, 8, "s32", 4);
+            blocks = k / (4 * per_register), a_blocks = sparse ? blocks / 2 : blocks;
+  const std::string opcode = fmt::format("mma{}.sync.aligned.m{}n8k{}.row.col{}.{}.{}.{}.{}{}",
+                                         sparse ? ".sp::ordered_metadata" : "", m, k, modifier, d_type, a_type, b_type,
+                                         c_type, operation.empty() ? "" : fmt::format(".{}.popc", operation));
+  SCOPED_TRACE(fmt::format("{} {}", opcode, selector));
+  const SparseMatrix sparse_a(m, k, a_type);
+  const IntegerMatrix a = sparse ? sparse_a.dense : IntegerMatrix(m, k, a_type, 2),
+                      a_in_registers = sparse ? sparse_a.kept : a, b(k, 8, b_type, 3), c(m, 8, "s32", 4);
   Words input;  // [register][lane]
   const auto add = [&](auto value_of_lane) {
     for (int lane = 0; lane < 32; ++lane) input.push_back(value_of_lane(lane / 4, lane % 4));
@@ -464,9 +520,9 @@ void check_mma(int m, int k, std::string_view a_type, std::string_view b_type, s
     }
     return word;
   };
-  for (int i = 0; i < rows * blocks; ++i) {
+  for (int i = 0; i < rows * a_blocks; ++i) {
     add([&](int g, int t) {
-      return row_of(a, false, g + 8 * (i % rows), per_register * (t + 4 * (i / rows)), a_type);
+      return row_of(a_in_registers, false, g + 8 * (i % rows), per_register * (t + 4 * (i / rows)), a_type);
     });
   }
   for (int i = 0; i < blocks; ++i) {
@@ -487,11 +543,13 @@ void check_mma(int m, int k, std::string_view a_type, std::string_view b_type, s
   const int num_c = c_type == "f16" ? rows : 2 * rows, num_d = d_type == "f16" ? rows : 2 * rows;
   const char* reg = bits == 64 ? "%rd" : "%r";
   std::string body = "mad.wide.u32 %rd80, %r91, 8, %rd90;\n";
-  const int total = rows * blocks + blocks + num_c;
+  if (sparse) add([&](int g, int t) { return metadata_of(sparse_a, k, bits, selector, g, t); });
+  const int num_a = rows * a_blocks, total = num_a + blocks + num_c + (sparse ? 1 : 0);
   for (int i = 0; i < total; ++i)
     body += fmt::format("ld.global.b{} {}{}, [%rd80+{}];\n", bits == 64 ? 64 : 32, reg, i + 1, 256 * i);
-  body += fmt::format("{} {}, {}, {}, {};\n", opcode, registers(reg, 40, num_d), registers(reg, 1, rows * blocks),
-                      registers(reg, 1 + rows * blocks, blocks), registers(reg, 1 + rows * blocks + blocks, num_c));
+  body += fmt::format("{} {}, {}, {}, {}{};\n", opcode, registers(reg, 40, num_d), registers(reg, 1, num_a),
+                      registers(reg, 1 + num_a, blocks), registers(reg, 1 + num_a + blocks, num_c),
+                      sparse ? fmt::format(", {}{}, {}", reg, total, selector) : "");
   body += "mad.wide.u32 %rd81, %r91, 8, %rd91;\nsetp.ne.u32 %p1, %r92, 0;\n@%p1 ret;\n";
   for (int i = 0; i < num_d; ++i)
     body += fmt::format("st.global.b{} [%rd81+{}], {}{};\n", bits == 64 ? 64 : 32, 256 * i, reg, 40 + i);
@@ -527,6 +585,116 @@ TEST(Isa, MmaOfAllTypes) {
     }
     for (const std::string_view operation : {"xor", "and"})
       check_mma(m, 128 * k, "b1", "b1", "s32", "s32", "", operation);
+  }
+}
+
+TEST(Isa, MmaOfASparseMatrix) {
+  for (const std::string_view type : {"f16", "bf16", "tf32"}) {
+    const int k = type == "tf32" ? 8 : 16;
+    for (int selector = 0; selector < 4; ++selector) {
+      check_mma(16, k, type, type, "f32", "f32", "", "", selector);
+      if (selector < 2) check_mma(16, 2 * k, type, type, "f32", "f32", "", "", selector);
+      if (type == "f16") check_mma(16, k, type, type, "f16", "f16", "", "", selector);
+    }
+  }
+  check_mma(16, 32, "f16", "f16", "f16", "f16", "", "", 1);
+  for (const char* a : {"u", "s"}) {
+    for (const char* b : {"u", "s"}) {
+      for (const int bits : {8, 4}) {
+        const std::string a_type = fmt::format("{}{}", a, bits), b_type = fmt::format("{}{}", b, bits);
+        for (int selector = 0; selector < 2; ++selector)
+          check_mma(16, 256 / bits, a_type, b_type, "s32", "s32", "", "", selector);
+        check_mma(16, 512 / bits, a_type, b_type, "s32", "s32", ".satfinite", "", 0);
+      }
+    }
+  }
+}
+
+// Section "Matrix Fragments for mma.m8n8k4 with .f16 floating point type": row and column of element i of a fragment.
+TEST(Isa, MmaOfFourQuads) {
+  struct Place {
+    int row, column;
+  };
+  for (int layouts = 0; layouts < 4; ++layouts) {
+    const bool a_by_row = (layouts & 1) != 0, b_by_row = (layouts & 2) != 0;
+    for (const auto& [d_type, c_type] : {std::pair{"f16", "f16"}, std::pair{"f32", "f16"}, std::pair{"f32", "f32"}}) {
+      const std::string opcode = fmt::format("mma.sync.aligned.m8n8k4.{}.{}.{}.f16.f16.{}", a_by_row ? "row" : "col",
+                                             b_by_row ? "row" : "col", d_type, c_type);
+      SCOPED_TRACE(opcode);
+      const auto place_in_a = [&](int lane, int i) {
+        const int high = lane < 16 ? 0 : 4;
+        return a_by_row ? Place{lane % 4 + high, i} : Place{i % 4 + high, lane % 4};
+      };
+      const auto place_in_b = [&](int lane, int i) {
+        const int high = lane < 16 ? 0 : 4;
+        return b_by_row ? Place{lane % 4, i + high} : Place{i, lane % 4 + high};
+      };
+      const auto place_in_c = [&](int lane, int i, std::string_view type) {
+        const int high = lane < 16 ? 0 : 4;
+        if (type == "f16") return Place{lane % 4 + high, i};
+        return Place{(lane & 1) + (i & 2) + high, (i & 4) + (lane & 2) + (i & 1)};
+      };
+      std::vector<IntegerMatrix> a, b, c;
+      for (std::size_t quad = 0; quad < 4; ++quad) {
+        a.emplace_back(8, 4, "s8", quad);
+        b.emplace_back(4, 8, "s8", 3 + quad);
+        c.emplace_back(8, 8, "s8", 5 + quad);
+      }
+      Words input, expected;
+      const auto add = [&](Words& to, int length, std::string_view type, auto element) {
+        const int step = type == "f16" ? 2 : 1;
+        for (int i = 0; i < length; i += step) {
+          for (int lane = 0; lane < 32; ++lane) {
+            std::uint64_t word = encoded(element(lane, i), type);
+            if (step == 2) word |= encoded(element(lane, i + 1), type) << 16;
+            to.push_back(word);
+          }
+        }
+      };
+      const auto quad_of = [](int lane) { return static_cast<std::size_t>(lane % 16 / 4); };
+      const auto at = [](const IntegerMatrix& matrix, Place place) { return matrix.at(place.row, place.column); };
+      add(input, 4, "f16", [&](int lane, int i) { return at(a[quad_of(lane)], place_in_a(lane, i)); });
+      add(input, 4, "f16", [&](int lane, int i) { return at(b[quad_of(lane)], place_in_b(lane, i)); });
+      add(input, 8, c_type, [&](int lane, int i) { return at(c[quad_of(lane)], place_in_c(lane, i, c_type)); });
+      add(expected, 8, d_type, [&](int lane, int i) {
+        const Place place = place_in_c(lane, i, d_type);
+        const std::size_t quad = quad_of(lane);
+        return element_of_product(a[quad], b[quad], c[quad], place.row, place.column, "");
+      });
+      const int num_c = std::string_view(c_type) == "f16" ? 4 : 8, num_d = std::string_view(d_type) == "f16" ? 4 : 8;
+      std::string body = "mad.wide.u32 %rd80, %r91, 8, %rd90;\n";
+      for (int i = 0; i < 4 + num_c; ++i) body += fmt::format("ld.global.b32 %r{}, [%rd80+{}];\n", i + 1, 256 * i);
+      // D where C was.
+      body += fmt::format("{} {}, {{%r1, %r2}}, {{%r3, %r4}}, {};\n", opcode, registers("%r", 5, num_d),
+                          registers("%r", 5, num_c));
+      body += "mad.wide.u32 %rd81, %r91, 8, %rd91;\nsetp.ne.u32 %p1, %r92, 0;\n@%p1 ret;\n";
+      for (int i = 0; i < num_d; ++i) body += fmt::format("st.global.b32 [%rd81+{}], %r{};\n", 256 * i, 5 + i);
+      EXPECT_EQ(output_of(body, input, expected.size()), expected);
+    }
+  }
+}
+
+// ---- .b128: both halves of a register, in one instruction
+
+TEST(Isa, RegistersOf128Bits) {
+  Words input(std::size_t{2} * kThreads);
+  for (std::size_t i = 0; i < input.size(); ++i) input[i] = ~std::uint64_t{i} * 77;
+  const Words output = output_of(
+      ".reg .b128 %q<5>;\nmad.wide.u32 %rd1, %r90, 16, %rd90;\nmad.wide.u32 %rd2, %r90, 48, %rd91;\n"
+      "ld.global.b128 %q1, [%rd1];\nmov.b128 {%rd3, %rd4}, %q1;\nadd.u64 %rd3, %rd3, 1;\nmov.b128 %q2, {%rd4, %rd3};\n"
+      "st.global.b128 [%rd2], %q2;\nmov.b128 {%rd4, %rd3}, %q1;\nmov.b128 %q3, {%rd3, %rd4};\nmov.b128 %q4, %q3;\n"
+      // Every other thread finds what it compares with.
+      "and.b32 %r1, %r90, 1;\nsetp.eq.u32 %p1, %r1, 0;\n@%p1 mov.b128 %q4, %q2;\n"
+      "atom.global.cas.b128 %q3, [%rd2], %q4, %q1;\natom.global.exch.b128 %q4, [%rd2], %q3;\n"
+      "st.global.b128 [%rd2+16], %q3;\nst.global.b128 [%rd2+32], %q4;\n",
+      input, std::size_t{6} * kThreads);
+  for (std::size_t thread = 0; thread < kThreads; ++thread) {
+    const std::uint64_t low = input[2 * thread], high = input[2 * thread + 1];
+    const Words before = {high, low + 1}, swapped = thread % 2 == 0 ? Words{low, high} : before;
+    const auto pair = [&](std::size_t i) { return Words{output[6 * thread + i], output[6 * thread + i + 1]}; };
+    EXPECT_EQ(pair(0), before) << thread;  // exchanged back
+    EXPECT_EQ(pair(2), before) << thread;
+    EXPECT_EQ(pair(4), swapped) << thread;
   }
 }
 

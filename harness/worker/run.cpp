@@ -211,7 +211,8 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
     }
     if (last && request.benchmark && result.status == Status::ok) {
       const Nvml nvml(pci_bus_id(request.device));
-      const Timing timing = time_launches(problem, {&configuration}, device, nvml, request.repeat, events).front();
+      const Timing timing =
+          time_launches(to_be_timed(problem, {&configuration}), device, nvml, request.repeat, events).front();
       add_times(result, timing);
     }
   }
@@ -300,7 +301,7 @@ std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {
   events.progress("copy inputs", 0, 1);
   const DeviceProblem problem(version, configurations, inputs);
   const Nvml nvml(pci_bus_id(request.device));
-  const auto timings = time_launches(problem, configurations, device, nvml, request.repeat, events);
+  const auto timings = time_launches(to_be_timed(problem, configurations), device, nvml, request.repeat, events);
   for (std::size_t i = 0; i < results.size(); ++i) add_times(results[i], timings[i]);
   return results;
 }

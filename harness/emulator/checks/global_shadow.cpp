@@ -139,9 +139,45 @@ void GlobalShadow::report(std::uint32_t cell, GlobalConflict::Kind kind, const G
                        .at_once = at_once});
 }
 
+GlobalShadow::Cells GlobalShadow::cells_of(const GlobalAccess& access) {
+  const std::size_t bytes = std::size_t{kWarpSize} * access.bytes, offset = access.addresses[0] & (kPageBytes - 1);
+  if (!access.consecutive || access.bytes < 1u << shift_ || offset + bytes > kPageBytes) return {};
+  return {.page = page_of(access.addresses[0]), .first = offset >> shift_, .count = bytes >> shift_};
+}
+
+// Those of all lanes, side by side.
+void GlobalShadow::fill(std::uint32_t* cells, std::size_t count, std::uint32_t record) {
+  if (count == kWarpSize) {
+    for (int lane = 0; lane < kWarpSize; ++lane) cells[lane] = cell(record, lane);
+    return;
+  }
+  const std::size_t each = count / kWarpSize;
+  for (int lane = 0; lane < kWarpSize; ++lane)
+    std::fill_n(cells + static_cast<std::size_t>(lane) * each, each, cell(record, lane));
+}
+
+bool GlobalShadow::write_untouched(const GlobalAccess& access, Ordering& ordering) {
+  std::uint32_t record = 0;
+  const Cells cells = cells_of(access);
+  if (cells.count == 0 || !begin(access, ordering, record)) return false;
+  std::uint32_t latest = 0;
+  for (std::size_t i = cells.first; i < cells.first + cells.count; ++i)
+    latest = std::max(latest, std::max(cells.page.writers[i], cells.page.readers[i]));
+  if (!stale(latest)) return false;
+  *cells.page.written_in = generation_;
+  fill(cells.page.writers + cells.first, cells.count, record);
+  return true;
+}
+
 void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalConflictSink& sink) {
   std::uint32_t record = 0;
   if (!begin(access, ordering, record)) return;
+  if (const Cells cells = cells_of(access); cells.count != 0 && *cells.page.written_in != generation_) {
+    std::uint32_t* const readers = cells.page.readers + cells.first;
+    std::uint32_t latest = 0;
+    for (std::size_t i = 0; i < cells.count; ++i) latest = std::max(latest, readers[i]);
+    if (stale(latest)) return fill(readers, cells.count, record);
+  }
   Clocks& clocks = ordering.clocks();
   const std::uint32_t synced = clocks.epochs_synced_in_warp(access.warp);
   const std::uint32_t epoch = record_of(cell(record, 0)).epoch;
@@ -257,6 +293,10 @@ void GlobalShadow::report_overwritten(const GlobalAccess& access, std::uint32_t 
 
 void GlobalShadow::keep_written(const GlobalAccess& access, std::byte* const* host) {
   if (of_launch_ || full_) return;
+  if (const Cells cells = cells_of(access); cells.count != 0) {
+    std::memcpy(cells.page.written + (cells.first << shift_), host[0], cells.count << shift_);
+    return;
+  }
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Address address = access.addresses[lane];

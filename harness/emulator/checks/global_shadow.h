@@ -26,6 +26,7 @@ struct GlobalAccess {
   std::uint32_t mask;
   unsigned bytes;                  // of each lane
   const std::uint64_t* addresses;  // of each lane, checked and aligned
+  bool consecutive = false;        // all lanes take part, and what they access lies side by side, in order of lanes
 };
 
 /// An access that nothing orders after an earlier one.
@@ -74,6 +75,8 @@ class GlobalShadow {
   /// lane of the same instruction overwrites what they write.
   std::uint32_t write(const GlobalAccess& access, std::uint32_t unchanged, Ordering& ordering,
                       GlobalConflictSink& sink);
+  /// A write of what is not known to have been read or written before; false, and nothing is noted, if it may have been.
+  bool write_untouched(const GlobalAccess& access, Ordering& ordering);
   /// Tells of those of them that wrote something else.
   void report_overwritten(const GlobalAccess& access, std::uint32_t lanes, GlobalConflictSink& sink);
   /// What a write has written, from where it lies now.
@@ -114,6 +117,13 @@ class GlobalShadow {
   const Record& record_of(std::uint32_t cell) const { return records_[(cell >> kLaneBits) - first_]; }
   std::uint32_t record_for(const GlobalAccess& access, Ordering& ordering);
   Page page_of(Address address);
+  // The cells of a consecutive access; none if it is not one that lies in one page, or has several lanes to a granule.
+  struct Cells {
+    Page page;
+    std::size_t first = 0, count = 0;
+  };
+  Cells cells_of(const GlobalAccess& access);
+  static void fill(std::uint32_t* cells, std::size_t count, std::uint32_t record);
   std::uint32_t page_number(Address page);
   Page page(std::uint32_t number) const;
   bool stale(std::uint32_t cell) const { return (cell >> kLaneBits) < first_; }

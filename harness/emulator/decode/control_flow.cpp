@@ -13,7 +13,12 @@ bool ends_block(const Instruction& instruction) {
          instruction.action == Action::exit;
 }
 
-bool falls_through(const Instruction& instruction) { return !ends_block(instruction) || instruction.guard >= 0; }
+// A failed assertion, a trap and a call of nothing end the threads; to the compiler they may be calls like any other, behind which the
+// lanes meet those that went another way.
+bool falls_through(const Instruction& instruction) {
+  return !ends_block(instruction) || instruction.guard >= 0 ||
+         (instruction.action == Action::exit && instruction.execute != nullptr);
+}
 
 // Post-dominators, by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph. Node n is block
 // n, and the node after the last stands for the end of the kernel.

@@ -81,6 +81,14 @@ std::uint64_t KernelDecoder::address_of(const Operand& operand) const {
   return *address + static_cast<std::uint64_t>(operand.value);
 }
 
+void KernelDecoder::name_functions() {
+  if (!kernel_->functions.empty()) return;
+  for (const ptx::Function& function : image_.text.functions) {
+    if (!function.entry)
+      kernel_->functions.emplace_back(ptx::function_address(image_.text, function.name), function.name);
+  }
+}
+
 int KernelDecoder::converted(int reg, Slot slot) {
   const Slot have = registers_[reg].slot;
   if (have == slot) return reg;
@@ -105,6 +113,7 @@ int KernelDecoder::converted(int reg, Slot slot) {
 int KernelDecoder::read(const Operand& operand, Slot slot) {
   switch (operand.kind) {
     case Kind::reg: {
+      if (has_halves(operand)) fail("a register of 128 bits where none can be");
       int reg = converted(operand.index, slot);
       if (operand.negated) {
         if (slot != Slot::predicate) fail("'!' before something that is no predicate");
@@ -158,7 +167,11 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
       }
       return constant(slot, address_of(operand));
     case Kind::function:
-      fail("the address of a function: calls through pointers are not supported");
+      if (slot != Slot::b64) fail("the address of a function is 64 bits wide");
+      if (ptx::function_address(image_.text, operand.name) == 0) {
+        fail("the address of a kernel: the virtual GPU does not run kernels that launch kernels");
+      }
+      return constant(slot, ptx::function_address(image_.text, operand.name));
     default:
       fail("an operand of the wrong kind");
   }
@@ -168,6 +181,7 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
 int KernelDecoder::write(const Operand& operand, Slot slot, bool sign_extend) {
   if (operand.kind == Kind::sink) return temporary(slot);
   if (operand.kind != Kind::reg || operand.negated || operand.value != 0) fail("a result must go to a register");
+  if (has_halves(operand)) fail("a register of 128 bits where none can be");
   const Slot have = registers_[operand.index].slot;
   if (have == slot) return operand.index;
   if (have == Slot::predicate || slot == Slot::predicate)
@@ -179,6 +193,12 @@ int KernelDecoder::write(const Operand& operand, Slot slot, bool sign_extend) {
                                            : (sign_extend ? "%widen.s.16.64" : "%widen.u.16.64");
   conversions_.push_back({lane_table().find(opcode), operand.index, result});
   return result;
+}
+
+std::vector<int> KernelDecoder::halves(const Operand& operand) {
+  if (operand.kind == Kind::sink) return {temporary(Slot::b64), temporary(Slot::b64)};
+  if (!has_halves(operand) || operand.value != 0) fail("a register of 128 bits is needed");
+  return {operand.index, upper_halves_.at(operand.index)};
 }
 
 int KernelDecoder::immediate(std::size_t i) const {
@@ -246,7 +266,7 @@ int KernelDecoder::address_operand(const Operand& operand, Space space, std::int
   if (!operand.address) fail("an address must be in brackets");
   if (operand.kind == Kind::reg) {
     const Slot slot = registers_[operand.index].slot;
-    if (slot != Slot::b32 && slot != Slot::b64) fail("an address is 32 or 64 bits wide");
+    if ((slot != Slot::b32 && slot != Slot::b64) || has_halves(operand)) fail("an address is 32 or 64 bits wide");
     offset = operand.value;
     wide = slot == Slot::b64;
     return operand.index;
@@ -325,6 +345,9 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   for (const ptx::Register& reg : function_.registers) {
     registers_.push_back({.slot = reg.bytes == 0 ? Slot::predicate : slot_of(reg.bytes)});
   }
+  for (std::size_t i = 0; i < function_.registers.size(); ++i) {
+    if (function_.registers[i].bytes == 16) upper_halves_[static_cast<int>(i)] = temporary(Slot::b64);
+  }
   std::vector<std::int32_t> start;  // of each PTX instruction in the code
   for (const ptx::Instruction& instruction : function_.instructions) {
     start.push_back(static_cast<std::int32_t>(kernel_->code.size()));
@@ -356,6 +379,7 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
     for (const int target : table) targets.push_back(start[static_cast<std::size_t>(target)]);
   }
   kernel_->static_shared_bytes = layout_.static_shared_bytes();
+  kernel_->reserved_shared = layout_.reserved_shared();
   kernel_->local_bytes = layout_.local_bytes();
   kernel_->parameter_bytes = layout_.parameter_bytes();
   find_reconvergence_points(*kernel_);

@@ -7,8 +7,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "emulator/ptx_error.h"
 
@@ -33,6 +36,35 @@ const Operand* callee_of(const Instruction& instruction) {
   return i < operands.size() && operands[i].kind == Kind::function ? &operands[i] : nullptr;
 }
 
+// call (results), %rd1, (arguments), prototype
+const Operand* pointer_of(const Instruction& instruction) {
+  if (instruction.opcode != "call" && instruction.opcode != "call.uni") return nullptr;
+  const std::vector<Operand>& operands = instruction.operands;
+  const std::size_t i = !operands.empty() && operands[0].kind == Kind::vector ? 1 : 0;
+  return i < operands.size() && operands[i].kind == Kind::reg ? &operands[i] : nullptr;
+}
+
+// The functions whose address somebody has: an instruction or a variable. They must be defined.
+std::vector<const Function*> addressed_functions(const ptx::Text& text) {
+  std::set<std::string_view> names;
+  for (const ptx::Variable& variable : text.variables) {
+    for (const ptx::Variable::Relocation& relocation : variable.relocations) names.insert(relocation.symbol);
+  }
+  for (const Function& function : text.functions) {
+    for (const Instruction& instruction : function.instructions) {
+      if (instruction.opcode.starts_with("call")) continue;
+      for (const Operand& operand : instruction.operands) {
+        if (operand.kind == Kind::function) names.insert(operand.name);
+      }
+    }
+  }
+  std::vector<const Function*> functions;
+  for (const Function& function : text.functions) {
+    if (!function.entry && function.defined && names.contains(function.name)) functions.push_back(&function);
+  }
+  return functions;
+}
+
 // ld.param [%rd1]: in a kernel the parameters have addresses of their own, in a function they lie in its caller's variables.
 bool takes_address_of_parameter(const Instruction& instruction) {
   return (instruction.opcode.starts_with("ld.param") || instruction.opcode.starts_with("st.param")) &&
@@ -52,11 +84,13 @@ Functions defined_functions(const ptx::Text& text) {
 
 class Inliner {
  public:
-  explicit Inliner(const ptx::Text& text) : functions_(defined_functions(text)) {}
+  explicit Inliner(const ptx::Text& text)
+      : text_(text), functions_(defined_functions(text)), addressed_(addressed_functions(text)) {}
 
   bool calls(const Function& kernel) const {
-    return std::any_of(kernel.instructions.begin(), kernel.instructions.end(),
-                       [&](const Instruction& instruction) { return find(instruction) != nullptr; });
+    return std::any_of(kernel.instructions.begin(), kernel.instructions.end(), [&](const Instruction& instruction) {
+      return find(instruction) != nullptr || pointer_of(instruction) != nullptr;
+    });
   }
 
   Function run(const Function& kernel) {
@@ -86,9 +120,13 @@ class Inliner {
 
   void append(const Function& function, const Arguments& arguments, const SourcePosition& called_at);
   void append_body(const Function& callee, const Instruction& call);
+  void append_bodies(const Instruction& call);
+  bool fits(const Function& callee, const Instruction& call) const;
   int position(const Function& function, int index, const SourcePosition& called_at);
 
+  const ptx::Text& text_;
   Functions functions_;
+  std::vector<const Function*> addressed_;
   std::vector<const Function*> active_;
   std::size_t inlined_ = 0;  // instructions
   Function out_;
@@ -140,7 +178,8 @@ void Inliner::append(const Function& function, const Arguments& arguments, const
     if (instruction.guard >= 0) instruction.guard += first_register;
     for (Operand& operand : instruction.operands) rename(operand, rename);
     const Function* const callee = find(original);
-    if (callee != nullptr && instruction.guard >= 0) {
+    const bool through_pointer = pointer_of(original) != nullptr;
+    if ((callee != nullptr || through_pointer) && instruction.guard >= 0) {
       Instruction skip = instruction;
       skip.guard_negated = !skip.guard_negated;
       branch(skip, start.size());
@@ -149,6 +188,10 @@ void Inliner::append(const Function& function, const Arguments& arguments, const
     }
     if (callee != nullptr) {
       append_body(*callee, instruction);
+      continue;
+    }
+    if (through_pointer) {
+      append_bodies(instruction);
       continue;
     }
     if (active_.size() > 1 && takes_address_of_parameter(original)) {
@@ -203,6 +246,55 @@ void Inliner::append_body(const Function& callee, const Instruction& call) {
   ++next;  // the function
   bind(callee.parameters);
   append(callee, arguments, called_at);
+}
+
+// Whether the call hands over what the function takes: as many parameters, of the same sizes.
+bool Inliner::fits(const Function& callee, const Instruction& call) const {
+  std::size_t next = 0;
+  const auto same = [&](const std::vector<int>& parameters) {
+    const bool listed = next < call.operands.size() && call.operands[next].kind == Kind::vector;
+    static const std::vector<Operand> nothing;
+    const std::vector<Operand>& given = listed ? call.operands[next++].elements : nothing;
+    return std::equal(
+        given.begin(), given.end(), parameters.begin(), parameters.end(), [&](const Operand& operand, int parameter) {
+          return operand.kind == Kind::variable && text_.variables[static_cast<std::size_t>(operand.index)].size ==
+                                                       text_.variables[static_cast<std::size_t>(parameter)].size;
+        });
+  };
+  const bool results = same(callee.results);
+  ++next;  // the pointer
+  return same(callee.parameters) && results;
+}
+
+// For each function that the pointer may be the address of: if it is not, go to the next one; the body; go to the end. Behind the last
+// one the call itself stays, which then leads nowhere.
+void Inliner::append_bodies(const Instruction& call) {
+  const Operand pointer = *pointer_of(call);
+  const auto add = [&](std::string_view opcode, std::vector<Operand> operands, int guard) {
+    Instruction instruction = call;
+    instruction.opcode = opcode;
+    instruction.operands = std::move(operands);
+    instruction.guard = guard;
+    instruction.guard_negated = false;
+    out_.instructions.push_back(std::move(instruction));
+    return out_.instructions.size() - 1;
+  };
+  const auto here = [&] { return static_cast<int>(out_.instructions.size()); };
+  std::vector<std::size_t> to_end;
+  for (const Function* function : addressed_) {
+    const bool is_active = std::find(active_.begin(), active_.end(), function) != active_.end();
+    if (is_active || !fits(*function, call)) continue;
+    const int differs = static_cast<int>(out_.registers.size());
+    out_.registers.push_back({.name = "differs", .bytes = 0});
+    const auto address = static_cast<std::int64_t>(ptx::function_address(text_, function->name));
+    add("setp.ne.u64", {{.kind = Kind::reg, .index = differs}, pointer, {.kind = Kind::integer, .value = address}}, -1);
+    const std::size_t to_next = add("bra", {{.kind = Kind::label}}, differs);
+    append_body(*function, call);
+    to_end.push_back(add("bra", {{.kind = Kind::label}}, -1));
+    out_.instructions[to_next].operands[0].index = here();
+  }
+  out_.instructions.push_back(call);
+  for (const std::size_t branch : to_end) out_.instructions[branch].operands[0].index = here();
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "emulator/lanes/lane_table.h"
@@ -81,6 +83,8 @@ struct Instruction {
   std::int32_t variable = -1;
   std::int32_t wgmma = -1;  // index into CompiledKernel::wgmmas, -1: it is none
   std::uint8_t probe = 0;   // kMayBeInFlight, kIsUnfenced
+  bool hands_on =
+      false;  // a load that may read local memory which nobody has written: what is made of its result matters
 };
 
 /// What a wgmma has beyond its descriptors and scale-d, which are operands of the Instruction as of any other.
@@ -146,15 +150,20 @@ class CompiledKernel {
   std::vector<WatchedOperands> watched;
   std::vector<SharedVariable> shared_variables;
   std::vector<Wgmma> wgmmas;
-  bool uses_async_proxy = false;                     // wgmma, TMA, setmaxnreg: exec/async_units.h
-  std::size_t num_watched = 0;                       // registers
+  std::vector<std::pair<Address, std::string>>
+      functions;                  // of a kernel with calls through pointers: all that have an address
+  bool uses_async_proxy = false;  // wgmma, TMA, setmaxnreg: exec/async_units.h
+  std::size_t num_watched = 0;    // registers
   std::array<std::uint32_t, 3> cluster = {1, 1, 1};  // CTAs
   std::size_t register_bytes = 0;                    // of one warp
+  // The places in it: offsets and bytes. Registers that are never alive at the same time share one.
+  std::unordered_map<std::int32_t, std::int32_t> places;
   std::size_t parameter_bytes = 0;
   std::size_t static_shared_bytes = 0;
-  std::size_t local_bytes = 0;  // per thread
-  int shared_granule = 4;       // the smallest access to shared memory, in bytes
-  int global_granule = 16;      // the same of global memory
+  std::uint32_t reserved_shared = 0;  // an address: SpecialRegister::reserved_smem
+  std::size_t local_bytes = 0;        // per thread
+  int shared_granule = 4;             // the smallest access to shared memory, in bytes
+  int global_granule = 16;            // the same of global memory
   bool serial = false;  // its CTAs talk to each other, by atomics or flags: run in order, so that results are the same
   bool uses_shared = false;
 };

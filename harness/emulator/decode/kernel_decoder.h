@@ -68,7 +68,11 @@ class KernelDecoder {
   int carry();
   int read(const Operand& operand, Slot slot);
   int write(const Operand& operand, Slot slot, bool sign_extend = false);
+  /// A register of 128 bits: its lower and its upper half, of 64 bits each, to read or to write.
+  std::vector<int> halves(const Operand& operand);
   std::uint64_t address_of(const Operand& operand) const;
+  /// Fills CompiledKernel::functions.
+  void name_functions();
   int immediate(std::size_t operand) const;
 
   // Instructions.
@@ -104,6 +108,9 @@ class KernelDecoder {
   bool decode_multiply_add_with_carry();
   void decode(const ptx::Instruction& instruction);
   int special(ptx::SpecialRegister which);
+  bool has_halves(const Operand& operand) const {
+    return operand.kind == Kind::reg && upper_halves_.contains(operand.index);
+  }
   int converted(int reg, Slot slot);
   void find_variables();
 
@@ -116,7 +123,8 @@ class KernelDecoder {
   std::vector<std::string_view> parts_;  // of its opcode
   std::vector<VirtualRegister> registers_;
   std::map<std::pair<Slot, std::uint64_t>, int> constants_;
-  std::map<int, int> addresses_;  // registers that hold the address of a variable in shared memory → index of that
+  std::map<int, int> addresses_;     // registers that hold the address of a variable in shared memory → index of that
+  std::map<int, int> upper_halves_;  // of registers of 128 bits; the lower half stands for the register
   std::map<ptx::SpecialRegister, int> specials_;
   int carry_ = -1;
   int guard_ = -1;

@@ -148,6 +148,9 @@ void allocate_registers(CompiledKernel& kernel, const std::vector<VirtualRegiste
     active.emplace(intervals[i].last, reg);
   }
   kernel.register_bytes = static_cast<std::size_t>(end);
+  for (std::size_t i = 0; i < registers.size(); ++i) {
+    if (intervals[i].first >= 0) kernel.places[place[i]] = slot_bytes(registers[i].slot);
+  }
 
   for (Instruction& instruction : kernel.code) {
     if (instruction.guard >= 0) instruction.guard = place[static_cast<std::size_t>(instruction.guard)];

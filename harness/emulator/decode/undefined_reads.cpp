@@ -2,6 +2,7 @@
 // where the value does not matter: in a lane that does not use it, or in a comparison whose result is thrown away. This only finds
 // out where to look, which in most kernels is nowhere; exec/definedness.cpp looks while the kernel runs, lane by lane.
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 
@@ -18,6 +19,34 @@ void for_each_read(const Instruction& instruction, F f) {
   for (std::size_t k = instruction.writes; k < instruction.operands; ++k) f(instruction.r[k]);
 }
 
+// Sets Instruction::hands_on of the loads whose results only go into selections: compilers load a variable that is perhaps without a
+// value, and choose afterwards.
+void find_loads_of_choices(CompiledKernel& kernel, std::size_t num_registers) {
+  Bits written_otherwise(num_registers), read_otherwise(num_registers), chosen(num_registers);
+  const auto may_be_local = [](const Instruction& instruction) {
+    return instruction.role == MemoryRole::load &&
+           (instruction.space == ptx::Space::local || instruction.space == ptx::Space::generic);
+  };
+  for (const Instruction& instruction : kernel.code) {
+    const bool selects =
+        instruction.lane_operation != nullptr && instruction.lane_operation->undefined_rule == UndefinedRule::selp;
+    if (instruction.guard >= 0) read_otherwise.set(instruction.guard);
+    for (std::size_t k = 0; k < instruction.operands; ++k) {
+      if (k < instruction.writes) {
+        if (!may_be_local(instruction)) written_otherwise.set(instruction.r[k]);
+      } else {
+        (selects && k < instruction.writes + 2u ? chosen : read_otherwise).set(instruction.r[k]);
+      }
+    }
+  }
+  for (Instruction& instruction : kernel.code) {
+    if (!may_be_local(instruction)) continue;
+    instruction.hands_on = std::all_of(instruction.r.begin(), instruction.r.begin() + instruction.writes, [&](int reg) {
+      return chosen.get(reg) && !written_otherwise.get(reg) && !read_otherwise.get(reg);
+    });
+  }
+}
+
 // The registers that may be undefined after an instruction: never written, or computed from such ones.
 void step(const CompiledKernel& kernel, const Instruction& instruction, Bits& undefined) {
   if (instruction.wgmma >= 0) {
@@ -27,7 +56,7 @@ void step(const CompiledKernel& kernel, const Instruction& instruction, Bits& un
   for_each_read(instruction, [&](int reg) { any |= undefined.get(reg); });
   const bool hands_on = instruction.action == Action::lane || instruction.own_sources != 0;
   for (std::size_t k = 0; k < instruction.writes; ++k) {
-    if (any && hands_on) {
+    if ((any && hands_on) || instruction.hands_on) {
       undefined.set(instruction.r[k]);
     } else if (instruction.guard < 0) {
       undefined.clear(instruction.r[k]);
@@ -38,6 +67,7 @@ void step(const CompiledKernel& kernel, const Instruction& instruction, Bits& un
 }  // namespace
 
 void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegister>& registers) {
+  find_loads_of_choices(kernel, registers.size());
   const std::vector<Block> blocks = basic_blocks(kernel);
   const auto code = [&](int i) -> Instruction& { return kernel.code[static_cast<std::size_t>(i)]; };
   std::vector<Bits> undefined(blocks.size(), Bits(registers.size()));  // at the beginning of each block

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <set>
+#include <type_traits>
 
 namespace flash_ladder::emulator {
 namespace {
@@ -17,6 +19,13 @@ constexpr int kIdleRounds = 1000;
 constexpr int kLoopsPerTurn = 256;
 // One that has been seen to wait for memory.
 constexpr int kLoopsPerTurnOfStuck = 8;
+
+// Whether it may have another value in the next CTA that the same executor runs.
+bool may_depend_on_cta(ptx::SpecialRegister which) {
+  using enum ptx::SpecialRegister;
+  return !((which >= tid_x && which <= ntid_z) || (which >= nctaid_x && which <= nwarpid) ||
+           (which >= lanemask_eq && which <= lanemask_gt));
+}
 
 std::uint32_t low_mask(std::uint32_t count) { return count >= 32 ? kAllLanes : (1u << count) - 1; }
 
@@ -94,7 +103,7 @@ void AlignedBytes::resize(std::size_t size) {
   size_ = size;
 }
 
-CtaExecutor::CtaExecutor(const LaunchContext& context)
+CtaExecutor::CtaExecutor(LaunchContext& context)
     : context_(context), code_(context.kernel.code), counters_(context.kernel.code.size()) {
   const Dim3& block = context.config.block;
   num_threads_ = block.x * block.y * block.z;
@@ -133,7 +142,7 @@ CtaExecutor::State CtaExecutor::resume() {
   int idle_rounds = 0;
   for (Warp& warp : warps_) {
     warp.stuck = false;  // others may have changed memory
-    warp.turn.taken = false;
+    warp.turn.taken = warp.turn.records = false;
   }
   State state = State::stopped;
   while (!stopped_) {
@@ -145,7 +154,7 @@ CtaExecutor::State CtaExecutor::resume() {
       }
       if (warp.status == WarpStatus::ready) {
         any_ran = true;
-        if (trace_ == nullptr)
+        if (trace_ == nullptr && !warp.turn.records)
           run_warp<false>(warp);
         else
           run_warp<true>(warp);
@@ -190,17 +199,63 @@ CtaExecutor::State CtaExecutor::resume() {
   return state;
 }
 
+// The places of the registers on which it depends where the instructions that were executed go, what they do to memory, and what
+// these registers will hold. A loop does the same for ever if they come to hold what they held before.
+template <typename Executed>
+std::vector<std::int32_t> CtaExecutor::deciding_registers(std::int32_t begin, std::int32_t end,
+                                                          Executed executed) const {
+  std::set<std::int32_t> decide;
+  const auto add_sources = [&](const Instruction& instruction) {
+    const std::size_t before = decide.size();
+    if (instruction.guard >= 0) decide.insert(instruction.guard);
+    for (std::size_t k = instruction.writes; k < instruction.operands; ++k) decide.insert(instruction.r[k]);
+    return decide.size() != before;
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::int32_t i = begin; i < end; ++i) {
+      if (!executed(i)) continue;
+      const Instruction& instruction = code_[static_cast<std::size_t>(i)];
+      bool matters = instruction.action == Action::branch || instruction.action == Action::branch_table ||
+                     instruction.action == Action::exit;
+      if (instruction.action == Action::operation) {
+        matters =
+            instruction.writes == 0 || (instruction.role != MemoryRole::none && instruction.role != MemoryRole::load);
+      }
+      for (std::size_t k = 0; !matters && k < instruction.writes; ++k) matters = decide.contains(instruction.r[k]);
+      if (matters) changed |= add_sources(instruction);
+      for (std::size_t k = 0; matters && k < instruction.writes; ++k) changed |= decide.insert(instruction.r[k]).second;
+    }
+  }
+  return {decide.begin(), decide.end()};
+}
+
 // Whether a warp that gives way is where it was before, with no change of memory in between. Snapshots are taken more and more
 // rarely, so that circles of several turns are found too (Brent's algorithm).
 bool CtaExecutor::has_come_back(Warp& warp) {
   Turn& turn = warp.turn;
   const std::size_t bytes = context_.kernel.register_bytes;
+  const auto same = [&](std::int32_t place, std::size_t size) {
+    return std::memcmp(turn.registers.data() + place, warp.registers + place, size) == 0;
+  };
   if (turn.taken && turn.changes == changes_ && turn.pc == warp.pc && turn.reconverge == warp.reconverge &&
-      turn.active == warp.active && turn.depth == warp.stack.size() &&
-      std::memcmp(turn.registers.data(), warp.registers, bytes) == 0) {
-    return true;
+      turn.active == warp.active && turn.depth == warp.stack.size()) {
+    if (same(0, bytes)) return true;
+    if (turn.records) {
+      const std::vector<std::int32_t> deciding =
+          deciding_registers(0, static_cast<std::int32_t>(code_.size()),
+                             [&](std::int32_t i) { return turn.executed[static_cast<std::size_t>(i)]; });
+      if (std::all_of(deciding.begin(), deciding.end(), [&](std::int32_t place) {
+            return same(place, static_cast<std::size_t>(context_.kernel.places.at(place)));
+          })) {
+        return true;
+      }
+    }
   }
   if (turn.taken && ++turn.since < turn.next) return false;
+  // What wgmma and TMA do is not written in the registers.
+  turn.records = turn.taken && turn.changes == changes_ && async_ == nullptr;
+  turn.executed.assign(turn.records ? code_.size() : 0, false);
   turn.next = turn.taken ? std::min(2 * turn.next, Turn::kMostTurns) : 1;
   turn.taken = true;
   turn.since = 0;
@@ -233,6 +288,20 @@ std::pair<std::int32_t, std::int32_t> CtaExecutor::loop_of(const Warp& warp) con
   return {warp.pc, warp.pc};
 }
 
+// What the loop waits for: the first load or atomic operation in it that decides whether it ends; null if there is none.
+const Instruction* CtaExecutor::looked_at(const Warp& warp) const {
+  const auto [begin, end] = loop_of(warp);
+  const std::vector<std::int32_t> deciding = deciding_registers(begin, end, [](std::int32_t) { return true; });
+  const auto decides = [&](const Instruction& instruction) {
+    if (instruction.instruction_class == InstructionClass::atomic) return true;
+    if (instruction.role != MemoryRole::load || !instruction.counted) return false;
+    return std::any_of(instruction.r.begin(), instruction.r.begin() + instruction.writes,
+                       [&](std::int32_t place) { return std::binary_search(deciding.begin(), deciding.end(), place); });
+  };
+  const auto found = std::find_if(code_.begin() + begin, code_.begin() + end, decides);
+  return found == code_.begin() + end ? nullptr : &*found;
+}
+
 // The active lanes go round in a circle: lets others of the warp run, which wait where the lanes meet or on another way. The
 // lanes that were parted by what they wait for meet the others further out then.
 bool CtaExecutor::give_way(Warp& warp) {
@@ -263,7 +332,7 @@ bool CtaExecutor::give_way(Warp& warp) {
       warp.pc = top.pc;
       warp.active = there;
     }
-    warp.turn.taken = false;
+    warp.turn.taken = warp.turn.records = false;
     return true;
   }
   return false;
@@ -307,7 +376,7 @@ void CtaExecutor::start(std::uint64_t index) {
     warp.executed = 0;
     warp.failed_wait = {};
     warp.cluster = {};
-    warp.turn.taken = false;
+    warp.turn.taken = warp.turn.records = false;
     warp.tried = 0;
     warp.has_been_stuck = false;
     std::memset(warp.groups, 0, sizeof warp.groups);
@@ -332,18 +401,26 @@ void CtaExecutor::start(std::uint64_t index) {
   std::fill(local_written_.begin(), local_written_.end(), 0);
 }
 
-// Constants and special registers. Only those that depend on the CTA would have to be filled again, but there are few of all.
+// Constants and special registers. Those that do not depend on the CTA are filled once.
 void CtaExecutor::fill_uniforms(const Dim3& cta) {
   using enum ptx::SpecialRegister;
   const Dim3 &block = context_.config.block, &grid = context_.config.grid, &cluster = context_.cluster;
   for (Warp& warp : warps_) {
     for (const UniformSlot& slot : context_.kernel.uniforms) {
+      if (uniforms_filled_ && !(slot.special && may_depend_on_cta(slot.special_register))) continue;
       std::byte* to = warp.registers + slot.offset;
       const auto fill = [&](auto value_of) {
-        for (int lane = 0; lane < kWarpSize; ++lane) {
-          const std::uint64_t value = value_of(static_cast<std::uint32_t>(lane));
-          const std::size_t bytes = static_cast<std::size_t>(slot_bytes(slot.slot)) / kWarpSize;
-          std::memcpy(to + static_cast<std::size_t>(lane) * bytes, &value, bytes);
+        const auto fill_lanes = [&](auto* lanes) {
+          for (std::uint32_t lane = 0; lane < kWarpSize; ++lane)
+            lanes[lane] = static_cast<std::remove_pointer_t<decltype(lanes)>>(value_of(lane));
+        };
+        switch (slot.slot) {
+          case Slot::b16:
+            return fill_lanes(reinterpret_cast<std::uint16_t*>(to));
+          case Slot::b32:
+            return fill_lanes(reinterpret_cast<std::uint32_t*>(to));
+          default:
+            return fill_lanes(reinterpret_cast<std::uint64_t*>(to));
         }
       };
       if (slot.slot == Slot::predicate) {
@@ -433,6 +510,8 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
             return context_.config.dynamic_shared_bytes;
           case total_smem_size:
             return shared_size;
+          case reserved_smem:
+            return context_.kernel.reserved_shared;
           case envreg1:
             return context_.config.grid_workspace >> 32;
           case envreg2:
@@ -443,10 +522,11 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
       });
     }
   }
+  uniforms_filled_ = true;
 }
 
 // Runs a warp until it has to wait, gives way or has ended.
-template <bool kTraced>
+template <bool kRecords>
 void CtaExecutor::run_warp(Warp& warp) {
   int loops_left = warp.has_been_stuck ? kLoopsPerTurnOfStuck : kLoopsPerTurn;
   std::byte* const registers = warp.registers;
@@ -464,7 +544,10 @@ void CtaExecutor::run_warp(Warp& warp) {
     ++count.warps;
     count.lanes += mask == kAllLanes ? kWarpSize : static_cast<std::uint32_t>(std::popcount(mask));
     ++warp.executed;
-    if constexpr (kTraced) trace_->execute(warp.index, warp.pc);
+    if constexpr (kRecords) {
+      if (trace_ != nullptr) trace_->execute(warp.index, warp.pc);
+      if (warp.turn.records) warp.turn.executed[static_cast<std::size_t>(warp.pc)] = true;
+    }
     if (budget_-- == 0) {
       stopped_ = true;
       find(FindingKind::endless_loop, &warp, &instruction, -1, std::nullopt,
@@ -571,9 +654,9 @@ void CtaExecutor::check_group(const Warp& warp, const Instruction& instruction, 
     return which != 0;
   };
   if (wrong(lanes & ~named, fmt::format("the lane is not in the mask that it passes, {:#010x}", named))) return;
-  const std::uint32_t missing = named & warp.alive & ~here, gone = named & ~warp.alive, others = named & here & ~lanes;
+  // Lanes that have ended may be named: "all non-exited threads" must come (PTX ISA, "shfl.sync", "vote.sync" …).
+  const std::uint32_t missing = named & warp.alive & ~here, others = named & here & ~lanes;
   if (wrong(missing, fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", named, missing))) return;
-  if (wrong(gone, fmt::format("the mask {:#010x} names lanes that have ended: {:#010x}", named, gone))) return;
   wrong(others, fmt::format("the mask {:#010x} names lanes that pass another mask: {:#010x}", named, others));
 }
 

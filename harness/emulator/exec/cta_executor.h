@@ -29,14 +29,16 @@
 
 namespace flash_ladder::emulator {
 
-/// What all CTAs of a launch share; does not change while they run.
+/// What all CTAs of a launch share; does not change while they run, but for the heap of device code.
 struct LaunchContext {
   const CompiledKernel& kernel;
   const LaunchConfig& config;
-  const Memory& memory;
+  Memory& memory;
   const Options& options;
   Dim3 cluster;                         // CTAs of each
   std::vector<Allocation> allocations;  // by address
+  // By malloc since the launch began. Kernels that call it or free run one CTA at a time.
+  std::map<Address, Allocation> made = {};
   // Of CTAs that can talk to each other, and so run one at a time; else null.
   LaunchOrdering* ordering = nullptr;
   GlobalShadow* shadow = nullptr;
@@ -68,6 +70,8 @@ struct MemoryAccess {
   std::uint32_t offsets[kWarpSize];  // in shared or the thread's local memory
   std::byte* host[kWarpSize];        // where the bytes are, of the good lanes
   CtaExecutor* peer = nullptr;       // the CTA of the cluster in whose shared memory that is; null: the own
+  // Of global memory: all lanes take part and are good, and what they access lies side by side, in order of lanes.
+  bool consecutive = false;
 };
 
 /// Memory aligned to cache lines, zero to begin with.
@@ -85,7 +89,7 @@ class AlignedBytes {
 
 class CtaExecutor : public ConflictSink, public GlobalConflictSink {
  public:
-  explicit CtaExecutor(const LaunchContext& context);
+  explicit CtaExecutor(LaunchContext& context);
 
   enum class State : std::uint8_t {
     ended,
@@ -248,12 +252,20 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
                              unsigned bytes, std::byte** host);
   void check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                          unsigned bytes);
+  /// Whether nobody has touched what a consecutive store writes: then there is nothing to compare, and the store is noted.
+  bool write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                              const LaneAddresses& at);
   void count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
                     const std::uint32_t* offsets, bool by_matrix = false) {
     const Wavefronts wavefronts = banks_.count(offsets, good, bytes, by_matrix);
     count(detail(instruction).shared, lanes, bytes, wavefronts.actual, wavefronts.ideal);
   }
   std::byte* local_address(const Warp& warp, int lane, std::uint64_t address);
+  /// malloc and free of device code. free() throws MemoryError.
+  Address allocate_on_heap(std::size_t bytes);
+  void free_on_heap(Address address);
+  /// The allocation, perhaps freed, in which the address lies, or null.
+  const Allocation* find_allocation(Address address);
   /// Global memory that one lane has TMA read or write: where it lies, and null, after a finding, if it may not.
   std::byte* global_range(const Warp& warp, const Instruction& instruction, int lane, Address address,
                           std::size_t bytes, bool writes);
@@ -298,9 +310,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void reconverge(Warp& warp);
   void part(Warp& warp, const Instruction& instruction, std::uint32_t taken);
   bool has_come_back(Warp& warp);
+  template <typename Executed>
+  std::vector<std::int32_t> deciding_registers(std::int32_t begin, std::int32_t end, Executed executed) const;
   bool give_way(Warp& warp);
   bool spins_on_a_lock(const Warp& warp) const;
   std::pair<std::int32_t, std::int32_t> loop_of(const Warp& warp) const;
+  const Instruction* looked_at(const Warp& warp) const;
   void branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void end_lanes(Warp& warp, std::uint32_t mask);
   int num_warps() const { return static_cast<int>(warps_.size()); }
@@ -335,7 +350,6 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     Address window;
   };
   std::array<SpaceLanes, 4> spaces_of(const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask);
-  const Allocation* find_allocation(Address address);
   void mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes);
   void check_local_initialised(Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
                                std::byte* const* host);
@@ -363,11 +377,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void report_deadlock();
   void report_lost();
   std::string describe_wait(const Warp& warp, std::int32_t& at) const;
+  std::string place_of_wait(const Warp& warp, const Instruction& look) const;
 
   // definedness.cpp
   void follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask);
 
-  const LaunchContext& context_;
+  LaunchContext& context_;
   const std::vector<Instruction>& code_;
   InstructionCounters counters_;
   FindingRecorder findings_;
@@ -400,6 +415,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::uint64_t progress_ = 0;  // counts what may let a waiting warp go on
   std::uint64_t changes_ = 0;   // counts changes of memory
   bool watching_ = false;
+  bool uniforms_filled_ = false;
   std::uint64_t executed_ = 0;
   bool stopped_ = false;
   std::vector<CtaExecutor*> peers_;
@@ -412,6 +428,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::map<std::uint32_t, Clock> flags_;  // by address in this CTA's shared memory: what those knew who have written it
   const Allocation* last_allocation_ = nullptr;
   const Allocation* whole_access_ = nullptr;  // in which all of what check_global() has looked at last lies, if it does
+  bool consecutive_ = false;                  // whether that was all 32 lanes', side by side
 };
 
 }  // namespace flash_ladder::emulator

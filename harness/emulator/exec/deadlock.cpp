@@ -118,29 +118,38 @@ void CtaExecutor::report_lost() {
                    offset, other_warp));
 }
 
+// " at byte 4 of `lock` of 4 bytes at 0x…, where there is 1": what the first lane looks at; empty if that is not known.
+std::string CtaExecutor::place_of_wait(const Warp& warp, const Instruction& look) const {
+  const int lane = std::countr_zero(warp.active);
+  LaneAddresses at;
+  addresses(warp, look, look.r[look.writes], at);
+  Address address = at.at[static_cast<std::size_t>(lane)];
+  const bool generic = look.space == ptx::Space::generic;
+  const bool in_shared = generic && address - kSharedWindow < kWindowSize;
+  if (look.space == ptx::Space::shared || in_shared) {
+    const std::uint64_t offset = address - (in_shared ? kSharedWindow : 0) - kSharedBase;
+    return offset < shared_bytes_ ? fmt::format(" at byte {} of shared memory", offset) : "";
+  }
+  if (!generic && look.space != ptx::Space::global) return {};
+  return fmt::format(" at {}", context_.memory.describe(address));
+}
+
 void CtaExecutor::report_stuck(std::uint64_t others, std::uint64_t unstarted) {
   stopped_ = true;
   const auto first = std::find_if(warps_.begin(), warps_.end(), [](const Warp& warp) {
     return warp.status == WarpStatus::yielded && !warp.asked_mbarrier();
   });
   if (first == warps_.end()) return report_deadlock();
-  // What the loop looks at: the first load or atomic operation in it.
-  const Instruction* look = nullptr;
-  const auto [begin, end] = loop_of(*first);
-  for (std::int32_t i = begin; look == nullptr && i < end; ++i) {
-    const Instruction& instruction = code_[static_cast<std::size_t>(i)];
-    const bool atomic = instruction.instruction_class == InstructionClass::atomic;
-    if (atomic || (instruction.role == MemoryRole::load && instruction.counted)) look = &instruction;
-  }
+  const Instruction* const look = looked_at(*first);
   std::string text = fmt::format("lanes {:#010x} go round this loop for ever: ", first->active);
   if (look == nullptr) {
-    text += "nothing in it changes any more";
+    text += "nothing that could end it changes any more";
   } else if (look->instruction_class == InstructionClass::atomic) {
-    text += fmt::format("`{}` never finds what it waits for. If it is to get a lock, nobody gives the lock back",
-                        context_.kernel.sources[look->source].text);
+    text += fmt::format("`{}` never finds what it waits for{}. If it is to get a lock, nobody gives the lock back",
+                        context_.kernel.sources[look->source].text, place_of_wait(*first, *look));
   } else {
-    text += fmt::format("`{}` never reads what it waits for, and nobody writes it any more",
-                        context_.kernel.sources[look->source].text);
+    text += fmt::format("`{}` never reads what it waits for{}, and nobody writes it any more",
+                        context_.kernel.sources[look->source].text, place_of_wait(*first, *look));
   }
   if (others != 0) text += fmt::format("; {} other block{} cannot go on either", others, others == 1 ? "" : "s");
   if (unstarted != 0) {

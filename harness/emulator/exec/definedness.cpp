@@ -121,8 +121,9 @@ void CtaExecutor::report_undefined(Warp& warp, const Instruction& instruction, c
   const char* what = read == here ? "it" : "what was computed from it";
   RawFinding raw =
       describe(FindingKind::uninitialised_read, &warp, &code_[static_cast<std::size_t>(read)], lane, std::nullopt,
-               fmt::format("a read of a register that nothing has written, and {} is {}: a variable "
-                           "without an initial value?",
+               fmt::format("a read of {}, and {} is {}: a variable without an initial value?",
+                           code_[static_cast<std::size_t>(read)].hands_on ? "local memory that was never written"
+                                                                          : "a register that nothing has written",
                            what, use));
   if (read != here) {
     raw.finding.other = {.what = use, .position = position_of(here), .warp = warp.index, .lane = lane};

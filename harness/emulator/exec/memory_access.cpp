@@ -31,8 +31,11 @@ std::uint64_t ideal_sectors(std::uint32_t mask, unsigned bytes) {
 
 // Global memory: the fewest sectors that so many bytes can lie in, or fewer if lanes read the same.
 void count_global(Traffic& traffic, const std::uint64_t* addresses, std::uint32_t lanes, std::uint32_t good,
-                  unsigned bytes) {
-  const std::uint64_t sectors = count_sectors(addresses, good);
+                  unsigned bytes, bool consecutive) {
+  constexpr std::uint64_t kSectorBytes = 32;
+  // An access counts where it begins: none crosses the end of a sector.
+  const std::uint64_t sectors = consecutive ? addresses[kWarpSize - 1] / kSectorBytes - addresses[0] / kSectorBytes + 1
+                                            : count_sectors(addresses, good);
   count(traffic, lanes, bytes, sectors, std::min(sectors, ideal_sectors(lanes, bytes)));
 }
 
@@ -112,10 +115,31 @@ const Allocation* CtaExecutor::find_allocation(Address address) {
   const std::vector<Allocation>& all = context_.allocations;
   auto next = std::upper_bound(all.begin(), all.end(), address,
                                [](Address a, const Allocation& allocation) { return a < allocation.address; });
-  if (next == all.begin()) return nullptr;
-  const Allocation& found = *std::prev(next);
-  if (address - found.address >= found.size) return nullptr;
-  return last_allocation_ = &found;
+  if (next != all.begin()) {
+    const Allocation& found = *std::prev(next);
+    if (address - found.address < found.size) return last_allocation_ = &found;
+  }
+  const auto made = context_.made.upper_bound(address);
+  if (made == context_.made.begin()) return nullptr;
+  const Allocation& found = std::prev(made)->second;
+  return address - found.address < found.size ? last_allocation_ = &found : nullptr;
+}
+
+Address CtaExecutor::allocate_on_heap(std::size_t bytes) {
+  const Address address = context_.memory.allocate_on_heap(bytes);
+  if (address != 0) context_.made[address] = *context_.memory.find(address);
+  return address;
+}
+
+void CtaExecutor::free_on_heap(Address address) {
+  context_.memory.free_on_heap(address);
+  const auto made = context_.made.find(address);
+  const auto is_it = [&](const Allocation& allocation) { return allocation.address == address; };
+  Allocation& allocation = made != context_.made.end()
+                               ? made->second
+                               : *std::find_if(context_.allocations.begin(), context_.allocations.end(), is_it);
+  allocation.freed = true;
+  allocation.data = nullptr;
 }
 
 // The lanes whose accesses are inside allocations of global memory and aligned; `host` is where the bytes are.
@@ -127,7 +151,17 @@ std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instructi
     highest = std::max(highest, address);
     low_bits |= address;
   };
+  consecutive_ = false;
   if (mask == kAllLanes) {
+    std::uint64_t apart = 0;
+    for (std::size_t lane = 0; lane < kWarpSize; ++lane) apart |= (at.at[lane] - at.at[0]) ^ (lane * bytes);
+    consecutive_ = apart == 0;
+  }
+  if (consecutive_) {
+    lowest = at.at.front();
+    highest = at.at.back();
+    low_bits = lowest;
+  } else if (mask == kAllLanes) {
     for (const std::uint64_t address : at.at) include(address);
   } else {
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1)
@@ -150,6 +184,7 @@ std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instructi
     }
     return mask;
   }
+  consecutive_ = false;
   std::uint32_t good_lanes = mask;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -181,20 +216,31 @@ std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instructi
 
 void CtaExecutor::check_local_initialised(Warp& warp, const Instruction& instruction, std::uint32_t mask,
                                           unsigned bytes, std::byte* const* host) {
+  UndefinedLanes unwritten{.lanes = 0, .origin = index_of(instruction)};
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::size_t offset = static_cast<std::size_t>(host[lane] - local_.data());
     const auto first = local_written_.begin() + static_cast<std::ptrdiff_t>(offset);
     if (std::find(first, first + bytes, 0) == first + bytes) continue;
+    if (instruction.hands_on && watches(warp, instruction)) {
+      unwritten.lanes |= 1u << lane;
+      continue;
+    }
     const std::size_t in_thread = offset % context_.kernel.local_bytes;
     find(FindingKind::uninitialised_read, &warp, &instruction, lane, in_thread,
          fmt::format("a read of {} bytes at byte {} of local memory, which were never written", bytes, in_thread));
   }
+  if (unwritten.lanes == 0) return;
+  for (std::size_t k = 0; k < instruction.writes; ++k) set_undefined(warp, instruction, k, mask, unwritten);
 }
 
 void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                     std::uint32_t mask, unsigned bytes) {
   if (whole_access_ != nullptr && !whole_access_->poisoned) return;
+  if (whole_access_ != nullptr && consecutive_ && mask == kAllLanes) {
+    const std::uint8_t* const first = whole_access_->initialised + (at.at[0] - whole_access_->address);
+    if (std::memchr(first, 0, std::size_t{kWarpSize} * bytes) == nullptr) return;
+  }
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Address address = at.at[static_cast<std::size_t>(lane)];
@@ -210,6 +256,10 @@ void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, 
 
 void CtaExecutor::mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes) {
   if (whole_access_ != nullptr && !whole_access_->poisoned) return;
+  if (whole_access_ != nullptr && consecutive_ && mask == kAllLanes) {
+    std::memset(whole_access_->initialised + (at.at[0] - whole_access_->address), 0xff, std::size_t{kWarpSize} * bytes);
+    return;
+  }
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const Address address = at.at[static_cast<std::size_t>(std::countr_zero(rest))];
     const Allocation* allocation = find_allocation(address);
@@ -290,6 +340,7 @@ void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, std
 void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access) {
   DetailCount& counters = detail(instruction);
   const unsigned bytes = access.bytes;
+  access.consecutive = false;
   switch (access.space) {
     case ptx::Space::shared: {
       access.good = check_shared(warp, instruction, at, access.lanes, bytes, access.offsets);
@@ -327,8 +378,9 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
     }
     default:
       access.good = check_global(warp, instruction, at, access.lanes, bytes, access.host);
+      access.consecutive = consecutive_;
       if (access.space == ptx::Space::global)
-        count_global(counters.global, at.at.data(), access.lanes, access.good, bytes);
+        count_global(counters.global, at.at.data(), access.lanes, access.good, bytes, consecutive_);
       break;
   }
 }
@@ -358,7 +410,8 @@ GlobalAccess CtaExecutor::global_access(const Warp& warp, const Instruction& ins
           .strength = ordering_->strength_of(instruction.strength, warp.index),
           .mask = mask,
           .bytes = bytes,
-          .addresses = at.at.data()};
+          .addresses = at.at.data(),
+          .consecutive = consecutive_ && mask == kAllLanes};
 }
 
 void CtaExecutor::read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
@@ -374,6 +427,12 @@ std::uint32_t CtaExecutor::write_global(const Warp& warp, const Instruction& ins
          "a write to __constant__ memory, which kernels can only read: cudaMemcpyToSymbol writes it, between launches");
   }
   return global_->write(global_access(warp, instruction, at, access.good, access.bytes), unchanged, *ordering_, *this);
+}
+
+bool CtaExecutor::write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                                         const LaneAddresses& at) {
+  if (!access.consecutive || whole_access_->constant) return false;
+  return global_->write_untouched(global_access(warp, instruction, at, access.good, access.bytes), *ordering_);
 }
 
 void CtaExecutor::has_written_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,

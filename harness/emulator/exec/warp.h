@@ -36,7 +36,8 @@ struct UndefinedLanes {
 };
 
 /// What a warp looked like when it gave way. If it looks the same later and no memory has changed in between, it will look the same
-/// for ever, unless another CTA changes memory.
+/// for ever, unless another CTA changes memory. What it looks like is where it is, and the registers that decide where it goes and
+/// what it does to memory.
 struct Turn {
   static constexpr unsigned kMostTurns = 64;  // between two snapshots: a longer cycle is not recognised
   bool taken = false;
@@ -46,6 +47,9 @@ struct Turn {
   std::uint32_t active = 0;
   std::size_t depth = 0;         // of the stack
   unsigned since = 0, next = 1;  // turns since this snapshot, and after how many the next one is taken
+  // Which instructions it has executed since, if that is written down: once no memory has changed between two snapshots.
+  bool records = false;
+  std::vector<bool> executed;
 };
 
 struct Warp {

@@ -82,6 +82,7 @@ Module::Module(std::string_view ptx, Memory& memory) : image_(std::make_unique<M
             fmt::format("PTX line {}: no memory for the {} bytes of {}", variable.line, variable.size, variable.name),
             variable.line);
       }
+      memory.set_name(address, variable.name);
       memory.fill(address, 0, variable.size);  // variables start at zero
       memory.write(address, variable.initial.data(), variable.initial.size());
       if (variable.space == ptx::Space::constant) memory.set_constant(address);
@@ -97,15 +98,17 @@ Module::Module(std::string_view ptx, Memory& memory) : image_(std::make_unique<M
   for (std::size_t i = 0; i < variables.size(); ++i) {
     for (const ptx::Variable::Relocation& relocation : variables[i].relocations) {
       const auto target = by_name.find(relocation.symbol);
+      const std::uint64_t function = ptx::function_address(image_->text, relocation.symbol);
       if (relocation.offset + 8 > variables[i].size || image_->addresses[i] == 0) {
         throw PtxError(fmt::format("PTX line {}: the values of {} do not fit", variables[i].line, variables[i].name),
                        variables[i].line);
       }
-      if (target == by_name.end()) {
-        set_unusable(i, relocation.symbol, "which is no variable: calls through pointers are not supported");
+      if (target == by_name.end() && function == 0) {
+        set_unusable(i, relocation.symbol, "which is no variable and no function that device code can call");
         continue;
       }
-      const Address value = image_->addresses[target->second] + static_cast<Address>(relocation.addend);
+      const Address value = (target == by_name.end() ? function : image_->addresses[target->second]) +
+                            static_cast<Address>(relocation.addend);
       memory.write(image_->addresses[i] + relocation.offset, &value, sizeof value);
     }
   }

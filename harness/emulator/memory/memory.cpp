@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
+
+#include "emulator/function_name.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -32,6 +35,7 @@ struct Memory::Entry {
   std::unique_ptr<std::byte, Free> bytes;  // null if adopted or freed
   std::unique_ptr<std::uint8_t, Free> initialised;
   bool adopted = false;
+  std::string name = {};
 };
 
 Memory::Memory(std::size_t capacity) : next_(kFirstAddress), capacity_(capacity) {}
@@ -41,6 +45,20 @@ Memory::~Memory() = default;
 Address Memory::allocate(std::size_t size) {
   const std::lock_guard lock(mutex_);
   if (size > capacity_ - used_) return 0;
+  const Address address = add(size, false);
+  if (address != 0) used_ += size;
+  return address;
+}
+
+Address Memory::allocate_on_heap(std::size_t size) {
+  const std::lock_guard lock(mutex_);
+  const Address address = size > heap_bytes_ - std::min(heap_used_, heap_bytes_) ? 0 : add(size, true);
+  if (address != 0) heap_used_ += size;
+  heap_was_full_ |= address == 0;
+  return address;
+}
+
+Address Memory::add(std::size_t size, bool heap) {
   auto entry = std::make_unique<Entry>();
   // Aligned, so that host loops over it are fast.
   entry->bytes.reset(reinterpret_cast<std::byte*>(zeros(size)));
@@ -50,9 +68,9 @@ Address Memory::allocate(std::size_t size) {
   allocation.address = next_;
   allocation.size = size;
   allocation.poisoned = size > 0;
+  allocation.heap = heap;
   allocation.data = entry->bytes.get();
   allocation.initialised = entry->initialised.get();
-  used_ += size;
   next_ += (size + kGap + kAlignment - 1) / kAlignment * kAlignment;
   const Address address = allocation.address;
   entries_[address] = std::move(entry);
@@ -82,13 +100,38 @@ void Memory::free(Address address) {
     entries_.erase(found);
     return;
   }
+  if (entry.allocation.heap) {
+    throw MemoryError(fmt::format("free of {:#x}, which a kernel got from malloc: only a kernel can free it", address));
+  }
   if (entry.allocation.freed) throw MemoryError(fmt::format("free of {:#x}, which was freed before", address));
   used_ -= entry.allocation.size;
+  release(entry);
+}
+
+void Memory::free_on_heap(Address address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = entries_.find(address);
+  if (found == entries_.end() || !found->second->allocation.heap) {
+    throw MemoryError(
+        fmt::format("free of {:#x}, which malloc has not returned: it is {}", address, describe(address)));
+  }
+  Entry& entry = *found->second;
+  if (entry.allocation.freed) throw MemoryError(fmt::format("free of {:#x}, which was freed before", address));
+  heap_used_ -= entry.allocation.size;
+  release(entry);
+}
+
+void Memory::release(Entry& entry) {
   entry.allocation.freed = true;
   entry.allocation.data = nullptr;
   entry.allocation.initialised = nullptr;
   entry.bytes.reset();
   entry.initialised.reset();
+}
+
+void Memory::set_name(Address address, std::string name) {
+  const std::lock_guard lock(mutex_);
+  entries_.at(address)->name = std::move(name);
 }
 
 void Memory::set_constant(Address address) {
@@ -109,6 +152,12 @@ Memory::Entry& Memory::range(Address address, std::size_t size, const char* what
   Entry* found = entry(address);
   if (found == nullptr || found->allocation.freed || size > found->allocation.end() - address) {
     throw MemoryError(fmt::format("{} of {} bytes at {:#x}, which is {}", what, size, address, describe(address)));
+  }
+  if (found->allocation.heap) {
+    throw MemoryError(
+        fmt::format("{} of {} bytes at {:#x}, which a kernel got from malloc: the host has no access to that memory. "
+                    "Let a kernel copy it to memory of cudaMalloc",
+                    what, size, address));
   }
   return *found;
 }
@@ -192,20 +241,31 @@ std::vector<Allocation> Memory::allocations() const {
 
 std::string Memory::describe(Address address) const {
   const std::lock_guard lock(mutex_);
-  const auto name = [](const Allocation& allocation) {
-    return fmt::format("{} of {} bytes at {:#x}", allocation.freed ? "the freed allocation" : "the allocation",
-                       allocation.size, allocation.address);
+  const auto name = [](const Entry& entry) {
+    const Allocation& allocation = entry.allocation;
+    if (!entry.name.empty()) {
+      return fmt::format("`{}`, {} bytes at {:#x}", variable_name(entry.name), allocation.size, allocation.address);
+    }
+    return fmt::format("{} of {} bytes{} at {:#x}", allocation.freed ? "the freed allocation" : "the allocation",
+                       allocation.size, allocation.heap ? " by malloc in a kernel" : "", allocation.address);
   };
   const auto next = entries_.upper_bound(address);
   if (next != entries_.begin()) {
-    const Allocation& before = std::prev(next)->second->allocation;
-    if (address < before.end()) return fmt::format("byte {} of {}", address - before.address, name(before));
+    const Entry& entry_before = *std::prev(next)->second;
+    const Allocation& before = entry_before.allocation;
+    if (address < before.end()) return fmt::format("byte {} of {}", address - before.address, name(entry_before));
     if (address - before.end() < (Address{1} << 20)) {
-      return fmt::format("{} bytes after the end of {}", address - before.end(), name(before));
+      return fmt::format("{} bytes after the end of {}", address - before.end(), name(entry_before));
     }
   }
   if (next != entries_.end() && next->first - address < (Address{1} << 20)) {
-    return fmt::format("{} bytes before {}", next->first - address, name(next->second->allocation));
+    return fmt::format("{} bytes before {}", next->first - address, name(*next->second));
+  }
+  if (address == 0 && heap_was_full_) {
+    return fmt::format(
+        "the null pointer. malloc has returned one in a kernel: the {} bytes of its heap did not suffice "
+        "(cudaDeviceSetLimit(cudaLimitMallocHeapSize, …))",
+        heap_bytes_);
   }
   return address == 0 ? "the null pointer" : "in no allocation";
 }

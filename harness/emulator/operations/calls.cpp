@@ -1,5 +1,6 @@
-// printf and assert of device code. CUDA Programming Guide, "Formatted Output": the arguments lie in local memory, 4 or 8 bytes
-// each, aligned to their size; char and short have become int, float has become double.
+// printf, assert, malloc and free of device code, and calls that lead nowhere. CUDA Programming Guide, "Formatted Output": the
+// arguments lie in local memory, 4 or 8 bytes each, aligned to their size; char and short have become int, float has become double.
+// "Dynamic Global Memory Allocation and Operations".
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/function_name.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {
@@ -18,16 +20,14 @@ namespace {
 using ptx::Operand;
 using Kind = Operand::Kind;
 
-std::string string_at(const CtaExecutor& cta, Address address) {
-  const std::vector<Allocation>& all = cta.context().allocations;
+std::string string_at(CtaExecutor& cta, Address address) {
+  const Allocation* const allocation = cta.find_allocation(address);
   std::string text;
-  for (const Allocation& allocation : all) {
-    if (allocation.freed || address - allocation.address >= allocation.size) continue;
-    for (std::size_t i = address - allocation.address; i < allocation.size; ++i) {
-      const char c = static_cast<char>(allocation.data[i]);
-      if (c == '\0') break;
-      text += c;
-    }
+  if (allocation == nullptr || allocation->freed) return text;
+  for (std::size_t i = address - allocation->address; i < allocation->size; ++i) {
+    const char c = static_cast<char>(allocation->data[i]);
+    if (c == '\0') break;
+    text += c;
   }
   return text;
 }
@@ -138,12 +138,64 @@ void assertion(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std
                        thread % block.x, thread / block.x % block.y, thread / block.x / block.y));
 }
 
-// Only printf and assert: the functions that the text defines have been inlined (inline_calls.h).
+// r: the address, the size
+void allocate(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const auto lanes = [&](std::size_t operand) {
+    return reinterpret_cast<std::uint64_t*>(warp.registers + instruction.r[operand]);
+  };
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const std::uint64_t bytes = lanes(1)[lane];
+    lanes(0)[lane] = bytes == 0 ? 0 : cta.allocate_on_heap(bytes);
+  }
+  cta.note_progress();
+}
+
+void release(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    Address address;
+    std::memcpy(&address, warp.registers + instruction.r[0] + 8 * lane, 8);
+    if (address == 0) continue;
+    try {
+      cta.free_on_heap(address);
+    } catch (const MemoryError& error) {
+      const Allocation* const allocation = cta.find_allocation(address);
+      cta.find(
+          allocation != nullptr && allocation->freed ? FindingKind::use_after_free : FindingKind::invalid_operation,
+          &warp, &instruction, lane, address, error.what());
+    }
+  }
+  cta.note_progress();
+}
+
+// What is left of a call through a pointer once it has been compared with all functions that it may be the address of.
+void call_nothing(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const int lane = std::countr_zero(mask);
+  Address address;
+  std::memcpy(&address, warp.registers + instruction.r[0] + 8 * lane, 8);
+  std::string what = "which is the address of no function";
+  for (const auto& [function, name] : cta.context().kernel.functions) {
+    if (function != address) continue;
+    what = fmt::format(
+        "which is {}: it takes other arguments than this call has, or is being called already. The virtual GPU does not run "
+        "recursive functions",
+        demangled(name));
+  }
+  cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
+           fmt::format("a call of {:#x}, {}", address, address == 0 ? "the null pointer" : what));
+}
+
+// The functions that the text defines have been inlined (inline_calls.h).
 void decode_call(KernelDecoder& d) {
   const std::size_t callee = d.operand(0).kind == Kind::vector ? 1 : 0;
-  if (callee >= d.num_operands() || d.operand(callee).kind != Kind::function) {
-    d.fail("calls through pointers are not supported");
+  if (callee >= d.num_operands()) d.fail("a malformed call");
+  if (d.operand(callee).kind == Kind::reg) {
+    d.name_functions();
+    d.emit(Action::exit, InstructionClass::other, {}, {d.read(d.operand(callee), Slot::b64)}).execute = call_nothing;
+    return;
   }
+  if (d.operand(callee).kind != Kind::function) d.fail("a malformed call");
   const std::string_view name = d.operand(callee).name;
   const std::vector<Operand> arguments =
       callee + 1 < d.num_operands() ? d.elements(d.operand(callee + 1)) : std::vector<Operand>{};
@@ -162,6 +214,17 @@ void decode_call(KernelDecoder& d) {
   } else if (name == "__assertfail") {
     const int message = argument(0), file = argument(1), line = argument(2, 4);
     d.emit(Action::exit, InstructionClass::other, {}, {message, file, line}).execute = assertion;
+  } else if (name == "malloc" || name == "__nv_aligned_device_malloc") {  // every address is a multiple of 256
+    const int bytes = argument(0), address = d.temporary(Slot::b64);
+    const std::vector<Operand> results = callee == 1 ? d.elements(d.operand(0)) : std::vector<Operand>{};
+    if (results.size() != 1 || results[0].kind != Kind::variable) d.fail("a malformed call");
+    d.emit(allocate, InstructionClass::other, {address}, {bytes});
+    emit_local_store(d, address, d.address_of(results[0]), 8);
+    d.kernel().serial = true;
+  } else if (name == "free") {
+    const int address = argument(0);
+    d.emit(release, InstructionClass::other, {}, {address});
+    d.kernel().serial = true;
   } else {
     d.fail(fmt::format("the virtual GPU does not know the function {}, which this file only declares", name));
   }

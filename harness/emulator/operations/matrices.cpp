@@ -8,6 +8,8 @@
 //
 // Numerics: products are exact, but for f64, and are added to C in order of k, each sum rounded. Tensor cores add several at a time
 // in an order that is not specified. An accumulator in f16 is rounded at the end of an instruction.
+#include "emulator/operations/matrices.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,25 +36,9 @@ namespace {
 using ptx::Operand;
 using ptx::Space;
 
-constexpr int kBlock = 8;  // rows of A, columns of B
 constexpr int kMostRows = 16;
 
-enum class Product : std::uint8_t {
-  f16,
-  bf16,
-  tf32,
-  f64,
-  u8_u8,
-  u8_s8,
-  s8_u8,
-  s8_s8,
-  u4_u4,
-  u4_s4,
-  s4_u4,
-  s4_s4,
-  xor_,
-  and_
-};
+}  // namespace
 
 int bits_of(Product product) {
   switch (product) {
@@ -76,13 +62,9 @@ int bits_of(Product product) {
   }
 }
 
-bool is_16_bit(Product product) { return product == Product::f16 || product == Product::bf16; }
+namespace {
 
-struct Shape {
-  int m = 0, n = 0, k = 0;
-  /// How many k a block has: those of four registers.
-  static int block_k(int bits) { return bits == 64 ? 4 : 4 * 32 / bits; }
-};
+bool is_16_bit(Product product) { return product == Product::f16 || product == Product::bf16; }
 
 std::optional<Shape> shape_of(std::string_view part) {
   Shape shape;
@@ -181,18 +163,6 @@ void multiply_16_bits(CtaExecutor& cta, Warp& warp, const Instruction& instructi
   instruction.function(warp.registers, instruction.r.data(), mask);
 }
 
-// What an instruction computes: the shape, and the types between the layouts and the operands.
-struct Multiplication {
-  Shape shape;
-  Product product{};
-  bool saturates = false;  // .satfinite
-  bool d_in_f16 = false, c_in_f16 = false;
-
-  Slot accumulator_slot() const { return product == Product::f64 ? Slot::b64 : Slot::b32; }
-  int row_blocks() const { return shape.m / kBlock; }
-  int k_blocks() const { return shape.k / Shape::block_k(bits_of(product)); }
-};
-
 std::optional<Product> product_of(std::string_view a, std::string_view b, bool is_and) {
   static const std::map<std::pair<std::string_view, std::string_view>, Product> products = {
       {{"f16", "f16"}, Product::f16}, {{"bf16", "bf16"}, Product::bf16}, {{"tf32", "tf32"}, Product::tf32},
@@ -207,9 +177,7 @@ std::optional<Product> product_of(std::string_view a, std::string_view b, bool i
 }
 
 bool is_known(const Multiplication& m, bool wmma) {
-  const auto is = [&](int rows, int columns, int k) {
-    return m.shape.m == rows && m.shape.n == columns && m.shape.k == k;
-  };
+  const auto is = [&](int rows, int columns, int k) { return m.is(rows, columns, k); };
   const bool square = is(16, 16, 16) || is(32, 8, 16) || is(8, 32, 16);
   switch (m.product) {
     case Product::f16:
@@ -232,7 +200,8 @@ bool is_known(const Multiplication& m, bool wmma) {
   }
 }
 
-// D = A B + C for 8 or 16 rows and 8 columns; A's registers in order of k and row, two accumulators for each block of rows.
+}  // namespace
+
 void emit_multiplication(KernelDecoder& d, const Multiplication& m, const std::vector<int>& to,
                          const std::vector<int>& a, const std::vector<int>& b, const std::vector<int>& c) {
   const std::size_t row_blocks = to.size() / 2;
@@ -266,7 +235,6 @@ void emit_multiplication(KernelDecoder& d, const Multiplication& m, const std::v
       .function = function;
 }
 
-// Accumulators as the multiplication takes them: those in f16 lie two in a register.
 std::vector<int> widened(KernelDecoder& d, const std::vector<int>& pairs) {
   std::vector<int> values;
   for (const int pair : pairs) {
@@ -284,6 +252,8 @@ void narrow(KernelDecoder& d, const std::vector<int>& values, const std::vector<
   for (std::size_t i = 0; i < to.size(); ++i)
     d.emit_lane("cvt.rn.f16x2.f32", {to[i]}, {values[2 * i + 1], values[2 * i]});
 }
+
+namespace {
 
 // All of D = A B + C, 8 columns and at most 16 rows at a time. `a` has the registers of each block of k in turn, each with those
 // of its blocks of rows; `b` those of each block of columns, each with those of its blocks of k.
@@ -319,6 +289,8 @@ void emit_all(KernelDecoder& d, const Multiplication& m, const std::vector<int>&
   }
 }
 
+}  // namespace
+
 std::vector<int> read_fragment(KernelDecoder& d, std::size_t operand, std::size_t length, Slot slot) {
   const std::vector<Operand> fragment = d.elements(d.operand(operand));
   if (fragment.size() != length) d.fail("a fragment of the wrong length");
@@ -335,24 +307,14 @@ std::vector<int> write_fragment(KernelDecoder& d, std::size_t operand, std::size
   return registers;
 }
 
-// Registers of a fragment of A or B in wmma: those of f16 hold everything twice or more.
-std::size_t input_registers(const Multiplication& m, bool of_b) {
-  if (m.product == Product::f16) return 8;
-  return static_cast<std::size_t>(m.k_blocks() * (of_b ? m.shape.n : m.shape.m) / kBlock);
-}
-
-std::size_t accumulators(const Multiplication& m, bool in_f16) {
-  return static_cast<std::size_t>(m.shape.m * m.shape.n / kWarpSize / (in_f16 ? 2 : 1));
-}
-
-// mma.sync.aligned.shape.alayout.blayout[.satfinite].dtype.atype.btype.ctype[.op.popc], wmma.mma[.op.popc].sync.aligned.…, where
-// with f16 only the types of D and C are named.
-void decode_multiplication(KernelDecoder& d, bool wmma) {
+// …aligned.shape.alayout.blayout[.satfinite].dtype.atype.btype.ctype[.op.popc]; of wmma with f16 only the types of D and C are named.
+MultiplicationOpcode multiplication_opcode(KernelDecoder& d, std::size_t first_part) {
+  MultiplicationOpcode opcode;
+  Multiplication& m = opcode.multiplication;
   std::optional<Shape> shape;
   std::vector<std::string_view> types, layouts;
-  Multiplication m;
-  bool is_and = false, bitwise = false, known = d.has("sync") && d.has("aligned");
-  for (std::size_t i = wmma ? 2 : 1; i < d.parts().size(); ++i) {
+  bool is_and = false, bitwise = false;
+  for (std::size_t i = first_part; i < d.parts().size(); ++i) {
     const std::string_view part = d.parts()[i];
     if (part == "sync" || part == "aligned" || part == "popc" || part == "rn") continue;
     if (part == "row" || part == "col") {
@@ -368,22 +330,42 @@ void decode_multiplication(KernelDecoder& d, bool wmma) {
       types.push_back(part);
     }
   }
-  known = known && shape && layouts.size() == 2 && (types.size() == 4 || (wmma && types.size() == 2));
-  if (!known) d.fail_unknown();
-  if (types.size() == 2) types = {types[0], "f16", "f16", types[1]};
+  if (types.size() == 2 && d.parts()[0] == "wmma") types = {types[0], "f16", "f16", types[1]};
+  if (!d.has("sync") || !d.has("aligned") || !shape || layouts.size() != 2 || types.size() != 4) d.fail_unknown();
   const auto product = product_of(types[1], types[2], is_and);
   if (!product) d.fail_unknown();
   m.shape = *shape;
   m.product = *product;
   m.d_in_f16 = types[0] == "f16";
   m.c_in_f16 = types[3] == "f16";
+  opcode.a_by_row = layouts[0] == "row";
+  opcode.b_by_row = layouts[1] == "row";
   const std::string_view accumulator = m.product == Product::f64 ? "f64" : m.product <= Product::tf32 ? "f32" : "s32";
-  const bool halves = m.product == Product::f16;
-  const auto fits = [&](std::string_view type) { return type == accumulator || (halves && type == "f16"); };
-  const bool row_col = layouts[0] == "row" && layouts[1] == "col";
+  const auto fits = [&](std::string_view type) {
+    return type == accumulator || (m.product == Product::f16 && type == "f16");
+  };
   const bool one_bit = m.product == Product::xor_ || m.product == Product::and_;
-  if (!is_known(m, wmma) || !fits(types[0]) || !fits(types[3]) || (!wmma && !row_col) || bitwise != one_bit)
-    d.fail_unknown();
+  if (!fits(types[0]) || !fits(types[3]) || bitwise != one_bit) d.fail_unknown();
+  return opcode;
+}
+
+namespace {
+
+// Registers of a fragment of A or B in wmma: those of f16 hold everything twice or more.
+std::size_t input_registers(const Multiplication& m, bool of_b) {
+  if (m.product == Product::f16) return 8;
+  return static_cast<std::size_t>(m.k_blocks() * (of_b ? m.shape.n : m.shape.m) / kBlock);
+}
+
+std::size_t accumulators(const Multiplication& m, bool in_f16) {
+  return static_cast<std::size_t>(m.shape.m * m.shape.n / kWarpSize / (in_f16 ? 2 : 1));
+}
+
+void decode_multiplication(KernelDecoder& d, bool wmma) {
+  const MultiplicationOpcode opcode = multiplication_opcode(d, wmma ? 2 : 1);
+  const Multiplication& m = opcode.multiplication;
+  if (!wmma && m.product == Product::f16 && m.is(8, 8, 4)) return decode_quad_multiplication(d);
+  if (!is_known(m, wmma) || (!wmma && (!opcode.a_by_row || opcode.b_by_row))) d.fail_unknown();
   d.expect_operands(4);
   const Slot slot = m.accumulator_slot();
   const auto of_rows = static_cast<std::size_t>(m.k_blocks() * m.row_blocks()),
@@ -396,7 +378,11 @@ void decode_multiplication(KernelDecoder& d, bool wmma) {
   d.first_emitted().instruction_class = InstructionClass::mma;
 }
 
-void decode_mma(KernelDecoder& d) { decode_multiplication(d, false); }
+void decode_mma(KernelDecoder& d) {
+  const std::string_view which = d.parts().size() > 1 ? d.parts()[1] : "";
+  if (which == "sp" || which == "sp::ordered_metadata") return decode_sparse_multiplication(d);
+  decode_multiplication(d, false);
+}
 
 // A piece of a fragment in memory: what one lane has of it lies `major` rows of memory and `minor` elements further on.
 struct Piece {

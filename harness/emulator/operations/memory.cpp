@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <unordered_map>
@@ -48,6 +49,11 @@ void store_element(const std::byte* registers, std::int32_t from, std::byte* con
     const Element value = static_cast<Element>(lanes[lane]);
     std::memcpy(to[lane] + offset, &value, sizeof value);
   }
+}
+
+// Registers of 32 and 64 bits lie lane by lane as consecutive lanes do in memory.
+bool is_one_copy(const Instruction& instruction, const MemoryAccess& access) {
+  return access.consecutive && instruction.elements == 1 && (instruction.bytes == 4 || instruction.bytes == 8);
 }
 
 void load_lanes(std::byte* registers, const Instruction& instruction, const std::byte* const* from,
@@ -134,7 +140,11 @@ void load(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
   cta.for_each_space(warp, instruction, reg, mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
     cta.check_read(warp, instruction, at, access);
     cta.hear(warp, instruction, access, at);
-    load_lanes(warp.registers, instruction, access.host, access.good);
+    if (is_one_copy(instruction, access)) {
+      std::memcpy(warp.registers + instruction.r[0], access.host[0], std::size_t{kWarpSize} * instruction.bytes);
+    } else {
+      load_lanes(warp.registers, instruction, access.host, access.good);
+    }
   });
 }
 
@@ -177,15 +187,20 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           }
         }
         std::uint32_t overwritten = 0;
-        if (access.space == Space::global && cta.watches_global()) {
+        const bool watched = access.space == Space::global && cta.watches_global();
+        if (watched && !cta.write_untouched_global(warp, instruction, access, at)) {
           overwritten = cta.write_global(warp, instruction, access, at,
                                          unchanged_lanes(warp.registers, instruction, access.host, access.good));
         }
         if (!changes) {
           changes = unchanged_lanes(warp.registers, instruction, access.host, access.good) != access.good;
         }
-        store_lanes(warp.registers, instruction, access.host, access.good);
-        if (access.space == Space::global && cta.watches_global()) {
+        if (is_one_copy(instruction, access)) {
+          std::memcpy(access.host[0], warp.registers + instruction.r[1], std::size_t{kWarpSize} * instruction.bytes);
+        } else {
+          store_lanes(warp.registers, instruction, access.host, access.good);
+        }
+        if (watched) {
           if (overwritten != 0 && !is_strong(instruction.strength)) {
             overwritten &= ~unchanged_lanes(warp.registers, instruction, access.host, overwritten);
           } else {
@@ -199,12 +214,13 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
 }
 
 // Lane by lane, lowest first. Atomics of other CTAs cannot interfere: kernels with atomics on global memory run serially.
-template <AtomicOperation kOperation>
-void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  const std::size_t bytes = instruction.bytes;
+// Calls f(lane, the bytes in memory), which returns whether it has changed them.
+template <typename F>
+void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask, F f) {
   bool changes = false;
   cta.for_each_space(
-      warp, instruction, instruction.r[1], mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
+      warp, instruction, instruction.r[instruction.writes], mask,
+      [&](const MemoryAccess& access, const LaneAddresses& at) {
         if (access.space != Space::shared && access.space != Space::global) {
           cta.find(FindingKind::out_of_bounds, &warp, &instruction, std::countr_zero(access.lanes), std::nullopt,
                    "an atomic operation on memory that is neither global nor shared");
@@ -223,19 +239,45 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
         cta.hear(warp, instruction, access, at);
         cta.tell(warp, instruction, access, at, true);
         for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
-          const int lane = std::countr_zero(rest);
-          const std::size_t offset = static_cast<std::size_t>(lane) * bytes;
-          std::uint64_t old = 0, operand = 0, second = 0;
-          std::memcpy(&old, access.host[lane], bytes);
-          std::memcpy(&operand, warp.registers + instruction.r[2] + offset, bytes);
-          std::memcpy(&second, warp.registers + instruction.r[3] + offset, bytes);
-          const std::uint64_t result = apply_atomic(kOperation, instruction.type, old, operand, second);
-          std::memcpy(access.host[lane], &result, bytes);
-          std::memcpy(warp.registers + instruction.r[0] + offset, &old, bytes);
-          changes |= std::memcmp(&result, &old, bytes) != 0;
+          const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
+          changes |= f(lane, access.host[lane]);
         }
       });
   if (changes) cta.note_progress();
+}
+
+template <AtomicOperation kOperation>
+void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const std::size_t bytes = instruction.bytes;
+  for_each_atomic(cta, warp, instruction, mask, [&](std::size_t lane, std::byte* memory) {
+    const std::size_t offset = lane * bytes;
+    std::uint64_t old = 0, operand = 0, second = 0;
+    std::memcpy(&old, memory, bytes);
+    std::memcpy(&operand, warp.registers + instruction.r[2] + offset, bytes);
+    std::memcpy(&second, warp.registers + instruction.r[3] + offset, bytes);
+    const std::uint64_t result = apply_atomic(kOperation, instruction.type, old, operand, second);
+    std::memcpy(memory, &result, bytes);
+    std::memcpy(warp.registers + instruction.r[0] + offset, &old, bytes);
+    return std::memcmp(&result, &old, bytes) != 0;
+  });
+}
+
+// atom.cas.b128 and atom.exch.b128, of which each value is two registers: r has the old one, the address, and one or two more.
+template <bool kCompares>
+void wide_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  using Wide = std::array<std::uint64_t, 2>;
+  const auto part = [&](std::size_t operand, std::size_t lane) -> std::uint64_t& {
+    return reinterpret_cast<std::uint64_t*>(warp.registers + instruction.r[operand])[lane];
+  };
+  for_each_atomic(cta, warp, instruction, mask, [&](std::size_t lane, std::byte* memory) {
+    Wide old;
+    std::memcpy(&old, memory, sizeof old);
+    const Wide first = {part(3, lane), part(4, lane)};
+    const Wide result = !kCompares ? first : old == first ? Wide{part(5, lane), part(6, lane)} : old;
+    std::memcpy(memory, &result, sizeof result);
+    for (std::size_t i = 0; i < 2; ++i) part(i, lane) = old[i];
+    return result != old;
+  });
 }
 
 // Of a strong access: who is told, and whether what comes before or after it is. And whose shared memory may be meant.
@@ -273,16 +315,19 @@ void decode_ld(KernelDecoder& d) {
   Strength strength = kWeak;
   memory_modifiers(d, space, count, strength);
   const ptx::Type type = d.last_type();
-  if (type.bits < 8 || type.bits > 64 || type.bits * count > 128) d.fail_unknown();
+  if (type.bits < 8 || type.bits * count > 128) d.fail_unknown();
   if (space == Space::param && d.operand(1).kind == Kind::variable) space = d.layout().space(d.operand(1).index);
   std::int64_t offset = 0;
   bool wide = true;
   const int address = d.address_operand(d.operand(1), space, offset, wide);
   const std::vector<Operand> results = d.elements(d.operand(0));
   if (static_cast<int>(results.size()) != count) d.fail("a vector of the wrong length");
-  const int bytes = type.bits / 8;
-  std::vector<int> writes;
-  for (const Operand& result : results) writes.push_back(d.write(result, slot_of(bytes), type.kind == 's'));
+  const bool wide_value = type.bits == 128;
+  const int bytes = wide_value ? 8 : type.bits / 8;
+  std::vector<int> writes = wide_value ? d.halves(results[0]) : std::vector<int>{};
+  for (const Operand& result : results) {
+    if (!wide_value) writes.push_back(d.write(result, slot_of(bytes), type.kind == 's'));
+  }
   const InstructionClass instruction_class = space == Space::shared  ? InstructionClass::shared_load
                                              : space == Space::local ? InstructionClass::local_memory
                                              : space == Space::param || space == Space::constant
@@ -291,7 +336,7 @@ void decode_ld(KernelDecoder& d) {
   Instruction& out = d.emit(load, instruction_class, writes, {address});
   out.role = MemoryRole::load;
   out.bytes = static_cast<std::uint8_t>(bytes);
-  out.elements = static_cast<std::uint8_t>(count);
+  out.elements = static_cast<std::uint8_t>(writes.size());
   out.space = space;
   out.sign_extend = type.kind == 's';
   out.wide_address = wide;
@@ -309,7 +354,7 @@ void decode_st(KernelDecoder& d) {
   Strength strength = kWeak;
   memory_modifiers(d, space, count, strength);
   const ptx::Type type = d.last_type();
-  if (type.bits < 8 || type.bits > 64 || type.bits * count > 128) d.fail_unknown();
+  if (type.bits < 8 || type.bits * count > 128) d.fail_unknown();
   if (space == Space::param && d.operand(0).kind == Kind::variable) space = d.layout().space(d.operand(0).index);
   if (space == Space::constant || space == Space::param) d.fail("a store to memory that cannot be written");
   std::int64_t offset = 0;
@@ -317,8 +362,16 @@ void decode_st(KernelDecoder& d) {
   std::vector<int> reads = {d.address_operand(d.operand(0), space, offset, wide)};
   const std::vector<Operand> values = d.elements(d.operand(1));
   if (static_cast<int>(values.size()) != count) d.fail("a vector of the wrong length");
-  const int bytes = type.bits / 8;
-  for (const Operand& value : values) reads.push_back(d.read(value, slot_of(bytes)));
+  const bool wide_value = type.bits == 128;
+  const int bytes = wide_value ? 8 : type.bits / 8;
+  for (const Operand& value : values) {
+    if (wide_value) {
+      const std::vector<int> both = d.halves(value);
+      reads.insert(reads.end(), both.begin(), both.end());
+    } else {
+      reads.push_back(d.read(value, slot_of(bytes)));
+    }
+  }
   const InstructionClass instruction_class = space == Space::shared  ? InstructionClass::shared_store
                                              : space == Space::local ? InstructionClass::local_memory
                                                                      : InstructionClass::global_store;
@@ -326,7 +379,7 @@ void decode_st(KernelDecoder& d) {
   out.role = MemoryRole::store;
   out.own_sources = 0xfffe;  // the values
   out.bytes = static_cast<std::uint8_t>(bytes);
-  out.elements = static_cast<std::uint8_t>(count);
+  out.elements = static_cast<std::uint8_t>(reads.size() - 1);
   out.space = space;
   out.wide_address = wide;
   out.strength = strength;
@@ -356,9 +409,12 @@ void decode_atom(KernelDecoder& d) {
     }
   }
   const ptx::Type type = d.last_type();
+  const bool is_wide = type.bits == 128;
   const bool supported = type.kind == 'f' || type.kind == 'h' ? operation == AtomicOperation::add
-                                                              : type.bits >= 32 || operation == AtomicOperation::cas;
-  if (!operation || !supported || type.bits < 16 || type.bits > 64 ||
+                         : is_wide
+                             ? has_result && (operation == AtomicOperation::cas || operation == AtomicOperation::exch)
+                             : type.bits >= 32 || operation == AtomicOperation::cas;
+  if (!operation || !supported || type.bits < 16 ||
       (space != Space::generic && space != Space::global && space != Space::shared)) {
     d.fail_unknown();
   }
@@ -367,17 +423,28 @@ void decode_atom(KernelDecoder& d) {
   d.expect_operands(first + (is_cas ? 3 : 2));
   std::int64_t offset = 0;
   bool wide = true;
-  const Slot slot = slot_of(type.bits / 8);
-  std::vector<int> reads = {d.address_operand(d.operand(first), space, offset, wide),
-                            d.read(d.operand(first + 1), slot)};
-  reads.push_back(is_cas ? d.read(d.operand(first + 2), slot) : reads[1]);
-  const int result = has_result ? d.write(d.operand(0), slot) : d.temporary(slot);
+  std::vector<int> reads = {d.address_operand(d.operand(first), space, offset, wide)}, writes;
+  if (is_wide) {
+    writes = d.halves(d.operand(0));
+    for (std::size_t i = first + 1; i < d.num_operands(); ++i) {
+      const std::vector<int> both = d.halves(d.operand(i));
+      reads.insert(reads.end(), both.begin(), both.end());
+    }
+  } else {
+    const Slot slot = slot_of(type.bits / 8);
+    reads.push_back(d.read(d.operand(first + 1), slot));
+    reads.push_back(is_cas ? d.read(d.operand(first + 2), slot) : reads[1]);
+    writes.push_back(has_result ? d.write(d.operand(0), slot) : d.temporary(slot));
+  }
   constexpr Execute kExecute[] = {atomic<AtomicOperation::add>,  atomic<AtomicOperation::min>,
                                   atomic<AtomicOperation::max>,  atomic<AtomicOperation::and_>,
                                   atomic<AtomicOperation::or_>,  atomic<AtomicOperation::xor_>,
                                   atomic<AtomicOperation::exch>, atomic<AtomicOperation::cas>,
                                   atomic<AtomicOperation::inc>,  atomic<AtomicOperation::dec>};
-  Instruction& out = d.emit(kExecute[static_cast<std::size_t>(*operation)], InstructionClass::atomic, {result}, reads);
+  const Execute execute = !is_wide ? kExecute[static_cast<std::size_t>(*operation)]
+                          : is_cas ? wide_atomic<true>
+                                   : wide_atomic<false>;
+  Instruction& out = d.emit(execute, InstructionClass::atomic, writes, reads);
   out.role = MemoryRole::store;
   out.bytes = static_cast<std::uint8_t>(type.bits / 8);
   out.space = space;

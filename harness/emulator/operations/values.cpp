@@ -28,10 +28,30 @@ Address window_of(ptx::Space space) {
   }
 }
 
+// mov.b128: one of the operands may be a vector of two registers of 64 bits.
+void decode_wide_mov(KernelDecoder& d) {
+  const auto pair = [&](std::size_t i) {
+    const Operand& operand = d.operand(i);
+    if (operand.kind != Kind::vector) return d.halves(operand);
+    if (operand.elements.size() != 2) d.fail("a vector of the wrong length");
+    std::vector<int> both;
+    for (const Operand& element : operand.elements)
+      both.push_back(i == 0 ? d.write(element, Slot::b64) : d.read(element, Slot::b64));
+    return both;
+  };
+  const std::vector<int> from = pair(1), to = pair(0);
+  // What is written first must not be what is still to be read.
+  const int upper = d.temporary(Slot::b64);
+  d.emit_lane("mov.b64", {upper}, {from[1]});
+  d.emit_lane("mov.b64", {to[0]}, {from[0]});
+  d.emit_lane("mov.b64", {to[1]}, {upper});
+}
+
 void decode_mov(KernelDecoder& d) {
   d.expect_operands(2);
   const Operand &to = d.operand(0), &from = d.operand(1);
   const ptx::Type type = d.last_type();
+  if (type.bits == 128) return decode_wide_mov(d);
   if (from.kind == Kind::vector || to.kind == Kind::vector) {
     const Operand& vector = from.kind == Kind::vector ? from : to;
     const std::size_t count = vector.elements.size();

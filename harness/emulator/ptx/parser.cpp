@@ -64,6 +64,7 @@ const std::unordered_map<std::string_view, SpecialRegister>& special_registers()
       {"%cluster_nctarank", cluster_nctarank},
       {"%dynamic_smem_size", dynamic_smem_size},
       {"%total_smem_size", total_smem_size},
+      {"%reserved_smem_offset_1", reserved_smem},
       {"%envreg1", envreg1},
       {"%envreg2", envreg2},
       {"%clock", clock},
@@ -542,7 +543,7 @@ void Parser::parse_statement() {
 
 void Parser::parse_registers(std::string_view type_name) {
   const Type type = type_of(type_name);
-  if (type.kind == 0 || type.bits > 64) lexer_.fail(fmt::format("a register of unknown type '.{}'", type_name));
+  if (type.kind == 0) lexer_.fail(fmt::format("a register of unknown type '.{}'", type_name));
   // No register is narrower than 16 bits: 8-bit values travel in 16-bit registers.
   const auto bytes = static_cast<std::uint8_t>(type.kind == 'p' ? 0 : std::max(type.bits, 16) / 8);
   Scope& scope = scopes_.back();
@@ -756,6 +757,14 @@ int Parser::find_variable(std::string_view name) const {
 }  // namespace
 
 Text parse(std::string_view text) { return Parser(text).parse(); }
+
+std::uint64_t function_address(const Text& text, std::string_view name) {
+  constexpr std::uint64_t kFirst = std::uint64_t{3} << 48, kStep = 16;
+  const auto found = std::find_if(text.functions.begin(), text.functions.end(),
+                                  [&](const Function& function) { return function.name == name && !function.entry; });
+  if (found == text.functions.end()) return 0;
+  return kFirst + kStep * static_cast<std::uint64_t>(found - text.functions.begin());
+}
 
 Type type_of(std::string_view name) {
   static const std::unordered_map<std::string_view, Type> types = {

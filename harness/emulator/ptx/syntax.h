@@ -28,7 +28,7 @@ enum class Space : std::uint8_t { generic, global, constant, shared, local, para
 struct Register {
   std::string_view name;   // the prefix, for %r<100>
   int number = -1;         // of %r<100>
-  std::uint8_t bytes = 4;  // 2, 4, 8; 0 for a predicate
+  std::uint8_t bytes = 4;  // 2, 4, 8, 16; 0 for a predicate
 };
 
 /// A variable outside or inside a function, or a parameter.
@@ -92,7 +92,8 @@ enum class SpecialRegister : std::uint8_t {
   one,
   dynamic_smem_size,
   total_smem_size,
-  envreg1,  // with envreg2 the address of a cooperative launch's workspace, as CUDA's headers read it
+  reserved_smem,  // %reserved_smem_offset_1: shared memory that CUDA's headers use, cooperative groups of several warps
+  envreg1,        // with envreg2 the address of a cooperative launch's workspace, as CUDA's headers read it
   envreg2,
   clock,
   clock_hi,
@@ -163,5 +164,8 @@ struct Text {
   std::vector<Variable> variables;  // of the module, and those inside functions
   std::vector<Function> functions;
 };
+
+/// What a pointer to a function holds: no address of memory. 0 if the text has no function of this name, or it is a kernel.
+std::uint64_t function_address(const Text& text, std::string_view name);
 
 }  // namespace flash_ladder::emulator::ptx

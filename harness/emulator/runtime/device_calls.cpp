@@ -208,12 +208,15 @@ cudaError_t cudaDeviceReset() {
   });
 }
 
-cudaError_t cudaDeviceSetLimit(cudaLimit /*limit*/, size_t /*value*/) {
-  return api_call("cudaDeviceSetLimit", [](Device&) { return cudaSuccess; });
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
+  return api_call("cudaDeviceSetLimit", [&](Device& device) {
+    if (limit == cudaLimitMallocHeapSize) device.memory.set_heap_bytes(value);
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
-  return api_call("cudaDeviceGetLimit", [&](Device&) {
+  return api_call("cudaDeviceGetLimit", [&](Device& device) {
     if (value == nullptr) return cudaErrorInvalidValue;
     switch (limit) {
       case cudaLimitStackSize:
@@ -223,7 +226,7 @@ cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
         *value = 1 << 20;
         return cudaSuccess;
       case cudaLimitMallocHeapSize:
-        *value = 8 << 20;
+        *value = device.memory.heap_bytes();
         return cudaSuccess;
       default:
         return cudaErrorUnsupportedLimit;

@@ -1,6 +1,7 @@
 // What ordinary programs do beyond a kernel and a copy, each started by its name. emulate_test.py runs them on the virtual GPU.
 // Lines that it expects a finding at are marked: // fault: NAME.
 #include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <unistd.h>
 
 #include <cassert>
@@ -74,6 +75,23 @@ int cooperative() {
 }
 int cooperative_too_large() {
   std::printf("%s\n", cudaGetErrorName(launch_cooperatively(100'000, 1, nullptr, nullptr)));
+  return 0;
+}
+
+// Tiles of two warps, which meet and exchange values through shared memory of their own.
+__global__ void sums_of_tiles(int* sums) {
+  __shared__ cooperative_groups::block_tile_memory<128> memory;
+  const auto block = cooperative_groups::this_thread_block(memory);
+  const auto tile = cooperative_groups::tiled_partition<64>(block);
+  sums[threadIdx.x] = cooperative_groups::reduce(tile, static_cast<int>(threadIdx.x), cooperative_groups::plus<int>());
+}
+int tiles_of_warps() {
+  int* sums = zeros(128);
+  sums_of_tiles<<<1, 128>>>(sums);
+  CHECK(cudaDeviceSynchronize());
+  int wrong = 0;
+  for (int i = 0; i < 128; ++i) wrong += values(sums, 128)[i] != (i < 64 ? 2016 : 6112);
+  std::printf("%d wrong\n", wrong);
   return 0;
 }
 
@@ -168,6 +186,119 @@ int large_grid() {
   return 0;
 }
 
+// Objects with virtual functions, which one launch makes, another one uses and a third one deletes.
+struct Shape {
+  virtual __device__ ~Shape() {}
+  virtual __device__ float area() const = 0;
+};
+struct Square : Shape {
+  float side;
+  __device__ explicit Square(float s) : side(s) {}
+  __device__ float area() const override { return side * side; }
+};
+struct Rectangle : Shape {
+  float width, height;
+  __device__ Rectangle(float w, float h) : width(w), height(h) {}
+  __device__ float area() const override { return width * height; }
+};
+// All shapes of a list, which is one itself.
+struct Group : Shape {
+  Shape** shapes;
+  int n;
+  __device__ Group(Shape** s, int count) : shapes(s), n(count) {}
+  __device__ float area() const override {
+    float sum = 0;
+    for (int i = 0; i < n; ++i) sum += shapes[i]->area();  // fault: groups_in_groups
+    return sum;
+  }
+};
+__global__ void makes(Shape** shapes) {
+  const int i = threadIdx.x;
+  const auto size = static_cast<float>(i);
+  if (i % 3 == 0) {
+    shapes[i] = new Square(size);
+  } else {
+    shapes[i] = new Rectangle(size, 2);
+  }
+}
+__global__ void measures(Shape** shapes, int n, float* area) {
+  Group group(shapes, n);
+  Shape* all = &group;
+  *area = all->area();
+}
+__global__ void deletes(Shape** shapes) { delete shapes[threadIdx.x]; }
+__global__ void groups(Shape** shapes) {
+  shapes[0] = new Group(shapes + 1, 1);
+  shapes[1] = new Group(shapes + 2, 1);
+}
+int objects(bool in_groups) {
+  constexpr int kShapes = 40;
+  Shape** shapes;
+  float *area, host = 0, expected = 0;
+  CHECK(cudaMalloc(&shapes, kShapes * sizeof(Shape*)));
+  CHECK(cudaMalloc(&area, sizeof(float)));
+  makes<<<1, kShapes>>>(shapes);
+  if (in_groups) groups<<<1, 1>>>(shapes);
+  measures<<<1, 1>>>(shapes, kShapes, area);
+  CHECK(cudaMemcpy(&host, area, sizeof host, cudaMemcpyDeviceToHost));
+  deletes<<<1, kShapes>>>(shapes);
+  CHECK(cudaDeviceSynchronize());
+  for (int i = 0; i < kShapes; ++i) expected += static_cast<float>(i % 3 == 0 ? i * i : 2 * i);
+  std::printf("area %g, expected %g\n", host, expected);
+  return 0;
+}
+int virtual_functions() { return objects(false); }
+int groups_in_groups() { return objects(true); }
+
+// Memory of the heap that kernels allocate from.
+enum class Heap { right, overflow, uninitialised, after_free, twice, not_its_own, full };
+__global__ void uses_heap(Heap fault, int* x) {
+  const int n = fault == Heap::full ? 5'000'000 : 16;
+  int* mine = static_cast<int*>(malloc(n * sizeof(int)));
+  if (fault != Heap::uninitialised) {
+    for (int i = 0; i < 16; ++i) mine[i] = threadIdx.x + i;  // fault: full_heap
+  }
+  if (fault == Heap::full) return;
+  if (fault == Heap::overflow) mine[n] = 1;  // fault: heap_overflow
+  int sum = 0;
+  for (int i = 0; i < 16; ++i) sum += mine[i];  // fault: uninitialised_heap
+  free(mine);
+  if (fault == Heap::after_free) sum += mine[3];  // fault: use_after_free
+  if (fault == Heap::twice) free(mine);           // fault: freed_twice
+  if (fault == Heap::not_its_own) free(x);        // fault: freed_not_its_own
+  x[threadIdx.x] = sum;
+}
+int use_heap(Heap fault) {
+  int* x = zeros(64);
+  uses_heap<<<1, 64>>>(fault, x);
+  CHECK(cudaDeviceSynchronize());
+  std::printf("%d\n", values(x, 64)[10]);
+  return 0;
+}
+int heap() { return use_heap(Heap::right); }
+int heap_overflow() { return use_heap(Heap::overflow); }
+int uninitialised_heap() { return use_heap(Heap::uninitialised); }
+int use_after_free() { return use_heap(Heap::after_free); }
+int freed_twice() { return use_heap(Heap::twice); }
+int freed_not_its_own() { return use_heap(Heap::not_its_own); }
+int full_heap() { return use_heap(Heap::full); }
+__global__ void hands_out(int** pointer) {
+  *pointer = static_cast<int*>(malloc(64));
+  for (int i = 0; i < 16; ++i) (*pointer)[i] = i;
+}
+int heap_of_the_host() {
+  int *pointer = nullptr, **device;
+  size_t bytes = 0;
+  CHECK(cudaDeviceSetLimit(cudaLimitMallocHeapSize, 1 << 20));
+  CHECK(cudaDeviceGetLimit(&bytes, cudaLimitMallocHeapSize));
+  std::printf("%zu\n", bytes);
+  CHECK(cudaMalloc(&device, sizeof(int*)));
+  hands_out<<<1, 1>>>(device);
+  CHECK(cudaMemcpy(&pointer, device, sizeof pointer, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(&bytes, pointer, sizeof bytes, cudaMemcpyDeviceToHost));
+  return 0;
+}
+
 // Ctrl-C, while a kernel goes on for ever that has done something wrong.
 __global__ void goes_wrong_and_on(int* x, int n) {
   x[n] = 1;  // fault: interrupted
@@ -227,11 +358,31 @@ int elapsed_time() {
 const struct {
   const char* name;
   int (*run)();
-} programs[] = {PROGRAM(assertion),          PROGRAM(cooperative),         PROGRAM(cooperative_too_large),
-                PROGRAM(later_blocks),       PROGRAM(blocks_too_many),     PROGRAM(nobody_writes),
-                PROGRAM(lock_of_every_lane), PROGRAM(lock_never_released), PROGRAM(sleepers),
-                PROGRAM(null_argument),      PROGRAM(large_grid),          PROGRAM(interrupted),
-                PROGRAM(graph_of_kernels),   PROGRAM(elapsed_time)};
+} programs[] = {PROGRAM(assertion),
+                PROGRAM(cooperative),
+                PROGRAM(cooperative_too_large),
+                PROGRAM(later_blocks),
+                PROGRAM(blocks_too_many),
+                PROGRAM(nobody_writes),
+                PROGRAM(lock_of_every_lane),
+                PROGRAM(lock_never_released),
+                PROGRAM(sleepers),
+                PROGRAM(null_argument),
+                PROGRAM(large_grid),
+                PROGRAM(interrupted),
+                PROGRAM(graph_of_kernels),
+                PROGRAM(elapsed_time),
+                PROGRAM(virtual_functions),
+                PROGRAM(groups_in_groups),
+                PROGRAM(heap),
+                PROGRAM(heap_overflow),
+                PROGRAM(uninitialised_heap),
+                PROGRAM(use_after_free),
+                PROGRAM(freed_twice),
+                PROGRAM(freed_not_its_own),
+                PROGRAM(full_heap),
+                PROGRAM(heap_of_the_host),
+                PROGRAM(tiles_of_warps)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs)

@@ -193,20 +193,27 @@ int device_functions() {
   return 0;
 }
 
-// ---- what the virtual GPU cannot run ----
-
 __device__ int plus_one(int x) { return x + 1; }
 __device__ int twice(int x) { return 2 * x; }
 typedef int (*Step)(int);
-__device__ Step steps[2] = {plus_one, twice};
+__device__ Step steps[3] = {plus_one, twice, nullptr};
 
-__global__ void call_through_pointer(int* x) { x[threadIdx.x] = steps[threadIdx.x % 2](threadIdx.x); }
-int function_pointers() {
-  int* x;
-  CHECK(cudaMalloc(&x, 32 * sizeof(int)));
-  call_through_pointer<<<1, 32>>>(x);
-  return 0;  // without a look at the error
+__global__ void call_through_pointer(int* x, int different) {
+  x[threadIdx.x] = steps[threadIdx.x % different](threadIdx.x);  // fault: call_of_nothing
 }
+int call_steps(int different) {
+  int *x, host[32], wrong = 0;
+  CHECK(cudaMalloc(&x, sizeof host));
+  call_through_pointer<<<1, 32>>>(x, different);
+  CHECK(cudaMemcpy(host, x, sizeof host, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 32; ++i) wrong += host[i] != (i % 2 == 0 ? i + 1 : 2 * i);
+  std::printf("%d wrong\n", wrong);
+  return 0;
+}
+int function_pointers() { return call_steps(2); }
+int call_of_nothing() { return call_steps(3); }
+
+// ---- what the virtual GPU cannot run ----
 
 __device__ __noinline__ int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
 
@@ -216,7 +223,7 @@ int recursion_in_c() {
   int* x;
   CHECK(cudaMalloc(&x, 32 * sizeof(int)));
   f<<<1, 32>>>(x);
-  return 0;
+  return 0;  // without a look at the error
 }
 int recursion() {
   int* x;
@@ -426,6 +433,7 @@ const struct {
                 PROGRAM(registers),
                 PROGRAM(device_functions),
                 PROGRAM(function_pointers),
+                PROGRAM(call_of_nothing),
                 PROGRAM(recursion),
                 PROGRAM(recursion_in_c),
                 PROGRAM(callee_out_of_bounds),

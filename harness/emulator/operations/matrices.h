@@ -1,0 +1,81 @@
+// What the instructions of the tensor cores share: matrices.cpp, sparse_matrices.cpp, quad_matrices.cpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "emulator/decode/kernel_decoder.h"
+
+namespace flash_ladder::emulator {
+
+constexpr int kBlock = 8;  // rows of A, columns of B
+
+/// The types of A and B.
+enum class Product : std::uint8_t {
+  f16,
+  bf16,
+  tf32,
+  f64,
+  u8_u8,
+  u8_s8,
+  s8_u8,
+  s8_s8,
+  u4_u4,
+  u4_s4,
+  s4_u4,
+  s4_s4,
+  xor_,
+  and_
+};
+
+/// Of an element of A or B.
+int bits_of(Product product);
+
+struct Shape {
+  int m = 0, n = 0, k = 0;
+  /// How many k a block has: those of four registers.
+  static int block_k(int bits) { return bits == 64 ? 4 : 4 * 32 / bits; }
+};
+
+/// What an instruction computes: the shape, and the types between the layouts and the operands.
+struct Multiplication {
+  Shape shape;
+  Product product{};
+  bool saturates = false;  // .satfinite
+  bool d_in_f16 = false, c_in_f16 = false;
+
+  Slot accumulator_slot() const { return product == Product::f64 ? Slot::b64 : Slot::b32; }
+  int row_blocks() const { return shape.m / kBlock; }
+  int k_blocks() const { return shape.k / Shape::block_k(bits_of(product)); }
+  bool is(int m, int n, int k) const { return shape.m == m && shape.n == n && shape.k == k; }
+};
+
+/// What the opcode says: shape, layouts, types, modifiers. Fails if it is malformed; which shapes there are is the caller's to know.
+struct MultiplicationOpcode {
+  Multiplication multiplication;
+  bool a_by_row = true, b_by_row = false;
+};
+MultiplicationOpcode multiplication_opcode(KernelDecoder& decoder, std::size_t first_part);
+
+/// Registers of a fragment, which has so many.
+std::vector<int> read_fragment(KernelDecoder& decoder, std::size_t operand, std::size_t length, Slot slot);
+std::vector<int> write_fragment(KernelDecoder& decoder, std::size_t operand, std::size_t length, Slot slot);
+
+/// D = A B + C for 8 or 16 rows and 8 columns, and one or two blocks of k; A's registers in order of k and row, two accumulators for
+/// each block of rows.
+void emit_multiplication(KernelDecoder& decoder, const Multiplication& multiplication, const std::vector<int>& to,
+                         const std::vector<int>& a, const std::vector<int>& b, const std::vector<int>& c);
+
+/// Accumulators as the multiplication takes them: those in f16 lie two in a register.
+std::vector<int> widened(KernelDecoder& decoder, const std::vector<int>& pairs);
+void narrow(KernelDecoder& decoder, const std::vector<int>& values, const std::vector<int>& to);
+
+/// mma.sp and mma.sp::ordered_metadata.
+void decode_sparse_multiplication(KernelDecoder& decoder);
+/// mma.m8n8k4 with f16.
+void decode_quad_multiplication(KernelDecoder& decoder);
+
+}  // namespace flash_ladder::emulator
