@@ -297,7 +297,6 @@ int main() {{
         ("graph_of_kernels", "0 24\n"),
         ("virtual_functions", "area 8385, expected 8385\n"),
         ("heap", "280\n"),
-        ("tiles_of_warps", "0 wrong\n"),
     ],
 )
 def test_everyday_programs(everyday: Path, name: str, output: str) -> None:
