@@ -1,13 +1,16 @@
 """The grader's command line; `harness --grade` and its kin start it. See docs/teaching.md."""
 
 import argparse
+import dataclasses
 import os
 import sys
 from pathlib import Path
 
 import report
 from assignment import FOLDER, ROOT, AssignmentError, read_assignment
-from engine import COMPILE_SECONDS, Grader, Machine, Unavailable
+from compiler import COMPILE_SECONDS, Machine, Unavailable
+from engine import Grader
+from gpu import Gpu
 from ladder import write_whole
 
 
@@ -29,11 +32,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--share", metavar="I/N", help="with --grade-dir: only each N-th file, from the I-th on; no grades yet"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
+    parser.add_argument("--with-gpu", action="store_true", help="also time files that are right; no part of the points")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
     parser.add_argument("--compile-seconds", type=int, default=COMPILE_SECONDS, help="CPU time of the compiler")
     build = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
     parser.add_argument("--build", type=Path, default=build, help=argparse.SUPPRESS)
     parser.add_argument("--assignments", type=Path, default=FOLDER, help=argparse.SUPPRESS)
+    parser.add_argument("--gpu-program", type=Path, help=argparse.SUPPRESS)  # for the tests
     return parser.parse_args(arguments)
 
 
@@ -54,6 +59,16 @@ def show(result: dict) -> None:
         print(f"  {result['score']:5.1f} of 100  {verdict}: the pass mark is {result['pass_mark']}")
     for hint in result["hints"]:
         print(f"  Hint: {hint}")
+    if result["gpu"]:
+        show_speed(result["gpu"])
+
+
+def show_speed(gpu: dict) -> None:
+    """Times in turn on a GPU. The last is the ladder's version, which the others are compared with."""
+    print(f"  On {gpu['device']}{': ' + gpu['message'] if gpu['message'] else ', which is no part of the points:'}")
+    for timing in gpu["timings"]:
+        share = timing["tflops"] / gpu["timings"][-1]["tflops"]
+        print(f"  {timing['tflops']:7.1f} TFLOP/s  {share:5.2f}x  {timing['name']}  ({timing['problem']})")
 
 
 def main() -> int:
@@ -71,7 +86,10 @@ def main() -> int:
                 print(text, end="")
             return 0
         machine = Machine.of_build(args.build, not args.unsandboxed, args.compile_seconds)
-        grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course)
+        if args.gpu_program:
+            machine = dataclasses.replace(machine, gpu_grader=str(args.gpu_program))
+        gpu = Gpu.of_machine(machine) if args.with_gpu else None
+        grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course, gpu)
         if args.grade_dir:
             return report.grade_folder(grader, args)
         if not os.path.lexists(args.grade):
@@ -91,6 +109,13 @@ def main() -> int:
         return 2
     except Unavailable as error:
         print(f"harness: {error}", file=sys.stderr)
+        return 3
+    except OSError as error:
+        print(f"harness: {error.filename or 'a file'} cannot be read or written: {error.strerror}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        goes_on = ": the same command goes on where this one was" if args.grade_dir else ""
+        print(f"\nharness: stopped{goes_on}", file=sys.stderr)
         return 3
 
 

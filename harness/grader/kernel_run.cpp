@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -21,16 +20,11 @@
 #include <utility>
 #include <vector>
 
-#include "attention.h"
 #include "emulator/emulator.h"
 #include "emulator/function_name.h"
 #include "emulator/ptx_error.h"
-#include "problem/problem.h"
+#include "grader/attention_case.h"
 #include "results/counters.h"
-#include "worker/checker.h"
-#include "worker/inputs.h"
-#include "worker/reference.h"
-#include "worker/tensors.h"
 
 namespace flash_ladder {
 namespace {
@@ -38,13 +32,6 @@ namespace {
 using nlohmann::json;
 constexpr std::size_t kMostPrinted = 2000;      // characters of a kernel's own that are kept
 constexpr std::size_t kMostMessage = 64 << 20;  // bytes that a child may answer besides its buffers
-
-// A piece of the virtual GPU's memory.
-struct Buffer {
-  std::string name;
-  std::vector<std::byte> bytes;
-  bool initialised = true;
-};
 
 std::vector<std::byte> from_hex(const std::string& text) {
   std::vector<std::byte> bytes(text.size() / 2);
@@ -62,111 +49,6 @@ std::string to_hex(const std::vector<std::byte>& bytes) {
 
 emulator::Dim3 dimensions(const json& sizes) {
   return {sizes.at(0).get<std::uint32_t>(), sizes.at(1).get<std::uint32_t>(), sizes.at(2).get<std::uint32_t>()};
-}
-
-// ---- An attention problem as buffers ----
-
-// How the axes of a tensor follow each other in memory, the last one without gaps.
-enum class Order {
-  bshd,
-  bhsd,
-  bhds
-};  // [batch, rows, heads, head_dim], [batch, heads, rows, head_dim], or that with columns as rows
-
-Order order_of(const std::string& name) {
-  if (name == "bshd") return Order::bshd;
-  if (name == "bhsd") return Order::bhsd;
-  if (name == "bhds") return Order::bhds;
-  throw std::invalid_argument(fmt::format("the layout '{}' is unknown; there are bshd, bhsd and bhds", name));
-}
-
-// Where the elements of a tensor lie. Where a row of memory is a column of the tensor, row_stride leads from one to the next.
-struct Place {
-  TensorLayout layout;
-  bool columns = false;
-
-  std::int64_t of(std::int64_t batch, std::int64_t head, std::int64_t row, std::int64_t col) const {
-    return columns ? layout.row(batch, head, col) + row : layout.row(batch, head, row) + col;
-  }
-};
-
-struct Attention {
-  Inputs inputs;
-  std::array<Order, 4> orders;  // of Q, K, V, O
-
-  static int index(char tensor) { return static_cast<int>(std::string_view("QKVO").find(tensor)); }
-
-  Place place_of(char tensor) const {
-    const AttentionProblem& problem = inputs.problem;
-    const bool of_queries = tensor == 'Q' || tensor == 'O';
-    const std::int64_t rows = of_queries ? problem.seq_len : problem.seq_len_kv;
-    const std::int64_t heads = of_queries ? problem.heads : num_kv_heads(problem), head_dim = problem.head_dim;
-    const Order order = orders[index(tensor)];
-    if (order == Order::bshd) return {contiguous_layout(rows, heads, head_dim)};
-    const bool columns = order == Order::bhds;
-    return {{.batch_stride = heads * rows * head_dim,
-             .row_stride = columns ? rows : head_dim,
-             .head_stride = rows * head_dim},
-            columns};
-  }
-};
-
-// Moves the elements of a tensor from one place to another.
-void move_elements(const AttentionProblem& problem, std::int64_t rows, std::int64_t heads, const std::uint16_t* from,
-                   const Place& from_place, std::uint16_t* to, const Place& to_place) {
-  for (std::int64_t b = 0; b < problem.batch; ++b)
-    for (std::int64_t head = 0; head < heads; ++head)
-      for (std::int64_t row = 0; row < rows; ++row)
-        for (std::int64_t col = 0; col < problem.head_dim; ++col)
-          to[to_place.of(b, head, row, col)] = from[from_place.of(b, head, row, col)];
-}
-
-std::vector<Buffer> tensor_buffers(const Attention& attention) {
-  const Inputs& inputs = attention.inputs;
-  const AttentionProblem& problem = inputs.problem;
-  std::vector<Buffer> buffers;
-  const struct {
-    const char* name;
-    int buffer;
-    const TensorLayout& layout;
-  } tensors[] = {{"Q", inputs.Q_buffer, inputs.Q}, {"K", inputs.K_buffer, inputs.K}, {"V", inputs.V_buffer, inputs.V}};
-  for (const auto& [name, buffer, layout] : tensors) {
-    const HostBuffer& from = inputs.buffers.at(buffer);
-    Buffer& to = buffers.emplace_back(Buffer{.name = name, .bytes = std::vector<std::byte>(from.bytes())});
-    const bool is_Q = *name == 'Q';
-    move_elements(problem, is_Q ? problem.seq_len : problem.seq_len_kv, is_Q ? problem.heads : num_kv_heads(problem),
-                  from.data(), {layout}, reinterpret_cast<std::uint16_t*>(to.bytes.data()), attention.place_of(*name));
-  }
-  // As the harness poisons it: NaN, and 0xff in each byte.
-  buffers.push_back({.name = "O",
-                     .bytes = std::vector<std::byte>(output_size(problem) * sizeof(std::uint16_t), std::byte{0xff}),
-                     .initialised = false});
-  return buffers;
-}
-
-// Why the output is wrong; empty when it is right. `before` and `after` are the buffers of tensor_buffers().
-std::string why_wrong(const Attention& attention, const std::vector<Buffer>& before, const std::vector<Buffer>& after) {
-  const AttentionProblem& problem = attention.inputs.problem;
-  for (std::size_t i = 0; i < 3; ++i)
-    if (before[i].bytes != after[i].bytes)
-      return fmt::format("the launch has changed {}, which is an input", before[i].name);
-  HostBuffer output(output_size(problem));
-  move_elements(problem, problem.seq_len, problem.heads, reinterpret_cast<const std::uint16_t*>(after[3].bytes.data()),
-                attention.place_of('O'), output.data(), {output_layout(problem)});
-  const Reference reference = make_reference(attention.inputs, {.seq_len = problem.seq_len}, {}, 1);
-  constexpr std::int64_t kTile = 16;  // rows of an mma
-  const Verdict verdict = check_output(attention.inputs, reference, output, kTile, 1);
-  if (verdict.correct() || verdict.mismatches.empty()) return verdict.reason;
-  const Mismatch& first = verdict.mismatches.front();
-  return fmt::format("{} (it is {:.5g}, should be {:.5g})", verdict.reason, first.got, first.expected);
-}
-
-Distribution distribution(const std::string& name) {
-  for (const Distribution known :
-       {Distribution::normal, Distribution::offset_mean, Distribution::large_logit, Distribution::ramp})
-    if (to_string(known) == name) return known;
-  throw std::invalid_argument(
-      fmt::format("inputs '{}' are unknown; there are normal, offset-mean, large-logit and ramp", name));
 }
 
 // ---- In the child ----
@@ -195,17 +77,6 @@ json report_to_json(const emulator::Report& report, const std::string& source_na
                                {"counters", counters_to_json(line.counters, Zeros::left_out)}});
   return answer;
 }
-
-// A launch's arguments, and their sizes: a kernel that takes others is not the one that was asked for.
-struct Arguments {
-  std::vector<std::vector<std::byte>> values;
-
-  template <typename T>
-  void add(const T& value) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    values.emplace_back(bytes, bytes + sizeof(T));
-  }
-};
 
 struct UnfitKernel : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -240,38 +111,17 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
     throw std::invalid_argument(fmt::format("there is no buffer '{}'", name));
   };
 
-  Arguments arguments;
-  for (const json& argument : request.at("arguments")) {
-    if (argument.contains("buffer")) {
-      arguments.add(address(argument.at("buffer")));
-    } else if (argument.contains("int")) {
-      arguments.add(argument.at("int").get<std::int32_t>());
-    } else if (argument.contains("float")) {
-      arguments.add(argument.at("float").get<float>());
-    } else {
-      const auto tensor = [&](const char* name) {
-        const TensorLayout layout = attention.value().place_of(*name).layout;
-        return Tensor{.data = reinterpret_cast<void*>(address(name)),
-                      .batch_stride = layout.batch_stride,
-                      .row_stride = layout.row_stride,
-                      .head_stride = layout.head_stride};
-      };
-      const AttentionArgs args = launch_args(attention.value().inputs.problem,
-                                             {.Q = tensor("Q"), .K = tensor("K"), .V = tensor("V"), .O = tensor("O")},
-                                             attention->inputs.scale(), nullptr);
-      arguments.add(args);
-    }
-  }
+  const auto arguments = make_arguments(request, attention ? &*attention : nullptr, address);
   const auto& parameters = kernel.parameters();
-  bool fits = parameters.size() == arguments.values.size();
-  for (std::size_t i = 0; fits && i < parameters.size(); ++i) fits = parameters[i].size == arguments.values[i].size();
+  bool fits = parameters.size() == arguments.size();
+  for (std::size_t i = 0; fits && i < parameters.size(); ++i) fits = parameters[i].size == arguments[i].size();
   if (!fits)
     throw UnfitKernel(fmt::format(
         "{} takes other parameters than the assignment says: {} of them, {} bytes in all; it is launched "
         "with {}",
-        request.at("kernel").get<std::string>(), parameters.size(), kernel.parameter_bytes(), arguments.values.size()));
+        request.at("kernel").get<std::string>(), parameters.size(), kernel.parameter_bytes(), arguments.size()));
   std::vector<const void*> pointers;
-  for (const auto& value : arguments.values) pointers.push_back(value.data());
+  for (const auto& value : arguments) pointers.push_back(value.data());
   const std::vector<std::byte> packed = pack_parameters(kernel, pointers.data());
 
   std::string printed;
@@ -385,12 +235,7 @@ json run_kernel(const std::string& ptx, const std::string& source_name, const js
   std::optional<Attention> attention;
   std::vector<Buffer> buffers;
   if (request.contains("problem")) {
-    const json& layouts = request.at("layouts");
-    const auto order = [&](const char* tensor) { return order_of(layouts.at(tensor)); };
-    attention = Attention{.inputs = make_inputs(request.at("problem"), distribution(request.at("inputs")),
-                                                Packing::separate, request.at("seed"), {}, 1),
-                          .orders = {order("Q"), order("K"), order("V"), order("O")}};
-    attention->inputs.other_scale = request.at("softmax_scale").get<float>();
+    attention = make_attention(request, 1);
     buffers = tensor_buffers(*attention);
   } else {
     for (const auto& [name, buffer] : request.at("buffers").items()) {
@@ -441,7 +286,7 @@ json run_kernel(const std::string& ptx, const std::string& source_name, const js
     next += buffer.bytes.size();
   }
   if (attention) {
-    answer["wrong"] = why_wrong(*attention, buffers, after);
+    answer["wrong"] = why_wrong(*attention, buffers, after, {.seq_len = attention->inputs.problem.seq_len}, 1);
   } else {
     for (const Buffer& buffer : after) answer["buffers"][buffer.name] = to_hex(buffer.bytes);
   }

@@ -15,7 +15,7 @@ import similarity
 from engine import Grader, printable, read_submission
 from ladder import write_whole
 
-COLUMNS = ("file", "score", "passed", "status", "message", "lost", "sha256")
+COLUMNS = ("file", "score", "passed", "status", "message", "lost", "tflops", "sha256")
 
 
 def to_json(result: dict[str, Any]) -> str:
@@ -71,19 +71,22 @@ def to_csv(results: list[dict[str, Any]]) -> str:
         lost = " | ".join(f"{check['name']}: {check['lost'][0]}" for check in result["checks"] if check["lost"])
         score = "" if result["score"] is None else f"{result['score']:g}"
         passed = {True: "yes", False: "no"}[result["passed"]] if result["status"] == "graded" else ""
-        row = (result["file"], score, passed, result["status"], result["message"], lost, result["sha256"])
+        timings = result["gpu"]["timings"] if result["gpu"] else []
+        tflops = f"{timings[0]['tflops']:.1f}" if timings else ""
+        row = (result["file"], score, passed, result["status"], result["message"], lost, tflops, result["sha256"])
         writer.writerow([cell(value) for value in row])
     return out.getvalue()
 
 
-def submissions(folder: Path) -> list[Path]:
-    """What was handed in: the entries of the folder, and of a folder in it the .cu files. No link is followed."""
+def submissions(folder: Path, ours: set[Path]) -> list[Path]:
+    """What was handed in: the entries of the folder, and of a folder in it the .cu files, or the folder where it has
+    none. What the grader writes itself, `ours`, is not. No link is followed."""
     found = []
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith("."):
+        if entry.name.startswith(".") or entry.absolute() in ours:
             continue
         if entry.is_dir() and not entry.is_symlink():
-            found += sorted(path for path in entry.iterdir() if path.suffix == ".cu")
+            found += sorted(path for path in entry.iterdir() if path.suffix == ".cu") or [entry]
         else:
             found.append(entry)
     return found
@@ -103,7 +106,7 @@ class Kept:
         program = hashlib.sha256(Path(grader.machine.grader).read_bytes()).hexdigest()
         what = grader.assignment
         self.same = "\0".join((what.digest, what.course, grader.hidden, grader.machine.toolkit, graded_by(), program,
-                               str(grader.machine.isolated)))  # fmt: skip
+                               str(grader.machine.isolated), grader.gpu.name if grader.gpu else ""))  # fmt: skip
 
     def path(self, name: str, source: bytes) -> Path:
         key = hashlib.sha256(source + b"\0" + f"{name}\0{self.same}".encode(errors="surrogateescape")).hexdigest()
@@ -126,14 +129,20 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     if args.out is None:
         print("harness: --grade-dir needs --out FILE, which gets the grades", file=sys.stderr)
         return 2
-    paths = submissions(folder)
+    results_folder = args.out.with_name(args.out.name + ".results")
+    similar_file = args.out.with_name(args.out.stem + ".similar.csv")
+    ours = {path.absolute() for path in (args.out, results_folder, similar_file, args.junit, args.report) if path}
+    paths = submissions(folder, ours)
+    if not paths:
+        print(f"harness: --grade-dir {folder}: there is nothing in it to grade", file=sys.stderr)
+        return 2
     if args.share:
         index, _, count = args.share.partition("/")
         if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
             print(f"harness: --share '{args.share}' is no share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
             return 2
         paths = paths[int(index) :: int(count)]
-    kept = Kept(grader, args.out.with_name(args.out.name + ".results"))
+    kept = Kept(grader, results_folder)
     kept.folder.mkdir(parents=True, exist_ok=True)
     results: dict[int, dict[str, Any]] = {}
     sources: dict[int, str] = {}
@@ -157,17 +166,21 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
 
     with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, args.jobs)) as pool:
         futures = {pool.submit(grade, index): index for index in range(len(paths))}
-        for done, future in enumerate(concurrent.futures.as_completed(futures), 1):
-            index = futures[future]
-            try:
-                results[index] = future.result()
-            except Exception as error:  # one broken file never stops the rest
-                results[index] = grader.failed(paths[index], error)
-            if sys.stderr.isatty():
-                end = "" if done < len(paths) else "\n"
-                print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)
-            if not args.share:
-                write_whole(args.out, to_csv([results[i] for i in sorted(results)]))
+        try:
+            for done, future in enumerate(concurrent.futures.as_completed(futures), 1):
+                index = futures[future]
+                try:
+                    results[index] = future.result()
+                except Exception as error:  # one broken file never stops the rest
+                    results[index] = grader.failed(paths[index], error)
+                if sys.stderr.isatty():
+                    end = "" if done < len(paths) else "\n"
+                    print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)
+                if not args.share:
+                    write_whole(args.out, to_csv([results[i] for i in sorted(results)]))
+        except BaseException:  # Ctrl-C, or a full disk: what has not begun is not begun any more
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     if args.share:
         print(f"{len(paths)} files graded; without --share the grades of all are put together in {args.out}")
         return 0
@@ -186,7 +199,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("first", "second", "how", "similarity"))
     writer.writerows([(cell(p.first), cell(p.second), p.how, f"{p.similarity:.2f}") for p in pairs])
-    write_whole(args.out.with_name(args.out.stem + ".similar.csv"), out.getvalue())
+    write_whole(similar_file, out.getvalue())
 
     open_files = [result for result in ordered if result["status"] != "graded"]
     scores = [result["score"] for result in ordered if result["score"] is not None]

@@ -17,7 +17,8 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 sys.path.insert(0, str(ROOT / "harness" / "grader"))
 
 from assignment import Assignment, draw, names_of_assignments, read_assignment  # noqa: E402
-from engine import Grader, Machine  # noqa: E402
+from compiler import Machine  # noqa: E402
+from engine import Grader  # noqa: E402
 
 NAMES = names_of_assignments()
 COURSES = ("spring", "autumn")  # seeds that vary every assignment
@@ -86,6 +87,21 @@ def test_the_ladders_own_lines_do_not_pass(name: str, course: str, graders: dict
     kernel = ROOT / "kernels" / f"{grader.assignment.data['starter']['from']}.cu"
     result = grade(grader, tmp_path, kernel.read_text(encoding="utf-8"))
     assert result["score"] < grader.assignment.pass_mark
+
+
+def test_what_later_versions_do_is_not_enough_for_16(graders: dict, tmp_path: Path) -> None:
+    """The softmax of 12 and the registers of 14 without a thought about the mask: right, and below the pass mark."""
+    grader = graders["16_optimized_softmax", COURSES[0]]
+    answer = grader.assignment.reference_answer()
+    ported = re.sub(r"const int begin = .*;", "const int begin = 0, end = args.seq_len_kv;", answer)
+    ported = re.sub(r"const bool is_seen = .*;", "const bool is_seen = true;", ported)
+    assert ported.count("is_seen = true") == 1 and "begin = 0" in ported
+    result = grade(grader, tmp_path, ported)
+    assert result["score"] < grader.assignment.pass_mark and result["checks"][0]["points"] == 15
+    hidden_from_all = answer.replace("= -1e30f;", "= -INFINITY;")
+    assert grade(grader, tmp_path, hidden_from_all.replace("const bool is_seen = ", "const bool is_seen = true || "))[
+        "score"
+    ] < result["score"], "a maximum of -inf minus -inf is NaN"
 
 
 def test_an_assignment_of_another_course_is_another(graders: dict) -> None:

@@ -181,7 +181,8 @@ def test_programs_for_hopper(hopper: Path, name: str, output: str, kind: str, wh
 def test_the_architecture_that_is_asked_for(tmp_path: Path, options: list[str], architecture: int) -> None:
     source = tmp_path / "program.cu"
     source.write_text(
-        "#include <cstdio>\n__global__ void f() { std::printf(\"%d\\n\", __CUDA_ARCH__); }\n"
+        "#include <cstdio>\n__global__ void f() {\n#ifdef __CUDA_ARCH__\n"
+        "  printf(\"%d\\n\", __CUDA_ARCH__);\n#endif\n}\n"
         "int main() { f<<<1, 1>>>(); cudaDeviceSynchronize(); }\n",
         encoding="utf-8",
     )

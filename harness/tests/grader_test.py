@@ -9,16 +9,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from grading import BUILD, GRADE, ROOT, SMALL, Grading, why_not_isolated
+from schemas import validate_grade
 
 sys.path.append(str(ROOT / "harness" / "grader"))
 import assignment
-import engine
+import compiler
+import launches
 import report
 import similarity
 
@@ -46,6 +49,8 @@ def test_all_points_and_none(grading: Grading) -> None:
         and not result["hints"]
         and "100.0 of 100  passed" in result["shown"]
     )
+    assert [case["name"] for case in result["cases"]] == ["short", "long"]
+    assert all(case["counters"]["global_load_requests"] > 0 for case in result["cases"])
     result = grading.grade(grading.text("--starter"))
     assert result["score"] == 0 and not result["passed"] and result["hints"] == ["Look at the index."]
     assert "y[0], was never written" in result["checks"][0]["lost"][0]
@@ -95,7 +100,7 @@ def test_seeds_vary_what_is_asked_and_what_is_tried(grading: Grading) -> None:
     assert not grading.grade(answer, "--course", other)["passed"], "the answer of another course"
     given = assignment.read_assignment("small", "", grading.assignments)
     shapes = {
-        engine.make_launch(given, given.cases()[0], hidden, given.functions()).names["n"] for hidden in "abcdefgh"
+        launches.make_launch(given, given.cases()[0], hidden, given.functions()).names["n"] for hidden in "abcdefgh"
     }
     assert len(shapes) > 2
 
@@ -106,6 +111,7 @@ def test_usage(grading: Grading) -> None:
         (["--grade", "x.cu", "--assignment", "large"], "there is no assignment 'large'; there are 00_small"),
         (["--grade", "no_such_file.cu", "--assignment", "small"], "there is no such file"),
         (["--grade-dir", grading.folder, "--assignment", "small"], "needs --out"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv"], "there is nothing in it to grade"),
         (["--grade-dir", "no_such_folder", "--assignment", "small", "--out", "x.csv"], "there is no such folder"),
     ):
         done = grading.run(*arguments)
@@ -130,6 +136,53 @@ def test_a_mistake_in_an_assignment_is_said(grading: Grading, change: tuple[str,
     if done.returncode == 1:  # what concerns the starter alone
         done = grading.run("--starter", "small")
     assert done.returncode == 2 and said in done.stderr, done
+
+
+def broken_build(grading: Grading, **changes: str) -> Path:
+    """The build, with something else in what it knows."""
+    build = grading.folder / "build"
+    build.mkdir(exist_ok=True)
+    known = json.loads((BUILD / "grader.json").read_text(encoding="utf-8")) | changes
+    (build / "grader.json").write_text(json.dumps(known), encoding="utf-8")
+    return build
+
+
+def test_a_grader_that_cannot_be_run_is_one_message(grading: Grading) -> None:
+    source = grading.folder / "a.cu"
+    source.write_text(grading.text("--reference"))
+    plain, text = grading.folder / "plain", grading.folder / "text"
+    plain.write_text("")
+    text.write_text("this is no program")
+    text.chmod(0o755)
+
+    def refused(said: str, build: Path) -> None:
+        done = grading.run("--build", build, "--grade", source, "--assignment", "small")
+        assert (done.returncode, done.stdout) == (3, "") and said in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1 and "scripts/setup --slim harness-grader" in done.stderr
+
+    refused("has no grader", grading.folder)
+    refused("plain may not be executed", broken_build(grading, grader=str(plain)))
+    refused("nowhere is not there", broken_build(grading, grader="/nowhere"))
+    refused("text does not run", broken_build(grading, grader=str(text)))
+    refused("nowhere/nvcc is not there", broken_build(grading, nvcc="/nowhere/nvcc"))
+    (grading.folder / "build" / "grader.json").write_text("{")
+    refused("damaged", grading.folder / "build")
+
+
+def test_a_compiler_that_does_not_work_costs_nobody_points(grading: Grading) -> None:
+    nvcc = grading.folder / "nvcc"
+    nvcc.write_text("#!/bin/sh\necho 'No space left on device' >&2\nexit 1\n")
+    nvcc.chmod(0o755)
+    result = grading.grade("__global__ void scaled() {}", "--build", str(broken_build(grading, nvcc=str(nvcc))))
+    assert result["score"] is None and "not graded: the compiler does not work" in result["message"]
+
+
+def test_what_cannot_be_written_is_one_message(grading: Grading) -> None:
+    source = grading.folder / "a.cu"
+    source.write_text("no C++")
+    done = grading.run("--grade", source, "--assignment", "small", "--report", source / "report.json")
+    assert done.returncode == 3 and done.stderr.startswith(f"harness: {source} cannot be")
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_junit(grading: Grading) -> None:
@@ -244,6 +297,44 @@ def test_a_class_goes_on_where_it_was(grading: Grading, handed_in: Path) -> None
     assert len(list((grading.folder / "grades.csv.results").iterdir())) == 10
 
 
+def test_what_is_in_the_folder_of_a_class(grading: Grading) -> None:
+    """Each entry has a row, and what the grader has written there has none."""
+    folder = grading.folder / "in"
+    for student in ("three", "none"):
+        (folder / student).mkdir(parents=True)
+    for name in ("three/a.cu", "three/b.cu", "three/c.cu", "none/main.cpp", "none\n1.cu", "notes.txt"):
+        (folder / name).write_text("no C++")
+    out = folder / "grades.csv"
+    for _ in range(2):
+        arguments = ("--assignment", "small", "--out", out, "--junit", folder / "j.xml", "--report", folder / "r.json")
+        assert grading.run("--grade-dir", folder, *arguments).returncode == 0
+        table = rows(out)
+        assert sorted(table) == ["none", "none 1.cu", "notes.txt", "three/a.cu", "three/b.cu", "three/c.cu"]
+    assert "a folder" in table["none"]["message"] and {row["score"] for row in table.values()} == {"0"}
+    for result in json.loads((folder / "r.json").read_text()):
+        validate_grade(result)
+
+
+def test_ctrl_c_stops_a_class_at_once(grading: Grading) -> None:
+    folder = grading.folder / "in"
+    folder.mkdir()
+    for i in range(40):
+        (folder / f"{i}.cu").write_text(grading.text("--reference") + f"// {i}\n" if i == 0 else f"no C++ {i}")
+    out = grading.folder / "grades.csv"
+    command = [sys.executable, GRADE, "--build", BUILD, "--assignments", grading.assignments, "--grade-dir", folder,
+               "--assignment", "small", "--out", out, "--jobs", "1"]  # fmt: skip
+    process = subprocess.Popen(command, env=grading.environment, start_new_session=True, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    results = grading.folder / "grades.csv.results"
+    while not (results.is_dir() and list(results.glob("*.json"))):
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate()
+    assert process.returncode == 3 and said == "\nharness: stopped: the same command goes on where this one was\n"
+    assert len(list(results.glob("*.json"))) < 20 and not list(grading.temporary.iterdir())
+
+
 def test_a_class_that_was_stopped(grading: Grading, handed_in: Path) -> None:
     """Killed in the middle, it leaves what it has, and goes on."""
     for i in range(6):
@@ -287,6 +378,40 @@ def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -
     environment |= {"SLURM_ARRAY_TASK_COUNT": "1"}
     subprocess.run(["bash", recipe], env=environment, check=True, capture_output=True)
     assert len(rows(out)) == 6 and all(path.stat().st_mtime_ns == kept[path] for path in kept), "nothing graded again"
+
+
+# ---- GitHub Classroom ----
+
+
+def test_the_workflow_grades_what_is_pushed(grading: Grading) -> None:
+    """Its last step, as it stands there, in a workspace as the steps before it leave it; this build is lent to it."""
+    recipe = (ROOT / "harness" / "grader" / "recipes" / "classroom.yml").read_text(encoding="utf-8")
+    step = re.search(r"(?m)^      - name: Grade\n.*?^        run: \|\n((?: {10}.*\n|\n)+)", recipe, flags=re.DOTALL)[1]
+    workspace = grading.folder / "workspace"
+    (workspace / "submission").mkdir(parents=True)
+    (workspace / "ladder").mkdir()
+    for name in ("harness", "scripts", "common", "docs", "kernels"):
+        (workspace / "ladder" / name).symlink_to(ROOT / name)
+    (workspace / "ladder" / "build").symlink_to(BUILD)
+    (workspace / "ladder" / ".venv").symlink_to(sys.prefix)
+    summary = workspace / "summary.md"
+    environment = grading.environment | {"ASSIGNMENT": "swizzle", "COURSE": "c", "GITHUB_STEP_SUMMARY": str(summary),
+                                         "FLASH_LADDER_BUILD_DIR": str(BUILD)}  # fmt: skip
+
+    def run() -> int:
+        summary.write_text("")
+        # As GitHub starts it: docs.github.com, "Workflow syntax", jobs.<job_id>.steps[*].shell.
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", textwrap.dedent(step)]
+        return subprocess.run(command, cwd=workspace, env=environment, capture_output=True, check=False).returncode
+
+    assert run() == 2 and summary.read_text() == "Hand in one .cu file; there are 0.\n"
+    given = assignment.read_assignment("swizzle", "c")
+    (workspace / "submission" / "mine.cu").write_text(given.reference_answer())
+    assert run() == 0 and "100.0 of 100  passed" in summary.read_text()
+    validate_grade(json.loads((workspace / "results.json").read_text()))
+    assert ElementTree.parse(workspace / "results.xml").find("testsuite").attrib["failures"] == "0"
+    (workspace / "submission" / "mine.cu").write_text("no C++")
+    assert run() == 1 and "does not compile" in summary.read_text()
 
 
 # ---- Gradescope ----
@@ -377,12 +502,15 @@ def test_ptx_is_the_same_whatever_names_and_lines_are() -> None:
     ptx = '.file 1 "x.cu"\n.visible .entry _Z1aPf(.param .u64 _Z1aPf_param_0)\n'
     ptx += "{\n.loc 1 3 1\nld.param.u64 %rd1, [_Z1aPf_param_0];\n}"
     other = ptx.replace("_Z1aPf", "_Z7anotherPf").replace(".loc 1 3 1", ".loc 1 9 2").replace("x.cu", "y.cu")
-    assert engine.ptx_hash(ptx) == engine.ptx_hash(other)
-    assert engine.ptx_hash(ptx) != engine.ptx_hash(ptx.replace("%rd1", "%rd2"))
+    assert compiler.ptx_hash(ptx) == compiler.ptx_hash(other)
+    assert compiler.ptx_hash(ptx) != compiler.ptx_hash(ptx.replace("%rd1", "%rd2"))
 
 
 def test_values_are_those_of_the_type() -> None:
-    assert engine.unpack("bf16", engine.pack("bf16", [1.0, -2.5, 3.140625])) == [1.0, -2.5, 3.140625]
-    assert engine.unpack("bf16", engine.pack("bf16", [1 + 2**-8, 1 + 3 * 2**-8])) == [1.0, 1 + 2**-6], "halves to even"
-    assert engine.unpack("f16", engine.pack("f16", [0.1])) == [0.0999755859375]
+    def rounded(kind: str, *values: float) -> list[float]:
+        return launches.unpack(kind, launches.pack(kind, list(values)))
+
+    assert rounded("bf16", 1.0, -2.5, 3.140625) == [1.0, -2.5, 3.140625]
+    assert rounded("bf16", 1 + 2**-8, 1 + 3 * 2**-8) == [1.0, 1 + 2**-6], "halves to even"
+    assert rounded("f16", 0.1) == [0.0999755859375]
     assert json.loads(report.to_json({"a": 1})) == {"a": 1}

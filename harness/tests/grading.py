@@ -9,19 +9,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from schemas import validate_grade
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 GRADE = ROOT / "harness" / "grader" / "grade.py"
 
 sys.path.append(str(ROOT / "harness" / "grader"))
-import engine  # noqa: E402
+import compiler  # noqa: E402
 
 
 def why_not_isolated() -> str:
     """What this machine lacks to isolate what students hand in; empty: nothing."""
     try:
-        engine.Machine.of_build(BUILD, isolated=True)
-    except engine.Unavailable as why:
+        compiler.Machine.of_build(BUILD, isolated=True)
+    except compiler.Unavailable as why:
         return str(why)
     return ""
 
@@ -117,10 +119,13 @@ class Grading:
             path.write_bytes(source.encode() if isinstance(source, str) else source)
         report = self.folder / "report.json"
         report.unlink(missing_ok=True)
-        done = self.run("--grade", path, "--assignment", "small", "--report", report, *arguments)
+        if "--assignment" not in arguments:
+            arguments = ("--assignment", "small", *arguments)
+        done = self.run("--grade", path, "--report", report, *arguments)
         assert report.is_file(), done.stdout + done.stderr
         assert not done.stderr, "the grader does not crash"
         result = json.loads(report.read_text())
+        validate_grade(result)
         wanted = 3 if result["status"] != "graded" else 0 if result["passed"] else 1
         assert done.returncode == wanted
         return result | {"shown": done.stdout}

@@ -21,6 +21,7 @@ _DEBUG = _load("debug.schema.json")
 _NCU = _load("ncu.schema.json")
 _COMPARISON = _load("comparison.schema.json")
 _RECORDINGS = _load("recordings.schema.json")
+_GRADE = _load("grade.schema.json")
 _REGISTRY = Registry().with_resources(
     (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE)
 )
@@ -74,3 +75,8 @@ def validate_comparison(document: dict[str, Any]) -> None:
 def validate_recordings(document: dict[str, Any]) -> None:
     """A document as --profiles A B --json writes it."""
     _validate(_RECORDINGS, document)
+
+
+def validate_grade(document: dict[str, Any]) -> None:
+    """A document as --grade --report writes it."""
+    _validate(_GRADE, document)

@@ -16,27 +16,35 @@ constexpr std::chrono::milliseconds kWarmUpTime{300};
 // Enqueued together, so that the GPU is never idle between them, and the launch itself is not in the time.
 constexpr int kBatch = 50;
 
-void warm_up(const DeviceProblem& problem, const std::vector<const Configuration*>& configurations,
-             const Stream& stream, EventWriter& events) {
+void warm_up(const std::vector<Timed>& timed, const Stream& stream, EventWriter& events) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < kWarmUpLaunches || std::chrono::steady_clock::now() - start < kWarmUpTime; ++i) {
     events.progress("warm up", std::min(i, kWarmUpLaunches), kWarmUpLaunches);
-    for (const Configuration* configuration : configurations) {
-      problem.launch(*configuration, stream);
-      problem.wait();
+    for (const Timed& each : timed) {
+      each.launch(stream);
+      each.wait();
     }
   }
 }
 
 }  // namespace
 
-std::vector<Timing> time_launches(const DeviceProblem& problem, const std::vector<const Configuration*>& configurations,
-                                  const DeviceInfo& device, const Nvml& nvml, int repeat, EventWriter& events) {
+std::vector<Timed> to_be_timed(const DeviceProblem& problem, const std::vector<const Configuration*>& configurations) {
+  std::vector<Timed> timed;
+  for (const Configuration* configuration : configurations)
+    timed.push_back(
+        {.launch = [&problem, configuration](const Stream& stream) { problem.launch(*configuration, stream); },
+         .wait = [&problem] { problem.wait(); }});
+  return timed;
+}
+
+std::vector<Timing> time_launches(const std::vector<Timed>& timed, const DeviceInfo& device, const Nvml& nvml,
+                                  int repeat, EventWriter& events) {
   const Stream stream;
   GuardedBuffer flushed("the buffer that flushes the L2", flush_bytes(device.l2_bytes));
-  warm_up(problem, configurations, stream, events);
+  warm_up(timed, stream, events);
 
-  const int turns = static_cast<int>(configurations.size());
+  const int turns = static_cast<int>(timed.size());
   const int launches = repeat * turns;
   const auto turn = [&](int launch) { return (launch / turns + launch) % turns; };  // round r begins with r % turns
 
@@ -47,7 +55,7 @@ std::vector<Timing> time_launches(const DeviceProblem& problem, const std::vecto
     for (int i = 0; i < count; ++i) {
       flushed.poison(stream);
       starts[i].record(stream);
-      problem.launch(*configurations[turn(first + i)], stream);
+      timed[turn(first + i)].launch(stream);
       stops[i].record(stream);
     }
     for (int i = 0; i < count; ++i) {
@@ -60,7 +68,7 @@ std::vector<Timing> time_launches(const DeviceProblem& problem, const std::vecto
       }
     }
   }
-  problem.wait();
+  for (const Timed& each : timed) each.wait();
   return timings;
 }
 

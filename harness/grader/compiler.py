@@ -1,0 +1,236 @@
+"""Reads what was handed in and compiles it for the device alone, in an isolated process (harness-grader)."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+from assignment import ROOT
+
+SOURCE = "submission.cu"  # what each file is called while it is graded, whatever its name was
+MOST_SOURCE_BYTES = 256 * 1024
+COMPILE_MEMORY = 6 << 30  # of address space
+COMPILE_SECONDS = 100  # of CPU time, unless the command line says otherwise
+COMPILE_WALL_SECONDS = 900  # for what waits and does not compute; a busy machine must not meet it
+MOST_COMPILED_BYTES = 64 << 20  # of each file that the compiler writes
+BUILD_IT = "build it by scripts/setup --slim harness-grader"
+
+
+class Unavailable(Exception):
+    """Something that grading needs is missing on this machine."""
+
+
+class Refused(Exception):
+    """The file is worth no points, and why."""
+
+
+class NotGraded(Exception):
+    """No score can be given, and why."""
+
+
+# ---- The machine ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """What the build knows: compiler, and the program that isolates."""
+
+    nvcc: str
+    toolkit: str
+    host_compiler: str
+    steady: list[str]
+    seed: bool
+    grader: str
+    isolated: bool
+    compile_seconds: int
+    gpu_grader: str
+    compiled: dict[bytes, str] = dataclasses.field(default_factory=dict)  # the hash of a source: its PTX
+
+    @staticmethod
+    def of_build(build: Path, isolated: bool, compile_seconds: int = COMPILE_SECONDS) -> "Machine":
+        """Raises Unavailable where a program is missing or does not run, or where the machine cannot isolate."""
+        try:
+            known = json.loads((build / "grader.json").read_text(encoding="utf-8"))
+            machine = Machine(known["nvcc"], known["toolkit"], known["host_compiler"], known["steady"],
+                              known["seed"] >= 0, known["grader"], isolated, compile_seconds,
+                              known["gpu_grader"])  # fmt: skip
+        except OSError as error:
+            raise Unavailable(f"{build} has no grader: {BUILD_IT}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise Unavailable(f"{build / 'grader.json'} is of another version or damaged: {BUILD_IT}") from error
+        for program in (machine.grader, machine.nvcc, machine.host_compiler):
+            if not Path(program).is_file():
+                raise Unavailable(f"{program} is not there: {BUILD_IT}")
+            if not os.access(program, os.X_OK):
+                raise Unavailable(f"{program} may not be executed: {BUILD_IT}")
+        try:
+            done = subprocess.run([machine.grader, "missing"], capture_output=True, text=True, check=True)
+            missing = json.loads(done.stdout)
+        except (OSError, subprocess.CalledProcessError, ValueError) as error:
+            raise Unavailable(f"{machine.grader} does not run ({printable(str(error))}): {BUILD_IT}") from error
+        if isolated and missing:
+            raise Unavailable(
+                f"this machine cannot isolate what students hand in: it lacks {'; and '.join(missing)}. "
+                "To grade all the same, files that you trust, add --unsandboxed"
+            )
+        return machine
+
+    def readable(self) -> list[str]:
+        """What a compiler has to read: itself, the system's headers and libraries, common/."""
+        toolkit = Path(self.nvcc).resolve().parent.parent
+        compiler = Path(self.host_compiler).resolve().parent.parent
+        system = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/dev/urandom"]
+        return [*system, str(toolkit), str(Path(self.nvcc).parent.parent), str(compiler), str(ROOT / "common")]
+
+
+@dataclasses.dataclass
+class Ended:
+    returncode: int
+    messages: str
+    cpu_seconds: float
+
+
+def run_limited(command: list[str], folder: Path, wall_seconds: float, environment: dict[str, str]) -> Ended | None:
+    """The command's end, or None after so many seconds. What it starts ends with it."""
+    with open(folder / "messages", "wb+") as messages:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=messages,
+                                   stderr=messages, start_new_session=True)  # fmt: skip
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            os.killpg(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(wall_seconds, end)
+        timer.start()
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+        finally:
+            timer.cancel()
+            process.returncode = 0  # waited for already
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        messages.seek(0)
+        text = messages.read(64 * 1024).decode(errors="replace")
+    if late.is_set():
+        return None
+    return Ended(os.waitstatus_to_exitcode(status), text, usage.ru_utime + usage.ru_stime)
+
+
+# ---- Reading and compiling ----
+
+
+def read_submission(path: Path) -> bytes:
+    """The file's bytes. Refused for what is no text of a reasonable size."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if path.is_symlink():
+            raise Refused("it is a symbolic link; hand in the file itself") from error
+        raise NotGraded(f"it cannot be read: {error.strerror}") from error
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        what = "a folder and no regular file" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise Refused(f"it is {what}; hand in one .cu file")
+    with os.fdopen(descriptor, "rb") as file:
+        if status.st_size > MOST_SOURCE_BYTES:
+            raise Refused(f"it has {status.st_size} bytes, more than {MOST_SOURCE_BYTES}; hand in the source alone")
+        data = file.read(MOST_SOURCE_BYTES + 1)
+    if not data.strip():
+        raise Refused("it is empty; hand in the starter with your changes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise Refused("it is no text in UTF-8; hand in the .cu file, nothing compiled or packed") from error
+    if "\0" in text:
+        raise Refused("it holds bytes that are 0, so it is no source; hand in the .cu file")
+    return data
+
+
+def printable(text: str, most: int = 400) -> str:
+    """For a report: one line, without control characters, not too long."""
+    line = "".join(character if character.isprintable() else " " for character in text)
+    line = " ".join(line.split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def run_compiler(machine: Machine, folder: Path, options: list[str]) -> Ended:
+    """nvcc in a folder of its own, in isolation. Raises NotGraded where it needs too much time."""
+    limits = ["--cpu", machine.compile_seconds, "--memory", COMPILE_MEMORY, "--file", MOST_COMPILED_BYTES]
+    sandbox = [machine.grader, "sandbox", *map(str, limits), *([] if machine.isolated else ["--open"])]
+    for path in machine.readable():
+        sandbox += ["--read", path]
+    for path in (str(folder), "/dev/null"):
+        sandbox += ["--write", path]
+    # SOURCE_DATE_EPOCH: what __TIME__ and __DATE__ say must not change a score.
+    environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "HOME": str(folder), "LC_ALL": "C.UTF-8",
+                   "SOURCE_DATE_EPOCH": "0"}  # fmt: skip
+    nvcc = [machine.nvcc, "-ccbin", machine.host_compiler, *options]
+    ended = run_limited([*machine.steady, *sandbox, "--", *nvcc], folder, COMPILE_WALL_SECONDS, environment)
+    if ended is None:
+        raise NotGraded(f"the compiler had not ended after {COMPILE_WALL_SECONDS} seconds")
+    if ended.returncode != 0 and ended.cpu_seconds >= machine.compile_seconds:
+        raise NotGraded(f"the compiler had not ended after {machine.compile_seconds} seconds of CPU time")
+    return ended
+
+
+def compile_source(machine: Machine, source: bytes) -> tuple[Ended, str | None]:
+    """How the compiler ended, and the PTX, where there is one."""
+    with tempfile.TemporaryDirectory(prefix="flash-ladder-grade-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / SOURCE).write_bytes(source)
+        seed = ["-frandom-seed=submission"] if machine.seed else []
+        # -ptx: only device code is compiled, and no linker or assembler runs.
+        options = ["-ptx", "-arch=compute_80", "-std=c++20", "-lineinfo", *seed, "-I", str(ROOT / "common"), SOURCE,
+                   "-o", "submission.ptx"]  # fmt: skip
+        ended = run_compiler(machine, folder, options)
+        ptx = folder / "submission.ptx"
+        if ended.returncode != 0 or not ptx.is_file() or ptx.is_symlink():
+            return ended, None
+        return ended, ptx.read_text(encoding="utf-8", errors="replace")
+
+
+def compile_ptx(machine: Machine, source: bytes) -> str:
+    """The PTX of a file. Raises Refused where it does not compile, NotGraded where the compiler is not to be had."""
+    key = hashlib.sha256(source).digest()
+    if key in machine.compiled:
+        return machine.compiled[key]
+    ended, ptx = compile_source(machine, source)
+    if ptx is None:
+        # A full disk or half a toolkit is no fault of the file's, and what says nothing of the file may be one.
+        if SOURCE not in ended.messages and compile_source(machine, b"__global__ void nothing() {}\n")[1] is None:
+            raise NotGraded(f"the compiler does not work: {first_error(ended)}")
+        raise Refused(f"it does not compile: {first_error(ended)}")
+    machine.compiled[key] = ptx
+    return ptx
+
+
+def first_error(ended: Ended) -> str:
+    """What the compiler says first, without folders of this machine."""
+    text = re.sub(r"(/[\w.+-]+)+/(?=[\w.+-]+)", "", ended.messages)
+    for line in text.splitlines():
+        if re.search(r"\berror\b|\bfatal\b|catastrophic", line):
+            return printable(line)
+    size = MOST_COMPILED_BYTES >> 20
+    return (
+        f"the compiler ended with {ended.returncode} and no error message, as it does where it needs more than "
+        f"{COMPILE_MEMORY >> 30} GiB of memory, or {size} MiB for a file"
+    )
+
+
+def ptx_hash(ptx: str) -> str:
+    """Of what the PTX does: without comments, lines and files of the source, and with names replaced by their order."""
+    code = re.sub(r"//[^\n]*|^\s*\.(loc|file)\b[^\n]*", "", ptx.split("\n\t.section")[0], flags=re.MULTILINE)
+    names: dict[str, str] = {}
+    name = r"[$%]?[A-Za-z_][\w$]*_[\w$]*|_Z[\w$]+"
+    code = re.sub(name, lambda match: names.setdefault(match[0], f"N{len(names)}"), code)
+    return hashlib.sha256(" ".join(code.split()).encode()).hexdigest()
