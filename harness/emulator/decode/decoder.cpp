@@ -379,7 +379,6 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
     for (const int target : table) targets.push_back(start[static_cast<std::size_t>(target)]);
   }
   kernel_->static_shared_bytes = layout_.static_shared_bytes();
-  kernel_->reserved_shared = layout_.reserved_shared();
   kernel_->local_bytes = layout_.local_bytes();
   kernel_->parameter_bytes = layout_.parameter_bytes();
   find_reconvergence_points(*kernel_);

@@ -160,10 +160,9 @@ class CompiledKernel {
   std::unordered_map<std::int32_t, std::int32_t> places;
   std::size_t parameter_bytes = 0;
   std::size_t static_shared_bytes = 0;
-  std::uint32_t reserved_shared = 0;  // an address: SpecialRegister::reserved_smem
-  std::size_t local_bytes = 0;        // per thread
-  int shared_granule = 4;             // the smallest access to shared memory, in bytes
-  int global_granule = 16;            // the same of global memory
+  std::size_t local_bytes = 0;  // per thread
+  int shared_granule = 4;       // the smallest access to shared memory, in bytes
+  int global_granule = 16;      // the same of global memory
   bool serial = false;  // its CTAs talk to each other, by atomics or flags: run in order, so that results are the same
   bool uses_shared = false;
 };

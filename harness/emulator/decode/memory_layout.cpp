@@ -10,9 +10,6 @@ namespace {
 
 using ptx::Space;
 
-// On a GPU it lies in the first kSharedBase bytes, which nothing can be read from here.
-constexpr std::uint64_t kReservedSharedBytes = 1024;
-
 std::uint64_t aligned(std::uint64_t value, std::uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
@@ -51,17 +48,6 @@ MemoryLayout::MemoryLayout(const ModuleImage& image, const ptx::Function& functi
       addresses_[index] = local = aligned(local, variable.alignment);
       local += variable.size;
     }
-  }
-  const auto asks = [](const ptx::Operand& operand) {
-    return operand.kind == ptx::Operand::Kind::special &&
-           operand.index == static_cast<int>(ptx::SpecialRegister::reserved_smem);
-  };
-  if (std::any_of(function.instructions.begin(), function.instructions.end(), [&](const ptx::Instruction& instruction) {
-        return std::any_of(instruction.operands.begin(), instruction.operands.end(), asks);
-      })) {
-    shared = aligned(shared, kReservedSharedBytes);
-    reserved_shared_ = static_cast<std::uint32_t>(shared);
-    shared += kReservedSharedBytes;
   }
   const std::uint64_t dynamic = aligned(shared, dynamic_alignment);
   for (const int index : named) {

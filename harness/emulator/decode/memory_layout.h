@@ -24,8 +24,6 @@ class MemoryLayout {
   ptx::Space space(int variable) const;
 
   std::size_t static_shared_bytes() const { return static_shared_bytes_; }
-  /// Where the shared memory lies that CUDA's headers use; 0 if the function does not ask.
-  std::uint32_t reserved_shared() const { return reserved_shared_; }
   std::size_t local_bytes() const { return local_bytes_; }
   std::size_t parameter_bytes() const { return parameter_bytes_; }
   const std::vector<KernelParameter>& parameters() const { return parameters_; }
@@ -35,7 +33,6 @@ class MemoryLayout {
   std::map<int, std::uint64_t> addresses_;
   std::vector<KernelParameter> parameters_;
   std::size_t static_shared_bytes_ = 0;
-  std::uint32_t reserved_shared_ = 0;
   std::size_t local_bytes_ = 0;
   std::size_t parameter_bytes_ = 0;
 };

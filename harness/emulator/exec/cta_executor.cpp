@@ -510,8 +510,6 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
             return context_.config.dynamic_shared_bytes;
           case total_smem_size:
             return shared_size;
-          case reserved_smem:
-            return context_.kernel.reserved_shared;
           case envreg1:
             return context_.config.grid_workspace >> 32;
           case envreg2:

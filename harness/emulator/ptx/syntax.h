@@ -92,8 +92,7 @@ enum class SpecialRegister : std::uint8_t {
   one,
   dynamic_smem_size,
   total_smem_size,
-  reserved_smem,  // %reserved_smem_offset_1: shared memory that CUDA's headers use, cooperative groups of several warps
-  envreg1,        // with envreg2 the address of a cooperative launch's workspace, as CUDA's headers read it
+  envreg1,  // with envreg2 the address of a cooperative launch's workspace, as CUDA's headers read it
   envreg2,
   clock,
   clock_hi,

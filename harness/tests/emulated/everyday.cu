@@ -1,7 +1,6 @@
 // What ordinary programs do beyond a kernel and a copy, each started by its name. emulate_test.py runs them on the virtual GPU.
 // Lines that it expects a finding at are marked: // fault: NAME.
 #include <cooperative_groups.h>
-#include <cooperative_groups/reduce.h>
 #include <unistd.h>
 
 #include <cassert>
@@ -75,23 +74,6 @@ int cooperative() {
 }
 int cooperative_too_large() {
   std::printf("%s\n", cudaGetErrorName(launch_cooperatively(100'000, 1, nullptr, nullptr)));
-  return 0;
-}
-
-// Tiles of two warps, which meet and exchange values through shared memory of their own.
-__global__ void sums_of_tiles(int* sums) {
-  __shared__ cooperative_groups::block_tile_memory<128> memory;
-  const auto block = cooperative_groups::this_thread_block(memory);
-  const auto tile = cooperative_groups::tiled_partition<64>(block);
-  sums[threadIdx.x] = cooperative_groups::reduce(tile, static_cast<int>(threadIdx.x), cooperative_groups::plus<int>());
-}
-int tiles_of_warps() {
-  int* sums = zeros(128);
-  sums_of_tiles<<<1, 128>>>(sums);
-  CHECK(cudaDeviceSynchronize());
-  int wrong = 0;
-  for (int i = 0; i < 128; ++i) wrong += values(sums, 128)[i] != (i < 64 ? 2016 : 6112);
-  std::printf("%d wrong\n", wrong);
   return 0;
 }
 
@@ -381,8 +363,7 @@ const struct {
                 PROGRAM(freed_twice),
                 PROGRAM(freed_not_its_own),
                 PROGRAM(full_heap),
-                PROGRAM(heap_of_the_host),
-                PROGRAM(tiles_of_warps)};
+                PROGRAM(heap_of_the_host)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs)
