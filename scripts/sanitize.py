@@ -72,7 +72,7 @@ def main() -> int:
 
     runs = [
         Run(configuration, tool, problem)
-        for configuration in configurations(arguments.build, arguments.kernel, ("fp16", "bf16"))
+        for configuration in configurations(arguments.build, arguments.kernel, ("fp16", "bf16", "e4m3"))
         for tool in arguments.tool or TOOLS
         for problem in problems(configuration)
     ]

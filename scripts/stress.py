@@ -131,7 +131,7 @@ def main() -> int:
     worker = arguments.worker or f"harness-worker-{arguments.device}"
     os.environ.setdefault("FLASH_LADDER_SM_COUNT", VIRTUAL_SM_COUNT)
 
-    dtypes = ("fp16",) if arguments.large else ("fp16", "bf16")
+    dtypes = ("fp16",) if arguments.large else ("fp16", "bf16", "e4m3")
     found = configurations(arguments.build, arguments.kernel, dtypes, worker, every=not arguments.large)
     todo = [case for c in found for case in (large_cases(c) if arguments.large else cases(c, on_gpu))]
     failures = 0

@@ -353,9 +353,17 @@ def ladder_log_cell(device: Device, number: int) -> str:
 
 
 def extension_cell(device: Device, name: str, base: str) -> str:
-    """TFLOP/s of an extension, and how many times those of the version that it extends, both by `harness --record`."""
-    recorded = {version.source.kernel: version.recorded.get(SHAPE) for version in device.versions}
-    here, there = recorded.get(name), recorded.get(base)
+    """TFLOP/s of an extension, and how many times those of the version that it extends, both by `harness --record`.
+
+    One that computes nothing but e4m3 has those figures.
+    """
+
+    def recorded(of: Device, kernel: str) -> float | None:
+        return next((version.recorded.get(SHAPE) for version in of.versions if version.source.kernel == kernel), None)
+
+    here, there = recorded(device, name), recorded(device, base)
+    if here is None:
+        here = recorded(load_device(device.folder, "e4m3"), name)
     if here is None or there is None:
         return "not recorded"
     return f"{three_digits(here)} ({three_digits(here / there)}×)"

@@ -15,6 +15,9 @@ struct ExtendedArgs : AttentionArgs {
   int window = -1;                  // less than 0: none
   const int* lengths = nullptr;     // [batch], in device memory: rows of Q and O that count; nullptr: all
   const int* lengths_kv = nullptr;  // [batch], in device memory: the same of K and V
+  // [3][batch][heads], in device memory: what an element of Q, K and V, of the head that this head of Q reads, is multiplied by;
+  // nullptr where they are not e4m3.
+  const float* scales = nullptr;
 };
 
 }  // namespace flash_ladder

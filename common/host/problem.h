@@ -6,8 +6,9 @@
 
 namespace flash_ladder {
 
-/// The type of Q, K, V and O in memory. Softmax and accumulation are fp32 whatever it is.
-enum class Dtype { fp16, bf16 };
+/// The type of Q, K, V and O in memory; of e4m3, 8 bits, O is fp16, and an element of Q, K and V stands for itself times a scale of its
+/// head (ExtendedArgs::scales). Softmax and accumulation are fp32 whatever it is.
+enum class Dtype { fp16, bf16, e4m3 };
 
 /// AttentionProblem::window where all keys are seen.
 constexpr std::int64_t kNoWindow = -1;

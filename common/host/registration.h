@@ -20,6 +20,7 @@
 // Of cuda_fp16.h and cuda_bf16.h, which are long to parse, and which who only reads the list of versions does not need.
 struct __half;
 struct __nv_bfloat16;
+struct __nv_fp8_e4m3;
 
 namespace flash_ladder {
 
@@ -152,6 +153,10 @@ constexpr Dtype dtype_of<__half>() {
 template <>
 constexpr Dtype dtype_of<__nv_bfloat16>() {
   return Dtype::bf16;
+}
+template <>
+constexpr Dtype dtype_of<__nv_fp8_e4m3>() {
+  return Dtype::e4m3;
 }
 
 inline std::size_t no_workspace(const AttentionProblem&) { return 0; }

@@ -280,6 +280,11 @@ def three_27(facts: Facts) -> Figure:
 # ---- the same in instructions, of CTA 0 on the virtual GPU ----
 
 
+def _waits(trace: RoleTrace, warp: int) -> list[tuple[int, int, str, str]]:
+    steps = [step for step in trace.steps(warp) if step.what == "wait" and step.end - step.begin > 1]
+    return [(step.begin, step.end, step.barrier, PAPER) for step in steps]
+
+
 def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, list[tuple[int, int, str, str]]]]:
     """(name, [(begin, end, text, colour)]): buffers, the producer, consumers, their wgmmas."""
     rows: list[tuple[str, list[tuple[int, int, str, str]]]] = []
@@ -292,20 +297,21 @@ def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, l
         if step.what != "copy" or which not in tiles:
             continue
         read = ends.get((step.barrier.replace("full", "empty"), step.phase or 0), last)
-        buffers.setdefault(step.barrier.replace("_full", ""), []).append((step.begin, read, f"{which}{tiles[which]}", FILLS[4]))
+        name = step.barrier.replace("_full", "")
+        buffers.setdefault(name, []).append((step.begin, read, f"{which}{tiles[which]}", FILLS[4]))
         tiles[which] += 1
     rows += [(f"tile in {name}", buffers[name]) for name in sorted(buffers)]
-    waits = [(s.begin, s.end, s.barrier, PAPER) for s in trace.steps(producer) if s.what == "wait" and s.end - s.begin > 1]
-    rows.append(("producer waits for", waits))
+    rows.append(("producer waits for", _waits(trace, producer)))
     source = sources.lines_of(facts.file(number))
     consumers = trace.warps(multiply=True)
     for i, warp in enumerate(consumers):
         name = f" {i}" if len(consumers) > 1 else ""
         bars = [(begin, end, "", FILLS[3]) for begin, end in trace.arithmetic(warp)]
-        bars += [(s.begin, s.end, s.barrier, PAPER) for s in trace.steps(warp) if s.what == "wait" and s.end - s.begin > 1]
+        bars += _waits(trace, warp)
         rows.append((f"consumer{name}", bars))
         for product, accumulator in (("S", "S_rmem"), ("P V", "O_rmem")):
-            work = [(w.begin, w.end, product, CONSUMERS[i]) for w in trace.wgmmas(warp) if accumulator in source[w.line - 1]]
+            mine = [w for w in trace.wgmmas(warp) if accumulator in source[w.line - 1]]
+            work = [(w.begin, w.end, product, CONSUMERS[i]) for w in mine]
             rows.append((f"{product} of {i} under way" if name else f"{product} under way", work))
     return rows
 

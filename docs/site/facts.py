@@ -26,10 +26,10 @@ import layouts  # noqa: E402
 import schedule  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
-from roles import RoleTrace  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from ladder import SHAPES  # noqa: E402
 from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
+from roles import RoleTrace  # noqa: E402
 
 DEVICE = "h200"
 ARCH = "sm_90"  # of that device
@@ -326,6 +326,21 @@ class Facts:
             if version.source.stem == self.stem(number) and shape in version.beside_peers.tflops:
                 return version.beside_peers.tflops[shape] / self.peer(name, seq_len)
         raise NotRecordedError(f"version {number:02} was not measured beside {name} at seq_len {seq_len}")
+
+    # Of e4m3, by scripts/peers --dtype e4m3: never beside figures of 16 bits.
+
+    def e4m3(self, name: str, seq_len: int = SEQ_LEN) -> float:
+        """TFLOP/s of an extension, "fp8", or of a peer, at steady power."""
+        path = ROOT / "profiles" / DEVICE / "peers_e4m3.json"
+        if not path.is_file():
+            raise NotRecordedError(f"there is no {path.relative_to(ROOT)}")
+        regime = json.loads(path.read_text(encoding="utf-8"))["regimes"]["sustained"]
+        for one in (*regime["versions"], *regime["peers"]):
+            if one["name"] == name and one.get("config") is None:
+                for result in one["results"]:
+                    if result["seq_len"] == seq_len:
+                        return result["tflops"]
+        raise NotRecordedError(f"{name} was not measured in e4m3 at seq_len {seq_len}")
 
     def wgmma_ceiling(self) -> float:
         """TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit leaves it."""

@@ -1,6 +1,6 @@
-"""What the roles of one CTA do, and which barrier each waits for: a trace of the virtual GPU, with the names of the source.
+"""What the roles of one CTA do, and which barrier each waits for: a trace of the virtual GPU, with names of the source.
 
-`scripts/harness --kernel 19 --device emulator --trace FILE` writes what this reads. Time is counted in instructions there.
+`scripts/harness --kernel 19 --device emulator --trace FILE` writes what this reads. Time is counted in instructions.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class RoleTrace:
                 steps.append(
                     Step("copy", self._barrier(arguments), at - 1, at, arguments["phase"], arguments["shared"])
                 )
-        return sorted(steps, key=lambda step: step.begin)
+        return sorted(steps, key=lambda step: (step.begin, step.what != "arrive"))  # bar.sync arrives, and waits
 
     def arithmetic(self, warp: int) -> list[tuple[int, int]]:
         """When a warp computes in floating point: from, to."""

@@ -62,10 +62,14 @@ CountedPair count(const Version& from, const Version& to, const Options& options
   counting.device = {.kind = DeviceKind::emulator, .ordinal = 0};
   CountedPair counted;
   try {
-    const Runner runner(counting);
-    const Run run{.problem = runner.problem(), .config = options.config, .check = false, .benchmark = false};
-    counted.from = runner.run(from, run);
-    counted.to = runner.run(to, run);
+    const auto run = [&](const Version& version) {
+      const Options own = for_version(counting, version);
+      const Runner runner(own);
+      return runner.run(version,
+                        {.problem = runner.problem(), .config = own.config, .check = false, .benchmark = false});
+    };
+    counted.from = run(from);
+    counted.to = run(to);
     counted.exit_code = exit_code(options, {counted.from, counted.to});
     for (const Result* result : {&counted.from, &counted.to})
       if (!result->counters) {
@@ -93,7 +97,8 @@ StaticPair compiled(const Version& from, const Version& to, const Options& optio
                   .code_to = {}};
   const auto fill = [&](const Version& version, const Configuration*& configuration, std::optional<StaticStudy>& own,
                         std::optional<StaticStudy>& code) {
-    const auto choice = choose_configuration(version, options.config, options.problem, std::nullopt, sm);
+    const auto choice =
+        choose_configuration(version, options.config, for_version(options, version).problem, std::nullopt, sm);
     if (!choice.configuration) throw UsageError(choice.why_not);
     configuration = choice.configuration;
     const auto studies = static_study(version, *configuration, options.paths.study);

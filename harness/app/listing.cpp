@@ -38,8 +38,8 @@ struct Code {
   std::string ptx_name;  // "compute_90"
   std::vector<SassText> sass;
 
-  std::string title(const Options& options) const {
-    return fmt::format("{} {} {} {}", label(version), configuration.name, to_string(options.problem.dtype), name);
+  std::string title() const {
+    return fmt::format("{} {} {} {}", label(version), configuration.name, to_string(configuration.dtype), name);
   }
 };
 
@@ -52,7 +52,8 @@ Code code_of(const Options& options, const char* flag) {
   if (const auto file = newer_source(selected, options.paths.source))
     complain(fmt::format("warning: {} is newer than this program, so its lines may be others; build again", *file));
   const int sm = options.sm.value_or(runs_on(version.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
-  const auto choice = choose_configuration(version, options.config, options.problem, std::nullopt, sm);
+  const AttentionProblem problem = for_version(options, version).problem;
+  const auto choice = choose_configuration(version, options.config, problem, std::nullopt, sm);
   if (!choice.configuration) throw UsageError(choice.why_not);
   const bool is_hopper = version.architecture == Architecture::sm_90a;
   const std::string name = code_name(sm) + (is_hopper ? "a" : "");
@@ -204,7 +205,7 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
                             const Paint& paint) {
   SourceText source(options.paths.source);
   const std::size_t width = output_width();
-  std::string text = paint.bold(code.title(options)) + '\n';
+  std::string text = paint.bold(code.title()) + '\n';
   if (wanted.kind == Wanted::Kind::source_line)
     text += shortened(fmt::format("{}  {}", wanted.place, source.line(wanted.place)), width) + '\n';
 
@@ -252,7 +253,7 @@ int list_sass(const Options& options) {
   const Code code = code_of(options, "--listing");
   const Paint paint;
   SourceText source(options.paths.source);
-  std::string text = paint.dim("// " + code.title(options)) + '\n';
+  std::string text = paint.dim("// " + code.title()) + '\n';
   for (const SassText& function : code.sass) text += '\n' + format_function(function, options.registers, source, paint);
   write_out(text);
   return kExitOk;

@@ -360,6 +360,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   options.device = parse_device(device);
   if (given("--sm")) options.sm = parse_sm(sm);
 
+  options.dtype_given = given("--dtype");
   options.problem = problem.problem(/*is_virtual=*/false);
   options.emulator_problem = problem.problem(/*is_virtual=*/true);
   options.debug_problem = problem.typed();
@@ -395,6 +396,17 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
            !std::filesystem::is_directory(options.paths.profiles))
     throw UnavailableError(fmt::format("--profiles '{}' is not a directory; --record and --tune make it",
                                        options.paths.profiles.string()));
+  return options;
+}
+
+Options for_version(Options options, const Version& version) {
+  const auto& known = version.configurations;
+  const auto computes = [&](Dtype dtype) {
+    return std::ranges::any_of(known, [&](const Configuration& one) { return one.dtype == dtype; });
+  };
+  if (!options.dtype_given && !computes(options.problem.dtype))
+    for (AttentionProblem* problem : {&options.problem, &options.emulator_problem, &options.debug_problem})
+      problem->dtype = known.front().dtype;
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "host/problem.h"
+#include "host/registration.h"
 
 namespace flash_ladder {
 
@@ -50,6 +51,7 @@ struct Options {
   std::string config;                     // empty: as --tune found, else chosen by device
   AttentionProblem problem;               // with the defaults filled in
   AttentionProblem emulator_problem;      // the same, with the smaller defaults of the virtual GPU
+  bool dtype_given = false;               // was there a --dtype?
   AttentionProblem debug_problem;         // the same without defaults: 0 for each size that was not typed
   std::optional<std::int64_t> head, row;  // --head and --row: what --debug shows
   std::uint64_t seed = 0;
@@ -68,5 +70,8 @@ struct Options {
 
 /// Reads the command line; nullopt when it only asked for help, which is then printed. Throws UsageError.
 std::optional<Options> parse_options(int argc, const char* const* argv);
+
+/// The same for one version: where there was no --dtype, and it does not compute fp16, with the first type that it does.
+Options for_version(Options options, const Version& version);
 
 }  // namespace flash_ladder

@@ -18,7 +18,7 @@ const char* const kGroup = "The problem";
 
 Dtype parse_dtype(const std::string& text) {
   const auto dtype = dtype_from_string(text);
-  if (!dtype) throw UsageError(fmt::format("--dtype '{}' is unknown; allowed are fp16 and bf16", text));
+  if (!dtype) throw UsageError(fmt::format("--dtype '{}' is unknown; allowed: {}", text, all_dtypes()));
   return *dtype;
 }
 
@@ -42,7 +42,7 @@ ProblemFlags::ProblemFlags(CLI::App& app) : app_(app) {
   add("--seq-len", seq_len_, "Queries (4096; emulator: 256); a multiple of the version's tile");
   add("--seq-len-kv", seq_len_kv_, "Keys and values (as --seq-len)");
   add("--head-dim", head_dim_, "(128, the only one that the versions support)");
-  add("--dtype", dtype_, "fp16 or bf16 (fp16)", "TYPE");
+  add("--dtype", dtype_, "fp16, bf16, or e4m3, which few versions compute (fp16)", "TYPE");
   app.add_flag("--causal", causal_, "A query sees no later key; the last query sees them all")->group(kGroup);
   add("--kv-heads", kv_heads_, "Heads of K and V, each for as many of Q (as --heads)");
   add("--window", window_, "A query sees so many keys to either side of its own (all)");

@@ -81,8 +81,13 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
                           .dtype = dtype});
       change(problems.back());
     };
-    for (const StandardShape& shape : kStandardShapes) add(shape, Dtype::fp16);
-    add(kShapeInBf16, Dtype::bf16);
+    const auto computes = [&](Dtype dtype) {
+      return std::ranges::any_of(version.configurations, [&](const Configuration& c) { return c.dtype == dtype; });
+    };
+    for (const Dtype dtype : {Dtype::fp16, Dtype::e4m3})
+      if (computes(dtype))
+        for (const StandardShape& shape : kStandardShapes) add(shape, dtype);
+    if (computes(Dtype::bf16)) add(kShapeInBf16, Dtype::bf16);
   };
   add_all([](AttentionProblem&) {});
   if (version.solves.causal) add_all([](AttentionProblem& problem) { problem.causal = true; });

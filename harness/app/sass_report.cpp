@@ -81,7 +81,8 @@ int report_sass(const Options& options) {
   std::vector<Result> results;
   bool has_all_code = true;
   for (const Version* version : selected) {
-    results.push_back(runner.run(*version, {.problem = options.problem, .config = options.config}));
+    results.push_back(
+        runner.run(*version, {.problem = for_version(options, *version).problem, .config = options.config}));
     const Result& result = results.back();
     has_all_code = has_all_code && (result.status == Status::skipped || code_for(result.static_study, runner.sm()));
     if (result.status == Status::skipped)

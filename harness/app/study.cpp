@@ -228,8 +228,10 @@ void complain_of_tuning(const std::vector<const Version*>& selected, const Optio
 
 }  // namespace
 
-int study(const Options& options) {
-  const auto selected = select_versions(options.kernels);
+int study(const Options& asked) {
+  const auto selected = select_versions(asked.kernels);
+  // A table is of one problem: there, who does not compute its type is skipped.
+  const Options options = selected.size() == 1 ? for_version(asked, *selected.front()) : asked;
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (!options.trace.empty()) check_writable(options.trace);
   if (const auto file = newer_source(selected, options.paths.source))

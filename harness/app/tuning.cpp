@@ -123,8 +123,9 @@ TuningEntry entry_of(const Version& version, const std::vector<Result>& results,
 
 }  // namespace
 
-int tune(const Options& options) {
-  const Version& version = select_version(options.tune);
+int tune(const Options& asked) {
+  const Version& version = select_version(asked.tune);
+  const Options options = for_version(asked, version);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (const auto file = newer_source({&version}, options.paths.source))
     throw UsageError(fmt::format(

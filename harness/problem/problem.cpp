@@ -15,6 +15,9 @@
 namespace flash_ladder {
 namespace {
 
+constexpr std::pair<const char*, Dtype> kDtypes[] = {
+    {"fp16", Dtype::fp16}, {"bf16", Dtype::bf16}, {"e4m3", Dtype::e4m3}};
+
 // Every field, so that none is forgotten: with one more in AttentionProblem this does not compile.
 auto fields(const AttentionProblem& problem) {
   const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] =
@@ -52,12 +55,22 @@ double scores(const AttentionProblem& problem, std::int64_t batch) {
 
 }  // namespace
 
-std::string to_string(Dtype dtype) { return dtype == Dtype::fp16 ? "fp16" : "bf16"; }
+std::string to_string(Dtype dtype) {
+  for (const auto& [name, known] : kDtypes)
+    if (known == dtype) return name;
+  throw std::logic_error("a Dtype without a name");
+}
 
 std::optional<Dtype> dtype_from_string(const std::string& text) {
-  if (text == "fp16") return Dtype::fp16;
-  if (text == "bf16") return Dtype::bf16;
+  for (const auto& [name, known] : kDtypes)
+    if (name == text) return known;
   return std::nullopt;
+}
+
+std::string all_dtypes() {
+  std::vector<std::string> names;
+  for (const auto& [name, known] : kDtypes) names.emplace_back(name);
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::string describe(const AttentionProblem& problem) {
@@ -102,7 +115,7 @@ void from_json(const nlohmann::json& json, AttentionProblem& problem) {
   json.at("head_dim").get_to(head_dim);
   const auto text = json.at("dtype").get<std::string>();
   const auto known = dtype_from_string(text);
-  if (!known) throw std::runtime_error(fmt::format("dtype '{}' is unknown; allowed: fp16, bf16", text));
+  if (!known) throw std::runtime_error(fmt::format("dtype '{}' is unknown; allowed: {}", text, all_dtypes()));
   dtype = *known;
   read_known(json, "causal", causal);
   read_known(json, "kv_heads", kv_heads);
@@ -173,9 +186,9 @@ double floating_point_operations(const AttentionProblem& problem) {
 }
 
 double tensor_bytes(const AttentionProblem& problem) {
-  constexpr double kElementBytes = 2;  // fp16 and bf16 alike
-  const double rows = 1.0 * problem.heads * problem.seq_len + 1.0 * num_kv_heads(problem) * problem.seq_len_kv;
-  return kElementBytes * problem.batch * 2.0 * rows * problem.head_dim;
+  const double input_bytes = problem.dtype == Dtype::e4m3 ? 1 : 2, output_bytes = 2;
+  const double rows = 1.0 * problem.heads * problem.seq_len, rows_kv = 1.0 * num_kv_heads(problem) * problem.seq_len_kv;
+  return problem.batch * (input_bytes * (rows + 2 * rows_kv) + output_bytes * rows) * problem.head_dim;
 }
 
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale,
@@ -196,6 +209,7 @@ ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors
   args.causal = causal;
   args.kv_heads = static_cast<int>(num_kv_heads(problem));
   args.window = static_cast<int>(window);
+  if (dtype == Dtype::e4m3) args.scales = tensors.scales;
   if (!lengths.empty()) args.lengths = tensors.lengths;
   if (!lengths_kv.empty()) args.lengths_kv = tensors.lengths_kv;
   return args;

@@ -13,8 +13,10 @@
 
 namespace flash_ladder {
 
-/// "fp16" or "bf16".
+/// "fp16", "bf16" or "e4m3".
 std::string to_string(Dtype dtype);
+/// "fp16, bf16, e4m3".
+std::string all_dtypes();
 /// The inverse; nullopt for anything else.
 std::optional<Dtype> dtype_from_string(const std::string& text);
 
@@ -65,6 +67,7 @@ double tensor_bytes(const AttentionProblem& problem);
 struct Tensors {
   Tensor Q, K, V, O;
   const int *lengths = nullptr, *lengths_kv = nullptr;  // as in ExtendedArgs
+  const float* scales = nullptr;
 };
 /// The argument of a launch. Sizes fit 32 bits: see why_impossible().
 ExtendedArgs launch_args(const AttentionProblem& problem, const Tensors& tensors, float softmax_scale, void* workspace);

@@ -12,7 +12,6 @@
 namespace flash_ladder::python {
 namespace {
 
-constexpr std::int64_t kElementBytes = 2;
 constexpr std::int64_t kAlignment = 16;  // of every row, in bytes: the kernels load and store 16 at a time
 
 std::string shape_of(const Array& array) { return fmt::format("({})", fmt::join(array.shape, ", ")); }
@@ -20,7 +19,43 @@ std::string shape_of(const Array& array) { return fmt::format("({})", fmt::join(
 Dtype dtype_of(const Array& array) {
   if (array.dtype == "float16") return Dtype::fp16;
   if (array.dtype == "bfloat16") return Dtype::bf16;
-  throw TypeError(fmt::format("{} has dtype {}; allowed: float16, bfloat16", array.name, array.dtype));
+  if (array.dtype == "float8_e4m3fn" || array.dtype == "uint8") return Dtype::e4m3;
+  throw TypeError(fmt::format("{} has dtype {}; allowed: float16, bfloat16, float8_e4m3fn, or its bits as uint8",
+                              array.name, array.dtype));
+}
+
+std::int64_t element_bytes(const Array& array) {
+  return array.dtype == "float32" ? 4 : dtype_of(array) == Dtype::e4m3 ? 1 : 2;
+}
+
+void check_dtypes(const Arrays& arrays) {
+  const auto& [q, k, v, out, scales] = arrays;
+  const Dtype dtype = dtype_of(q);
+  for (const Array* other : {&k, &v})
+    if (dtype_of(*other) != dtype)
+      throw TypeError(
+          fmt::format("{} has dtype {} and q has dtype {}; they must be equal", other->name, other->dtype, q.dtype));
+  const bool in_8_bits = dtype == Dtype::e4m3;
+  if (dtype_of(out) != (in_8_bits ? Dtype::fp16 : dtype))
+    throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; {}", out.name, out.dtype, q.dtype,
+                                in_8_bits ? "out must be float16" : "they must be equal"));
+  if (in_8_bits && !scales)
+    throw TypeError(fmt::format(
+        "q has dtype {}, and scales is None; give a float32 array of shape [3, batch, heads]: what the elements of q, k and v "
+        "are multiplied by",
+        q.dtype));
+  if (!in_8_bits && scales) throw TypeError(fmt::format("scales is given, and q has dtype {}; leave it out", q.dtype));
+}
+
+void check_scales(const Array& scales, const Array& q) {
+  if (scales.dtype != "float32") throw TypeError(fmt::format("scales has dtype {}; it must be float32", scales.dtype));
+  const std::vector<std::int64_t> shape = {3, q.shape[0], q.shape[2]};
+  if (scales.shape != shape)
+    throw UsageError(fmt::format("scales has shape {}; it must be [3, batch, heads of q], ({})", shape_of(scales),
+                                 fmt::join(shape, ", ")));
+  for (std::int64_t i = 2, stride = 1; i >= 0; stride *= shape[i--])
+    if (shape[i] > 1 && scales.strides[i] != stride)
+      throw UsageError(fmt::format("scales has strides ({}); it must be contiguous", fmt::join(scales.strides, ", ")));
 }
 
 void check_shapes(const Arrays& arrays) {
@@ -28,7 +63,7 @@ void check_shapes(const Arrays& arrays) {
     if (array->shape.size() != 4)
       throw UsageError(fmt::format("{} has shape {}, of {} dimensions; it must be [batch, seq_len, heads, head_dim]",
                                    array->name, shape_of(*array), array->shape.size()));
-  const auto& [q, k, v, out] = arrays;
+  const auto& [q, k, v, out, scales] = arrays;
   if (k.shape != v.shape)
     throw UsageError(fmt::format("k has shape {} and v has shape {}; they must be equal", shape_of(k), shape_of(v)));
   if (q.shape[0] != k.shape[0] || q.shape[3] != k.shape[3])
@@ -46,15 +81,15 @@ void check_layout(const Array& array) {
         "{} has stride {} in its last dimension, head_dim; it must be 1: make it contiguous, or transpose another way",
         array.name, array.strides[3]));
   for (int i = 0; i < 3; ++i)
-    if (array.shape[i] > 1 && array.strides[i] * kElementBytes % kAlignment != 0)
+    if (array.shape[i] > 1 && array.strides[i] * element_bytes(array) % kAlignment != 0)
       throw UsageError(fmt::format("{} has stride {} in dimension {}; allowed: multiples of {} elements ({} bytes)",
-                                   array.name, array.strides[i], i, kAlignment / kElementBytes, kAlignment));
+                                   array.name, array.strides[i], i, kAlignment / element_bytes(array), kAlignment));
   const auto address = reinterpret_cast<std::uintptr_t>(array.data);
   if (address % kAlignment != 0)
     throw UsageError(
         fmt::format("{} begins at address {:#x}, which is no multiple of {} bytes; copy it, or slice it at "
                     "a multiple of {} elements",
-                    array.name, address, kAlignment, kAlignment / kElementBytes));
+                    array.name, address, kAlignment, kAlignment / element_bytes(array)));
 }
 
 // From the smallest stride to the largest, each must step over all that the smaller ones reach. (Strides that pass each other
@@ -118,16 +153,13 @@ Span span_of(const Array& array) {
     (reach < 0 ? first : last) += reach;
   }
   const auto address = reinterpret_cast<std::uintptr_t>(array.data);
-  return {.begin = address + first * kElementBytes, .end = address + (last + 1) * kElementBytes};
+  const std::int64_t bytes = element_bytes(array);
+  return {.begin = address + first * bytes, .end = address + (last + 1) * bytes};
 }
 
 AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& asked) {
-  const auto& [q, k, v, out] = arrays;
-  const Dtype dtype = dtype_of(q);
-  for (const Array* other : {&k, &v, &out})
-    if (dtype_of(*other) != dtype)
-      throw TypeError(
-          fmt::format("{} has dtype {} and q has dtype {}; they must be equal", other->name, other->dtype, q.dtype));
+  const auto& [q, k, v, out, scales] = arrays;
+  check_dtypes(arrays);
   check_shapes(arrays);
   if (k.shape[2] < 1 && q.shape[2] > 0)  // where q has none either, that is said below
     throw UsageError(fmt::format("k has shape {}; it needs at least one head", shape_of(k)));
@@ -138,7 +170,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   problem.seq_len = q.shape[1];
   problem.seq_len_kv = k.shape[1];
   problem.head_dim = q.shape[3];
-  problem.dtype = dtype;
+  problem.dtype = dtype_of(q);
   problem = in_plainest_form(std::move(problem));
   if (const auto why = why_impossible(problem, kArguments)) throw UsageError(*why);
   if (problem.head_dim < 1)
@@ -146,11 +178,16 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   for (const Array* array : {&q, &k, &v, &out}) check_layout(*array);
   check_overlaps_not_itself(out);
   check_overlaps_no_input(arrays);
+  if (scales) check_scales(*scales, q);
   return problem;
 }
 
 Tensors tensors_of(const Arrays& arrays) {
-  return {.Q = tensor_of(arrays.q), .K = tensor_of(arrays.k), .V = tensor_of(arrays.v), .O = tensor_of(arrays.out)};
+  return {.Q = tensor_of(arrays.q),
+          .K = tensor_of(arrays.k),
+          .V = tensor_of(arrays.v),
+          .O = tensor_of(arrays.out),
+          .scales = arrays.scales ? static_cast<const float*>(arrays.scales->data) : nullptr};
 }
 
 }  // namespace flash_ladder::python

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@ struct TypeError : UsageError {
   using UsageError::UsageError;
 };
 
-/// One of q, k, v and out, as DLPack describes it.
+/// One of q, k, v, out and scales, as DLPack describes it.
 struct Array {
   std::string name;   // "q", for messages
   std::string dtype;  // "float16", as its own library calls it
@@ -27,6 +28,7 @@ struct Array {
 
 struct Arrays {
   Array q, k, v, out;
+  std::optional<Array> scales;  // where q, k and v have 8 bits: ExtendedArgs::scales
 };
 
 /// What messages say to who called a Python function.

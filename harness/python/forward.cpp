@@ -97,6 +97,7 @@ class MappedArrays {
     // Slices of one array, as of a packed q, k and v, lie between each other: they are mapped as one.
     std::vector<Span> spans;
     for (const Array* array : {&arrays.q, &arrays.k, &arrays.v, &arrays.out}) spans.push_back(span_of(*array));
+    if (arrays.scales) spans.push_back(span_of(*arrays.scales));
     std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
     std::vector<Span> joined;
     for (const Span& span : spans) {

@@ -74,7 +74,9 @@ nb::list configs(const std::string& kernel) {
   for (const Configuration& configuration : version_of(kernel, nullptr).configurations) {
     nb::dict dict;
     dict["name"] = configuration.name;
-    dict["dtype"] = configuration.dtype == Dtype::fp16 ? "float16" : "bfloat16";
+    dict["dtype"] = configuration.dtype == Dtype::e4m3   ? "float8_e4m3fn"
+                    : configuration.dtype == Dtype::fp16 ? "float16"
+                                                         : "bfloat16";
     dict["block_q"] = configuration.block_q;
     dict["block_kv"] = configuration.block_kv;
     dict["num_warps"] = configuration.num_warps;
@@ -128,18 +130,21 @@ void define_functions(nb::module_& module, Place place) {
   module.def(
       "forward",
       [place](const AnyArray& q, const AnyArray& k, const AnyArray& v, const AnyArray& out,
-              const std::vector<std::string>& dtypes, const std::string& kernel, const std::string& config,
-              std::optional<double> softmax_scale, bool causal, std::int64_t window, std::vector<std::int64_t> lengths,
-              std::vector<std::int64_t> lengths_kv, int device, std::uintptr_t stream, bool wait, bool timed) {
+              const std::optional<AnyArray>& scales, const std::vector<std::string>& dtypes, const std::string& kernel,
+              const std::string& config, std::optional<double> softmax_scale, bool causal, std::int64_t window,
+              std::vector<std::int64_t> lengths, std::vector<std::int64_t> lengths_kv, int device,
+              std::uintptr_t stream, bool wait, bool timed) {
         AttentionProblem asked;
         asked.causal = causal;
         asked.window = window;
         asked.lengths = std::move(lengths);
         asked.lengths_kv = std::move(lengths_kv);
-        const Arrays arrays{.q = array_of("q", q, dtypes.at(0)),
-                            .k = array_of("k", k, dtypes.at(1)),
-                            .v = array_of("v", v, dtypes.at(2)),
-                            .out = array_of("out", out, dtypes.at(3))};
+        Arrays arrays{.q = array_of("q", q, dtypes.at(0)),
+                      .k = array_of("k", k, dtypes.at(1)),
+                      .v = array_of("v", v, dtypes.at(2)),
+                      .out = array_of("out", out, dtypes.at(3)),
+                      .scales = std::nullopt};
+        if (scales) arrays.scales = array_of("scales", *scales, dtypes.at(4));
         const Call call{.kernel = kernel,
                         .config = config,
                         .asked = asked,
@@ -154,9 +159,10 @@ void define_functions(nb::module_& module, Place place) {
         }();
         return std::make_pair(answer.findings, answer.milliseconds);
       },
-      nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("dtypes"), nb::arg("kernel"), nb::arg("config"),
-      nb::arg("softmax_scale").none(), nb::arg("causal"), nb::arg("window"), nb::arg("lengths"), nb::arg("lengths_kv"),
-      nb::arg("device"), nb::arg("stream"), nb::arg("wait"), nb::arg("timed"));
+      nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("scales").none(), nb::arg("dtypes"),
+      nb::arg("kernel"), nb::arg("config"), nb::arg("softmax_scale").none(), nb::arg("causal"), nb::arg("window"),
+      nb::arg("lengths"), nb::arg("lengths_kv"), nb::arg("device"), nb::arg("stream"), nb::arg("wait"),
+      nb::arg("timed"));
 }
 
 }  // namespace flash_ladder::python

@@ -202,7 +202,8 @@ FoundConfiguration find_configuration(const Version& version, Dtype dtype, const
     known.push_back(configuration.name);
   }
   if (first == nullptr)
-    return {nullptr, fmt::format("{} has no configuration for {}", label(version), to_string(dtype))};
+    return {nullptr, fmt::format("{} has no configuration for {}; ask for --dtype {}", label(version), to_string(dtype),
+                                 to_string(version.configurations.front().dtype))};
   if (!name.empty())
     return {nullptr, fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
                                  to_string(dtype), fmt::join(known, ", "))};

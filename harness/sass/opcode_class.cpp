@@ -36,7 +36,7 @@ const std::vector<OpcodeClass> kClasses = {
 }  // namespace
 
 std::string work_opcode(const OpcodeCounts& counts) {
-  for (const char* opcode : {"HGMMA", "HMMA", "FFMA"})
+  for (const char* opcode : {"QGMMA", "HGMMA", "HMMA", "FFMA"})
     if (const auto found = counts.find(opcode); found != counts.end() && found->second > 0) return opcode;
   return "";
 }

@@ -12,7 +12,7 @@ namespace flash_ladder {
 /// All classes, in the order in which to show them: "tensor core", "fp32", … , "other".
 const std::vector<std::string>& opcode_classes();
 
-/// The opcode by which the work of a kernel or a loop is told: HGMMA (wgmma), HMMA (mma), or before 04 FFMA, the first of which
+/// The opcode by which the work of a kernel or a loop is told: QGMMA or HGMMA (wgmma), HMMA (mma), or before 04 FFMA, the first of which
 /// there is any; empty where there is none.
 std::string work_opcode(const OpcodeCounts& counts);
 

@@ -20,6 +20,7 @@ from kernel_files import kernel_files  # noqa: E402
 
 KERNELS = kernel_files(ROOT)
 NAMES = [kernel.stem for kernel in KERNELS]
+IN_8_BITS = ["fp8"]  # compute e4m3 and nothing else
 NUMBERS = [kernel.kernel for kernel in KERNELS]  # as --kernel names them
 # What runs on sm_80.
 AMPERE = [kernel for kernel in KERNELS if "/hopper/" not in kernel.file]

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli import AMPERE, BUILD, H200, KERNELS, ROOT, Cli
+from cli import AMPERE, BUILD, H200, IN_8_BITS, KERNELS, ROOT, Cli
 from kernel_files import KernelFile
 from schemas import validate_results
 
@@ -313,7 +313,7 @@ def test_every_configuration_runs_within_the_limits_of_its_gpu(cli: Cli, recorde
         for dtype in ("fp16", "bf16"):
             shape = [*EMULATOR, "--sm", sm, "--dtype", dtype, "--heads", "1"]
             found = results(cli, K, "all", *shape, "--no-check")
-            running = KERNELS if sm == "90" else AMPERE
+            running = [kernel for kernel in KERNELS if kernel.stem not in IN_8_BITS] if sm == "90" else AMPERE
             found = [result for result in found if result["kernel"] in {kernel.kernel for kernel in running}]
             assert len(found) == len(running)
             for result in found:

@@ -96,8 +96,8 @@ def test_the_roles_of_a_cta_and_what_each_waits_for(emulator: Cli, tmp_path: Pat
     outcome = emulator("--kernel", "27", *SMALL, "--seq-len", "192", "--seq-len-kv", "384", "--trace", str(file))
     assert outcome.rc == 0, outcome.err
     assert (
-        "warps 0–3: TMA loads, 32 registers a thread; warps 4–15: wgmma, TMA stores, 160 registers a thread (128 at the launch)"
-        in outcome.words
+        "warps 0–3: TMA loads, 32 registers a thread; "
+        "warps 4–15: wgmma, TMA stores, 160 registers a thread (128 at the launch)" in outcome.words
     )
     document = json.loads(file.read_text(encoding="utf-8"))
     producer, consumers = document["otherData"]["roles"]
@@ -110,7 +110,7 @@ def test_the_roles_of_a_cta_and_what_each_waits_for(emulator: Cli, tmp_path: Pat
     waits = [event for event in events if event["name"] == "wait: mbarrier"]
     for event in waits:
         arguments, name = event["args"], names[event["args"]["mbarrier"]]
-        assert ("_empty" in name) == (event["tid"] == 0), "the producer waits for empty buffers, consumers for full ones"
+        assert ("_empty" in name) == (event["tid"] == 0), "the producer waits for empty buffers, others for full"
         assert arguments["calls"][0] == arguments["line"]
         if event["dur"] > 1:
             assert arguments["ended_by"] in (consumers if event["tid"] == 0 else producer)["warps"]

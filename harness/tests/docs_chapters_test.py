@@ -463,7 +463,7 @@ def _protocol_of_the_model(program: schedule.Program) -> list[str]:
 
 @pytest.mark.parametrize("number", [19, 20, 23, 26, 27])
 def test_the_model_of_the_rings_waits_and_arrives_as_the_kernel_does(number: int, facts: Facts) -> None:
-    """Order of waits, arrivals and copies of each role: in schedule.py, and as the virtual GPU has traced the kernel."""
+    """Waits, arrivals and copies of each role, in order: in schedule.py, and as the virtual GPU traced the kernel."""
     steps = 6
     trace = facts.role_trace(number, steps)
     machine = schedule._Machine(facts.plan(number, steps))

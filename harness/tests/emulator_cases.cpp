@@ -162,7 +162,7 @@ Types types_of(const std::string& opcode, int num_sources) {
 int width_of(const std::string& type) {
   if (type == "pred") return 1;
   if (type == "shift" || type == "f16x2" || type == "bf16x2" || type == "tf32") return 32;
-  if (type == "bf16") return 16;
+  if (type == "bf16" || type == "e4m3x2" || type == "e5m2x2") return 16;
   return std::max(16, std::stoi(type.substr(1)));
 }
 
@@ -219,6 +219,7 @@ std::string target_of(const std::string& opcode) {
   const bool arithmetic =
       parts[0] == "add" || parts[0] == "sub" || parts[0] == "mul" || parts[0] == "setp" || parts[0] == "set";
   if (bf16 && (arithmetic || opcode == "cvt.f32.bf16")) return "sm_90";
+  if (contains(parts, "e4m3x2") || contains(parts, "e5m2x2")) return "sm_90";
   return contains(parts, "xorsign") ? "sm_86" : "sm_80";
 }
 
@@ -275,6 +276,18 @@ ConformanceCase lane_case(const std::string& opcode, const LaneOperation& operat
   one.ptx = kernel(target_of(opcode), declarations, body);
   one.input = operands_for(types.sources, one.threads, random);
   set_closeness(one, opcode, types.result);
+  return one;
+}
+
+// What values_of("f32") has few of: numbers near and between those of 8 bits, from below the least denormal to above the largest.
+ConformanceCase float8_case(const std::string& opcode) {
+  ConformanceCase one = lane_case(opcode, *lane_table().find(opcode));
+  one.name += " around its numbers";
+  for (std::size_t i = 0; i < one.input.size(); ++i) {
+    const int exponent = static_cast<int>(i / 5) - 18;  // to 20
+    const float fraction = 1 + 0.0625f * static_cast<float>(i * 7 % 16) + (i % 3 == 0 ? 0x1p-20f : 0);
+    one.input[i] = std::bit_cast<std::uint32_t>(std::ldexp(i % 2 == 0 ? fraction : -fraction, exponent));
+  }
   return one;
 }
 
@@ -843,6 +856,8 @@ std::vector<ConformanceCase> conformance_cases() {
     const bool predicates = opcode.size() > 5 && opcode.substr(opcode.size() - 5) == ".pred";
     if (!is_internal(opcode) && !predicates) cases.push_back(lane_case(opcode, *lane_table().find(opcode)));
   }
+  for (const char* opcode : {"cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.satfinite.e5m2x2.f32"})
+    cases.push_back(float8_case(opcode));
   add_logic_cases(cases);
   add_move_cases(cases);
   add_memory_cases(cases);

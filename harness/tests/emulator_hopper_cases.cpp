@@ -180,6 +180,7 @@ void add_wgmma_cases(std::vector<ConformanceCase>& cases) {
     cases.push_back(wgmma_case({.n = 128, .a = a, .b = "e4m3", .a_in_registers = true}));
   }
   cases.push_back(wgmma_case({.n = 64, .d = "f16", .a = "e4m3", .b = "e4m3"}));
+  cases.push_back(wgmma_case({.n = 136, .a = "e4m3", .b = "e4m3", .a_in_registers = true}));
   // Patterns that begin at no multiple of their size: base offsets.
   for (const int row : {1, 4, 7}) {
     cases.push_back(wgmma_case({.n = 32, .A = {1, false, row}}));

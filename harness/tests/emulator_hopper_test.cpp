@@ -208,14 +208,7 @@ TEST(HopperFindings, AccumulatorThatNothingHasWritten) {
                FindingKind::uninitialised_read, 3, "a register that nothing has written");
 }
 
-TEST(HopperFindings, OperandsThatNothingHasWritten) {
-  // B lies 16 KB behind A.
-  const std::string fill_A =
-      "{ mad.lo.u32 %r98, %t, 128, %smem; mov.u32 %r97, 0; mov.u32 %r96, 0; "
-      "FILL: st.shared.v4.b32 [%r98], {%r97, %r97, %r97, %r97}; "
-      "add.u32 %r98, %r98, 16; add.u32 %r96, %r96, 1; setp.lt.u32 %p9, %r96, 8; @%p9 bra FILL; } fence.proxy.async; bar.sync 0;\n";
-  expect_found(fill_A + kFence + kMma + kCommit + kWait + kUse, FindingKind::uninitialised_read, 3,
-               "a read of byte 16384 of shared memory, to which nothing has been written");
+TEST(HopperFindings, RegistersOfAThatNothingHasWritten) {
   const std::string three = "mov.b32 %r1, 0; mov.b32 %r2, %r1; mov.b32 %r3, %r1;\n";
   expect_found(three + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse, FindingKind::uninitialised_read, 4,
                "a read of a register that nothing has written, and it is multiplied by this wgmma");

@@ -23,8 +23,8 @@ using testing::Not;
 using testing::UnorderedElementsAreArray;
 
 constexpr int kMostLinesInADiff = 60;  // to add, and as many to remove
-// Their step from the version before may be larger; 17 begins the Hopper track.
-const std::set<int> kReplaceStructure = {2, 3, 4, 17};
+// Their step from the version before may be larger; 17 begins the Hopper track, and fp8 has another layout of everything.
+const std::set<std::string> kReplaceStructure = {"02", "03", "04", "17", "fp8"};
 
 std::filesystem::path path_of(const Version& version) {
   return std::filesystem::path(FLASH_LADDER_SOURCE_DIR) / version.source;
@@ -119,11 +119,11 @@ TEST(Ladder, HeadersHoldNoMeasuredSpeed) {
   }
 }
 
-TEST(Ladder, FilesHave80To460Lines) {
+TEST(Ladder, FilesHave80To500Lines) {
   for (const Version& version : versions()) {
     const auto lines = lines_of(version).size();
     EXPECT_GE(lines, 80) << path_of(version);
-    EXPECT_LE(lines, 460) << path_of(version);
+    EXPECT_LE(lines, 500) << path_of(version);
   }
 }
 
@@ -133,7 +133,7 @@ TEST(Ladder, AStepIsASmallDiff) {
     const Version& before = *base_of(version);
     const DiffSize diff = diff_size(path_of(before), path_of(version));
     EXPECT_GT(diff.added + diff.removed, 1) << label(version) << " is " << label(before) << " under another name";
-    if (kReplaceStructure.contains(version.number)) continue;
+    if (kReplaceStructure.contains(kernel_id(version))) continue;
     EXPECT_LE(diff.added, kMostLinesInADiff) << label(before) << " → " << label(version);
     EXPECT_LE(diff.removed, kMostLinesInADiff) << label(before) << " → " << label(version);
   }
@@ -152,7 +152,7 @@ TEST(Ladder, HostHeadersHoldNothingForTheDevice) {
   EXPECT_GT(headers, 0);
 }
 
-TEST(Ladder, ConfigurationsComeInBothTypes) {
+TEST(Ladder, ConfigurationsComeInBothTypes) {  // or, of an extension, in e4m3 alone
   for (const Version& version : versions()) {
     std::set<std::string> names[2], traits;
     for (const Configuration& configuration : version.configurations) {
@@ -160,6 +160,10 @@ TEST(Ladder, ConfigurationsComeInBothTypes) {
           << label(version) << " has two configurations " << configuration.name << " of one type";
       EXPECT_TRUE(traits.insert(configuration.traits).second)
           << label(version) << ": two configurations share their traits";
+    }
+    if (version.configurations.front().dtype == Dtype::e4m3) {
+      EXPECT_TRUE(version.is_extension()) << label(version) << " computes no 16-bit type";
+      continue;
     }
     EXPECT_THAT(names[0], Not(IsEmpty())) << label(version);
     EXPECT_EQ(names[0], names[1]) << label(version);

@@ -22,7 +22,7 @@ from schemas import validate_peers
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "peers"
 HASH = "sha256:" + "7" * 64
-KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax", "causal"]
+KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax", "causal", "fp8"]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,12 @@ class MadeUpMachine:
     def ours(self, kernel: Any) -> Any:  # noqa: ANN401 (peers.Kernel, peers.Implementation)
         return self.peers_module.Implementation(kernel.label, "", self._prepare(kernel.label), kernel)
 
-    def peers(self, without: set[str]) -> tuple[list[Any], dict[str, str]]:
+    def computes(self, kernel: str, dtype: str) -> bool:
+        return (kernel == "fp8") == (dtype == "e4m3")
+
+    def peers(self, without: set[str], dtype: str) -> tuple[list[Any], dict[str, str]]:
+        if dtype == "e4m3":
+            return [self.peers_module.Implementation("FlashAttention-3", "", self._prepare("FA3"))], {"fa2": "no e4m3"}
         missing = {name: "left out by --without" for name in sorted(without)} | {"fa3": "not installed"}
         names = {"fa2": "FlashAttention-2", "cudnn": "cuDNN"}
         found = [self.peers_module.Implementation(name, "a note", self._prepare(name))
@@ -477,6 +482,20 @@ def test_watts_are_read_while_it_is_timed(peers: ModuleType, monkeypatch: pytest
     assert samples == []
 
 
+def test_8_bits_are_a_comparison_of_their_own(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path) -> None:
+    assert peers.main(["--dtype", "e4m3"], lambda: machine) == 0
+    folder = tmp_path / "profiles" / "h200"
+    assert [path.name for path in folder.iterdir()] == ["peers_e4m3.json"]
+    document = json.loads((folder / "peers_e4m3.json").read_text(encoding="utf-8"))
+    validate_peers(document)
+    assert document["problem"]["dtype"] == "e4m3"
+    for regime in document["regimes"].values():
+        assert [version["kernel"] for version in regime["versions"]] == ["fp8"]
+        assert [peer["name"] for peer in regime["peers"]] == ["FlashAttention-3"]
+        assert regime["ceilings"] == [], "those are of 16-bit instructions"
+    assert {dtype for *_, dtype, _ in machine.problems} == {"e4m3"}
+
+
 def test_a_peer_that_cannot_be_imported_is_listed_with_the_reason(
     peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -486,7 +505,7 @@ def test_a_peer_that_cannot_be_imported_is_listed_with_the_reason(
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     machine = object.__new__(peers.Machine)
-    found, missing = machine.peers({"fa2", "flex", "cudnn"})
+    found, missing = machine.peers({"fa2", "flex", "cudnn"}, "fp16")
     assert found == []
     assert missing["fa2"] == "left out by --without"
     assert missing["fa3"] == "OSError: undefined symbol: c10"

@@ -20,6 +20,7 @@ from numpy.typing import DTypeLike
 from python_package import ROOT, run_python
 
 KERNELS = kernel_files(ROOT)
+IN_16_BITS = [kernel.stem for kernel in KERNELS if kernel.stem != "fp8"]
 NAMES = [kernel.stem for kernel in KERNELS]
 NEWEST = [kernel.stem for kernel in KERNELS if kernel.number][-1]
 NEWEST_ANYWHERE = [kernel.stem for kernel in KERNELS if kernel.number and "/hopper/" not in kernel.file][-1]
@@ -59,7 +60,7 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("kernel", [kernel.stem for kernel in KERNELS])
+@pytest.mark.parametrize("kernel", IN_16_BITS)
 def test_every_configuration_of_every_kernel(fl: ModuleType, kernel: str, dtype: np.dtype) -> None:
     configs = [config for config in fl.configs(kernel) if config.dtype == dtype.name]
     assert configs
@@ -72,6 +73,57 @@ def test_every_configuration_of_every_kernel(fl: ModuleType, kernel: str, dtype:
         assert_close(out, expected)
     assert same_bits(fl.forward(q, k, v, kernel=kernel), fl.forward(q, k, v, kernel=kernel, config=configs[0].name))
     assert all(same_bits(array, copy) for array, copy in zip((q, k, v), before, strict=True))
+
+
+def in_8_bits(heads: int = 3) -> tuple[list[np.ndarray], np.ndarray]:
+    """q, k and v as e4m3, and their scales."""
+    arrays = inputs(np.float32, heads=heads)
+    scales = np.stack([np.abs(array).max(axis=(1, 3)) / 448 for array in arrays]).astype(np.float32)
+    rounded = [array / scale[:, None, :, None] for array, scale in zip(arrays, scales, strict=True)]
+    return [array.astype(ml_dtypes.float8_e4m3fn) for array in rounded], scales
+
+
+def test_8_bits_with_a_scale_for_each_head(fl: ModuleType) -> None:
+    arrays, scales = in_8_bits()
+    numbers = [a.astype(np.float32) * s[:, None, :, None] for a, s in zip(arrays, scales, strict=True)]
+    expected = reference(*numbers)
+    configs = fl.configs("fp8")
+    assert [config.dtype for config in configs] == ["float8_e4m3fn"] * 2
+    for config in configs:
+        out = fl.forward(*arrays, kernel="fp8", config=config.name, scales=scales)
+        assert (out.shape, out.dtype) == (arrays[0].shape, np.float16)
+        assert np.linalg.norm(out - expected) < 0.04 * np.linalg.norm(expected)  # rounding P: 1/17 at most
+    assert same_bits(fl.forward(*(array.view(np.uint8) for array in arrays), kernel="fp8", scales=scales), fl.forward(
+        *arrays, kernel="fp8", scales=scales))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "words"),
+    [
+        ({"scales": None}, TypeError, "q has dtype float8_e4m3fn, and scales is None; give a float32 array of shape"),
+        ({"scales": np.ones((3, 2, 3))}, TypeError, "scales has dtype float64; it must be float32"),
+        ({"scales": np.ones((3, 2), np.float32)}, ValueError, "scales has shape (3, 2); it must be [3, batch, heads"),
+        ({"scales": np.ones((3, 3, 2), np.float32).T.reshape(2, 3, 3).T}, ValueError, "scales has strides ("),
+        ({"out": np.empty((2, QUERIES, 3, 128), ml_dtypes.bfloat16)}, TypeError, "out must be float16"),
+        ({"kernel": "27"}, ValueError, "kernel: 27_three_consumers has no configuration for e4m3; ask for "),
+        ({"q": normal(2, QUERIES, 3, 128)}, TypeError, "k has dtype float8_e4m3fn and q has dtype float16; they"),
+    ],
+)
+def test_8_bits_that_are_refused(
+    fl: ModuleType, changed: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    (q, k, v), scales = in_8_bits()
+    with pytest.raises(error) as refused:
+        fl.forward(**{"q": q, "k": k, "v": v, "kernel": "fp8", "scales": scales} | changed)
+    assert words in str(refused.value)
+
+
+def test_16_bits_take_no_scales(fl: ModuleType) -> None:
+    q, k, v = inputs()
+    with pytest.raises(TypeError, match="scales is given, and q has dtype float16; leave it out"):
+        fl.forward(q, k, v, scales=np.ones((3, 2, 3), np.float32))
+    with pytest.raises(ValueError, match="fp8 has no configuration for fp16"):
+        fl.forward(q, k, v, kernel="fp8")
 
 
 def test_the_newest_kernel_is_the_default(fl: ModuleType) -> None:

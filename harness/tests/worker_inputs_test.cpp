@@ -108,6 +108,60 @@ INSTANTIATE_TEST_SUITE_P(Inputs, EveryDistribution,
                            return name;
                          });
 
+// PTX ISA, "Alternate floating-point data formats": S.EEEE.MMM, bias 7, no infinity, 0x7f is a NaN.
+TEST(E4m3, IsRoundedToTheNearestAndEndsAt448) {
+  EXPECT_EQ(e4m3_to_float(0x38), 1);
+  EXPECT_EQ(e4m3_to_float(0xb8), -1);
+  EXPECT_EQ(e4m3_to_float(0x7e), 448);
+  EXPECT_EQ(e4m3_to_float(0x01), 0x1p-9f);
+  EXPECT_TRUE(std::isnan(e4m3_to_float(0x7f)));
+  EXPECT_EQ(e4m3_to_float(e4m3_from_float(17)), 16);  // of 16 and 18 the even one
+  EXPECT_EQ(e4m3_to_float(e4m3_from_float(19)), 20);
+  EXPECT_EQ(e4m3_to_float(e4m3_from_float(-1000)), -448);
+  EXPECT_EQ(e4m3_to_float(e4m3_from_float(0x1p-11f)), 0);
+  for (int bits = 0; bits < 256; ++bits)
+    if (bits % 128 != 127) {
+      EXPECT_EQ(e4m3_from_float(e4m3_to_float(static_cast<std::uint8_t>(bits))), bits);
+    }
+}
+
+TEST(E4m3, AScaleBringsTheLargestTo448AtMost) {
+  EXPECT_EQ(e4m3_scale(448), 1);
+  EXPECT_EQ(e4m3_scale(449), 2);
+  EXPECT_EQ(e4m3_scale(224), 0.5f);
+  EXPECT_EQ(e4m3_scale(5), 0x1p-6f);
+  EXPECT_EQ(e4m3_scale(0), 1);
+}
+
+TEST(E4m3, PIsRoundedAtEightPlacesOfAnOctave) {
+  EXPECT_EQ(round_P(Dtype::e4m3, 1, 0), 1);
+  EXPECT_EQ(round_P(Dtype::e4m3, 0.96f, 8), 0.9375f);  // 122.9, of 120 and 128
+  EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-16f, 0), 0x1p-16f);
+  EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-18f, 0), 0);
+  constexpr float kHalfAnOctave = 181.01934f;
+  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 1, 4), 176 / kHalfAnOctave);  // of 176 and 192
+  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 0.5f, 12), 88 / kHalfAnOctave);
+  EXPECT_EQ(round_P(Dtype::fp16, 0x1p-19f, 3), 0x1p-19f);
+}
+
+TEST(Inputs, E4m3HasAScaleForEachHeadAndTheNumbersThatItCanHave) {
+  const AttentionProblem problem{
+      .batch = 2, .heads = 4, .seq_len = 48, .seq_len_kv = 48, .head_dim = 128, .dtype = Dtype::e4m3, .kv_heads = 2};
+  const Inputs inputs = make_inputs(problem, Distribution::large_logit, Packing::packed_qkv, 3);
+  ASSERT_EQ(inputs.scales.size(), 3 * 2 * 4);
+  EXPECT_EQ(inputs.scales[0], 0.25f);  // Q is 16 z, and the largest z of a head about 4
+  EXPECT_EQ(inputs.scales[2 * 4], 0x1p-6f);
+  std::int64_t rows = 0;
+  for_each_scaled_row(inputs, 0, [&](std::int64_t offset, float scale) {
+    ++rows;
+    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+      const float value = element_to_float(Dtype::e4m3, inputs.buffers[0].data()[offset + d]);
+      EXPECT_EQ(e4m3_to_float(e4m3_from_float(value / scale)) * scale, value);
+    }
+  });
+  EXPECT_EQ(rows, problem.batch * problem.seq_len * (4 + 2 + 2));
+}
+
 TEST(Inputs, HeadsOfAGroupReadTheSameRowsOfKAndV) {
   AttentionProblem grouped = kProblem;
   grouped.heads = 6;

@@ -12,22 +12,51 @@
 namespace flash_ladder {
 namespace {
 
-Tensor device_tensor(const GuardedBuffer& buffer, const TensorLayout& layout) {
-  return {.data = buffer.data() + layout.offset * static_cast<std::int64_t>(sizeof(std::uint16_t)),
+Tensor device_tensor(const GuardedBuffer& buffer, const TensorLayout& layout, std::int64_t element_bytes) {
+  return {.data = buffer.data() + layout.offset * element_bytes,
           .batch_stride = layout.batch_stride,
           .row_stride = layout.row_stride,
           .head_stride = layout.head_stride};
 }
 
 // 32-bit numbers on the GPU; nullptr where there are none.
-const int* upload(std::optional<GuardedBuffer>& to, const char* name, const std::vector<std::int64_t>& lengths) {
-  if (lengths.empty()) return nullptr;
-  const std::vector<int> numbers(lengths.begin(), lengths.end());
+template <typename Number>
+const Number* upload(std::optional<GuardedBuffer>& to, const char* name, const std::vector<Number>& numbers) {
+  static_assert(sizeof(Number) == 4);
+  if (numbers.empty()) return nullptr;
   HostBuffer bits(std::ssize(numbers) * 2);
   std::memcpy(bits.data(), numbers.data(), bits.bytes());
   to.emplace(name, bits.bytes());
   to->upload(bits);
-  return reinterpret_cast<const int*>(to->data());
+  return reinterpret_cast<const Number*>(to->data());
+}
+
+std::vector<int> in_32_bits(const std::vector<std::int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }
+
+// The same elements in 8 bits, two to a place of the buffer; rows begin at multiples of 16.
+HostBuffer to_e4m3(const Inputs& inputs, int buffer) {
+  const HostBuffer& from = inputs.buffers[buffer];
+  HostBuffer to(from.size() / 2);
+  for_each_scaled_row(inputs, buffer, [&](std::int64_t offset, float scale) {
+    for (std::int64_t d = 0; d < inputs.problem.head_dim; d += 2) {
+      const auto bits = [&](std::int64_t i) {
+        return e4m3_from_float(element_to_float(inputs.problem.dtype, from.data()[offset + i]) / scale);
+      };
+      to.data()[(offset + d) / 2] = static_cast<std::uint16_t>(bits(d) | bits(d + 1) << 8);
+    }
+  });
+  return to;
+}
+
+HostBuffer from_e4m3(const Inputs& inputs, int buffer, const HostBuffer& from) {
+  HostBuffer to(from.size() * 2);
+  for_each_scaled_row(inputs, buffer, [&](std::int64_t offset, float scale) {
+    for (std::int64_t d = 0; d < inputs.problem.head_dim; ++d) {
+      const auto bits = static_cast<std::uint8_t>(from.data()[(offset + d) / 2] >> d % 2 * 8);
+      to.data()[offset + d] = element_from_float(inputs.problem.dtype, e4m3_to_float(bits) * scale);
+    }
+  });
+  return to;
 }
 
 }  // namespace
@@ -36,12 +65,16 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
                              const Inputs& inputs)
     : version_(label(version)),
       problem_(describe(inputs.problem)),
-      O_("O", output_size(inputs.problem) * static_cast<std::int64_t>(sizeof(std::uint16_t))) {
+      O_("O", output_size(inputs.problem) * static_cast<std::int64_t>(sizeof(std::uint16_t))),
+      host_(inputs) {
   const AttentionProblem& problem = inputs.problem;
+  const bool in_8_bits = problem.dtype == Dtype::e4m3;
   const char* const names[] = {"Q", "K", "V"};
   for (std::size_t i = 0; i < inputs.buffers.size(); ++i) {
-    inputs_.emplace_back(inputs.buffers.size() == 1 ? "packed Q, K, V" : names[i], inputs.buffers[i].bytes());
-    inputs_.back().upload(inputs.buffers[i]);
+    const HostBuffer converted = in_8_bits ? to_e4m3(inputs, static_cast<int>(i)) : HostBuffer();
+    const HostBuffer& bits = in_8_bits ? converted : inputs.buffers[i];
+    inputs_.emplace_back(inputs.buffers.size() == 1 ? "packed Q, K, V" : names[i], bits.bytes());
+    inputs_.back().upload(bits);
   }
   std::size_t workspace_bytes = 0;
   for (const Configuration* configuration : configurations) {
@@ -49,13 +82,15 @@ DeviceProblem::DeviceProblem(const Version& version, const std::vector<const Con
     workspace_bytes = std::max(workspace_bytes, configuration->workspace_bytes(problem));
   }
   if (workspace_bytes > 0) workspace_.emplace("the workspace", workspace_bytes);
+  const std::int64_t element_bytes = in_8_bits ? 1 : 2;
   args_ = launch_args(problem,
-                      {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q),
-                       .K = device_tensor(inputs_[inputs.K_buffer], inputs.K),
-                       .V = device_tensor(inputs_[inputs.V_buffer], inputs.V),
-                       .O = device_tensor(O_, output_layout(problem)),
-                       .lengths = upload(lengths_, "the lengths", problem.lengths),
-                       .lengths_kv = upload(lengths_kv_, "the lengths of K and V", problem.lengths_kv)},
+                      {.Q = device_tensor(inputs_[inputs.Q_buffer], inputs.Q, element_bytes),
+                       .K = device_tensor(inputs_[inputs.K_buffer], inputs.K, element_bytes),
+                       .V = device_tensor(inputs_[inputs.V_buffer], inputs.V, element_bytes),
+                       .O = device_tensor(O_, output_layout(problem), 2),
+                       .lengths = upload(lengths_, "the lengths", in_32_bits(problem.lengths)),
+                       .lengths_kv = upload(lengths_kv_, "the lengths of K and V", in_32_bits(problem.lengths_kv)),
+                       .scales = upload(scales_, "the scales", inputs.scales)},
                       inputs.scale(), workspace_ ? workspace_->data() : nullptr);
 }
 
@@ -76,7 +111,10 @@ void DeviceProblem::wait() const { check(cudaDeviceSynchronize(), describe_launc
 
 std::vector<HostBuffer> DeviceProblem::inputs() const {
   std::vector<HostBuffer> buffers;
-  for (const GuardedBuffer& buffer : inputs_) buffers.push_back(buffer.download());
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    buffers.push_back(inputs_[i].download());
+    if (host_.problem.dtype == Dtype::e4m3) buffers.back() = from_e4m3(host_, static_cast<int>(i), buffers.back());
+  }
   return buffers;
 }
 
@@ -84,7 +122,7 @@ std::optional<std::string> DeviceProblem::guard_damage() const {
   if (auto damage = O_.guard_damage()) return damage;
   for (const GuardedBuffer& buffer : inputs_)
     if (auto damage = buffer.guard_damage()) return damage;
-  for (const auto& buffer : {&workspace_, &lengths_, &lengths_kv_})
+  for (const auto& buffer : {&workspace_, &lengths_, &lengths_kv_, &scales_})
     if (buffer->has_value())
       if (auto damage = (*buffer)->guard_damage()) return damage;
   return std::nullopt;

@@ -13,7 +13,7 @@ namespace flash_ladder {
 
 class DeviceProblem {
  public:
-  /// Copies the inputs to the GPU and allocates the output, and the largest workspace that any of the configurations needs.
+  /// Copies the inputs, which have to outlive it, to the GPU, those of an e4m3 problem in 8 bits, and allocates the output, and the largest workspace that any of the configurations needs.
   DeviceProblem(const Version& version, const std::vector<const Configuration*>& configurations, const Inputs& inputs);
 
   /// Enqueues NaN into the output and the workspace.
@@ -35,7 +35,8 @@ class DeviceProblem {
   std::string version_, configurations_, problem_;
   std::vector<GuardedBuffer> inputs_;
   GuardedBuffer O_;
-  std::optional<GuardedBuffer> workspace_, lengths_, lengths_kv_;
+  std::optional<GuardedBuffer> workspace_, lengths_, lengths_kv_, scales_;
+  const Inputs& host_;  // whose scales those of the device are
   ExtendedArgs args_;
 };
 

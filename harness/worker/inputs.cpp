@@ -56,6 +56,44 @@ void fill_row(std::uint16_t* row, std::int64_t head_dim, Dtype dtype, Elements e
   }
 }
 
+// Gives each head of Q, K and V its scale, and rounds its elements to those that e4m3 has times the scale. Padding stays NaN.
+void quantise(Inputs& inputs) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t head_dim = problem.head_dim, heads = problem.heads;
+  inputs.scales.assign(3 * problem.batch * heads, 1);
+  const struct {
+    const TensorLayout& layout;
+    HostBuffer& buffer;
+    std::int64_t rows, heads_per_head;
+  } parts[] = {
+      {inputs.Q, inputs.buffers[inputs.Q_buffer], problem.seq_len, 1},
+      {inputs.K, inputs.buffers[inputs.K_buffer], problem.seq_len_kv, heads / num_kv_heads(problem)},
+      {inputs.V, inputs.buffers[inputs.V_buffer], problem.seq_len_kv, heads / num_kv_heads(problem)},
+  };
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const auto& [layout, buffer, rows, heads_per_head] = parts[i];
+    parallel_for(problem.batch * heads / heads_per_head, [&](std::int64_t work) {
+      const std::int64_t b = work / (heads / heads_per_head), head = work % (heads / heads_per_head);
+      const auto for_each = [&](const auto& visit) {
+        for (std::int64_t row = 0; row < rows; ++row) {
+          std::uint16_t* elements = buffer.data() + layout.row(b, head, row);
+          for (std::int64_t d = 0; d < head_dim; ++d) visit(elements[d]);
+        }
+      };
+      float largest = 0;
+      for_each([&](std::uint16_t x) {
+        if (is_finite(problem.dtype, x)) largest = std::max(largest, std::abs(element_to_float(problem.dtype, x)));
+      });
+      const float scale = e4m3_scale(largest);
+      for_each([&](std::uint16_t& x) {
+        const float value = element_to_float(problem.dtype, x);
+        x = element_from_float(problem.dtype, e4m3_to_float(e4m3_from_float(value / scale)) * scale);
+      });
+      std::fill_n(&inputs.scales[(i * problem.batch + b) * heads + head * heads_per_head], heads_per_head, scale);
+    });
+  }
+}
+
 }  // namespace
 
 std::string to_string(Distribution distribution) {
@@ -80,6 +118,27 @@ const std::uint16_t* Inputs::K_row(std::int64_t batch, std::int64_t head, std::i
 }
 const std::uint16_t* Inputs::V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
   return buffers[V_buffer].data() + V.row(batch, kv_head(problem, head), row);
+}
+
+void for_each_scaled_row(const Inputs& inputs, int buffer,
+                         const std::function<void(std::int64_t offset, float scale)>& visit) {
+  const AttentionProblem& problem = inputs.problem;
+  const std::int64_t kv_heads = num_kv_heads(problem);
+  const struct {
+    int buffer;
+    const TensorLayout& layout;
+    std::int64_t heads, rows;
+  } parts[] = {{inputs.Q_buffer, inputs.Q, problem.heads, problem.seq_len},
+               {inputs.K_buffer, inputs.K, kv_heads, problem.seq_len_kv},
+               {inputs.V_buffer, inputs.V, kv_heads, problem.seq_len_kv}};
+  for (std::int64_t i = 0; i < 3; ++i) {
+    if (parts[i].buffer != buffer) continue;
+    for (std::int64_t b = 0; b < problem.batch; ++b)
+      for (std::int64_t head = 0; head < parts[i].heads; ++head)
+        for (std::int64_t row = 0; row < parts[i].rows; ++row)
+          visit(parts[i].layout.row(b, head, row),
+                inputs.scales[(i * problem.batch + b) * problem.heads + head * (problem.heads / parts[i].heads)]);
+  }
 }
 
 std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d) {
@@ -145,6 +204,7 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
       }
   };
   parallel_for(batch * pieces_per_batch, fill, progress, threads);
+  if (dtype == Dtype::e4m3) quantise(inputs);
   return inputs;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,6 +37,7 @@ struct Inputs {
   TensorLayout Q, K, V;
   int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // which of the buffers each lies in
   std::optional<float> other_scale;              // of the scores; none: softmax_scale(head_dim)
+  std::vector<float> scales;                     // as ExtendedArgs has them: [3][batch][heads]; empty unless e4m3
 
   /// The head_dim elements of a row. `head` is one of Q's: of K and V it is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
@@ -43,6 +45,10 @@ struct Inputs {
   const std::uint16_t* V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   float scale() const { return other_scale.value_or(softmax_scale(problem.head_dim)); }
 };
+
+/// Of an e4m3 problem: where each row of a tensor begins that lies in this buffer, counted in elements, and the scale of its head.
+void for_each_scaled_row(const Inputs& inputs, int buffer,
+                         const std::function<void(std::int64_t offset, float scale)>& visit);
 
 /// A number that looks random and depends on nothing but its arguments.
 std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d = 0);

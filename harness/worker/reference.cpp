@@ -106,7 +106,7 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     for (std::int64_t key = begin; key < end; ++key) base_P[key] *= scale;
     const float base_max = begin < end ? *std::max_element(base_P + begin, base_P + end) : 0.0f;
     for (std::int64_t key = begin; key < end; ++key)
-      base_P[key] = element_to_float(dtype, element_from_float(dtype, std::exp(base_P[key] - base_max)));
+      base_P[key] = round_P(dtype, std::exp(base_P[key] - base_max), rows[r]);
     std::fill(base_P, base_P + begin, 0.0f);
     std::fill(base_P + end, base_P + padded_keys, 0.0f);
     base_sum[r] = std::accumulate(base_P, base_P + num_keys, 0.0f);

@@ -43,8 +43,8 @@ struct Reference {
 /// Some rows of one head, attended twice over.
 struct AttendedRows {
   std::vector<double> exact;  // [row][head_dim], float64 from end to end
-  // [row][head_dim], attention as a good 16-bit kernel rounds it: S in fp32, P = exp(S - rowmax) rounded to the input type,
-  // the sums of P and of P V in fp32, their quotient rounded to the input type.
+  // [row][head_dim], attention as a good kernel rounds it: S in fp32, P = exp(S - rowmax) rounded to the input type (round_P),
+  // the sums of P and of P V in fp32, their quotient rounded to the output's type.
   std::vector<float> base;
 };
 AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,

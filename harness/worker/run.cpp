@@ -241,7 +241,8 @@ Result run(const Request& request, EventWriter& events) {
   }
   if (!request.trace.empty()) write_trace(request.trace, result);
   const bool has_findings = add_findings(result);
-  if (!checked.first_wrong) return result;
+  // The probes of a diagnosis are numbers that e4m3 has not.
+  if (!checked.first_wrong || request.problem.dtype == Dtype::e4m3) return result;
   Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked.sets, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
   Result again;  // with other inputs: most likely what was found before
@@ -254,6 +255,8 @@ Microscope debug(const Request& request, EventWriter& events) {
   const Version& version = select_version(request.kernel);
   const AttentionProblem& problem = request.problem;
   refuse_if(why_impossible(problem));
+  if (problem.dtype == Dtype::e4m3)
+    throw UsageError("--debug cannot take numbers of e4m3 apart; ask for --dtype fp16 or bf16");
   const auto check_range = [](const char* flag, const std::optional<std::int64_t>& value, std::int64_t size) {
     if (value && (*value < 0 || *value >= size))
       throw UsageError(fmt::format("{} {} is out of range; this problem has 0 to {}", flag, *value, size - 1));

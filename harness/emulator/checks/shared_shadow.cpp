@@ -336,7 +336,15 @@ void SharedShadow::complete_copy(const SharedAccess& access, bool async) {
 }
 
 void SharedShadow::check_async_read(const SharedAccess& access) {
-  check_reads(access, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
+  SharedAccess written = access;
+  if (access.as_lane < 0) {
+    // wgmma: kernels multiply what nobody has written, where that is simpler than a branch, and throw the product away.
+    for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      if (writers_[access.offsets[lane] >> shift_] == 0) written.mask &= ~(1u << lane);
+    }
+  }
+  check_reads(written, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
 }
 
 void SharedShadow::complete_async_read(const SharedAccess& access, AccessNumber since) {

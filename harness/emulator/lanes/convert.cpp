@@ -156,6 +156,50 @@ void add_round_to_integral(LaneTable& table) {
   add(table, name(".f16.f16").text, kConvert, [](f16 x) { return to_f16(R::round(to_float(x))); });
 }
 
+// 8-bit floating point, as bits. PTX ISA, "Alternate Floating-Point Data Formats".
+template <u32 kMantissaBits_, u32 kBias_, u32 kLargest_>
+struct Float8 {
+  static constexpr u32 kMantissaBits = kMantissaBits_, kBias = kBias_;
+  static constexpr u32 kLargest = kLargest_;  // 448, 57,344: what is beyond becomes it, .satfinite
+};
+struct e4m3 : Float8<3, 7, 0x7e> {
+  static constexpr char pair[] = "e4m3x2";
+};
+struct e5m2 : Float8<2, 15, 0x7b> {
+  static constexpr char pair[] = "e5m2x2";
+};
+// Two of them; not a u16, since no instruction takes them for a number.
+struct Pair8 {
+  u16 bits;
+};
+
+template <typename To>
+u32 to_float8(float x) {
+  constexpr u32 kShift = 23 - To::kMantissaBits, kRebias = (127 - To::kBias) << 23;
+  // A float whose last bit is worth what the least denormal of To is: adding it rounds at the right place.
+  constexpr u32 kRounder = (127 + 23 + 1 - To::kBias - To::kMantissaBits) << 23;
+  const u32 magnitude = bits_of(x) & 0x7fffffff, sign = (bits_of(x) >> 24) & 0x80;
+  const u32 normal = (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + ((magnitude >> kShift) & 1)) >> kShift;
+  const u32 denormal = bits_of(float_of(magnitude) + float_of(kRounder)) - kRounder;
+  u32 bits = magnitude < kRebias + (1u << 23) ? denormal : normal;
+  bits = magnitude >= 0x47800000 || bits > To::kLargest ? To::kLargest : bits;  // 2^16 and more are beyond both
+  return magnitude > 0x7f800000 ? 0x7f : bits | sign;
+}
+inline float non_negative(float x) { return x < 0 || bits_of(x) == 0x80000000 ? 0 : x; }  // .relu; keeps NaN
+
+// The first source goes to the upper half.
+template <typename To>
+void add_float_to_float8(LaneTable& table) {
+  const auto name = [](const char* before, const char* from) {
+    return Opcode(Opcode(Opcode("cvt.rn.satfinite", before), To::pair), from);
+  };
+  add(table, name(".", ".f32").text, kConvert,
+      [](float a, float b) { return Pair8{static_cast<u16>(to_float8<To>(b) | to_float8<To>(a) << 8)}; });
+  add(table, name(".relu.", ".f32").text, kConvert, [](float a, float b) {
+    return Pair8{static_cast<u16>(to_float8<To>(non_negative(b)) | to_float8<To>(non_negative(a)) << 8)};
+  });
+}
+
 // Truncates a float to 16 bits: .rz.
 inline bf16 to_bf16_truncated(float x) { return x != x ? bf16{0x7fff} : bf16{static_cast<u16>(bits_of(x) >> 16)}; }
 inline f16 to_f16_truncated(float x) {
@@ -218,6 +262,8 @@ void add_float_to_float(LaneTable& table) {
       [](float a, float b) { return bf16x2{to_bf16_truncated(b), to_bf16_truncated(a)}; });
   add(table, "cvt.rz.relu.bf16x2.f32", kConvert,
       [](float a, float b) { return bf16x2{relu(to_bf16_truncated(b)), relu(to_bf16_truncated(a))}; });
+  add_float_to_float8<e4m3>(table);
+  add_float_to_float8<e5m2>(table);
   // To nearest, ties away from zero; the 13 low bits of the result are zero.
   add(table, "cvt.rna.tf32.f32", kConvert, [](float x) {
     const bool special = (bits_of(x) & 0x7f800000) == 0x7f800000;

@@ -711,6 +711,13 @@ Operand Parser::parse_name(int operand_number) {
     operand.kind = Kind::special;
     operand.index = static_cast<int>(special->second);
     return operand;
+  } else if (name.text.starts_with("%reserved_smem_offset")) {
+    throw PtxError(
+        fmt::format(
+            "PTX line {}: {}: the virtual GPU does not run cooperative groups' tiles of more than a warp, which "
+            "meet in shared memory of the system's",
+            name.line, name.text),
+        name.line);
   } else if (name.text[0] == '%' || operand_number < 0) {
     throw PtxError(fmt::format("PTX line {}: unknown name '{}'", name.line, name.text), name.line);
   } else {

@@ -34,6 +34,8 @@ __all__ = [
 
 Array = TypeVar("Array")
 
+_EIGHT_BITS = ("float8_e4m3fn", "uint8")
+
 
 class FindingError(RuntimeError):
     """The virtual GPU found a mistake of the kernel: a race, an access out of bounds, an endless loop …
@@ -56,7 +58,7 @@ class Config:
     """One way to launch a kernel."""
 
     name: str  # what `config=` takes; the same for both types
-    dtype: str  # "float16" or "bfloat16"
+    dtype: str  # "float16", "bfloat16" or "float8_e4m3fn"
     block_q: int  # query rows per CTA: seq_len of q must be a multiple
     block_kv: int  # keys per K/V tile: seq_len of k and v must be a multiple
     num_warps: int  # per CTA
@@ -126,6 +128,7 @@ def forward(
     kernel: str | int | None = None,
     out: Array | None = None,
     softmax_scale: float | None = None,
+    scales: Array | None = None,
     causal: bool = False,
     window: int | None = None,
     lengths: Sequence[int] | None = None,
@@ -136,14 +139,18 @@ def forward(
 
     q has shape [batch, seq_len, heads, head_dim]; k and v have the same, but for another seq_len if you like, and fewer
     heads: head h of q then reads head h // (q.shape[2] // k.shape[2]) of them (grouped-query attention). All are
-    float16 or all are bfloat16, of one library and on one device. head_dim is 128 and contiguous; the other strides are
-    multiples of 16 bytes, so that slices of a packed q, k and v can be given as they are. Each seq_len is a multiple of
-    the kernel's tile: see configs(). Extensions of the ladder solve more; a kernel refuses what it does not solve.
+    float16 or all are bfloat16, of one library and on one device. Or all are float8_e4m3fn, or its bits as uint8, with
+    `scales` and a kernel that computes them, "fp8"; out is float16 then. head_dim is 128 and contiguous; the other
+    strides are multiples of 16 bytes, so that slices of a packed q, k and v can be given as they are. Each seq_len is a
+    multiple of the kernel's tile: see configs(). Extensions of the ladder solve more; a kernel refuses what it does not
+    solve.
 
     kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest that the device runs
                    (with strides below 0, which TMA cannot have, the newest that needs no Hopper GPU)
     out            where to write, an array like q that shares no memory with an input; None is a new one
     softmax_scale  None is 1 / sqrt(head_dim)
+    scales         of float8_e4m3fn: float32 [3, batch, heads of q], what an element of q, of k and of v stands for is
+                   this times itself, for the head that this head of q reads
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
                    a query that sees none gets zeros
     window         query i sees the keys that are at most so many places from key i + k.shape[1] - q.shape[1], to either
@@ -164,7 +171,7 @@ def forward(
     RuntimeError for a GPU that is too old, and for an error of CUDA's.
     """
     asked = _asked(causal, window, lengths, lengths_kv)
-    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, asked, config, timed=False)[0])
+    return cast(Array, _call(q, k, v, kernel, out, softmax_scale, scales, asked, config, timed=False)[0])
 
 
 def forward_timed(
@@ -175,6 +182,7 @@ def forward_timed(
     kernel: str | int | None = None,
     out: Array | None = None,
     softmax_scale: float | None = None,
+    scales: Array | None = None,
     causal: bool = False,
     window: int | None = None,
     lengths: Sequence[int] | None = None,
@@ -190,7 +198,7 @@ def forward_timed(
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
     """
     asked = _asked(causal, window, lengths, lengths_kv)
-    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, asked, config, timed=True))
+    return cast(tuple[Array, float], _call(q, k, v, kernel, out, softmax_scale, scales, asked, config, timed=True))
 
 
 def _asked(
@@ -233,6 +241,7 @@ def _call(
     kernel: str | int | None,
     out: _arrays.AnyArray | None,
     softmax_scale: float | None,
+    scales: _arrays.AnyArray | None,
     asked: tuple[bool, int, list[int], list[int]],
     config: str | None,
     timed: bool,
@@ -248,7 +257,8 @@ def _call(
 
     library = _arrays.library_of("q", q)
     on_gpu, device = _arrays.device_of("q", q)
-    given = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
+    optional = {"out": out, "scales": scales}
+    given = {"q": q, "k": k, "v": v} | {name: array for name, array in optional.items() if array is not None}
     for name, array in given.items():
         other = _arrays.library_of(name, array)
         if other.name != library.name:
@@ -265,14 +275,20 @@ def _call(
 
     module = _gpu if on_gpu else _virtual_gpu
     dtypes = [library.dtype(array) for array in (q, k, v)]
-    dtypes.append(dtypes[0] if out is None else library.dtype(out))
     if out is None:
-        out = library.output(q, lambda: _empty(module, q.shape, dtypes[0], device))
+        dtype = "float16" if dtypes[0] in _EIGHT_BITS else dtypes[0]
+        dtypes.append(dtype)
+        out = library.output(q, dtype, lambda: _empty(module, q.shape, dtype, device))
+    else:
+        dtypes.append(library.dtype(out))
+    if scales is not None:
+        dtypes.append(library.dtype(scales))
     findings, milliseconds = module.forward(
         *(
             _arrays.hand_over(library, name, array, on_gpu)
             for name, array in {"q": q, "k": k, "v": v, "out": out}.items()
         ),
+        None if scales is None else _arrays.hand_over(library, "scales", scales, on_gpu),
         dtypes,
         kernel_name,
         config or "",

@@ -41,8 +41,9 @@ class Library(abc.ABC):
         """The handle of the stream that work on the GPU of this ordinal goes to."""
 
     @abc.abstractmethod
-    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
-        """Contiguous memory for an output: the library's own, or what allocate() gives."""
+    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
+        """Contiguous memory for an output of `dtype`, which may be another than that of `like`: the library's own, or
+        what allocate() gives."""
 
     def result(self, output: AnyArray) -> AnyArray:
         """The output as an array of the library."""
@@ -63,14 +64,14 @@ class NumPy(Library):
                 )
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
-        # NumPy's DLPack knows no bfloat16, and a view of the same bits is no copy.
-        return array.view("uint16") if array.itemsize == 2 else array
+        # NumPy's DLPack knows no bfloat16 and no 8-bit floats, and a view of the same bits is no copy.
+        return array.view({1: "uint8", 2: "uint16"}[array.itemsize]) if array.itemsize <= 2 else array
 
     def stream(self, device: int) -> int:
         return 0
 
-    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
-        return sys.modules["numpy"].empty(like.shape, like.dtype)
+    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
+        return sys.modules["numpy"].empty(like.shape, like.dtype if str(like.dtype) == dtype else dtype)
 
 
 class PyTorch(Library):
@@ -88,14 +89,17 @@ class PyTorch(Library):
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         array = array.detach()
+        if array.element_size() == 1:  # PyTorch's DLPack knows no 8-bit floats
+            array = array.view(sys.modules["torch"].uint8)
         # -1: nothing to wait for, since the kernel runs on PyTorch's own current stream.
         return array.__dlpack__(stream=-1) if on_gpu else array.__dlpack__()
 
     def stream(self, device: int) -> int:
         return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream)
 
-    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
-        return sys.modules["torch"].empty(like.shape, dtype=like.dtype, device=like.device)
+    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
+        torch = sys.modules["torch"]
+        return torch.empty(like.shape, dtype=getattr(torch, dtype), device=like.device)
 
 
 class CuPy(Library):
@@ -107,9 +111,9 @@ class CuPy(Library):
     def stream(self, device: int) -> int:
         return int(sys.modules["cupy"].cuda.get_current_stream(device).ptr)
 
-    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
         with like.device:
-            return sys.modules["cupy"].empty(like.shape, like.dtype)
+            return sys.modules["cupy"].empty(like.shape, like.dtype if str(like.dtype) == dtype else dtype)
 
 
 class Jax(Library):
@@ -132,7 +136,7 @@ class Jax(Library):
     def stream(self, device: int) -> int:
         return 0
 
-    def output(self, like: AnyArray, allocate: Callable[[], object]) -> AnyArray:
+    def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
         return allocate()
 
     def result(self, output: AnyArray) -> AnyArray:

@@ -15,6 +15,7 @@ def forward(
     k: Exported,
     v: Exported,
     out: Exported,
+    scales: Exported | None,
     dtypes: list[str],
     kernel: str,
     config: str,

@@ -60,7 +60,11 @@ __global__ void __launch_bounds__(128)
                    shared_address(&barrier))
                : "memory");
   float D[8][4] = {};
+  // The zeros come before the fence: the compiler must not move them.
+#pragma unroll
+  for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(D[i / 4][i % 4])::"memory");
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
   for (int k = 0; k < 4; ++k) {
     asm volatile(
         "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, "
@@ -75,6 +79,7 @@ __global__ void __launch_bounds__(128)
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   if (kRight) asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
   const int row = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4, column = threadIdx.x % 4 * 2;
+#pragma unroll
   for (int n = 0; n < 8; ++n)
     for (int i = 0; i < 4; ++i) C[(row + i / 2 * 8) * 64 + n * 8 + column + i % 2] = D[n][i];  // fault: product
 }

@@ -1,0 +1,123 @@
+// What kernels need for 8-bit floating point, e4m3: one sign, four bits of exponent, three of mantissa, up to 448; no infinity.
+// A wgmma of such numbers takes 32 values of k, and B only K-major. PTX ISA, "Alternate Floating-Point Data Formats" and
+// "Asynchronous Warpgroup Level Matrix Instructions"; hopper/wgmma.h has the rest.
+#pragma once
+
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+#include "hopper/tensor_map.h"
+#include "hopper/wgmma.h"
+
+namespace flash_ladder {
+
+/// Rounds four floats to nearest even and packs them into one register, the first in bits 0–7; what is beyond 448 becomes 448.
+/// PTX ISA, "cvt", .rn.satfinite.e4m3x2.f32.
+__device__ inline std::uint32_t pack_e4m3(float x0, float x1, float x2, float x3) {
+  std::uint32_t packed;
+  asm("{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; "
+      "mov.b32 %0, {low, high}; }"
+      : "=r"(packed)
+      : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
+  return packed;
+}
+
+/// As for 16-bit elements (hopper/tensor_map.h), but that a row has no halves: 128 columns are 128 bytes, and a box is
+/// [1][1][1][box_rows][128].
+template <>
+inline cudaError_t encode_tensor_map<__nv_fp8_e4m3>(CUtensorMap& map, const Tensor& tensor, int batch, int heads,
+                                                    int rows, int box_rows) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found;
+#if CUDART_VERSION >= 12050
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+#else  // as old as the runtime that it is compiled with
+  const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
+#endif
+  if (error != cudaSuccess) return error;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+
+  const auto stride = [](int size, std::int64_t bytes) -> cuuint64_t { return size == 1 ? 16 : bytes; };
+  const cuuint64_t sizes[] = {128, static_cast<cuuint64_t>(rows), 1, static_cast<cuuint64_t>(heads),
+                              static_cast<cuuint64_t>(batch)};
+  const cuuint64_t strides[] = {stride(rows, tensor.row_stride), 16, stride(heads, tensor.head_stride),
+                                stride(batch, tensor.batch_stride)};
+  const cuuint32_t box[] = {128, static_cast<cuuint32_t>(box_rows), 1, 1, 1};
+  const cuuint32_t steps[] = {1, 1, 1, 1, 1};
+  const auto encode = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  const CUresult result = encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 5, tensor.data, sizes, strides, box, steps,
+                                 CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                 CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+/// The descriptor of a K-major operand of rows of 64 or 128 bytes, with the swizzle of as many: of 64 bytes it puts the 16-byte chunk
+/// c of row r at chunk c ^ r / 2 % 4. Eight rows start at a multiple of their size. PTX ISA, "Matrix Descriptor Format".
+template <int kRowBytes>
+__device__ std::uint64_t row_descriptor(const void* smem) {
+  constexpr std::uint64_t kSwizzle = kRowBytes == 128 ? 1 : 2, kStride = 8 * kRowBytes;
+  static_assert(kRowBytes == 64 || kRowBytes == 128);
+  return static_cast<std::uint64_t>((smem_address(smem) & 0x3FFFF) >> 4) | (kStride >> 4) << 32 | kSwizzle << 62;
+}
+
+/// `to` becomes `from`, by instructions that the compiler does not see through. It would give both the same registers, find those of
+/// wgmmas written while they run, and make one wait for the other (C7513).
+template <int kM, int kN>
+__device__ void copy_registers(std::uint32_t (&to)[kM][kN], const std::uint32_t (&from)[kM][kN]) {
+#pragma unroll
+  for (int i = 0; i < kM; ++i)
+#pragma unroll
+    for (int j = 0; j < kN; ++j) asm volatile("mov.b32 %0, %1;" : "=r"(to[i][j]) : "r"(from[i][j]));
+}
+
+// The wgmmas: D [64][n] = A [64][32] B [32][n], plus D if `accumulate`. D lies as for 16-bit numbers. A is in registers: of row
+// lane_id / 4 columns 4 · (lane_id % 4) to + 3 in A[0]; of that row + 8 in A[1]; columns + 16 in A[2] and A[3]. B is in shared
+// memory. PTX ISA, "wgmma.mma_async", .e4m3, and "Register Fragments for wgmma.mma_async.m64nNk32".
+#define FLASH_LADDER_D(n) "+f"(D[n][0]), "+f"(D[n][1]), "+f"(D[n][2]), "+f"(D[n][3])
+#define FLASH_LADDER_D_64                                                                                           \
+  FLASH_LADDER_D(0), FLASH_LADDER_D(1), FLASH_LADDER_D(2), FLASH_LADDER_D(3), FLASH_LADDER_D(4), FLASH_LADDER_D(5), \
+      FLASH_LADDER_D(6), FLASH_LADDER_D(7)
+#define FLASH_LADDER_D_128                                                                                             \
+  FLASH_LADDER_D_64, FLASH_LADDER_D(8), FLASH_LADDER_D(9), FLASH_LADDER_D(10), FLASH_LADDER_D(11), FLASH_LADDER_D(12), \
+      FLASH_LADDER_D(13), FLASH_LADDER_D(14), FLASH_LADDER_D(15)
+#define FLASH_LADDER_NUMBERS_64                                                                               \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
+  "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define FLASH_LADDER_NUMBERS_128                                                                                     \
+  FLASH_LADDER_NUMBERS_64                                                                                            \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
+  "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+/// S = Q Kᵀ for 64 keys.
+__device__ inline void wgmma_e4m3(float (&D)[8][4], const std::uint32_t (&A)[4], std::uint64_t B, bool accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {"  //
+               FLASH_LADDER_NUMBERS_64 "}, {%32, %33, %34, %35}, %36, p, 1, 1; }"
+               : FLASH_LADDER_D_64
+               : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(B), "r"(static_cast<int>(accumulate)));
+}
+
+/// S = Q Kᵀ for 128 keys.
+__device__ inline void wgmma_e4m3(float (&D)[16][4], const std::uint32_t (&A)[4], std::uint64_t B, bool accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"  //
+               FLASH_LADDER_NUMBERS_128 "}, {%64, %65, %66, %67}, %68, p, 1, 1; }"
+               : FLASH_LADDER_D_128
+               : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(B), "r"(static_cast<int>(accumulate)));
+}
+
+/// O += P V for 128 columns of V, and eight more.
+__device__ inline void wgmma_e4m3(float (&D)[17][4], const std::uint32_t (&A)[4], std::uint64_t B, bool accumulate) {
+  asm volatile("{ .reg .pred p; setp.ne.b32 p, %73, 0; wgmma.mma_async.sync.aligned.m64n136k32.f32.e4m3.e4m3 {"  //
+               FLASH_LADDER_NUMBERS_128 ", %64, %65, %66, %67}, {%68, %69, %70, %71}, %72, p, 1, 1; }"
+               : FLASH_LADDER_D_128, FLASH_LADDER_D(16)
+               : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(B), "r"(static_cast<int>(accumulate)));
+}
+
+#undef FLASH_LADDER_D
+#undef FLASH_LADDER_D_64
+#undef FLASH_LADDER_D_128
+#undef FLASH_LADDER_NUMBERS_64
+#undef FLASH_LADDER_NUMBERS_128
+
+}  // namespace flash_ladder

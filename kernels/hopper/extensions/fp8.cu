@@ -1,0 +1,492 @@
+// fp8
+//
+// Idea        Of 8-bit numbers a wgmma takes twice as many values of k in the same time, and a tile has half as many bytes. e4m3 has
+//             three bits of mantissa and ends at 448, so each head of Q, K and V has a scale that brings its largest element near
+//             that: S is multiplied by those of Q and K, O by that of V.
+// Changed     Of 8-bit operands wgmma takes only K-major ones, and V is none: the three warps beside the producer transpose it, its
+//             keys in the order in which a lane has P. They also give it a column of ones, so that P V has the sums of P as it was
+//             rounded. P reaches up to 448 and no further, so a row's first tile has its true maximum. Q is in registers, as in
+//             q_fragments; O is twice as wide and has a buffer of its own; the consumers take no turns. All else is version 27.
+// Prediction  A tile of 192 x 64 keeps the tensor cores busy for 792 clocks instead of 1,536, the exponentials' unit for 768 as before,
+//             shared memory for about 700. They run side by side, so 1.7x of 27 at 4096 and more at 16,384.
+
+#include <algorithm>
+
+#include "convert.h"
+#include "hints.h"
+#include "hopper/fp8.h"
+#include "hopper/mbarrier.h"
+#include "hopper/tensor_map.h"
+#include "hopper/tma.h"
+#include "hopper/warpgroup.h"
+#include "ptx.h"
+#include "registry.h"
+
+namespace flash_ladder::fp8 {
+
+template <typename Element_, int kConsumers_, int kBlockKV_>
+struct Traits {
+  using Element = Element_;                        // of Q, K and V: 128 bytes a row
+  using Output = __half;                           // of O
+  static constexpr int kConsumers = kConsumers_;   // warpgroups that compute
+  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
+  static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
+  static constexpr int kStages = 3;                // tiles in each ring: of K, of V, and of V transposed
+  static constexpr int kHeadDim = 128;
+  static constexpr int kTransposers = 3;  // warps that transpose V: those beside the one that copies
+  static constexpr int kNumWarps =
+      4 + kConsumers * 4;  // a warpgroup that copies and transposes, and those that compute
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 56;  // of each thread
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 152;
+  static constexpr int kQSize = kBlockQ * kHeadDim;    // elements, which are bytes
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // in a tile of K, and in one of V
+  static constexpr int kVtRows = kHeadDim + 8;         // of V transposed: the columns of V, and eight of ones
+  static constexpr int kVtSize = kVtRows * kBlockKV;
+  static constexpr int kOBytes = kBlockQ * kHeadDim * sizeof(Output);
+  static constexpr int kNumBarriers = 2 + 6 * kStages;
+  static constexpr int kSmemBytes = kQSize + kStages * (2 * kKVSize + kVtSize) + kOBytes + kNumBarriers * 8;
+};
+
+// Where the 16-byte chunk `chunk` of a row lies, in rows of kRowBytes, 64 or 128, with the swizzle of as many bytes: hopper/fp8.h and
+// hopper/wgmma.h have the pictures.
+template <int kRowBytes>
+__device__ int chunk_offset(int row, int chunk) {
+  return row * kRowBytes + (chunk ^ row * kRowBytes / 128 % (kRowBytes / 16)) * 16;
+}
+
+// Where element (row, col) of a warpgroup's 64 rows of O lies in shared memory, counted in elements, [2][64][64]. The XOR is
+// the 128-byte swizzle; hopper/wgmma.h has the picture.
+__device__ inline int smem_offset(int row, int col) {
+  return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
+}
+
+// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+__device__ inline void wait(std::uint64_t* barrier, int parity) {
+  while (!mbarrier_try_wait(barrier, parity)) continue;
+}
+
+// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
+template <int kBuffers>
+struct Position {
+  int parity, buffer = 0;
+  __device__ void advance() {
+    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+    parity ^= buffer == 0;
+  }
+};
+
+// Maximum over the four lanes that share the rows of an accumulator: lanes 4 · group to 4 · group + 3.
+__device__ inline float group_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+
+// Takes this warp's 16 rows of Q_smem [64][128] into registers, as fragments A.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void load_Q(std::uint32_t (&Q_rmem)[Traits::kHeadDim / 32][4], const Element* Q_smem) {
+  const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 16, half = threadIdx.x / 16 % 2;
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kHeadDim / 32; ++mma_k) {
+    std::uint32_t(&A)[4] = Q_rmem[mma_k];
+    ldmatrix_x4(A[0], A[1], A[2], A[3], &Q_smem[chunk_offset<128>(row, mma_k * 2 + half)]);
+  }
+}
+
+// Starts S = Q Kᵀ, for this warp's rows of Q and K_smem [kBlockKV][128]. Each wgmma takes 32 columns of head_dim, 32 bytes.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], std::uint32_t (&Q_rmem)[Traits::kHeadDim / 32][4],
+                        const Element* K_smem) {
+  const std::uint64_t K = row_descriptor<128>(K_smem);
+  pin(S_rmem);
+  pin(Q_rmem);
+  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the last S
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kHeadDim / 32; ++mma_k)
+    wgmma_e4m3(S_rmem, Q_rmem[mma_k], advance(K, mma_k * 32), mma_k > 0);
+  wgmma_commit();
+}
+
+// Starts O += P V, or O = P V, with Vt_smem [kVtRows][kBlockKV], V transposed. Each wgmma takes 32 keys, 32 bytes.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void start_PV(float (&O_rmem)[Traits::kVtRows / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
+                         const Element* Vt_smem, bool accumulate) {
+  const std::uint64_t Vt = row_descriptor<Traits::kBlockKV>(Vt_smem);
+  pin(O_rmem);
+  pin(P_rmem);
+  __syncwarp();
+  wgmma_fence();  // P is packed, and O rescaled
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kBlockKV / 32; ++mma_k)
+    wgmma_e4m3(O_rmem, P_rmem[mma_k], advance(Vt, mma_k * 32), mma_k > 0 || accumulate);
+  wgmma_commit();
+}
+
+// Transposes V_smem [kBlockKV][128] into Vt_smem [128][kBlockKV], this warp's share: every kTransposers-th 16 columns. Of 16 keys, this
+// is the order:
+//
+//     place in Vt    0   1   2   3   4   5   6   7   8   9  10  11  12  13  14  15      4 t … 4 t + 3: what lane t of
+//     key            0   1   8   9   2   3  10  11   4   5  12  13   6   7  14  15      four has of S, as it has it
+//
+// ldmatrix takes two neighbouring columns as one element of 16 bits, and transposes those: a lane gets two keys' bytes of columns
+// 2 g and 2 g + 1, where g = lane / 4, and of the keys 8 further on in the next register. Byte by byte they become the words of the
+// two columns, four keys each, which stmatrix writes as rows. It writes eight at a time: of the even columns those of g < 4, and of the
+// odd ones those of g >= 4, or the other way round, since columns 0, 2 … 14 would have four groups of banks for eight rows.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void transpose_V(Element* Vt_smem, const Element* V_smem, int warp) {
+  const int lane = threadIdx.x % 32, first = lane < 16 ? 0x6420 : 0x7531, second = first ^ 0x1111;
+  const int col = lane % 8 * 2 + (lane / 8 ^ lane / 4) % 2, half = lane / 16;
+#pragma unroll 1
+  for (int cols = warp; cols < Traits::kHeadDim / 16; cols += Traits::kTransposers) {
+    std::uint32_t R[Traits::kBlockKV / 32][4];  // [32 keys][8 of them]
+#pragma unroll
+    for (int keys = 0; keys < Traits::kBlockKV / 32; ++keys)
+      ldmatrix_x4_trans(R[keys][0], R[keys][1], R[keys][2], R[keys][3],
+                        &V_smem[chunk_offset<128>(keys * 32 + lane, cols)]);
+#pragma unroll
+    for (int keys = 0; keys < Traits::kBlockKV / 32; ++keys)
+      stmatrix_x4(&Vt_smem[chunk_offset<Traits::kBlockKV>(cols * 16 + col, keys * 2 + half)],
+                  __byte_perm(R[keys][0], R[keys][1], first), __byte_perm(R[keys][0], R[keys][1], second),
+                  __byte_perm(R[keys][2], R[keys][3], first), __byte_perm(R[keys][2], R[keys][3], second));
+  }
+}
+
+// Online softmax: exponentials 2^(scale · S - row_max), as P in 8 bits. Four neighbouring accumulators of S, 16 rows × 32 keys, become
+// one fragment A of P V: each lane takes the four that it has of 16 keys for those that it ought to have, and transpose_V() has the
+// keys in that order. If one is 448, the largest that there is, or of a row's first, row_max becomes the maximum less 5, and they are
+// computed again: the largest is 2^5 then, some may be 14 times as large later, and those down to 2^-11 of it keep three bits. Returns
+// whether they were; then `rescale` is what the sums so far, and O, have to be multiplied by.
+template <typename Traits>
+__device__ bool softmax(std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
+                        const float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&rescale)[2],
+                        float scale, bool is_first) {
+  for (bool redo = is_first;; redo = true) {
+    if (redo) {
+      float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+      for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float* S = &S_rmem[mma_n][2 * half];
+          tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
+        }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float S_max = group_max(tile_max[half]) * scale - 5;
+        const float new_max = is_first ? S_max : fmaxf(row_max[half], S_max);
+        rescale[half] = exp2_approx(row_max[half] - new_max);
+        row_max[half] = new_max;
+      }
+    }
+    std::uint32_t bits = 0;  // the highest of a byte: there was a 448, 0x7e
+#pragma unroll
+    for (int mma_k = 0; mma_k < Traits::kBlockKV / 32; ++mma_k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int half = i % 2;
+        const auto exp = [&](int j) {  // of fmaf: else the compiler keeps scale · S beside S
+          return exp2_approx(fmaf(S_rmem[4 * mma_k + i / 2 * 2 + j / 2][half * 2 + j % 2], scale, -row_max[half]));
+        };
+        P_rmem[mma_k][i] = pack_e4m3(exp(0), exp(1), exp(2), exp(3));
+        bits |= P_rmem[mma_k][i] + 0x02020202;
+      }
+    // All lanes decide together, since the maximum shuffles.
+    if (redo || __all_sync(0xffffffff, (bits & 0x80808080) == 0)) return redo;
+  }
+}
+
+// Multiplies the rows of O.
+template <typename Traits>
+__device__ void scale_rows(float (&O_rmem)[Traits::kVtRows / 8][4], const float (&factor)[2]) {
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kHeadDim / 8; ++mma_n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) O_rmem[mma_n][i] *= factor[i / 2];
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
+    flash_attention(const __grid_constant__ CUtensorMap Q_map, const __grid_constant__ CUtensorMap K_map,
+                    const __grid_constant__ CUtensorMap V_map, const __grid_constant__ CUtensorMap O_map,
+                    AttentionArgs args, const float* scales, float softmax_scale, int num_q_tiles) {
+  using Element = typename Traits::Element;
+  using Output = typename Traits::Output;
+  constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
+  constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize, kVtSize = Traits::kVtSize;
+
+  extern __shared__ __align__(1024) unsigned char smem[];
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));            // [kConsumers][64][128]
+  Element* K_smem = Q_smem + Traits::kQSize;                                   // [kStages][kBlockKV][128]
+  Element* V_smem = K_smem + kStages * kKVSize;                                // [kStages][kBlockKV][128]
+  Output* O_smem = reinterpret_cast<Output*>(V_smem + kStages * kKVSize);      // [kConsumers][2][64][64]
+  Element* Vt_smem = reinterpret_cast<Element*>(O_smem + kBlockQ * kHeadDim);  // [kStages][kVtRows][kBlockKV]
+  std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(Vt_smem + kStages * kVtSize);  // copied
+  std::uint64_t* Q_empty = Q_full + 1;                                                    // read by all
+  std::uint64_t* K_full = Q_empty + 1;                                                    // [kStages]
+  std::uint64_t* V_full = K_full + kStages;                                               // [kStages]
+  std::uint64_t* Vt_full = V_full + kStages;                                              // [kStages]: transposed
+  std::uint64_t* K_empty = Vt_full + kStages;                                             // [kStages]
+  std::uint64_t* V_empty = K_empty + kStages;                                             // [kStages]
+  std::uint64_t* Vt_empty = V_empty + kStages;                                            // [kStages]
+
+  // Query tiles are numbered head by head, then batch entry by batch entry.
+  const int q_tiles_per_head = (args.seq_len + kBlockQ - 1) / kBlockQ;
+  const int num_kv_tiles = (args.seq_len_kv + kBlockKV - 1) / kBlockKV;
+  const auto row_of = [&](int q_tile) { return q_tile % q_tiles_per_head * kBlockQ; };
+  const auto head_of = [&](int q_tile) { return q_tile / q_tiles_per_head % args.heads; };
+  const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
+  const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
+
+  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
+  // `empty` with an arrival of each warp that reads, and one of Vt's `full` with one of each that transposes.
+  if (threadIdx.x == 0) {
+    mbarrier_init(Q_full, 1);
+    mbarrier_init(Q_empty, Traits::kConsumers * 4);
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(&K_full[stage], 1);
+      mbarrier_init(&V_full[stage], 1);
+      mbarrier_init(&Vt_full[stage], Traits::kTransposers);
+      mbarrier_init(&K_empty[stage], Traits::kConsumers * 4);
+      mbarrier_init(&V_empty[stage], Traits::kTransposers);
+      mbarrier_init(&Vt_empty[stage], Traits::kConsumers * 4);
+    }
+    fence_mbarrier_init();
+  }
+  // The ones, 0x38 in e4m3: eight rows behind each buffer of Vt, which nobody writes again.
+  for (int i = threadIdx.x; i < kStages * 8 * kBlockKV / 4; i += Traits::kNumWarps * 32) {
+    Element* ones = Vt_smem + i / (2 * kBlockKV) * kVtSize + kHeadDim * kBlockKV;
+    reinterpret_cast<std::uint32_t*>(ones)[i % (2 * kBlockKV)] = 0x38383838;
+  }
+  fence_proxy_async();  // the tensor cores may see them
+  __syncthreads();      // the barriers are there, and the ones
+
+  if (warp_id < 4) {
+    keep_registers<Traits::kProducerRegisters>();
+    if (warp_id > 0) {
+      // The other warps transpose each tile of V.
+      Position<kStages> V_next{0}, Vt_next{1};
+      for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x)
+        for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+          wait(&V_full[V_next.buffer], V_next.parity);
+          wait(&Vt_empty[Vt_next.buffer], Vt_next.parity);
+          transpose_V<Traits>(Vt_smem + Vt_next.buffer * kVtSize, V_smem + V_next.buffer * kKVSize, warp_id - 1);
+          fence_proxy_async();  // the tensor cores may see what this thread has written,
+          __syncwarp();         // and the other lanes
+          if (lane_id == 0) {
+            mbarrier_arrive(&V_empty[V_next.buffer]);
+            mbarrier_arrive(&Vt_full[Vt_next.buffer]);
+          }
+          V_next.advance();
+          Vt_next.advance();
+        }
+      return;
+    }
+    // The producer: one thread.
+    if (threadIdx.x != 0) return;
+    Position<1> Q_next{1};
+    Position<kStages> K_next{1}, V_next{1};
+    const auto copy_Q = [&](int q_tile) {
+      wait(Q_empty, Q_next.parity);
+      mbarrier_arrive_expect_tx(Q_full, Traits::kQSize * sizeof(Element));
+      for (int row = 0; row < kBlockQ; row += 64)
+        tma_load(Q_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), Q_full);
+      Q_next.advance();
+    };
+    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                          const CUtensorMap& map, int q_tile, int kv_tile) {
+      const int stage = next.buffer;
+      wait(&empty[stage], next.parity);
+      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
+      next.advance();
+    };
+    for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
+      copy_Q(q_tile);
+      for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+        copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile);
+        copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
+      }
+    }
+    return;
+  }
+
+  // The consumers. Each has 64 of the query rows.
+  take_registers<Traits::kConsumerRegisters>();
+  const int warpgroup_row = (warp_id / 4 - 1) * 64;
+  Position<1> Q_next{0};
+  Position<kStages> K_next{0}, Vt_next{0};
+  const auto release = [&](std::uint64_t* barrier) {
+    if (lane_id == 0) mbarrier_arrive(barrier);
+  };
+
+  // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  float O_rmem[Traits::kVtRows / 8][4];                              // [mma_n][D], not normalised, and sums of P
+  float S_rmem[kBlockKV / 8][4];                                     // [mma_n][D]
+  std::uint32_t P_rmem[kBlockKV / 32][4], next_P[kBlockKV / 32][4];  // [mma_k][A]
+  std::uint32_t Q_rmem[kHeadDim / 32][4];                            // [mma_k][A]
+  float row_max[2];                                                  // [half], of scale · S at some step, less 5
+  float row_sum[2];  // [half], of 2^(scale · S - row_max), rounded as P is, so far
+  float rescale[2];  // [half]
+
+  // What an element of Q (0), K (1) or V (2) stands for is this times itself.
+  const auto scale_of = [&](int tensor, int q_tile) {
+    return scales[(tensor * args.batch + batch_of(q_tile)) * args.heads + head_of(q_tile)];
+  };
+  const auto S_scale_of = [&](int q_tile) { return softmax_scale * scale_of(0, q_tile) * scale_of(1, q_tile); };
+  const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
+  Output* tile_smem = O_smem + warpgroup_row * kHeadDim;  // [2][64][64]
+
+  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf.
+  const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;
+  const auto mask = [&] {
+#pragma unroll
+    for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= args.seq_len_kv % kBlockKV) S_rmem[mma_n][i] = -INFINITY;
+  };
+
+  // Q's buffer may be filled again as soon as all have their fragments.
+  const auto take_Q = [&] {
+    wait(Q_full, Q_next.parity);
+    load_Q<Traits>(Q_rmem, Q_smem + warpgroup_row * kHeadDim);
+    __syncwarp();
+    release(Q_empty);
+    Q_next.advance();
+  };
+
+  // The first step: S and its softmax.
+  take_Q();
+  wait(&K_full[K_next.buffer], K_next.parity);
+  start_S<Traits>(S_rmem, Q_rmem, K_smem + K_next.buffer * kKVSize);
+  wgmma_wait<0>();
+  pin(S_rmem);
+  release(&K_empty[K_next.buffer]);
+  K_next.advance();
+  if (partial_tile == 0) mask();
+  float scale = S_scale_of(blockIdx.x), V_scale = scale_of(2, blockIdx.x), next_V_scale = 0;
+  softmax<Traits>(P_rmem, S_rmem, row_max, rescale, scale, true);
+
+  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
+  int q_tile = blockIdx.x, kv_tile = 0;
+#pragma unroll 1
+  while (true) {
+    const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
+    const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
+    const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the tile of K that comes
+    if (ends_q_tile && !is_last) {
+      take_Q();
+      scale = S_scale_of(q_tile + gridDim.x);
+      next_V_scale = scale_of(2, q_tile + gridDim.x);
+    }
+
+    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
+    pin(O_rmem);
+    pin(P_rmem);
+    start_S<Traits>(S_rmem, Q_rmem, K_smem + K_next.buffer * kKVSize);
+    wait(&Vt_full[Vt_next.buffer], Vt_next.parity);
+    start_PV<Traits>(O_rmem, P_rmem, Vt_smem + Vt_next.buffer * kVtSize, kv_tile > 0);
+    wgmma_wait<1>();
+    pin(S_rmem);
+    if (!is_last) release(&K_empty[K_next.buffer]);
+    K_next.advance();
+
+    if (is_partial) mask();
+
+    // Online softmax. Rows of the next query tile begin anew.
+    const bool redo = softmax<Traits>(next_P, S_rmem, row_max, rescale, scale, ends_q_tile);
+
+    wgmma_wait<0>();
+    pin(O_rmem);
+    pin(P_rmem);  // which P V has read
+    release(&Vt_empty[Vt_next.buffer]);
+    Vt_next.advance();
+    copy_registers(P_rmem, next_P);
+
+    // The sum of this step's P. It does not stay with O: a wgmma of 8-bit numbers cuts what it adds off after some 14 bits, counted
+    // from the largest, and of thousands of P each would be cut off by their sum.
+    float* const sums = O_rmem[kHeadDim / 8];
+    row_sum[0] = kv_tile > 0 ? row_sum[0] + sums[0] : sums[0];
+    row_sum[1] = kv_tile > 0 ? row_sum[1] + sums[2] : sums[2];
+    sums[0] = sums[1] = sums[2] = sums[3] = 0;
+
+    if (!ends_q_tile) {
+      if (redo) {
+        scale_rows<Traits>(O_rmem, rescale);
+        row_sum[0] *= rescale[0];
+        row_sum[1] *= rescale[1];
+      }
+      ++kv_tile;
+      continue;
+    }
+
+    // Normalise O, and store it by way of shared memory.
+    const float factor[2] = {V_scale / row_sum[0], V_scale / row_sum[1]};
+    scale_rows<Traits>(O_rmem, factor);
+    V_scale = next_V_scale;
+    if (is_leader) tma_store_wait_read();        // the last O has left,
+    named_barrier_sync(warp_id / 4, 128);        // for all of the warpgroup
+    const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+      const auto pair = [&](int mma_n, int half) {
+        return pack<Output>(O_rmem[mma_n][2 * half], O_rmem[mma_n][2 * half + 1]);
+      };
+      stmatrix_x4(&tile_smem[smem_offset(warp_id % 4 * 16 + lane % 16, i * 16 + lane / 16 * 8)], pair(2 * i, 0),
+                  pair(2 * i, 1), pair(2 * i + 1, 0), pair(2 * i + 1, 1));
+    }
+    fence_proxy_async();                   // TMA may see what this thread has written,
+    named_barrier_sync(warp_id / 4, 128);  // and the other threads of the warpgroup
+    if (is_leader) {
+      tma_store(O_map, row_of(q_tile) + warpgroup_row, head_of(q_tile), batch_of(q_tile), tile_smem);
+      tma_store_commit();
+    }
+    if (is_last) break;
+    q_tile += gridDim.x;
+    kv_tile = 0;
+  }
+  if (is_leader) tma_store_wait_read();  // shared memory lasts as long as the CTA
+}
+
+template <typename Traits>
+cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
+  cudaError_t error = cudaSuccess;
+  using Element = typename Traits::Element;
+  const auto map_of = [&]<typename Of>(Of, const Tensor& tensor, int rows, int box_rows) {
+    CUtensorMap map;
+    if (error == cudaSuccess) error = encode_tensor_map<Of>(map, tensor, args.batch, args.heads, rows, box_rows);
+    return map;
+  };
+  const CUtensorMap Q_map = map_of(Element(), args.Q, args.seq_len, 64);
+  const CUtensorMap K_map = map_of(Element(), args.K, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap V_map = map_of(Element(), args.V, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap O_map = map_of(typename Traits::Output(), args.O, args.seq_len, 64);
+  const auto kernel = flash_attention<Traits>;
+  // More than 48 KB of shared memory per CTA must be asked for.
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
+  // The grid is as many CTAs as the GPU runs at a time, one on each SM, and not more than there are query tiles.
+  int device, num_sms;
+  if (error == cudaSuccess) error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  const int num_q_tiles = (args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ * args.heads * args.batch;
+  const int grid = std::min(num_q_tiles, num_sms);
+  const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
+  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(Q_map, K_map, V_map, O_map, args, args.scales,
+                                                                       scale, num_q_tiles);
+  return cudaGetLastError();
+}
+
+const Registration registration({
+    .source = __FILE__,
+    .extends = "27",
+    .architecture = Architecture::sm_90a,
+    .solves = {.any_length = true},
+    .configurations = {configuration<Traits<__nv_fp8_e4m3, 3, 64>>("192x64", launch<Traits<__nv_fp8_e4m3, 3, 64>>),
+                       configuration<Traits<__nv_fp8_e4m3, 2, 128>>("128x128", launch<Traits<__nv_fp8_e4m3, 2, 128>>)},
+});
+
+}  // namespace flash_ladder::fp8
