@@ -97,7 +97,8 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
                      const std::optional<Attention>& attention, std::vector<Buffer>& buffers) {
   emulator::Memory memory(std::size_t{1} << 30);
   const emulator::Module module(ptx, memory);
-  const emulator::Kernel& kernel = find_kernel(module, request.at("kernel"));
+  const std::string name = request.at("kernel");
+  const emulator::Kernel& kernel = find_kernel(module, name);
 
   std::vector<emulator::Address> addresses;
   for (const Buffer& buffer : buffers) {

@@ -195,7 +195,8 @@ def test_asynchronous_work_may_be_done_early_too(
     assert result["correct"] is True and result["findings"] == []
     assert result["counters"]["wgmma_instructions"] > 0 and result["counters"]["wgmma_operand_wavefronts"] > 0
     if kernel.number != 17:  # whose threads copy
-        assert result["counters"]["tma_load_bytes"] > 0 and result["counters"]["global_load_bytes"] == 0
+        assert result["counters"]["tma_load_bytes"] > 0
+        assert (result["counters"]["global_load_bytes"] > 0) == (kernel.stem == "fp8"), "its scales, and nothing else"
 
 
 def leave_out_other_texts(old: dict, new: dict) -> list[str]:

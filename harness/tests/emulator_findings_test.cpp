@@ -729,9 +729,10 @@ TEST(Findings, ShuffleWithMissingLanes) {
 // Of the second warp there are 8 lanes: a mask may name the others, but nothing can be read from them.
 TEST(Findings, MasksThatNameLanesThatHaveEnded) {
   constexpr unsigned kFewer = 40;
-  for (const char* body : {"vote.sync.ballot.b32 %r1, 1, -1;\n", "redux.sync.add.u32 %r1, %r90, -1;\n", "bar.warp.sync -1;\n",
-                           "match.any.sync.b32 %r1, %r90, -1;\n", "shfl.sync.up.b32 %r1, %r90, 1, 0, -1;\n",
-                           "setp.ge.u32 %p1, %r91, 20;\n@%p1 exit;\nvote.sync.ballot.b32 %r1, 1, -1;\n"}) {
+  for (const char* body :
+       {"vote.sync.ballot.b32 %r1, 1, -1;\n", "redux.sync.add.u32 %r1, %r90, -1;\n", "bar.warp.sync -1;\n",
+        "match.any.sync.b32 %r1, %r90, -1;\n", "shfl.sync.up.b32 %r1, %r90, 1, 0, -1;\n",
+        "setp.ge.u32 %p1, %r91, 20;\n@%p1 exit;\nvote.sync.ballot.b32 %r1, 1, -1;\n"}) {
     SCOPED_TRACE(body);
     expect_clean(report_of(body, kFewer));
   }
