@@ -98,14 +98,6 @@ __device__ inline void wgmma_e4m3(float (&D)[8][4], const std::uint32_t (&A)[4],
                : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(B), "r"(static_cast<int>(accumulate)));
 }
 
-/// S = Q Kᵀ for 128 keys.
-__device__ inline void wgmma_e4m3(float (&D)[16][4], const std::uint32_t (&A)[4], std::uint64_t B, bool accumulate) {
-  asm volatile("{ .reg .pred p; setp.ne.b32 p, %69, 0; wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {"  //
-               FLASH_LADDER_NUMBERS_128 "}, {%64, %65, %66, %67}, %68, p, 1, 1; }"
-               : FLASH_LADDER_D_128
-               : "r"(A[0]), "r"(A[1]), "r"(A[2]), "r"(A[3]), "l"(B), "r"(static_cast<int>(accumulate)));
-}
-
 /// O += P V for 128 columns of V, and eight more.
 __device__ inline void wgmma_e4m3(float (&D)[17][4], const std::uint32_t (&A)[4], std::uint64_t B, bool accumulate) {
   asm volatile("{ .reg .pred p; setp.ne.b32 p, %73, 0; wgmma.mma_async.sync.aligned.m64n136k32.f32.e4m3.e4m3 {"  //

@@ -245,9 +245,9 @@ def test_without_a_gpu_the_study_is_static(cli: Cli) -> None:
     assert "Correct" not in outcome.out
     outcome = cli(K, "all")
     assert outcome.rc == 3 and "No kernel was run." in outcome.words
-    assert outcome.out.count(" not run ") == len(NAMES)
-    assert [line.split()[0] for line in outcome.out.splitlines() if " not run " in line] == NAMES
-    assert f"{len(NAMES)} versions, {len(NAMES)} not run" in outcome.out
+    in_16_bits = [name for name in NAMES if name != "fp8"]  # which is skipped
+    assert [line.split()[0] for line in outcome.out.splitlines() if " not run " in line] == in_16_bits
+    assert f"{len(NAMES)} versions, {len(in_16_bits)} not run, 1 skipped" in outcome.out
     assert "TFLOP/s" in outcome.out
 
 

@@ -24,20 +24,20 @@
 
 namespace flash_ladder::fp8 {
 
-template <typename Element_, int kConsumers_, int kBlockKV_>
+template <typename Element_>
 struct Traits {
   using Element = Element_;                        // of Q, K and V: 128 bytes a row
   using Output = __half;                           // of O
-  static constexpr int kConsumers = kConsumers_;   // warpgroups that compute
+  static constexpr int kConsumers = 3;             // warpgroups that compute
   static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
-  static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
+  static constexpr int kBlockKV = 64;              // keys and values per tile
   static constexpr int kStages = 3;                // tiles in each ring: of K, of V, and of V transposed
   static constexpr int kHeadDim = 128;
   static constexpr int kTransposers = 3;  // warps that transpose V: those beside the one that copies
   static constexpr int kNumWarps =
-      4 + kConsumers * 4;  // a warpgroup that copies and transposes, and those that compute
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 40 : 56;  // of each thread
-  static constexpr int kConsumerRegisters = kConsumers == 2 ? 232 : 152;
+      4 + kConsumers * 4;                        // a warpgroup that copies and transposes, and those that compute
+  static constexpr int kProducerRegisters = 56;  // of each thread
+  static constexpr int kConsumerRegisters = 152;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements, which are bytes
   static constexpr int kKVSize = kBlockKV * kHeadDim;  // in a tile of K, and in one of V
   static constexpr int kVtRows = kHeadDim + 8;         // of V transposed: the columns of V, and eight of ones
@@ -485,8 +485,7 @@ const Registration registration({
     .extends = "27",
     .architecture = Architecture::sm_90a,
     .solves = {.any_length = true},
-    .configurations = {configuration<Traits<__nv_fp8_e4m3, 3, 64>>("192x64", launch<Traits<__nv_fp8_e4m3, 3, 64>>),
-                       configuration<Traits<__nv_fp8_e4m3, 2, 128>>("128x128", launch<Traits<__nv_fp8_e4m3, 2, 128>>)},
+    .configurations = {configuration<Traits<__nv_fp8_e4m3>>("192x64", launch<Traits<__nv_fp8_e4m3>>)},
 });
 
 }  // namespace flash_ladder::fp8
