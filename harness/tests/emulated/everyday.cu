@@ -284,9 +284,8 @@ int heap_of_the_host() {
 // Ctrl-C, while a kernel goes on for ever that has done something wrong.
 __global__ void goes_wrong_and_on(int* x, int n) {
   x[n] = 1;  // fault: interrupted
-  x[0] = 1;
-  for (volatile int i = 0;; i = i + 1) {
-  }
+  // It might end: one that cannot would be found.
+  for (int i = 1; i != 0; i += 2 * n) *static_cast<volatile int*>(x) = 1;
 }
 int interrupted() {
   int* x = nullptr;
