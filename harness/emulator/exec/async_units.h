@@ -41,7 +41,7 @@ struct BulkTransfer {
   std::uint32_t shared = 0;  // offset in the CTA's shared memory, before the swizzle
   std::uint32_t row_bytes = 0;
   Swizzle swizzle = Swizzle::none;
-  int fill = 0;  // the bytes outside the tensor
+  std::uint16_t fill = 0;  // what each two bytes outside the tensor become
   bool of_tensor = false;
   std::vector<Row> rows = {};
 

@@ -74,11 +74,16 @@ std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction&
   return map;
 }
 
+// What an H200 writes instead of 16 bits that lie outside the tensor, whatever the type.
+constexpr std::uint16_t kOutside = 0x7ff7;
+
 // A box of the tensor, row by row. What lies outside the tensor is left out of the rows.
 std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
                                    const TensorMap& map, const std::int32_t* coordinates, bool writes) {
-  BulkTransfer transfer{
-      .row_bytes = map.row_bytes(), .swizzle = map.swizzle, .fill = map.fills_with_nan ? 0xff : 0, .of_tensor = true};
+  BulkTransfer transfer{.row_bytes = map.row_bytes(),
+                        .swizzle = map.swizzle,
+                        .fill = map.fills_with_nan ? kOutside : std::uint16_t{0},
+                        .of_tensor = true};
   const auto dimensions = static_cast<std::size_t>(map.dimensions);
   const auto element = static_cast<std::int64_t>(map.element_bytes);
   const std::int64_t first = coordinates[0];
@@ -88,6 +93,12 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
         fmt::format("a box that begins {} bytes from the beginning of a row: it must be a multiple of 16 (an H200 says "
                     "“illegal instruction”)",
                     first * element));
+    return std::nullopt;
+  }
+  if (writes && std::any_of(coordinates, coordinates + dimensions, [](std::int32_t at) { return at < 0; })) {
+    cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, map.address,
+             "a box that is stored begins before the tensor: it may end behind it, but an H200 calls this an “illegal "
+             "instruction”");
     return std::nullopt;
   }
   const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, map.box[0]);
@@ -110,11 +121,14 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
       address += static_cast<Address>(at) * map.strides[i];
     }
     if (!inside) continue;
-    const auto bytes = static_cast<std::size_t>((end - begin) * element);
+    // A store writes whole pieces of 16 bytes, also where a row ends within one (as an H200 does).
+    const std::int64_t end_byte =
+        writes ? (end * element + kBulkAlignment - 1) / kBulkAlignment * kBulkAlignment : end * element;
+    const auto bytes = static_cast<std::size_t>(end_byte - begin * element);
     part.host = cta.global_range(warp, instruction, lane, address, bytes, writes);
     if (part.host == nullptr) return std::nullopt;
     part.begin = static_cast<std::uint32_t>(begin * element);
-    part.end = static_cast<std::uint32_t>(end * element);
+    part.end = static_cast<std::uint32_t>(end_byte);
     detail.global.transactions += sectors(address, bytes);
     total += bytes;
   }
