@@ -158,6 +158,8 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         profile = _read(path, "profile.schema.json")
         names.add(profile["device"])
         standard = [result for result in profile["results"] if _is_standard(result, dtype)]
+        if all(result["problem"]["dtype"] != dtype for result in profile["results"]):
+            continue  # of another comparison, as fp8 is
         versions.append(
             Version(
                 source=kernel,
