@@ -19,7 +19,7 @@ from browser import needs_chromium, visit
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
-CHAPTERS = sorted((ROOT / "docs" / "chapters").glob("[0-9]*.md"))  # 00 is about the GPU, and others are about extensions
+CHAPTERS = sorted((ROOT / "docs" / "chapters").glob("[0-9]*.md"))  # the others are about extensions
 CHAPTERS_OF_VERSIONS = [path.stem for path in CHAPTERS if path.stem != "00_gpu"]
 sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 
