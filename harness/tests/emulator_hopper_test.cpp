@@ -577,7 +577,7 @@ TEST(HopperAsyncStores, BytesArriveWithThePhase) {
   // Vectors, 64 bits, through generic addresses; half to the own CTA.
   const std::string vectors =
       kInitPair + promise(64 * 16 + 64 * 8) +
-      "shl.b32 %r4, %t, 4; add.u32 %r4, %r4, %there; cvt.f32.u32 %f1, %t; mov.f32 %f2, 0f3f800000;\n"
+      "shl.b32 %r4, %t, 4; add.u32 %r4, %r4, %there; cvt.rn.f32.u32 %f1, %t; mov.f32 %f2, 0f3f800000;\n"
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%r4], {%f1, %f2, %f2, %f1}, [%r3];\n"
       "mov.u64 %rd1, smem; cvta.shared.u64 %rd1, %rd1; mapa.u64 %rd1, %rd1, %rank; mul.wide.u32 %rd2, %t, 8; add.u64 %rd2, %rd2, %rd1;\n"
       "cvt.u64.u32 %rd3, %t; st.async.weak.mbarrier::complete_tx::bytes.u64 [%rd2+2048], %rd3, [%rd1+4000];\n" +
@@ -677,7 +677,7 @@ TEST(HopperAsyncStores, BytesAreNotThosePromised) {
 
 TEST(HopperAsyncStores, WhereTheyCannotGo) {
   // A CTA that has ended, or of which nothing says that it has begun.
-  expect_found_in_pair(kInitPair + "setp.eq.u32 %p2, %rank, 0; @%p2 bra END;\n" + kSend + "END:\n",
+  expect_found_in_pair(kInitPair + "setp.eq.u32 %p2, %rank, 1; @%p2 bra END;\n" + kSend + "END:\n",
                        FindingKind::in_flight, 4, "of the cluster, which has ended");
   expect_found_in_pair(
       "add.u32 %r3, %there, 4000; @%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; bar.sync 0;\n" + kSend + kMeet,
@@ -701,6 +701,47 @@ TEST(HopperAsyncStores, WhereTheyCannotGo) {
   expect_found(
       "mapa.shared::cluster.u32 %r1, %smem, 0;\nst.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %t, [%r1];\n",
       FindingKind::invalid_operation, 2, "in a cluster of one CTA");
+}
+
+// ---- cp.async.bulk from shared memory to that of another CTA ----
+
+TEST(HopperClusters, ABulkCopyToAnotherCta) {
+  const std::string
+      init =
+          "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster; add.u32 %r3, %there, 4000;\n",
+      fill = "mad.lo.u32 %r2, %rank, 1000, %t; st.shared.u32 [%mine], %r2; fence.proxy.async;\n",
+      copy =
+          "@%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%there+1024], [%smem], 256, [%r3];\n",
+      show = "ld.shared.u32 %r1, [%mine+1024]; st.global.u32 [%out], %r1;\n";
+  const std::string right = init + fill + kMeet + promise(256) + copy + kReceive + show + kMeet;
+  expect_clean_pair(right);
+  for (const bool early : {false, true}) {
+    const Options options{.early_async = early, .print = {}};
+    EXPECT_EQ(run_test_kernel(pair_program(right), 64, {}, 128, options, {2, 1, 1}, tensor_map()).output[5], 1005u);
+  }
+  expect_found_in_pair(init + fill + kMeet + promise(256) + copy + show + kReceive + kMeet, FindingKind::race, 6,
+                       "a load by TMA is under way", 5);
+  expect_found_in_pair(init + fill + kMeet + promise(128) + copy + kReceive + show + kMeet,
+                       FindingKind::transaction_count, 5, "TMA brings 256 bytes", 4);
+  // The source: not shown to the asynchronous proxy; written while it is read; written again when the other has it, and has said so.
+  expect_found_in_pair(init + kPut + kMeet + promise(256) + copy + kReceive + show + kMeet, FindingKind::missing_fence,
+                       5, "no fence.proxy.async", 2);
+  const std::string again = "st.shared.u32 [%mine], 5;\n";
+  expect_found_in_pair(init + fill + kMeet + promise(256) + copy + again + kReceive + show + kMeet, FindingKind::race,
+                       5, "was written while this copy by TMA", 6);
+  expect_clean_pair(init + fill + kMeet + promise(256) + copy + kReceive + kMeet + again);
+  expect_found_in_pair(init + fill + kMeet + promise(256) + copy + kReceive + again + kMeet, FindingKind::race, 7,
+                       "nothing orders it after a read", 5);
+  // The sender has ended before the receiver has waited.
+  expect_found_in_pair(init + fill + kMeet + "setp.eq.u32 %p3, %rank, 0; @%p3 bra SEND;\n" + promise(256) + kReceive +
+                           "bra END;\nSEND: " + copy + "END:\n",
+                       FindingKind::in_flight, 8,
+                       "the block ends while TMA still copies 256 bytes of its shared memory");
+  expect_found_in_pair(
+      init + fill + kMeet +
+          "@%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%there], [%smem], 250, [%r3];\n" +
+          kMeet,
+      FindingKind::misaligned, 4, "250 bytes");
 }
 
 // ---- global memory ----

@@ -125,6 +125,19 @@ void AsyncUnits::finish() {
                        load.by == &cta_ ? "the block" : fmt::format("CTA {} of the cluster", cta_.rank()),
                        name_of(load), load.bytes(), load.barrier));
   }
+  for (std::size_t rank = 0; rank < cta_.cluster_size(); ++rank) {
+    CtaExecutor* const there = cta_.peer(rank);
+    if (there == &cta_) continue;
+    for (auto& [number, load] : there->async()->loads_) {
+      const auto* const transfer = std::get_if<BulkTransfer>(&load.what);
+      if (load.by != &cta_ || transfer == nullptr || !transfer->source) continue;
+      report(
+          FindingKind::in_flight, load, transfer->source->offset,
+          fmt::format("the block ends while TMA still copies {} bytes of its shared memory to CTA {} of the cluster: "
+                      "nothing has made it wait for that CTA, which waits for the bytes",
+                      load.bytes(), rank));
+    }
+  }
   for (Store& store : stores_) {
     const Warp& warp = cta_.warps()[static_cast<std::size_t>(store.warp)];
     if (!store.is_read) {
@@ -151,7 +164,11 @@ void AsyncUnits::renumber(const Renumbering& renumbering) {
     for (WgmmaIssue& issue : group.issues) issue.since = renumbering(issue.since);
   for (Store& store : stores_) store.since = renumbering(store.since);
   for (Chunk& chunk : chunks_) chunk.number = renumbering(chunk.number);
-  for (auto& [number, load] : loads_) renumbering.apply_to(load.told);
+  for (auto& [number, load] : loads_) {
+    renumbering.apply_to(load.told);
+    auto* const transfer = std::get_if<BulkTransfer>(&load.what);
+    if (transfer != nullptr && transfer->source) transfer->source->since = renumbering(transfer->source->since);
+  }
   for (Clock& clock : known_at_fence_) renumbering.apply_to(clock);
 }
 
@@ -703,6 +720,34 @@ void AsyncUnits::write_shared(const BulkTransfer& transfer) {
   }
 }
 
+std::vector<std::uint32_t> AsyncUnits::chunks_of_source(const BulkTransfer& transfer) {
+  std::vector<std::uint32_t> chunks;
+  for (std::uint32_t at = 0; at < transfer.bytes(); at += kChunk) chunks.push_back(transfer.source->offset + at);
+  return chunks;
+}
+
+void AsyncUnits::begin_source(Warp& warp, const Instruction& instruction, int lane, BulkTransfer& transfer) {
+  const std::int32_t index = cta_.index_of(instruction);
+  const std::vector<std::uint32_t> chunks = chunks_of_source(transfer);
+  if (SharedShadow* shadow = cta_.shadow()) {
+    transfer.source->since = shadow->clocks().next();
+    for_each_access(warp, index, lane, chunks, [&](const SharedAccess& access) { shadow->check_async_read(access); });
+  }
+  if (checks()) check_visible(warp, index, lane, chunks);
+}
+
+// The bytes have been read, which those may know for whom `into`, a clock of `owner`, is.
+void AsyncUnits::end_source(const Load& load, CtaExecutor& owner, Clock& into) {
+  const auto& transfer = std::get<BulkTransfer>(load.what);
+  SharedShadow* const shadow = cta_.shadow();
+  const Warp& warp = cta_.warps()[static_cast<std::size_t>(load.warp)];
+  for_each_access(warp, load.instruction, load.lane, chunks_of_source(transfer),
+                  [&](const SharedAccess& access) { shadow->complete_async_read(access, transfer.source->since); });
+  Clock told = shadow->clocks().empty();
+  shadow->clocks().publish_async(load.warp, told);
+  join(into, &owner == &cta_ ? told : owner.shadow()->clocks().turned(told, shadow->clocks()));
+}
+
 std::uint32_t AsyncUnits::Load::shared() const {
   const auto* const stores = std::get_if<LaneStores>(&what);
   return stores == nullptr ? std::get<BulkTransfer>(what).shared
@@ -854,6 +899,8 @@ void AsyncUnits::arrive(Load& load, Mbarrier& barrier) {
                         shadow->complete_copy(access, true);
                       });
     }
+    const auto* const transfer = std::get_if<BulkTransfer>(&load.what);
+    if (transfer != nullptr && transfer->source) load.by->async()->end_source(load, cta_, barrier.arriving);
     shadow->clocks().publish_async(static_cast<int>(num_warps_) + barrier.engine, barrier.arriving);
   }
   cta_.note_progress();

@@ -8,6 +8,7 @@
 //   wgmma         reads its operands and writes its registers when the first warp of the warpgroup waits for it
 //   TMA load      its bytes arrive when somebody asks for the phase of its mbarrier, and all that the phase needs are under way
 //   st.async      likewise, and so does what red.async adds: to the shared memory of another CTA of the cluster
+//   TMA copy      from shared memory to that of a CTA of the cluster: reads it when the bytes arrive
 //   TMA store     reads shared memory when the thread that asked for it waits, and writes global memory when it waits for that
 //   setmaxnreg    takes registers from those that the CTA's warps have given back, and waits for them
 //
@@ -20,6 +21,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -47,6 +49,12 @@ struct BulkTransfer {
   std::uint16_t fill = 0;  // what each two bytes outside the tensor become
   bool of_tensor = false;
   std::vector<Row> rows = {};
+  // Of a copy from shared memory, that of the CTA whose thread has asked for it.
+  struct Source {
+    std::uint32_t offset;
+    AccessNumber since = 0;  // accesses to it from this number on came after the issue
+  };
+  std::optional<Source> source = {};
 
   std::uint32_t bytes() const { return row_bytes * static_cast<std::uint32_t>(rows.size()); }
   /// In shared memory.
@@ -110,6 +118,8 @@ class AsyncUnits {
   /// `by`: whose warp it is, perhaps another CTA of the cluster; `peer` is then what it knows, null if nobody looks for races.
   void issue_load(CtaExecutor& by, Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer,
                   Mbarrier& barrier, const PeerAccess* peer);
+  /// A copy begins to read this CTA's shared memory, until it arrives.
+  void begin_source(Warp& warp, const Instruction& instruction, int lane, BulkTransfer& transfer);
   void issue_lane_stores(CtaExecutor& by, Warp& warp, const Instruction& instruction, const LaneStores& stores,
                          Mbarrier& barrier, const PeerAccess* peer);
   void issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer);
@@ -220,6 +230,8 @@ class AsyncUnits {
   void for_each_access(const Warp& warp, std::int32_t instruction, int lane, const std::vector<std::uint32_t>& chunks,
                        F f);
   static std::vector<std::uint32_t> chunks_of(const BulkTransfer& transfer);
+  static std::vector<std::uint32_t> chunks_of_source(const BulkTransfer& transfer);
+  void end_source(const Load& load, CtaExecutor& owner, Clock& into);
   void write_shared(const BulkTransfer& transfer);
   void write_shared(const LaneStores& stores);
   const char* name_of(const Load& load) const;

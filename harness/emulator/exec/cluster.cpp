@@ -157,7 +157,8 @@ bool CtaExecutor::is_there(const CtaExecutor& owner, const Warp& warp, const Ins
   if (ordering_ != nullptr) {
     const Clock& known = clocks().of(warp.index, lane);
     const auto block = known.begin() + static_cast<std::ptrdiff_t>(clocks().block_of(owner.rank_));
-    if (std::all_of(block, block + static_cast<std::ptrdiff_t>(clocks().block_size()),
+    // Its threads' entries: what this CTA has done there itself says nothing.
+    if (std::all_of(block, block + static_cast<std::ptrdiff_t>(warps_.size() * kWarpSize),
                     [](AccessNumber number) { return number == 0; })) {
       find(FindingKind::race, &warp, &instruction, lane, std::nullopt,
            fmt::format("an access to the shared memory of CTA {} of the cluster, and nothing says that it has begun "

@@ -809,8 +809,11 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       other = by_tma ? "TMA load issued" : fmt::format("{} issued", under_way);
       break;
     case Conflict::Kind::written_during_read:
-      message = fmt::format("byte {} of shared memory was written while this {} that reads it was under way",
-                            conflict.offset, instruction.wgmma >= 0 ? "wgmma" : "store by TMA");
+      message =
+          fmt::format("byte {} of shared memory was written while this {} that reads it was under way", conflict.offset,
+                      instruction.wgmma >= 0                      ? "wgmma"
+                      : instruction.role == MemoryRole::tma_store ? "store by TMA"
+                                                                  : "copy by TMA");
       other = by_tma ? "TMA load issued" : "written";
       break;
     case Conflict::Kind::read_after_write:

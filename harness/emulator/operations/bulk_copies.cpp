@@ -244,6 +244,74 @@ void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
   cta.async()->wait_for_stores(warp, mask, instruction.count, kReadOnly);
 }
 
+// Whose shared memory an address of the cluster is in, and where.
+struct ClusterPlace {
+  std::uint64_t rank, address;
+};
+ClusterPlace place_in_cluster(const CtaExecutor& cta, std::uint64_t address) {
+  if (address >= kSharedWindow) address -= kSharedWindow;
+  const std::uint64_t tag = address >> kRankShift;
+  return {.rank = tag == 0 ? cta.rank() : tag - 1, .address = address & ((std::uint64_t{1} << kRankShift) - 1)};
+}
+
+// The mbarrier that is told when bytes have arrived at a CTA; null, after a finding, if it is none of that CTA.
+Mbarrier* barrier_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane, std::uint64_t address,
+                     CtaExecutor& there) {
+  const ClusterPlace place = place_in_cluster(cta, address);
+  const std::uint64_t at = place.address - kSharedBase;
+  if (place.rank != there.rank()) {
+    cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, at,
+             fmt::format("bytes for CTA {} of the cluster, with an mbarrier of CTA {}: both must be of the same CTA",
+                         there.rank(), place.rank));
+    return nullptr;
+  }
+  const auto barrier = std::find_if(there.mbarriers().begin(), there.mbarriers().end(),
+                                    [&](const Mbarrier& known) { return known.address == at; });
+  if (barrier != there.mbarriers().end()) return &*barrier;
+  cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, at,
+           fmt::format("byte {} of the shared memory of CTA {} of the cluster holds no mbarrier",
+                       static_cast<std::int64_t>(at), place.rank));
+  return nullptr;
+}
+
+// From the own shared memory to that of a CTA of the cluster. r: to, from, a size, the mbarrier, which is one of that CTA.
+void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const auto bytes = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2])[lane];
+    if (bytes == 0 || bytes % kBulkAlignment != 0) {
+      cta.find(FindingKind::misaligned, &warp, &instruction, lane, std::nullopt,
+               fmt::format("cp.async.bulk of {} bytes: it must be a multiple of 16", bytes));
+      continue;
+    }
+    const ClusterPlace to = place_in_cluster(cta, value_of(warp, instruction.r[0], lane));
+    CtaExecutor* const there = cta.peer(to.rank);
+    if (there == nullptr) {
+      cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
+               fmt::format("a copy to CTA {} of a cluster that has {}", to.rank, cta.cluster_size()));
+      continue;
+    }
+    const std::uint64_t from = value_of(warp, instruction.r[1], lane);
+    const auto source = shared_offset(cta, warp, instruction, lane, from, bytes, kBulkAlignment);
+    const auto offset = shared_offset(cta, warp, instruction, lane, to.address, bytes, kBulkAlignment);
+    if (!source || !offset || (there != &cta && !cta.is_there(*there, warp, instruction, lane))) continue;
+    const std::uint64_t barrier_address = value_of(warp, instruction.r[3], lane);
+    Mbarrier* const barrier = barrier_at(cta, warp, instruction, lane, barrier_address, *there);
+    if (barrier == nullptr) continue;
+    BulkTransfer transfer{.shared = *offset, .row_bytes = bytes, .source = BulkTransfer::Source{*source}};
+    transfer.rows.push_back({.host = cta.shared() + *source, .begin = 0, .end = bytes});
+    cta.async()->begin_source(warp, instruction, lane, transfer);
+    const auto issue = [&](std::uint32_t, const PeerAccess* peer) {
+      there->async()->issue_load(cta, warp, instruction, lane, transfer, *barrier, peer);
+    };
+    if (there == &cta) {
+      issue(1u << lane, nullptr);
+    } else {
+      cta.copy_to_peer(warp, instruction, *there, 1u << lane, issue);
+    }
+  }
+}
+
 template <AtomicOperation kOperation>
 std::uint64_t combined(ptx::Type type, std::uint64_t old, std::uint64_t operand) {
   return apply_atomic(kOperation, type, old, operand, 0);
@@ -284,24 +352,8 @@ void store_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
         if (value_of(warp, instruction.r[1], other) == barrier_address) same |= 1u << other;
       }
       rest &= ~same;
-      const std::uint64_t in_window =
-          barrier_address - (barrier_address >= kSharedWindow ? kSharedWindow : std::uint64_t{0});
-      const std::uint64_t tag = in_window >> kRankShift, rank = tag == 0 ? cta.rank() : tag - 1;
-      const std::uint64_t at = (in_window & ((std::uint64_t{1} << kRankShift) - 1)) - kSharedBase;
-      if (rank != there.rank()) {
-        refuse(same, at,
-               fmt::format("{} to CTA {} of the cluster with an mbarrier of CTA {}: both must be of the same CTA", name,
-                           there.rank(), rank));
-        continue;
-      }
-      const auto barrier = std::find_if(there.mbarriers().begin(), there.mbarriers().end(),
-                                        [&](const Mbarrier& known) { return known.address == at; });
-      if (barrier == there.mbarriers().end()) {
-        refuse(same, at,
-               fmt::format("byte {} of the shared memory of CTA {} of the cluster holds no mbarrier",
-                           static_cast<std::int64_t>(at), rank));
-        continue;
-      }
+      Mbarrier* const barrier = barrier_at(cta, warp, instruction, std::countr_zero(same), barrier_address, there);
+      if (barrier == nullptr) continue;
       const auto issue = [&](std::uint32_t lanes, const PeerAccess* peer) {
         stores.lanes = lanes;
         there.async()->issue_lane_stores(cta, warp, instruction, stores, *barrier, peer);
@@ -366,6 +418,20 @@ void decode_bulk_copy(KernelDecoder& d) {
   }
   if (parts.size() < next + 3) d.fail_unknown();
   const std::string_view to = parts[next], from = parts[next + 1];
+  if (to == "shared::cluster" && from == "shared::cta" && !of_tensor) {
+    if (parts.size() != next + 3 || parts.back() != "mbarrier::complete_tx::bytes") d.fail_unknown();
+    d.expect_operands(4);
+    const std::vector<int> reads = {plain_address(d, d.operand(0), Space::shared),
+                                    plain_address(d, d.operand(1), Space::shared), d.read(d.operand(2), Slot::b32),
+                                    plain_address(d, d.operand(3), Space::shared)};
+    Instruction& out = d.emit(copy_to_cluster, InstructionClass::tma, {}, reads);
+    d.first_emitted().counted = false;  // what computes addresses, if there is any
+    out.counted = true;
+    out.role = MemoryRole::tma_load;
+    out.space = Space::shared;
+    out.bytes = 16;
+    return;
+  }
   const bool loads = (to == "shared::cluster" || to == "shared::cta") && from == "global";
   if (!loads && !(to == "global" && from == "shared::cta")) d.fail_unknown();
   bool multicast = false, hint = false, completes = false;
