@@ -232,6 +232,17 @@ TEST(HopperFindings, ALoadIsNotWaitedFor) {
                FindingKind::race, 5, "a load by TMA is under way", 3);
 }
 
+// What is loaded when it is overwritten: late what comes, and early what was.
+TEST(HopperFindings, ALoadIsDoneOnce) {
+  const std::string body =
+      kBarrier + kExpect + kLoad + "@%p0 mov.u64 %rd2, 7; @%p0 st.global.u64 [%in+512], %rd2;\n" + kAsk + kRead;
+  for (const bool early : {false, true}) {
+    const RunResult result = run_test_kernel(hopper_program(body), kWarpgroup, std::vector<std::uint64_t>(512), 8,
+                                             {.early_async = early, .print = {}}, {}, tensor_map());
+    EXPECT_EQ(result.output[0], early ? 0u : 7u);
+  }
+}
+
 TEST(HopperFindings, BytesAreNotThoseExpected) {
   const auto expect = [](int bytes) {
     return fmt::format("@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+40000], {};\n", bytes);
@@ -668,6 +679,10 @@ TEST(HopperAsyncStores, BytesAreNotThosePromised) {
 }
 
 TEST(HopperAsyncStores, WhereTheyCannotGo) {
+  expect_found_in_pair(kInitPair + promise(256) +
+                           "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs], %r9, [%r3];\n" +
+                           kReceive,
+                       FindingKind::uninitialised_read, 4, "and it is stored");
   // A CTA that has ended, or of which nothing says that it has begun.
   expect_found_in_pair(kInitPair + "setp.eq.u32 %p2, %rank, 1; @%p2 bra END;\n" + kSend + "END:\n",
                        FindingKind::in_flight, 4, "of the cluster, which has ended");
