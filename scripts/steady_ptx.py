@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def ptx_commands(build: Path) -> dict[str, str]:
-    """For every version a command that makes its PTX for sm_80, run in `build`: the one that compiles it, stopped there."""
+    """For every version a command that makes its PTX for sm_80, run in `build`: that of its object, stopped there."""
     command = ["ninja", "-C", str(build), "-t", "commands", "flash_ladder_ladder_kernels"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     commands = {}

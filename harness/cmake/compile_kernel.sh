@@ -27,6 +27,8 @@ rm -rf "$kept"
 mkdir -p "$kept" "$study"
 trap 'rm -rf "$kept"' EXIT
 
+# A compiler cache gives the object alone back, and not what is kept here.
+export CCACHE_DISABLE=1
 status=0
 "$@" -Xptxas=-v -keep -keep-dir "$kept" 2>"$kept/messages" || status=$?
 grep -vE '^ptxas info|^ +[0-9]+ bytes stack frame' "$kept/messages" >&2 || true

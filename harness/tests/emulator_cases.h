@@ -23,12 +23,13 @@ enum class Closeness {
   sine,  // as floats, up to 2^-14.7 for arguments up to 100 π (sin, cos: "max. absolute error"), anything beyond
 };
 
-/// One kernel `test(.param .u64 input, .param .u64 output)`, launched with one block of `threads` threads. It finds its operands
+/// One kernel `test(.param .u64 input, .param .u64 output)`, launched with one cluster of `ctas` CTAs of `threads` threads. It finds its operands
 /// in `input` and writes `outputs` 64-bit words per thread, output[i · threads + tid].
 struct ConformanceCase {
   std::string name;
   std::string ptx;
   unsigned threads = 32;
+  unsigned ctas = 1;
   unsigned outputs = 1;
   std::vector<std::uint64_t> input;
   Closeness closeness = Closeness::bits;

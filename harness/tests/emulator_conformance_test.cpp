@@ -91,8 +91,8 @@ std::string operands_of(const ConformanceCase& one, std::size_t thread) {
 }
 
 RunResult run_case(const ConformanceCase& one, const Options& options = {}) {
-  return run_test_kernel(one.ptx, one.threads, one.input, std::size_t{one.threads} * one.outputs, options, {}, one.map,
-                         one.map_is_of_output);
+  return run_test_kernel(one.ptx, one.threads, one.input, std::size_t{one.threads} * one.outputs, options, {one.ctas},
+                         one.map, one.map_is_of_output);
 }
 
 // The cases that end with an error on the hardware.

@@ -68,7 +68,7 @@ class Driver {
     void* arguments[] = {&input_address, &output_address, map};
     const auto launch = function<int(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*,
                                      void**, void**)>("cuLaunchKernel");
-    check(launch(kernel, 1, 1, 1, one.threads, 1, 1, 0, nullptr, arguments, nullptr), "cuLaunchKernel");
+    check(launch(kernel, one.ctas, 1, 1, one.threads, 1, 1, 0, nullptr, arguments, nullptr), "cuLaunchKernel");
     check(function<int(void*, std::uint64_t, std::size_t)>("cuMemcpyDtoH_v2")(output.data(), output_address,
                                                                               output.size() * 8),
           "the kernel");

@@ -16,16 +16,17 @@ namespace {
 constexpr unsigned kThreads = 128;
 
 // `body` finds %t = tid, %in, %out, %smem = the address of 40,960 bytes of shared memory at a multiple of 1,024.
-std::string text_of(const std::string& body, bool has_map = false, unsigned threads = kThreads) {
+std::string text_of(const std::string& body, bool has_map = false, unsigned threads = kThreads, unsigned ctas = 1) {
   return fmt::format(
-      ".version 8.0\n.target sm_90a\n.address_size 64\n"
-      ".visible .entry test(.param .u64 input, .param .u64 output{})\n.maxntid {}, 1, 1\n.minnctapersm 1\n{{\n"
+      ".version 8.1\n.target sm_90a\n.address_size 64\n"
+      ".visible .entry test(.param .u64 input, .param .u64 output{})\n.maxntid {}, 1, 1\n.minnctapersm 1\n{}{{\n"
       ".reg .b16 %h<20>;\n.reg .b32 %r<200>;\n.reg .b32 %d<128>;\n.reg .b64 %rd<40>;\n.reg .pred %p<10>;\n"
       ".reg .b32 %t, %smem;\n.reg .b64 %in, %out, %map;\n"
       ".shared .align 1024 .b8 smem[40960];\n"
       "mov.u32 %t, %tid.x;\nmov.u32 %smem, smem;\nld.param.u64 %in, [input];\ncvta.to.global.u64 %in, %in;\n"
       "ld.param.u64 %out, [output];\ncvta.to.global.u64 %out, %out;\n{}{}ret;\n}}\n",
       has_map ? ", .param .align 64 .b8 map[128]" : "", threads,
+      ctas > 1 ? fmt::format(".explicitcluster\n.reqnctapercluster {}, 1, 1\n", ctas) : "",
       has_map ? "mov.b64 %rd39, map;\ncvta.param.u64 %map, %rd39;\n" : "", body);
 }
 
@@ -424,6 +425,64 @@ void add_barrier_cases(std::vector<ConformanceCase>& cases) {
       1));
 }
 
+// Two CTAs of a cluster send each other what arrives with the phase of an mbarrier; the first one's memory is shown.
+ConformanceCase exchange_case(const std::string& name, const std::string& fill, const std::string& send, int sent,
+                              int shown) {
+  ConformanceCase one = plain_case(name, "", static_cast<unsigned>(shown) / (8 * kThreads), numbered(4096, 2));
+  one.ctas = 2;
+  one.ptx = text_of(
+      fill + kBarrier +
+          fmt::format("@%p1 bra MEET;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%smem+40952], {};\nMEET:\n",
+                      sent) +
+          "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n"
+          "mov.u32 %r10, %cluster_ctarank;\nxor.b32 %r1, %r10, 1;\nmapa.shared::cluster.u32 %r1, %smem, %r1;\n"
+          "add.u32 %r2, %r1, 40952;\n" +
+          send +
+          "WAIT:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [%smem+40952], 0;\n@!%p2 bra WAIT;\n"
+          "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nsetp.ne.u32 %p3, %r10, 0;\n@%p3 bra SHOWN;\n" +
+          show(shown),
+      false, kThreads, one.ctas);
+  return one;
+}
+
+void add_cluster_cases(std::vector<ConformanceCase>& cases) {
+  // 56 bytes of each thread.
+  cases.push_back(exchange_case(
+      "st.async", "",
+      "mad.lo.u32 %r3, %t, 4, %r1;\nmad.lo.u32 %r4, %t, 8, %r1;\nmad.lo.u32 %r5, %t, 16, %r1;\nmul.lo.u32 %r6, %t, 3;\n"
+      "mad.lo.u32 %r7, %t, 5, %r10;\ncvt.u64.u32 %rd1, %r6;\nneg.s64 %rd2, %rd1;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%r3], %t, [%r2];\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.s32 [%r3+512], %r6, [%r2];\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%r4+1024], {%r6, %r7}, [%r2];\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b64 [%r4+2048], %rd1, [%r2];\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%r5+3072], {%t, %r6, %r7, %t}, [%r2];\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.s64 [%r5+5120], {%rd1, %rd2}, [%r2];\n",
+      7168, 7168));
+
+  std::string reductions =
+      "mad.lo.u32 %r3, %t, 77, 5;\nxor.b32 %r3, %r3, 0x80000010;\nmov.u32 %r4, 100;\ncvt.u64.u32 %rd1, %r3;\n";
+  int at = 0;
+  const auto reduce = [&](const std::string& op, const std::string& operand) {
+    reductions +=
+        fmt::format("red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.{} [%r1+{}], {}, [%r2];\n",
+                    op, at, operand);
+    at += 16;
+  };
+  for (const char* op : {"inc.u32", "dec.u32"}) reduce(op, "%r4");  // the same, in whatever order the threads come
+  for (const char* op :
+       {"min.u32", "max.u32", "add.u32", "min.s32", "max.s32", "add.s32", "and.b32", "or.b32", "xor.b32"})
+    reduce(op, "%r3");
+  reduce("add.u64", "%rd1");
+  cases.push_back(exchange_case("red.async", fill(1024), reductions, kThreads * (11 * 4 + 8), 1024));
+
+  cases.push_back(exchange_case(
+      "cp.async.bulk to another CTA", fill(4096) + "fence.proxy.async.shared::cta;\n",
+      "@%p1 bra WAIT;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r1+2048], [%smem+32], 1024, [%r2];\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r1+4080], [%smem], 16, [%r2];\n",
+      1040, 4096));
+}
+
 void add_stmatrix_cases(std::vector<ConformanceCase>& cases) {
   for (const int count : {1, 2, 4}) {
     for (const char* trans : {"", ".trans"}) {
@@ -453,6 +512,7 @@ std::vector<ConformanceCase> hopper_cases() {
   add_edge_cases(cases);
   add_bulk_cases(cases);
   add_barrier_cases(cases);
+  add_cluster_cases(cases);
   add_stmatrix_cases(cases);
   return cases;
 }
