@@ -90,6 +90,7 @@ def line_of(source: Path, fault: str) -> int:
     [
         ("correct", "sum 1524, expected 1524, 1 launch\n"),
         ("tiles", "192 of 192 are right\n"),
+        ("local_arrays", "31 32\n"),
         ("managed", "3 189\n"),
         ("device_printf", "thread 0 of 3\nthread 1 of 3\nthread 2 of 3\n"),
         ("properties", "virtual GPU (sm_90), 9.0, 232448 bytes of shared memory, 8 blocks per SM\n"),
@@ -126,9 +127,13 @@ def test_a_debug_build(tmp_path: Path) -> None:
         ("correct", "sum 1524, expected 1524, 1 launch\n"),
         ("device_printf", "thread 0 of 3\nthread 1 of 3\nthread 2 of 3\n"),
         ("device_functions", "0 wrong\n"),
+        ("local_arrays", "31 32\n"),
     ]:
         done = run(program, name)
         assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+    done = run(program, "into_the_next_local_array")
+    assert "the end of the local variable at byte 0, which has at most 32 bytes: byte 0 of the local" in done.stderr
+    assert f"programs.cu:{line_of(PROGRAMS, 'into_the_next_local_array')}" in done.stderr
 
 
 def test_the_program_of_the_readme(tmp_path: Path) -> None:
@@ -223,6 +228,11 @@ def test_the_programs_own_exit_code(programs: Path) -> None:
         ("uninitialised_global", "uninitialised_read", ""),
         ("divergent_barrier", "divergent_barrier", ""),
         ("misaligned", "misaligned", "cudaErrorMisalignedAddress: misaligned address\n"),
+        (
+            "into_the_next_local_array",
+            "out_of_bounds",
+            "cudaErrorIllegalAddress: an illegal memory access was encountered\n",
+        ),
         ("endless_loop", "endless_loop", "cudaErrorLaunchTimeout: the launch timed out and was terminated\n"),
     ],
 )
@@ -292,6 +302,7 @@ int main() {{
     ("name", "output"),
     [
         ("cooperative", "0 wrong\n"),
+        ("tiles_of_warps", "0 wrong\n"),
         ("later_blocks", "40\n"),
         ("lock_of_every_lane", "192\n"),
         ("sleepers", "2\n"),
@@ -303,6 +314,13 @@ int main() {{
 def test_everyday_programs(everyday: Path, name: str, output: str) -> None:
     done = run(everyday, name)
     assert (done.returncode, done.stdout, done.stderr) == (0, output, "")
+
+
+def test_warps_of_a_tile_that_do_not_wait(everyday: Path) -> None:
+    done = run(everyday, "tiles_that_do_not_wait")
+    assert done.returncode == 1
+    assert re.search("^race: ", done.stderr, re.MULTILINE), done.stderr
+    assert f"everyday.cu:{line_of(EVERYDAY, 'tiles_that_do_not_wait')}" in done.stderr
 
 
 def test_times_are_the_hosts_and_say_so_once(everyday: Path) -> None:

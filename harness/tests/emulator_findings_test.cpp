@@ -125,6 +125,56 @@ TEST(Findings, OutOfOneSharedArrayIntoAnother) {
       "mov.u32 %r9, 0;\nsetp.lt.u32 %p1, %r90, 8;\nmov.u32 %r1, a;\nmov.u32 %r3, b;\nselp.u32 %r2, %r1, %r3, %p1;\nst.shared.u32 [%r2+60], %r9;\n"));
 }
 
+// The distance between two addresses is a number, and belongs to no array.
+TEST(Findings, ADistanceInOneSharedArrayIsAnIndexOfAnother) {
+  const auto run = [](const char* index) {
+    return run_test_kernel(
+               program(fmt::format("mov.u32 %r1, a;\nadd.u32 %r2, %r1, 8;\nmov.u32 %r3, b;\nmov.u64 %rd1, local;\n"
+                                   "st.local.u32 [%rd1], %r3;\nld.local.u32 %r4, [%rd1];\n{}\nadd.u32 %r5, %r4, %r6;\n"
+                                   "st.shared.u32 [%r5], 0;\n",
+                                   index),
+                       ".shared .align 4 .b8 a[64];\n.shared .align 4 .b8 b[64];\n"),
+               1, {}, 1)
+        .report;
+  };
+  expect_clean(run("sub.u32 %r6, %r2, %r1;"));
+  expect_clean(run("setp.eq.u32 %p1, %r2, %r1;\nselp.u32 %r6, 4, 8, %p1;"));
+  // It begins in its own array, and ends in the other.
+  expect_finding(run_test_kernel(program("mov.u32 %r1, a;\nmov.u32 %r3, b;\nmov.u64 %rd1, 0;\nst.shared.u32 [%r3], 0;\n"
+                                         "st.shared.u64 [%r1+56], %rd1;\n",
+                                         ".shared .align 8 .b8 a[60];\n.shared .align 4 .b8 b[64];\n"),
+                                 1, {}, 1)
+                     .report,
+                 FindingKind::out_of_bounds, 5);
+}
+
+// As nvcc writes them: one variable with two arrays of 32 bytes in it, of which an access may be to one or the other.
+TEST(Findings, OutOfOneLocalArrayIntoAnother) {
+  const auto run = [](const std::string& body) {
+    return run_test_kernel(
+               program(
+                   ".local .align 8 .b8 __local_depot0[64]; mov.u64 %rd1, __local_depot0;\ncvta.local.u64 %rd2, %rd1;\n"
+                   "add.u64 %rd3, %rd1, 0;\nadd.u64 %rd4, %rd1, 32;\nadd.u64 %rd5, %rd2, 0;\n" +
+                   body),
+               1, {}, 1)
+        .report;
+  };
+  const Report report = run("st.local.u32 [%rd3+32], %r90;\n");
+  expect_finding(report, FindingKind::out_of_bounds, 6);
+  EXPECT_THAT(
+      report.findings[0].message,
+      HasSubstr("an access of 4 bytes of local memory 0 bytes after the end of the local variable at byte 0, which "
+                "has at most 32 bytes: byte 0 of the local variable at byte 32"));
+  expect_clean(run("st.local.u32 [%rd3+28], %r90;\nst.local.u32 [%rd4], %r90;\nst.local.u32 [%rd1+32], %r90;\n"));
+  // By a generic address; before the beginning.
+  expect_finding(run("st.u32 [%rd5+36], %r90;\n"), FindingKind::out_of_bounds, 6);
+  expect_finding(run("st.local.u32 [%rd4+-4], %r90;\n"), FindingKind::out_of_bounds, 6);
+  // An end as far as the next array's beginning, from which one goes back; and an address that may be in either.
+  expect_clean(
+      run("add.s64 %rd6, %rd3, 32;\nst.local.u32 [%rd6+-4], %r90;\nsetp.eq.u32 %p1, %r90, 0;\n"
+          "selp.b64 %rd7, %rd3, %rd4, %p1;\nst.local.u32 [%rd7+32], %r90;\n"));
+}
+
 TEST(Findings, LocalOutOfBounds) {
   expect_finding(report_of("mov.u64 %rd1, local;\nst.local.u32 [%rd1+64], %r90;\n"), FindingKind::out_of_bounds, 2);
   expect_clean(report_of("mov.u64 %rd1, local;\nst.local.u32 [%rd1+60], %r90;\n"));

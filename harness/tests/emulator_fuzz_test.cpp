@@ -209,10 +209,9 @@ TEST(Errors, SayWhatAndWhere) {
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2;\n")),
             "PTX line 23 (kernel.cu:1): 2 operands instead of 3: add.s32 %r1, %r2");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %undeclared;\n")), "PTX line 23: unknown name '%undeclared'");
-  EXPECT_EQ(
-      error_of(program("mov.u32 %r1, %reserved_smem_offset_1;\n")),
-      "PTX line 23: %reserved_smem_offset_1: the virtual GPU does not run cooperative groups' tiles of more than a "
-      "warp, which meet in shared memory of the system's");
+  EXPECT_EQ(error_of(program("mov.u32 %r1, %reserved_smem_offset_0;\n")),
+            "PTX line 23: %reserved_smem_offset_0: of the system's shared memory the virtual GPU has only what lies at "
+            "%reserved_smem_offset_1, where cooperative groups' tiles of more than a warp meet");
   EXPECT_EQ(error_of(program("bra NOWHERE;\n")), "PTX line 23: unknown name 'NOWHERE'");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %r3\n")), "PTX line 24: expected ';' instead of 'ret'");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, 12ab;\n")), "PTX line 23: malformed number 12ab");

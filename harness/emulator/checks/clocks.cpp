@@ -4,8 +4,12 @@
 
 namespace flash_ladder::emulator {
 
+// Of each entry the larger one. The compiler cannot tell a vector's entries from its own pointers, which keeps it from vectorising.
 void join(Clock& clock, const Clock& other) {
-  for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+  AccessNumber* const to = clock.data();
+  const AccessNumber* const from = other.data();
+  const std::size_t size = clock.size();
+  for (std::size_t i = 0; i < size; ++i) to[i] = std::max(to[i], from[i]);
 }
 
 void Renumbering::apply_to(Clock& clock) const {
@@ -89,6 +93,12 @@ bool Clocks::happened_before(AccessNumber number, int other, int other_lane, boo
   return number < clock_of(warp, lane)[static_cast<std::size_t>(entry)];
 }
 
+bool Clocks::happened_before(AccessNumber number, int other, bool async, int warp) const {
+  if (!async) return number < known_of_warp(warp, other);
+  return number <
+         warps_[static_cast<std::size_t>(warp)].common[static_cast<std::size_t>(num_warps_ * kWarpSize + other)];
+}
+
 // The end of an epoch has a number to itself, so that whoever heard of what came before does not know of it.
 AccessNumber Clocks::now() {
   if (touched_ && !out_of_epochs()) {
@@ -118,8 +128,9 @@ void Clocks::summarise(int warp) {
   WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
   clock.least = clock.common[0];
   for (int other = 0; other < num_warps_; ++other) {
-    const auto first = clock.common.begin() + other * kWarpSize;
-    AccessNumber least = *std::min_element(first, first + kWarpSize);
+    const AccessNumber* const lanes = clock.common.data() + other * kWarpSize;
+    AccessNumber least = lanes[0];
+    for (int lane = 1; lane < kWarpSize; ++lane) least = std::min(least, lanes[lane]);
     if (other == warp) clock.own = least;
     const AccessNumber async = clock.common[static_cast<std::size_t>(num_warps_ * kWarpSize + other)];
     if (async <= warps_[static_cast<std::size_t>(other)].last_async) least = std::min(least, async);

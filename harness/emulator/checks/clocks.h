@@ -79,6 +79,8 @@ class Clocks {
   }
   /// Whether access `number` of (other, other_lane), or of other's asynchronous copies, happened before what (warp, lane) does.
   bool happened_before(AccessNumber number, int other, int other_lane, bool async, int warp, int lane) const;
+  /// The same before whatever any lane of the warp does, and of whatever lane of `other`.
+  bool happened_before(AccessNumber number, int other, bool async, int warp) const;
 
   // Accesses to global memory have no numbers of their own, only the epoch in which they happen: a new one begins when somebody
   // tells others what was done. So a kernel that goes through gigabytes needs no numbers for that.

@@ -314,7 +314,10 @@ MemoryUse GlobalShadow::take_use() {
     };
     const std::int32_t first = one(0);
     bool same = true;
-    for (std::size_t i = 1; same && i < per_line; ++i) same = one(i) == first;
+    for (std::size_t i = 1; same && i < per_line; ++i) {
+      const bool of_one_record = ((cells[i] ^ cells[0]) >> kLaneBits) == 0;
+      same = (of_one_record && counts(i) == counts(0)) || one(i) == first;
+    }
     if (same) return first;
     begin = static_cast<std::uint32_t>(use.mixed.size());
     for (std::size_t i = 0; i < per_line; ++i) use.mixed.push_back(one(i));
@@ -322,13 +325,15 @@ MemoryUse GlobalShadow::take_use() {
   };
   for (const std::uint32_t number : order) {
     const Page cells = page(number);
+    const bool written = *cells.written_in == generation_;
     for (std::size_t first = 0; first < cells_; first += per_line) {
       MemoryUse::Line line;
       const std::uint32_t* const writers = cells.writers + first;
-      line.write = instruction_of(writers, line.writes, [](std::size_t) { return true; });
+      if (written) line.write = instruction_of(writers, line.writes, [](std::size_t) { return true; });
       // What a CTA reads that it has written itself is its own.
-      line.read = instruction_of(cells.readers + first, line.reads,
-                                 [&](std::size_t i) { return stale(writers[i]) || (writers[i] & kReadBefore) != 0; });
+      line.read = instruction_of(cells.readers + first, line.reads, [&](std::size_t i) {
+        return !written || stale(writers[i]) || (writers[i] & kReadBefore) != 0;
+      });
       if (line.read == MemoryUse::kNothing && line.write == MemoryUse::kNothing) continue;
       line.address = (used_[number] << kPageShift) + (first << shift_);
       if (line.write != MemoryUse::kNothing && of_ == Of::cta) {

@@ -24,6 +24,7 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       writers_(num_cells_),
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
       last_read_(static_cast<std::size_t>(num_warps)),
+      remembered_(static_cast<std::size_t>(num_warps) * kRemembered, ~AccessNumber{0}),
       clocks_(clocks),
       most_records_(kRecords) {
   clocks_.reset(num_warps, 1, num_engines);
@@ -45,6 +46,7 @@ void SharedShadow::reset() {
     clocks_.reset(num_warps_, clocks_.next(), num_engines_);
   }
   std::fill(last_read_.begin(), last_read_.end(), 0);
+  std::fill(remembered_.begin(), remembered_.end(), ~AccessNumber{0});
   lost_.reset();
   records_.clear();
   first_record_ = clocks_.next();
@@ -88,6 +90,7 @@ void SharedShadow::renumber() {
   const Renumbering renumbering(first_record_, std::move(to));
   clocks_.renumber(renumbering);
   renumbering.apply_to(last_read_);
+  std::fill(remembered_.begin(), remembered_.end(), ~AccessNumber{0});
   sink_.renumber(renumbering);
 }
 
@@ -108,6 +111,19 @@ AccessNumber SharedShadow::add_record(const SharedAccess& access, bool async) {
 const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
   const std::size_t index = number - first_record_;
   return number >= first_record_ && index < records_.size() ? &records_[index] : nullptr;
+}
+
+// Whether the write in a cell happened before what any lane of the warp does now. False if it takes a closer look.
+inline bool SharedShadow::known_to_warp(std::uint32_t cell, const SharedAccess& access) {
+  const AccessNumber number = cell >> kLaneBits;  // of one that is pending there is none
+  AccessNumber& remembered = remembered_[static_cast<std::size_t>(access.warp) * kRemembered + number % kRemembered];
+  if (remembered == number) return true;
+  const Record* const record = record_of(number);
+  if (record == nullptr || (record->engine >= 0 && !record->async)) return false;
+  const int other = record->engine >= 0 ? num_warps_ + record->engine : record->warp;
+  if (!clocks_.happened_before(number, other, record->async, access.warp)) return false;
+  remembered = number;
+  return true;
 }
 
 // Whether the access in a cell happened before what a lane does now, or cannot race with it.
@@ -200,7 +216,8 @@ void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) 
     const std::uint32_t* const writer = writers_.data() + first;
     for (unsigned i = 0; i < cells; ++i) {
       const std::uint32_t found = writer[i];
-      if ((found - 1 < limit && access.peer == nullptr) || (i > 0 && found == writer[i - 1])) continue;
+      if (i > 0 && found == writer[i - 1]) continue;
+      if (access.peer == nullptr && (found - 1 < limit || known_to_warp(found, access))) continue;
       const int by = access.as_lane >= 0 ? access.as_lane : lane;
       Conflict conflict{.lane = by, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if (found == 0) {

@@ -145,6 +145,7 @@ class SharedShadow {
   const Record* record_of(AccessNumber number) const;
   bool known(std::uint32_t cell, const SharedAccess& access, int lane, bool by_reader, int reader,
              Conflict& conflict) const;
+  bool known_to_warp(std::uint32_t cell, const SharedAccess& access);
   bool known_to_peer(const PeerAccess& peer, std::uint32_t cell, const Record& record, int other) const;
   // The row of readers_ of those who make the access: a warp, or all of another CTA.
   int reader_of(const SharedAccess& access) const {
@@ -178,6 +179,10 @@ class SharedShadow {
   std::size_t num_cells_;
   std::vector<std::uint32_t> writers_, readers_;
   std::vector<AccessNumber> last_read_;  // of each warp
+  // For each warp, of accesses that happened before whatever it does: the last whose number has this remainder. Warps that go their
+  // own ways have such accesses, and much that is later than those of warps behind them, so that no bound tells them apart.
+  static constexpr std::size_t kRemembered = 256;
+  std::vector<AccessNumber> remembered_;
   Clocks& clocks_;
   std::optional<Lost> lost_;
   std::vector<Record> records_;  // of the access numbers from first_record_ on

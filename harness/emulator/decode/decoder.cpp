@@ -19,6 +19,16 @@ std::vector<std::string_view> split(std::string_view opcode) {
   }
 }
 
+// p - q, of two addresses in one variable: a number that may be added to any address.
+bool is_distance(const Instruction& instruction, const std::vector<int>& variable_of) {
+  static const LaneOperation* const kSubtractions[] = {lane_table().find("sub.s32"), lane_table().find("sub.u32"),
+                                                       lane_table().find("sub.s64"), lane_table().find("sub.u64")};
+  const auto of = [&](int k) {
+    return variable_of[static_cast<std::size_t>(instruction.r[static_cast<std::size_t>(k)])];
+  };
+  return std::ranges::count(kSubtractions, instruction.lane_operation) > 0 && of(1) >= 0 && of(1) == of(2);
+}
+
 }  // namespace
 
 std::string one_line(std::string_view text) {
@@ -154,7 +164,7 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
     }
     case Kind::variable:
       if (slot != Slot::b32 && slot != Slot::b64) fail("an address is 32 or 64 bits wide");
-      if (layout_.space(operand.index) == Space::shared) {
+      if (const Space space = layout_.space(operand.index); space == Space::shared || space == Space::local) {
         // A register of its own, so that what is computed from it is known to lie there.
         for (const auto& [reg, variable] : addresses_) {
           const VirtualRegister& known = registers_[static_cast<std::size_t>(reg)];
@@ -379,6 +389,7 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
     for (const int target : table) targets.push_back(start[static_cast<std::size_t>(target)]);
   }
   kernel_->static_shared_bytes = layout_.static_shared_bytes();
+  kernel_->reserved_shared_bytes = layout_.reserved_shared_bytes();
   kernel_->local_bytes = layout_.local_bytes();
   kernel_->parameter_bytes = layout_.parameter_bytes();
   find_reconvergence_points(*kernel_);
@@ -390,34 +401,61 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   return std::move(kernel_);
 }
 
-// Which variable of shared memory each access goes to, where its address is computed from that of one variable only.
+// Which variable of shared or local memory each access goes to, where its address is computed from that of one variable only.
 void KernelDecoder::find_variables() {
-  std::map<int, int> numbers;  // index of a variable → into shared_variables
+  std::vector<KnownVariable>& variables = kernel_->variables;
+  std::map<int, int> numbers;  // index of a variable → into `variables`
   for (const auto& [reg, variable] : addresses_) {
-    if (numbers.contains(variable)) continue;
+    if (!numbers.try_emplace(variable, static_cast<int>(variables.size())).second) continue;
     const ptx::Variable& known = image_.text.variables[static_cast<std::size_t>(variable)];
-    const auto begin = static_cast<std::uint32_t>(*layout_.address(variable) - kSharedBase);
-    numbers[variable] = static_cast<int>(kernel_->shared_variables.size());
-    kernel_->shared_variables.push_back(
-        {.name = std::string(known.name),
-         .begin = begin,
-         .end = known.size == 0 ? ~std::uint32_t{0} : begin + static_cast<std::uint32_t>(known.size)});
+    const Space space = layout_.space(variable);
+    const auto begin =
+        static_cast<std::uint32_t>(*layout_.address(variable) - (space == Space::shared ? kSharedBase : kLocalBase));
+    variables.push_back({.space = space,
+                         .name = std::string(known.name),
+                         .begin = begin,
+                         .end = known.size == 0 ? ~std::uint32_t{0} : begin + static_cast<std::uint32_t>(known.size)});
   }
-  if (numbers.size() < 2) return;  // what lies beyond the only one is found anyway
+  const std::size_t num_named = variables.size();
+
+  // nvcc puts all local variables of a function into one, and computes the address of each from that one's with add.u64, which it
+  // uses for nothing else: add.u64 %rd1, %SPL, 40. Where each begins is all that is known, and so it may reach to the next.
+  const LaneOperation* const frame_offset = lane_table().find("add.u64");
+  std::map<std::pair<int, std::uint32_t>, int> parts;  // the variable with all, and where in it → index
+  const auto part = [&](const Instruction& instruction, int whole) {
+    if (instruction.lane_operation != frame_offset || instruction.instruction_class == InstructionClass::convert ||
+        !variables[static_cast<std::size_t>(whole)].name.starts_with(kLocalVariables)) {
+      return whole;
+    }
+    for (std::size_t k = instruction.writes; k < instruction.operands; ++k) {
+      const VirtualRegister& added = registers_[static_cast<std::size_t>(instruction.r[k])];
+      const KnownVariable all = variables[static_cast<std::size_t>(whole)];
+      if (!added.uniform || added.special || added.value >= all.end - all.begin) continue;
+      const auto begin = all.begin + static_cast<std::uint32_t>(added.value);
+      const auto [entry, is_new] = parts.try_emplace({whole, begin}, static_cast<int>(variables.size()));
+      if (is_new) variables.push_back({.space = all.space, .name = {}, .begin = begin, .end = all.end});
+      return entry->second;
+    }
+    return whole;
+  };
+
   constexpr int kNone = -1, kSeveral = -2;
   std::vector<int> from(registers_.size(), kNone);
   for (const auto& [reg, variable] : addresses_) from[static_cast<std::size_t>(reg)] = numbers[variable];
-  for (bool changed = true; changed;) {
+  for (bool changed = num_named > 0; changed;) {
     changed = false;
     for (const Instruction& instruction : kernel_->code) {
       int sources = kNone;
       for (std::size_t k = instruction.writes; k < instruction.operands; ++k) {
-        const int one = from[static_cast<std::size_t>(instruction.r[k])];
-        if (one != kNone && one != sources) sources = sources == kNone ? one : kSeveral;
+        const auto reg = static_cast<std::size_t>(instruction.r[k]);
+        if (registers_[reg].slot == Slot::predicate) continue;  // what was compared is no part of what is chosen
+        if (from[reg] != kNone && from[reg] != sources) sources = sources == kNone ? from[reg] : kSeveral;
       }
       if (sources == kNone) continue;
       if (instruction.role != MemoryRole::none) continue;  // what is read there is something else
       if (instruction.action != Action::lane && instruction.action != Action::watched_lane) sources = kSeveral;
+      if (sources >= 0) sources = is_distance(instruction, from) ? kNone : part(instruction, sources);
+      if (sources == kNone) continue;
       for (std::size_t k = 0; k < instruction.writes; ++k) {
         int& to = from[static_cast<std::size_t>(instruction.r[k])];
         const int joined = to == kNone || to == sources ? sources : kSeveral;
@@ -426,10 +464,22 @@ void KernelDecoder::find_variables() {
       }
     }
   }
+  for (const auto& [place, index] : parts) {
+    const auto next = parts.upper_bound(place);
+    if (next != parts.end() && next->first.first == place.first)
+      variables[static_cast<std::size_t>(index)].end = next->first.second;
+  }
+  // Beyond the only one of a space there is nothing: that is found anyway.
+  const auto is_only_one = [&](int index) {
+    const Space space = variables[static_cast<std::size_t>(index)].space;
+    return std::ranges::count(variables, space, &KnownVariable::space) == 1;
+  };
   for (Instruction& instruction : kernel_->code) {
-    const bool shared = instruction.space == Space::shared || instruction.space == Space::generic;
-    if (instruction.role == MemoryRole::none || !shared || instruction.writes >= instruction.operands) continue;
-    instruction.variable = std::max(from[static_cast<std::size_t>(instruction.r[instruction.writes])], kNone);
+    const bool may_be =
+        instruction.space == Space::shared || instruction.space == Space::local || instruction.space == Space::generic;
+    if (instruction.role == MemoryRole::none || !may_be || instruction.writes >= instruction.operands) continue;
+    const int variable = from[static_cast<std::size_t>(instruction.r[instruction.writes])];
+    if (variable >= 0 && !is_only_one(variable)) instruction.variable = variable;
   }
 }
 

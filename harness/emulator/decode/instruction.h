@@ -80,7 +80,8 @@ struct Instruction {
   std::uint32_t count = 0;
   std::uint32_t source = 0;   // index into CompiledKernel::sources
   std::int32_t watched = -1;  // index into CompiledKernel::watched, -1: all that it reads has been written
-  // Index into CompiledKernel::shared_variables: the address is computed from that one's, and from no other. -1: not known.
+  // Index into CompiledKernel::variables: the address is computed from that one's, and from no other. -1: not known, or the memory
+  // has no other.
   std::int32_t variable = -1;
   std::int32_t wgmma = -1;  // index into CompiledKernel::wgmmas, -1: it is none
   std::uint8_t probe = 0;   // kMayBeInFlight, kIsUnfenced
@@ -134,11 +135,15 @@ struct UniformSlot {
 /// An instruction as the text has it, but on one line.
 std::string one_line(std::string_view text);
 
-/// A variable in shared memory, at these offsets.
-struct SharedVariable {
-  std::string name;
+/// A variable in shared or local memory, at these offsets.
+struct KnownVariable {
+  ptx::Space space = ptx::Space::shared;
+  std::string name;                  // empty: one of a function's local variables, of which the text has no name
   std::uint32_t begin = 0, end = 0;  // of dynamic shared memory the end is that of the launch: ~0
 };
+
+/// How the names of those variables begin that hold all local variables of a function, as nvcc writes them.
+inline constexpr std::string_view kLocalVariables = "__local_depot";
 
 class CompiledKernel {
  public:
@@ -149,7 +154,7 @@ class CompiledKernel {
   std::vector<std::vector<std::int32_t>> branch_tables;
   std::vector<UniformSlot> uniforms;
   std::vector<WatchedOperands> watched;
-  std::vector<SharedVariable> shared_variables;
+  std::vector<KnownVariable> variables;  // of which accesses are known to be to one and no other
   std::vector<Wgmma> wgmmas;
   std::vector<std::pair<Address, std::string>>
       functions;                  // of a kernel with calls through pointers: all that have an address
@@ -161,9 +166,10 @@ class CompiledKernel {
   std::unordered_map<std::int32_t, std::int32_t> places;
   std::size_t parameter_bytes = 0;
   std::size_t static_shared_bytes = 0;
-  std::size_t local_bytes = 0;  // per thread
-  int shared_granule = 4;       // the smallest access to shared memory, in bytes
-  int global_granule = 16;      // the same of global memory
+  std::size_t reserved_shared_bytes = 0;  // before them: what the system keeps for cooperative groups
+  std::size_t local_bytes = 0;            // per thread
+  int shared_granule = 4;                 // the smallest access to shared memory, in bytes
+  int global_granule = 16;                // the same of global memory
   bool serial = false;  // its CTAs talk to each other, by atomics or flags: run in order, so that results are the same
   bool uses_shared = false;
 };

@@ -123,7 +123,8 @@ class KernelDecoder {
   std::vector<std::string_view> parts_;  // of its opcode
   std::vector<VirtualRegister> registers_;
   std::map<std::pair<Slot, std::uint64_t>, int> constants_;
-  std::map<int, int> addresses_;     // registers that hold the address of a variable in shared memory → index of that
+  // Registers that hold the address of a variable in shared or local memory → index of that.
+  std::map<int, int> addresses_;
   std::map<int, int> upper_halves_;  // of registers of 128 bits; the lower half stands for the register
   std::map<ptx::SpecialRegister, int> specials_;
   int carry_ = -1;

@@ -39,6 +39,14 @@ MemoryLayout::MemoryLayout(const ModuleImage& image, const ptx::Function& functi
   std::uint64_t shared = kSharedBase, local = kLocalBase, dynamic_alignment = 16;
   for (const int index : named) {
     const ptx::Variable& variable = image.text.variables[static_cast<std::size_t>(index)];
+    if (!variable.reserved) continue;
+    addresses_[index] = shared;
+    shared = aligned(shared + variable.size, kSharedBase);  // so that it moves nothing in its alignment
+  }
+  reserved_shared_bytes_ = shared - kSharedBase;
+  for (const int index : named) {
+    const ptx::Variable& variable = image.text.variables[static_cast<std::size_t>(index)];
+    if (variable.reserved) continue;
     if (space(index) == Space::shared && variable.size > 0) {
       addresses_[index] = shared = aligned(shared, variable.alignment);
       shared += variable.size;
@@ -57,7 +65,7 @@ MemoryLayout::MemoryLayout(const ModuleImage& image, const ptx::Function& functi
       shared = dynamic;
     }
   }
-  static_shared_bytes_ = shared - kSharedBase;
+  static_shared_bytes_ = shared - kSharedBase - reserved_shared_bytes_;
   local_bytes_ = local == kLocalBase ? 0 : aligned(local, 16) - kLocalBase;
 }
 

@@ -15,7 +15,8 @@ namespace flash_ladder::emulator {
 class MemoryLayout {
  public:
   /// Shared variables lie in the order in which the text declares them, extern ones all behind the others, where the launch's
-  /// dynamic shared memory begins. Only those that the function's instructions name are given a place.
+  /// dynamic shared memory begins. Before them all lies what the system reserves, if it is named. Only those that the function's
+  /// instructions name are given a place.
   MemoryLayout(const ModuleImage& image, const ptx::Function& function);
 
   /// The address of a variable in its space; none if it is not one of this function's.
@@ -24,6 +25,8 @@ class MemoryLayout {
   ptx::Space space(int variable) const;
 
   std::size_t static_shared_bytes() const { return static_shared_bytes_; }
+  /// Before them, and in no limit's sum.
+  std::size_t reserved_shared_bytes() const { return reserved_shared_bytes_; }
   std::size_t local_bytes() const { return local_bytes_; }
   std::size_t parameter_bytes() const { return parameter_bytes_; }
   const std::vector<KernelParameter>& parameters() const { return parameters_; }
@@ -33,6 +36,7 @@ class MemoryLayout {
   std::map<int, std::uint64_t> addresses_;
   std::vector<KernelParameter> parameters_;
   std::size_t static_shared_bytes_ = 0;
+  std::size_t reserved_shared_bytes_ = 0;
   std::size_t local_bytes_ = 0;
   std::size_t parameter_bytes_ = 0;
 };

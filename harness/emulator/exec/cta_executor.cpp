@@ -115,7 +115,9 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
     warps_[i].registers = registers_.data() + stride * i;
     warps_[i].index = static_cast<int>(i);
   }
-  shared_bytes_ = static_cast<std::uint32_t>(context.kernel.static_shared_bytes + context.config.dynamic_shared_bytes);
+  const CompiledKernel& kernel = context.kernel;
+  shared_bytes_ = static_cast<std::uint32_t>(kernel.reserved_shared_bytes + kernel.static_shared_bytes +
+                                             context.config.dynamic_shared_bytes);
   shared_.resize(shared_bytes_);
   local_.resize(context.kernel.local_bytes * num_warps * kWarpSize);
   if (context.options.checks) {
@@ -432,7 +434,8 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
         continue;
       }
       const auto thread = [&](std::uint32_t lane) { return static_cast<std::uint32_t>(warp.index) * kWarpSize + lane; };
-      const auto shared_size = static_cast<std::uint32_t>(shared_bytes_ + kSharedBase);
+      const auto shared_size =
+          static_cast<std::uint32_t>(shared_bytes_ - context_.kernel.reserved_shared_bytes + kSharedBase);
       fill([&](std::uint32_t lane) -> std::uint64_t {
         switch (slot.special_register) {
           case tid_x:
@@ -779,6 +782,9 @@ void CtaExecutor::renumber(const Renumbering& renumbering) {
 
 // Turns what the shadow of shared memory finds into findings.
 void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
+  // Only CUDA's own headers use what the system reserves. They do not initialise all of it, and take it that shfl.sync and vote.sync
+  // order what lanes of a warp do to memory, which the PTX ISA does not say.
+  if (conflict.offset < context_.kernel.reserved_shared_bytes) return;
   const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
   const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
   const std::string memory = access.peer == nullptr

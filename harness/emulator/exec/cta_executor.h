@@ -344,7 +344,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   };
   std::uint32_t check_window(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                              unsigned bytes, const Window& window, std::uint32_t* offsets);
-  void check_variable(Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
+  void check_variable(Warp& warp, const Instruction& instruction, ptx::Space space, std::uint32_t mask, unsigned bytes,
                       const std::uint32_t* offsets);
   void resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access);
   struct SpaceLanes {

@@ -105,7 +105,7 @@ std::uint32_t CtaExecutor::check_shared(Warp& warp, const Instruction& instructi
                                         std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) {
   const std::uint32_t good =
       check_window(warp, instruction, at, mask, bytes, {kSharedBase, shared_bytes_, "block", "shared"}, offsets);
-  if (instruction.variable >= 0 && context_.options.checks) check_variable(warp, instruction, good, bytes, offsets);
+  check_variable(warp, instruction, ptx::Space::shared, good, bytes, offsets);
   return good;
 }
 
@@ -305,33 +305,48 @@ bool CtaExecutor::whole_warp_offsets(const Warp& warp, const Instruction& instru
       shared_functions_.offsets(warp.registers + reg, instruction.wide_address, instruction.offset - kSharedBase,
                                 shared_bytes_ - bytes + 1, bytes, offsets);
   if (!inside || instruction.variable < 0) return inside;
-  const SharedVariable& variable = context_.kernel.shared_variables[static_cast<std::size_t>(instruction.variable)];
+  const KnownVariable& variable = context_.kernel.variables[static_cast<std::size_t>(instruction.variable)];
+  if (variable.space != ptx::Space::shared) return false;
   const auto [least, most] = std::minmax_element(offsets, offsets + kWarpSize);
-  return *least >= variable.begin && *most < variable.end;
+  return *least >= variable.begin && *most < variable.end && variable.end - *most >= bytes;
 }
 
-// An array in shared memory ends where another begins, which is as bad a place to write to as any.
-void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
-                                 const std::uint32_t* offsets) {
-  const std::vector<SharedVariable>& variables = context_.kernel.shared_variables;
-  const SharedVariable& own = variables[static_cast<std::size_t>(instruction.variable)];
+// An array in shared or local memory ends where another begins, which is as bad a place to write to as any. `offsets` are from the
+// start of the space.
+void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, ptx::Space space, std::uint32_t mask,
+                                 unsigned bytes, const std::uint32_t* offsets) {
+  if (instruction.variable < 0 || !context_.options.checks) return;
+  const std::vector<KnownVariable>& variables = context_.kernel.variables;
+  const KnownVariable& own = variables[static_cast<std::size_t>(instruction.variable)];
+  if (own.space != space) return;
+  const auto words_for = [](const KnownVariable& variable) {
+    if (variable.name.empty()) return fmt::format("the local variable at byte {}", variable.begin);
+    if (variable.name.starts_with(kLocalVariables)) return std::string("a function's local variables");
+    return fmt::format("`{}`", variable_name(variable.name));
+  };
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::uint32_t offset = offsets[lane];
-    if (offset >= own.begin && offset < own.end) continue;
+    if (offset >= own.begin && offset < own.end && own.end - offset >= bytes) continue;
     if (!findings_.is_new(FindingKind::out_of_bounds, place_of(index_of(instruction)), -1)) continue;
-    const auto other = std::find_if(variables.begin(), variables.end(), [&](const SharedVariable& variable) {
-      return offset >= variable.begin && offset < variable.end;
+    const bool before = offset < own.begin, across = !before && offset < own.end;
+    const std::uint32_t wrong = across ? own.end : offset;
+    // A variable that holds others stands before them.
+    const auto other = std::find_if(variables.rbegin(), variables.rend(), [&](const KnownVariable& variable) {
+      return variable.space == space && wrong >= variable.begin && wrong < variable.end;
     });
-    const std::string where = offset < own.begin ? fmt::format("{} bytes before the beginning", own.begin - offset)
-                                                 : fmt::format("{} bytes after the end", offset - own.end);
+    const std::string where = before   ? fmt::format("{} bytes before the beginning of", own.begin - offset)
+                              : across ? "across the end of"
+                                       : fmt::format("{} bytes after the end of", offset - own.end);
     findings_.add(describe(
         FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
-        fmt::format("an access of {} bytes of shared memory {} of `{}`{}{}", bytes, where, variable_name(own.name),
-                    own.end == ~0u ? "" : fmt::format(", which has {} bytes", own.end - own.begin),
-                    other == variables.end()
-                        ? ""
-                        : fmt::format(": byte {} of `{}`", offset - other->begin, variable_name(other->name)))));
+        fmt::format(
+            "an access of {} bytes of {} memory {} {}{}{}", bytes, space == ptx::Space::shared ? "shared" : "local",
+            where, words_for(own),
+            own.end == ~0u
+                ? ""
+                : fmt::format(", which has {}{} bytes", own.name.empty() ? "at most " : "", own.end - own.begin),
+            other == variables.rend() ? "" : fmt::format(": byte {} of {}", wrong - other->begin, words_for(*other)))));
   }
 }
 
@@ -352,6 +367,7 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
     case ptx::Space::local:
       access.good = check_window(warp, instruction, at, access.lanes, bytes,
                                  {kLocalBase, context_.kernel.local_bytes, "thread", "local"}, access.offsets);
+      check_variable(warp, instruction, ptx::Space::local, access.good, bytes, access.offsets);
       count(counters.local, access.lanes, bytes, count_local_sectors(at.at.data(), access.good, bytes),
             ideal_sectors(access.lanes, bytes));
       for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {

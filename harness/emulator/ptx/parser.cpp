@@ -21,6 +21,8 @@ using Kind = Operand::Kind;
 // A variable larger than this, or so many registers, is a damaged text.
 constexpr std::size_t kMaxVariableBytes = std::size_t{1} << 30;
 constexpr std::uint64_t kMaxRegisters = 1 << 20;
+// What their headers take for granted that they have at %reserved_smem_offset_1.
+constexpr std::size_t kReservedForCooperativeGroups = 288;
 
 const std::unordered_map<std::string_view, SpecialRegister>& special_registers() {
   using enum SpecialRegister;
@@ -711,13 +713,20 @@ Operand Parser::parse_name(int operand_number) {
     operand.kind = Kind::special;
     operand.index = static_cast<int>(special->second);
     return operand;
+  } else if (name.text == "%reserved_smem_offset_1") {
+    operand.kind = Kind::variable;
+    operand.index = module_variables_[name.text] = static_cast<int>(text_.variables.size());
+    text_.variables.push_back({.name = std::string(name.text),
+                               .space = Space::shared,
+                               .alignment = 16,
+                               .size = kReservedForCooperativeGroups,
+                               .reserved = true,
+                               .line = name.line});
   } else if (name.text.starts_with("%reserved_smem_offset")) {
-    throw PtxError(
-        fmt::format(
-            "PTX line {}: {}: the virtual GPU does not run cooperative groups' tiles of more than a warp, which "
-            "meet in shared memory of the system's",
-            name.line, name.text),
-        name.line);
+    throw PtxError(fmt::format("PTX line {}: {}: of the system's shared memory the virtual GPU has only what lies at "
+                               "%reserved_smem_offset_1, where cooperative groups' tiles of more than a warp meet",
+                               name.line, name.text),
+                   name.line);
   } else if (name.text[0] == '%' || operand_number < 0) {
     throw PtxError(fmt::format("PTX line {}: unknown name '{}'", name.line, name.text), name.line);
   } else {

@@ -40,6 +40,7 @@ struct Variable {
   std::size_t alignment = 1;
   std::size_t size = 0;  // bytes; 0 for extern .shared x[]
   bool external = false;
+  bool reserved = false;                   // the system's, in shared memory: %reserved_smem_offset_1
   std::vector<std::uint8_t> initial = {};  // what it starts with; the rest is zero
   struct Relocation {
     std::size_t offset;

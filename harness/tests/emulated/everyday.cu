@@ -1,6 +1,7 @@
 // What ordinary programs do beyond a kernel and a copy, each started by its name. emulate_test.py runs them on the virtual GPU.
 // Lines that it expects a finding at are marked: // fault: NAME.
 #include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
 #include <unistd.h>
 
 #include <cassert>
@@ -72,6 +73,41 @@ int cooperative() {
   std::printf("%d wrong\n", wrong);
   return 0;
 }
+// Tiles of several warps, which meet in shared memory that nobody has declared.
+template <unsigned Size>
+__device__ int wrong_results_of_tile(const cooperative_groups::thread_block& block, int* values, bool waits) {
+  const auto tile = cooperative_groups::tiled_partition<Size>(block);
+  const int i = threadIdx.x, first = i / Size * Size;
+  int wrong =
+      cooperative_groups::reduce(tile, i, cooperative_groups::plus<int>()) != Size * first + Size * (Size - 1) / 2;
+  wrong += tile.shfl(i, Size - 2) != first + Size - 2;
+  wrong += tile.any(i == 70) != (70 / Size == i / Size);
+  wrong += tile.all(i < 128) != (first < 128);
+  tile.sync();
+  values[i] = i;  // fault: tiles_that_do_not_wait
+  if (waits) tile.sync();
+  wrong += values[first + (i + 40) % Size] != first + (i + 40) % Size;
+  return wrong;
+}
+__global__ void results_of_tiles(bool waits, int* wrong) {
+  __shared__ cooperative_groups::block_tile_memory<256> memory;
+  __shared__ int values[2][256];
+  const cooperative_groups::thread_block block = cooperative_groups::this_thread_block(memory);
+  atomicAdd(wrong,
+            wrong_results_of_tile<64>(block, values[0], waits) + wrong_results_of_tile<128>(block, values[1], true));
+}
+int count_wrong_results_of_tiles(bool waits) {
+  int *wrong, host;
+  CHECK(cudaMalloc(&wrong, sizeof host));
+  CHECK(cudaMemset(wrong, 0, sizeof host));
+  results_of_tiles<<<3, 256>>>(waits, wrong);
+  CHECK(cudaMemcpy(&host, wrong, sizeof host, cudaMemcpyDeviceToHost));
+  if (waits) std::printf("%d wrong\n", host);
+  return 0;
+}
+int tiles_of_warps() { return count_wrong_results_of_tiles(true); }
+int tiles_that_do_not_wait() { return count_wrong_results_of_tiles(false); }
+
 int cooperative_too_large() {
   std::printf("%s\n", cudaGetErrorName(launch_cooperatively(100'000, 1, nullptr, nullptr)));
   return 0;
@@ -342,6 +378,8 @@ const struct {
 } programs[] = {PROGRAM(assertion),
                 PROGRAM(cooperative),
                 PROGRAM(cooperative_too_large),
+                PROGRAM(tiles_of_warps),
+                PROGRAM(tiles_that_do_not_wait),
                 PROGRAM(later_blocks),
                 PROGRAM(blocks_too_many),
                 PROGRAM(nobody_writes),

@@ -254,6 +254,31 @@ __global__ void call_with_wrong_index(int* x) {
   write_at(x, threadIdx.x);
   write_at(x, threadIdx.x + 2);  // fault: callee_out_of_bounds_call
 }
+// A thread's own two arrays, of which the first n elements of one are filled. nvcc puts both into one.
+__global__ void fill_local_array(int n, int* x) {
+  int filled[8], other[8];
+#pragma unroll 1
+  for (int i = 0; i < 8; ++i) other[i] = i;
+#pragma unroll 1
+  for (int i = 0; i < n; ++i) filled[i] = 7 - i;  // fault: into_the_next_local_array
+  int sum = 0;
+#pragma unroll 1
+  for (const int* last = filled + 8; last != filled;) sum += *--last;
+  const int* chosen = threadIdx.x % 2 == 0 ? filled : other;
+  x[threadIdx.x] = sum + chosen[n / 2];
+}
+int fill_local_arrays(int n) {
+  int *x, host[2];
+  CHECK(cudaMalloc(&x, sizeof host));
+  fill_local_array<<<1, 2>>>(n, x);
+  CHECK(cudaMemcpy(host, x, sizeof host, cudaMemcpyDeviceToHost));
+  std::printf("%d %d\n", host[0], host[1]);
+  CHECK(cudaFree(x));
+  return 0;
+}
+int local_arrays() { return fill_local_arrays(8); }
+int into_the_next_local_array() { return fill_local_arrays(9); }
+
 int callee_out_of_bounds() {
   int* x;
   CHECK(cudaMalloc(&x, 64 * sizeof(int)));
@@ -438,6 +463,8 @@ const struct {
                 PROGRAM(recursion_in_c),
                 PROGRAM(callee_out_of_bounds),
                 PROGRAM(out_of_bounds),
+                PROGRAM(local_arrays),
+                PROGRAM(into_the_next_local_array),
                 PROGRAM(sticky_error),
                 PROGRAM(missing_syncthreads),
                 PROGRAM(uninitialised_shared),
