@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from grader_workflow import GitHub
 from grading import BUILD, GRADE, ROOT, SMALL, Grading, why_not_isolated
 from schemas import validate_grade
 
@@ -380,38 +380,48 @@ def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -
     assert len(rows(out)) == 6 and all(path.stat().st_mtime_ns == kept[path] for path in kept), "nothing graded again"
 
 
-# ---- GitHub Classroom ----
+# ---- GitHub Actions ----
 
 
-def test_the_workflow_grades_what_is_pushed(grading: Grading) -> None:
-    """Its last step, as it stands there, in a workspace as the steps before it leave it; this build is lent to it."""
-    recipe = (ROOT / "harness" / "grader" / "recipes" / "classroom.yml").read_text(encoding="utf-8")
-    step = re.search(r"(?m)^      - name: Grade\n.*?^        run: \|\n((?: {10}.*\n|\n)+)", recipe, flags=re.DOTALL)[1]
-    workspace = grading.folder / "workspace"
-    (workspace / "submission").mkdir(parents=True)
-    (workspace / "ladder").mkdir()
-    for name in ("harness", "scripts", "common", "docs", "kernels"):
-        (workspace / "ladder" / name).symlink_to(ROOT / name)
-    (workspace / "ladder" / "build").symlink_to(BUILD)
-    (workspace / "ladder" / ".venv").symlink_to(sys.prefix)
-    summary = workspace / "summary.md"
-    environment = grading.environment | {"ASSIGNMENT": "swizzle", "COURSE": "c", "GITHUB_STEP_SUMMARY": str(summary),
-                                         "FLASH_LADDER_BUILD_DIR": str(BUILD)}  # fmt: skip
+def test_the_workflow_grades_what_is_pushed(tmp_path: Path) -> None:
+    """All its steps, as they stand there, for three pushes of a student. What runs on GitHub only is done by GitHub, in
+    grader_workflow.py; and setup finds tools that note what they are asked, and lend it this build."""
+    pytest.importorskip("yaml", reason="PyYAML is missing: scripts/docs_packages brings it")
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("this is no git repository")
+    github = GitHub(tmp_path, BUILD)
+    ladder = github.create("OWNER/flash-ladder")
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (ladder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, ladder / name)
+    github.commit("OWNER/flash-ladder")
+    mine = github.create("school/mine")
+    workflow = mine / ".github" / "workflows" / "grade.yml"
+    workflow.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "harness" / "grader" / "recipes" / "github_actions.yml", workflow)
+    given = assignment.read_assignment("swizzle", "spring")  # as the recipe has it
 
-    def run() -> int:
-        summary.write_text("")
-        # As GitHub starts it: docs.github.com, "Workflow syntax", jobs.<job_id>.steps[*].shell.
-        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", textwrap.dedent(step)]
-        return subprocess.run(command, cwd=workspace, env=environment, capture_output=True, check=False).returncode
+    (mine / "swizzle.cu").write_text(given.starter())
+    run = github.push("school/mine")
+    assert run.setup == ["apt-get update", "apt-get install", "venv", "configure first", "build harness-grader",
+                         "compile"], run.said  # fmt: skip
+    assert not run.succeeded and "not passed: the pass mark is 60" in run.summary
+    assert run.said.endswith(run.summary.removeprefix("```\n").removesuffix("```\n")), "both say the same"
+    validate_grade(json.loads(run.artifacts["results.json"].read_text()))
+    assert len(github.caches) == 1, "a push that does not pass is one after which another comes"
 
-    assert run() == 2 and summary.read_text() == "Hand in one .cu file; there are 0.\n"
-    given = assignment.read_assignment("swizzle", "c")
-    (workspace / "submission" / "mine.cu").write_text(given.reference_answer())
-    assert run() == 0 and "100.0 of 100  passed" in summary.read_text()
-    validate_grade(json.loads((workspace / "results.json").read_text()))
-    assert ElementTree.parse(workspace / "results.xml").find("testsuite").attrib["failures"] == "0"
-    (workspace / "submission" / "mine.cu").write_text("no C++")
-    assert run() == 1 and "does not compile" in summary.read_text()
+    # A new machine: what is cached is not built again, and the system's packages are not in the cache.
+    (mine / "swizzle.cu").write_text(given.reference_answer())
+    run = github.push("school/mine")
+    assert run.setup == ["apt-get update", "apt-get install", "configure again", "build harness-grader"], run.said
+    assert run.succeeded and "100.0 of 100  passed" in run.summary
+    assert ElementTree.parse(run.artifacts["results.xml"]).find("testsuite").attrib["failures"] == "0"
+
+    (mine / "swizzle.cu").unlink()
+    run = github.push("school/mine")
+    assert not run.succeeded and run.summary == "Hand in one .cu file; there are 0.\n" and not run.artifacts
 
 
 # ---- Gradescope ----
