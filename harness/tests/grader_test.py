@@ -113,9 +113,28 @@ def test_usage(grading: Grading) -> None:
         (["--grade-dir", grading.folder, "--assignment", "small"], "needs --out"),
         (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv"], "there is nothing in it to grade"),
         (["--grade-dir", "no_such_folder", "--assignment", "small", "--out", "x.csv"], "there is no such folder"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is no number of files"),
+        (["--grade", "x.cu", "--starter", "small"], "not allowed with argument"),
+        (["--grade", "x.cu", "--asignment", "small"], "unrecognized arguments: --asignment"),
     ):
         done = grading.run(*arguments)
-        assert done.returncode == 2 and said in done.stderr
+        assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_starter_does_not_take_the_place_of_somebodys_work(grading: Grading) -> None:
+    mine = grading.folder / "mine.cu"
+    for _ in range(2):
+        assert grading.run("--starter", "small", "--out", mine).returncode == 0
+    mine.write_text(mine.read_text() + "// an hour's work\n")
+    done = grading.run("--starter", "small", "--out", mine)
+    assert done.returncode == 2 and "this file is there already" in done.stderr and "hour" in mine.read_text()
+
+
+def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
+    starter = grading.text("--starter", "c")
+    assert "graded without --course" in grading.grade(starter)["shown"]
+    assert "graded without --course" not in grading.grade(starter, "--course", "c")["shown"]
+    assert "graded without --course" not in grading.grade(grading.text("--reference"))["shown"]
 
 
 @pytest.mark.parametrize("change, said", [
@@ -126,6 +145,17 @@ def test_usage(grading: Grading) -> None:
     (("times(factor, x)", "tims(factor, x)"), "'tims(factor, x)' has no value"),
     (("  // end\n", ""), 'has no "// end"'),
     (('"x", "y", "n"', '"x", "y", "m"'), "the argument 'm' is unknown"),
+    (("\nlost = ", "\nlots = "), "the check 'sectors' has 'lots', which means nothing"),
+    (("full = 1\n", ""), "the check 'sectors' has no full"),
+    (("{value:.2f}", "{values}"), "takes {value}, {full} and {none}"),
+    (('where = "global_load"', 'where = "loads"'), "has where = 'loads'; there are shared_load"),
+    (("needs_lost", "# needs_lost"), "has needs, but no needs_lost"),
+    (("block = 128", ""), "the case 'short' has no block"),
+    (('type = "f32", count', 'type = "f32", size'), "the buffer x of the case 'short' has 'size'"),
+    (("sizes = { n = [100", 'types = ["fp8"]\nsizes = { n = [100'), "the case 'short' has the type 'fp8'"),
+    (("def times(", "def times"), "`python` does not run: SyntaxError"),
+    (("[starter]\n", '[starter]\nfrom = "06_swizzle"\n'), "either from or source"),
+    (("[starter]\n", "[starter]\nreplace = { find = 'a', with = 'b' }\n"), "its head has two brackets"),
 ])  # fmt: skip
 def test_a_mistake_in_an_assignment_is_said(grading: Grading, change: tuple[str, str], said: str) -> None:
     assert change[0] in SMALL
