@@ -468,6 +468,10 @@ def test_the_autograder_for_gradescope(grading: Grading) -> None:
     if "not a git repository" in done.stderr:
         pytest.skip("this is no git repository")
     assert done.returncode == 0, done.stderr
+    misspelt = subprocess.run([recipe / "build_zip", "swizle", "a course", "h", grading.folder / "no.zip"],
+                              capture_output=True, text=True)  # fmt: skip
+    assert misspelt.returncode == 2 and "there is no assignment 'swizle'" in misspelt.stderr
+    assert not (grading.folder / "no.zip").exists()
     root = grading.folder / "autograder"
     for folder in ("source", "submission", "results"):
         (root / folder).mkdir(parents=True)
