@@ -64,7 +64,8 @@ def show(result: dict) -> None:
     for check in result["checks"]:
         print(f"  {check['points']:5.1f} of {check['of']:3}  {check['name']}")
         for sentence in check["lost"]:
-            print(f"                 {sentence}")
+            if not result["message"].endswith(sentence):  # said once, below
+                print(f"                 {sentence}")
     if result["printed"]:
         print(f"  The kernels printed: {result['printed']}")
     if result["message"]:

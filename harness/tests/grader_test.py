@@ -130,6 +130,11 @@ def test_a_starter_does_not_take_the_place_of_somebodys_work(grading: Grading) -
     assert done.returncode == 2 and "this file is there already" in done.stderr and "hour" in mine.read_text()
 
 
+def test_why_a_file_does_not_compile_is_said_once(grading: Grading) -> None:
+    shown = grading.grade(with_body(grading, "  if (i < n) y[i] = x[i]"))["shown"]
+    assert shown.count('expected a ";"') == 1 and "0 points: it does not compile: submission.cu(" in shown
+
+
 def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
     starter = grading.text("--starter", "c")
     assert "graded without --course" in grading.grade(starter)["shown"]
