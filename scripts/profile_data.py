@@ -158,7 +158,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         profile = _read(path, "profile.schema.json")
         names.add(profile["device"])
         standard = [result for result in profile["results"] if _is_standard(result, dtype)]
-        if all(result["problem"]["dtype"] != dtype for result in profile["results"]):
+        if not any(result["problem"]["dtype"] == dtype for result in profile["results"]):
             continue  # of another comparison, as fp8 is
         versions.append(
             Version(

@@ -29,12 +29,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def ptx_commands(build: Path) -> dict[str, str]:
-    """For every version the command that makes the PTX that is studied for sm_80, run in `build`."""
-    command = ["ninja", "-C", str(build), "-t", "commands", "flash_ladder_ptx_80"]
+    """For every version a command that makes its PTX for sm_80, run in `build`: the one that compiles it, stopped there."""
+    command = ["ninja", "-C", str(build), "-t", "commands", "flash_ladder_ladder_kernels"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     commands = {}
     for line in listed.stdout.splitlines():
-        if " -ptx " in line and (source := re.search(r"/kernels/(?:extensions/)?(\w+)\.cu ", line)):
+        if source := re.search(r" -c \S+/kernels/(?:extensions/)?(\w+)\.cu ", line):
+            line = re.sub(r"^\S+/compile_kernel\.sh \S+ ", "", line)
+            line = re.sub(r"--generate-code=\S+ ", "", line).replace(" -c ", " -ptx -arch=compute_80 ")
             commands[source[1]] = line
     if not commands:
         print(f"{build} has no commands that make PTX: run scripts/setup first", file=sys.stderr)

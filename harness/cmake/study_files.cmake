@@ -8,10 +8,8 @@
 #
 # and for a kernel of kernels/hopper/ only those of sm_90a.
 #
-# CMake 3.25 compiles to PTX by itself, with the options, include directories and dependency files that the kernels' object
-# library has; ptxas and nvdisasm then run by custom command. That is faster than nvcc -cubin (which would parse each source a
-# third time, only for its PTX), and needs neither cuobjdump nor an object that has machine code for both architectures: under
-# the `native` preset it has not.
+# The first two and the last are kept when the kernels' object library is compiled (compile_kernel.sh); nvdisasm then makes the
+# other two by custom command.
 
 set(nvdisasm_hints)
 foreach(prefix ${PROJECT_SOURCE_DIR}/.venv $ENV{VIRTUAL_ENV})
@@ -33,42 +31,37 @@ endif()
 
 add_custom_target(flash_ladder_study ALL)
 
-# flash_ladder_study_files(ARCH SOURCES…): the target flash_ladder_study also makes the files above for each source and this
-# architecture: 80, 90 or 90a.
-function(flash_ladder_study_files arch)
+# flash_ladder_study_files(LIBRARY ARCHITECTURES SOURCES…): the target flash_ladder_study also makes the files above for each source
+# of the object library, for these architectures, which it is compiled for: "80;90".
+function(flash_ladder_study_files library architectures)
   if(NOT ARGN)
     return()
   endif()
   set(study ${PROJECT_BINARY_DIR}/study)
   set(script ${PROJECT_SOURCE_DIR}/harness/cmake/study_one_kernel.cmake)
   set(all_files)
-  set(ptx_library flash_ladder_ptx_${arch})
-  add_library(${ptx_library} OBJECT ${ARGN})
-  target_link_libraries(${ptx_library} PRIVATE flash_ladder_common flash_ladder_options)
-  target_compile_options(${ptx_library} PRIVATE -lineinfo)
-  add_dependencies(${ptx_library} flash_ladder_check_kernels)
+  # Before a launcher that is there already, which makes the compiler steady.
   set_target_properties(
-    ${ptx_library} PROPERTIES CUDA_PTX_COMPILATION ON CUDA_ARCHITECTURES ${arch}-virtual EXPORT_COMPILE_COMMANDS OFF)
+    ${library} PROPERTIES CUDA_COMPILER_LAUNCHER
+                          "${PROJECT_SOURCE_DIR}/harness/cmake/compile_kernel.sh;${study};${CMAKE_CUDA_COMPILER_LAUNCHER}")
 
   foreach(source ${ARGN})
     get_filename_component(kernel ${source} NAME_WE)
-    set(ptx "$<FILTER:$<TARGET_OBJECTS:${ptx_library}>,INCLUDE,/${kernel}\\.>")
-    set(ptx_copy ${study}/${kernel}.compute_${arch}.ptx)
-    set(files ${ptx_copy})
-    foreach(ending cubin sass lines ptxas)
-      list(APPEND files ${study}/${kernel}.sm_${arch}.${ending})
+    foreach(arch ${architectures})
+      set(cubin ${study}/${kernel}.sm_${arch}.cubin)
+      set_property(SOURCE ${source} APPEND PROPERTY OBJECT_OUTPUTS ${study}/${kernel}.compute_${arch}.ptx ${cubin}
+                                                    ${study}/${kernel}.sm_${arch}.ptxas)
+      set(text ${study}/${kernel}.sm_${arch}.sass ${study}/${kernel}.sm_${arch}.lines)
+      add_custom_command(
+        OUTPUT ${text}
+        COMMAND ${CMAKE_COMMAND} -D NVDISASM=${FLASH_LADDER_NVDISASM} -D CUBIN=${cubin} -P ${script}
+        DEPENDS ${cubin} ${script} ${FLASH_LADDER_NVDISASM}
+        COMMENT "Studying ${kernel} for sm_${arch}"
+        VERBATIM)
+      list(APPEND all_files ${text})
     endforeach()
-    add_custom_command(
-      OUTPUT ${files}
-      COMMAND
-        ${CMAKE_COMMAND} -D NVCC=${CMAKE_CUDA_COMPILER} -D NVDISASM=${FLASH_LADDER_NVDISASM} -D ARCH=${arch} -D PTX=${ptx} -D
-        PTX_COPY=${ptx_copy} -D OUTPUT=${study}/${kernel}.sm_${arch} -P ${script}
-      DEPENDS ${ptx} ${script} ${FLASH_LADDER_NVDISASM}
-      COMMENT "Studying ${kernel} for sm_${arch}"
-      VERBATIM)
-    list(APPEND all_files ${files})
   endforeach()
-  add_custom_target(flash_ladder_study_${arch} DEPENDS ${all_files})
-  add_dependencies(flash_ladder_study_${arch} ${ptx_library})  # Makefiles need to be told; Ninja knows
-  add_dependencies(flash_ladder_study flash_ladder_study_${arch})
+  add_custom_target(${library}_study DEPENDS ${all_files})
+  add_dependencies(${library}_study ${library})  # Makefiles need to be told; Ninja knows
+  add_dependencies(flash_ladder_study ${library}_study)
 endfunction()

@@ -1,9 +1,6 @@
-# Makes the study files of one kernel and one architecture from its PTX: see study_files.cmake. Run with cmake -P and
-#   NVCC, NVDISASM   programs
-#   ARCH             80
-#   PTX              the kernel's PTX
-#   PTX_COPY         where to put a copy of it
-#   OUTPUT           path of the files to make, without their endings
+# Prints the machine code of one kernel: see study_files.cmake. Run with cmake -P and
+#   NVDISASM   the program
+#   CUBIN      …/NN_name.sm_80.cubin; …/NN_name.sm_80.sass and .lines are made
 # Each file is written under another name and renamed, so that an interrupted build leaves none half written.
 
 # run(COMMAND…): leaves what the command prints in `output` and `errors`; shows both and stops when it fails.
@@ -20,18 +17,11 @@ macro(run)
   endif()
 endmacro()
 
-get_filename_component(directory ${OUTPUT} DIRECTORY)
-file(MAKE_DIRECTORY ${directory})
-
-run(${NVCC} -cubin -arch=sm_${ARCH} -lineinfo -Xptxas=-v ${PTX} -o ${OUTPUT}.cubin.part)
-file(WRITE ${OUTPUT}.ptxas.part "${errors}")
-run(${NVDISASM} --print-code ${OUTPUT}.cubin.part)
-file(WRITE ${OUTPUT}.sass.part "${output}")
-run(${NVDISASM} --print-code --print-line-info-ptx ${OUTPUT}.cubin.part)
-file(WRITE ${OUTPUT}.lines.part "${output}")
-
-file(COPY_FILE ${PTX} ${PTX_COPY}.part)
-file(RENAME ${PTX_COPY}.part ${PTX_COPY})
-foreach(ending cubin ptxas sass lines)
-  file(RENAME ${OUTPUT}.${ending}.part ${OUTPUT}.${ending})
-endforeach()
+cmake_path(REPLACE_EXTENSION CUBIN LAST_ONLY lines OUTPUT_VARIABLE lines)
+cmake_path(REPLACE_EXTENSION CUBIN LAST_ONLY sass OUTPUT_VARIABLE sass)
+run(${NVDISASM} --print-code --print-line-info-ptx ${CUBIN})
+file(WRITE ${lines}.part "${output}")
+string(REGEX REPLACE "[^\n]*//## [^\n]*\n" "" output "${output}")
+file(WRITE ${sass}.part "${output}")
+file(RENAME ${lines}.part ${lines})
+file(RENAME ${sass}.part ${sass})

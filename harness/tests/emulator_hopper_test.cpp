@@ -7,9 +7,9 @@
 
 #include <algorithm>
 #include <functional>
-#include <sstream>
 #include <string>
 
+#include "emulator_program.h"
 #include "emulator_run.h"
 
 namespace flash_ladder::emulator {
@@ -19,21 +19,17 @@ constexpr unsigned kWarpgroup = 128;
 
 // Statements, of which each line is one of kernel.cu, from 1. They find %t = tid, %w = warp, %in, %out, %map, %a and %b =
 // descriptors of [64][16] f16 at byte 0 and 16,384 of shared memory, %smem, and %p0 = thread 0.
-std::string program(const std::string& body) {
-  std::string text =
-      ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
-      ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n{\n"
-      ".reg .b32 %r<100>;\n.reg .f32 %f<100>;\n.reg .b64 %rd<40>;\n.reg .pred %p<10>;\n.reg .b32 %t, %w, %smem;\n"
-      ".reg .b64 %in, %out, %map, %a, %b;\n.shared .align 1024 .b8 smem[40960];\n"
-      "mov.u32 %t, %tid.x;\nshr.u32 %w, %t, 5;\nmov.u32 %smem, smem;\nsetp.eq.u32 %p0, %t, 0;\n"
-      "ld.param.u64 %in, [input];\ncvta.to.global.u64 %in, %in;\nld.param.u64 %out, [output];\n"
-      "cvta.to.global.u64 %out, %out;\nmov.b64 %rd39, map;\ncvta.param.u64 %map, %rd39;\n"
-      "shr.u32 %r99, %smem, 4;\ncvt.u64.u32 %rd38, %r99;\nor.b64 %a, %rd38, 0x4000004000010000;\n"
-      "add.u64 %rd38, %rd38, 1024;\nor.b64 %b, %rd38, 0x4000004000010000;\n";
-  std::istringstream lines(body);
-  std::string line;
-  for (int number = 1; std::getline(lines, line); ++number) text += fmt::format(".loc 1 {} 0\n{}\n", number, line);
-  return text + "ret;\n}\n";
+std::string hopper_program(const std::string& body) {
+  return ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
+         ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n{\n"
+         ".reg .b32 %r<100>;\n.reg .f32 %f<100>;\n.reg .b64 %rd<40>;\n.reg .pred %p<10>;\n.reg .b32 %t, %w, %smem;\n"
+         ".reg .b64 %in, %out, %map, %a, %b;\n.shared .align 1024 .b8 smem[40960];\n"
+         "mov.u32 %t, %tid.x;\nshr.u32 %w, %t, 5;\nmov.u32 %smem, smem;\nsetp.eq.u32 %p0, %t, 0;\n"
+         "ld.param.u64 %in, [input];\ncvta.to.global.u64 %in, %in;\nld.param.u64 %out, [output];\n"
+         "cvta.to.global.u64 %out, %out;\nmov.b64 %rd39, map;\ncvta.param.u64 %map, %rd39;\n"
+         "shr.u32 %r99, %smem, 4;\ncvt.u64.u32 %rd38, %r99;\nor.b64 %a, %rd38, 0x4000004000010000;\n"
+         "add.u64 %rd38, %rd38, 1024;\nor.b64 %b, %rd38, 0x4000004000010000;\n" +
+         numbered(body) + "ret;\n}\n";
 }
 
 // One statement each.
@@ -69,7 +65,7 @@ const std::string kRead = "@%p0 ld.shared.b64 %rd1, [smem]; @%p0 st.global.b64 [
 using Run = std::function<Report(const std::string& body, const Options& options)>;
 
 Report report_of(const std::string& body, unsigned threads = kWarpgroup, const Options& options = {}) {
-  return run_test_kernel(program(body), threads, std::vector<std::uint64_t>(512), 512, options, {}, tensor_map())
+  return run_test_kernel(hopper_program(body), threads, std::vector<std::uint64_t>(512), 512, options, {}, tensor_map())
       .report;
 }
 
@@ -364,25 +360,21 @@ TEST(HopperClusters, WhatCannotBe) {
 
 // ---- the shared memory of other CTAs ----
 
-// As program(), for clusters of two CTAs of 64 threads. Finds %t = tid, %rank, %peer = the other's, %p0 = thread 0, %smem, %mine and
+// As hopper_program(), for clusters of two CTAs of 64 threads. Finds %t = tid, %rank, %peer = the other's, %p0 = thread 0, %smem, %mine and
 // %theirs = word t of the own shared memory and of the other CTA's, %there = the beginning of that, %out = 8 bytes for each thread.
 std::string pair_program(const std::string& body, const std::string& cluster = "2, 1, 1") {
-  std::string text =
-      ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
-      ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
-      ".explicitcluster .reqnctapercluster " +
-      cluster +
-      "\n{\n.reg .b16 %h<3>;\n.reg .b32 %r<30>;\n.reg .b64 %rd<30>;\n.reg .pred %p<10>;\n"
-      ".reg .b32 %t, %rank, %peer, %smem, %mine, %theirs, %there;\n.reg .b64 %out, %map;\n.shared .align 1024 .b8 smem[4096];\n"
-      "mov.u32 %t, %tid.x;\nmov.u32 %rank, %cluster_ctarank;\nxor.b32 %peer, %rank, 1;\nsetp.eq.u32 %p0, %t, 0;\n"
-      "mov.u32 %smem, smem;\nmad.lo.u32 %mine, %t, 4, %smem;\nmapa.shared::cluster.u32 %theirs, %mine, %peer;\n"
-      "mapa.shared::cluster.u32 %there, %smem, %peer;\nmov.b64 %map, map;\ncvta.param.u64 %map, %map;\n"
-      "ld.param.u64 %out, [output];\ncvta.to.global.u64 %out, %out;\nmov.u32 %r29, %ctaid.x;\n"
-      "mad.lo.u32 %r29, %r29, 64, %t;\nmad.wide.u32 %out, %r29, 8, %out;\n";
-  std::istringstream lines(body);
-  std::string line;
-  for (int number = 1; std::getline(lines, line); ++number) text += fmt::format(".loc 1 {} 0\n{}\n", number, line);
-  return text + "ret;\n}\n";
+  return ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
+         ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
+         ".explicitcluster .reqnctapercluster " +
+         cluster +
+         "\n{\n.reg .b16 %h<3>;\n.reg .b32 %r<30>;\n.reg .b64 %rd<30>;\n.reg .pred %p<10>;\n"
+         ".reg .b32 %t, %rank, %peer, %smem, %mine, %theirs, %there;\n.reg .b64 %out, %map;\n.shared .align 1024 .b8 smem[4096];\n"
+         "mov.u32 %t, %tid.x;\nmov.u32 %rank, %cluster_ctarank;\nxor.b32 %peer, %rank, 1;\nsetp.eq.u32 %p0, %t, 0;\n"
+         "mov.u32 %smem, smem;\nmad.lo.u32 %mine, %t, 4, %smem;\nmapa.shared::cluster.u32 %theirs, %mine, %peer;\n"
+         "mapa.shared::cluster.u32 %there, %smem, %peer;\nmov.b64 %map, map;\ncvta.param.u64 %map, %map;\n"
+         "ld.param.u64 %out, [output];\ncvta.to.global.u64 %out, %out;\nmov.u32 %r29, %ctaid.x;\n"
+         "mad.lo.u32 %r29, %r29, 64, %t;\nmad.wide.u32 %out, %r29, 8, %out;\n" +
+         numbered(body) + "ret;\n}\n";
 }
 
 Report report_of_pair(const std::string& body, const Options& options = {}) {

@@ -20,7 +20,6 @@ PLAIN = [
 TOOLS = {
     "c++": 'echo "c++ (Made up) 12.2.0"',
     "nvcc": 'echo "Cuda compilation tools, release 13.0, V13.0.88"',
-    "cuobjdump": "echo 13.0",
     "nvdisasm": "echo 13.0",
     "git": "echo 2.39",
     "ninja": "echo 1.11.1",

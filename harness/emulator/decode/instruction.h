@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -180,6 +181,15 @@ inline constexpr std::uint32_t kLocalBase = 64;
 inline constexpr std::uint64_t kRankShift = 24;
 constexpr std::uint64_t in_cta(std::uint64_t shared_address, std::uint64_t rank) {
   return shared_address + ((rank + 1) << kRankShift);
+}
+/// The rank that such an address names; nothing for an address in the own shared memory as it is.
+constexpr std::optional<std::uint64_t> rank_of(std::uint64_t shared_address) {
+  const std::uint64_t tag = shared_address >> kRankShift;
+  return tag == 0 ? std::nullopt : std::optional(tag - 1);
+}
+/// The same address without its rank.
+constexpr std::uint64_t without_rank(std::uint64_t shared_address) {
+  return shared_address & ((std::uint64_t{1} << kRankShift) - 1);
 }
 
 }  // namespace flash_ladder::emulator

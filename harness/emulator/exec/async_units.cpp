@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "emulator/exec/cta_executor.h"
 
@@ -674,14 +675,14 @@ std::vector<std::uint32_t> AsyncUnits::chunks_of(const BulkTransfer& transfer) {
 
 // From global to shared memory.
 void AsyncUnits::write_shared(const BulkTransfer& transfer) {
-  std::vector<std::byte> row(transfer.row_bytes);
-  const std::vector<std::uint16_t> outside(transfer.row_bytes / 2, transfer.fill);
+  std::vector<std::uint16_t> row(transfer.row_bytes / 2);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(row));
   std::uint32_t at = transfer.shared;
   for (const BulkTransfer::Row& from : transfer.rows) {
-    std::memcpy(row.data(), outside.data(), row.size());
-    if (from.begin < from.end) std::memcpy(row.data() + from.begin, from.host, from.end - from.begin);
+    std::ranges::fill(row, transfer.fill);
+    if (from.begin < from.end) std::memcpy(bytes.data() + from.begin, from.host, from.end - from.begin);
     for (std::uint32_t i = 0; i < transfer.row_bytes; i += kChunk)
-      std::memcpy(cta_.shared() + swizzled(at + i, transfer.swizzle), row.data() + i, kChunk);
+      std::memcpy(cta_.shared() + swizzled(at + i, transfer.swizzle), bytes.data() + i, kChunk);
     at += transfer.row_pitch();
   }
 }

@@ -123,9 +123,8 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const
   std::vector<std::pair<CtaExecutor*, std::uint32_t>> owners;
   while (lanes != 0) {
     const auto rank_at = [&](int lane) {
-      const std::uint64_t tag = at.at[static_cast<std::size_t>(lane)] >> kRankShift;
-      return tag == 0 || tag > peers_.size() ? rank_
-                                             : static_cast<std::size_t>(tag - 1);  // what is wrong is out of bounds
+      const std::uint64_t rank = rank_of(at.at[static_cast<std::size_t>(lane)]).value_or(rank_);
+      return rank < peers_.size() ? static_cast<std::size_t>(rank) : rank_;  // what is wrong is out of bounds
     };
     const std::size_t rank = rank_at(std::countr_zero(lanes));
     std::uint32_t same = 0;
@@ -136,8 +135,10 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const
       owners.emplace_back(nullptr, same);
       continue;
     }
-    for (std::uint32_t rest = same; rest != 0; rest &= rest - 1)
-      at.at[static_cast<std::size_t>(std::countr_zero(rest))] &= (std::uint64_t{1} << kRankShift) - 1;
+    for (std::uint32_t rest = same; rest != 0; rest &= rest - 1) {
+      std::uint64_t& address = at.at[static_cast<std::size_t>(std::countr_zero(rest))];
+      address = without_rank(address);
+    }
     if (is_there(*peers_[rank], warp, instruction, std::countr_zero(same))) owners.emplace_back(peers_[rank], same);
   }
   return owners;

@@ -26,7 +26,6 @@ namespace flash_ladder::emulator {
 
 FLASH_LADDER_DECLARE_LANES(portable)
 FLASH_LADDER_DECLARE_LANES(avx2)
-FLASH_LADDER_DECLARE_LANES(avx512)
 #undef FLASH_LADDER_DECLARE_LANES
 
 // Too rare or too scalar to be worth several forms.

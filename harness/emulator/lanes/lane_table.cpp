@@ -51,10 +51,6 @@ const LaneTable& lane_table() {
     add_rounding_operations(lanes);
     add_math_operations(lanes);
 #ifdef FLASH_LADDER_EMULATOR_X86
-    if (instruction_set() == "avx512") {
-      avx512::add_lane_operations(lanes);
-      return lanes;
-    }
     if (instruction_set() == "avx2") {
       avx2::add_lane_operations(lanes);
       return lanes;
@@ -69,7 +65,6 @@ const LaneTable& lane_table() {
 const WarpFunctions& warp_functions() {
   static const WarpFunctions functions = [] {
 #ifdef FLASH_LADDER_EMULATOR_X86
-    if (instruction_set() == "avx512") return avx512::warp_functions();
     if (instruction_set() == "avx2") return avx2::warp_functions();
 #endif
     return portable::warp_functions();
@@ -80,7 +75,6 @@ const WarpFunctions& warp_functions() {
 const SharedFunctions& shared_functions() {
   static const SharedFunctions functions = [] {
 #ifdef FLASH_LADDER_EMULATOR_X86
-    if (instruction_set() == "avx512") return avx512::shared_functions();
     if (instruction_set() == "avx2") return avx2::shared_functions();
 #endif
     return portable::shared_functions();
@@ -91,9 +85,6 @@ const SharedFunctions& shared_functions() {
 std::string_view instruction_set() {
 #ifdef FLASH_LADDER_EMULATOR_X86
   static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  static const bool has_avx512 = has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (has_avx512) return "avx512";
   if (has_avx2) return "avx2";
 #endif
   return "portable";

@@ -100,7 +100,7 @@ const LaneTable& lane_table();
 const WarpFunctions& warp_functions();
 const SharedFunctions& shared_functions();
 
-/// "avx512", "avx2" or "portable": which one that is.
+/// "avx2" or "portable": which one that is.
 std::string_view instruction_set();
 
 }  // namespace flash_ladder::emulator

@@ -74,7 +74,7 @@ std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction&
   return map;
 }
 
-// What an H200 writes instead of 16 bits that lie outside the tensor, whatever the type.
+// What an H200 writes instead of 16 bits that lie outside the tensor: seen with elements of 2 and of 4 bytes.
 constexpr std::uint16_t kOutside = 0x7ff7;
 
 // A box of the tensor, row by row. What lies outside the tensor is left out of the rows.

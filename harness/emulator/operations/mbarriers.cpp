@@ -107,23 +107,23 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     std::uint64_t& address = at.at[static_cast<std::size_t>(lane)];
-    const std::uint64_t tag = address >> kRankShift;
-    if (tag == 0 || address >= kSharedWindow) continue;
-    address &= (std::uint64_t{1} << kRankShift) - 1;
-    if (tag - 1 == cta.rank()) continue;
+    const std::optional<std::uint64_t> rank = rank_of(address);
+    if (!rank || address >= kSharedWindow) continue;
+    address = without_rank(address);
+    if (*rank == cta.rank()) continue;
     own &= ~(1u << lane);
-    CtaExecutor* peer = cta.peer(tag - 1);
+    CtaExecutor* peer = cta.peer(*rank);
     const auto offset = static_cast<std::uint32_t>(address) - kSharedBase;
     if (peer == nullptr || peer->has_ended()) {
       cta.find(FindingKind::in_flight, &warp, &instruction, lane, offset,
-               fmt::format("an arrival at an mbarrier of CTA {} of the cluster, which has ended", tag - 1));
+               fmt::format("an arrival at an mbarrier of CTA {} of the cluster, which has ended", *rank));
       continue;
     }
     const auto found = std::find_if(peer->mbarriers().begin(), peer->mbarriers().end(),
                                     [&](const Mbarrier& known) { return known.address == offset; });
     if (found == peer->mbarriers().end()) {
       cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, offset,
-               fmt::format("byte {} of the shared memory of CTA {} of the cluster holds no mbarrier", offset, tag - 1));
+               fmt::format("byte {} of the shared memory of CTA {} of the cluster holds no mbarrier", offset, *rank));
       continue;
     }
     const std::uint32_t count =
@@ -131,7 +131,7 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
     if (count == 0 || count > found->pending) {
       cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, offset,
                fmt::format("{} arrivals at an mbarrier of CTA {} of the cluster that expects {} more in this phase",
-                           count, tag - 1, found->pending));
+                           count, *rank, found->pending));
       continue;
     }
     if (instruction.has_count && peer->async() != nullptr) {

@@ -151,9 +151,8 @@ void rank_of_address(CtaExecutor& cta, Warp& warp, const Instruction& instructio
     const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
     std::uint64_t address = 0;
     std::memcpy(&address, warp.registers + instruction.r[1] + lane * instruction.bytes, instruction.bytes);
-    const std::uint64_t tag = (address & 0xffffffff) >> kRankShift;
     reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0])[lane] =
-        static_cast<std::uint32_t>(tag == 0 ? cta.rank() : tag - 1);
+        static_cast<std::uint32_t>(rank_of(address & 0xffffffff).value_or(cta.rank()));
   }
 }
 

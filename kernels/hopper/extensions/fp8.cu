@@ -47,8 +47,8 @@ struct Traits {
   static constexpr int kSmemBytes = kQSize + kStages * (2 * kKVSize + kVtSize) + kOBytes + kNumBarriers * 8;
 };
 
-// Where the 16-byte chunk `chunk` of a row lies, in rows of kRowBytes, 64 or 128, with the swizzle of as many bytes: hopper/fp8.h and
-// hopper/wgmma.h have the pictures.
+// Where the 16-byte chunk `chunk` of a row lies, in rows of kRowBytes, 64 or 128, with the swizzle of as many bytes. hopper/wgmma.h
+// has the picture of 128; that of 64 is the same with four chunks and rows in pairs.
 template <int kRowBytes>
 __device__ int chunk_offset(int row, int chunk) {
   return row * kRowBytes + (chunk ^ row * kRowBytes / 128 % (kRowBytes / 16)) * 16;
