@@ -232,6 +232,17 @@ TEST(HopperFindings, ALoadIsNotWaitedFor) {
                FindingKind::race, 5, "a load by TMA is under way", 3);
 }
 
+// What is loaded when it is overwritten: late what comes, and early what was.
+TEST(HopperFindings, ALoadIsDoneOnce) {
+  const std::string body =
+      kBarrier + kExpect + kLoad + "@%p0 mov.u64 %rd2, 7; @%p0 st.global.u64 [%in+512], %rd2;\n" + kAsk + kRead;
+  for (const bool early : {false, true}) {
+    const RunResult result = run_test_kernel(hopper_program(body), kWarpgroup, std::vector<std::uint64_t>(512), 8,
+                                             {.early_async = early, .print = {}}, {}, tensor_map());
+    EXPECT_EQ(result.output[0], early ? 0u : 7u);
+  }
+}
+
 TEST(HopperFindings, BytesAreNotThoseExpected) {
   const auto expect = [](int bytes) {
     return fmt::format("@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [smem+40000], {};\n", bytes);
@@ -349,7 +360,7 @@ TEST(HopperClusters, WhatCannotBe) {
   };
   // Only one of them gets its bytes: the other waits for ever.
   const Report lost = run(cluster_program("1", end), {2, 1, 1});
-  EXPECT_THAT(all(lost), testing::HasSubstr("and 1024 bytes, of which TMA brings 0"));
+  EXPECT_THAT(all(lost), testing::HasSubstr("and 1024 bytes, of which nothing brings any"));
   EXPECT_EQ(lost.outcome, Outcome::stopped);
   EXPECT_THAT(all(run(cluster_program("7", end), {2, 1, 1})), testing::HasSubstr("0x7 of a cluster that has 2"));
   const Report refused = run(cluster_program("3", end), {3, 1, 1});
@@ -367,7 +378,7 @@ std::string pair_program(const std::string& body, const std::string& cluster = "
          ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
          ".explicitcluster .reqnctapercluster " +
          cluster +
-         "\n{\n.reg .b16 %h<3>;\n.reg .b32 %r<30>;\n.reg .b64 %rd<30>;\n.reg .pred %p<10>;\n"
+         "\n{\n.reg .b16 %h<3>;\n.reg .b32 %r<30>;\n.reg .f32 %f<10>;\n.reg .b64 %rd<30>;\n.reg .pred %p<10>;\n"
          ".reg .b32 %t, %rank, %peer, %smem, %mine, %theirs, %there;\n.reg .b64 %out, %map;\n.shared .align 1024 .b8 smem[4096];\n"
          "mov.u32 %t, %tid.x;\nmov.u32 %rank, %cluster_ctarank;\nxor.b32 %peer, %rank, 1;\nsetp.eq.u32 %p0, %t, 0;\n"
          "mov.u32 %smem, smem;\nmad.lo.u32 %mine, %t, 4, %smem;\nmapa.shared::cluster.u32 %theirs, %mine, %peer;\n"
@@ -539,12 +550,281 @@ TEST(HopperClusters, AlongAllDimensions) {
   EXPECT_THAT(all(refused), testing::HasSubstr("no multiple of clusters of (1, 2, 1)"));
 }
 
-// What CTAs of a cluster tell each other of global memory is not followed, and so no finding.
+// ---- st.async, red.async ----
+
+// %rd1 = nothing yet; %r3 = the other's mbarrier, which expects one arrival; all have met.
+const std::string kInitPair =
+    "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n"
+    "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned; add.u32 %r3, %there, 4000;\n";
+const std::string kSend = "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs], %t, [%r3];\n";
+std::string promise(int bytes) {
+  return fmt::format("@%p0 mbarrier.arrive.expect_tx.release.cluster.shared::cta.b64 _, [smem+4000], {};\n", bytes);
+}
+const std::string kReceive =
+    "ASK: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [smem+4000], 0; @!%p1 bra ASK;\n";
+const std::string kShow = "ld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n";
+
+TEST(HopperAsyncStores, BytesArriveWithThePhase) {
+  // Before the other promises to wait for them, and after. Nobody meets at the end: who has its bytes may end.
+  for (const std::string& body :
+       {kInitPair + kSend + promise(256) + kReceive + kShow, kInitPair + promise(256) + kSend + kReceive + kShow}) {
+    expect_clean_pair(body);
+    for (const bool early : {false, true}) {
+      const RunResult result = run_test_kernel(pair_program(body), 64, {}, 128, {.early_async = early, .print = {}},
+                                               {2, 1, 1}, tensor_map());
+      for (std::size_t i = 0; i < 128; ++i) EXPECT_EQ(result.output[i], i % 64);
+      EXPECT_EQ(result.report.totals.of(InstructionClass::shared_store), 4u);
+      EXPECT_EQ(result.report.totals.shared_store.bytes, 512u);
+    }
+  }
+  // Vectors, 64 bits, through generic addresses; half to the own CTA.
+  const std::string vectors =
+      kInitPair + promise(64 * 16 + 64 * 8) +
+      "shl.b32 %r4, %t, 4; add.u32 %r4, %r4, %there; cvt.rn.f32.u32 %f1, %t; mov.f32 %f2, 0f3f800000;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%r4], {%f1, %f2, %f2, %f1}, [%r3];\n"
+      "mov.u64 %rd1, smem; cvta.shared.u64 %rd1, %rd1; mapa.u64 %rd1, %rd1, %rank; mul.wide.u32 %rd2, %t, 8; add.u64 %rd2, %rd2, %rd1;\n"
+      "cvt.u64.u32 %rd3, %t; st.async.weak.mbarrier::complete_tx::bytes.u64 [%rd2+2048], %rd3, [%rd1+4000];\n" +
+      kReceive +
+      "shl.b32 %r4, %t, 4; add.u32 %r4, %r4, %smem; ld.shared.v4.f32 {%f1, %f2, %f3, %f4}, [%r4]; add.f32 %f1, %f1, %f4; cvt.rzi.u32.f32 %r5, %f1;\n"
+      "shl.b32 %r4, %t, 3; add.u32 %r4, %r4, %smem; ld.shared.u64 %rd4, [%r4+2048]; cvt.u32.u64 %r6, %rd4; st.global.v2.u32 [%out], {%r5, %r6};\n";
+  expect_clean_pair(vectors);
+  EXPECT_EQ(run_test_kernel(pair_program(vectors), 64, {}, 128, {}, {2, 1, 1}, tensor_map()).output[70],
+            12 + (std::uint64_t{6} << 32));
+  // Who has got them knows what the sender has read before: the way back needs no more than that.
+  expect_clean_pair(
+      kPut + "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n" + kMeet +
+      "add.u32 %r3, %there, 4000; setp.eq.u32 %p2, %rank, 0; @%p2 bra FIRST;\n" + promise(256) + kReceive +
+      "ld.shared.u32 %r1, [%mine]; add.u32 %r1, %r1, 1;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs], %r1, [%r3];\nbra END;\n"
+      "FIRST: ld.shared.u32 %r1, [%mine];\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs], %r1, [%r3];\n" +
+      promise(256) +
+      "ASK2: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [smem+4000], 0; @!%p1 bra ASK2;\n" +
+      "END:\n");
+}
+
+TEST(HopperAsyncStores, AddToWhatIsThere) {
+  const std::string add =
+      "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%there], %t, [%r3];\n";
+  const auto body = [&](const std::string& first, const std::string& then) {
+    return first + "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n" +
+           kMeet + "add.u32 %r3, %there, 4000;\n" + then;
+  };
+  const std::string start = "@%p0 st.shared.u32 [%smem], 100;\n",
+                    show = "ld.shared.u32 %r1, [%smem]; st.global.u32 [%out], %r1;\n";
+  const std::string right = body(start, promise(256) + add + kReceive + show);
+  expect_clean_pair(right);
+  for (const bool early : {false, true}) {
+    const Options options{.early_async = early, .print = {}};
+    EXPECT_EQ(run_test_kernel(pair_program(right), 64, {}, 128, options, {2, 1, 1}, tensor_map()).output[3],
+              100u + 63 * 64 / 2);
+  }
+  const std::string least = body(
+      "@%p0 st.shared.s32 [%smem], 5;\n",
+      promise(256) +
+          "sub.s32 %r4, %t, 40;\nred.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.min.s32 [%there], %r4, [%r3];\n" +
+          kReceive + show);
+  expect_clean_pair(least);
+  EXPECT_EQ(run_test_kernel(pair_program(least), 64, {}, 128, {}, {2, 1, 1}, tensor_map()).output[3], 0xffffffd8u);
+  expect_found_in_pair(body("", promise(256) + add + kReceive + show), FindingKind::uninitialised_read, 5,
+                       "to which nothing has been written");
+  expect_found_in_pair(
+      body(start, promise(256) + add + show + kReceive), FindingKind::race, 7,
+      "to which a reduction by red.async is under way: nobody has waited for the phase of its mbarrier", 6);
+  expect_found_in_pair(
+      body(
+          start,
+          "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%smem], %t, [smem+4000];\n" +
+              kMeet),
+      FindingKind::invalid_operation, 5, "red.async to the CTA's own shared memory");
+}
+
+TEST(HopperAsyncStores, NobodyWaits) {
+  expect_found_in_pair(kInitPair + promise(256) + kSend + kShow + kReceive, FindingKind::race, 5,
+                       "to which a store by st.async is under way: nobody has waited for the phase of its mbarrier", 4);
+  // The wrong parity: that phase has ended before the barrier was there.
+  expect_found_in_pair(kInitPair + promise(256) + kSend +
+                           "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+4000], 1; @!%p1 bra ASK;\n" +
+                           kShow + kMeet,
+                       FindingKind::race, 6, "a store by st.async is under way", 4);
+  expect_found_in_pair(kInitPair + kSend + kMeet, FindingKind::in_flight, 3,
+                       "of the cluster ends while st.async still writes");
+  // What was there is still read, or written.
+  const std::string put =
+      kPut + "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n" + kMeet +
+      "add.u32 %r3, %there, 4000;\n" + promise(256);
+  expect_found_in_pair(put + "ld.shared.u32 %r2, [%mine];\n" + kSend + kReceive + kShow, FindingKind::race, 7,
+                       "a write to byte 0 of the shared memory of CTA", 6);
+  expect_clean_pair(put + "ld.shared.u32 %r2, [%mine];\n" + kMeet + kSend + kReceive + kShow);
+  expect_found_in_pair(put + kSend + "st.shared.u32 [%mine], 5;\n" + kReceive, FindingKind::race, 7,
+                       "a store by st.async is under way", 6);
+  // Two lanes to one place; the same of all is none.
+  const auto all_to_one = [&](const std::string& value) {
+    return kInitPair + promise(256) + "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%there], " +
+           value + ", [%r3];\n" + kReceive;
+  };
+  expect_found_in_pair(all_to_one("%t"), FindingKind::race, 4, "two lanes write different values", 4);
+}
+
+TEST(HopperAsyncStores, BytesAreNotThosePromised) {
+  expect_found_in_pair(
+      kInitPair + promise(128) + kSend + kReceive + kShow, FindingKind::transaction_count, 4,
+      "st.async brings 256 bytes for phase 0 of the mbarrier at byte 4000 of shared memory, and expect_tx has promised 128",
+      3);
+  expect_found_in_pair(kInitPair + promise(512) + kSend + kReceive + kShow, FindingKind::deadlock, 5,
+                       "and 512 bytes, of which st.async brings 256");
+  expect_found_in_pair(kInitPair + kSend + kMeet + "@%p0 mbarrier.arrive.shared.b64 %rd1, [smem+4000];\n" + kReceive,
+                       FindingKind::transaction_count, 3,
+                       "has ended, and this st.async of 128 bytes is still under way");
+}
+
+TEST(HopperAsyncStores, WhereTheyCannotGo) {
+  expect_found_in_pair(kInitPair + promise(256) +
+                           "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs], %r9, [%r3];\n" +
+                           kReceive,
+                       FindingKind::uninitialised_read, 4, "and it is stored");
+  // A CTA that has ended, or of which nothing says that it has begun.
+  expect_found_in_pair(kInitPair + "setp.eq.u32 %p2, %rank, 1; @%p2 bra END;\n" + kSend + "END:\n",
+                       FindingKind::in_flight, 4, "of the cluster, which has ended");
+  expect_found_in_pair(
+      "add.u32 %r3, %there, 4000; @%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; bar.sync 0;\n" + kSend + kMeet,
+      FindingKind::race, 2, "nothing says that it has begun");
+  expect_found_in_pair("add.u32 %r3, %there, 4000;\n" + kMeet + kSend + kMeet, FindingKind::invalid_operation, 3,
+                       "of the cluster holds no mbarrier");
+  // Initialised after the others have met.
+  expect_found_in_pair(
+      kMeet + "add.u32 %r3, %there, 4000; @%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; bar.sync 0;\n" +
+          promise(256) + kSend + kReceive,
+      FindingKind::race, 4, "nothing orders it after the write", 2);
+  expect_found_in_pair(
+      kInitPair + "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs], %t, [smem+4000];\n" +
+          kMeet,
+      FindingKind::invalid_operation, 3, "both must be of the same CTA");
+  expect_found_in_pair(
+      kInitPair + "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs+4096], %t, [%r3];\n" + kMeet,
+      FindingKind::out_of_bounds, 3, "an access of 4 bytes at byte 4");
+  expect_found_in_pair(kInitPair + "st.async.weak.mbarrier::complete_tx::bytes.u32 [%out], %t, [%out];\n" + kMeet,
+                       FindingKind::invalid_operation, 3, "none of shared memory");
+  expect_found(
+      "mapa.shared::cluster.u32 %r1, %smem, 0;\nst.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %t, [%r1];\n",
+      FindingKind::invalid_operation, 2, "in a cluster of one CTA");
+}
+
+// ---- cp.async.bulk from shared memory to that of another CTA ----
+
+TEST(HopperClusters, ABulkCopyToAnotherCta) {
+  const std::string
+      init =
+          "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster; add.u32 %r3, %there, 4000;\n",
+      fill = "mad.lo.u32 %r2, %rank, 1000, %t; st.shared.u32 [%mine], %r2; fence.proxy.async;\n",
+      copy =
+          "@%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%there+1024], [%smem], 256, [%r3];\n",
+      show = "ld.shared.u32 %r1, [%mine+1024]; st.global.u32 [%out], %r1;\n";
+  const std::string right = init + fill + kMeet + promise(256) + copy + kReceive + show + kMeet;
+  expect_clean_pair(right);
+  for (const bool early : {false, true}) {
+    const Options options{.early_async = early, .print = {}};
+    EXPECT_EQ(run_test_kernel(pair_program(right), 64, {}, 128, options, {2, 1, 1}, tensor_map()).output[5], 1005u);
+  }
+  expect_found_in_pair(init + fill + kMeet + promise(256) + copy + show + kReceive + kMeet, FindingKind::race, 6,
+                       "a load by TMA is under way", 5);
+  expect_found_in_pair(init + fill + kMeet + promise(128) + copy + kReceive + show + kMeet,
+                       FindingKind::transaction_count, 5, "TMA brings 256 bytes", 4);
+  // The source: not shown to the asynchronous proxy; written while it is read; written again when the other has it, and has said so.
+  expect_found_in_pair(init + kPut + kMeet + promise(256) + copy + kReceive + show + kMeet, FindingKind::missing_fence,
+                       5, "no fence.proxy.async", 2);
+  const std::string again = "st.shared.u32 [%mine], 5;\n";
+  expect_found_in_pair(init + fill + kMeet + promise(256) + copy + again + kReceive + show + kMeet, FindingKind::race,
+                       5, "was written while this copy by TMA", 6);
+  expect_clean_pair(init + fill + kMeet + promise(256) + copy + kReceive + kMeet + again);
+  expect_found_in_pair(init + fill + kMeet + promise(256) + copy + kReceive + again + kMeet, FindingKind::race, 7,
+                       "nothing orders it after a read", 5);
+  // The sender has ended before the receiver has waited.
+  expect_found_in_pair(init + fill + kMeet + "setp.eq.u32 %p3, %rank, 0; @%p3 bra SEND;\n" + promise(256) + kReceive +
+                           "bra END;\nSEND: " + copy + "END:\n",
+                       FindingKind::in_flight, 8,
+                       "the block ends while TMA still copies 256 bytes of its shared memory");
+  expect_found_in_pair(
+      init + fill + kMeet +
+          "@%p0 cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%there], [%smem], 250, [%r3];\n" +
+          kMeet,
+      FindingKind::misaligned, 4, "250 bytes");
+}
+
+// ---- global memory ----
+
 TEST(HopperClusters, GlobalMemoryBetweenThem) {
-  expect_clean_pair("st.global.u32 [%out], %t;\n" + kMeet +
-                    "ld.param.u64 %rd1, [output]; mad.lo.u32 %r1, %peer, 64, %t; mad.wide.u32 %rd1, %r1, 8, %rd1;\n"
-                    "ld.global.u32 %r2, [%rd1]; st.global.u32 [%out+4], %r2;\n" +
-                    kMeet);
+  // Each writes its own, and reads the other's.
+  const std::string put = "st.global.u32 [%out], %t;\n",
+                    get =
+                        "ld.param.u64 %rd1, [output]; mad.lo.u32 %r1, %peer, 64, %t; mad.wide.u32 %rd1, %r1, 8, %rd1;\n"
+                        "ld.global.u32 %r2, [%rd1]; st.global.u32 [%out+4], %r2;\n";
+  expect_clean_pair(put + kMeet + get);
+  EXPECT_EQ(run_test_kernel(pair_program(put + kMeet + get), 64, {}, 128, {}, {2, 1, 1}, tensor_map()).output[69],
+            5 + (std::uint64_t{5} << 32));
+  expect_found_in_pair(kMeet + put + get, FindingKind::race, 4, "nothing orders it after the write of another block",
+                       2);
+  const std::string relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;\n";
+  expect_found_in_pair(put + relaxed + get, FindingKind::race, 4, "nothing orders it after the write of another block",
+                       1);
+  expect_clean_pair(put + "fence.acq_rel.cluster; " + relaxed + get);
+  // Read, while it is overwritten; the second meeting mends it.
+  expect_found_in_pair(put + kMeet + get + "st.global.u32 [%out], 7;\n", FindingKind::race, 5,
+                       "nothing orders it after a read of another block", 4);
+  expect_clean_pair(put + kMeet + get + kMeet + "st.global.u32 [%out], 7;\n");
+  // Both write one word: the same value is none.
+  const auto both = [&](const std::string& value) {
+    return "ld.param.u64 %rd1, [output];\n@%p0 st.global.u32 [%rd1], " + value + ";\n";
+  };
+  expect_found_in_pair(both("%rank"), FindingKind::race, 2,
+                       "nothing orders it after the write before it, of another block", 2);
+  expect_clean_pair(both("9"));
+  // By an mbarrier of the other CTA.
+  const std::string
+      init = "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 64; @%p0 fence.mbarrier_init.release.cluster;\n" +
+             relaxed + "add.u32 %r3, %there, 4000;\n",
+      arrive = "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r3];\n",
+      wait = "ASK: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p2, [smem+4000], 0; @!%p2 bra ASK;\n";
+  expect_clean_pair(init + put + arrive + wait + get);
+  expect_found_in_pair(init + arrive + put + wait + get, FindingKind::race, 8,
+                       "nothing orders it after the write of another block", 5);
+}
+
+// Kernels whose CTAs can talk to each other through global memory run in order, and are looked at another way.
+TEST(HopperClusters, GlobalMemoryBetweenThemAndOthers) {
+  const auto clean = [](const std::string& body, Dim3 grid) {
+    expect_clean(
+        [&](const std::string& text, const Options& options) {
+          return run_test_kernel(pair_program(text), 64, {}, 512, options, grid, tensor_map()).report;
+        },
+        body);
+  };
+  const std::string
+      flag = "ld.param.u64 %rd5, [output]; add.u64 %rd5, %rd5, 4000;\n",
+      put = "st.global.u32 [%out], %t;\n",
+      get =
+          "ld.param.u64 %rd1, [output]; mad.lo.u32 %r1, %peer, 64, %t; mad.wide.u32 %rd1, %r1, 8, %rd1;\n"
+          "ld.global.u32 %r2, [%rd1]; st.global.u32 [%out+4], %r2;\n",
+      count = "bar.sync 0; @%p0 red.release.gpu.global.add.u32 [%rd5], 1;\n",
+      wait =
+          "setp.ne.u32 %p3, %t, 0; @%p3 bra MEET;\nASK: ld.acquire.gpu.global.u32 %r4, [%rd5]; setp.lt.u32 %p4, %r4, 2; @%p4 bra ASK;\n"
+          "MEET: bar.sync 0;\n";
+  clean(flag + put + kMeet + get + count, {2, 1, 1});
+  expect_found_in_pair(flag + kMeet + put + get + count, FindingKind::race, 5,
+                       "nothing orders it after the write of another block", 3);
+  // By a flag in global memory, which says what was done to shared memory, too.
+  clean(flag + put + count + wait + get, {2, 1, 1});
+  clean(flag + kMeet + "st.shared::cluster.u32 [%theirs], %t;\n" + count + wait + kShow, {2, 1, 1});
+  // A CTA of another cluster hears of what one has done that had met the one which tells.
+  const std::string other =
+      "mov.u32 %r5, %clusterid.x; setp.eq.u32 %p5, %r5, 1; @%p5 bra SECOND;\n" + put + kMeet +
+      "setp.eq.u32 %p6, %rank, 1; and.pred %p6, %p6, %p0; @%p6 red.release.gpu.global.add.u32 [%rd5], 2;\nbra END;\n"
+      "SECOND: setp.eq.u32 %p6, %rank, 0; and.pred %p6, %p6, %p0; @!%p6 bra MEET;\n"
+      "ASK: ld.acquire.gpu.global.u32 %r4, [%rd5]; setp.lt.u32 %p4, %r4, 2; @%p4 bra ASK;\n"
+      "MEET: " +
+      kMeet +
+      "ld.param.u64 %rd1, [output]; mul.wide.u32 %rd2, %t, 8; add.u64 %rd1, %rd1, %rd2; ld.global.u32 %r2, [%rd1]; st.global.u32 [%out+4], %r2;\nEND:\n";
+  clean(flag + other, {4, 1, 1});
 }
 
 TEST(HopperRoles, WhoDoesWhatWithHowManyRegisters) {

@@ -108,6 +108,12 @@ bool Clocks::epoch_happened_before(std::uint32_t epoch, int other, int other_lan
          epochs_[epoch] <= clock_of(warp, lane)[static_cast<std::size_t>(other * kWarpSize + other_lane)];
 }
 
+bool Clocks::epoch_of_peer_happened_before(std::size_t rank, std::uint32_t epoch, std::uint32_t thread, int warp,
+                                           int lane) const {
+  const std::vector<AccessNumber>& ends = peers_[rank]->epochs_;
+  return epoch < ends.size() && ends[epoch] <= clock_of(warp, lane)[block_of(rank) + thread];
+}
+
 void Clocks::summarise(int warp) {
   WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
   clock.least = clock.common[0];

@@ -46,6 +46,8 @@ class Clocks {
   /// Those of a cluster, itself at `rank`. All have as many warps. To be called before they are used.
   void join_cluster(std::vector<Clocks*> peers, std::size_t rank);
   bool is_in_cluster() const { return !peers_.empty(); }
+  std::size_t cluster_size() const { return std::max<std::size_t>(peers_.size(), 1); }
+  const Clocks& peer(std::size_t rank) const { return *peers_[rank]; }
   /// The entries of one CTA.
   std::size_t block_size() const { return static_cast<std::size_t>(num_warps_) * (kWarpSize + 1) + engines_.size(); }
   /// Where the block of the CTA of this rank begins.
@@ -101,6 +103,9 @@ class Clocks {
   }
   /// Whether what (other, other_lane) did in this epoch happened before what (warp, lane) does.
   bool epoch_happened_before(std::uint32_t epoch, int other, int other_lane, int warp, int lane) const;
+  /// The same of an epoch of a thread of another CTA of the cluster.
+  bool epoch_of_peer_happened_before(std::size_t rank, std::uint32_t epoch, std::uint32_t thread, int warp,
+                                     int lane) const;
 
   /// What a thread knows.
   const Clock& of(int warp, int lane) const { return clock_of(warp, lane); }

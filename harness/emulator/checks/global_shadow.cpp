@@ -8,11 +8,8 @@
 
 namespace flash_ladder::emulator {
 
-GlobalShadow::GlobalShadow(int granule, bool of_launch)
-    : shift_(std::countr_zero(static_cast<unsigned>(granule))),
-      of_launch_(of_launch),
-      cells_(kPageBytes >> shift_),
-      table_(256) {}
+GlobalShadow::GlobalShadow(int granule, Of of)
+    : shift_(std::countr_zero(static_cast<unsigned>(granule))), of_(of), cells_(kPageBytes >> shift_), table_(256) {}
 
 // Numbers go on counting, so that what cells hold of the last CTA is older than anything in this one.
 void GlobalShadow::reset() {
@@ -42,8 +39,8 @@ std::uint32_t GlobalShadow::page_number(Address page) {
       slot = {.page = page, .number = static_cast<std::uint32_t>(used_.size()), .generation = generation_};
       used_.push_back(page);
       if (used_.size() > pages_.size()) {
-        pages_.push_back(
-            std::make_unique<std::uint32_t[]>(3 * cells_ + 1 + (of_launch_ ? 0 : kPageBytes / sizeof(std::uint32_t))));
+        pages_.push_back(std::make_unique<std::uint32_t[]>(3 * cells_ + 1 +
+                                                           (of_ == Of::cta ? kPageBytes / sizeof(std::uint32_t) : 0)));
       }
       return slot.number;
     }
@@ -111,13 +108,13 @@ bool GlobalShadow::known(std::uint32_t cell, const GlobalAccess& access, int lan
   if (record.cta != access.cta) {
     if (!can_race(access.strength, record.strength, false)) return true;
     if (ordered_.cta == record.cta && record.epoch < ordered_.epochs) return true;
+    const auto thread = static_cast<std::uint32_t>(record.warp * kWarpSize + other_lane);
     const Known known =
-        ordering.known_of_other_block(record.cta, static_cast<std::uint32_t>(record.warp * kWarpSize + other_lane),
-                                      record.epoch, access.warp, lane, is_strong(access.strength));
+        ordering.known_of_other_block(record.cta, thread, record.epoch, access.warp, lane, is_strong(access.strength));
     if (known == Known::of_all_threads) ordered_ = {.cta = record.cta, .epochs = record.epoch + 1};
     return known != Known::no;
   }
-  if (!can_race(access.strength, record.strength, record.warp == access.warp)) return true;
+  if (of_ == Of::cluster || !can_race(access.strength, record.strength, record.warp == access.warp)) return true;
   if (record.epoch < clocks.epochs_known_to_warp(access.warp)) return true;
   if (record.warp == access.warp && (cell & kSeveralLanes) != 0) {
     // Read by this lane and another one, or by two others.
@@ -270,7 +267,7 @@ std::uint32_t GlobalShadow::write(const GlobalAccess& access, std::uint32_t unch
       const bool read_before = stale(before) ? !stale(page.readers[i]) : (before & kReadBefore) != 0;
       page.writers[i] = cell(record, lane) | (read_before ? kReadBefore : 0);
     }
-    if (!of_launch_) return;  // take_use() wants to know of them
+    if (of_ == Of::cta) return;  // take_use() wants to know of them
     std::fill_n(page.readers + first, count, 0);
     std::fill_n(page.other_readers + first, count, 0);
   });
@@ -292,7 +289,7 @@ void GlobalShadow::report_overwritten(const GlobalAccess& access, std::uint32_t 
 }
 
 void GlobalShadow::keep_written(const GlobalAccess& access, std::byte* const* host) {
-  if (of_launch_ || full_) return;
+  if (of_ != Of::cta || full_) return;
   if (const Cells cells = cells_of(access); cells.count != 0) {
     std::memcpy(cells.page.written + (cells.first << shift_), host[0], cells.count << shift_);
     return;
@@ -334,7 +331,7 @@ MemoryUse GlobalShadow::take_use() {
                                  [&](std::size_t i) { return stale(writers[i]) || (writers[i] & kReadBefore) != 0; });
       if (line.read == MemoryUse::kNothing && line.write == MemoryUse::kNothing) continue;
       line.address = (used_[number] << kPageShift) + (first << shift_);
-      if (line.write != MemoryUse::kNothing && !of_launch_) {
+      if (line.write != MemoryUse::kNothing && of_ == Of::cta) {
         const std::byte* const from = cells.written + (first << shift_);
         line.written = static_cast<std::uint32_t>(use.written.size());
         use.written.insert(use.written.end(), from, from + MemoryUse::kLineBytes);

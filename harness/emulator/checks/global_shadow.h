@@ -1,5 +1,6 @@
 // What is known of global memory while CTAs run: who wrote a granule last, and who has read it since. Finds races between the threads
-// of a CTA; and between CTAs, where they can talk to each other and so run one at a time. (Where they cannot, see block_races.h.)
+// of a CTA; between the CTAs of a cluster, which run in turn; and between all CTAs, where they can talk to each other and so run one at
+// a time. (Where they cannot, see block_races.h.)
 //
 // Like shared_shadow.h, but in pages that are made when they are touched. A cell is a word: the record of the access, whether
 // several lanes of the warp read it, and the lane. Of the readers the last is known, and the last of another warp.
@@ -65,10 +66,15 @@ struct MemoryUse {
 
 class GlobalShadow {
  public:
-  /// `granule` is 1, 2, 4 or 8 bytes. `of_launch`: of all CTAs, which run one at a time, else of one after the other.
-  GlobalShadow(int granule, bool of_launch);
+  enum class Of : std::uint8_t {
+    cta,      // one after the other
+    cluster,  // the races between the CTAs of one cluster after the other, and not those inside a CTA
+    launch,   // all CTAs, which run one at a time
+  };
+  /// `granule` is 1, 2, 4 or 8 bytes.
+  GlobalShadow(int granule, Of of);
 
-  /// Everything as at the start of a CTA, or of the launch.
+  /// Everything as at the start of a CTA, of a cluster, or of the launch.
   void reset();
   void read(const GlobalAccess& access, Ordering& ordering, GlobalConflictSink& sink);
   /// `unchanged`: lanes that write what is there already, which is no race with the write before. Returns the lanes of which another
@@ -134,7 +140,7 @@ class GlobalShadow {
               GlobalConflictSink& sink, bool at_once = false) const;
 
   const int shift_;
-  const bool of_launch_;
+  const Of of_;
   const std::size_t cells_;  // of a page
   std::vector<Slot> table_;
   std::uint32_t generation_ = 1;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <set>
 
 namespace flash_ladder::emulator {
@@ -54,6 +55,15 @@ const std::vector<Acquisition>& LaunchOrdering::acquisitions_of(std::uint32_t ct
   return found == acquisitions_.end() ? none : found->second;
 }
 
+// Calls f with each CTA of a CTA's cluster, until it is true.
+template <typename F>
+bool LaunchOrdering::any_of_cluster(std::uint32_t cta, F f) const {
+  const std::uint32_t first = cta - cta % cluster_size_;
+  for (std::uint32_t one = first; one < first + cluster_size_; ++one)
+    if (f(one)) return true;
+  return false;
+}
+
 Known LaunchOrdering::tell_of(const std::vector<Acquisition>& acquisitions, std::uint32_t cta, std::uint32_t thread,
                               std::uint32_t epoch) const {
   std::vector<Acquisition> ways = acquisitions;
@@ -62,22 +72,27 @@ Known LaunchOrdering::tell_of(const std::vector<Acquisition>& acquisitions, std:
   for (std::size_t i = 0; i < ways.size(); ++i) {
     const Acquisition way = ways[i];
     Known known = Known::no;
-    any_of_cta(*way.log, way.first, way.end, cta, [&](const Release& release) {
-      if (release.to_block_only || epoch >= release.epochs.of(thread)) return false;
-      known = epoch < release.epochs.least ? Known::of_all_threads : Known::of_thread;
-      return true;
+    any_of_cluster(cta, [&](std::uint32_t teller) {
+      return any_of_cta(*way.log, way.first, way.end, teller, [&](const Release& release) {
+        if (release.to_block_only || epoch >= release.epochs.of(entry_of(cta, thread, teller))) return false;
+        known = epoch < release.epochs.least ? Known::of_all_threads : Known::of_thread;
+        return true;
+      });
     });
     if (known != Known::no) return known;
     // What those knew whose releases these are.
     std::size_t& from = seen[way.log];
     for (std::size_t k = std::max(from, way.first); k < way.end; ++k) {
       const Release& release = way.log->releases[k];
-      for (const Acquisition& before : acquisitions_of(release.cta)) {
-        if (++steps > kMostSteps) return Known::of_thread;
-        const auto known_log = seen.find(before.log);
-        if (known_log != seen.end() && before.end <= known_log->second) continue;
-        if (before.epoch < release.epochs.of(before.thread)) ways.push_back(before);
-      }
+      any_of_cluster(release.cta, [&](std::uint32_t hearer) {
+        for (const Acquisition& before : acquisitions_of(hearer)) {
+          if (++steps > kMostSteps) return true;
+          const auto known_log = seen.find(before.log);
+          if (known_log != seen.end() && before.end <= known_log->second) continue;
+          if (before.epoch < release.epochs.of(entry_of(hearer, before.thread, release.cta))) ways.push_back(before);
+        }
+        return false;
+      });
       if (++steps > kMostSteps) return Known::of_thread;
     }
     from = std::max(from, way.end);
@@ -107,13 +122,25 @@ void Ordering::reset(std::uint32_t cta) {
   for (Thread& thread : threads_) thread = {};
 }
 
+void Ordering::join_cluster(std::vector<Clocks*> peers, std::size_t rank) {
+  clocks_.join_cluster(std::move(peers), rank);
+  if (launch_ != nullptr) launch_->set_clusters(clocks_.cluster_size(), clocks_.block_size());
+}
+
+template <typename F>
+void Ordering::for_each_of_cluster(F f) {
+  if (!clocks_.is_in_cluster()) return f(cta_, 0, clocks_);
+  const auto size = static_cast<std::uint32_t>(clocks_.cluster_size());
+  for (std::uint32_t rank = 0; rank < size; ++rank) f(cta_ - cta_ % size + rank, rank, clocks_.peer(rank));
+}
+
 ReleaseLog* Ordering::find(Place place) {
   if (!place.shared) return launch_ == nullptr ? nullptr : launch_->find(place.address);
   const auto found = shared_logs_.find(place.address & ~Address{3});
   return found == shared_logs_.end() ? nullptr : &found->second;
 }
 
-// What a part of a log says: of the own CTA into the clocks, of others as an acquisition.
+// What a part of a log says: of the own cluster into the clocks, of others as an acquisition.
 void Ordering::learn(int warp, std::uint32_t lanes, std::uint32_t alive, const Heard& heard) {
   std::size_t first = heard.end;  // what all of the lanes know already is left out
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
@@ -124,11 +151,15 @@ void Ordering::learn(int warp, std::uint32_t lanes, std::uint32_t alive, const H
     first = std::min(first, known);
   }
   Clock clock;
-  any_of_cta(*heard.log, first, heard.end, cta_, [&](const Release& release) {
-    if (clock.empty()) clock = clocks_.empty();
-    for (AccessNumber& number : clock) number = std::max(number, release.numbers.least);
-    for (const auto& [entry, number] : release.numbers.more) clock[entry] = std::max(clock[entry], number);
-    return false;
+  for_each_of_cluster([&](std::uint32_t cta, std::uint32_t, const Clocks& of_teller) {
+    any_of_cta(*heard.log, first, heard.end, cta, [&](const Release& release) {
+      if (cta != cta_ && release.to_block_only) return false;
+      if (clock.empty()) clock = clocks_.empty();
+      Clock told(clock.size(), release.numbers.least);
+      for (const auto& [entry, number] : release.numbers.more) told[entry] = number;
+      join(clock, cta == cta_ ? told : clocks_.turned(told, of_teller));
+      return false;
+    });
   });
   if (!clock.empty()) clocks_.acquire(warp, lanes, alive, clock);
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
@@ -245,7 +276,12 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
   if (clock.empty()) return;
   used_ = true;
   Clock epochs = clock;
-  for (AccessNumber& number : epochs) number = clocks_.epochs_below(number);
+  for_each_of_cluster([&](std::uint32_t, std::uint32_t rank, const Clocks& of_peer) {
+    const auto block =
+        epochs.begin() + static_cast<std::ptrdiff_t>(clocks_.is_in_cluster() ? clocks_.block_of(rank) : 0);
+    std::for_each(block, block + static_cast<std::ptrdiff_t>(clocks_.block_size()),
+                  [&](AccessNumber& number) { number = of_peer.epochs_below(number); });
+  });
   log->of_cta[cta_].push_back(static_cast<std::uint32_t>(log->releases.size()));
   log->releases.push_back({.cta = cta_,
                            .thread = static_cast<std::uint32_t>(entry),
@@ -257,6 +293,18 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
 Known Ordering::known_of_other_block(std::uint32_t cta, std::uint32_t thread, std::uint32_t epoch, int warp, int lane,
                                      bool hears) {
   std::vector<Acquisition> known, own;  // of the whole warp, of the thread alone; the latest first: they tell most
+  bool of_cluster = false;
+  for_each_of_cluster([&](std::uint32_t peer, std::uint32_t rank, const Clocks&) {
+    if (peer == cta_) return;
+    if (peer == cta) of_cluster = clocks_.epoch_of_peer_happened_before(rank, epoch, thread, warp, lane);
+    if (launch_ == nullptr) return;
+    const std::vector<Acquisition>& acquisitions = launch_->acquisitions_of(peer);
+    std::copy_if(acquisitions.rbegin(), acquisitions.rend(), std::back_inserter(own), [&](const Acquisition& one) {
+      return clocks_.epoch_of_peer_happened_before(rank, one.epoch, one.thread, warp, lane);
+    });
+  });
+  if (of_cluster) return Known::of_thread;
+  if (launch_ == nullptr) return Known::no;
   const std::vector<Acquisition>& acquisitions = launch_->acquisitions_of(cta_);
   for (auto one = acquisitions.rbegin(); one != acquisitions.rend(); ++one) {
     const int by = static_cast<int>(one->thread);

@@ -30,8 +30,8 @@ struct SparseClock {
 struct Release {
   std::uint32_t cta;
   std::uint32_t thread;
-  bool to_block_only;  // the fence before it was for the block only, or the operation
-  SparseClock numbers, epochs;
+  bool to_block_only;           // the fence before it was for the block only, or the operation
+  SparseClock numbers, epochs;  // each entry of `epochs` in those of the CTA whose it is
 };
 
 /// All that was told at an address.
@@ -56,6 +56,11 @@ enum class Known : std::uint8_t { no, of_thread, of_all_threads };
 /// What the CTAs of a launch tell each other. For one host thread.
 class LaunchOrdering {
  public:
+  /// How many CTAs a cluster has, and how many entries one of them has in their clocks. CTAs are numbered cluster by cluster.
+  void set_clusters(std::size_t size, std::size_t block_size) {
+    cluster_size_ = static_cast<std::uint32_t>(size);
+    block_size_ = block_size;
+  }
   ReleaseLog* find(Address address);
   ReleaseLog& at(Address address) { return logs_[address & ~Address{3}]; }
   void acquired(std::uint32_t cta, const Acquisition& acquisition) { acquisitions_[cta].push_back(acquisition); }
@@ -66,6 +71,15 @@ class LaunchOrdering {
   void renumber(std::uint32_t cta, const Renumbering& renumbering);
 
  private:
+  // The entry of a thread in the clock of a CTA of the same cluster.
+  std::size_t entry_of(std::uint32_t cta, std::uint32_t thread, std::uint32_t in) const {
+    return (cta + cluster_size_ - in) % cluster_size_ * block_size_ + thread;
+  }
+  template <typename F>
+  bool any_of_cluster(std::uint32_t cta, F f) const;
+
+  std::uint32_t cluster_size_ = 1;
+  std::size_t block_size_ = 0;
   std::unordered_map<Address, ReleaseLog> logs_;
   std::unordered_map<std::uint32_t, std::vector<Acquisition>> acquisitions_;
 };
@@ -80,6 +94,8 @@ class Ordering {
   const Clocks& clocks() const { return clocks_; }
   /// As at the start of a CTA; the clocks begin anew by Clocks::reset().
   void reset(std::uint32_t cta);
+  /// Clocks::join_cluster(), and what the cluster hears of other CTAs.
+  void join_cluster(std::vector<Clocks*> peers, std::size_t rank);
 
   /// A thread that fences hands over more than the variable that it changes: what is volatile may be its part of a lock.
   Strength strength_of(Strength strength, int warp) const {
@@ -126,6 +142,9 @@ class Ordering {
     std::vector<Heard> known;    // the latest of each log
   };
   ReleaseLog* find(Place place);
+  // Calls f(cta, its rank, its clocks) for the CTAs of the cluster, or for this one alone.
+  template <typename F>
+  void for_each_of_cluster(F f);
   void learn(int warp, std::uint32_t lanes, std::uint32_t alive, const Heard& heard);
   void learn_waiting(int warp, std::uint32_t lanes, std::uint32_t alive);
   Thread& thread(int warp, int lane) { return threads_[static_cast<std::size_t>(warp * kWarpSize + lane)]; }

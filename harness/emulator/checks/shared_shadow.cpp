@@ -206,6 +206,7 @@ void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) 
       if (found == 0) {
         conflict.kind = Conflict::Kind::uninitialised;
       } else if ((found & kPending) != 0) {
+        if (is_atomic_pending(found, access)) continue;
         describe_pending(found, conflict);
       } else if (known(found, access, by, false, -1, conflict)) {
         continue;
@@ -260,6 +261,7 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
       const int by = access.as_lane >= 0 ? access.as_lane : lane;
       Conflict conflict{.lane = by, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if ((found & kPending) != 0) {
+        if (is_atomic_pending(found, access)) continue;
         describe_pending(found, conflict);
       } else if (known(found, access, by, reader >= 0, reader, conflict)) {
         continue;
@@ -288,10 +290,15 @@ std::uint32_t SharedShadow::write(const SharedAccess& access, std::uint32_t unch
   check_write(access, unchanged);
   const AccessNumber number = add_record(access, access.peer != nullptr);
   set_writers(access, 0, number);
+  return overwritten_lanes(access, 0, number);
+}
+
+std::uint32_t SharedShadow::overwritten_lanes(const SharedAccess& access, std::uint32_t flags,
+                                              AccessNumber number) const {
   std::uint32_t overwritten = 0;
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    if (writers_[access.offsets[lane] >> shift_] != cell(number, lane)) overwritten |= 1u << lane;
+    if (writers_[access.offsets[lane] >> shift_] != (flags | cell(number, lane))) overwritten |= 1u << lane;
   }
   return overwritten;
 }
@@ -326,9 +333,11 @@ void SharedShadow::look_for_lost(const SharedAccess& access) {
   }
 }
 
-void SharedShadow::issue_copy(const SharedAccess& access, bool checks) {
+std::uint32_t SharedShadow::issue_copy(const SharedAccess& access, bool checks) {
   if (checks) check_write(access, 0);
-  set_writers(access, kPending, add_record(access, false));
+  const AccessNumber number = add_record(access, false);
+  set_writers(access, kPending, number);
+  return overwritten_lanes(access, kPending, number);
 }
 
 void SharedShadow::complete_copy(const SharedAccess& access, bool async) {
@@ -344,7 +353,7 @@ void SharedShadow::check_async_read(const SharedAccess& access) {
       if (writers_[access.offsets[lane] >> shift_] == 0) written.mask &= ~(1u << lane);
     }
   }
-  check_reads(written, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
+  check_read(written);
 }
 
 void SharedShadow::complete_async_read(const SharedAccess& access, AccessNumber since) {

@@ -88,8 +88,13 @@ class SharedShadow {
   std::uint32_t write(const SharedAccess& access, std::uint32_t unchanged);
   /// Tells of those of them that wrote something else.
   void report_overwritten(const SharedAccess& access, std::uint32_t lanes);
-  /// A cp.async is issued: a write whose time is not known yet.
-  void issue_copy(const SharedAccess& access, bool checks = true);
+  /// A cp.async is issued, or what an mbarrier completes: a write whose time is not known yet. Returns the lanes of which another
+  /// lane of the same instruction overwrites what they write.
+  std::uint32_t issue_copy(const SharedAccess& access, bool checks = true);
+  /// The same of a read, of which nobody need know later.
+  void check_read(const SharedAccess& access) {
+    check_reads(access, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
+  }
   /// Looks whether the write that comes now, by an instruction that has written there before, is the first to what nobody has read
   /// since. Most programs do that somewhere, and rightly; in a ring that has come to a standstill it tells why.
   void look_for_lost(const SharedAccess& access);
@@ -154,6 +159,12 @@ class SharedShadow {
   }
   std::uint32_t* readers(int warp) { return readers_.data() + static_cast<std::size_t>(warp) * num_cells_; }
   void describe_pending(std::uint32_t cell, Conflict& conflict) const;
+  std::uint32_t overwritten_lanes(const SharedAccess& access, std::uint32_t flags, AccessNumber number) const;
+  // Atomic operations, of which one is under way (red.async), are no race with each other.
+  bool is_atomic_pending(std::uint32_t cell, const SharedAccess& access) const {
+    const Record* const record = record_of((cell & ~kPending) >> kLaneBits);
+    return record != nullptr && !can_race(access.strength, record->strength, false);
+  }
   void check_write(const SharedAccess& access, std::uint32_t unchanged);
   void check_write_against(const std::uint32_t* cells, AccessNumber bound, int reader, const SharedAccess& access,
                            std::uint32_t lanes);

@@ -153,7 +153,7 @@ class CompiledKernel {
   std::vector<Wgmma> wgmmas;
   std::vector<std::pair<Address, std::string>>
       functions;                  // of a kernel with calls through pointers: all that have an address
-  bool uses_async_proxy = false;  // wgmma, TMA, setmaxnreg: exec/async_units.h
+  bool uses_async_proxy = false;  // wgmma, TMA, setmaxnreg, or st.async: exec/async_units.h
   std::size_t num_watched = 0;    // registers
   std::array<std::uint32_t, 3> cluster = {1, 1, 1};  // CTAs
   std::size_t register_bytes = 0;                    // of one warp

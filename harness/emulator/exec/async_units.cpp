@@ -1,6 +1,7 @@
 #include "emulator/exec/async_units.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
@@ -119,11 +120,24 @@ void AsyncUnits::start() {
 
 void AsyncUnits::finish() {
   for (auto& [number, load] : loads_) {
-    report(FindingKind::in_flight, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane,
-           load.transfer.shared,
-           fmt::format("the block ends while TMA still writes {} bytes of its shared memory: nobody has waited for the "
+    report(FindingKind::in_flight, load, load.shared(),
+           fmt::format("{} ends while {} still writes {} bytes of its shared memory: nobody has waited for the "
                        "phase of the mbarrier at byte {}",
-                       load.transfer.bytes(), load.barrier));
+                       load.by == &cta_ ? "the block" : fmt::format("CTA {} of the cluster", cta_.rank()),
+                       name_of(load), load.bytes(), load.barrier));
+  }
+  for (std::size_t rank = 0; rank < cta_.cluster_size(); ++rank) {
+    CtaExecutor* const there = cta_.peer(rank);
+    if (there == &cta_) continue;
+    for (auto& [number, load] : there->async()->loads_) {
+      const auto* const transfer = std::get_if<BulkTransfer>(&load.what);
+      if (load.by != &cta_ || transfer == nullptr || !transfer->source) continue;
+      report(
+          FindingKind::in_flight, load, transfer->source->offset,
+          fmt::format("the block ends while TMA still copies {} bytes of its shared memory to CTA {} of the cluster: "
+                      "nothing has made it wait for that CTA, which waits for the bytes",
+                      load.bytes(), rank));
+    }
   }
   for (Store& store : stores_) {
     const Warp& warp = cta_.warps()[static_cast<std::size_t>(store.warp)];
@@ -151,6 +165,11 @@ void AsyncUnits::renumber(const Renumbering& renumbering) {
     for (WgmmaIssue& issue : group.issues) issue.since = renumbering(issue.since);
   for (Store& store : stores_) store.since = renumbering(store.since);
   for (Chunk& chunk : chunks_) chunk.number = renumbering(chunk.number);
+  for (auto& [number, load] : loads_) {
+    renumbering.apply_to(load.told);
+    auto* const transfer = std::get_if<BulkTransfer>(&load.what);
+    if (transfer != nullptr && transfer->source) transfer->source->since = renumbering(transfer->source->since);
+  }
   for (Clock& clock : known_at_fence_) renumbering.apply_to(clock);
 }
 
@@ -159,14 +178,29 @@ bool AsyncUnits::checks() const { return cta_.context().options.checks; }
 void AsyncUnits::report(FindingKind kind, const Warp& warp, std::int32_t instruction, int lane,
                         std::optional<Address> address, const std::string& message, const char* what,
                         std::int32_t other, int other_warp, int other_lane) {
+  report(cta_, kind, warp, instruction, lane, address, message, what, other, other_warp, other_lane);
+}
+
+// Of what is under way, by the CTA whose warp it is; the other side is one of this CTA.
+void AsyncUnits::report(FindingKind kind, const Load& load, std::optional<Address> address, const std::string& message,
+                        const char* what, std::int32_t other) {
+  report(*load.by, kind, load.by->warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane, address,
+         message, what, other, load.warp, load.lane);
+}
+
+void AsyncUnits::report(CtaExecutor& by, FindingKind kind, const Warp& warp, std::int32_t instruction, int lane,
+                        std::optional<Address> address, const std::string& message, const char* what,
+                        std::int32_t other, int other_warp, int other_lane) {
   const std::int32_t other_place = cta_.place_of(other);
-  if (!cta_.findings().is_new(kind, cta_.place_of(instruction), other_place)) return;
+  if (!by.findings().is_new(kind, cta_.place_of(instruction), other_place)) return;
   RawFinding raw =
-      cta_.describe(kind, &warp, &cta_.code()[static_cast<std::size_t>(instruction)], lane, address, message);
+      by.describe(kind, &warp, &cta_.code()[static_cast<std::size_t>(instruction)], lane, address, message);
   raw.other_place = other_place;
-  if (other >= 0)
+  if (other >= 0) {
     raw.finding.other = {.what = what, .position = cta_.position_of(other), .warp = other_warp, .lane = other_lane};
-  cta_.findings().add(std::move(raw));
+    if (&by != &cta_) raw.finding.other->cta = cta_.cta();
+  }
+  by.findings().add(std::move(raw));
 }
 
 const Wgmma& AsyncUnits::wgmma_of(std::int32_t instruction) const {
@@ -661,7 +695,7 @@ void AsyncUnits::probe(Warp& warp, const Instruction& instruction) {
   }
 }
 
-// ---- TMA ----
+// ---- TMA, st.async ----
 
 std::vector<std::uint32_t> AsyncUnits::chunks_of(const BulkTransfer& transfer) {
   std::vector<std::uint32_t> chunks;
@@ -687,8 +721,123 @@ void AsyncUnits::write_shared(const BulkTransfer& transfer) {
   }
 }
 
-void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer,
-                            Mbarrier& barrier, bool from_peer, const PeerAccess* peer) {
+std::vector<std::uint32_t> AsyncUnits::chunks_of_source(const BulkTransfer& transfer) {
+  std::vector<std::uint32_t> chunks;
+  for (std::uint32_t at = 0; at < transfer.bytes(); at += kChunk) chunks.push_back(transfer.source->offset + at);
+  return chunks;
+}
+
+void AsyncUnits::begin_source(Warp& warp, const Instruction& instruction, int lane, BulkTransfer& transfer) {
+  const std::int32_t index = cta_.index_of(instruction);
+  const std::vector<std::uint32_t> chunks = chunks_of_source(transfer);
+  if (SharedShadow* shadow = cta_.shadow()) {
+    transfer.source->since = shadow->clocks().next();
+    for_each_access(warp, index, lane, chunks, [&](const SharedAccess& access) { shadow->check_async_read(access); });
+  }
+  if (checks()) check_visible(warp, index, lane, chunks);
+}
+
+// The bytes have been read, which those may know for whom `into`, a clock of `owner`, is.
+void AsyncUnits::end_source(const Load& load, CtaExecutor& owner, Clock& into) {
+  const auto& transfer = std::get<BulkTransfer>(load.what);
+  SharedShadow* const shadow = cta_.shadow();
+  const Warp& warp = cta_.warps()[static_cast<std::size_t>(load.warp)];
+  for_each_access(warp, load.instruction, load.lane, chunks_of_source(transfer),
+                  [&](const SharedAccess& access) { shadow->complete_async_read(access, transfer.source->since); });
+  Clock told = shadow->clocks().empty();
+  shadow->clocks().publish_async(load.warp, told);
+  join(into, &owner == &cta_ ? told : owner.shadow()->clocks().turned(told, shadow->clocks()));
+}
+
+std::uint32_t AsyncUnits::Load::shared() const {
+  const auto* const stores = std::get_if<LaneStores>(&what);
+  return stores == nullptr ? std::get<BulkTransfer>(what).shared
+                           : stores->offsets[static_cast<std::size_t>(std::countr_zero(stores->lanes))];
+}
+
+void AsyncUnits::write_shared(const LaneStores& stores) {
+  for (std::uint32_t rest = stores.lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    std::byte* const to = cta_.shared() + stores.offsets[static_cast<std::size_t>(lane)];
+    if (stores.combine == nullptr) {
+      std::memcpy(to, stores.value(lane), stores.bytes_each);
+      continue;
+    }
+    std::uint64_t old = 0, operand = 0;
+    std::memcpy(&old, to, stores.bytes_each);
+    std::memcpy(&operand, stores.value(lane), stores.bytes_each);
+    const std::uint64_t combined = stores.combine(stores.type, old, operand);
+    std::memcpy(to, &combined, stores.bytes_each);
+  }
+}
+
+const char* AsyncUnits::name_of(const Load& load) const {
+  const auto* const stores = std::get_if<LaneStores>(&load.what);
+  return stores == nullptr ? "TMA" : stores->combine == nullptr ? "st.async" : "red.async";
+}
+
+// Who brings what is under way: "TMA brings".
+std::string AsyncUnits::bringers(const Mbarrier& barrier) const {
+  std::vector<std::string> names;
+  for (const std::uint64_t number : barrier.deliveries) {
+    const std::string name = name_of(loads_.at(number));
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  }
+  if (names.empty()) return "nothing brings";
+  return fmt::format("{} {}", fmt::join(names, " and "), names.size() == 1 ? "brings" : "bring");
+}
+
+void AsyncUnits::issue_lane_stores(CtaExecutor& by, Warp& warp, const Instruction& instruction,
+                                   const LaneStores& stores, Mbarrier& barrier, const PeerAccess* peer) {
+  const std::int32_t index = cta_.index_of(instruction);
+  Load load{&by, warp.index, std::countr_zero(stores.lanes), index, barrier.address, stores};
+  const bool reduces = stores.combine != nullptr;
+  if (SharedShadow* shadow = cta_.shadow()) {
+    SharedAccess access{warp.index,           index, reduces ? kStrong : kWeak, stores.lanes, stores.bytes_each,
+                        stores.offsets.data()};
+    access.peer = peer;
+    // The mbarrier was initialised before.
+    std::array<std::uint32_t, kWarpSize> at;
+    at.fill(barrier.address);
+    SharedAccess of_barrier{warp.index, index, kStrong, 1u << load.lane, 8, at.data()};
+    of_barrier.peer = peer;
+    shadow->check_read(of_barrier);
+    if (reduces) shadow->check_read(access);
+    std::uint32_t overwritten = shadow->issue_copy(access);
+    for (std::uint32_t rest = reduces ? 0 : overwritten; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      const std::uint32_t to = stores.offsets[static_cast<std::size_t>(lane)];
+      int last = lane;
+      for (int other = lane + 1; other < kWarpSize; ++other)
+        if (((stores.lanes >> other) & 1) != 0 && stores.offsets[static_cast<std::size_t>(other)] == to) last = other;
+      if (std::memcmp(stores.value(lane), stores.value(last), stores.bytes_each) == 0) overwritten &= ~(1u << lane);
+    }
+    if (!reduces) shadow->report_overwritten(access, overwritten);
+    // Unlike that of cp.async.bulk, this completion tells all that came before: it releases, and nothing excepts it in "Asynchronous
+    // Operations" of the ISA's "Program Order".
+    load.told = shadow->clocks().empty();
+    if (&by == &cta_)
+      shadow->clocks().release(warp.index, stores.lanes, load.told);
+    else
+      by.tell_peer(warp, cta_, stores.lanes, load.told);
+  }
+  // Whether the asynchronous proxy can see it is not followed.
+  forget_write(stores.lanes, stores.bytes_each, stores.offsets.data());
+  if (cta_.context().options.early_async) {
+    write_shared(stores);
+  } else if (!reduces) {
+    for (std::uint32_t rest = stores.lanes; rest != 0; rest &= rest - 1)
+      std::memset(cta_.shared() + stores.offsets[static_cast<std::size_t>(std::countr_zero(rest))], kPoison,
+                  stores.bytes_each);
+  }
+  barrier.deliveries.push_back(next_load_);
+  loads_.emplace(next_load_++, std::move(load));
+  cta_.note_progress();
+}
+
+void AsyncUnits::issue_load(CtaExecutor& by, Warp& warp, const Instruction& instruction, int lane,
+                            BulkTransfer transfer, Mbarrier& barrier, const PeerAccess* peer) {
+  const bool from_peer = &by != &cta_;
   const std::int32_t index = cta_.index_of(instruction);
   const std::size_t own = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
   if (checks() && !from_peer && barrier.initialised_by_thread >= 0 &&
@@ -729,19 +878,30 @@ void AsyncUnits::issue_load(Warp& warp, const Instruction& instruction, int lane
   }
   if (!from_peer) work_[static_cast<std::size_t>(warp.index)].loads = true;
   barrier.deliveries.push_back(next_load_);
-  loads_.emplace(next_load_++, Load{warp.index, lane, index, barrier.address, std::move(transfer)});
+  loads_.emplace(next_load_++, Load{&by, warp.index, lane, index, barrier.address, std::move(transfer)});
   cta_.note_progress();
 }
 
 void AsyncUnits::arrive(Load& load, Mbarrier& barrier) {
-  write_shared(load.transfer);
-  barrier.transactions -= load.transfer.bytes();
+  if (!cta_.context().options.early_async) std::visit([&](const auto& what) { write_shared(what); }, load.what);
+  barrier.transactions -= load.bytes();
   if (SharedShadow* shadow = cta_.shadow()) {
-    const Warp& warp = cta_.warps()[static_cast<std::size_t>(load.warp)];
-    for_each_access(warp, load.instruction, load.lane, chunks_of(load.transfer), [&](SharedAccess access) {
+    if (const auto* const stores = std::get_if<LaneStores>(&load.what)) {
+      SharedAccess access{load.warp,     load.instruction,   stores->combine == nullptr ? kWeak : kStrong,
+                          stores->lanes, stores->bytes_each, stores->offsets.data()};
       access.engine = barrier.engine;
       shadow->complete_copy(access, true);
-    });
+      join(barrier.arriving, load.told);
+    } else {
+      const Warp& warp = cta_.warps()[static_cast<std::size_t>(load.warp)];
+      for_each_access(warp, load.instruction, load.lane, chunks_of(std::get<BulkTransfer>(load.what)),
+                      [&](SharedAccess access) {
+                        access.engine = barrier.engine;
+                        shadow->complete_copy(access, true);
+                      });
+    }
+    const auto* const transfer = std::get_if<BulkTransfer>(&load.what);
+    if (transfer != nullptr && transfer->source) load.by->async()->end_source(load, cta_, barrier.arriving);
     shadow->clocks().publish_async(static_cast<int>(num_warps_) + barrier.engine, barrier.arriving);
   }
   cta_.note_progress();
@@ -750,17 +910,14 @@ void AsyncUnits::arrive(Load& load, Mbarrier& barrier) {
 void AsyncUnits::deliver(Mbarrier& barrier) {
   if (barrier.pending != 0 || barrier.deliveries.empty()) return;
   std::int64_t under_way = 0;
-  for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).transfer.bytes();
+  for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).bytes();
   if (under_way < barrier.transactions) return;  // more must come
   if (under_way > barrier.transactions) {
-    const Load& load = loads_.at(barrier.deliveries.back());
-    report(
-        FindingKind::transaction_count, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane,
-        barrier.address,
-        fmt::format("TMA brings {} bytes for phase {} of the mbarrier at byte {} of shared memory, and expect_tx has "
-                    "promised {}: the phase may end before they are all there",
-                    under_way, barrier.phase, barrier.address, barrier.promised),
-        "expect_tx", barrier.promised_by, load.warp, load.lane);
+    report(FindingKind::transaction_count, loads_.at(barrier.deliveries.back()), barrier.address,
+           fmt::format("{} {} bytes for phase {} of the mbarrier at byte {} of shared memory, and expect_tx has "
+                       "promised {}: the phase may end before they are all there",
+                       bringers(barrier), under_way, barrier.phase, barrier.address, barrier.promised),
+           "expect_tx", barrier.promised_by);
   }
   for (const std::uint64_t number : barrier.deliveries) {
     arrive(loads_.at(number), barrier);
@@ -786,13 +943,14 @@ void AsyncUnits::expect(Warp& warp, const Instruction& instruction, int lane, Mb
 void AsyncUnits::end_phase(Mbarrier& barrier) {
   if (!barrier.deliveries.empty()) {
     const Load& load = loads_.at(barrier.deliveries.front());
-    report(FindingKind::transaction_count, cta_.warps()[static_cast<std::size_t>(load.warp)], load.instruction,
-           load.lane, barrier.address,
-           fmt::format(
-               "phase {} of the mbarrier at byte {} of shared memory has ended, and this load of {} bytes is still "
-               "under way: expect_tx has promised {} bytes",
-               barrier.phase - 1, barrier.address, load.transfer.bytes(), barrier.promised),
-           "expect_tx", barrier.promised_by, load.warp, load.lane);
+    report(
+        FindingKind::transaction_count, load, barrier.address,
+        fmt::format("phase {} of the mbarrier at byte {} of shared memory has ended, and this {} of {} bytes is still "
+                    "under way: expect_tx has promised {} bytes",
+                    barrier.phase - 1, barrier.address,
+                    std::holds_alternative<BulkTransfer>(load.what) ? "load" : name_of(load), load.bytes(),
+                    barrier.promised),
+        "expect_tx", barrier.promised_by);
   }
   barrier.promised = 0;
 }
@@ -800,8 +958,9 @@ void AsyncUnits::end_phase(Mbarrier& barrier) {
 std::string AsyncUnits::describe_transactions(const Mbarrier& barrier) const {
   if (barrier.transactions == 0) return {};
   std::int64_t under_way = 0;
-  for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).transfer.bytes();
-  return fmt::format(", and {} bytes, of which TMA brings {}", barrier.transactions, under_way);
+  for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).bytes();
+  return fmt::format(", and {} bytes, of which {} {}", barrier.transactions, bringers(barrier),
+                     under_way == 0 ? "any" : std::to_string(under_way));
 }
 
 void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer) {

@@ -7,6 +7,8 @@
 //
 //   wgmma         reads its operands and writes its registers when the first warp of the warpgroup waits for it
 //   TMA load      its bytes arrive when somebody asks for the phase of its mbarrier, and all that the phase needs are under way
+//   st.async      likewise, and so does what red.async adds: to the shared memory of another CTA of the cluster
+//   TMA copy      from shared memory to that of a CTA of the cluster: reads it when the bytes arrive
 //   TMA store     reads shared memory when the thread that asked for it waits, and writes global memory when it waits for that
 //   setmaxnreg    takes registers from those that the CTA's warps have given back, and waits for them
 //
@@ -14,12 +16,15 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "emulator/checks/shared_shadow.h"
@@ -44,11 +49,34 @@ struct BulkTransfer {
   std::uint16_t fill = 0;  // what each two bytes outside the tensor become
   bool of_tensor = false;
   std::vector<Row> rows = {};
+  // Of a copy from shared memory, that of the CTA whose thread has asked for it.
+  struct Source {
+    std::uint32_t offset;
+    AccessNumber since = 0;  // accesses to it from this number on came after the issue
+  };
+  std::optional<Source> source = {};
 
   std::uint32_t bytes() const { return row_bytes * static_cast<std::uint32_t>(rows.size()); }
   /// In shared memory.
   std::uint32_t row_pitch() const { return row_pitch_of(row_bytes, swizzle); }
   std::uint32_t extent() const { return row_pitch() * static_cast<std::uint32_t>(rows.size()); }
+};
+
+/// What lanes of one warp store by st.async, or add by red.async, in the shared memory of one CTA. PTX ISA, "st.async", "red.async".
+struct LaneStores {
+  /// The new value; values are the low bits of the 64.
+  using Combine = std::uint64_t (*)(ptx::Type type, std::uint64_t old, std::uint64_t operand);
+
+  std::uint32_t lanes = 0;
+  unsigned bytes_each = 0;
+  std::array<std::uint32_t, kWarpSize> offsets = {};  // of those lanes, in the CTA's shared memory
+  std::array<std::byte, std::size_t{kWarpSize} * 16> values = {};
+  Combine combine = nullptr;  // null: st.async
+  ptx::Type type = {};
+
+  std::byte* value(int lane) { return values.data() + static_cast<std::size_t>(lane) * 16; }
+  const std::byte* value(int lane) const { return values.data() + static_cast<std::size_t>(lane) * 16; }
+  std::uint32_t bytes() const { return static_cast<std::uint32_t>(std::popcount(lanes)) * bytes_each; }
 };
 
 class AsyncUnits {
@@ -85,22 +113,26 @@ class AsyncUnits {
   /// Before an instruction with Instruction::probe is executed.
   void probe(Warp& warp, const Instruction& instruction);
 
-  // TMA.
+  // TMA, st.async.
 
-  /// `from_peer`: the warp is one of another CTA of the cluster; `peer` is then what it knows, null if nobody looks for races.
-  void issue_load(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer, Mbarrier& barrier,
-                  bool from_peer, const PeerAccess* peer);
+  /// `by`: whose warp it is, perhaps another CTA of the cluster; `peer` is then what it knows, null if nobody looks for races.
+  void issue_load(CtaExecutor& by, Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer,
+                  Mbarrier& barrier, const PeerAccess* peer);
+  /// A copy begins to read this CTA's shared memory, until it arrives.
+  void begin_source(Warp& warp, const Instruction& instruction, int lane, BulkTransfer& transfer);
+  void issue_lane_stores(CtaExecutor& by, Warp& warp, const Instruction& instruction, const LaneStores& stores,
+                         Mbarrier& barrier, const PeerAccess* peer);
   void issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer);
   void commit_stores(Warp& warp, std::uint32_t lanes);
   /// `read_only`: shared memory may be written again afterwards, global memory need not have been written.
   void wait_for_stores(Warp& warp, std::uint32_t lanes, std::uint32_t newest_left, bool read_only);
-  /// Somebody asks whether a phase of the barrier has ended: all loads arrive that it can still be waiting for.
+  /// Somebody asks whether a phase of the barrier has ended: all arrives that it can still be waiting for.
   void deliver(Mbarrier& barrier);
   /// expect_tx.
   void expect(Warp& warp, const Instruction& instruction, int lane, Mbarrier& barrier, std::uint32_t bytes);
-  /// The phase ends: what TMA was to bring in it begins anew.
+  /// The phase ends: what was to be brought in it begins anew.
   void end_phase(Mbarrier& barrier);
-  /// "… and 1024 bytes, of which loads that are under way bring 512"; empty if it waits for no bytes.
+  /// "… and 1024 bytes, of which TMA brings 512"; empty if it waits for no bytes.
   std::string describe_transactions(const Mbarrier& barrier) const;
 
   // setmaxnreg.
@@ -151,11 +183,18 @@ class AsyncUnits {
     std::uint64_t first = 0;  // the number of the first of them
   };
 
-  struct Load {
+  struct Load {  // of TMA, or what st.async and red.async bring
+    CtaExecutor* by;
     int warp, lane;
     std::int32_t instruction;
     std::uint32_t barrier;
-    BulkTransfer transfer;
+    std::variant<BulkTransfer, LaneStores> what;
+    Clock told = {};  // what those knew and had done who have issued an st.async
+
+    std::uint32_t bytes() const {
+      return std::visit([](const auto& one) { return one.bytes(); }, what);
+    }
+    std::uint32_t shared() const;  // where the first byte goes
   };
   struct Store {
     int warp, lane;
@@ -171,6 +210,11 @@ class AsyncUnits {
   void report(FindingKind kind, const Warp& warp, std::int32_t instruction, int lane, std::optional<Address> address,
               const std::string& message, const char* what = nullptr, std::int32_t other = -1, int other_warp = -1,
               int other_lane = -1);
+  void report(FindingKind kind, const Load& load, std::optional<Address> address, const std::string& message,
+              const char* what = nullptr, std::int32_t other = -1);
+  void report(CtaExecutor& by, FindingKind kind, const Warp& warp, std::int32_t instruction, int lane,
+              std::optional<Address> address, const std::string& message, const char* what, std::int32_t other,
+              int other_warp, int other_lane);
   const Wgmma& wgmma_of(std::int32_t instruction) const;
   WgmmaIssue& issue_of(const Warp& warp, std::uint64_t number);
   std::vector<std::uint32_t> chunks_of(const Warp& warp, const Instruction& instruction, std::uint64_t descriptor,
@@ -186,7 +230,12 @@ class AsyncUnits {
   void for_each_access(const Warp& warp, std::int32_t instruction, int lane, const std::vector<std::uint32_t>& chunks,
                        F f);
   static std::vector<std::uint32_t> chunks_of(const BulkTransfer& transfer);
+  static std::vector<std::uint32_t> chunks_of_source(const BulkTransfer& transfer);
+  void end_source(const Load& load, CtaExecutor& owner, Clock& into);
   void write_shared(const BulkTransfer& transfer);
+  void write_shared(const LaneStores& stores);
+  const char* name_of(const Load& load) const;
+  std::string bringers(const Mbarrier& barrier) const;
   void arrive(Load& load, Mbarrier& barrier);
   void read(Store& store);
   static void write_global(Store& store);

@@ -49,11 +49,11 @@ struct Mbarrier {
   };
   std::vector<AsyncArrival> async;
   std::uint32_t warps = 0, warps_before = 0;  // that have arrived in this phase, and in the one before
-  // Bytes that TMA is to bring before the phase ends: those promised (expect_tx), less those that came.
+  // Bytes that TMA or st.async is to bring before the phase ends: those promised (expect_tx), less those that came.
   std::int64_t transactions = 0;
   std::int64_t promised = 0;              // in this phase
   std::int32_t promised_by = -1;          // the latest instruction that did
-  std::vector<std::uint64_t> deliveries;  // numbers of the TMA loads that are to tell this barrier, in AsyncUnits
+  std::vector<std::uint64_t> deliveries;  // numbers of what is under way and is to tell this barrier, in AsyncUnits
   int engine = 0;                         // whose arrivals of data those are, to the race detector
   std::uint64_t initialised_at = 0;       // for the question whether the async proxy can see it: AsyncUnits
   std::int32_t initialised_by = -1;       // instruction

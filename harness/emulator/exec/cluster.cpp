@@ -10,13 +10,14 @@
 
 namespace flash_ladder::emulator {
 
-void CtaExecutor::join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank) {
+void CtaExecutor::join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank, GlobalShadow* global) {
   peers_ = std::move(peers);
   rank_ = rank;
+  cluster_global_ = global;
   if (ordering_ == nullptr) return;
   std::vector<Clocks*> clocks;
   for (CtaExecutor* peer : peers_) clocks.push_back(&peer->ordering_->clocks());
-  ordering_->clocks().join_cluster(std::move(clocks), rank);
+  ordering_->join_cluster(std::move(clocks), rank);
   if (shadow_ != nullptr) shadow_->join_cluster(peers_.size());
 }
 
@@ -157,7 +158,8 @@ bool CtaExecutor::is_there(const CtaExecutor& owner, const Warp& warp, const Ins
   if (ordering_ != nullptr) {
     const Clock& known = clocks().of(warp.index, lane);
     const auto block = known.begin() + static_cast<std::ptrdiff_t>(clocks().block_of(owner.rank_));
-    if (std::all_of(block, block + static_cast<std::ptrdiff_t>(clocks().block_size()),
+    // Its threads' entries: what this CTA has done there itself says nothing.
+    if (std::all_of(block, block + static_cast<std::ptrdiff_t>(warps_.size() * kWarpSize),
                     [](AccessNumber number) { return number == 0; })) {
       find(FindingKind::race, &warp, &instruction, lane, std::nullopt,
            fmt::format("an access to the shared memory of CTA {} of the cluster, and nothing says that it has begun "
@@ -208,16 +210,17 @@ void CtaExecutor::write_peer(const Warp& warp, const Instruction& instruction, C
   owner.note_progress();
 }
 
-void CtaExecutor::copy_to_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, int lane,
-                               const std::function<void(const PeerAccess*)>& f) {
-  if (owner.shadow_ == nullptr) return f(nullptr);
-  for_each_knowledge(warp, instruction, owner, 1u << lane, [&](std::uint32_t, const PeerAccess& peer) { f(&peer); });
+void CtaExecutor::copy_to_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner,
+                               std::uint32_t lanes, const std::function<void(std::uint32_t, const PeerAccess*)>& f) {
+  if (owner.shadow_ == nullptr) return f(lanes, nullptr);
+  for_each_knowledge(warp, instruction, owner, lanes,
+                     [&](std::uint32_t same, const PeerAccess& peer) { f(same, &peer); });
 }
 
-void CtaExecutor::tell_peer(const Warp& warp, CtaExecutor& owner, int lane, Clock& into) {
+void CtaExecutor::tell_peer(const Warp& warp, CtaExecutor& owner, std::uint32_t lanes, Clock& into) {
   if (ordering_ == nullptr || into.empty()) return;
   Clock told = clocks().empty();
-  ordering_->clocks().release(warp.index, 1u << lane, told);
+  ordering_->clocks().release(warp.index, lanes, told);
   join(into, owner.clocks().turned(told, clocks()));
 }
 

@@ -127,7 +127,7 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
     }
     global_ = context.shadow;
     if (global_ == nullptr) {
-      own_global_ = std::make_unique<GlobalShadow>(context.kernel.global_granule, false);
+      own_global_ = std::make_unique<GlobalShadow>(context.kernel.global_granule, GlobalShadow::Of::cta);
       global_ = own_global_.get();
     }
     local_written_.resize(local_.size());
@@ -787,9 +787,16 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
   const FindingKind kind =
       conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read : FindingKind::race;
   if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
-  const bool by_tma =
-      conflict.other_instruction >= 0 &&
-      code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class == InstructionClass::tma;
+  // What may be under way where the access meets it.
+  const auto other_class = conflict.other_instruction < 0
+                               ? InstructionClass::other
+                               : code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class;
+  const bool by_tma = other_class == InstructionClass::tma;
+  const bool by_warp = other_class == InstructionClass::cp_async || other_class == InstructionClass::other;
+  const char* const under_way = by_tma                                          ? "load by TMA"
+                                : by_warp                                       ? "cp.async"
+                                : other_class == InstructionClass::shared_store ? "store by st.async"
+                                                                                : "reduction by red.async";
   std::string message;
   std::string other;
   switch (conflict.kind) {
@@ -797,19 +804,16 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
       message = fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory);
       break;
     case Conflict::Kind::pending_copy:
-      message = by_tma ? fmt::format(
-                             "an access to byte {} of {}, to which a load by TMA is under way: nobody has "
-                             "waited for the phase of its mbarrier",
-                             conflict.offset, memory)
-                       : fmt::format(
-                             "an access to byte {} of {}, to which a cp.async is under way: nobody has "
-                             "waited for it",
-                             conflict.offset, memory);
-      other = by_tma ? "TMA load issued" : "cp.async issued";
+      message = fmt::format("an access to byte {} of {}, to which a {} is under way: nobody has waited for {}",
+                            conflict.offset, memory, under_way, by_warp ? "it" : "the phase of its mbarrier");
+      other = by_tma ? "TMA load issued" : fmt::format("{} issued", under_way);
       break;
     case Conflict::Kind::written_during_read:
-      message = fmt::format("byte {} of shared memory was written while this {} that reads it was under way",
-                            conflict.offset, instruction.wgmma >= 0 ? "wgmma" : "store by TMA");
+      message =
+          fmt::format("byte {} of shared memory was written while this {} that reads it was under way", conflict.offset,
+                      instruction.wgmma >= 0                      ? "wgmma"
+                      : instruction.role == MemoryRole::tma_store ? "store by TMA"
+                                                                  : "copy by TMA");
       other = by_tma ? "TMA load issued" : "written";
       break;
     case Conflict::Kind::read_after_write:
@@ -845,8 +849,6 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
 // The same for global memory.
 void CtaExecutor::report(const GlobalAccess& access, const GlobalConflict& conflict) {
   const bool of_another_block = conflict.other_cta != cta_index_;
-  // What CTAs of a cluster tell each other of global memory is not followed.
-  if (of_another_block && conflict.other_cta / cluster_size() == cta_index_ / cluster_size()) return;
   if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
   RawFinding raw = emulator::describe(
       context_, FindingKind::race, cta_, access.warp, access.instruction, conflict.lane, conflict.address,

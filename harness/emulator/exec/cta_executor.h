@@ -96,8 +96,9 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     stopped,  // an endless loop or a deadlock, which is then among the findings, or the user has had enough
     stuck,    // each warp waits or spins, and only another CTA can change what they see
   };
-  /// The CTAs of this one's cluster, itself among them at `rank`: they run in turn. None: it is alone.
-  void join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank);
+  /// The CTAs of this one's cluster, itself among them at `rank`: they run in turn. `global` is of all of them, null where that of
+  /// the launch is, or if nobody looks for races.
+  void join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank, GlobalShadow* global);
   /// Runs one CTA, numbered as by cta_at(). With peers each is started, and then each is resumed until all have ended.
   State run(std::uint64_t cta) {
     start(cta);
@@ -143,6 +144,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::uint32_t threads_alive() const { return threads_alive_; }
   std::array<Barrier, kNamedBarriers>& barriers() { return barriers_; }
   std::vector<Mbarrier>& mbarriers() { return mbarriers_; }
+  const Dim3& cta() const { return cta_; }
   std::size_t rank() const { return rank_; }
   std::size_t cluster_size() const { return peers_.empty() ? 1 : peers_.size(); }
   /// A CTA of the cluster, null if there is none of this rank.
@@ -282,11 +284,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
                  std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets);
   void write_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, Strength strength,
                   std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets, std::uint32_t unchanged);
-  /// Calls f with who a lane is to another CTA, for which it has TMA copy something; with null if nobody looks for races.
-  void copy_to_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, int lane,
-                    const std::function<void(const PeerAccess*)>& f);
-  /// What the lane knows goes into the clock of a barrier of another CTA.
-  void tell_peer(const Warp& warp, CtaExecutor& owner, int lane, Clock& into);
+  /// Lanes have something copied to the shared memory of another CTA: calls f(lanes, who they are to it) for those that know the
+  /// same; with null if nobody looks for races.
+  void copy_to_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, std::uint32_t lanes,
+                    const std::function<void(std::uint32_t, const PeerAccess*)>& f);
+  /// What the lanes know goes into the clock of a barrier of another CTA.
+  void tell_peer(const Warp& warp, CtaExecutor& owner, std::uint32_t lanes, Clock& into);
 
   // Barriers and copies, barriers.cpp.
   void release(Barrier& barrier);
@@ -400,6 +403,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::unique_ptr<SharedShadow> shadow_;  // null: no checks, or no shared memory
   std::unique_ptr<GlobalShadow> own_global_;
   GlobalShadow* global_ = nullptr;           // that, or the launch's; null: no checks
+  GlobalShadow* cluster_global_ = nullptr;   // see join_cluster()
   std::unique_ptr<AsyncUnits> async_;        // null: the kernel has no use for them
   std::unique_ptr<TraceRecorder> trace_;     // null: the CTA is not traced
   std::vector<std::uint8_t> local_written_;  // per byte of local_; empty: no checks

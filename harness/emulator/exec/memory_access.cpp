@@ -416,8 +416,10 @@ GlobalAccess CtaExecutor::global_access(const Warp& warp, const Instruction& ins
 
 void CtaExecutor::read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                               std::uint32_t mask, unsigned bytes) {
-  if (global_ != nullptr && mask != 0)
-    global_->read(global_access(warp, instruction, at, mask, bytes), *ordering_, *this);
+  if (global_ == nullptr || mask == 0) return;
+  const GlobalAccess access = global_access(warp, instruction, at, mask, bytes);
+  global_->read(access, *ordering_, *this);
+  if (cluster_global_ != nullptr) cluster_global_->read(access, *ordering_, *this);
 }
 
 std::uint32_t CtaExecutor::write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
@@ -426,13 +428,17 @@ std::uint32_t CtaExecutor::write_global(const Warp& warp, const Instruction& ins
     find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(access.good), at.at[0],
          "a write to __constant__ memory, which kernels can only read: cudaMemcpyToSymbol writes it, between launches");
   }
-  return global_->write(global_access(warp, instruction, at, access.good, access.bytes), unchanged, *ordering_, *this);
+  const GlobalAccess global = global_access(warp, instruction, at, access.good, access.bytes);
+  if (cluster_global_ != nullptr) cluster_global_->write(global, unchanged, *ordering_, *this);
+  return global_->write(global, unchanged, *ordering_, *this);
 }
 
 bool CtaExecutor::write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                                          const LaneAddresses& at) {
   if (!access.consecutive || whole_access_->constant) return false;
-  return global_->write_untouched(global_access(warp, instruction, at, access.good, access.bytes), *ordering_);
+  const GlobalAccess global = global_access(warp, instruction, at, access.good, access.bytes);
+  if (cluster_global_ != nullptr && !cluster_global_->write_untouched(global, *ordering_)) return false;
+  return global_->write_untouched(global, *ordering_);
 }
 
 void CtaExecutor::has_written_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -166,7 +167,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   const std::uint64_t cluster_size = size_of(cluster);
   LaunchContext context{compiled, config, memory, options, cluster, memory.allocations()};
   LaunchOrdering ordering;
-  GlobalShadow shadow(compiled.global_granule, true);
+  GlobalShadow shadow(compiled.global_granule, GlobalShadow::Of::launch);
   if (options.checks && compiled.serial) {
     context.ordering = &ordering;
     context.shadow = &shadow;
@@ -191,7 +192,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   const auto compare = [&](std::uint64_t index, const MemoryUse& use) {
     FindingRecorder recorder;
     block_races.add(index, use, [&](const BlockRaces::Race& race) {
-      // What CTAs of a cluster tell each other of global memory is not followed.
+      // Those of a cluster can tell each other: their races were found while they ran.
       if (cluster_size > 1 && race.cta / cluster_size == race.other_cta / cluster_size) return;
       const std::int32_t place = place_of(compiled, race.instruction),
                          other_place = place_of(compiled, race.other_instruction);
@@ -271,11 +272,15 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
       executors.push_back(std::make_unique<CtaExecutor>(context));
       peers.push_back(executors.back().get());
     }
-    for (std::size_t i = 0; i < peers.size(); ++i) peers[i]->join_cluster(peers, i);
+    std::optional<GlobalShadow> of_cluster;
+    if (options.checks && !compiled.serial) of_cluster.emplace(compiled.global_granule, GlobalShadow::Of::cluster);
+    for (std::size_t i = 0; i < peers.size(); ++i)
+      peers[i]->join_cluster(peers, i, of_cluster ? &*of_cluster : nullptr);
     while (!interrupted()) {
       const std::uint64_t first = next_cta.fetch_add(cluster_size);
       if (first >= num_ctas || first > stopped_at) break;
       std::vector<CtaExecutor::State> states(peers.size(), CtaExecutor::State::stuck);
+      if (of_cluster) of_cluster->reset();
       for (std::size_t i = 0; i < peers.size(); ++i) peers[i]->start(first + i);
       const auto is = [&](CtaExecutor::State state) { return std::count(states.begin(), states.end(), state) != 0; };
       const auto changes = [&] {

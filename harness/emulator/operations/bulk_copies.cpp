@@ -1,13 +1,15 @@
-// TMA: cp.async.bulk and cp.async.bulk.tensor. PTX ISA, "Data Movement and Conversion Instructions: Bulk copy", "Bulk tensor copy".
-// When bytes arrive and are read is in exec/async_units.cpp.
+// What mbarriers count the bytes of. TMA: cp.async.bulk and cp.async.bulk.tensor, PTX ISA, "Data Movement and Conversion Instructions:
+// Bulk copy", "Bulk tensor copy"; and st.async and red.async. When bytes arrive and are read is in exec/async_units.cpp.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <unordered_map>
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/operations/atomics.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {
@@ -221,13 +223,13 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
             fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", *at));
         continue;
       }
-      const auto issue = [&](const PeerAccess* peer) {
-        there->async()->issue_load(warp, instruction, lane, *transfer, *barrier, there != &cta, peer);
+      const auto issue = [&](std::uint32_t, const PeerAccess* peer) {
+        there->async()->issue_load(cta, warp, instruction, lane, *transfer, *barrier, peer);
       };
       if (there == &cta) {
-        issue(nullptr);
+        issue(1u << lane, nullptr);
       } else if (cta.is_there(*there, warp, instruction, lane)) {
-        cta.copy_to_peer(warp, instruction, *there, lane, issue);
+        cta.copy_to_peer(warp, instruction, *there, 1u << lane, issue);
       }
     }
   }
@@ -240,6 +242,128 @@ void commit(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask
 template <bool kReadOnly>
 void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.async()->wait_for_stores(warp, mask, instruction.count, kReadOnly);
+}
+
+// Whose shared memory an address of the cluster is in, and where.
+struct ClusterPlace {
+  std::uint64_t rank, address;
+};
+ClusterPlace place_in_cluster(const CtaExecutor& cta, std::uint64_t address) {
+  if (address >= kSharedWindow) address -= kSharedWindow;
+  return {.rank = rank_of(address).value_or(cta.rank()), .address = without_rank(address)};
+}
+
+// The mbarrier that is told when bytes have arrived at a CTA; null, after a finding, if it is none of that CTA.
+Mbarrier* barrier_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane, std::uint64_t address,
+                     CtaExecutor& there) {
+  const ClusterPlace place = place_in_cluster(cta, address);
+  const std::uint64_t at = place.address - kSharedBase;
+  if (place.rank != there.rank()) {
+    cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, at,
+             fmt::format("bytes for CTA {} of the cluster, with an mbarrier of CTA {}: both must be of the same CTA",
+                         there.rank(), place.rank));
+    return nullptr;
+  }
+  const auto barrier = std::find_if(there.mbarriers().begin(), there.mbarriers().end(),
+                                    [&](const Mbarrier& known) { return known.address == at; });
+  if (barrier != there.mbarriers().end()) return &*barrier;
+  cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, at,
+           fmt::format("byte {} of the shared memory of CTA {} of the cluster holds no mbarrier",
+                       static_cast<std::int64_t>(at), place.rank));
+  return nullptr;
+}
+
+// From the own shared memory to that of a CTA of the cluster. r: to, from, a size, the mbarrier, which is one of that CTA.
+void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    const auto bytes = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2])[lane];
+    if (bytes == 0 || bytes % kBulkAlignment != 0) {
+      cta.find(FindingKind::misaligned, &warp, &instruction, lane, std::nullopt,
+               fmt::format("cp.async.bulk of {} bytes: it must be a multiple of 16", bytes));
+      continue;
+    }
+    const ClusterPlace to = place_in_cluster(cta, value_of(warp, instruction.r[0], lane));
+    CtaExecutor* const there = cta.peer(to.rank);
+    if (there == nullptr) {
+      cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
+               fmt::format("a copy to CTA {} of a cluster that has {}", to.rank, cta.cluster_size()));
+      continue;
+    }
+    const std::uint64_t from = value_of(warp, instruction.r[1], lane);
+    const auto source = shared_offset(cta, warp, instruction, lane, from, bytes, kBulkAlignment);
+    const auto offset = shared_offset(cta, warp, instruction, lane, to.address, bytes, kBulkAlignment);
+    if (!source || !offset || (there != &cta && !cta.is_there(*there, warp, instruction, lane))) continue;
+    const std::uint64_t barrier_address = value_of(warp, instruction.r[3], lane);
+    Mbarrier* const barrier = barrier_at(cta, warp, instruction, lane, barrier_address, *there);
+    if (barrier == nullptr) continue;
+    BulkTransfer transfer{.shared = *offset, .row_bytes = bytes, .source = BulkTransfer::Source{*source}};
+    transfer.rows.push_back({.host = cta.shared() + *source, .begin = 0, .end = bytes});
+    cta.async()->begin_source(warp, instruction, lane, transfer);
+    const auto issue = [&](std::uint32_t, const PeerAccess* peer) {
+      there->async()->issue_load(cta, warp, instruction, lane, transfer, *barrier, peer);
+    };
+    if (there == &cta) {
+      issue(1u << lane, nullptr);
+    } else {
+      cta.copy_to_peer(warp, instruction, *there, 1u << lane, issue);
+    }
+  }
+}
+
+template <AtomicOperation kOperation>
+std::uint64_t combined(ptx::Type type, std::uint64_t old, std::uint64_t operand) {
+  return apply_atomic(kOperation, type, old, operand, 0);
+}
+
+// r: shared memory, the mbarrier, the values.
+template <LaneStores::Combine kCombine>
+void store_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const std::string name = kCombine == nullptr ? "st.async" : "red.async";
+  const auto refuse = [&](std::uint32_t lanes, std::optional<Address> address, const std::string& message) {
+    cta.find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(lanes), address, message);
+  };
+  if (cta.cluster_size() == 1)
+    return refuse(mask, std::nullopt, name + " in a cluster of one CTA: it is for clusters of two and more");
+  const UndefinedLanes undefined = cta.undefined_sources(warp, instruction, 2, instruction.operands, mask);
+  cta.report_undefined(warp, instruction, undefined, "stored");
+  cta.for_each_space(warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses&) {
+    if (access.space != Space::shared)
+      return refuse(access.lanes, std::nullopt, name + " to an address that is none of shared memory");
+    CtaExecutor& there = access.peer == nullptr ? cta : *access.peer;
+    if (kCombine != nullptr && &there == &cta)
+      return refuse(access.lanes, std::nullopt, name + " to the CTA's own shared memory: it must be another CTA's");
+    LaneStores stores{.bytes_each = access.bytes, .combine = kCombine, .type = instruction.type};
+    std::copy_n(access.offsets, kWarpSize, stores.offsets.begin());
+    for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      for (std::size_t i = 0; i < instruction.elements; ++i) {
+        std::memcpy(stores.value(lane) + i * instruction.bytes,
+                    warp.registers + instruction.r[i + 2] + static_cast<std::size_t>(lane) * instruction.bytes,
+                    instruction.bytes);
+      }
+    }
+    for (std::uint32_t rest = access.good; rest != 0;) {
+      const std::uint64_t barrier_address = value_of(warp, instruction.r[1], std::countr_zero(rest));
+      std::uint32_t same = 0;  // the lanes that name the same mbarrier
+      for (std::uint32_t others = rest; others != 0; others &= others - 1) {
+        const int other = std::countr_zero(others);
+        if (value_of(warp, instruction.r[1], other) == barrier_address) same |= 1u << other;
+      }
+      rest &= ~same;
+      Mbarrier* const barrier = barrier_at(cta, warp, instruction, std::countr_zero(same), barrier_address, there);
+      if (barrier == nullptr) continue;
+      const auto issue = [&](std::uint32_t lanes, const PeerAccess* peer) {
+        stores.lanes = lanes;
+        there.async()->issue_lane_stores(cta, warp, instruction, stores, *barrier, peer);
+      };
+      if (&there == &cta) {
+        issue(same, nullptr);
+      } else {
+        cta.copy_to_peer(warp, instruction, there, same, issue);
+      }
+    }
+  });
 }
 
 // An address of 64 bits, its offset added.
@@ -293,6 +417,20 @@ void decode_bulk_copy(KernelDecoder& d) {
   }
   if (parts.size() < next + 3) d.fail_unknown();
   const std::string_view to = parts[next], from = parts[next + 1];
+  if (to == "shared::cluster" && from == "shared::cta" && !of_tensor) {
+    if (parts.size() != next + 3 || parts.back() != "mbarrier::complete_tx::bytes") d.fail_unknown();
+    d.expect_operands(4);
+    const std::vector<int> reads = {plain_address(d, d.operand(0), Space::shared),
+                                    plain_address(d, d.operand(1), Space::shared), d.read(d.operand(2), Slot::b32),
+                                    plain_address(d, d.operand(3), Space::shared)};
+    Instruction& out = d.emit(copy_to_cluster, InstructionClass::tma, {}, reads);
+    d.first_emitted().counted = false;  // what computes addresses, if there is any
+    out.counted = true;
+    out.role = MemoryRole::tma_load;
+    out.space = Space::shared;
+    out.bytes = 16;
+    return;
+  }
   const bool loads = (to == "shared::cluster" || to == "shared::cta") && from == "global";
   if (!loads && !(to == "global" && from == "shared::cta")) d.fail_unknown();
   bool multicast = false, hint = false, completes = false;
@@ -336,6 +474,70 @@ void decode_bulk_copy(KernelDecoder& d) {
   out.bytes = 16;
   out.count = static_cast<std::uint32_t>(dimensions);
   out.has_count = multicast;
+}
+
+// st.async[.weak][.shared::cluster].mbarrier::complete_tx::bytes[.v2|.v4].type [a], b, [mbar];
+// red.async.relaxed.cluster[.shared::cluster].mbarrier::complete_tx::bytes.op.type [a], b, [mbar]. Those to global memory are sm_100's.
+void decode_async_store(KernelDecoder& d) {
+  static const std::unordered_map<std::string_view, Execute> operations = {
+      {"inc", store_async<combined<AtomicOperation::inc>>},  {"dec", store_async<combined<AtomicOperation::dec>>},
+      {"min", store_async<combined<AtomicOperation::min>>},  {"max", store_async<combined<AtomicOperation::max>>},
+      {"and", store_async<combined<AtomicOperation::and_>>}, {"or", store_async<combined<AtomicOperation::or_>>},
+      {"xor", store_async<combined<AtomicOperation::xor_>>}, {"add", store_async<combined<AtomicOperation::add>>},
+  };
+  const bool reduces = d.parts()[0] == "red";
+  Space space = Space::generic;
+  int elements = 1;
+  bool completes = false;
+  std::string_view operation;
+  for (std::size_t i = 2; i + 1 < d.parts().size(); ++i) {
+    const std::string_view part = d.parts()[i];
+    if (part == "shared::cluster") {
+      space = Space::shared;
+    } else if (part == "mbarrier::complete_tx::bytes") {
+      completes = true;
+    } else if (reduces && operations.contains(part)) {
+      operation = part;
+    } else if (!reduces && (part == "v2" || part == "v4")) {
+      elements = part[1] - '0';
+    } else if (part != "cluster" && part != (reduces ? "relaxed" : "weak")) {
+      d.fail_unknown();
+    }
+  }
+  const ptx::Type type = d.last_type();
+  const auto is = [&](std::initializer_list<std::string_view> types) {
+    return std::find(types.begin(), types.end(), d.parts().back()) != types.end();
+  };
+  const bool known = operation == "inc" || operation == "dec"   ? is({"u32"})
+                     : operation == "min" || operation == "max" ? is({"u32", "s32"})
+                     : operation == "add"                       ? is({"u32", "s32", "u64"})
+                     : !operation.empty()                       ? is({"b32"})
+                                                                : !reduces && type.bits * elements <= 128 &&
+                                                is({"b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64"});
+  if (!known || !completes) d.fail_unknown();
+  d.expect_operands(3);
+  d.kernel().uses_async_proxy = true;
+  std::int64_t offset = 0;
+  bool wide = true;
+  const int address = d.address_operand(d.operand(0), space, offset, wide);
+  std::vector<int> reads = {address, plain_address(d, d.operand(2), space)};
+  const std::vector<Operand> values = d.elements(d.operand(1));
+  if (static_cast<int>(values.size()) != elements) d.fail("a vector of the wrong length");
+  for (const Operand& value : values) reads.push_back(d.read(value, slot_of(type.bits / 8)));
+  if (reduces) reads.push_back(reads.back());  // as other atomic operations have it twice, but for atom.cas
+  Instruction& out = d.emit(reduces ? operations.at(operation) : store_async<nullptr>,
+                            reduces ? InstructionClass::atomic : InstructionClass::shared_store, {}, reads);
+  d.first_emitted().counted = false;  // what computes addresses, if there is any
+  out.counted = true;
+  out.role = MemoryRole::store;
+  out.own_sources = 0xfffc;  // the values
+  out.bytes = static_cast<std::uint8_t>(type.bits / 8);
+  out.elements = static_cast<std::uint8_t>(elements);
+  out.space = space;
+  out.of_cluster = true;
+  out.wide_address = wide;
+  out.offset = offset;
+  out.type = type;
 }
 
 }  // namespace flash_ladder::emulator

@@ -143,7 +143,7 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
     std::uint32_t offsets[kWarpSize];
     std::fill_n(offsets, kWarpSize, offset);
     cta.read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8, offsets);  // it was initialised before
-    cta.tell_peer(warp, *peer, lane, found->arriving);
+    cta.tell_peer(warp, *peer, 1u << lane, found->arriving);
     arrive(*peer, *found, count);
   }
   return own;

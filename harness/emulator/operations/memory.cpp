@@ -348,6 +348,7 @@ void decode_ld(KernelDecoder& d) {
 }
 
 void decode_st(KernelDecoder& d) {
+  if (d.parts().size() > 1 && d.parts()[1] == "async") return decode_async_store(d);
   d.expect_operands(2, 3);
   Space space = Space::generic;
   int count = 1;
@@ -389,6 +390,7 @@ void decode_st(KernelDecoder& d) {
 
 void decode_atom(KernelDecoder& d) {
   const bool has_result = d.parts()[0] == "atom";
+  if (!has_result && d.parts().size() > 1 && d.parts()[1] == "async") return decode_async_store(d);
   Space space = Space::generic;
   std::optional<AtomicOperation> operation;
   static const std::unordered_map<std::string_view, AtomicOperation> operations = {

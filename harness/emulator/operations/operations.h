@@ -42,6 +42,8 @@ Instruction& emit_local_store(KernelDecoder& decoder, int from, std::uint64_t ad
 void decode_arrive_when_copied(KernelDecoder& decoder);
 /// cp.async.bulk and its kin.
 void decode_bulk_copy(KernelDecoder& decoder);
+/// st.async and red.async.
+void decode_async_store(KernelDecoder& decoder);
 void decode_warp_barrier(KernelDecoder& decoder);
 
 /// The space that a part of an opcode names, if it names one.
