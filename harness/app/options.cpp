@@ -144,7 +144,7 @@ Examples
 
 Exit status
   0  what was asked for was done, and all that ran is correct
-  1  a wrong result or a finding
+  1  a wrong result or a finding; of --grade: points below the pass mark
   2  bad usage, or the single version asked for does not support the problem
   3  a device, a tool or a file is missing (a study is then static, and says so), or the device that was asked for cannot
      run the version, or a CUDA error)";

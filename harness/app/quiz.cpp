@@ -111,14 +111,14 @@ std::string sass_changes(const Version& before, const Version& version, const Op
 // Asks until a line is a factor. Throws UsageError at the end of the input, or after some lines that are none.
 double ask() {
   constexpr int kTries = 5;
-  const std::string_view prompt = "Your factor, such as 1.3: ";
+  const std::string_view prompt = "Your factor, such as 2 or 0.8: ";
   for (int i = 0; i < kTries; ++i) {
     write_out(prompt);
     std::string line;
     if (!std::getline(std::cin, line)) {
       write_out("\n");
       throw UsageError(
-          "the input ended without a factor, so nothing is shown: type a number such as 1.3, or use "
+          "the input ended without a factor, so nothing is shown: type a number such as 2 or 0.8, or use "
           "echo 1.3 | harness --kernel NN --quiz; harness --kernel NN shows everything without a question");
     }
     if (isatty(STDIN_FILENO) == 0) write_out(std::string(trimmed(line)) + '\n');  // nobody else has shown it
@@ -127,7 +127,7 @@ double ask() {
         "'{}' is no factor; 1.3 means 1.3 times as many TFLOP/s, 0.9 means slower; allowed are {} to {:.0f}",
         trimmed(line), kLeast, kMost));
   }
-  throw UsageError(fmt::format("{} lines and no factor among them; type a number such as 1.3", kTries));
+  throw UsageError(fmt::format("{} lines and no factor among them; type a number such as 2 or 0.8", kTries));
 }
 
 }  // namespace

@@ -21,6 +21,23 @@ sys.path.append(str(ROOT / "scripts"))  # ladder.py, for all who import this fir
 FOLDER = ROOT / "docs" / "assignments"
 ELEMENTS = {"fp16": "__half", "bf16": "__nv_bfloat16"}
 KINDS = ("correct", "findings", "counter")
+# What a counter's check may name as `where`, and what is counted there.
+TRAFFIC = {"shared_load": "wavefronts", "shared_store": "wavefronts", "shared_copy": "wavefronts",
+           "global_load": "sectors", "global_store": "sectors"}  # fmt: skip
+# The keys of each table; those with a star have to be there. docs/teaching.md says what they mean.
+CASE = "types shared sm instructions problem inputs sizes buffers"
+TABLES = {
+    "comment": "pass_mark* starter* case* check* hints key python vary launch gpu",
+    "starter": "from source header replace empty",
+    "starter.replace": "find* with* count",
+    "starter.empty": "after* before* with reference_with",
+    "launch": f"kernel grid block arguments {CASE}",
+    "case": f"name* kernel* grid* block* arguments* {CASE}",
+    "buffer": "type* count* values expected tolerance",
+    "check": "kind* points* name cases",
+    "counter": "kind* name* points* cases value* full* none* lost* steps needs needs_lost where",
+    "gpu": "version problem",
+}
 # What an expression may call, besides what an assignment defines in `python`.
 FUNCTIONS = {
     name: __builtins__[name] if isinstance(__builtins__, dict) else getattr(__builtins__, name)
@@ -74,8 +91,10 @@ class Assignment:
     def functions(self) -> dict[str, Any]:
         """What `python` defines."""
         names: dict[str, Any] = {"__builtins__": FUNCTIONS, **self.values}
-        if "python" in self.data:
-            exec(self.data["python"], names)
+        try:
+            exec(self.data.get("python", ""), names)
+        except Exception as error:
+            raise AssignmentError(f"{self.name}: `python` does not run: {error!r}") from error
         del names["__builtins__"]
         return names
 
@@ -188,6 +207,61 @@ def find_assignment(name: str, folder: Path = FOLDER) -> Path:
     raise AssignmentError(f"there is no assignment '{name}'; there are {', '.join(known) or 'none'}")
 
 
+def look_at_keys(table: Value, kind: str, what: str) -> None:
+    """Raises AssignmentError for a key that means nothing, and for one that is missing."""
+    if not isinstance(table, dict):
+        raise AssignmentError(f"{what} is no table")
+    keys = TABLES[kind].split()
+    known = [key.rstrip("*") for key in keys]
+    for key in table:
+        if key not in known:
+            raise AssignmentError(f"{what} has '{key}', which means nothing; there are {', '.join(known)}")
+    for key in keys:
+        if key.endswith("*") and key[:-1] not in table:
+            raise AssignmentError(f"{what} has no {key[:-1]}")
+
+
+def look_at(data: dict[str, Any]) -> None:
+    """Raises AssignmentError for what an author may have forgotten, or typed otherwise."""
+    look_at_keys(data, "comment", "the grader's comment")
+    for key, whole in (("case", data), ("check", data), ("replace", data["starter"]), ("empty", data["starter"])):
+        if not isinstance(whole.get(key, []), list):
+            raise AssignmentError(f"{key} is a single table: there may be several, so its head has two brackets")
+    look_at_keys(data["starter"], "starter", "[starter]")
+    if ("from" in data["starter"]) == ("source" in data["starter"]):
+        raise AssignmentError("[starter] has to have either from or source")
+    for kind in ("replace", "empty"):
+        for region in data["starter"].get(kind, []):
+            look_at_keys(region, f"starter.{kind}", f"[[starter.{kind}]]")
+    look_at_keys(data.get("launch", {}), "launch", "[launch]")
+    look_at_keys(data.get("gpu", {}), "gpu", "[gpu]")
+    for case in data["case"]:
+        what = f"the case '{case.get('name', '')}'"
+        case = data.get("launch", {}) | case
+        look_at_keys(case, "case", what)
+        if ("problem" in case) == ("buffers" in case):
+            raise AssignmentError(f"{what} has to have either problem or buffers")
+        for name, buffer in case.get("buffers", {}).items():
+            look_at_keys(buffer, "buffer", f"the buffer {name} of {what}")
+        if unknown := set(case.get("types", [])) - set(ELEMENTS):
+            raise AssignmentError(f"{what} has the type '{unknown.pop()}'; there are {', '.join(ELEMENTS)}")
+    for check in data["check"]:
+        if check.get("kind") not in KINDS:
+            raise AssignmentError(f"a check of kind '{check.get('kind')}'; there are {', '.join(KINDS)}")
+        what = f"the check '{check.get('name', check['kind'])}'"
+        look_at_keys(check, "counter" if check["kind"] == "counter" else "check", what)
+        if unknown := set(check.get("cases", [])) - {case["name"] for case in data["case"]}:
+            raise AssignmentError(f"{what} names the case '{unknown.pop()}', which is not there")
+        if "needs" in check and "needs_lost" not in check:
+            raise AssignmentError(f"{what} has needs, but no needs_lost")
+        if check.get("where", "shared_load") not in TRAFFIC:
+            raise AssignmentError(f"{what} has where = '{check['where']}'; there are {', '.join(TRAFFIC)}")
+        try:
+            check.get("lost", "").format(value=0.0, full=0.0, none=0.0)
+        except (KeyError, IndexError, ValueError) as error:
+            raise AssignmentError(f"{what}: `lost` takes {{value}}, {{full}} and {{none}}: {error!r}") from error
+
+
 def read_assignment(name: str, course: str = "", folder: Path = FOLDER) -> Assignment:
     path = find_assignment(name, folder)
     text = path.read_text(encoding="utf-8")
@@ -198,20 +272,15 @@ def read_assignment(name: str, course: str = "", folder: Path = FOLDER) -> Assig
         data = tomllib.loads(comment[1])
     except tomllib.TOMLDecodeError as error:
         raise AssignmentError(f"{path.name}: the grader's comment is no TOML: {error}") from error
+    try:
+        look_at(data)
+    except AssignmentError as error:
+        raise AssignmentError(f"{path.name}: {error}") from error
     values: dict[str, Any] = {}
     for key, value in data.get("vary", {}).items():
         values[key] = (
             value[draw(path.stem, course, key) % len(value)] if isinstance(value, list) else evaluate(value, values)
         )
-    for key in ("pass_mark", "starter", "case", "check"):
-        if key not in data:
-            raise AssignmentError(f"{path.name}: the grader's comment has no {key}")
-    labels = {case["name"] for case in data["case"]}
-    for check in data["check"]:
-        if check.get("kind") not in KINDS:
-            raise AssignmentError(f"{path.name}: a check of kind '{check.get('kind')}'; there are {', '.join(KINDS)}")
-        if unknown := set(check.get("cases", [])) - labels:
-            raise AssignmentError(f"{path.name}: a check names the case '{unknown.pop()}', which is not there")
     total = sum(check["points"] for check in data["check"])
     if total != 100:
         raise AssignmentError(f"{path.name}: the points of the checks add up to {total}, and not to 100")

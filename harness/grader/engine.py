@@ -10,13 +10,10 @@ import types
 from pathlib import Path
 from typing import Any
 
-from assignment import Assignment, AssignmentError, evaluate
+from assignment import TRAFFIC, Assignment, AssignmentError, evaluate
 from compiler import Machine, NotGraded, Refused, compile_ptx, printable, ptx_hash, read_submission
 from gpu import REFERENCE, THIS_FILE, Gpu
 from launches import Launch, make_launch, run_launches
-
-TRAFFIC = {"shared_load": "wavefronts", "shared_store": "wavefronts", "shared_copy": "wavefronts",
-           "global_load": "sectors", "global_store": "sectors"}  # fmt: skip
 
 
 def first_finding(answer: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import report
 from assignment import FOLDER, ROOT, AssignmentError, read_assignment
@@ -14,8 +15,22 @@ from gpu import Gpu
 from ladder import write_whole
 
 
+class Parser(argparse.ArgumentParser):
+    """Whose errors are one line, as the harness's are."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"harness: {message}; see harness --help", file=sys.stderr)
+        sys.exit(2)
+
+
+def files_at_a_time(text: str) -> int:
+    if not (text.isdecimal() and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of files; it takes 1 or more")
+    return int(text)
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="harness", description=__doc__)
+    parser = Parser(prog="harness", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--grade", metavar="FILE", type=Path, help="a .cu file that was handed in")
     what.add_argument("--grade-dir", metavar="DIR", type=Path, help="a folder of them")
@@ -31,7 +46,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--share", metavar="I/N", help="with --grade-dir: only each N-th file, from the I-th on; no grades yet"
     )
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="files at a time")
+    parser.add_argument("--jobs", type=files_at_a_time, default=os.cpu_count() or 1, help="files at a time")
     parser.add_argument("--with-gpu", action="store_true", help="also time files that are right; no part of the points")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
     parser.add_argument("--compile-seconds", type=int, default=COMPILE_SECONDS, help="CPU time of the compiler")
@@ -49,7 +64,8 @@ def show(result: dict) -> None:
     for check in result["checks"]:
         print(f"  {check['points']:5.1f} of {check['of']:3}  {check['name']}")
         for sentence in check["lost"]:
-            print(f"                 {sentence}")
+            if not result["message"].endswith(sentence):  # said once, below
+                print(f"                 {sentence}")
     if result["printed"]:
         print(f"  The kernels printed: {result['printed']}")
     if result["message"]:
@@ -57,6 +73,8 @@ def show(result: dict) -> None:
     if result["status"] == "graded":
         verdict = "passed" if result["passed"] else "not passed"
         print(f"  {result['score']:5.1f} of 100  {verdict}: the pass mark is {result['pass_mark']}")
+    if not result["passed"] and not result["course"]:
+        print("  This was graded without --course. A starter that was made with one needs it here, too.")
     for hint in result["hints"]:
         print(f"  Hint: {hint}")
     if result["gpu"]:
@@ -80,6 +98,10 @@ def main() -> int:
         assignment = read_assignment(name, args.course, args.assignments)
         if args.starter or args.reference:
             text = assignment.starter() if args.starter else assignment.reference_answer()
+            if args.out and args.out.exists() and args.out.read_bytes() != text.encode():
+                print(f"harness: --out {args.out}: this file is there already, and somebody may have worked on it; "
+                      "give another name, or remove it", file=sys.stderr)  # fmt: skip
+                return 2
             if args.out:
                 write_whole(args.out, text)
             else:

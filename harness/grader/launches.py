@@ -103,25 +103,26 @@ def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, funct
         for name, buffer in case["buffers"].items():
             kind = evaluate_type(buffer, case)
             buffers[name] = buffer | {"type": kind}
+            count = int(evaluate(buffer["count"], names))
             if "values" in buffer:
                 if buffer["values"] in ("normal", "uniform", "ints"):
-                    values = random_values(buffer["values"], evaluate(buffer["count"], names), *key, name)
+                    values = random_values(buffer["values"], count, *key, name)
                 elif buffer["values"] == "zero":
-                    values = [0] * evaluate(buffer["count"], names)
+                    values = [0] * count
                 else:
                     values = evaluate(buffer["values"], names)
                 data = pack(kind, values)
                 names[name] = unpack(kind, data)  # as the type rounds them
                 buffers[name]["bytes"] = data.hex()
             else:
-                buffers[name]["size"] = evaluate(buffer["count"], names) * struct.calcsize(FORMATS[kind])
+                buffers[name]["size"] = count * struct.calcsize(FORMATS[kind])
         request["buffers"] = {
             name: {"bytes": b["bytes"]} if "bytes" in b else {"size": b["size"]} for name, b in buffers.items()
         }
-    for key_of, count in (("grid", 3), ("block", 3)):
+    for key_of in ("grid", "block"):
         value = case[key_of] if isinstance(case[key_of], list) else [case[key_of]]
         sizes = [int(evaluate(v, names)) for v in value]
-        request[key_of] = (sizes + [1] * count)[:count]
+        request[key_of] = [*sizes, 1, 1, 1][:3]
     request["shared"] = int(evaluate(case.get("shared", 0), names))
     request["instructions"] = int(evaluate(case.get("instructions", INSTRUCTIONS), names))
     request["arguments"] = [make_argument(argument, names, request, buffers) for argument in case["arguments"]]

@@ -217,6 +217,8 @@ def test_the_device_that_is_shown_first(cli: Cli) -> None:
     assert "h200 h100 config" in cli("--list").words
     card = cli(K, "07").words
     assert card.index("TFLOP/s on NVIDIA H200") < card.index("TFLOP/s on NVIDIA H100")
+    (cli.profiles / "h100").rename(cli.profiles / "h100-80gb-hbm3")
+    assert "h200 h100-80gb-hbm3 config" in cli("--list").words, "a long name ends before the next column"
 
 
 def test_without_profiles(cli: Cli) -> None:

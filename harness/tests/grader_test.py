@@ -9,12 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from grader_workflow import GitHub
 from grading import BUILD, GRADE, ROOT, SMALL, Grading, why_not_isolated
 from schemas import validate_grade
 
@@ -113,9 +113,33 @@ def test_usage(grading: Grading) -> None:
         (["--grade-dir", grading.folder, "--assignment", "small"], "needs --out"),
         (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv"], "there is nothing in it to grade"),
         (["--grade-dir", "no_such_folder", "--assignment", "small", "--out", "x.csv"], "there is no such folder"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is no number of files"),
+        (["--grade", "x.cu", "--starter", "small"], "not allowed with argument"),
+        (["--grade", "x.cu", "--asignment", "small"], "unrecognized arguments: --asignment"),
     ):
         done = grading.run(*arguments)
-        assert done.returncode == 2 and said in done.stderr
+        assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_starter_does_not_take_the_place_of_somebodys_work(grading: Grading) -> None:
+    mine = grading.folder / "mine.cu"
+    for _ in range(2):
+        assert grading.run("--starter", "small", "--out", mine).returncode == 0
+    mine.write_text(mine.read_text() + "// an hour's work\n")
+    done = grading.run("--starter", "small", "--out", mine)
+    assert done.returncode == 2 and "this file is there already" in done.stderr and "hour" in mine.read_text()
+
+
+def test_why_a_file_does_not_compile_is_said_once(grading: Grading) -> None:
+    shown = grading.grade(with_body(grading, "  if (i < n) y[i] = x[i]"))["shown"]
+    assert shown.count('expected a ";"') == 1 and "0 points: it does not compile: submission.cu(" in shown
+
+
+def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
+    starter = grading.text("--starter", "c")
+    assert "graded without --course" in grading.grade(starter)["shown"]
+    assert "graded without --course" not in grading.grade(starter, "--course", "c")["shown"]
+    assert "graded without --course" not in grading.grade(grading.text("--reference"))["shown"]
 
 
 @pytest.mark.parametrize("change, said", [
@@ -126,6 +150,17 @@ def test_usage(grading: Grading) -> None:
     (("times(factor, x)", "tims(factor, x)"), "'tims(factor, x)' has no value"),
     (("  // end\n", ""), 'has no "// end"'),
     (('"x", "y", "n"', '"x", "y", "m"'), "the argument 'm' is unknown"),
+    (("\nlost = ", "\nlots = "), "the check 'sectors' has 'lots', which means nothing"),
+    (("full = 1\n", ""), "the check 'sectors' has no full"),
+    (("{value:.2f}", "{values}"), "takes {value}, {full} and {none}"),
+    (('where = "global_load"', 'where = "loads"'), "has where = 'loads'; there are shared_load"),
+    (("needs_lost", "# needs_lost"), "has needs, but no needs_lost"),
+    (("block = 128", ""), "the case 'short' has no block"),
+    (('type = "f32", count', 'type = "f32", size'), "the buffer x of the case 'short' has 'size'"),
+    (("sizes = { n = [100", 'types = ["fp8"]\nsizes = { n = [100'), "the case 'short' has the type 'fp8'"),
+    (("def times(", "def times"), "`python` does not run: SyntaxError"),
+    (("[starter]\n", '[starter]\nfrom = "06_swizzle"\n'), "either from or source"),
+    (("[starter]\n", "[starter]\nreplace = { find = 'a', with = 'b' }\n"), "its head has two brackets"),
 ])  # fmt: skip
 def test_a_mistake_in_an_assignment_is_said(grading: Grading, change: tuple[str, str], said: str) -> None:
     assert change[0] in SMALL
@@ -380,38 +415,48 @@ def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -
     assert len(rows(out)) == 6 and all(path.stat().st_mtime_ns == kept[path] for path in kept), "nothing graded again"
 
 
-# ---- GitHub Classroom ----
+# ---- GitHub Actions ----
 
 
-def test_the_workflow_grades_what_is_pushed(grading: Grading) -> None:
-    """Its last step, as it stands there, in a workspace as the steps before it leave it; this build is lent to it."""
-    recipe = (ROOT / "harness" / "grader" / "recipes" / "classroom.yml").read_text(encoding="utf-8")
-    step = re.search(r"(?m)^      - name: Grade\n.*?^        run: \|\n((?: {10}.*\n|\n)+)", recipe, flags=re.DOTALL)[1]
-    workspace = grading.folder / "workspace"
-    (workspace / "submission").mkdir(parents=True)
-    (workspace / "ladder").mkdir()
-    for name in ("harness", "scripts", "common", "docs", "kernels"):
-        (workspace / "ladder" / name).symlink_to(ROOT / name)
-    (workspace / "ladder" / "build").symlink_to(BUILD)
-    (workspace / "ladder" / ".venv").symlink_to(sys.prefix)
-    summary = workspace / "summary.md"
-    environment = grading.environment | {"ASSIGNMENT": "swizzle", "COURSE": "c", "GITHUB_STEP_SUMMARY": str(summary),
-                                         "FLASH_LADDER_BUILD_DIR": str(BUILD)}  # fmt: skip
+def test_the_workflow_grades_what_is_pushed(tmp_path: Path) -> None:
+    """All its steps, as they stand there, for three pushes of a student. What runs on GitHub only is done by GitHub, in
+    grader_workflow.py; and setup finds tools that note what they are asked, and lend it this build."""
+    pytest.importorskip("yaml", reason="PyYAML is missing: scripts/docs_packages brings it")
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("this is no git repository")
+    github = GitHub(tmp_path, BUILD)
+    ladder = github.create("OWNER/flash-ladder")
+    for name in listed.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (ladder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, ladder / name)
+    github.commit("OWNER/flash-ladder")
+    mine = github.create("school/mine")
+    workflow = mine / ".github" / "workflows" / "grade.yml"
+    workflow.parent.mkdir(parents=True)
+    shutil.copy(ROOT / "harness" / "grader" / "recipes" / "github_actions.yml", workflow)
+    given = assignment.read_assignment("swizzle", "spring")  # as the recipe has it
 
-    def run() -> int:
-        summary.write_text("")
-        # As GitHub starts it: docs.github.com, "Workflow syntax", jobs.<job_id>.steps[*].shell.
-        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", textwrap.dedent(step)]
-        return subprocess.run(command, cwd=workspace, env=environment, capture_output=True, check=False).returncode
+    (mine / "swizzle.cu").write_text(given.starter())
+    run = github.push("school/mine")
+    assert run.setup == ["apt-get update", "apt-get install", "venv", "configure first", "build harness-grader",
+                         "compile"], run.said  # fmt: skip
+    assert not run.succeeded and "not passed: the pass mark is 60" in run.summary
+    assert run.said.endswith(run.summary.removeprefix("```\n").removesuffix("```\n")), "both say the same"
+    validate_grade(json.loads(run.artifacts["results.json"].read_text()))
+    assert len(github.caches) == 1, "a push that does not pass is one after which another comes"
 
-    assert run() == 2 and summary.read_text() == "Hand in one .cu file; there are 0.\n"
-    given = assignment.read_assignment("swizzle", "c")
-    (workspace / "submission" / "mine.cu").write_text(given.reference_answer())
-    assert run() == 0 and "100.0 of 100  passed" in summary.read_text()
-    validate_grade(json.loads((workspace / "results.json").read_text()))
-    assert ElementTree.parse(workspace / "results.xml").find("testsuite").attrib["failures"] == "0"
-    (workspace / "submission" / "mine.cu").write_text("no C++")
-    assert run() == 1 and "does not compile" in summary.read_text()
+    # A new machine: what is cached is not built again, and the system's packages are not in the cache.
+    (mine / "swizzle.cu").write_text(given.reference_answer())
+    run = github.push("school/mine")
+    assert run.setup == ["apt-get update", "apt-get install", "configure again", "build harness-grader"], run.said
+    assert run.succeeded and "100.0 of 100  passed" in run.summary
+    assert ElementTree.parse(run.artifacts["results.xml"]).find("testsuite").attrib["failures"] == "0"
+
+    (mine / "swizzle.cu").unlink()
+    run = github.push("school/mine")
+    assert not run.succeeded and run.summary == "Hand in one .cu file; there are 0.\n" and not run.artifacts
 
 
 # ---- Gradescope ----
@@ -428,6 +473,10 @@ def test_the_autograder_for_gradescope(grading: Grading) -> None:
     if "not a git repository" in done.stderr:
         pytest.skip("this is no git repository")
     assert done.returncode == 0, done.stderr
+    misspelt = subprocess.run([recipe / "build_zip", "swizle", "a course", "h", grading.folder / "no.zip"],
+                              capture_output=True, text=True)  # fmt: skip
+    assert misspelt.returncode == 2 and "there is no assignment 'swizle'" in misspelt.stderr
+    assert not (grading.folder / "no.zip").exists()
     root = grading.folder / "autograder"
     for folder in ("source", "submission", "results"):
         (root / folder).mkdir(parents=True)
