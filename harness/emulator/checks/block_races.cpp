@@ -94,12 +94,14 @@ void BlockRaces::add(std::uint64_t cta, const MemoryUse& use, const Report& repo
                 .other_instruction = earlier.instruction});
       };
       const std::uint32_t writer = get(line.writer, granule), reader = get(line.reader, granule);
-      if (read != MemoryUse::kNothing && writer != 0) conflict(GlobalConflict::Kind::read_after_write, read, writer);
+      const bool reads_written = read != MemoryUse::kNothing && writer != 0;
+      if (reads_written) conflict(GlobalConflict::Kind::read_after_write, read, writer);
       if (write != MemoryUse::kNothing) {
         std::byte* const before = written_[line.written - 1].data() + granule * static_cast<std::size_t>(granule_);
         const std::byte* const now = use.written.data() + mine.written + granule * static_cast<std::size_t>(granule_);
-        // Two that write the same are not in conflict.
-        if (writer != 0 && std::memcmp(before, now, static_cast<std::size_t>(granule_)) != 0)
+        // Two that write the same are not in conflict. Whether they do is luck where one wrote what came of the other's write,
+        // which is a finding already: with other luck the same finding would count once more.
+        if (writer != 0 && !reads_written && std::memcmp(before, now, static_cast<std::size_t>(granule_)) != 0)
           conflict(GlobalConflict::Kind::write_after_write, write, writer);
         if (reader != 0) conflict(GlobalConflict::Kind::write_after_read, write, reader);
         std::memcpy(before, now, static_cast<std::size_t>(granule_));
