@@ -592,8 +592,9 @@ def test_what_is_found_does_not_depend_on_the_number_of_threads(ordering: Path) 
     for name in ("block_counter", "shift_of_blocks", "same_output"):
         found = {run(ordering, name, "wrong", FLASH_LADDER_THREADS=threads).stderr for threads in ("1", "2", "5")}
         assert len(found) == 1
-        if name == "block_counter":  # of three blocks, its read and its write; not whether it wrote the same by chance
-            assert "  6 times\n" in found.pop()
+        # Of three blocks the read and the write, or 64 writes: whatever another one has written meanwhile.
+        times = {"block_counter": "  6 times\n", "same_output": "  192 times\n"}
+        assert times.get(name, "") in found.pop()
 
 
 @pytest.mark.parametrize("name", faults_of(STREAMS))

@@ -288,17 +288,19 @@ void GlobalShadow::report_overwritten(const GlobalAccess& access, std::uint32_t 
   }
 }
 
-void GlobalShadow::keep_written(const GlobalAccess& access, std::byte* const* host) {
-  if (of_ != Of::cta || full_) return;
+bool GlobalShadow::kept_at(const GlobalAccess& access, std::byte** places) {
+  if (of_ != Of::cta || full_) return false;
   if (const Cells cells = cells_of(access); cells.count != 0) {
-    std::memcpy(cells.page.written + (cells.first << shift_), host[0], cells.count << shift_);
-    return;
+    std::byte* const first = cells.page.written + (cells.first << shift_);
+    for (std::size_t lane = 0; lane < kWarpSize; ++lane) places[lane] = first + lane * access.bytes;
+    return true;
   }
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Address address = access.addresses[lane];
-    std::memcpy(page_of(address).written + (address & (kPageBytes - 1)), host[lane], access.bytes);
+    places[lane] = page_of(address).written + (address & (kPageBytes - 1));
   }
+  return true;
 }
 
 MemoryUse GlobalShadow::take_use() {

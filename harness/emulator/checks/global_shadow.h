@@ -85,8 +85,9 @@ class GlobalShadow {
   bool write_untouched(const GlobalAccess& access, Ordering& ordering);
   /// Tells of those of them that wrote something else.
   void report_overwritten(const GlobalAccess& access, std::uint32_t lanes, GlobalConflictSink& sink);
-  /// What a write has written, from where it lies now.
-  void keep_written(const GlobalAccess& access, std::byte* const* host);
+  /// Where what each lane writes is to be kept, until other CTAs' writes are compared with it; false where nothing is. In memory
+  /// another CTA may have overwritten it by now.
+  bool kept_at(const GlobalAccess& access, std::byte** places);
   /// What the CTA has done, by address; and reset().
   MemoryUse take_use();
 

@@ -235,13 +235,19 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   }
   void check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at, const MemoryAccess& access);
   void note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined);
-  /// Races in global memory. write_global() before it is written, has_written_global() after; see GlobalShadow.
+  /// Races in global memory. write_global() before it is written; what is written goes to kept_at(), too; see GlobalShadow.
   void read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                    unsigned bytes);
   std::uint32_t write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                              const LaneAddresses& at, std::uint32_t unchanged);
-  void has_written_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
-                          const LaneAddresses& at, std::uint32_t overwritten);
+  bool kept_at(const Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
+               std::byte** places) {
+    return global_->kept_at(global_access(warp, instruction, at, access.good, access.bytes), places);
+  }
+  void report_overwritten_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                                 const LaneAddresses& at, std::uint32_t lanes) {
+    global_->report_overwritten(global_access(warp, instruction, at, access.good, access.bytes), lanes, *this);
+  }
   /// What is told to other threads through memory: a strong operation has read or written. `adds`: it is atomic.
   void hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
   void tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at, bool adds);

@@ -457,13 +457,6 @@ bool CtaExecutor::write_untouched_global(const Warp& warp, const Instruction& in
   return global_->write_untouched(global, *ordering_);
 }
 
-void CtaExecutor::has_written_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
-                                     const LaneAddresses& at, std::uint32_t overwritten) {
-  const GlobalAccess global = global_access(warp, instruction, at, access.good, access.bytes);
-  global_->keep_written(global, access.host);
-  if (overwritten != 0) global_->report_overwritten(global, overwritten, *this);
-}
-
 // What other threads have told at the addresses that are read with a strong operation.
 void CtaExecutor::hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                        const LaneAddresses& at) {

@@ -195,18 +195,23 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
         if (!changes) {
           changes = unchanged_lanes(warp.registers, instruction, access.host, access.good) != access.good;
         }
-        if (is_one_copy(instruction, access)) {
-          std::memcpy(access.host[0], warp.registers + instruction.r[1], std::size_t{kWarpSize} * instruction.bytes);
-        } else {
-          store_lanes(warp.registers, instruction, access.host, access.good);
-        }
-        if (watched) {
-          if (overwritten != 0 && !is_strong(instruction.strength)) {
-            overwritten &= ~unchanged_lanes(warp.registers, instruction, access.host, overwritten);
+        const auto write_to = [&](std::byte* const* places) {
+          const std::size_t bytes = instruction.bytes;
+          if (is_one_copy(instruction, access) && places[kWarpSize - 1] == places[0] + (kWarpSize - 1) * bytes) {
+            std::memcpy(places[0], warp.registers + instruction.r[1], kWarpSize * bytes);
           } else {
-            overwritten = 0;
+            store_lanes(warp.registers, instruction, places, access.good);
           }
-          cta.has_written_global(warp, instruction, access, at, overwritten);
+        };
+        write_to(access.host);
+        if (watched) {
+          std::byte* kept[kWarpSize];
+          if (cta.kept_at(warp, instruction, access, at, kept)) write_to(kept);
+          if (overwritten != 0 && !is_strong(instruction.strength)) {
+            cta.report_overwritten_global(
+                warp, instruction, access, at,
+                overwritten & ~unchanged_lanes(warp.registers, instruction, access.host, overwritten));
+          }
         }
         cta.tell(warp, instruction, access, at, false);
       });
