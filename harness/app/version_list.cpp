@@ -23,7 +23,7 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kLeastSpeedWidth = 14, kWidestIdea = 110;
+constexpr std::size_t kLeastSpeedWidth = 12, kWidestIdea = 110;
 
 // The names of a version's configurations, the preferred one first.
 std::vector<std::string> configuration_names(const Version& version) {
@@ -97,13 +97,15 @@ int list_versions(const Options& options) {
   for (const Version& version : versions())
     config_width = std::max(config_width, fmt::format("{}  ", fmt::join(configuration_names(version), ", ")).size());
 
-  std::size_t speed_width = kLeastSpeedWidth;
-  for (const auto& device : devices) speed_width = std::max(speed_width, display_width(device) + 2);
-  const std::size_t taken = version_column_width() + speed_width * devices.size() + config_width;
+  const auto speed_width = [](const std::string& device) {
+    return std::max(kLeastSpeedWidth, display_width(device) + 2);
+  };
+  std::size_t taken = version_column_width() + config_width;
+  for (const auto& device : devices) taken += speed_width(device);
   const std::size_t idea_width = std::min(output_width() - std::min(output_width(), taken), kWidestIdea);
 
   std::string header = pad("version", version_column_width());
-  for (const auto& device : devices) header += pad(device, speed_width);
+  for (const auto& device : devices) header += pad(device, speed_width(device));
   std::string text = labelled("TFLOP/s at", describe(options.problem)) + "\n" +
                      paint.bold(header + pad("config", config_width) + "idea") + "\n";
   bool stale = false;
@@ -113,7 +115,7 @@ int list_versions(const Options& options) {
       const Recording* recording = recorded.find(device, version);
       const std::string figure = speed(recording, options.problem);
       const bool is_stale = recording && recording->stale;
-      text += pad(is_stale ? paint.notable(figure) : figure, speed_width);
+      text += pad(is_stale ? paint.notable(figure) : figure, speed_width(device));
       stale = stale || is_stale;
     }
     text += pad(fmt::format("{}", fmt::join(configuration_names(version), ", ")), config_width);

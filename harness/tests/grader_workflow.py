@@ -16,7 +16,8 @@ from setup_test import TOOLS
 
 # A runner as setup sees it. Its packages are in a file, and gone with it.
 RUNNER = TOOLS | {
-    "sudo": 'exec "$@"',
+    "sudo": 'export USER_ID=0; exec "$@"',
+    "id": '[ "$*" = -u ] || exec /usr/bin/id "$@"; echo "${USER_ID:-1001}"',
     "git": 'exec /usr/bin/git "$@"',
     "dpkg-query": 'grep -qxF -e "${*: -1}" "$MACHINE/packages" && echo install ok installed',
     "apt-get": """
