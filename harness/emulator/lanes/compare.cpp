@@ -61,28 +61,28 @@ void add_comparisons(LaneTable& table, const char* type = Name<T>::text) {
 }
 
 // Two 16-bit numbers at a time. PTX ISA, "Half Precision Comparison Instructions: set".
-template <typename C, bool ftz, typename T, typename Two>
+template <typename C, typename T, typename Two>
 void add_comparison_of_two(LaneTable& table) {
-  const Opcode compare(Opcode("set.", C::name), ftz ? ".ftz." : ".");
+  const Opcode compare(Opcode("set.", C::name), ".");
   const auto add_with = [&](const char* result, auto of_both) {
     add(table, Opcode(Opcode(Opcode(compare.text, result), "."), Name<Two>::text).text, InstructionClass::compare,
         of_both);
   };
   for (const char* result : {"u32", "s32"}) {
     add_with(result, [](Two a, Two b) {
-      return (C::test(value_of<ftz>(a.low), value_of<ftz>(b.low)) ? 0xffffu : 0u) |
-             (C::test(value_of<ftz>(a.high), value_of<ftz>(b.high)) ? 0xffff0000u : 0u);
+      return (C::test(value_of<false>(a.low), value_of<false>(b.low)) ? 0xffffu : 0u) |
+             (C::test(value_of<false>(a.high), value_of<false>(b.high)) ? 0xffff0000u : 0u);
     });
   }
   add_with(Name<Two>::text, [](Two a, Two b) {
-    return Two{from_float<T>(C::test(value_of<ftz>(a.low), value_of<ftz>(b.low)) ? 1.0f : 0.0f),
-               from_float<T>(C::test(value_of<ftz>(a.high), value_of<ftz>(b.high)) ? 1.0f : 0.0f)};
+    return Two{from_float<T>(C::test(value_of<false>(a.low), value_of<false>(b.low)) ? 1.0f : 0.0f),
+               from_float<T>(C::test(value_of<false>(a.high), value_of<false>(b.high)) ? 1.0f : 0.0f)};
   });
 }
 
-template <bool ftz, typename T, typename Two, typename... C>
+template <typename T, typename Two, typename... C>
 void add_comparisons_of_two(LaneTable& table) {
-  (add_comparison_of_two<C, ftz, T, Two>(table), ...);
+  (add_comparison_of_two<C, T, Two>(table), ...);
 }
 
 template <typename T>
@@ -115,8 +115,8 @@ void add_compare_operations(LaneTable& table) {
   add_float<double, false>(table);
   add_float<f16, false>(table);
   add_float<bf16, false>(table);
-  add_comparisons_of_two<false, f16, f16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
-  add_comparisons_of_two<false, bf16, bf16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
+  add_comparisons_of_two<f16, f16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
+  add_comparisons_of_two<bf16, bf16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
 }
 
 }  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
