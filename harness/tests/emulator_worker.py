@@ -3,10 +3,12 @@
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
+REFERENCES = tempfile.TemporaryDirectory()  # many requests are checked with the same problems: removed at the end
 
 
 def run_worker(program: str, *, sm_count: int | None = None, **request: object) -> dict[str, Any]:
@@ -22,7 +24,7 @@ def run_worker_that_prints(
 ) -> tuple[dict[str, Any], str]:
     """The same, and what the kernels printed."""
     problem = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "head_dim": 128, "dtype": "fp16"}
-    whole = {"command": "run", "benchmark": False, "problem": problem} | request
+    whole = {"command": "run", "benchmark": False, "problem": problem, "reference_cache": REFERENCES.name} | request
     done = subprocess.run(
         ["bash", "-c", 'exec "$0" "$1" 3>&1 1>&2', BUILD / program, json.dumps(whole)],
         capture_output=True,

@@ -33,25 +33,24 @@ struct Traits {
   static constexpr int kBlockQ = 16;
   static constexpr int kBlockKV = 16;
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = 4;  // a thread per element of a row
+  static constexpr int kNumWarps = 1;
   static constexpr int kSmemBytes = 0;
 };
 
-// The sum of x over the CTA's 128 threads; every thread gets it.
-__device__ float cta_sum(float x) {
-  __shared__ float sums[4];
+// The sum of x over the warp; every thread gets it.
+__device__ float warp_sum(float x) {
   for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffff, x, mask);
-  __syncthreads();  // the sums of the last call have been read
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
-  __syncthreads();  // the sums of this one are there
-  return sums[0] + sums[1] + sums[2] + sums[3];
+  return x;
 }
 
-// A CTA computes 16 rows, one after the other, by online softmax.
+constexpr int kElements = 4;  // of a row, that a thread has: threadIdx.x, and every 32nd from there on
+constexpr float kLog2e = 1.44269504f;
+
+// A CTA is one warp and computes 16 rows, one after the other, by online softmax.
 template <typename Traits, Fault kFault>
 __global__ void attention(AttentionArgs args, Extension extension) {
   using Element = typename Traits::Element;
-  const int head = blockIdx.y, batch = blockIdx.z, d = threadIdx.x;
+  const int head = blockIdx.y, batch = blockIdx.z;
   const int kv_head =
       kFault == Fault::heads_in_turn ? head % extension.kv_heads : head / (args.heads / extension.kv_heads);
   const int seq_len = extension.lengths ? extension.lengths[batch] : args.seq_len;
@@ -72,27 +71,34 @@ __global__ void attention(AttentionArgs args, Extension extension) {
     else if (extension.causal && kFault != Fault::ignores_mask)
       num_keys = min(num_keys, max(aligned + 1, 0));
 
-    const float q = to_float(args.Q.row<Element>(batch, head, row)[d]);
-    float row_max = -INFINITY, row_sum = 0, output = 0;
+    const Element* Q = args.Q.row<Element>(batch, head, row) + threadIdx.x;
+    float q[kElements], output[kElements] = {};
+    for (int i = 0; i < kElements; ++i) q[i] = to_float(Q[32 * i]);
+    float row_max = -INFINITY, row_sum = 0;
     for (int key = first_key; key < num_keys; ++key) {
-      const float score = cta_sum(q * to_float(args.K.row<Element>(batch, kv_head, key)[d])) * args.softmax_scale;
+      const Element* K = args.K.row<Element>(batch, kv_head, key) + threadIdx.x;
+      const Element* V = args.V.row<Element>(batch, kv_head, key) + threadIdx.x;
+      float product = 0;
+      for (int i = 0; i < kElements; ++i) product += q[i] * to_float(K[32 * i]);
+      const float score = warp_sum(product) * args.softmax_scale * kLog2e;
       const float new_max = fmaxf(row_max, score);
-      const float rescale = expf(row_max - new_max), p = expf(score - new_max);
+      const float rescale = exp2f(row_max - new_max), p = exp2f(score - new_max);
       row_max = new_max;
       row_sum = row_sum * rescale + p;
-      output = output * rescale + p * to_float(args.V.row<Element>(batch, kv_head, key)[d]);
+      for (int i = 0; i < kElements; ++i) output[i] = output[i] * rescale + p * to_float(V[32 * i]);
     }
     if (kFault == Fault::counts_a_tail && num_keys % Traits::kBlockKV != 0)
-      row_sum += (Traits::kBlockKV - num_keys % Traits::kBlockKV) * expf(-row_max);
+      row_sum += (Traits::kBlockKV - num_keys % Traits::kBlockKV) * exp2f(-row_max);
     const bool sees_a_key = first_key < num_keys || kFault == Fault::divides_by_0;
-    args.O.row<Element>(batch, head, row)[d] = from_float<Element>(sees_a_key ? output / row_sum : 0);
+    Element* O = args.O.row<Element>(batch, head, row) + threadIdx.x;
+    for (int i = 0; i < kElements; ++i) O[32 * i] = from_float<Element>(sees_a_key ? output[i] / row_sum : 0);
   }
 }
 
 template <typename Traits, Fault kFault>
 cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const dim3 grid((args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ, args.heads, args.batch);
-  attention<Traits, kFault><<<grid, Traits::kHeadDim, 0, stream>>>(
+  attention<Traits, kFault><<<grid, 32 * Traits::kNumWarps, 0, stream>>>(
       args, {args.causal, args.kv_heads, args.window, args.lengths, args.lengths_kv});
   return cudaGetLastError();
 }

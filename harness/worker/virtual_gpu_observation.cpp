@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <stdexcept>
+#include <string_view>
 
 #include "emulator/function_name.h"
 #include "emulator/runtime/virtual_runtime.h"
@@ -36,6 +38,14 @@ SourcePosition to_strings(const emulator::SourcePosition& position) {
 
 SourcePosition source_position(const emulator::SourcePosition& position) {
   return to_strings(with_file_names(position));
+}
+
+// Of a text of the program, which stays where it is. It is asked for after every launch, and long.
+const std::string& hash_of(std::string_view ptx) {
+  static std::map<const char*, std::string> known;
+  std::string& hash = known[ptx.data()];
+  if (hash.empty()) hash = ptx_hash(ptx);
+  return hash;
 }
 
 Finding finding_for_results(const emulator::Finding& found) {
@@ -82,7 +92,7 @@ Observation take_observation() {
     observation.counters = observation.counters.value_or(Counters{});
     *observation.counters += kernel.totals;
     if (observation.roles.empty()) observation.roles = kernel.roles;
-    if (observation.ptx_hash.empty()) observation.ptx_hash = ptx_hash(kernel.ptx);  // a version is one file
+    if (observation.ptx_hash.empty()) observation.ptx_hash = hash_of(kernel.ptx);  // a version is one file
     // In the order of the names that are shown: that of whole paths depends on where the project and the toolkit lie.
     std::vector<emulator::LineCounters> lines = kernel.lines;
     for (emulator::LineCounters& line : lines) line.position = with_file_names(std::move(line.position));
