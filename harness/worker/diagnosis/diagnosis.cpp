@@ -17,6 +17,7 @@ namespace flash_ladder {
 namespace {
 
 constexpr std::int64_t kMaxSampledRows = 16;
+constexpr double kFarOff = 16;               // tolerances of a row by which no tolerance of more rows is exceeded
 constexpr std::int64_t kScoreFactors = 100;  // tried, about
 constexpr std::size_t kMaxNamed = 3;         // suggestions in the sentence; the JSON has all
 
@@ -52,33 +53,53 @@ std::vector<Sample> sample_rows(const WrongElements& wrong) {
   return samples;
 }
 
+// How far the output is from what the mistake gives in the first rows of a sample; nullopt where that is not finite.
+struct Fit {
+  double tolerance, farthest;
+  bool tells;  // a row is not as good as right
+};
+
+std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const Sample& sample, std::size_t rows,
+                       const Tiling& tiling) {
+  const AttentionProblem& problem = wrong.inputs.problem;
+  const TensorLayout layout = output_layout(problem);
+  const AttendedRows attended =
+      attend_with(mistake, tiling, wrong.inputs, sample.batch, sample.head, std::span(sample.rows).first(rows));
+  double error = 0, largest = 0;  // as the bound of the reference is made of
+  for (std::size_t i = 0; i < attended.exact.size(); ++i) {
+    error = std::max(error, std::abs(attended.base[i] - attended.exact[i]));
+    largest = std::max(largest, std::abs(attended.exact[i]));
+  }
+  if (!std::isfinite(error) || !std::isfinite(largest)) return std::nullopt;
+  // Twice what a right kernel may be off: only some rows are looked at, and their errors may be small by chance.
+  const double bound = wrong.reference.bound[sample.batch * problem.heads + sample.head];
+  Fit fit{.tolerance = 2 * std::max(bound, 2 * error + ulp(problem.dtype, largest)), .farthest = 0, .tells = false};
+  for (std::size_t r = 0; r < rows; ++r) {
+    const std::uint16_t* got = wrong.output.data() + layout.row(sample.batch, sample.head, sample.rows[r]);
+    const double* right = wrong.reference.row(sample.batch, sample.head, sample.indices[r]);
+    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+      const double value = element_to_float(problem.dtype, got[d]);
+      const double off = std::abs(value - attended.exact[r * problem.head_dim + d]);
+      if (!std::isfinite(off)) return std::nullopt;
+      fit.farthest = std::max(fit.farthest, off);
+      fit.tells = fit.tells || std::abs(value - right[d]) > 4 * fit.tolerance;
+    }
+  }
+  return fit;
+}
+
 // Whether the mistake gives the output in every element of the sampled rows, and that is not as good as right.
 bool explains(const Mistake& mistake, const WrongOutput& wrong, const std::vector<Sample>& samples,
               const Tiling& tiling) {
-  const AttentionProblem& problem = wrong.inputs.problem;
-  const TensorLayout layout = output_layout(problem);
   bool tells = false;
   for (const Sample& sample : samples) {
     if (mistake.of_one_head && &sample != &samples.front()) continue;
-    const AttendedRows attended = attend_with(mistake, tiling, wrong.inputs, sample.batch, sample.head, sample.rows);
-    double error = 0, largest = 0;  // as the bound of the reference is made of
-    for (std::size_t i = 0; i < attended.exact.size(); ++i) {
-      error = std::max(error, std::abs(attended.base[i] - attended.exact[i]));
-      largest = std::max(largest, std::abs(attended.exact[i]));
-    }
-    if (!std::isfinite(error) || !std::isfinite(largest)) return false;
-    // Twice what a right kernel may be off: only some rows are looked at, and their errors may be small by chance.
-    const double bound = wrong.reference.bound[sample.batch * problem.heads + sample.head];
-    const double tolerance = 2 * std::max(bound, 2 * error + ulp(problem.dtype, largest));
-    for (std::size_t r = 0; r < sample.rows.size(); ++r) {
-      const std::uint16_t* got = wrong.output.data() + layout.row(sample.batch, sample.head, sample.rows[r]);
-      const double* right = wrong.reference.row(sample.batch, sample.head, sample.indices[r]);
-      for (std::int64_t d = 0; d < problem.head_dim; ++d) {
-        const double value = element_to_float(problem.dtype, got[d]);
-        if (!(std::abs(value - attended.exact[r * problem.head_dim + d]) <= tolerance)) return false;
-        tells = tells || std::abs(value - right[d]) > 4 * tolerance;
-      }
-    }
+    // Nearly all mistakes are none that was made, and far off in any row.
+    const auto first = fit(mistake, wrong, sample, 1, tiling);
+    if (!first || first->farthest > kFarOff * first->tolerance) return false;
+    const auto all = fit(mistake, wrong, sample, sample.rows.size(), tiling);
+    if (!all || all->farthest > all->tolerance) return false;
+    tells = tells || all->tells;
   }
   return tells;
 }

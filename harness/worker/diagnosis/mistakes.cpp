@@ -24,16 +24,27 @@ enum class Which { Q, K, V };
 std::vector<double> gather(const Inputs& inputs, Which tensor, const std::function<Element(Element)>& map,
                            std::int64_t batch, std::int64_t head, std::span<const std::int64_t> rows) {
   const AttentionProblem& problem = inputs.problem;
+  const auto elements = [&](const Element& at) {
+    return tensor == Which::Q   ? inputs.Q_row(at.batch, at.head, at.row)
+           : tensor == Which::K ? inputs.K_row(at.batch, at.head, at.row)
+                                : inputs.V_row(at.batch, at.head, at.row);
+  };
   std::vector<double> values(rows.size() * problem.head_dim);
+  std::vector<std::uint16_t> read(problem.head_dim);
+  std::vector<float> converted(problem.head_dim);
   auto value = values.begin();
-  for (const std::int64_t row : rows)
-    for (std::int64_t column = 0; column < problem.head_dim; ++column) {
-      const Element wanted{batch, head, row, column}, read = map ? map(wanted) : wanted;
-      const std::uint16_t* from = tensor == Which::Q   ? inputs.Q_row(read.batch, read.head, read.row)
-                                  : tensor == Which::K ? inputs.K_row(read.batch, read.head, read.row)
-                                                       : inputs.V_row(read.batch, read.head, read.row);
-      *value++ = element_to_float(problem.dtype, from[read.column]);
+  for (const std::int64_t row : rows) {
+    const std::uint16_t* from = elements({batch, head, row, 0});
+    if (map) {
+      for (std::int64_t column = 0; column < problem.head_dim; ++column) {
+        const Element at = map({batch, head, row, column});
+        read[column] = elements(at)[at.column];
+      }
+      from = read.data();
     }
+    elements_to_float(problem.dtype, from, problem.head_dim, converted.data());
+    value = std::ranges::copy(converted, value).out;
+  }
   return values;
 }
 
