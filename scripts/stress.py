@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks every version, in all configurations and both types, at problems that the harness's own check does not reach.
+"""Checks every version, in all configurations and types, at problems that the harness's own check does not reach.
 
   first     the whole check: normal, offset-mean, large-logit and ramp inputs, one K/V tile, a packed Q, K, V tensor
   then      heads 1, 3 and 40; batch 1 and 5; one, two and an odd number of K/V tiles; keys fewer and more than queries
@@ -30,6 +30,7 @@ from typing import Any
 from ladder import HEAD_DIM
 from worker_request import Configuration, add_arguments, ask_worker, configurations
 
+DTYPES = ("fp16", "bf16", "e4m3")
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
 # SMs of the virtual GPU: so few that a CTA of 15 and 16 takes several query tiles, and not all CTAs take as many.
 VIRTUAL_SM_COUNT = "3"
@@ -119,19 +120,22 @@ def main() -> int:
     add_arguments(parser)
     parser.add_argument("--device", choices=("gpu", "emulator"), default="gpu", help="(%(default)s)")
     parser.add_argument("--large", action="store_true", help="tensors of more than 4 GiB; takes 30 GB of memory a job")
+    parser.add_argument("--dtype", choices=DTYPES, action="append", help="one type alone; again for another (all)")
     parser.add_argument("--jobs", type=int, metavar="N", help="so many at a time (8; 2 for --large and the emulator)")
     parser.add_argument("--worker", help="program in the build folder to ask (that of the device)")
     arguments = parser.parse_args()
     on_gpu = arguments.device == "gpu"
     if arguments.large and not on_gpu:
         parser.error("--large does not go with --device emulator, which would take hours; leave one out")
+    if arguments.large and arguments.dtype:
+        parser.error("--large does not go with --dtype, since it checks fp16 alone; leave one out")
     if arguments.jobs is not None and arguments.jobs < 1:
         parser.error(f"--jobs {arguments.jobs} is out of range; give 1 or more")
     jobs = arguments.jobs or min(os.cpu_count() or 1, 8 if on_gpu and not arguments.large else 2)
     worker = arguments.worker or f"harness-worker-{arguments.device}"
     os.environ.setdefault("FLASH_LADDER_SM_COUNT", VIRTUAL_SM_COUNT)
 
-    dtypes = ("fp16",) if arguments.large else ("fp16", "bf16", "e4m3")
+    dtypes = ("fp16",) if arguments.large else tuple(arguments.dtype or DTYPES)
     found = configurations(arguments.build, arguments.kernel, dtypes, worker, every=not arguments.large)
     todo = [case for c in found for case in (large_cases(c) if arguments.large else cases(c, on_gpu))]
     failures = 0

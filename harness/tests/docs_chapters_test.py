@@ -103,11 +103,11 @@ def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page
     for command in (f"scripts/harness --kernel {version}", f"scripts/harness --kernel {version} --sass"):
         assert f"\n{command}\n" in by_hand
 
-    def told_by(*flags: str) -> str:
-        command = [BUILD / "harness", "--kernel", str(version), *flags]
+    def told_by(flag: str) -> str:
+        command = [BUILD / "harness", "--kernel", str(version), flag]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
-    card, listed = re.sub(r"\s+", " ", told_by()), told_by("--sass")
+    card, listed = re.sub(r"\s+", " ", told_by("--no-check")), told_by("--sass")
     assert f"{facts.registers(version)} registers" in card
     assert f"{facts.smem_bytes_per_cta(version) / 1024:.4g} KiB of shared memory" in card
     # Of each opcode: in the whole kernel, in the hot loop, in the loop per HGMMA, behind its branches.
@@ -132,12 +132,13 @@ def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page
 
 @pytest.mark.parametrize("page", COUNTED, ids=name)
 def test_that_command_shows_the_counters(page: Path, facts: Facts) -> None:
-    """What the answers are held against stands in the card, digit by digit."""
+    """What the answers are held against stands in the card, digit by digit. That it is right, others test."""
     by_hand = by_hand_of(page)
     version = int(page.name[:2])
     command = re.search(rf"^scripts/harness (--kernel {version:02} --device emulator.*)$", by_hand, re.MULTILINE)
     assert command
-    done = subprocess.run([BUILD / "harness", *command[1].split()], capture_output=True, text=True, check=False)
+    command = [BUILD / "harness", *command[1].split(), "--no-check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     blanks = " ".join(re.findall(r"\{blank\}`([^`]+)`", by_hand))
     counters = re.findall(rf"\b(?:count|at)\({version}, '[^']*'(?:, '[^']*')*\)", blanks)

@@ -130,11 +130,11 @@ ENDLESS = {
 @pytest.mark.parametrize("name", ENDLESS)
 def test_a_compile_bomb_is_not_graded_or_gets_no_points(grading: Grading, name: str) -> None:
     with nothing_else_changes(grading):
-        result = grading.grade(ENDLESS[name], "--compile-seconds", "3")
+        result = grading.grade(ENDLESS[name], "--compile-seconds", "1")
     if result["status"] == "graded":
         assert result["score"] == 0 and "does not compile" in result["message"]
     else:
-        assert result["score"] is None and "3 seconds of CPU time" in result["message"]
+        assert result["score"] is None and "1 seconds of CPU time" in result["message"]
 
 
 # Ways to a file outside the allowed folders; FILE stands for its path.
@@ -230,14 +230,9 @@ def test_a_kernel_that_prints_without_end(grading: Grading) -> None:
 def test_a_kernel_that_knows_the_shapes(grading: Grading) -> None:
     """It is right where it has seen the problem, and other draws find it out."""
     factor = re.search(r"(\d+) \* x", grading.text("--reference"))[1]
-    sizes = set()
-    for n in range(100, 3600, 200):
-        body = INDEX + f"if (i < n && n == {n}) y[i] = {factor} * x[i];"
-        if grading.grade(kernel(body), "--hidden", "seen")["checks"][0]["points"] > 0:
-            sizes.add(n)
-        if len(sizes) == 2:
-            break
-    assert len(sizes) == 2
+    telling = kernel(INDEX + 'if (i == 0) printf("%d ", n);', "#include <cstdio>")
+    sizes = grading.grade(telling, "--hidden", "seen")["printed"].split()
+    assert len(set(sizes)) == 2
     known = " || ".join(f"n == {n}" for n in sizes)
     cheat = kernel(INDEX + f"if (i < n && ({known})) y[i] = {factor} * x[i];")
     assert grading.grade(cheat, "--hidden", "seen")["score"] == 100
