@@ -233,6 +233,9 @@ def test_a_kernel_that_knows_the_shapes(grading: Grading) -> None:
     telling = kernel(INDEX + 'if (i == 0) printf("%d ", n);', "#include <cstdio>")
     sizes = grading.grade(telling, "--hidden", "seen")["printed"].split()
     assert len(set(sizes)) == 2
+    for n in sizes:
+        part = grading.grade(kernel(INDEX + f"if (i < n && n == {n}) y[i] = {factor} * x[i];"), "--hidden", "seen")
+        assert part["checks"][0]["points"] > 0 and part["score"] < 100, "it is right for one of the two"
     known = " || ".join(f"n == {n}" for n in sizes)
     cheat = kernel(INDEX + f"if (i < n && ({known})) y[i] = {factor} * x[i];")
     assert grading.grade(cheat, "--hidden", "seen")["score"] == 100
