@@ -350,11 +350,9 @@ void SharedShadow::look_for_lost(const SharedAccess& access) {
   }
 }
 
-std::uint32_t SharedShadow::issue_copy(const SharedAccess& access, bool checks) {
+void SharedShadow::issue_copy(const SharedAccess& access, bool checks) {
   if (checks) check_write(access, 0);
-  const AccessNumber number = add_record(access, false);
-  set_writers(access, kPending, number);
-  return overwritten_lanes(access, kPending, number);
+  set_writers(access, kPending, add_record(access, false));
 }
 
 void SharedShadow::complete_copy(const SharedAccess& access, bool async) {

@@ -72,7 +72,7 @@ class ConflictSink {
 
 class SharedShadow {
  public:
-  /// `granule` is 1, 2 or 4 bytes.
+  /// `granule` is 1, 2, 4, 8 or 16 bytes.
   SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
                int num_engines = 0);
 
@@ -88,9 +88,12 @@ class SharedShadow {
   std::uint32_t write(const SharedAccess& access, std::uint32_t unchanged);
   /// Tells of those of them that wrote something else.
   void report_overwritten(const SharedAccess& access, std::uint32_t lanes);
-  /// A cp.async is issued, or what an mbarrier completes: a write whose time is not known yet. Returns the lanes of which another
-  /// lane of the same instruction overwrites what they write.
-  std::uint32_t issue_copy(const SharedAccess& access, bool checks = true);
+  /// A cp.async is issued, or what an mbarrier completes: a write whose time is not known yet.
+  void issue_copy(const SharedAccess& access, bool checks = true);
+  /// Of the copy issued last: the lanes of which another lane of the same instruction overwrites what they write.
+  std::uint32_t overwritten_in_copy(const SharedAccess& access) const {
+    return overwritten_lanes(access, kPending, clocks_.next() - 1);
+  }
   /// The same of a read, of which nobody need know later.
   void check_read(const SharedAccess& access) {
     check_reads(access, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);

@@ -88,6 +88,9 @@ struct SharedFunctions {
                           const std::int32_t* r);
   Gather gather16;
   Gather gather32[5];
+  /// An 8×8 matrix of 16-bit elements from eight rows, to where a register's 32 lanes are: by rows, and by columns.
+  void (*matrix)(const std::byte* memory, const std::uint32_t* offsets, std::byte* to);
+  void (*transposed_matrix)(const std::byte* memory, const std::uint32_t* offsets, std::byte* to);
   /// For checks/shared_shadow.h, by log2 of the cells that a lane touches.
   bool (*read_cells[5])(const std::uint32_t* writers, std::uint32_t* readers, const std::uint32_t* offsets, int shift,
                         std::uint32_t limit, std::uint32_t synced, std::uint32_t cell);

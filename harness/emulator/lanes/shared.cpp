@@ -1,5 +1,9 @@
 // The loops over 32 lanes behind every access to shared memory by a whole warp.
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
 #include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
 
@@ -61,6 +65,38 @@ void gather(const std::byte* memory, const u32* offsets, std::byte* registers, c
   }
 }
 
+// A matrix of ldmatrix: eight rows of eight elements of 16 bits, in that order.
+void matrix(const std::byte* memory, const u32* offsets, std::byte* to) {
+  for (int row = 0; row < 8; ++row) __builtin_memcpy(to + 16 * row, memory + offsets[row], 16);
+}
+
+// The same, by columns.
+void transposed_matrix(const std::byte* memory, const u32* offsets, std::byte* to) {
+#ifdef __SSE2__
+  // Each step joins the columns that two halves of the rows have so far: of rows r and r + 4, then r and r + 2, then r and r + 1.
+  __m128i rows[8], joined[8];
+  for (int row = 0; row < 8; ++row)
+    rows[row] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(memory + offsets[row]));
+  const auto join = [](const __m128i(&from)[8], __m128i(&into)[8]) {
+    for (int i = 0; i < 4; ++i) {
+      into[2 * i] = _mm_unpacklo_epi16(from[i], from[i + 4]);
+      into[2 * i + 1] = _mm_unpackhi_epi16(from[i], from[i + 4]);
+    }
+  };
+  join(rows, joined);
+  join(joined, rows);
+  join(rows, joined);
+  for (int column = 0; column < 8; ++column)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * column), joined[column]);
+#else
+  u16 rows[8][8];
+  matrix(memory, offsets, reinterpret_cast<std::byte*>(rows));
+  for (int column = 0; column < 8; ++column) {
+    for (int row = 0; row < 8; ++row) reinterpret_cast<u16*>(to)[8 * column + row] = rows[row][column];
+  }
+#endif
+}
+
 // Four cells at a time.
 typedef u32 Cells __attribute__((vector_size(16)));
 
@@ -72,16 +108,26 @@ constexpr u32 kSeveralLanes = 0x20;
 template <int kCells>
 bool read_cells(const u32* writers, u32* readers, const u32* offsets, int shift, u32 limit, u32 synced, u32 cell) {
   if constexpr (kCells < 4) {
+    // All lanes at once. What lanes do one after the other is different where several read the same cell, which is seen at the end.
     u32 suspect = 0;
-    for (u32 lane = 0; lane < kWarpSize; ++lane) {
-      const u32 first = offsets[lane] >> shift;
-      const u32 own = cell | lane;
-      for (int i = 0; i < kCells; ++i) {
-        suspect |= static_cast<u32>(writers[first + i] - 1 >= limit);
-        u32& reader = readers[first + i];
+    for (int i = 0; i < kCells; ++i) {
+      u32 again = 0;
+      alignas(64) u32 at[kWarpSize], fresh[kWarpSize];
+#pragma GCC ivdep
+      for (u32 lane = 0; lane < kWarpSize; ++lane) {
+        at[lane] = (offsets[lane] >> shift) + static_cast<u32>(i);
+        const u32 own = cell | lane, reader = readers[at[lane]];
+        suspect |= static_cast<u32>(writers[at[lane]] - 1 >= limit);
         // Read before by another lane, and nothing has ordered the lanes since.
         const bool several = (reader >= synced) & (((reader ^ own) & 63) != 0);
-        reader = own | (several ? kSeveralLanes : 0);
+        fresh[lane] = own | (several ? kSeveralLanes : 0);
+      }
+      for (u32 lane = 0; lane < kWarpSize; ++lane) readers[at[lane]] = fresh[lane];
+#pragma GCC ivdep
+      for (u32 lane = 0; lane < kWarpSize; ++lane) again |= readers[at[lane]] ^ fresh[lane];
+      if (again == 0) continue;
+      for (u32 lane = 0; lane < kWarpSize; ++lane) {
+        if (readers[at[lane]] != fresh[lane]) readers[at[lane]] |= kSeveralLanes;
       }
     }
     return suspect != 0;
@@ -143,6 +189,8 @@ SharedFunctions shared_functions() {
           .equal = equal,
           .gather16 = gather<u16, 1>,
           .gather32 = {nullptr, gather<u32, 1>, gather<u32, 2>, nullptr, gather<u32, 4>},
+          .matrix = matrix,
+          .transposed_matrix = transposed_matrix,
           .read_cells = {read_cells<1>, read_cells<2>, read_cells<4>, read_cells<8>, read_cells<16>},
           .write_cells = {write_cells<1>, write_cells<2>, write_cells<4>, write_cells<8>, write_cells<16>},
           .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>}};
