@@ -172,6 +172,7 @@ class CompiledKernel {
   int global_granule = 16;                // the same of global memory
   bool serial = false;  // its CTAs talk to each other, by atomics or flags: run in order, so that results are the same
   bool uses_shared = false;
+  bool uses_mbarriers = false;
 };
 
 // Where the windows lie through which a generic address means shared, local or parameter memory. They are not valid addresses

@@ -125,6 +125,7 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
     if (shared_bytes_ > 0) {
       shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
                                                static_cast<int>(num_warps), ordering_->clocks(), *this,
+                                               context.kernel.uses_mbarriers,
                                                context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
     }
     global_ = context.shadow;

@@ -80,6 +80,8 @@ struct SharedFunctions {
   /// The offsets from a register with addresses; true if all are below `limit` and multiples of `bytes`. `offset` is added.
   bool (*offsets)(const std::byte* address_register, bool wide, std::int64_t offset, std::uint32_t limit,
                   std::uint32_t bytes, std::uint32_t* offsets);
+  /// The lowest and the highest of them.
+  void (*range)(const std::uint32_t* offsets, std::uint32_t* lowest, std::uint32_t* highest);
   /// The offsets relative to the first lane's word, and a hash of them.
   std::uint32_t (*pattern)(const std::uint32_t* offsets, std::uint32_t* pattern);
   bool (*equal)(const std::uint32_t* a, const std::uint32_t* b);
@@ -92,10 +94,12 @@ struct SharedFunctions {
   void (*matrix)(const std::byte* memory, const std::uint32_t* offsets, std::byte* to);
   void (*transposed_matrix)(const std::byte* memory, const std::uint32_t* offsets, std::byte* to);
   /// For checks/shared_shadow.h, by log2 of the cells that a lane touches.
-  bool (*read_cells[5])(const std::uint32_t* writers, std::uint32_t* readers, const std::uint32_t* offsets, int shift,
-                        std::uint32_t limit, std::uint32_t synced, std::uint32_t cell);
+  void (*read_cells[5])(std::uint32_t* readers, const std::uint32_t* offsets, int shift, std::uint32_t synced,
+                        std::uint32_t cell);
   void (*write_cells[5])(std::uint32_t* writers, const std::uint32_t* offsets, int shift, std::uint32_t cell);
   bool (*any_at_least[5])(const std::uint32_t* cells, const std::uint32_t* offsets, int shift, std::uint32_t bound);
+  /// Behind the cells from `first` on, of `count` in all, that are the same but for the lowest `shift` bits.
+  std::uint32_t (*end_of_run)(const std::uint32_t* cells, std::uint32_t first, std::uint32_t count, int shift);
 };
 
 /// All of them, in the form that this machine's processor executes fastest. Results do not depend on it.

@@ -35,6 +35,16 @@ bool shared_offsets(const std::byte* address_register, bool wide, s64 offset, u3
   return outside == 0 && (low_bits & (bytes - 1)) == 0;
 }
 
+void offset_range(const u32* offsets, u32* lowest, u32* highest) {
+  u32 low = offsets[0], high = offsets[0];
+  for (int lane = 1; lane < kWarpSize; ++lane) {
+    low = low < offsets[lane] ? low : offsets[lane];
+    high = high > offsets[lane] ? high : offsets[lane];
+  }
+  *lowest = low;
+  *highest = high;
+}
+
 u32 access_pattern(const u32* offsets, u32* pattern) {
   const u32 base = offsets[0] & ~3u;
   u32 hash = 0;
@@ -104,49 +114,27 @@ inline bool any(const Cells& bits) { return (bits[0] | bits[1] | bits[2] | bits[
 
 constexpr u32 kSeveralLanes = 0x20;
 
-// See checks/shared_shadow.h for what cells hold. True if a writer cell is not surely in order: below `limit` + 1 and not 0.
+// See checks/shared_shadow.h for what cells hold. A lane that reads what another one has read, and nothing has ordered them since, is
+// noted as one of several.
 template <int kCells>
-bool read_cells(const u32* writers, u32* readers, const u32* offsets, int shift, u32 limit, u32 synced, u32 cell) {
-  if constexpr (kCells < 4) {
-    // All lanes at once. What lanes do one after the other is different where several read the same cell, which is seen at the end.
-    u32 suspect = 0;
-    for (int i = 0; i < kCells; ++i) {
-      u32 again = 0;
-      alignas(64) u32 at[kWarpSize], fresh[kWarpSize];
-#pragma GCC ivdep
-      for (u32 lane = 0; lane < kWarpSize; ++lane) {
-        at[lane] = (offsets[lane] >> shift) + static_cast<u32>(i);
-        const u32 own = cell | lane, reader = readers[at[lane]];
-        suspect |= static_cast<u32>(writers[at[lane]] - 1 >= limit);
-        // Read before by another lane, and nothing has ordered the lanes since.
-        const bool several = (reader >= synced) & (((reader ^ own) & 63) != 0);
-        fresh[lane] = own | (several ? kSeveralLanes : 0);
+void read_cells(u32* readers, const u32* offsets, int shift, u32 synced, u32 cell) {
+  for (u32 lane = 0; lane < kWarpSize; ++lane) {
+    u32* const first = readers + (offsets[lane] >> shift);
+    const u32 own = cell | lane;
+    if constexpr (kCells < 4) {
+      for (int i = 0; i < kCells; ++i) {
+        const bool several = (first[i] >= synced) & (((first[i] ^ own) & 63) != 0);
+        first[i] = own | (several ? kSeveralLanes : 0);
       }
-      for (u32 lane = 0; lane < kWarpSize; ++lane) readers[at[lane]] = fresh[lane];
-#pragma GCC ivdep
-      for (u32 lane = 0; lane < kWarpSize; ++lane) again |= readers[at[lane]] ^ fresh[lane];
-      if (again == 0) continue;
-      for (u32 lane = 0; lane < kWarpSize; ++lane) {
-        if (readers[at[lane]] != fresh[lane]) readers[at[lane]] |= kSeveralLanes;
-      }
-    }
-    return suspect != 0;
-  } else {
-    Cells suspect = {};
-    for (u32 lane = 0; lane < kWarpSize; ++lane) {
-      const u32 first = offsets[lane] >> shift;
-      const u32 own = cell | lane;
+    } else {
       for (int i = 0; i < kCells; i += 4) {
-        Cells writer, reader;
-        __builtin_memcpy(&writer, writers + first + i, sizeof writer);
-        __builtin_memcpy(&reader, readers + first + i, sizeof reader);
-        suspect |= reinterpret_cast<Cells>(writer - 1 >= limit);
+        Cells reader;
+        __builtin_memcpy(&reader, first + i, sizeof reader);
         const auto several = (reader >= synced) & (((reader ^ own) & 63) != 0);
         reader = own | (reinterpret_cast<Cells>(several) & kSeveralLanes);
-        __builtin_memcpy(readers + first + i, &reader, sizeof reader);
+        __builtin_memcpy(first + i, &reader, sizeof reader);
       }
     }
-    return any(suspect);
   }
 }
 
@@ -181,10 +169,24 @@ bool any_at_least(const u32* cells, const u32* offsets, int shift, u32 bound) {
   }
 }
 
+u32 end_of_run(const u32* cells, u32 first, u32 count, int shift) {
+  constexpr u32 kAtOnce = 16;
+  const u32 value = cells[first] >> shift;
+  u32 i = first;
+  for (; i + kAtOnce <= count; i += kAtOnce) {
+    u32 different = 0;
+    for (u32 k = 0; k < kAtOnce; ++k) different |= (cells[i + k] >> shift) ^ value;
+    if (different != 0) break;
+  }
+  while (i < count && cells[i] >> shift == value) ++i;
+  return i;
+}
+
 }  // namespace
 
 SharedFunctions shared_functions() {
   return {.offsets = shared_offsets,
+          .range = offset_range,
           .pattern = access_pattern,
           .equal = equal,
           .gather16 = gather<u16, 1>,
@@ -193,7 +195,8 @@ SharedFunctions shared_functions() {
           .transposed_matrix = transposed_matrix,
           .read_cells = {read_cells<1>, read_cells<2>, read_cells<4>, read_cells<8>, read_cells<16>},
           .write_cells = {write_cells<1>, write_cells<2>, write_cells<4>, write_cells<8>, write_cells<16>},
-          .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>}};
+          .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>},
+          .end_of_run = end_of_run};
 }
 
 }  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
