@@ -25,7 +25,8 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
       num_pages_((shared_bytes >> kPageShift) + 1),
       page_versions_(num_pages_, 1),
-      pages_(num_pages_ * static_cast<std::size_t>(num_warps)),
+      page_writers_(num_pages_),
+      known_pages_(num_pages_ * static_cast<std::size_t>(num_warps)),
       last_read_(num_pages_ * static_cast<std::size_t>(num_warps)),
       keeps_reads_(!asks_for_lost),
       reads_(static_cast<std::size_t>(num_warps)),
@@ -99,6 +100,7 @@ void SharedShadow::renumber() {
   const Renumbering renumbering(first_record_, std::move(to));
   clocks_.renumber(renumbering);
   renumbering.apply_to(last_read_);
+  for (std::uint32_t& version : page_versions_) ++version;  // page_writers_ has old numbers
   std::fill(remembered_.begin(), remembered_.end(), ~AccessNumber{0});
   sink_.renumber(renumbering);
 }
@@ -233,23 +235,44 @@ SharedShadow::Pages SharedShadow::pages_of(const SharedAccess& access) const {
 
 // Whether all of a page was written, and all writes to it happened before what any lane of the warp does now.
 bool SharedShadow::knows_page(int warp, std::size_t page) {
-  Page& known = pages_[static_cast<std::size_t>(warp) * num_pages_ + page];
+  KnownPage& known = known_pages_[static_cast<std::size_t>(warp) * num_pages_ + page];
   const std::uint32_t version = page_versions_[page];
   if (known.known == version) return true;
   const AccessNumber bound = clocks_.known_to_warp(warp);
   if (known.unknown == version && known.bound == bound) return false;
+  const PageWriters& writers = writers_of_page(page);
+  const bool all_known =
+      writers.count <= PageWriters::kMost &&
+      std::all_of(writers.numbers, writers.numbers + writers.count, [&](AccessNumber number) {
+        return number < bound || known_to_warp(number << kLaneBits, warp);
+      });
+  if (all_known) {
+    known.known = version;
+  } else {
+    known.unknown = version;
+    known.bound = bound;
+  }
+  return all_known;
+}
+
+const SharedShadow::PageWriters& SharedShadow::writers_of_page(std::size_t page) {
+  PageWriters& writers = page_writers_[page];
+  if (writers.version == page_versions_[page]) return writers;
+  writers.version = page_versions_[page];
+  writers.count = 0;
   const auto end = static_cast<std::uint32_t>(std::min(num_cells_ - 1, (page + 1) << kPageShift >> shift_));
   for (auto i = static_cast<std::uint32_t>(page << kPageShift >> shift_); i < end;) {
-    // Pending writes have numbers above every bound.
-    if (writers_[i] == 0 || (writers_[i] >> kLaneBits >= bound && !known_to_warp(writers_[i], warp))) {
-      known.unknown = version;
-      known.bound = bound;
-      return false;
+    const AccessNumber number = writers_[i] >> kLaneBits;
+    if (std::find(writers.numbers, writers.numbers + writers.count, number) == writers.numbers + writers.count) {
+      if (writers.count == PageWriters::kMost || number == 0 || (writers_[i] & kPending) != 0) {
+        writers.count = PageWriters::kMore;
+        return writers;
+      }
+      writers.numbers[writers.count++] = number;
     }
     i = functions_.end_of_run(writers_.data(), i, end, kLaneBits);
   }
-  known.known = version;
-  return true;
+  return writers;
 }
 
 inline bool SharedShadow::knows_pages(const Pages& pages, int warp) {
@@ -261,7 +284,7 @@ inline bool SharedShadow::knows_pages(const Pages& pages, int warp) {
 
 // The same without looking at cells: most writes are to pages that have just been written, and would find them as they were.
 inline bool SharedShadow::has_known_pages(const Pages& pages, int warp) const {
-  const Page* const known = pages_.data() + static_cast<std::size_t>(warp) * num_pages_;
+  const KnownPage* const known = known_pages_.data() + static_cast<std::size_t>(warp) * num_pages_;
   for (std::size_t page = pages.first; page < pages.end; ++page) {
     if (known[page].known != page_versions_[page]) return false;
   }

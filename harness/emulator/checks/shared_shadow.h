@@ -201,12 +201,21 @@ class SharedShadow {
   static constexpr int kPageShift = 10;
   std::size_t num_pages_;
   std::vector<std::uint32_t> page_versions_;  // counts writes to them
-  struct Page {                               // as a warp knows it
-    std::uint32_t known = 0;                  // the version of which all writes happened before what the warp does
-    std::uint32_t unknown = 0;                // the version of which that was not so,
-    AccessNumber bound = 0;                   // when the warp knew all accesses below this
+  // Who has written what is there, if these are few writes that have all happened.
+  struct PageWriters {
+    static constexpr std::uint32_t kMost = 16, kMore = kMost + 1;
+    std::uint32_t version = 0;
+    std::uint32_t count = 0;
+    AccessNumber numbers[kMost];
   };
-  std::vector<Page> pages_;              // [warp][page]
+  const PageWriters& writers_of_page(std::size_t page);
+  std::vector<PageWriters> page_writers_;
+  struct KnownPage {            // to a warp
+    std::uint32_t known = 0;    // the version of which all writes happened before what the warp does
+    std::uint32_t unknown = 0;  // the version of which that was not so,
+    AccessNumber bound = 0;     // when the warp knew all accesses below this
+  };
+  std::vector<KnownPage> known_pages_;   // [warp][page]
   std::vector<AccessNumber> last_read_;  // [reader][page]
   // What whole warps have read and is not in readers_ yet, in order.
   struct Read {
@@ -214,7 +223,7 @@ class SharedShadow {
     unsigned bytes;
     std::uint32_t offsets[kWarpSize];
   };
-  static constexpr std::size_t kKeptReads = 64;
+  static constexpr std::size_t kKeptReads = 512;
   bool keeps_reads_;
   std::vector<std::vector<Read>> reads_;  // [warp]
   // For each warp, of accesses that happened before whatever it does: the last whose number has this remainder. Warps that go their

@@ -100,6 +100,8 @@ struct SharedFunctions {
   bool (*any_at_least[5])(const std::uint32_t* cells, const std::uint32_t* offsets, int shift, std::uint32_t bound);
   /// Behind the cells from `first` on, of `count` in all, that are the same but for the lowest `shift` bits.
   std::uint32_t (*end_of_run)(const std::uint32_t* cells, std::uint32_t first, std::uint32_t count, int shift);
+  /// For checks/clocks.h: of each entry the larger one.
+  void (*later)(std::uint32_t* entries, const std::uint32_t* others, std::size_t count);
 };
 
 /// All of them, in the form that this machine's processor executes fastest. Results do not depend on it.

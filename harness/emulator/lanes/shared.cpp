@@ -121,18 +121,17 @@ void read_cells(u32* readers, const u32* offsets, int shift, u32 synced, u32 cel
   for (u32 lane = 0; lane < kWarpSize; ++lane) {
     u32* const first = readers + (offsets[lane] >> shift);
     const u32 own = cell | lane;
-    if constexpr (kCells < 4) {
-      for (int i = 0; i < kCells; ++i) {
-        const bool several = (first[i] >= synced) & (((first[i] ^ own) & 63) != 0);
-        first[i] = own | (several ? kSeveralLanes : 0);
-      }
+    if constexpr (kCells == 1) {
+      const bool several = (*first >= synced) & (((*first ^ own) & 63) != 0);
+      *first = own | (several ? kSeveralLanes : 0);
     } else {
-      for (int i = 0; i < kCells; i += 4) {
-        Cells reader;
-        __builtin_memcpy(&reader, first + i, sizeof reader);
+      constexpr int kAtOnce = kCells < 4 ? kCells : 4;
+      for (int i = 0; i < kCells; i += kAtOnce) {
+        Cells reader = {};
+        __builtin_memcpy(&reader, first + i, kAtOnce * sizeof(u32));
         const auto several = (reader >= synced) & (((reader ^ own) & 63) != 0);
         reader = own | (reinterpret_cast<Cells>(several) & kSeveralLanes);
-        __builtin_memcpy(first + i, &reader, sizeof reader);
+        __builtin_memcpy(first + i, &reader, kAtOnce * sizeof(u32));
       }
     }
   }
@@ -170,7 +169,7 @@ bool any_at_least(const u32* cells, const u32* offsets, int shift, u32 bound) {
 }
 
 u32 end_of_run(const u32* cells, u32 first, u32 count, int shift) {
-  constexpr u32 kAtOnce = 16;
+  constexpr u32 kAtOnce = 32;
   const u32 value = cells[first] >> shift;
   u32 i = first;
   for (; i + kAtOnce <= count; i += kAtOnce) {
@@ -180,6 +179,11 @@ u32 end_of_run(const u32* cells, u32 first, u32 count, int shift) {
   }
   while (i < count && cells[i] >> shift == value) ++i;
   return i;
+}
+
+void later(u32* entries, const u32* others, std::size_t count) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) entries[i] = entries[i] > others[i] ? entries[i] : others[i];
 }
 
 }  // namespace
@@ -196,7 +200,8 @@ SharedFunctions shared_functions() {
           .read_cells = {read_cells<1>, read_cells<2>, read_cells<4>, read_cells<8>, read_cells<16>},
           .write_cells = {write_cells<1>, write_cells<2>, write_cells<4>, write_cells<8>, write_cells<16>},
           .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>},
-          .end_of_run = end_of_run};
+          .end_of_run = end_of_run,
+          .later = later};
 }
 
 }  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
