@@ -82,6 +82,15 @@ void BlockRaces::add(std::uint64_t cta, const MemoryUse& use, const Report& repo
       std::memcpy(written_[line.written - 1].data(), use.written.data() + mine.written, MemoryUse::kLineBytes);
       continue;
     }
+    if (mine.write == MemoryUse::kMixed && mine.read == MemoryUse::kNothing && unused) {
+      line.writer = kMixed | static_cast<std::uint32_t>(mixed_.size());
+      for (std::size_t granule = 0; granule < per_line_; ++granule) {
+        const std::int32_t write = use.mixed[mine.writes + granule];
+        mixed_.push_back(write == MemoryUse::kNothing ? 0 : user(cta, write));
+      }
+      std::memcpy(written_[line.written - 1].data(), use.written.data() + mine.written, MemoryUse::kLineBytes);
+      continue;
+    }
     for (std::size_t granule = 0; granule < per_line_; ++granule) {
       const auto by = [&](std::int32_t uniform, std::uint32_t mixed) {
         return uniform == MemoryUse::kMixed ? use.mixed[mixed + granule] : uniform;

@@ -241,11 +241,10 @@ bool SharedShadow::knows_page(int warp, std::size_t page) {
   const AccessNumber bound = clocks_.known_to_warp(warp);
   if (known.unknown == version && known.bound == bound) return false;
   const PageWriters& writers = writers_of_page(page);
-  const bool all_known =
-      writers.count <= PageWriters::kMost &&
-      std::all_of(writers.numbers, writers.numbers + writers.count, [&](AccessNumber number) {
-        return number < bound || known_to_warp(number << kLaneBits, warp);
-      });
+  const bool all_known = writers.count <= PageWriters::kMost &&
+                         std::all_of(writers.numbers, writers.numbers + writers.count, [&](AccessNumber number) {
+                           return number < bound || known_to_warp(number << kLaneBits, warp);
+                         });
   if (all_known) {
     known.known = version;
   } else {
@@ -305,7 +304,7 @@ inline bool SharedShadow::has_read_since(const Pages& pages, int reader, AccessN
 void SharedShadow::keep_read(const SharedAccess& access, AccessNumber number, AccessNumber synced) {
   if (!keeps_reads_) {
     functions_.read_cells[std::countr_zero(cells_of(access))](readers(access.warp), access.offsets, shift_,
-                                                               synced << kLaneBits, cell(number, 0));
+                                                              synced << kLaneBits, cell(number, 0));
     return;
   }
   std::vector<Read>& reads = reads_[static_cast<std::size_t>(access.warp)];
@@ -329,7 +328,7 @@ void SharedShadow::enter_reads(int warp) {
   std::vector<Read>& reads = reads_[static_cast<std::size_t>(warp)];
   for (const Read& read : reads) {
     functions_.read_cells[std::countr_zero(read.bytes >> shift_)](readers(warp), read.offsets, shift_,
-                                                                   read.synced << kLaneBits, cell(read.number, 0));
+                                                                  read.synced << kLaneBits, cell(read.number, 0));
   }
   reads.clear();
 }

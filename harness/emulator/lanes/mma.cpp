@@ -54,9 +54,8 @@ inline void rows_of_k(const std::byte* fragment, u16 (&rows)[8][8]) {
                 k03_right = _mm256_unpacklo_epi16(columns[2], columns[3]),
                 k47_right = _mm256_unpackhi_epi16(columns[2], columns[3]);
   // Each has the even columns of two k, and behind them the odd ones.
-  const __m256i pairs[] = {
-      _mm256_unpacklo_epi32(k03_left, k03_right), _mm256_unpackhi_epi32(k03_left, k03_right),
-      _mm256_unpacklo_epi32(k47_left, k47_right), _mm256_unpackhi_epi32(k47_left, k47_right)};
+  const __m256i pairs[] = {_mm256_unpacklo_epi32(k03_left, k03_right), _mm256_unpackhi_epi32(k03_left, k03_right),
+                           _mm256_unpacklo_epi32(k47_left, k47_right), _mm256_unpackhi_epi32(k47_left, k47_right)};
   for (int pair = 0; pair < 4; ++pair)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(rows[2 * pair]), _mm256_permute4x64_epi64(pairs[pair], 0b11011000));
 #else
@@ -102,8 +101,7 @@ void mma(std::byte* registers, const std::int32_t* r, u32) {
     for (int block = 0; block < kBlocks; ++block)
       to_floats(reinterpret_cast<const T*>(registers + a_at[2 * block + half]), a[block], 64);
     Row rows[8];
-    for (int m = 0; m < 8; ++m)
-      load_row(rows[m], floats(c_at[2 * half]) + 4 * m, floats(c_at[2 * half + 1]) + 4 * m);
+    for (int m = 0; m < 8; ++m) load_row(rows[m], floats(c_at[2 * half]) + 4 * m, floats(c_at[2 * half + 1]) + 4 * m);
     for (int block = 0; block < kBlocks; ++block) {
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) {

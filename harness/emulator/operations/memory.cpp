@@ -482,8 +482,7 @@ void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   if (cta.shadow() != nullptr) {
     cta.shadow()->read({warp.index, cta.index_of(instruction), false, good, 16, offsets});
   }
-  const auto whole_matrix =
-      kTransposed ? cta.shared_functions().transposed_matrix : cta.shared_functions().matrix;
+  const auto whole_matrix = kTransposed ? cta.shared_functions().transposed_matrix : cta.shared_functions().matrix;
   for (int matrix = 0; matrix < instruction.writes; ++matrix) {
     if (((good >> (8 * matrix)) & 0xff) == 0xff) {
       whole_matrix(cta.shared(), offsets + 8 * matrix,
