@@ -150,7 +150,7 @@ class Used {
 };
 
 // Keeps what a launch has freed for the next one: else the C library gives it back to the system, which hands it out anew, page by
-// page. That was a seventh of the time of small launches.
+// page.
 void keep_freed_memory() {
 #ifdef __GLIBC__
   [[maybe_unused]] static const bool done = [] {
