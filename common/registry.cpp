@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "host/registration.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 namespace {
@@ -34,6 +34,22 @@ std::vector<Version>& registry() {
 bool comes_before(const Version& a, const Version& b) {
   if (a.is_extension() != b.is_extension()) return b.is_extension();
   return a.is_extension() ? a.name < b.name : a.number < b.number;
+}
+
+Configuration kept(const BasicConfiguration<const char*>& said) {
+  return {.name = said.name,
+          .dtype = said.dtype,
+          .block_q = said.block_q,
+          .block_kv = said.block_kv,
+          .head_dim = said.head_dim,
+          .num_warps = said.num_warps,
+          .stages = said.stages,
+          .step_kv = said.step_kv,
+          .smem_bytes = said.smem_bytes,
+          .traits = said.traits,
+          .workspace_bytes = said.workspace_bytes,
+          .launch = said.launch,
+          .fragments = said.fragments};
 }
 
 }  // namespace
@@ -89,10 +105,11 @@ const std::vector<Version>& versions() { return registry(); }
 
 Registration::Registration(Description description) {
   Version version = version_of_file(description.source);
-  version.extends = std::move(description.extends);
+  version.extends = description.extends;
   version.architecture = description.architecture;
   version.solves = description.solves;
-  version.configurations = std::move(description.configurations);
+  for (const BasicConfiguration<const char*>& configuration : description.configurations)
+    version.configurations.push_back(kept(configuration));
   auto& all = registry();
   for (const Version& other : all)
     if (kernel_id(other) == kernel_id(version))

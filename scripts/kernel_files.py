@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class KernelFile:
-    """One version: number and name are those of its file, as common/host/registration.h has them."""
+    """One version: number and name are those of its file, as common/host/versions.h has them."""
 
     file: str  # from the root: "kernels/06_swizzle.cu", "kernels/extensions/causal.cu"
 

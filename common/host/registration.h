@@ -1,16 +1,13 @@
-// The list of all versions. A kernel file ends with one statement that adds its version here; the CLI, the tests, the
-// recorder, the plots and the docs read the list. Adding a version is adding a file.
+// What a kernel file says of its version: one statement at its end adds it to the list of all versions (host/versions.h).
 //
-// Nothing in common/host/ reaches a kernel: it is no part of a version's code hash (harness/source/kernel_source.h).
+// Nothing in common/host/ reaches a kernel: it is no part of a version's code hash (harness/source/kernel_source.h). Texts are
+// const char* here: nvcc reads a header once for each architecture and once for the host, and <string> was a quarter of that.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <string>
-#include <string_view>
 #include <typeinfo>
-#include <utility>
 #include <vector>
 
 #include "host/extended_args.h"
@@ -44,9 +41,11 @@ class Launch {
   Extended extended_ = nullptr;
 };
 
-/// One way to launch a version: a tile and an element type.
-struct Configuration {
-  std::string name;  // the same for both types, e.g. "64x64"
+/// One way to launch a version: a tile and an element type. Text is const char* in a kernel file, and std::string in the list of
+/// versions.
+template <typename Text>
+struct BasicConfiguration {
+  Text name;  // the same for both types, e.g. "64x64"
   Dtype dtype;
   int block_q;     // query rows per CTA: seq_len must be a multiple, unless the version solves any length
   int block_kv;    // keys per K/V tile: the same for seq_len_kv
@@ -57,7 +56,7 @@ struct Configuration {
   int smem_bytes;  // dynamic shared memory per CTA
   // std::type_info::name() of the traits. It is part of the name of each of the configuration's __global__ functions,
   // which is how they are found in a cubin.
-  std::string traits;
+  Text traits;
   // Device memory that a launch needs beside Q, K, V and O, in bytes.
   std::size_t (*workspace_bytes)(const AttentionProblem&);
   Launch launch;
@@ -81,61 +80,15 @@ struct Solves {
   bool lengths = false;     // any AttentionProblem::lengths and lengths_kv, none of them a multiple of a tile
 };
 
-/// All of them, by name.
-inline constexpr std::pair<const char*, bool Solves::*> kSolves[] = {{"causal", &Solves::causal},
-                                                                     {"any_length", &Solves::any_length},
-                                                                     {"kv_heads", &Solves::kv_heads},
-                                                                     {"window", &Solves::window},
-                                                                     {"lengths", &Solves::lengths}};
-
-/// The folder that a version's file lies in.
-enum class Track {
-  ladder,     // kernels/NN_name.cu
-  hopper,     // kernels/hopper/NN_name.cu
-  extension,  // kernels/extensions/name.cu, kernels/hopper/extensions/name.cu
-};
-
 /// What a kernel file says of its version. Number and name are those of the file.
 struct Description {
-  std::string source;        // __FILE__
-  std::string extends = "";  // of an extension: what it is compared with, as --kernel names it ("16", "causal")
+  const char* source;        // __FILE__
+  const char* extends = "";  // of an extension: what it is compared with, as --kernel names it ("16", "causal")
   Architecture architecture = Architecture::sm_80;
   Solves solves = {};
   // In order of preference: of those with the right type, the first that fits the device is launched.
-  std::vector<Configuration> configurations;
+  std::vector<BasicConfiguration<const char*>> configurations;
 };
-
-/// One rung of the ladder, or an extension of one.
-struct Version {
-  // What the path of its file says.
-  Track track = Track::ladder;
-  int number = 0;      // 6; 0: an extension has none
-  std::string name;    // "swizzle"
-  std::string source;  // from the root of the project: "kernels/06_swizzle.cu"
-  // The rest of its Description.
-  std::string extends = "";
-  Architecture architecture = Architecture::sm_80;
-  Solves solves = {};
-  std::vector<Configuration> configurations;
-
-  bool is_extension() const { return track == Track::extension; }
-};
-
-/// What --kernel, JSON and requests call it: "06", "causal".
-std::string kernel_id(const Version& version);
-/// The name of its file, and of its profiles: "06_swizzle", "causal".
-std::string label(const Version& version);
-/// What stands above its study: "06 · swizzle", "causal".
-std::string title(const Version& version);
-/// The namespace of its code inside flash_ladder: "v06", "causal".
-std::string code_namespace(const Version& version);
-
-/// A version of which only the path of its file is known. The last folder `kernels` in it is the project's. Throws
-/// std::invalid_argument, with the forms that are allowed, where the path is not that of a kernel file.
-Version version_of_file(std::string_view path);
-
-/// All registered versions: in order of number, then the extensions by name.
-const std::vector<Version>& versions();
 
 /// Adds a version to versions(); made to be a global variable of a kernel file.
 class Registration {
@@ -180,10 +133,10 @@ constexpr bool has_fragments() {
 
 /// The configuration that a version's Traits describe.
 template <typename Traits>
-Configuration configuration(std::string name, Launch launch,
-                            std::size_t (*workspace_bytes)(const AttentionProblem&) = no_workspace) {
+BasicConfiguration<const char*> configuration(const char* name, Launch launch,
+                                              std::size_t (*workspace_bytes)(const AttentionProblem&) = no_workspace) {
   check_limits<Traits, step_kv_of<Traits>()>();
-  return {.name = std::move(name),
+  return {.name = name,
           .dtype = dtype_of<typename Traits::Element>(),
           .block_q = Traits::kBlockQ,
           .block_kv = Traits::kBlockKV,

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <string>
 
 namespace flash_ladder {
 
@@ -75,16 +74,6 @@ constexpr const SmLimits* sm_limits(int compute_capability) {
   for (const SmLimits& limits : kSmLimits)
     if (limits.compute_capability == compute_capability) return &limits;
   return nullptr;
-}
-
-/// "80, 86, 89 and 90", for messages; `before_last` stands before the last.
-inline std::string known_sms(const std::string& before_last = " and ") {
-  std::string text;
-  for (const SmLimits& limits : kSmLimits) {
-    const char* comma = &limits == &kSmLimits.front() ? "" : ", ";
-    text += (&limits == &kSmLimits.back() ? before_last : comma) + std::to_string(limits.compute_capability);
-  }
-  return text;
 }
 
 }  // namespace flash_ladder

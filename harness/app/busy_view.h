@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "app/recorded.h"
-#include "registry.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 

@@ -11,7 +11,7 @@
 #include "app/counters.h"
 #include "app/options.h"
 #include "app/recorded.h"
-#include "registry.h"
+#include "host/versions.h"
 #include "results/result.h"
 #include "source/kernel_source.h"
 

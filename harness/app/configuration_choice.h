@@ -6,7 +6,7 @@
 
 #include "app/device_choice.h"
 #include "host/problem.h"
-#include "registry.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "app/terminal.h"
-#include "registry.h"
+#include "host/versions.h"
 #include "results/result.h"
 
 namespace flash_ladder {

@@ -14,6 +14,7 @@
 #include "app/problem_flags.h"
 #include "app/terminal.h"
 #include "errors.h"
+#include "host/known_sms.h"
 #include "host/sm_limits.h"
 #include "rules/suggestion.h"
 

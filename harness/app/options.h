@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "host/problem.h"
-#include "host/registration.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 

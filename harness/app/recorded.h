@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "app/options.h"
-#include "registry.h"
+#include "host/versions.h"
 #include "results/busy.h"
 #include "results/profile.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "app/options.h"
-#include "registry.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "registry.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 

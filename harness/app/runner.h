@@ -11,7 +11,7 @@
 #include "app/temporary_directory.h"
 #include "app/tuned.h"
 #include "app/worker_client.h"
-#include "registry.h"
+#include "host/versions.h"
 #include "results/result.h"
 
 namespace flash_ladder {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "registry.h"
+#include "host/versions.h"
 #include "rules/version_name.h"
 
 namespace flash_ladder {

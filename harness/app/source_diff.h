@@ -5,7 +5,7 @@
 #include <string>
 
 #include "app/terminal.h"
-#include "registry.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-#include "registry.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 

@@ -11,7 +11,7 @@
 #include "app/busy_view.h"
 #include "app/recorded.h"
 #include "app/terminal.h"
-#include "registry.h"
+#include "host/versions.h"
 #include "results/result.h"
 #include "source/kernel_source.h"
 

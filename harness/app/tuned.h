@@ -7,7 +7,7 @@
 
 #include "app/device_choice.h"
 #include "app/options.h"
-#include "registry.h"
+#include "host/versions.h"
 #include "results/tuning.h"
 
 namespace flash_ladder {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "host/versions.h"
 #include "python/arguments.h"
-#include "registry.h"
 #include "rules/device_info.h"
 
 namespace flash_ladder::python {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "registry.h"
+#include "host/versions.h"
 #include "rules/device_info.h"
 
 namespace flash_ladder {

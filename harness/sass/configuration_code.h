@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "registry.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 

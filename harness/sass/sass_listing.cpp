@@ -10,6 +10,7 @@
 
 #include "errors.h"
 #include "sass/configuration_code.h"
+#include "sass/machine_code.h"
 #include "sass/ptx_text.h"
 #include "sass/sass_code.h"
 #include "trimmed.h"
@@ -126,15 +127,15 @@ std::string without_registers(const std::string& text) {
 
 std::vector<SassText> sass_text(const Version& version, const Configuration& configuration, const std::string& code,
                                 const std::filesystem::path& directory, const std::filesystem::path& root) {
-  const auto file = directory / fmt::format("{}.{}.lines", label(version), code);
-  Parsed parsed = parse(needed_study_file(file));
+  const std::string stem = fmt::format("{}.{}", label(version), code);
+  Parsed parsed = parse(needed_machine_code(directory, stem));
   Parsed chosen;
   for (std::size_t i = 0; i < parsed.functions.size(); ++i)
     if (belongs_to(parsed.functions[i].name, configuration)) {
       chosen.functions.push_back(std::move(parsed.functions[i]));
       chosen.code.push_back(std::move(parsed.code[i]));
     }
-  if (chosen.functions.empty()) refuse_code(file, configuration);
+  if (chosen.functions.empty()) refuse_code(directory / (stem + ".sass"), configuration);
 
   const auto ptx_file = directory / fmt::format("{}.compute_{}.ptx", label(version), code.substr(code.find('_') + 1));
   std::map<int, SourcePosition> positions;  // by line of the PTX

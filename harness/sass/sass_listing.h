@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "registry.h"
+#include "host/versions.h"
 #include "results/result.h"
 
 namespace flash_ladder {

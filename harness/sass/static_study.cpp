@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "sass/configuration_code.h"
+#include "sass/machine_code.h"
 #include "sass/occupancy.h"
 #include "sass/ptxas_report.h"
 #include "sass/sass_code.h"
@@ -25,9 +26,9 @@ struct Code {
 };
 
 Code code_of(const Configuration& configuration, const std::string& stem, const std::filesystem::path& directory) {
-  const auto sass_file = directory / (stem + ".sass");
-  const auto sass = read_study_file(sass_file), report = read_study_file(directory / (stem + ".ptxas"));
-  if (!sass || !report) return {};
+  const auto report = read_study_file(directory / (stem + ".ptxas"));
+  const auto sass = report ? machine_code(directory, stem) : std::nullopt;
+  if (!sass) return {};
 
   const auto resources = parse_ptxas_report(*report);
   Code code{.functions = {}, .resources = {}, .hash = sass_hash(*sass)};
@@ -37,7 +38,7 @@ Code code_of(const Configuration& configuration, const std::string& stem, const 
     code.functions.push_back(std::move(function));
     code.resources.push_back(found->second);
   }
-  if (code.functions.empty()) refuse_code(sass_file, configuration);
+  if (code.functions.empty()) refuse_code(directory / (stem + ".sass"), configuration);
   return code;
 }
 

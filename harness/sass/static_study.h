@@ -11,7 +11,7 @@
 #include <map>
 #include <string>
 
-#include "registry.h"
+#include "host/versions.h"
 #include "results/result.h"
 
 namespace flash_ladder {

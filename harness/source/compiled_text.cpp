@@ -40,6 +40,14 @@ std::string ptx_hash(std::string_view ptx) {
   return "sha256:" + sha256(executed);
 }
 
-std::string sass_hash(std::string_view sass) { return "sha256:" + sha256(sass); }
+std::string sass_hash(std::string_view sass) {
+  std::string code;
+  while (!sass.empty()) {
+    const std::string_view line = sass.substr(0, sass.find('\n') == sass.npos ? sass.npos : sass.find('\n') + 1);
+    if (line.find("//## ") == line.npos) code += line;
+    sass.remove_prefix(line.size());
+  }
+  return "sha256:" + sha256(code);
+}
 
 }  // namespace flash_ladder

@@ -13,7 +13,8 @@ namespace flash_ladder {
 /// cmake/steady_nvcc.cmake; what is counted of one cannot be compared with what is counted of another to the last instruction.
 std::string ptx_hash(std::string_view ptx);
 
-/// The same of nvdisasm's text of machine code, which names no files: of all of it.
+/// The same of nvdisasm's text of machine code, which names no files: of all of it but the lines that say which line of the PTX the
+/// next instruction comes from.
 std::string sass_hash(std::string_view sass);
 
 }  // namespace flash_ladder

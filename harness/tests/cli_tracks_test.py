@@ -194,9 +194,9 @@ def test_machine_code_of_a_hopper_version(tracks: Cli) -> None:
     assert "There is no machine code to show: " in file.read_text(encoding="utf-8"), "nor lines of the PTX"
     for stem, architecture, opcode in (("01_first", "90", "FFMA"), ("02_wgmma", "90a", "HGMMA")):
         study = tracks.harness.parent / "study" / stem
-        sass = study.with_suffix(f".sm_{architecture}.sass").read_text(encoding="utf-8")
+        sass = study.with_suffix(f".sm_{architecture}.sass")
         line = f'//## File ".nv_debug_ptx_txt", line 3\n        /*0000*/ {opcode}'
-        write(study.with_suffix(f".sm_{architecture}.lines"), sass.replace(f"        /*0000*/ {opcode}", line))
+        write(sass, sass.read_text(encoding="utf-8").replace(f"        /*0000*/ {opcode}", line))
         ptx = f'.entry f()\n{{\n{opcode.lower()}.sync;\n}}\n.file 1 "{ROOT}/kernels/{stem}.cu"\n'
         write(study.with_suffix(f".compute_{architecture}.ptx"), ptx)
     listing = tracks(K, "02", "--sass", "--listing")

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "emulator/runtime/virtual_runtime.h"
+#include "host/versions.h"
 #include "problem/problem.h"
-#include "registry.h"
 #include "rules/support.h"
 #include "worker/inputs.h"
 

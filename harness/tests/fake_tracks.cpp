@@ -9,7 +9,7 @@ cudaError_t never_launched(const AttentionArgs&, cudaStream_t) { return cudaErro
 cudaError_t never_launched_either(const ExtendedArgs&, cudaStream_t) { return cudaErrorNotSupported; }
 
 // `function` is the name of its __global__ function, as C++ mangles it.
-Configuration made_up(const char* function, Dtype dtype, int smem_kib, Launch launch) {
+BasicConfiguration<const char*> made_up(const char* function, Dtype dtype, int smem_kib, Launch launch) {
   return {.name = "64x64",
           .dtype = dtype,
           .block_q = 64,

@@ -9,7 +9,7 @@
 #include <regex>
 #include <set>
 
-#include "registry.h"
+#include "host/versions.h"
 #include "source/kernel_source.h"
 #include "source/line_alignment.h"
 

@@ -98,8 +98,8 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
 }
 
 template <Fault kFault>
-Description extension(const char* name, const Solves& solves) {
-  return {.source = std::string("kernels/extensions/") + name + ".cu",
+Description extension(const char* source, const Solves& solves) {
+  return {.source = source,
           .extends = "",
           .solves = solves,
           .configurations = {configuration<Traits<__half>>("16x16", launch<Traits<__half>, kFault>),
@@ -110,15 +110,17 @@ const Solves kMasked{.causal = true, .any_length = true};
 
 const Registration registrations[] = {
     Registration(extension<Fault::none>(
-        "right", {.causal = true, .any_length = true, .kv_heads = true, .window = true, .lengths = true})),
-    Registration(extension<Fault::upper_left>("upper_left", kMasked)),
-    Registration(extension<Fault::divides_by_0>("divides_by_0", kMasked)),
-    Registration(extension<Fault::counts_a_tail>("counts_a_tail", kMasked)),
-    Registration(extension<Fault::ignores_mask>("ignores_mask", kMasked)),
-    Registration(extension<Fault::heads_in_turn>("heads_in_turn", {.kv_heads = true})),
-    Registration(extension<Fault::window_too_wide>("window_too_wide", {.causal = true, .window = true})),
-    Registration(extension<Fault::reads_padding>("reads_padding", {.lengths = true})),
-    Registration(extension<Fault::skips_padding>("skips_padding", {.lengths = true})),
+        "kernels/extensions/right.cu",
+        {.causal = true, .any_length = true, .kv_heads = true, .window = true, .lengths = true})),
+    Registration(extension<Fault::upper_left>("kernels/extensions/upper_left.cu", kMasked)),
+    Registration(extension<Fault::divides_by_0>("kernels/extensions/divides_by_0.cu", kMasked)),
+    Registration(extension<Fault::counts_a_tail>("kernels/extensions/counts_a_tail.cu", kMasked)),
+    Registration(extension<Fault::ignores_mask>("kernels/extensions/ignores_mask.cu", kMasked)),
+    Registration(extension<Fault::heads_in_turn>("kernels/extensions/heads_in_turn.cu", {.kv_heads = true})),
+    Registration(
+        extension<Fault::window_too_wide>("kernels/extensions/window_too_wide.cu", {.causal = true, .window = true})),
+    Registration(extension<Fault::reads_padding>("kernels/extensions/reads_padding.cu", {.lengths = true})),
+    Registration(extension<Fault::skips_padding>("kernels/extensions/skips_padding.cu", {.lengths = true})),
 };
 
 }  // namespace flash_ladder::planted_extensions

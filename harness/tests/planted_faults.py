@@ -1,9 +1,9 @@
 """Faults and probes planted in the kernels of the ladder, each as a small edit to a copy of the kernel's text.
 
-Run by the build, it writes the broken versions of one kernel into one file, which registers each under its own name:
+Run by the build, it writes the broken versions of a few kernels into one file, which registers each under its own name:
 
-    planted_faults.py --kernels                prints the kernels that faults are planted in
-    planted_faults.py KERNEL SOURCE OUTPUT     writes the broken versions of kernels/KERNEL.cu
+    planted_faults.py --kernels            prints the kernels that faults are planted in
+    planted_faults.py OUTPUT KERNEL…       writes the broken versions of kernels/KERNEL.cu, …
 
 An edit adds no lines, so that what the virtual GPU finds is at the line where it is in the kernel's own file.
 """
@@ -12,6 +12,8 @@ import dataclasses
 import re
 import sys
 from pathlib import Path
+
+KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1110,8 +1112,8 @@ def main() -> None:
     if sys.argv[1:] == ["--kernels"]:
         print(";".join(sorted({fault.file for fault in FAULTS})), end="")
         return
-    kernel, source, output = sys.argv[1:]
-    texts = [broken(fault, Path(source)) for fault in (*FAULTS, *PROBES) if fault.file == kernel]
+    output, *kernels = sys.argv[1:]
+    texts = [broken(fault, KERNELS / f"{fault.file}.cu") for fault in (*FAULTS, *PROBES) if fault.file in kernels]
     Path(output).write_text("\n".join(texts), encoding="utf-8")
 
 

@@ -87,26 +87,26 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 }
 
 template <Fault kFault>
-Description version(const char* label, int smem_bytes = 0) {
+Description version(const char* source, int smem_bytes = 0) {
   Description version = {
-      .source = std::string("kernels/") + label + ".cu",
+      .source = source,
       .configurations = {configuration<Traits<__half>>("16x16", launch<__half, kFault>),
                          configuration<Traits<__nv_bfloat16>>("16x16", launch<__nv_bfloat16, kFault>)}};
-  for (Configuration& configuration : version.configurations) configuration.smem_bytes = smem_bytes;
+  for (auto& configuration : version.configurations) configuration.smem_bytes = smem_bytes;
   return version;
 }
 
 const Registration registrations[] = {
-    Registration(version<Fault::none>("90_right")),
-    Registration(version<Fault::skips_a_tile>("91_skips_a_tile")),
-    Registration(version<Fault::writes_past_end>("92_writes_past_end")),
-    Registration(version<Fault::illegal_address>("93_illegal_address")),
-    Registration(version<Fault::never_ends>("94_never_ends")),
-    Registration(version<Fault::none>("95_too_much_smem", kHugeSmemBytes)),
-    Registration(version<Fault::unannounced_smem>("96_unannounced_smem")),
-    Registration(version<Fault::changes_with_time>("97_changes_with_time")),
-    Registration(version<Fault::writes_its_input>("98_writes_its_input")),
-    Registration(version<Fault::leaves_a_hole>("99_leaves_a_hole")),
+    Registration(version<Fault::none>("kernels/90_right.cu")),
+    Registration(version<Fault::skips_a_tile>("kernels/91_skips_a_tile.cu")),
+    Registration(version<Fault::writes_past_end>("kernels/92_writes_past_end.cu")),
+    Registration(version<Fault::illegal_address>("kernels/93_illegal_address.cu")),
+    Registration(version<Fault::never_ends>("kernels/94_never_ends.cu")),
+    Registration(version<Fault::none>("kernels/95_too_much_smem.cu", kHugeSmemBytes)),
+    Registration(version<Fault::unannounced_smem>("kernels/96_unannounced_smem.cu")),
+    Registration(version<Fault::changes_with_time>("kernels/97_changes_with_time.cu")),
+    Registration(version<Fault::writes_its_input>("kernels/98_writes_its_input.cu")),
+    Registration(version<Fault::leaves_a_hole>("kernels/99_leaves_a_hole.cu")),
 };
 
 }  // namespace flash_ladder::planted

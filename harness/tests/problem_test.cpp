@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "host/registration.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "app/registration_check.h"
 #include "app/table.h"
-#include "registry.h"
+#include "host/versions.h"
 
 namespace flash_ladder {
 namespace v06 {

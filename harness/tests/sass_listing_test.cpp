@@ -12,7 +12,7 @@
 #include "app/quiz.h"
 #include "app/sass_alignment.h"
 #include "errors.h"
-#include "registry.h"
+#include "host/versions.h"
 #include "rules/support.h"
 #include "rules/version_name.h"
 #include "sass/configuration_code.h"
@@ -247,7 +247,7 @@ TEST_F(Build, EveryLdsmOf07IsMadeOfTheLdmatrixOfItsLine) {
 TEST_F(Build, CodeThatIsNotThereIsNamed) {
   const Version& version = select_version("07");
   EXPECT_THAT([&] { sass_text(version, version.configurations.front(), "sm_75", FLASH_LADDER_STUDY_DIR, "/"); },
-              ThrowsMessage<UnavailableError>(HasSubstr("07_ldmatrix.sm_75.lines' is not there: build again")));
+              ThrowsMessage<UnavailableError>(HasSubstr("07_ldmatrix.sm_75.cubin' is not there: build again")));
 }
 
 // ---- the quiz ----

@@ -11,7 +11,9 @@
 #include <typeinfo>
 
 #include "errors.h"
-#include "registry.h"
+#include "host/versions.h"
+#include "sass/configuration_code.h"
+#include "sass/machine_code.h"
 #include "sass/opcode_class.h"
 #include "sass/ptxas_report.h"
 #include "sass/sass_code.h"
@@ -458,6 +460,33 @@ TEST_F(HandMadeStudy, TheHashIsOfTheText) {
   EXPECT_NE(hash_of("FADD R1, R1, R2\nEXIT"), hash) << "the same counts, and another text";
 }
 
+TEST_F(HandMadeStudy, TheHashIsNotOfTheLinesOfThePtx) {
+  const auto hash_of = [&](const std::string& text) {
+    write("90_made_up.sm_80.sass", text);
+    write("90_made_up.sm_80.ptxas", report("scores", 40, 0, 0));
+    return static_study(version_, configuration_, directory_).at("sm_80").sass_hash;
+  };
+  const std::string code = section(mangled("scores"), "EXIT");
+  EXPECT_EQ(hash_of(code + "\t//## File \".nv_debug_ptx_txt\", line 813\n"), hash_of(code));
+}
+
+TEST_F(HandMadeStudy, TextIsMadeOfACubinThatIsNewer) {
+  const std::filesystem::path built(FLASH_LADDER_STUDY_DIR);
+  write("07_ldmatrix.sm_90.sass", "what an older build printed");
+  std::filesystem::copy_file(built / "07_ldmatrix.sm_90.cubin", directory_ / "07_ldmatrix.sm_90.cubin");
+  const std::string text = needed_machine_code(directory_, "07_ldmatrix.sm_90");
+  EXPECT_THAT(text, HasSubstr("LDSM"));
+  EXPECT_EQ(needed_machine_code(built, "07_ldmatrix.sm_90"), text);
+  EXPECT_EQ(read_study_file(directory_ / "07_ldmatrix.sm_90.sass"), text) << "kept";
+  EXPECT_EQ(needed_machine_code(directory_, "07_ldmatrix.sm_90"), text);
+}
+
+TEST_F(HandMadeStudy, ACubinThatIsNoneIsNamed) {
+  write("90_made_up.sm_80.cubin", "no machine code");
+  EXPECT_THAT([&] { machine_code(directory_, "90_made_up.sm_80"); },
+              testing::ThrowsMessage<UnavailableError>(HasSubstr("90_made_up.sm_80.cubin' cannot be read: ")));
+}
+
 TEST_F(HandMadeStudy, NoFiles) { EXPECT_THAT(static_study(version_, configuration_, directory_), IsEmpty()); }
 
 TEST_F(HandMadeStudy, FilesOfAnotherVersion) {
@@ -602,10 +631,10 @@ TEST(StudyFiles, HoppersSoftmaxStandsBeforeTheWaitForPV) {
   for (const Version& version : versions()) {
     if (version.architecture != Architecture::sm_90a || (version.track == Track::hopper && version.number < 23))
       continue;
-    std::ifstream file(std::filesystem::path(FLASH_LADDER_STUDY_DIR) / (label(version) + ".sm_90a.sass"));
+    std::istringstream code(needed_machine_code(FLASH_LADDER_STUDY_DIR, label(version) + ".sm_90a"));
     std::vector<int> exponentials;  // between the two waits, of each function
     bool between = false;
-    for (std::string line; std::getline(file, line);) {
+    for (std::string line; std::getline(code, line);) {
       if (line.find("WARPGROUP.DEPBAR.LE gsb0, 0x1") != line.npos) {
         between = true;
         exponentials.push_back(0);

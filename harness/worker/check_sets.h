@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "registry.h"
+#include "host/versions.h"
 #include "worker/inputs.h"
 #include "worker/reference.h"
 

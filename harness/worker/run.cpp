@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "errors.h"
-#include "registry.h"
+#include "host/versions.h"
 #include "results/trace_file.h"
 #include "rules/support.h"
 #include "rules/version_name.h"

@@ -21,6 +21,7 @@
 #include "emulator/exec/cta_executor.h"
 #include "emulator/trace.h"
 #include "emulator/used_memory.h"
+#include "host/known_sms.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>

@@ -1,0 +1,61 @@
+// The list of all versions: the CLI, the tests, the recorder, the plots and the docs read it. Adding a version is adding a file.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "host/registration.h"
+
+namespace flash_ladder {
+
+using Configuration = BasicConfiguration<std::string>;
+
+/// What a version can solve, by name.
+inline constexpr std::pair<const char*, bool Solves::*> kSolves[] = {{"causal", &Solves::causal},
+                                                                     {"any_length", &Solves::any_length},
+                                                                     {"kv_heads", &Solves::kv_heads},
+                                                                     {"window", &Solves::window},
+                                                                     {"lengths", &Solves::lengths}};
+
+/// The folder that a version's file lies in.
+enum class Track {
+  ladder,     // kernels/NN_name.cu
+  hopper,     // kernels/hopper/NN_name.cu
+  extension,  // kernels/extensions/name.cu, kernels/hopper/extensions/name.cu
+};
+
+/// One rung of the ladder, or an extension of one.
+struct Version {
+  // What the path of its file says.
+  Track track = Track::ladder;
+  int number = 0;      // 6; 0: an extension has none
+  std::string name;    // "swizzle"
+  std::string source;  // from the root of the project: "kernels/06_swizzle.cu"
+  // The rest of its Description.
+  std::string extends = "";
+  Architecture architecture = Architecture::sm_80;
+  Solves solves = {};
+  std::vector<Configuration> configurations;
+
+  bool is_extension() const { return track == Track::extension; }
+};
+
+/// What --kernel, JSON and requests call it: "06", "causal".
+std::string kernel_id(const Version& version);
+/// The name of its file, and of its profiles: "06_swizzle", "causal".
+std::string label(const Version& version);
+/// What stands above its study: "06 · swizzle", "causal".
+std::string title(const Version& version);
+/// The namespace of its code inside flash_ladder: "v06", "causal".
+std::string code_namespace(const Version& version);
+
+/// A version of which only the path of its file is known. The last folder `kernels` in it is the project's. Throws
+/// std::invalid_argument, with the forms that are allowed, where the path is not that of a kernel file.
+Version version_of_file(std::string_view path);
+
+/// All registered versions: in order of number, then the extensions by name.
+const std::vector<Version>& versions();
+
+}  // namespace flash_ladder
