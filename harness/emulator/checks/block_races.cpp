@@ -26,11 +26,14 @@ BlockRaces::Line& BlockRaces::line_at(Address address) {
 }
 
 std::uint32_t BlockRaces::user(std::uint64_t cta, std::int32_t instruction) {
-  for (std::size_t i = users_.size(); i-- > 0 && users_[i].cta == cta;) {
-    if (users_[i].instruction == instruction) return static_cast<std::uint32_t>(i + 1);
+  const auto index = static_cast<std::size_t>(instruction);
+  if (index >= last_user_.size()) last_user_.resize(index + 1);
+  std::uint32_t& last = last_user_[index];
+  if (last == 0 || users_[last - 1].cta != cta) {
+    users_.push_back({cta, instruction});
+    last = static_cast<std::uint32_t>(users_.size());
   }
-  users_.push_back({cta, instruction});
-  return static_cast<std::uint32_t>(users_.size());
+  return last;
 }
 
 void BlockRaces::set(std::uint32_t& users, std::size_t granule, std::uint32_t user) {
@@ -76,6 +79,15 @@ void BlockRaces::add(std::uint64_t cta, const MemoryUse& use, const Report& repo
     }
     if (mine.write >= 0 && mine.read == MemoryUse::kNothing && unused) {
       line.writer = user(cta, mine.write);
+      std::memcpy(written_[line.written - 1].data(), use.written.data() + mine.written, MemoryUse::kLineBytes);
+      continue;
+    }
+    if (mine.write == MemoryUse::kMixed && mine.read == MemoryUse::kNothing && unused) {
+      line.writer = kMixed | static_cast<std::uint32_t>(mixed_.size());
+      for (std::size_t granule = 0; granule < per_line_; ++granule) {
+        const std::int32_t write = use.mixed[mine.writes + granule];
+        mixed_.push_back(write == MemoryUse::kNothing ? 0 : user(cta, write));
+      }
       std::memcpy(written_[line.written - 1].data(), use.written.data() + mine.written, MemoryUse::kLineBytes);
       continue;
     }

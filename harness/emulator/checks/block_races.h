@@ -56,6 +56,7 @@ class BlockRaces {
   std::vector<std::vector<Line>> lines_;  // of each allocation
   std::size_t last_ = 0;                  // allocation
   std::vector<User> users_;
+  std::vector<std::uint32_t> last_user_;  // of each instruction: a number of users_, 0 if there is none
   std::vector<std::uint32_t> mixed_;
   std::deque<std::array<std::byte, MemoryUse::kLineBytes>> written_;
 };

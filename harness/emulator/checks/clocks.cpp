@@ -1,15 +1,13 @@
 #include "emulator/checks/clocks.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace flash_ladder::emulator {
 
-// Of each entry the larger one. The compiler cannot tell a vector's entries from its own pointers, which keeps it from vectorising.
 void join(Clock& clock, const Clock& other) {
-  AccessNumber* const to = clock.data();
-  const AccessNumber* const from = other.data();
-  const std::size_t size = clock.size();
-  for (std::size_t i = 0; i < size; ++i) to[i] = std::max(to[i], from[i]);
+  static const auto later = shared_functions().later;
+  later(clock.data(), other.data(), clock.size());
 }
 
 void Renumbering::apply_to(Clock& clock) const {
@@ -153,8 +151,8 @@ void Clocks::release(int warp, std::uint32_t lanes, Clock& into) {
   now();
   const WarpClock& clock = warps_[static_cast<std::size_t>(warp)];
   if (clock.lanes.empty()) join(into, clock.common);
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    if (!((lanes >> lane) & 1)) continue;
+  for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
     if (!clock.lanes.empty()) join(into, clock.lanes[static_cast<std::size_t>(lane)]);
     into[static_cast<std::size_t>(warp * kWarpSize + lane)] = next_;
   }

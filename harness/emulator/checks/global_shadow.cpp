@@ -310,16 +310,17 @@ MemoryUse GlobalShadow::take_use() {
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return used_[a] < used_[b]; });
   // The instruction that all granules of a line have in common, if they do; else it goes to `mixed`.
-  const auto instruction_of = [&](const std::uint32_t* cells, std::uint32_t& begin, auto counts) {
+  const auto end_of_run = shared_functions().end_of_run;
+  const auto instruction_of = [&](const std::uint32_t* cells, std::uint32_t& begin, bool all_count, auto counts) {
     const auto one = [&](std::size_t i) {
       return stale(cells[i]) || !counts(i) ? MemoryUse::kNothing : record_of(cells[i]).instruction;
     };
     const std::int32_t first = one(0);
-    bool same = true;
-    for (std::size_t i = 1; same && i < per_line; ++i) {
-      const bool of_one_record = ((cells[i] ^ cells[0]) >> kLaneBits) == 0;
-      same = (of_one_record && counts(i) == counts(0)) || one(i) == first;
-    }
+    const auto count = static_cast<std::uint32_t>(per_line);
+    bool same = all_count && end_of_run(cells, 0, count, kLaneBits) == count;
+    if (same) return first;
+    same = true;
+    for (std::size_t i = 1; same && i < per_line; ++i) same = one(i) == first;
     if (same) return first;
     begin = static_cast<std::uint32_t>(use.mixed.size());
     for (std::size_t i = 0; i < per_line; ++i) use.mixed.push_back(one(i));
@@ -331,9 +332,9 @@ MemoryUse GlobalShadow::take_use() {
     for (std::size_t first = 0; first < cells_; first += per_line) {
       MemoryUse::Line line;
       const std::uint32_t* const writers = cells.writers + first;
-      if (written) line.write = instruction_of(writers, line.writes, [](std::size_t) { return true; });
+      if (written) line.write = instruction_of(writers, line.writes, true, [](std::size_t) { return true; });
       // What a CTA reads that it has written itself is its own.
-      line.read = instruction_of(cells.readers + first, line.reads, [&](std::size_t i) {
+      line.read = instruction_of(cells.readers + first, line.reads, !written, [&](std::size_t i) {
         return !written || stale(writers[i]) || (writers[i] & kReadBefore) != 0;
       });
       if (line.read == MemoryUse::kNothing && line.write == MemoryUse::kNothing) continue;

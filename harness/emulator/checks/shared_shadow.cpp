@@ -13,7 +13,7 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 }  // namespace
 
 SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
-                           int num_engines)
+                           bool asks_for_lost, int num_engines)
     : sink_(sink),
       functions_(shared_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
@@ -23,7 +23,13 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       num_cells_((shared_bytes >> shift_) + 1),
       writers_(num_cells_),
       readers_(num_cells_ * static_cast<std::size_t>(num_warps)),
-      last_read_(static_cast<std::size_t>(num_warps)),
+      num_pages_((shared_bytes >> kPageShift) + 1),
+      page_versions_(num_pages_, 1),
+      page_writers_(num_pages_),
+      known_pages_(num_pages_ * static_cast<std::size_t>(num_warps)),
+      last_read_(num_pages_ * static_cast<std::size_t>(num_warps)),
+      keeps_reads_(!asks_for_lost),
+      reads_(static_cast<std::size_t>(num_warps)),
       remembered_(static_cast<std::size_t>(num_warps) * kRemembered, ~AccessNumber{0}),
       clocks_(clocks),
       most_records_(kRecords) {
@@ -33,7 +39,8 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
 void SharedShadow::join_cluster(std::size_t size) {
   num_readers_ = num_warps_ + static_cast<int>(size);
   readers_.assign(num_cells_ * static_cast<std::size_t>(num_readers_), 0);
-  last_read_.assign(static_cast<std::size_t>(num_readers_), 0);
+  last_read_.assign(num_pages_ * static_cast<std::size_t>(num_readers_), 0);
+  keeps_reads_ = false;  // other CTAs know nothing of pages
 }
 
 // Numbers go on counting, so that what readers_ holds of the last CTA is older than anything in this one.
@@ -45,7 +52,9 @@ void SharedShadow::reset() {
   } else {
     clocks_.reset(num_warps_, clocks_.next(), num_engines_);
   }
+  for (std::uint32_t& version : page_versions_) ++version;
   std::fill(last_read_.begin(), last_read_.end(), 0);
+  for (std::vector<Read>& reads : reads_) reads.clear();
   std::fill(remembered_.begin(), remembered_.end(), ~AccessNumber{0});
   lost_.reset();
   records_.clear();
@@ -62,6 +71,7 @@ void SharedShadow::renumber() {
           "a block of a cluster makes more accesses to shared memory than can be checked for races.");
     return;
   }
+  for (int warp = 0; warp < num_warps_; ++warp) enter_reads(warp);
   const auto index_of = [&](std::uint32_t cell) {  // of the record; beyond them if the cell is of a CTA before
     return std::size_t{((cell & ~kPending) >> kLaneBits) - first_record_};
   };
@@ -90,6 +100,7 @@ void SharedShadow::renumber() {
   const Renumbering renumbering(first_record_, std::move(to));
   clocks_.renumber(renumbering);
   renumbering.apply_to(last_read_);
+  for (std::uint32_t& version : page_versions_) ++version;  // page_writers_ has old numbers
   std::fill(remembered_.begin(), remembered_.end(), ~AccessNumber{0});
   sink_.renumber(renumbering);
 }
@@ -114,14 +125,14 @@ const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
 }
 
 // Whether the write in a cell happened before what any lane of the warp does now. False if it takes a closer look.
-inline bool SharedShadow::known_to_warp(std::uint32_t cell, const SharedAccess& access) {
+inline bool SharedShadow::known_to_warp(std::uint32_t cell, int warp) {
   const AccessNumber number = cell >> kLaneBits;  // of one that is pending there is none
-  AccessNumber& remembered = remembered_[static_cast<std::size_t>(access.warp) * kRemembered + number % kRemembered];
+  AccessNumber& remembered = remembered_[static_cast<std::size_t>(warp) * kRemembered + number % kRemembered];
   if (remembered == number) return true;
   const Record* const record = record_of(number);
   if (record == nullptr || (record->engine >= 0 && !record->async)) return false;
   const int other = record->engine >= 0 ? num_warps_ + record->engine : record->warp;
-  if (!clocks_.happened_before(number, other, record->async, access.warp)) return false;
+  if (!clocks_.happened_before(number, other, record->async, warp)) return false;
   remembered = number;
   return true;
 }
@@ -171,7 +182,7 @@ void SharedShadow::read(const SharedAccess& access) {
   if (access.peer != nullptr) {
     const AccessNumber number = add_record(access, true);
     const int row = reader_of(access);
-    last_read_[static_cast<std::size_t>(row)] = number;
+    note_read(pages_of(access), row, number);
     for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
       std::fill_n(readers(row) + (access.offsets[lane] >> shift_), cells_of(access), cell(number, lane));
@@ -180,16 +191,16 @@ void SharedShadow::read(const SharedAccess& access) {
     return;
   }
   const AccessNumber number = add_record(access, false);
-  const std::uint32_t limit = (clocks_.known_to_warp(access.warp) << kLaneBits) - 1;
-  const std::uint32_t synced = clocks_.synced_in_warp(access.warp) << kLaneBits;
-  const unsigned cells = cells_of(access);
-  last_read_[static_cast<std::size_t>(access.warp)] = number;
+  const Pages pages = pages_of(access);
+  note_read(pages, access.warp, number);
   if (access.mask == kAllLanes) {
-    const bool suspect = functions_.read_cells[std::countr_zero(cells)](
-        writers_.data(), readers(access.warp), access.offsets, shift_, limit, synced, cell(number, 0));
-    if (suspect) check_reads(access, limit);
+    keep_read(access, number, clocks_.synced_in_warp(access.warp));
+    if (!knows_pages(pages, access.warp)) check_read(access);
     return;
   }
+  enter_reads(access.warp);
+  const std::uint32_t synced = clocks_.synced_in_warp(access.warp) << kLaneBits;
+  const unsigned cells = cells_of(access);
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::uint32_t own = cell(number, lane);
@@ -204,7 +215,122 @@ void SharedShadow::read(const SharedAccess& access) {
       read_by[i] = own | (several ? kSeveralLanes : 0);
     }
   }
-  check_reads(access, limit);
+  check_read(access);
+}
+
+SharedShadow::Pages SharedShadow::pages_of(const SharedAccess& access) const {
+  if (access.mask == 0) return {0, 0};
+  std::uint32_t lowest = ~0u, highest = 0;
+  if (access.mask == kAllLanes) {
+    functions_.range(access.offsets, &lowest, &highest);
+  } else {
+    for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
+      const std::uint32_t offset = access.offsets[std::countr_zero(rest)];
+      lowest = std::min(lowest, offset);
+      highest = std::max(highest, offset);
+    }
+  }
+  return {lowest >> kPageShift, (highest >> kPageShift) + 1};
+}
+
+// Whether all of a page was written, and all writes to it happened before what any lane of the warp does now.
+bool SharedShadow::knows_page(int warp, std::size_t page) {
+  KnownPage& known = known_pages_[static_cast<std::size_t>(warp) * num_pages_ + page];
+  const std::uint32_t version = page_versions_[page];
+  if (known.known == version) return true;
+  const AccessNumber bound = clocks_.known_to_warp(warp);
+  if (known.unknown == version && known.bound == bound) return false;
+  const PageWriters& writers = writers_of_page(page);
+  const bool all_known = writers.count <= PageWriters::kMost &&
+                         std::all_of(writers.numbers, writers.numbers + writers.count, [&](AccessNumber number) {
+                           return number < bound || known_to_warp(number << kLaneBits, warp);
+                         });
+  if (all_known) {
+    known.known = version;
+  } else {
+    known.unknown = version;
+    known.bound = bound;
+  }
+  return all_known;
+}
+
+const SharedShadow::PageWriters& SharedShadow::writers_of_page(std::size_t page) {
+  PageWriters& writers = page_writers_[page];
+  if (writers.version == page_versions_[page]) return writers;
+  writers.version = page_versions_[page];
+  writers.count = 0;
+  const auto end = static_cast<std::uint32_t>(std::min(num_cells_ - 1, (page + 1) << kPageShift >> shift_));
+  for (auto i = static_cast<std::uint32_t>(page << kPageShift >> shift_); i < end;) {
+    const AccessNumber number = writers_[i] >> kLaneBits;
+    if (std::find(writers.numbers, writers.numbers + writers.count, number) == writers.numbers + writers.count) {
+      if (writers.count == PageWriters::kMost || number == 0 || (writers_[i] & kPending) != 0) {
+        writers.count = PageWriters::kMore;
+        return writers;
+      }
+      writers.numbers[writers.count++] = number;
+    }
+    i = functions_.end_of_run(writers_.data(), i, end, kLaneBits);
+  }
+  return writers;
+}
+
+inline bool SharedShadow::knows_pages(const Pages& pages, int warp) {
+  for (std::size_t page = pages.first; page < pages.end; ++page) {
+    if (!knows_page(warp, page)) return false;
+  }
+  return true;
+}
+
+// The same without looking at cells: most writes are to pages that have just been written, and would find them as they were.
+inline bool SharedShadow::has_known_pages(const Pages& pages, int warp) const {
+  const KnownPage* const known = known_pages_.data() + static_cast<std::size_t>(warp) * num_pages_;
+  for (std::size_t page = pages.first; page < pages.end; ++page) {
+    if (known[page].known != page_versions_[page]) return false;
+  }
+  return true;
+}
+
+inline void SharedShadow::note_read(const Pages& pages, int reader, AccessNumber number) {
+  AccessNumber* const last = last_read_.data() + static_cast<std::size_t>(reader) * num_pages_;
+  std::fill(last + pages.first, last + pages.end, number);
+}
+
+inline bool SharedShadow::has_read_since(const Pages& pages, int reader, AccessNumber bound) const {
+  const AccessNumber* const last = last_read_.data() + static_cast<std::size_t>(reader) * num_pages_;
+  return std::any_of(last + pages.first, last + pages.end, [&](AccessNumber number) { return number >= bound; });
+}
+
+// Notes what a whole warp has read, for the writes that come.
+void SharedShadow::keep_read(const SharedAccess& access, AccessNumber number, AccessNumber synced) {
+  if (!keeps_reads_) {
+    functions_.read_cells[std::countr_zero(cells_of(access))](readers(access.warp), access.offsets, shift_,
+                                                              synced << kLaneBits, cell(number, 0));
+    return;
+  }
+  std::vector<Read>& reads = reads_[static_cast<std::size_t>(access.warp)];
+  if (reads.size() == kKeptReads) {
+    // Nobody will ask for what happened before whatever any warp does.
+    AccessNumber bound = synced;
+    for (int warp = 0; warp < num_warps_; ++warp) {
+      if (warp != access.warp) bound = std::min(bound, clocks_.known_of_warp(warp, access.warp));
+    }
+    std::erase_if(reads, [&](const Read& read) { return read.number < bound; });
+    if (reads.size() > kKeptReads / 2) enter_reads(access.warp);
+  }
+  Read& read = reads.emplace_back();
+  read.number = number;
+  read.synced = synced;
+  read.bytes = access.bytes;
+  std::copy_n(access.offsets, kWarpSize, read.offsets);
+}
+
+void SharedShadow::enter_reads(int warp) {
+  std::vector<Read>& reads = reads_[static_cast<std::size_t>(warp)];
+  for (const Read& read : reads) {
+    functions_.read_cells[std::countr_zero(read.bytes >> shift_)](readers(warp), read.offsets, shift_,
+                                                                  read.synced << kLaneBits, cell(read.number, 0));
+  }
+  reads.clear();
 }
 
 // Writer cells from 1 up to the limit are in order; 0, which is uninitialised, wraps around to the top.
@@ -217,7 +343,7 @@ void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) 
     for (unsigned i = 0; i < cells; ++i) {
       const std::uint32_t found = writer[i];
       if (i > 0 && found == writer[i - 1]) continue;
-      if (access.peer == nullptr && (found - 1 < limit || known_to_warp(found, access))) continue;
+      if (access.peer == nullptr && (found - 1 < limit || known_to_warp(found, access.warp))) continue;
       const int by = access.as_lane >= 0 ? access.as_lane : lane;
       Conflict conflict{.lane = by, .offset = static_cast<std::uint32_t>((first + i) << shift_)};
       if (found == 0) {
@@ -247,7 +373,8 @@ void SharedShadow::describe_pending(std::uint32_t cell, Conflict& conflict) cons
 }
 
 void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchanged) {
-  if (access.mask != unchanged) {
+  const Pages pages = pages_of(access);
+  if (access.mask != unchanged && (access.peer != nullptr || !has_known_pages(pages, access.warp))) {
     check_write_against(writers_.data(), known_before(access), -1, access, access.mask & ~unchanged);
   }
   for (int reader = 0; reader < num_readers_; ++reader) {
@@ -255,7 +382,8 @@ void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchang
     const AccessNumber bound = of_peers                ? 1
                                : reader == access.warp ? clocks_.synced_in_warp(reader)
                                                        : clocks_.known_of_warp(access.warp, reader);
-    if (last_read_[static_cast<std::size_t>(reader)] < bound) continue;  // all that it has read is in order
+    if (!has_read_since(pages, reader, bound)) continue;  // all that it has read there is in order
+    if (reader < num_warps_) enter_reads(reader);
     check_write_against(readers(reader), bound, reader, access, access.mask);
   }
 }
@@ -291,6 +419,8 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
 }
 
 void SharedShadow::set_writers(const SharedAccess& access, std::uint32_t flags, AccessNumber number) {
+  const Pages pages = pages_of(access);
+  for (std::size_t page = pages.first; page < pages.end; ++page) ++page_versions_[page];
   const unsigned count = cells_of(access);
   if (access.mask == kAllLanes) {
     functions_.write_cells[std::countr_zero(count)](writers_.data(), access.offsets, shift_, flags | cell(number, 0));
@@ -350,11 +480,9 @@ void SharedShadow::look_for_lost(const SharedAccess& access) {
   }
 }
 
-std::uint32_t SharedShadow::issue_copy(const SharedAccess& access, bool checks) {
+void SharedShadow::issue_copy(const SharedAccess& access, bool checks) {
   if (checks) check_write(access, 0);
-  const AccessNumber number = add_record(access, false);
-  set_writers(access, kPending, number);
-  return overwritten_lanes(access, kPending, number);
+  set_writers(access, kPending, add_record(access, false));
 }
 
 void SharedShadow::complete_copy(const SharedAccess& access, bool async) {
@@ -362,6 +490,7 @@ void SharedShadow::complete_copy(const SharedAccess& access, bool async) {
 }
 
 void SharedShadow::check_async_read(const SharedAccess& access) {
+  if (access.peer == nullptr && knows_pages(pages_of(access), access.warp)) return;
   SharedAccess written = access;
   if (access.as_lane < 0) {
     // wgmma: kernels multiply what nobody has written, where that is simpler than a branch, and throw the product away.
@@ -375,7 +504,8 @@ void SharedShadow::check_async_read(const SharedAccess& access) {
 
 void SharedShadow::complete_async_read(const SharedAccess& access, AccessNumber since) {
   const AccessNumber number = add_record(access, true);
-  last_read_[static_cast<std::size_t>(access.warp)] = number;
+  note_read(pages_of(access), access.warp, number);
+  enter_reads(access.warp);
   const unsigned cells = cells_of(access);
   const std::uint32_t from = since << kLaneBits;
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {

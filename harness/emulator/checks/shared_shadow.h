@@ -4,6 +4,10 @@
 // Memory is looked at in granules as large as the smallest access that the kernel makes. Each has a cell for its last writer and
 // one per warp for its last reader. A cell is one word: the number of the access, whether several lanes of the warp read it,
 // and the lane.
+//
+// Most accesses are by whole warps and in order, and are not looked at cell by cell. A page is a piece of some hundred cells. For
+// each warp it is known whether all writes in a page happened before what it does, until the page is written again, and which of
+// its accesses read there last. What a warp has read is put into cells only once a write comes that it may be in conflict with.
 #pragma once
 
 #include <cstddef>
@@ -72,9 +76,9 @@ class ConflictSink {
 
 class SharedShadow {
  public:
-  /// `granule` is 1, 2 or 4 bytes.
+  /// `granule` is 1, 2, 4, 8 or 16 bytes. `asks_for_lost`: look_for_lost() may be called.
   SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
-               int num_engines = 0);
+               bool asks_for_lost, int num_engines = 0);
 
   /// Everything as at the start of a CTA.
   void reset();
@@ -88,9 +92,12 @@ class SharedShadow {
   std::uint32_t write(const SharedAccess& access, std::uint32_t unchanged);
   /// Tells of those of them that wrote something else.
   void report_overwritten(const SharedAccess& access, std::uint32_t lanes);
-  /// A cp.async is issued, or what an mbarrier completes: a write whose time is not known yet. Returns the lanes of which another
-  /// lane of the same instruction overwrites what they write.
-  std::uint32_t issue_copy(const SharedAccess& access, bool checks = true);
+  /// A cp.async is issued, or what an mbarrier completes: a write whose time is not known yet.
+  void issue_copy(const SharedAccess& access, bool checks = true);
+  /// Of the copy issued last: the lanes of which another lane of the same instruction overwrites what they write.
+  std::uint32_t overwritten_in_copy(const SharedAccess& access) const {
+    return overwritten_lanes(access, kPending, clocks_.next() - 1);
+  }
   /// The same of a read, of which nobody need know later.
   void check_read(const SharedAccess& access) {
     check_reads(access, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
@@ -139,13 +146,25 @@ class SharedShadow {
   }
   unsigned cells_of(const SharedAccess& access) const { return access.bytes >> shift_; }
   void check_reads(const SharedAccess& access, std::uint32_t limit);
+  // The pages that an access touches, and those between them.
+  struct Pages {
+    std::size_t first, end;
+  };
+  Pages pages_of(const SharedAccess& access) const;
+  bool knows_page(int warp, std::size_t page);
+  bool knows_pages(const Pages& pages, int warp);
+  bool has_known_pages(const Pages& pages, int warp) const;
+  void note_read(const Pages& pages, int reader, AccessNumber number);
+  bool has_read_since(const Pages& pages, int reader, AccessNumber bound) const;
+  void enter_reads(int warp);
+  void keep_read(const SharedAccess& access, AccessNumber number, AccessNumber synced);
   AccessNumber add_record(const SharedAccess& access, bool async);
   // Memory and numbers are limited: gives up the records of accesses that are the last in no cell, and their numbers.
   void renumber();
   const Record* record_of(AccessNumber number) const;
   bool known(std::uint32_t cell, const SharedAccess& access, int lane, bool by_reader, int reader,
              Conflict& conflict) const;
-  bool known_to_warp(std::uint32_t cell, const SharedAccess& access);
+  bool known_to_warp(std::uint32_t cell, int warp);
   bool known_to_peer(const PeerAccess& peer, std::uint32_t cell, const Record& record, int other) const;
   // The row of readers_ of those who make the access: a warp, or all of another CTA.
   int reader_of(const SharedAccess& access) const {
@@ -178,7 +197,35 @@ class SharedShadow {
   int num_readers_;  // rows of readers_: the CTA's warps, and behind them the CTAs of its cluster
   std::size_t num_cells_;
   std::vector<std::uint32_t> writers_, readers_;
-  std::vector<AccessNumber> last_read_;  // of each warp
+
+  static constexpr int kPageShift = 10;
+  std::size_t num_pages_;
+  std::vector<std::uint32_t> page_versions_;  // counts writes to them
+  // Who has written what is there, if these are few writes that have all happened.
+  struct PageWriters {
+    static constexpr std::uint32_t kMost = 16, kMore = kMost + 1;
+    std::uint32_t version = 0;
+    std::uint32_t count = 0;
+    AccessNumber numbers[kMost];
+  };
+  const PageWriters& writers_of_page(std::size_t page);
+  std::vector<PageWriters> page_writers_;
+  struct KnownPage {            // to a warp
+    std::uint32_t known = 0;    // the version of which all writes happened before what the warp does
+    std::uint32_t unknown = 0;  // the version of which that was not so,
+    AccessNumber bound = 0;     // when the warp knew all accesses below this
+  };
+  std::vector<KnownPage> known_pages_;   // [warp][page]
+  std::vector<AccessNumber> last_read_;  // [reader][page]
+  // What whole warps have read and is not in readers_ yet, in order.
+  struct Read {
+    AccessNumber number, synced;
+    unsigned bytes;
+    std::uint32_t offsets[kWarpSize];
+  };
+  static constexpr std::size_t kKeptReads = 512;
+  bool keeps_reads_;
+  std::vector<std::vector<Read>> reads_;  // [warp]
   // For each warp, of accesses that happened before whatever it does: the last whose number has this remainder. Warps that go their
   // own ways have such accesses, and much that is later than those of warps behind them, so that no bound tells them apart.
   static constexpr std::size_t kRemembered = 256;

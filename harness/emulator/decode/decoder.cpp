@@ -384,6 +384,8 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
           std::min(kernel_->global_granule, std::max(1, instruction.bytes * instruction.elements));
     }
   }
+  // Instructions on other memory have mbarriers, of 8 bytes.
+  if (kernel_->uses_async_proxy) kernel_->shared_granule = std::min(kernel_->shared_granule, 8);
   for (const std::vector<int>& table : function_.branch_tables) {
     std::vector<std::int32_t>& targets = kernel_->branch_tables.emplace_back();
     for (const int target : table) targets.push_back(start[static_cast<std::size_t>(target)]);

@@ -168,10 +168,11 @@ class CompiledKernel {
   std::size_t static_shared_bytes = 0;
   std::size_t reserved_shared_bytes = 0;  // before them: what the system keeps for cooperative groups
   std::size_t local_bytes = 0;            // per thread
-  int shared_granule = 4;                 // the smallest access to shared memory, in bytes
+  int shared_granule = 16;                // the smallest access to shared memory, in bytes
   int global_granule = 16;                // the same of global memory
   bool serial = false;  // its CTAs talk to each other, by atomics or flags: run in order, so that results are the same
   bool uses_shared = false;
+  bool uses_mbarriers = false;
 };
 
 // Where the windows lie through which a generic address means shared, local or parameter memory. They are not valid addresses

@@ -803,7 +803,8 @@ void AsyncUnits::issue_lane_stores(CtaExecutor& by, Warp& warp, const Instructio
     of_barrier.peer = peer;
     shadow->check_read(of_barrier);
     if (reduces) shadow->check_read(access);
-    std::uint32_t overwritten = shadow->issue_copy(access);
+    shadow->issue_copy(access);
+    std::uint32_t overwritten = shadow->overwritten_in_copy(access);
     for (std::uint32_t rest = reduces ? 0 : overwritten; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
       const std::uint32_t to = stores.offsets[static_cast<std::size_t>(lane)];

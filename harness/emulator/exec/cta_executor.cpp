@@ -123,9 +123,9 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
   if (context.options.checks) {
     ordering_ = std::make_unique<Ordering>(static_cast<int>(num_warps), context.ordering);
     if (shared_bytes_ > 0) {
-      shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
-                                               static_cast<int>(num_warps), ordering_->clocks(), *this,
-                                               context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
+      shadow_ = std::make_unique<SharedShadow>(
+          shared_bytes_, context.kernel.shared_granule, static_cast<int>(num_warps), ordering_->clocks(), *this,
+          context.kernel.uses_mbarriers, context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
     }
     global_ = context.shadow;
     if (global_ == nullptr) {

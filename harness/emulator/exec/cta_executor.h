@@ -352,6 +352,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
                              unsigned bytes, const Window& window, std::uint32_t* offsets);
   void check_variable(Warp& warp, const Instruction& instruction, ptx::Space space, std::uint32_t mask, unsigned bytes,
                       const std::uint32_t* offsets);
+  bool check_whole_warp(const LaneAddresses& at, unsigned bytes, std::byte** host);
+  bool check_part_of_warp(const LaneAddresses& at, std::uint32_t mask, unsigned bytes, std::byte** host);
   void resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access);
   struct SpaceLanes {
     ptx::Space space;

@@ -142,49 +142,57 @@ void CtaExecutor::free_on_heap(Address address) {
   allocation.data = nullptr;
 }
 
-// The lanes whose accesses are inside allocations of global memory and aligned; `host` is where the bytes are.
-std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
-                                        std::uint32_t mask, unsigned bytes, std::byte** host) {
+// What most accesses to global memory are: all lanes take part, and what they access lies in one allocation and is aligned. No lane
+// is looked at by itself, so that the loop has no branches.
+bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std::byte** host) {
+  const Allocation* const allocation = find_allocation(at.at[0]);
+  if (allocation == nullptr || allocation->freed || allocation->size < bytes) return false;
+  const std::uint64_t last = allocation->size - bytes;
+  std::uint64_t outside = 0, low_bits = 0, apart = 0;
+  for (std::size_t lane = 0; lane < kWarpSize; ++lane) {
+    const std::uint64_t offset = at.at[lane] - allocation->address;
+    outside |= offset | (last - offset);  // the highest bit: before the allocation, or behind the last place in it
+    low_bits |= at.at[lane];
+    apart |= (at.at[lane] - at.at[0]) ^ (lane * bytes);
+  }
+  if ((outside >> 63) != 0 || (low_bits & (bytes - 1)) != 0) return false;
+  for (std::size_t lane = 0; lane < kWarpSize; ++lane)
+    host[lane] = allocation->data + (at.at[lane] - allocation->address);
+  whole_access_ = allocation;
+  consecutive_ = apart == 0;
+  return true;
+}
+
+// The same of some lanes.
+bool CtaExecutor::check_part_of_warp(const LaneAddresses& at, std::uint32_t mask, unsigned bytes, std::byte** host) {
   std::uint64_t lowest = ~std::uint64_t{0}, highest = 0, low_bits = 0;
-  const auto include = [&](std::uint64_t address) {
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const std::uint64_t address = at.at[static_cast<std::size_t>(std::countr_zero(rest))];
     lowest = std::min(lowest, address);
     highest = std::max(highest, address);
     low_bits |= address;
-  };
-  consecutive_ = false;
-  if (mask == kAllLanes) {
-    std::uint64_t apart = 0;
-    for (std::size_t lane = 0; lane < kWarpSize; ++lane) apart |= (at.at[lane] - at.at[0]) ^ (lane * bytes);
-    consecutive_ = apart == 0;
-  }
-  if (consecutive_) {
-    lowest = at.at.front();
-    highest = at.at.back();
-    low_bits = lowest;
-  } else if (mask == kAllLanes) {
-    for (const std::uint64_t address : at.at) include(address);
-  } else {
-    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1)
-      include(at.at[static_cast<std::size_t>(std::countr_zero(rest))]);
   }
   const Allocation* allocation = find_allocation(lowest);
-  whole_access_ = nullptr;
-  if (allocation != nullptr && !allocation->freed && highest - allocation->address < allocation->size &&
-      allocation->size - (highest - allocation->address) >= bytes && (low_bits & (bytes - 1)) == 0) {
-    whole_access_ = allocation;
-    if (mask == kAllLanes) {
-      std::byte* const data = allocation->data;
-      for (std::size_t lane = 0; lane < kWarpSize; ++lane) host[lane] = data + (at.at[lane] - allocation->address);
-      return mask;
-    }
-    for (int lane = 0; lane < kWarpSize; ++lane) {
-      // Lanes that take no part may hold any address.
-      const bool active = (mask >> lane) & 1;
-      host[lane] = allocation->data + (active ? at.at[static_cast<std::size_t>(lane)] - allocation->address : 0);
-    }
-    return mask;
+  if (allocation == nullptr || allocation->freed || highest - allocation->address >= allocation->size ||
+      allocation->size - (highest - allocation->address) < bytes || (low_bits & (bytes - 1)) != 0) {
+    return false;
   }
+  whole_access_ = allocation;
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    // Lanes that take no part may hold any address.
+    const bool active = (mask >> lane) & 1;
+    host[lane] = allocation->data + (active ? at.at[static_cast<std::size_t>(lane)] - allocation->address : 0);
+  }
+  return true;
+}
+
+// The lanes whose accesses are inside allocations of global memory and aligned; `host` is where the bytes are.
+std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                        std::uint32_t mask, unsigned bytes, std::byte** host) {
+  whole_access_ = nullptr;
   consecutive_ = false;
+  if (mask == kAllLanes ? check_whole_warp(at, bytes, host) : check_part_of_warp(at, mask, bytes, host)) return mask;
+  const Allocation* allocation = nullptr;
   std::uint32_t good_lanes = mask;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);

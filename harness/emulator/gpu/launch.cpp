@@ -23,6 +23,10 @@
 #include "emulator/used_memory.h"
 #include "host/known_sms.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 namespace flash_ladder::emulator {
 namespace {
 
@@ -146,8 +150,22 @@ class Used {
   std::vector<UsedMemory>& used_;
 };
 
+// Keeps what a launch has freed for the next one: else the C library gives it back to the system, which hands it out anew, page by
+// page.
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  [[maybe_unused]] static const bool done = [] {
+    constexpr int kMiB = 1 << 20;
+    mallopt(M_MMAP_THRESHOLD, 4 * kMiB);  // larger blocks have pages of their own, which go back at once
+    mallopt(M_TRIM_THRESHOLD, 64 * kMiB);
+    return true;
+  }();
+#endif
+}
+
 Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options,
            std::vector<UsedMemory>* used) {
+  keep_freed_memory();
   Report report;
   if (const std::string reason = refusal(kernel, config, options); !reason.empty()) {
     Finding finding;

@@ -80,6 +80,8 @@ struct SharedFunctions {
   /// The offsets from a register with addresses; true if all are below `limit` and multiples of `bytes`. `offset` is added.
   bool (*offsets)(const std::byte* address_register, bool wide, std::int64_t offset, std::uint32_t limit,
                   std::uint32_t bytes, std::uint32_t* offsets);
+  /// The lowest and the highest of them.
+  void (*range)(const std::uint32_t* offsets, std::uint32_t* lowest, std::uint32_t* highest);
   /// The offsets relative to the first lane's word, and a hash of them.
   std::uint32_t (*pattern)(const std::uint32_t* offsets, std::uint32_t* pattern);
   bool (*equal)(const std::uint32_t* a, const std::uint32_t* b);
@@ -88,11 +90,18 @@ struct SharedFunctions {
                           const std::int32_t* r);
   Gather gather16;
   Gather gather32[5];
+  /// An 8×8 matrix of 16-bit elements from eight rows, to where a register's 32 lanes are: by rows, and by columns.
+  void (*matrix)(const std::byte* memory, const std::uint32_t* offsets, std::byte* to);
+  void (*transposed_matrix)(const std::byte* memory, const std::uint32_t* offsets, std::byte* to);
   /// For checks/shared_shadow.h, by log2 of the cells that a lane touches.
-  bool (*read_cells[5])(const std::uint32_t* writers, std::uint32_t* readers, const std::uint32_t* offsets, int shift,
-                        std::uint32_t limit, std::uint32_t synced, std::uint32_t cell);
+  void (*read_cells[5])(std::uint32_t* readers, const std::uint32_t* offsets, int shift, std::uint32_t synced,
+                        std::uint32_t cell);
   void (*write_cells[5])(std::uint32_t* writers, const std::uint32_t* offsets, int shift, std::uint32_t cell);
   bool (*any_at_least[5])(const std::uint32_t* cells, const std::uint32_t* offsets, int shift, std::uint32_t bound);
+  /// Behind the cells from `first` on, of `count` in all, that are the same but for the lowest `shift` bits.
+  std::uint32_t (*end_of_run)(const std::uint32_t* cells, std::uint32_t first, std::uint32_t count, int shift);
+  /// For checks/clocks.h: of each entry the larger one.
+  void (*later)(std::uint32_t* entries, const std::uint32_t* others, std::size_t count);
 };
 
 /// All of them, in the form that this machine's processor executes fastest. Results do not depend on it.

@@ -4,7 +4,8 @@
 // after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products at a time with
 // truncation, in an order that NVIDIA does not specify, so results differ from theirs in the last bits.
 
-#ifdef __FMA__
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#define EMULATOR_HAS_X86_64_V3
 #include <immintrin.h>
 #endif
 
@@ -17,15 +18,23 @@ namespace {
 
 typedef float Row __attribute__((vector_size(32)));  // the 8 columns of one row of D
 
+// The processor's own conversion leaves a NaN's payload as it is; the sum that it goes into becomes the one NaN anyway.
 template <typename T>
-float to_float_bits(u32 bits) {
-  return to_float(T{static_cast<u16>(bits)});
+inline void to_floats(const T* from, float* to, int count) {
+  int i = 0;
+#ifdef EMULATOR_HAS_X86_64_V3
+  if constexpr (std::is_same_v<T, f16>) {
+    for (; i + 8 <= count; i += 8)
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
+  }
+#endif
+  for (; i < count; ++i) to[i] = to_float(from[i]);
 }
 
 // c += a · b. Products of fp16 are exact, so that a fused multiply-add gives the same.
 template <typename T>
 inline void multiply_add(float a, const Row& b, Row& c) {
-#ifdef __FMA__
+#ifdef EMULATOR_HAS_X86_64_V3
   if constexpr (std::is_same_v<T, f16>) {
     c = reinterpret_cast<Row>(
         _mm256_fmadd_ps(_mm256_set1_ps(a), reinterpret_cast<__m256>(b), reinterpret_cast<__m256>(c)));
@@ -33,6 +42,41 @@ inline void multiply_add(float a, const Row& b, Row& c) {
   }
 #endif
   c += a * b;
+}
+
+// A register of B, the 8 k of 8 columns, by rows of k. Columns are reordered, 0 2 4 6 1 3 5 7: a row of D is then the four lanes of
+// one register, followed by the same lanes of the next.
+inline void rows_of_k(const std::byte* fragment, u16 (&rows)[8][8]) {
+#ifdef EMULATOR_HAS_X86_64_V3
+  const auto* columns = reinterpret_cast<const __m256i*>(fragment);  // two at a time: 0 1, 2 3, 4 5, 6 7
+  const __m256i k03_left = _mm256_unpacklo_epi16(columns[0], columns[1]),
+                k47_left = _mm256_unpackhi_epi16(columns[0], columns[1]),
+                k03_right = _mm256_unpacklo_epi16(columns[2], columns[3]),
+                k47_right = _mm256_unpackhi_epi16(columns[2], columns[3]);
+  // Each has the even columns of two k, and behind them the odd ones.
+  const __m256i pairs[] = {_mm256_unpacklo_epi32(k03_left, k03_right), _mm256_unpackhi_epi32(k03_left, k03_right),
+                           _mm256_unpacklo_epi32(k47_left, k47_right), _mm256_unpackhi_epi32(k47_left, k47_right)};
+  for (int pair = 0; pair < 4; ++pair)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(rows[2 * pair]), _mm256_permute4x64_epi64(pairs[pair], 0b11011000));
+#else
+  const u16* columns = reinterpret_cast<const u16*>(fragment);
+  for (int k = 0; k < 8; ++k) {
+    for (int n = 0; n < 8; ++n) rows[k][n] = columns[8 * (n % 4 * 2 + n / 4) + k];
+  }
+#endif
+}
+
+inline void load_row(Row& row, const float* even, const float* odd) {
+  __builtin_memcpy(&row, even, 16);
+  __builtin_memcpy(reinterpret_cast<char*>(&row) + 16, odd, 16);
+}
+
+inline void store_row(const Row& row, float* even, float* odd) {
+  typedef s32 Mask __attribute__((vector_size(32)));
+  const Mask is_nan = row != row;
+  const Mask result = (reinterpret_cast<const Mask&>(row) & ~is_nan) | (is_nan & static_cast<s32>(kNan));
+  __builtin_memcpy(even, &result, 16);
+  __builtin_memcpy(odd, reinterpret_cast<const char*>(&result) + 16, 16);
 }
 
 // r: four of D, four of A (two for k = 8), two of B (one), four of C. A register of a fragment of A or B holds, over the 32
@@ -43,57 +87,34 @@ void mma(std::byte* registers, const std::int32_t* r, u32) {
   const std::int32_t* a_at = r + 4;
   const std::int32_t* b_at = a_at + 2 * kBlocks;
   const std::int32_t* c_at = b_at + kBlocks;
+  const auto floats = [&](std::int32_t at) { return reinterpret_cast<float*>(registers + at); };
 
-  // B by rows of k. Columns are reordered, 0 2 4 6 1 3 5 7: a row of D is then the four lanes of one register, followed by
-  // the same lanes of the next.
-  alignas(64) float b[kBlocks][4][2][8];  // [k / 8][k / 2 % 4][k % 2][column]
+  alignas(64) float b[kBlocks][8][8];  // [k / 8][k % 8][column]
   for (int block = 0; block < kBlocks; ++block) {
-    const u32* pairs = reinterpret_cast<const u32*>(registers + b_at[block]);
-    alignas(64) u32 by_k[4][8];
-    for (int k = 0; k < 4; ++k) {
-      for (int n = 0; n < 8; ++n) by_k[k][n] = pairs[4 * (n % 4 * 2 + n / 4) + k];
-    }
-    for (int k = 0; k < 4; ++k) {
-      for (int n = 0; n < 8; ++n) b[block][k][0][n] = to_float_bits<T>(by_k[k][n]);
-      for (int n = 0; n < 8; ++n) b[block][k][1][n] = to_float_bits<T>(by_k[k][n] >> 16);
-    }
+    alignas(64) u16 rows[8][8];
+    rows_of_k(registers + b_at[block], rows);
+    to_floats(reinterpret_cast<const T*>(rows), b[block][0], 64);
   }
-  Row sum[2][8];  // rows 0 … 7, rows 8 … 15; all of C is read before any of D is written
-  for (int half = 0; half < 2; ++half) {
-    for (int m = 0; m < 8; ++m) {
-      char* row = reinterpret_cast<char*>(&sum[half][m]);
-      __builtin_memcpy(row, registers + c_at[2 * half] + 16 * m, 16);
-      __builtin_memcpy(row + 16, registers + c_at[2 * half + 1] + 16 * m, 16);
-    }
-  }
+  Row sum[2][8];  // rows 0 … 7, rows 8 … 15; all of A, B and C is read before any of D is written
   for (int half = 0; half < 2; ++half) {
     alignas(64) float a[kBlocks][64];  // [k / 8][row, k % 8]
-    for (int block = 0; block < kBlocks; ++block) {
-      const T* elements = reinterpret_cast<const T*>(registers + a_at[2 * block + half]);
-      for (int i = 0; i < 64; ++i) a[block][i] = to_float(elements[i]);
-    }
+    for (int block = 0; block < kBlocks; ++block)
+      to_floats(reinterpret_cast<const T*>(registers + a_at[2 * block + half]), a[block], 64);
     Row rows[8];
-    for (int m = 0; m < 8; ++m) rows[m] = sum[half][m];
+    for (int m = 0; m < 8; ++m) load_row(rows[m], floats(c_at[2 * half]) + 4 * m, floats(c_at[2 * half + 1]) + 4 * m);
     for (int block = 0; block < kBlocks; ++block) {
 #pragma GCC unroll 8
       for (int k = 0; k < 8; ++k) {
         Row b_row;
-        __builtin_memcpy(&b_row, b[block][k / 2][k % 2], sizeof b_row);
+        __builtin_memcpy(&b_row, b[block][k], sizeof b_row);
         for (int m = 0; m < 8; ++m) multiply_add<T>(a[block][8 * m + k], b_row, rows[m]);
       }
     }
     for (int m = 0; m < 8; ++m) sum[half][m] = rows[m];
   }
   for (int half = 0; half < 2; ++half) {
-    float* even = reinterpret_cast<float*>(registers + d_at[2 * half]);
-    float* odd = reinterpret_cast<float*>(registers + d_at[2 * half + 1]);
-    for (int m = 0; m < 8; ++m) {
-      typedef s32 Mask __attribute__((vector_size(32)));
-      const Mask is_nan = sum[half][m] != sum[half][m];
-      const Mask result = (reinterpret_cast<Mask>(sum[half][m]) & ~is_nan) | (is_nan & static_cast<s32>(kNan));
-      __builtin_memcpy(even + 4 * m, &result, 16);
-      __builtin_memcpy(odd + 4 * m, reinterpret_cast<const char*>(&result) + 16, 16);
-    }
+    for (int m = 0; m < 8; ++m)
+      store_row(sum[half][m], floats(d_at[2 * half]) + 4 * m, floats(d_at[2 * half + 1]) + 4 * m);
   }
 }
 
@@ -106,11 +127,7 @@ void wgmma(float* const* d, const float* a, const float* b, int n, int k, bool a
       float* const odd = d[4 * block + 2 * half + 1];
       Row rows[8] = {};
       if (accumulate) {
-        for (int m = 0; m < 8; ++m) {
-          char* row = reinterpret_cast<char*>(&rows[m]);
-          __builtin_memcpy(row, even + 4 * m, 16);
-          __builtin_memcpy(row + 16, odd + 4 * m, 16);
-        }
+        for (int m = 0; m < 8; ++m) load_row(rows[m], even + 4 * m, odd + 4 * m);
       }
       const float* const a_rows = a + 8 * half * k;
       for (int i = 0; i < k; ++i) {
@@ -118,20 +135,14 @@ void wgmma(float* const* d, const float* a, const float* b, int n, int k, bool a
         __builtin_memcpy(&b_row, b + i * n + 8 * block, sizeof b_row);
         for (int m = 0; m < 8; ++m) multiply_add<T>(a_rows[m * k + i], b_row, rows[m]);
       }
-      for (int m = 0; m < 8; ++m) {
-        typedef s32 Mask __attribute__((vector_size(32)));
-        const Mask is_nan = rows[m] != rows[m];
-        const Mask result = (reinterpret_cast<Mask>(rows[m]) & ~is_nan) | (is_nan & static_cast<s32>(kNan));
-        __builtin_memcpy(even + 4 * m, &result, 16);
-        __builtin_memcpy(odd + 4 * m, reinterpret_cast<const char*>(&result) + 16, 16);
-      }
+      for (int m = 0; m < 8; ++m) store_row(rows[m], even + 4 * m, odd + 4 * m);
     }
   }
 }
 
 template <typename T>
-void to_floats(const u16* from, float* to, int count) {
-  for (int i = 0; i < count; ++i) to[i] = to_float(T{from[i]});
+void bits_to_floats(const u16* from, float* to, int count) {
+  to_floats(reinterpret_cast<const T*>(from), to, count);
 }
 
 }  // namespace
@@ -143,8 +154,8 @@ WarpFunctions warp_functions() {
           .mma_m16n8k8_bf16 = mma<bf16, 1>,
           .wgmma_f16 = wgmma<f16>,
           .wgmma_bf16 = wgmma<bf16>,
-          .f16_to_float = to_floats<f16>,
-          .bf16_to_float = to_floats<bf16>};
+          .f16_to_float = bits_to_floats<f16>,
+          .bf16_to_float = bits_to_floats<bf16>};
 }
 
 }  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET

@@ -1,5 +1,9 @@
 // The loops over 32 lanes behind every access to shared memory by a whole warp.
 
+#ifdef __SSE2__
+#include <immintrin.h>
+#endif
+
 #include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
 
@@ -29,6 +33,16 @@ bool shared_offsets(const std::byte* address_register, bool wide, s64 offset, u3
     low_bits |= offsets[lane];
   }
   return outside == 0 && (low_bits & (bytes - 1)) == 0;
+}
+
+void offset_range(const u32* offsets, u32* lowest, u32* highest) {
+  u32 low = offsets[0], high = offsets[0];
+  for (int lane = 1; lane < kWarpSize; ++lane) {
+    low = low < offsets[lane] ? low : offsets[lane];
+    high = high > offsets[lane] ? high : offsets[lane];
+  }
+  *lowest = low;
+  *highest = high;
 }
 
 u32 access_pattern(const u32* offsets, u32* pattern) {
@@ -61,6 +75,38 @@ void gather(const std::byte* memory, const u32* offsets, std::byte* registers, c
   }
 }
 
+// A matrix of ldmatrix: eight rows of eight elements of 16 bits, in that order.
+void matrix(const std::byte* memory, const u32* offsets, std::byte* to) {
+  for (int row = 0; row < 8; ++row) __builtin_memcpy(to + 16 * row, memory + offsets[row], 16);
+}
+
+// The same, by columns.
+void transposed_matrix(const std::byte* memory, const u32* offsets, std::byte* to) {
+#ifdef __SSE2__
+  // Each step joins the columns that two halves of the rows have so far: of rows r and r + 4, then r and r + 2, then r and r + 1.
+  __m128i rows[8], joined[8];
+  for (int row = 0; row < 8; ++row)
+    rows[row] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(memory + offsets[row]));
+  const auto join = [](const __m128i(&from)[8], __m128i(&into)[8]) {
+    for (int i = 0; i < 4; ++i) {
+      into[2 * i] = _mm_unpacklo_epi16(from[i], from[i + 4]);
+      into[2 * i + 1] = _mm_unpackhi_epi16(from[i], from[i + 4]);
+    }
+  };
+  join(rows, joined);
+  join(joined, rows);
+  join(rows, joined);
+  for (int column = 0; column < 8; ++column)
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + 16 * column), joined[column]);
+#else
+  u16 rows[8][8];
+  matrix(memory, offsets, reinterpret_cast<std::byte*>(rows));
+  for (int column = 0; column < 8; ++column) {
+    for (int row = 0; row < 8; ++row) reinterpret_cast<u16*>(to)[8 * column + row] = rows[row][column];
+  }
+#endif
+}
+
 // Four cells at a time.
 typedef u32 Cells __attribute__((vector_size(16)));
 
@@ -68,39 +114,26 @@ inline bool any(const Cells& bits) { return (bits[0] | bits[1] | bits[2] | bits[
 
 constexpr u32 kSeveralLanes = 0x20;
 
-// See checks/shared_shadow.h for what cells hold. True if a writer cell is not surely in order: below `limit` + 1 and not 0.
+// See checks/shared_shadow.h for what cells hold. A lane that reads what another one has read, and nothing has ordered them since, is
+// noted as one of several.
 template <int kCells>
-bool read_cells(const u32* writers, u32* readers, const u32* offsets, int shift, u32 limit, u32 synced, u32 cell) {
-  if constexpr (kCells < 4) {
-    u32 suspect = 0;
-    for (u32 lane = 0; lane < kWarpSize; ++lane) {
-      const u32 first = offsets[lane] >> shift;
-      const u32 own = cell | lane;
-      for (int i = 0; i < kCells; ++i) {
-        suspect |= static_cast<u32>(writers[first + i] - 1 >= limit);
-        u32& reader = readers[first + i];
-        // Read before by another lane, and nothing has ordered the lanes since.
-        const bool several = (reader >= synced) & (((reader ^ own) & 63) != 0);
-        reader = own | (several ? kSeveralLanes : 0);
-      }
-    }
-    return suspect != 0;
-  } else {
-    Cells suspect = {};
-    for (u32 lane = 0; lane < kWarpSize; ++lane) {
-      const u32 first = offsets[lane] >> shift;
-      const u32 own = cell | lane;
-      for (int i = 0; i < kCells; i += 4) {
-        Cells writer, reader;
-        __builtin_memcpy(&writer, writers + first + i, sizeof writer);
-        __builtin_memcpy(&reader, readers + first + i, sizeof reader);
-        suspect |= reinterpret_cast<Cells>(writer - 1 >= limit);
+void read_cells(u32* readers, const u32* offsets, int shift, u32 synced, u32 cell) {
+  for (u32 lane = 0; lane < kWarpSize; ++lane) {
+    u32* const first = readers + (offsets[lane] >> shift);
+    const u32 own = cell | lane;
+    if constexpr (kCells == 1) {
+      const bool several = (*first >= synced) & (((*first ^ own) & 63) != 0);
+      *first = own | (several ? kSeveralLanes : 0);
+    } else {
+      constexpr int kAtOnce = kCells < 4 ? kCells : 4;
+      for (int i = 0; i < kCells; i += kAtOnce) {
+        Cells reader = {};
+        __builtin_memcpy(&reader, first + i, kAtOnce * sizeof(u32));
         const auto several = (reader >= synced) & (((reader ^ own) & 63) != 0);
         reader = own | (reinterpret_cast<Cells>(several) & kSeveralLanes);
-        __builtin_memcpy(readers + first + i, &reader, sizeof reader);
+        __builtin_memcpy(first + i, &reader, kAtOnce * sizeof(u32));
       }
     }
-    return any(suspect);
   }
 }
 
@@ -135,17 +168,40 @@ bool any_at_least(const u32* cells, const u32* offsets, int shift, u32 bound) {
   }
 }
 
+u32 end_of_run(const u32* cells, u32 first, u32 count, int shift) {
+  constexpr u32 kAtOnce = 32;
+  const u32 value = cells[first] >> shift;
+  u32 i = first;
+  for (; i + kAtOnce <= count; i += kAtOnce) {
+    u32 different = 0;
+    for (u32 k = 0; k < kAtOnce; ++k) different |= (cells[i + k] >> shift) ^ value;
+    if (different != 0) break;
+  }
+  while (i < count && cells[i] >> shift == value) ++i;
+  return i;
+}
+
+void later(u32* entries, const u32* others, std::size_t count) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) entries[i] = entries[i] > others[i] ? entries[i] : others[i];
+}
+
 }  // namespace
 
 SharedFunctions shared_functions() {
   return {.offsets = shared_offsets,
+          .range = offset_range,
           .pattern = access_pattern,
           .equal = equal,
           .gather16 = gather<u16, 1>,
           .gather32 = {nullptr, gather<u32, 1>, gather<u32, 2>, nullptr, gather<u32, 4>},
+          .matrix = matrix,
+          .transposed_matrix = transposed_matrix,
           .read_cells = {read_cells<1>, read_cells<2>, read_cells<4>, read_cells<8>, read_cells<16>},
           .write_cells = {write_cells<1>, write_cells<2>, write_cells<4>, write_cells<8>, write_cells<16>},
-          .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>}};
+          .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>},
+          .end_of_run = end_of_run,
+          .later = later};
 }
 
 }  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET

@@ -19,14 +19,27 @@ using Kind = Operand::Kind;
 
 constexpr int kPoison = 0xff;  // NaN as fp16, bf16 and fp32
 
+// Of a size that the compiler knows, without a call.
+void poison(std::byte* to, unsigned bytes) {
+  if (bytes == 16) {
+    std::memset(to, kPoison, 16);
+  } else {
+    std::memset(to, kPoison, bytes);
+  }
+}
+
 template <bool kIgnoreSource>
 void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const unsigned bytes = instruction.bytes;
-  LaneAddresses to, from;
-  cta.addresses(warp, instruction, instruction.r[0], to);
+  LaneAddresses from;
   std::memcpy(from.at.data(), warp.registers + instruction.r[1], sizeof from.at);
-  std::uint32_t offsets[kWarpSize];
-  std::uint32_t good = cta.check_shared(warp, instruction, to, mask, bytes, offsets);
+  alignas(64) std::uint32_t offsets[kWarpSize];
+  std::uint32_t good = mask;
+  if (!cta.whole_warp_offsets(warp, instruction, instruction.r[0], mask, bytes, offsets)) {
+    LaneAddresses to;
+    cta.addresses(warp, instruction, instruction.r[0], to);
+    good = cta.check_shared(warp, instruction, to, mask, bytes, offsets);
+  }
 
   // How many bytes each lane reads; the rest of the destination becomes zero.
   std::uint32_t from_bytes[kWarpSize];
@@ -84,7 +97,7 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
     const bool reads = (readers >> lane) & 1;
     copy.from[lane] = reads ? host[lane] : nullptr;
     copy.from_bytes[lane] = static_cast<std::uint8_t>(reads ? from_bytes[lane] : 0);
-    std::memset(cta.shared() + offsets[lane], kPoison, bytes);
+    poison(cta.shared() + offsets[lane], bytes);
   }
 }
 

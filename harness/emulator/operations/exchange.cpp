@@ -54,8 +54,10 @@ void for_each_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction
     const int lane = std::countr_zero(rest);
     const std::uint32_t named = masks[lane];
     std::uint32_t different = 0;
-    for (int other = 0; other < kWarpSize; ++other)
-      different |= static_cast<std::uint32_t>(masks[other] != named) << other;
+    if (std::memcmp(masks, masks + 1, (kWarpSize - 1) * sizeof *masks) != 0) {  // as they hardly ever are
+      for (int other = 0; other < kWarpSize; ++other)
+        different |= static_cast<std::uint32_t>(masks[other] != named) << other;
+    }
     const std::uint32_t lanes = rest & ~different;
     if (lanes != named) cta.check_group(warp, instruction, mask, lanes, named);
     f(lanes, named & mask);

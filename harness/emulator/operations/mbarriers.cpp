@@ -391,6 +391,7 @@ void decode_mbarrier(KernelDecoder& d) {
   out.space = Space::shared;
   out.count = no_complete;
   out.has_count = expects && *operation != Operation::expect_tx;
+  d.kernel().uses_mbarriers = true;
   if (expects || *operation == Operation::complete_tx) d.kernel().uses_async_proxy = true;
 }
 

@@ -482,7 +482,13 @@ void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   if (cta.shadow() != nullptr) {
     cta.shadow()->read({warp.index, cta.index_of(instruction), false, good, 16, offsets});
   }
+  const auto whole_matrix = kTransposed ? cta.shared_functions().transposed_matrix : cta.shared_functions().matrix;
   for (int matrix = 0; matrix < instruction.writes; ++matrix) {
+    if (((good >> (8 * matrix)) & 0xff) == 0xff) {
+      whole_matrix(cta.shared(), offsets + 8 * matrix,
+                   warp.registers + instruction.r[static_cast<std::size_t>(matrix)]);
+      continue;
+    }
     alignas(16) std::uint16_t rows[8][8] = {};
     for (int row = 0; row < 8; ++row) {
       const int lane = 8 * matrix + row;
