@@ -61,7 +61,7 @@ std::optional<std::string> machine_code(const std::filesystem::path& directory, 
   try {
     write_file_atomically(kept, text);
   } catch (const UnavailableError&) {
-    // Somebody else's build, perhaps: next time it takes half a second again.
+    return text;  // somebody else's build, perhaps: next time it takes half a second again
   }
   return text;
 }
