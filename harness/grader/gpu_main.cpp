@@ -224,13 +224,14 @@ json time_files(const json& request, EventWriter& events) {
                      .wait = [it = &kernel] { it->wait(); }});
   }
 
-  const Version& version = select_version(request.at("version"));
+  const std::string wanted = request.at("version"), any_configuration;
+  const Version& version = select_version(wanted);
   AttentionProblem ladders{.batch = problem.batch,
                            .heads = problem.heads,
                            .seq_len = problem.seq_len,
                            .seq_len_kv = problem.seq_len_kv,
                            .dtype = problem.dtype};
-  const Configuration& configuration = select_configuration(version, ladders.dtype, "", device);
+  const Configuration& configuration = select_configuration(version, ladders.dtype, any_configuration, device);
   ladders.head_dim = configuration.head_dim;
   for (const auto& why : {why_unsupported(version, configuration, ladders, words()),
                           why_unsupported_by_device(version, configuration, device, words())})

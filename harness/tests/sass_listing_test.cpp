@@ -223,9 +223,11 @@ TEST_F(Build, AListingHasTheInstructionsThatAreCounted) {
     }
 }
 
+const std::string k07 = "07";
+
 // nvdisasm's own lines of the source give such a load to the call before it.
 TEST_F(Build, EveryLdsmOf07IsMadeOfTheLdmatrixOfItsLine) {
-  const Version& version = select_version("07");
+  const Version& version = select_version(k07);
   const Configuration& configuration = version.configurations.front();
   std::map<int, PtxInstruction> ptx;
   const std::string file = FLASH_LADDER_STUDY_DIR "/07_ldmatrix.compute_90.ptx";
@@ -245,7 +247,7 @@ TEST_F(Build, EveryLdsmOf07IsMadeOfTheLdmatrixOfItsLine) {
 }
 
 TEST_F(Build, CodeThatIsNotThereIsNamed) {
-  const Version& version = select_version("07");
+  const Version& version = select_version(k07);
   EXPECT_THAT([&] { sass_text(version, version.configurations.front(), "sm_75", FLASH_LADDER_STUDY_DIR, "/"); },
               ThrowsMessage<UnavailableError>(HasSubstr("07_ldmatrix.sm_75.cubin' is not there: build again")));
 }
