@@ -74,7 +74,8 @@ def test_configurations_are_timed_in_turn(tmp_path: Path) -> None:
         assert 0 < result["ms"]["p10"] <= result["ms"]["median"] <= result["ms"]["p90"]
     assert 0.5 < first["tflops"] / second["tflops"] < 2
     answer = ask(request | {"configs": ["16x16", "1x1"], "problem": PROBLEM | {"dtype": "fp16"}}, tmp_path)
-    assert answer["kind"] == "usage" and "90_right has no configuration '1x1' for fp16; it has 16x16" in answer["message"]
+    assert answer["kind"] == "usage"
+    assert "90_right has no configuration '1x1' for fp16; it has 16x16" in answer["message"]
 
 
 def test_the_requested_problem_alone_in_many_launches(tmp_path: Path) -> None:
