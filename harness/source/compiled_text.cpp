@@ -1,5 +1,7 @@
 #include "source/compiled_text.h"
 
+#include <algorithm>
+
 #include "source/sha256.h"
 
 namespace flash_ladder {
@@ -43,7 +45,7 @@ std::string ptx_hash(std::string_view ptx) {
 std::string sass_hash(std::string_view sass) {
   std::string code;
   while (!sass.empty()) {
-    const std::string_view line = sass.substr(0, sass.find('\n') == sass.npos ? sass.npos : sass.find('\n') + 1);
+    const std::string_view line = sass.substr(0, std::min(sass.find('\n'), sass.size() - 1) + 1);
     if (line.find("//## ") == line.npos) code += line;
     sass.remove_prefix(line.size());
   }

@@ -317,9 +317,8 @@ MemoryUse GlobalShadow::take_use() {
     };
     const std::int32_t first = one(0);
     const auto count = static_cast<std::uint32_t>(per_line);
-    bool same = all_count && end_of_run(cells, 0, count, kLaneBits) == count;
-    if (same) return first;
-    same = true;
+    if (all_count && end_of_run(cells, 0, count, kLaneBits) == count) return first;
+    bool same = true;
     for (std::size_t i = 1; same && i < per_line; ++i) same = one(i) == first;
     if (same) return first;
     begin = static_cast<std::uint32_t>(use.mixed.size());

@@ -17,7 +17,7 @@ namespace flash_ladder {
 namespace {
 
 constexpr std::int64_t kMaxSampledRows = 16;
-constexpr double kFarOff = 16;               // tolerances of a row by which no tolerance of more rows is exceeded
+constexpr double kFarOff = 16;               // tolerances of one row: a guess, those of more rows are seldom so large
 constexpr std::int64_t kScoreFactors = 100;  // tried, about
 constexpr std::size_t kMaxNamed = 3;         // suggestions in the sentence; the JSON has all
 
