@@ -166,32 +166,78 @@ bool GlobalShadow::write_untouched(const GlobalAccess& access, Ordering& orderin
   return true;
 }
 
+// The reads of lanes side by side, of granules that nobody has written; false, and nothing is noted, if they need a closer look.
+bool GlobalShadow::read_consecutive(const GlobalAccess& access, std::uint32_t record) {
+  const Cells cells = cells_of(access);
+  if (cells.count == 0 || *cells.page.written_in == generation_) return false;
+  std::uint32_t* const readers = cells.page.readers + cells.first;
+  std::uint32_t latest = 0;
+  for (std::size_t i = 0; i < cells.count; ++i) latest = std::max(latest, readers[i]);
+  if (!stale(latest)) {
+    // What one instruction of another warp has read is as simple: the lanes of this one were not the last readers.
+    const auto count = static_cast<std::uint32_t>(cells.count);
+    if (stale(readers[0]) || shared_functions().end_of_run(readers, 0, count, kLaneBits) != count) return false;
+    const Record& before = record_of(readers[0]);
+    if (before.warp == access.warp && before.cta == access.cta) return false;
+    std::copy_n(readers, count, cells.page.other_readers + cells.first);
+  }
+  fill(readers, cells.count, record);
+  return true;
+}
+
+// Notes the read of a granule; `own` is its cell.
+void GlobalShadow::note_reader(std::uint32_t& reader, std::uint32_t& other_reader, std::uint32_t own,
+                               const GlobalAccess& access, Ordering& ordering) const {
+  if (stale(reader)) {
+    reader = own;
+    return;
+  }
+  if ((reader ^ own) < kSeveralLanes) {  // by the same instruction in the same epoch: nothing has ordered its lanes
+    if (reader != own) reader = own | kSeveralLanes;
+    return;
+  }
+  if ((reader | kSeveralLanes) == (own | kSeveralLanes)) return;
+  const Record& before = record_of(reader);
+  if (before.warp != access.warp || before.cta != access.cta) {
+    other_reader = reader;
+    reader = own;
+    return;
+  }
+  // Read before by another lane, and nothing has ordered the lanes since.
+  Clocks& clocks = ordering.clocks();
+  const int lane = static_cast<int>(own & 31);
+  bool several = false;
+  if (before.epoch >= clocks.epochs_synced_in_warp(access.warp) && ((reader ^ own) & 63) != 0) {
+    several =
+        before.epoch == record_of(own).epoch || (reader & kSeveralLanes) != 0 ||
+        !clocks.epoch_happened_before(before.epoch, before.warp, static_cast<int>(reader & 31), access.warp, lane);
+  }
+  reader = own | (several ? kSeveralLanes : 0);
+}
+
 void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalConflictSink& sink) {
   std::uint32_t record = 0;
-  if (!begin(access, ordering, record)) return;
-  if (const Cells cells = cells_of(access); cells.count != 0 && *cells.page.written_in != generation_) {
-    std::uint32_t* const readers = cells.page.readers + cells.first;
-    std::uint32_t latest = 0;
-    for (std::size_t i = 0; i < cells.count; ++i) latest = std::max(latest, readers[i]);
-    if (stale(latest)) return fill(readers, cells.count, record);
-  }
-  Clocks& clocks = ordering.clocks();
-  const std::uint32_t synced = clocks.epochs_synced_in_warp(access.warp);
-  const std::uint32_t epoch = record_of(cell(record, 0)).epoch;
-  const std::uint32_t oldest = first_ << kLaneBits;  // cells below are stale
+  if (!begin(access, ordering, record) || read_consecutive(access, record)) return;
   const unsigned count = std::max(1u, access.bytes >> shift_);
+  Page page{};
+  Address last = 0, page_address = ~Address{0};
+  bool written = true;
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Address address = access.addresses[lane];
-    const Page page = page_of(address);
+    // Of lanes side by side that read the same, the first and the last one say it all.
+    if (address == last && !written && ((rest >> lane) & 2) != 0 && access.addresses[lane + 1] == address) continue;
+    last = address;
+    if (address >> kPageShift != page_address) {
+      page_address = address >> kPageShift;
+      page = page_of(address);
+      written = *page.written_in == generation_;
+    }
     const std::size_t first = (address & (kPageBytes - 1)) >> shift_;
     const std::uint32_t own = cell(record, lane);
     std::uint32_t* const readers = page.readers + first;
-    const std::uint32_t* const writers = page.writers + first;
-    // What most reads are: the first of a granule that nobody writes.
-    std::uint32_t latest_reader = 0;
-    for (unsigned i = 0; i < count; ++i) latest_reader = std::max(latest_reader, readers[i]);
-    if (*page.written_in == generation_) {
+    if (written) {
+      const std::uint32_t* const writers = page.writers + first;
       std::uint32_t last_writer = 0;
       for (unsigned i = 0; i < count; ++i) {
         const std::uint32_t writer = writers[i] & ~kReadBefore;
@@ -201,36 +247,15 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
           report(writer, GlobalConflict::Kind::read_after_write, access, lane, address + (i << shift_), sink);
       }
     }
-    if (latest_reader < oldest) {
-      std::fill_n(readers, count, own);
-      continue;
+    if (count > 1) {  // what most reads are: the first of their granules
+      std::uint32_t latest = 0;
+      for (unsigned i = 0; i < count; ++i) latest = std::max(latest, readers[i]);
+      if (stale(latest)) {
+        std::fill_n(readers, count, own);
+        continue;
+      }
     }
-    for (unsigned i = 0; i < count; ++i) {
-      const std::uint32_t reader = readers[i];
-      if ((reader ^ own) < kSeveralLanes) {  // by the same instruction in the same epoch: nothing has ordered its lanes
-        if (reader != own) readers[i] = own | kSeveralLanes;
-        continue;
-      }
-      if ((reader | kSeveralLanes) == (own | kSeveralLanes)) continue;
-      if (reader < oldest) {
-        readers[i] = own;
-        continue;
-      }
-      const Record& before = record_of(reader);
-      if (before.warp != access.warp || before.cta != access.cta) {
-        page.other_readers[first + i] = reader;
-        readers[i] = own;
-        continue;
-      }
-      // Read before by another lane, and nothing has ordered the lanes since.
-      bool several = false;
-      if (before.epoch >= synced && ((reader ^ own) & 63) != 0) {
-        several =
-            before.epoch == epoch || (reader & kSeveralLanes) != 0 ||
-            !clocks.epoch_happened_before(before.epoch, before.warp, static_cast<int>(reader & 31), access.warp, lane);
-      }
-      readers[i] = own | (several ? kSeveralLanes : 0);
-    }
+    for (unsigned i = 0; i < count; ++i) note_reader(readers[i], page.other_readers[first + i], own, access, ordering);
   }
 }
 

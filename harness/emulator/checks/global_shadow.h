@@ -137,6 +137,9 @@ class GlobalShadow {
   // Whether the access in a cell happened before, or cannot be in conflict.
   bool known(std::uint32_t cell, const GlobalAccess& access, int lane, Ordering& ordering);
   bool begin(const GlobalAccess& access, Ordering& ordering, std::uint32_t& record);
+  bool read_consecutive(const GlobalAccess& access, std::uint32_t record);
+  void note_reader(std::uint32_t& reader, std::uint32_t& other_reader, std::uint32_t own, const GlobalAccess& access,
+                   Ordering& ordering) const;
   void report(std::uint32_t cell, GlobalConflict::Kind kind, const GlobalAccess& access, int lane, Address address,
               GlobalConflictSink& sink, bool at_once = false) const;
 

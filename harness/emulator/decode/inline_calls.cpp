@@ -46,6 +46,8 @@ const Operand* pointer_of(const Instruction& instruction) {
 
 // The functions whose address somebody has: an instruction or a variable. They must be defined.
 std::vector<const Function*> addressed_functions(const ptx::Text& text) {
+  const auto is_called = [](const Function& function) { return !function.entry && function.defined; };
+  if (std::none_of(text.functions.begin(), text.functions.end(), is_called)) return {};  // as of almost all kernels
   std::set<std::string_view> names;
   for (const ptx::Variable& variable : text.variables) {
     for (const ptx::Variable::Relocation& relocation : variable.relocations) names.insert(relocation.symbol);
@@ -60,7 +62,7 @@ std::vector<const Function*> addressed_functions(const ptx::Text& text) {
   }
   std::vector<const Function*> functions;
   for (const Function& function : text.functions) {
-    if (!function.entry && function.defined && names.contains(function.name)) functions.push_back(&function);
+    if (is_called(function) && names.contains(function.name)) functions.push_back(&function);
   }
   return functions;
 }

@@ -48,6 +48,18 @@ std::uint32_t lanes_in_window(const std::uint64_t* addresses, std::uint32_t mask
   return lanes;
 }
 
+// Whether all that is accessed by 32 lanes, sizeof(T) bytes each, was written: the bytes that say so are 0 or 255.
+template <typename T>
+bool all_written(const std::uint8_t* initialised, Address begin, const LaneAddresses& at) {
+  T all = static_cast<T>(~T{0});
+  for (const std::uint64_t address : at.at) {
+    T bytes;
+    std::memcpy(&bytes, initialised + (address - begin), sizeof bytes);
+    all &= bytes;
+  }
+  return all == static_cast<T>(~T{0});
+}
+
 }  // namespace
 
 void CtaExecutor::addresses(const Warp& warp, const Instruction& instruction, std::int32_t reg,
@@ -148,12 +160,13 @@ bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std:
   const Allocation* const allocation = find_allocation(at.at[0]);
   if (allocation == nullptr || allocation->freed || allocation->size < bytes) return false;
   const std::uint64_t last = allocation->size - bytes;
-  std::uint64_t outside = 0, low_bits = 0, apart = 0;
+  std::uint64_t outside = 0, low_bits = 0, apart = 0, next_to_it = at.at[0];
   for (std::size_t lane = 0; lane < kWarpSize; ++lane) {
     const std::uint64_t offset = at.at[lane] - allocation->address;
     outside |= offset | (last - offset);  // the highest bit: before the allocation, or behind the last place in it
     low_bits |= at.at[lane];
-    apart |= (at.at[lane] - at.at[0]) ^ (lane * bytes);
+    apart |= at.at[lane] ^ next_to_it;
+    next_to_it += bytes;
   }
   if ((outside >> 63) != 0 || (low_bits & (bytes - 1)) != 0) return false;
   for (std::size_t lane = 0; lane < kWarpSize; ++lane)
@@ -245,9 +258,15 @@ void CtaExecutor::check_local_initialised(Warp& warp, const Instruction& instruc
 void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                     std::uint32_t mask, unsigned bytes) {
   if (whole_access_ != nullptr && !whole_access_->poisoned) return;
-  if (whole_access_ != nullptr && consecutive_ && mask == kAllLanes) {
-    const std::uint8_t* const first = whole_access_->initialised + (at.at[0] - whole_access_->address);
-    if (std::memchr(first, 0, std::size_t{kWarpSize} * bytes) == nullptr) return;
+  if (whole_access_ != nullptr && mask == kAllLanes) {
+    const std::uint8_t* const first = whole_access_->initialised;
+    const Address begin = whole_access_->address;
+    const bool all = consecutive_
+                         ? std::memchr(first + (at.at[0] - begin), 0, std::size_t{kWarpSize} * bytes) == nullptr
+                     : bytes == 2 ? all_written<std::uint16_t>(first, begin, at)
+                     : bytes == 4 ? all_written<std::uint32_t>(first, begin, at)
+                                  : false;
+    if (all) return;
   }
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);

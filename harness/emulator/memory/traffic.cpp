@@ -63,17 +63,23 @@ Wavefronts count_wavefronts(const std::uint32_t* addresses, std::uint32_t mask, 
 }  // namespace
 
 unsigned count_sectors(const std::uint64_t* addresses, std::uint32_t mask) {
-  std::uint64_t sectors[32];
+  // Those that were met, by their last bits; each finds its own place or the next one that is free.
+  constexpr unsigned kPlaces = 64;
+  std::uint64_t met[kPlaces];
+  std::uint64_t taken = 0, last = ~std::uint64_t{0};
   unsigned count = 0;
-  bool ascending = true;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const std::uint64_t sector = addresses[std::countr_zero(rest)] / kSectorBytes;
-    ascending &= count == 0 || sector >= sectors[count - 1];
-    if (count == 0 || sector != sectors[count - 1]) sectors[count++] = sector;
+    if (sector == last) continue;
+    last = sector;
+    unsigned place = static_cast<unsigned>(sector ^ (sector >> 6)) % kPlaces;
+    while ((taken >> place & 1) != 0 && met[place] != sector) place = (place + 1) % kPlaces;
+    if ((taken >> place & 1) != 0) continue;
+    taken |= std::uint64_t{1} << place;
+    met[place] = sector;
+    ++count;
   }
-  if (ascending) return count;
-  std::sort(sectors, sectors + count);
-  return static_cast<unsigned>(std::unique(sectors, sectors + count) - sectors);
+  return count;
 }
 
 Wavefronts BankModel::count(const std::uint32_t* addresses, std::uint32_t mask, unsigned bytes, bool matrices) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <unordered_map>
@@ -42,6 +43,12 @@ std::uint32_t reduced(ReduceOperation operation, std::uint32_t a, std::uint32_t 
   }
   return a;
 }
+
+constexpr std::array<std::uint32_t, kWarpSize> kLaneBit = [] {
+  std::array<std::uint32_t, kWarpSize> bits{};
+  for (int lane = 0; lane < kWarpSize; ++lane) bits[static_cast<std::size_t>(lane)] = 1u << lane;
+  return bits;
+}();
 
 // Calls f(lanes, named) for each group of the executing lanes that pass the same mask; `named` are those of them that the mask
 // names. A lane must be in the mask that it passes, and all lanes in it must be here, with the same mask. `members` is the
@@ -88,44 +95,38 @@ void decode_movmatrix(KernelDecoder& d) {
 template <ShuffleMode kMode>
 void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   std::uint32_t named_by[kWarpSize];  // of the lanes that execute it
+  bool all_take_part = false;
   for_each_group(cta, warp, instruction, mask, instruction.r[5], [&](std::uint32_t lanes, std::uint32_t named) {
-    for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) named_by[std::countr_zero(rest)] = named;
+    all_take_part = lanes == kAllLanes && named == kAllLanes;
+    for (std::uint32_t rest = all_take_part ? 0 : lanes; rest != 0; rest &= rest - 1)
+      named_by[std::countr_zero(rest)] = named;
   });
   const auto* value = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2]);
   const auto* delta = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[3]);
   const auto* control = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[4]);
   alignas(64) std::uint32_t result[kWarpSize], sources[kWarpSize];
   std::uint32_t in_range = 0, absent = 0;
-  for (int lane = 0; lane < kWarpSize; ++lane) {
+  // Without branches, so that the compiler computes several lanes at a time.
+  for (std::uint32_t lane = 0; lane < kWarpSize; ++lane) {
     const std::uint32_t segment_mask = (control[lane] >> 8) & 31, clamp = control[lane] & 31;
-    const auto own = static_cast<std::uint32_t>(lane);
-    const std::uint32_t lowest = own & segment_mask, highest = lowest | (clamp & ~segment_mask);
+    const std::uint32_t lowest = lane & segment_mask, highest = lowest | (clamp & ~segment_mask);
     const std::uint32_t by = delta[lane] & 31;
-    std::uint32_t source = own;
-    bool valid = false;
-    switch (kMode) {
-      case ShuffleMode::up:
-        source = own - by;
-        valid = static_cast<std::int32_t>(source) >= static_cast<std::int32_t>(highest);
-        break;
-      case ShuffleMode::down:
-        source = own + by;
-        valid = source <= highest;
-        break;
-      case ShuffleMode::bfly:
-        source = own ^ by;
-        valid = source <= highest;
-        break;
-      case ShuffleMode::idx:
-        source = lowest | (by & ~segment_mask);
-        valid = source <= highest;
-        break;
+    std::uint32_t source = 0;
+    if constexpr (kMode == ShuffleMode::up) source = lane - by;
+    if constexpr (kMode == ShuffleMode::down) source = lane + by;
+    if constexpr (kMode == ShuffleMode::bfly) source = lane ^ by;
+    if constexpr (kMode == ShuffleMode::idx) source = lowest | (by & ~segment_mask);
+    const auto to = static_cast<std::int32_t>(source), limit = static_cast<std::int32_t>(highest);
+    const bool valid = kMode == ShuffleMode::up ? to >= limit : to <= limit;
+    sources[lane] = valid ? source : lane;
+    in_range |= valid ? kLaneBit[lane] : 0;
+  }
+  for (int lane = 0; lane < kWarpSize; ++lane) result[lane] = value[sources[lane]];
+  if (!all_take_part) {
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      if (((named_by[lane] >> sources[lane]) & 1) == 0) absent |= 1u << lane;
     }
-    if (!valid) source = own;
-    result[lane] = value[source];
-    sources[lane] = source;
-    in_range |= static_cast<std::uint32_t>(valid) << lane;
-    if ((mask >> lane) & 1) absent |= ((named_by[lane] >> source) & 1) == 0 ? 1u << lane : 0;
   }
   if (absent != 0) {
     const int lane = std::countr_zero(absent);
