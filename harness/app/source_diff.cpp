@@ -2,15 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <cstdio>
+#include <cstring>
 #include <fstream>
-#include <memory>
 #include <regex>
 #include <sstream>
+#include <utility>
 
 #include "app/selection.h"
 #include "app/temporary_directory.h"
 #include "errors.h"
+#include "source/program_output.h"
 
 namespace flash_ladder {
 namespace {
@@ -31,26 +32,21 @@ std::string normalised(const Version& version, const std::filesystem::path& sour
   return text;
 }
 
-std::string run(const std::string& command) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> pipe(popen(command.c_str(), "r"), pclose);
-  std::string output;
-  char chunk[4096];
-  for (std::size_t count; pipe && (count = std::fread(chunk, 1, sizeof chunk, pipe.get())) > 0;)
-    output.append(chunk, count);
-  return output;
-}
-
 }  // namespace
 
 std::string source_diff(const Version& from, const Version& to, const std::filesystem::path& source_tree) {
-  if (std::system("diff --version >/dev/null 2>&1") != 0)
-    throw UnavailableError("the program `diff` was not found; install diffutils");
   const TemporaryDirectory directory;
-  std::ofstream(directory.path() / "from") << normalised(from, source_tree);
-  std::ofstream(directory.path() / "to") << normalised(to, source_tree);
-  // The directory's name comes from TMPDIR, which is the user's to choose: it goes to the shell as a variable.
-  setenv("FLASH_LADDER_DIFF", directory.path().c_str(), 1);
-  return run(fmt::format("cd \"$FLASH_LADDER_DIFF\" && diff -u --label {} --label {} from to", from.source, to.source));
+  const auto old_file = directory.path() / "from", new_file = directory.path() / "to";
+  std::ofstream(old_file) << normalised(from, source_tree);
+  std::ofstream(new_file) << normalised(to, source_tree);
+  ProgramOutput diff = output_of(
+      {"diff", "-u", "--label", from.source, "--label", to.source, "--", old_file.string(), new_file.string()});
+  if (diff.error != 0)
+    throw UnavailableError(
+        fmt::format("the program `diff` cannot be started ({}); install diffutils", std::strerror(diff.error)));
+  constexpr int kDifferent = 1;  // what is more is trouble
+  if (diff.status > kDifferent) throw UnavailableError("the program `diff` failed, see above");
+  return std::move(diff.text);
 }
 
 std::string painted_diff(const std::string& diff, const Paint& paint) {

@@ -324,6 +324,12 @@ def test_diff_of_a_version_with_itself(cli: Cli) -> None:
     assert outcome.rc == 0 and "0 lines of code added, 0 removed" in outcome.out
 
 
+def test_diff_without_the_program_diff(cli: Cli, tmp_path: Path) -> None:
+    cli.emulator_worker = BUILD / "harness-worker-emulator"
+    outcome = cli("--diff", "06", "07", PATH=str(tmp_path))
+    assert outcome.rc == 3 and "`diff` cannot be started" in outcome.err and "install diffutils" in outcome.err
+
+
 # Not those of the emulator, which has no speed.
 PROFILES = sorted(path for path in ROOT.glob("profiles/*/[0-9][0-9]_*.json") if path.parent.name != "emulator")
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
@@ -9,6 +10,7 @@
 #include "source/compiled_text.h"
 #include "source/kernel_source.h"
 #include "source/line_alignment.h"
+#include "source/program_output.h"
 #include "source/sha256.h"
 #include "source/tokens.h"
 
@@ -292,6 +294,23 @@ TEST_F(SourceFiles, AlignLines) {
   EXPECT_THAT(align_lines(to, from), ElementsAre(Pair(1, 1), Pair(2, 4), Pair(3, 5)));
   EXPECT_THAT(align_lines(from, from), ElementsAre(Pair(1, 1), Pair(4, 4), Pair(5, 5), Pair(6, 6)));
   EXPECT_THAT(align_lines(from, {}), ElementsAre());
+}
+
+// ---- What other programs print
+
+TEST(ProgramOutput, IsWhatItPrintsAndHowItEnded) {
+  const ProgramOutput printed = output_of({"printf", "%s|", "two words", "$HOME", ""});
+  EXPECT_EQ(printed.error, 0);
+  EXPECT_EQ(printed.status, 0);
+  EXPECT_EQ(printed.text, "two words|$HOME||");
+  EXPECT_EQ(output_of({"sh", "-c", "echo late; exit 3"}).status, 3);
+  EXPECT_EQ(output_of({"sh", "-c", "kill -9 $$"}).status, 128 + 9);
+  EXPECT_EQ(output_of({"head", "-c", "1000000", "/dev/zero"}).text.size(), 1'000'000u);
+}
+
+TEST(ProgramOutput, SaysWhyAProgramCannotBeStarted) {
+  EXPECT_EQ(output_of({"flash-ladder-has-no-such-program"}).error, ENOENT);
+  EXPECT_EQ(output_of({"/dev/null"}).error, EACCES);
 }
 
 }  // namespace
