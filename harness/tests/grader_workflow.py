@@ -23,7 +23,7 @@ RUNNER = TOOLS | {
     "apt-get": """
 echo "apt-get $1" >>"$LOG"
 for word in "$@"; do case "$word" in -*) ;; *) echo "$word" >>"$MACHINE/packages" ;; esac; done""",
-    "python3": TOOLS["python3"].replace("esac'\n", f"""*) exec {sys.executable} "$@" ;; esac'\n"""),
+    "python3": TOOLS["python3"].replace("esac'\n", """*) exec "$PYTHON" "$@" ;; esac'\n"""),
     # This build is lent to it where a compiler would run: where there is none yet, or one that is older than a source.
     "cmake": TOOLS["cmake"]
     + """
@@ -59,6 +59,7 @@ class GitHub:
             (programs / name).write_text(f"#!/usr/bin/env bash\n{script}\n", encoding="utf-8")
             (programs / name).chmod(0o755)
         self.machine = {"PATH": f"{programs}:/usr/bin:/bin", "LOG": str(folder / "log"), "LENT": str(lent),
+                        "PYTHON": sys.executable,
                         "MACHINE": str(folder / "machine"), "HOME": str(folder / "home"), "GIT_CONFIG_NOSYSTEM": "1",
                         "TMPDIR": os.environ.get("TMPDIR", "/tmp")}  # fmt: skip
         (folder / "home").mkdir()
