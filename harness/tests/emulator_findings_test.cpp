@@ -644,9 +644,6 @@ TEST(Findings, RacesAreFoundHoweverLongAgo) {
   const Report report = run("", "");
   expect_finding(report, FindingKind::race, kRead);
   expect_other(report, 6, 0);
-#ifdef __SANITIZE_ADDRESS__
-  return;  // half a minute: what the others do to memory is the same
-#endif
   // Barriers know for as long what came before an arrival, and what did not.
   const auto expect_only_own = [](const Report& found) {
     expect_finding(found, FindingKind::race, kRead + 1);

@@ -44,10 +44,11 @@ const Operand* pointer_of(const Instruction& instruction) {
   return i < operands.size() && operands[i].kind == Kind::reg ? &operands[i] : nullptr;
 }
 
+bool can_be_called(const Function& function) { return !function.entry && function.defined; }
+
 // The functions whose address somebody has: an instruction or a variable. They must be defined.
 std::vector<const Function*> addressed_functions(const ptx::Text& text) {
-  const auto is_called = [](const Function& function) { return !function.entry && function.defined; };
-  if (std::none_of(text.functions.begin(), text.functions.end(), is_called)) return {};  // as of almost all kernels
+  if (std::none_of(text.functions.begin(), text.functions.end(), can_be_called)) return {};  // as of almost all kernels
   std::set<std::string_view> names;
   for (const ptx::Variable& variable : text.variables) {
     for (const ptx::Variable::Relocation& relocation : variable.relocations) names.insert(relocation.symbol);
@@ -62,7 +63,7 @@ std::vector<const Function*> addressed_functions(const ptx::Text& text) {
   }
   std::vector<const Function*> functions;
   for (const Function& function : text.functions) {
-    if (is_called(function) && names.contains(function.name)) functions.push_back(&function);
+    if (can_be_called(function) && names.contains(function.name)) functions.push_back(&function);
   }
   return functions;
 }
@@ -79,7 +80,7 @@ using Functions = std::unordered_map<std::string_view, const Function*>;
 Functions defined_functions(const ptx::Text& text) {
   Functions functions;
   for (const Function& function : text.functions) {
-    if (!function.entry && function.defined) functions[function.name] = &function;
+    if (can_be_called(function)) functions[function.name] = &function;
   }
   return functions;
 }
