@@ -19,11 +19,14 @@ flash_ladder_test(emulator_test SOURCES ${test_objects} LIBRARIES flash_ladder_e
 
 # The fuzz test, and the rest with it, under AddressSanitizer and UndefinedBehaviorSanitizer. It is the virtual GPU that they
 # watch; the tests are the same objects as above. They come last, so that the linker takes those inline functions of headers
-# that both have from the virtual GPU.
-add_executable(emulator_sanitized_test $<TARGET_OBJECTS:flash_ladder_emulator_sanitized> ${test_objects})
+# that both have from the virtual GPU. Only scripts/test --thorough builds it and runs it: ctest -C Thorough.
+add_executable(emulator_sanitized_test EXCLUDE_FROM_ALL $<TARGET_OBJECTS:flash_ladder_emulator_sanitized> ${test_objects})
 target_link_libraries(emulator_sanitized_test PRIVATE fmt::fmt Threads::Threads GTest::gmock GTest::gtest_main)
 target_link_options(emulator_sanitized_test PRIVATE $<TARGET_PROPERTY:flash_ladder_emulator_sanitized,LINK_OPTIONS>)
-add_test(NAME emulator_sanitized_test COMMAND emulator_sanitized_test --gtest_brief=1)
+add_test(
+  NAME emulator_sanitized_test
+  CONFIGURATIONS Thorough
+  COMMAND emulator_sanitized_test --gtest_brief=1)
 set_tests_properties(emulator_sanitized_test PROPERTIES TIMEOUT ${hangs_after} COST 100)
 
 add_executable(emulator-hardware emulator_hardware.cpp)
