@@ -333,7 +333,7 @@ def test_what_was_not_timed_beside_the_peers_is_not_set_against_them(tree: Path)
     assert run(tree, "update_docs.py").returncode == 0
     readme = (tree / "README.md").read_text()
     assert "_mma.cu) | 400 | 400 | 400 | 400 | 400 | 400 | – | – | – | – |" in readme
-    assert "04 are newer than this run: their figures are those of `harness --record`" in readme
+    assert "04 were not part of this run: their figures are those of `harness --record`" in readme
     assert "01 did not take part" in readme, "too slow to be timed there, and far from the power limit"
 
 
