@@ -558,9 +558,8 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
     named = re.findall(r"`((?:common|docs|harness|kernels|profiles|scripts)/[a-z0-9_./]+)`", text)
     named = [name for name in named if "NN" not in name and "/name" not in name]
     assert links and named
-    later = {"kernels/hopper", "kernels/extensions"}
     for name in {*links, *named}:
-        assert (ROOT / name).exists() or name.rstrip("/") in later, f"{page} names {name}"
+        assert (ROOT / name).exists(), f"{page} names {name}"
 
 
 def test_the_readme_leads_to_the_page_for_those_who_carry_on() -> None:
