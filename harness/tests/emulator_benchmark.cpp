@@ -101,7 +101,9 @@ int run(int argc, char** argv) {
   problem.seq_len_kv = problem.seq_len;
   const std::string_view only = argc > 3 ? argv[3] : "";
   if (argc > 4 || problem.seq_len < 1 || problem.heads < 1) {
-    fmt::print(stderr, "usage: emulator-benchmark [SEQ_LEN [HEADS [VERSION]]], two numbers of at least 1 and a part of a name\n");
+    fmt::print(
+        stderr,
+        "usage: emulator-benchmark [SEQ_LEN [HEADS [VERSION]]], two numbers of at least 1 and a part of a name\n");
     return 2;
   }
   runtime::settings().sm = 90;  // whose limits admit every configuration

@@ -129,9 +129,9 @@ TEST(PtxText, HasInstructionsWithTheLinesTheyComeFrom) {
   const auto all = parse_ptx_text(kPtx, "/tree");
   std::vector<std::string> opcodes;
   for (const PtxInstruction& instruction : all) opcodes.push_back(instruction.opcode);
-  ASSERT_THAT(opcodes, ElementsAre("mov.u32", "bra", "cp.async.cg.shared.global", "call.uni", "ret",
-                                   "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "setp.ne.b32",
-                                   "wgmma.mma_async.sync"));
+  ASSERT_THAT(opcodes,
+              ElementsAre("mov.u32", "bra", "cp.async.cg.shared.global", "call.uni", "ret",
+                          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "setp.ne.b32", "wgmma.mma_async.sync"));
   EXPECT_EQ(all[0].line, 10);
   EXPECT_THAT(all[0].position, ElementsAre("kernels/07_ldmatrix.cu:156"));
   EXPECT_EQ(all[1].text, "@%p1 bra $L__BB0_2;");
