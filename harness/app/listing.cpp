@@ -223,12 +223,15 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
   for (const auto& [line, instructions] : followed.sass) std::for_each(instructions.begin(), instructions.end(), count);
   text += labelled(paint.dim("PTX"),
                    summarised(made_of) + fmt::format("; of {}.{}.ptx", label(code.version), code.ptx_name));
-  text +=
-      labelled(paint.dim("SASS"), became.empty() ? "none: folded into other instructions, or not needed"
-                                                 : fmt::format("{} ({} in the hot loop)", summarised(became), in_loop));
+  text += labelled(paint.dim("SASS"), became.empty()
+                                          ? "none has its line: folded into other instructions, not needed, or, as of "
+                                            "wgmma, with the line of a neighbour"
+                                          : fmt::format("{} ({} in the hot loop)", summarised(became), in_loop));
   if (!gone.empty() && !became.empty())
     text += labelled(
-        "", fmt::format("no SASS of their own have {}: they are folded into others, or not needed", summarised(gone)));
+        "",
+        fmt::format("no SASS of their own have {}: they are folded into others, not needed, or have a neighbour's line",
+                    summarised(gone)));
   text += '\n';
 
   std::string place;

@@ -8,6 +8,7 @@ study files are written here.
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,6 @@ def test_machine_code_of_a_hopper_version(tracks: Cli) -> None:
     [K, "{}", "--ptx", "mma"],
     [K, "{}", "--device", "emulator", "--lines"],
     [K, "{}", "--device", "emulator", "--trace", "trace.json"],
-    [K, "{}", "--profiles", "before", "after"],
 ])  # fmt: skip
 def test_every_other_command_looks_for_them_in_the_same_list(tracks: Cli, command: list[str]) -> None:
     def said(version: str) -> str:
@@ -224,6 +224,17 @@ def test_every_other_command_looks_for_them_in_the_same_list(tracks: Cli, comman
     assert "there is no version 'nobody'; there are 01_first, 02_wgmma, causal" in said("nobody")
     for version in ("02", "wgmma", "causal"):
         assert "there is no version" not in said(version)
+
+
+@pytest.mark.parametrize(("version", "file"), [("02", "02_wgmma.json"), ("causal", "causal.json")])
+def test_two_recordings_are_those_of_its_file(tracks: Cli, version: str, file: str) -> None:
+    for folder in ("before", "after"):
+        (tracks.folder / folder).mkdir()
+    command = [str(tracks.harness), "--source", str(tracks.source), K, version, "--profiles", "before", "after"]
+    done = subprocess.run(
+        command, env=tracks.environment(), cwd=tracks.folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3 and f"before/{file}" in done.stderr
 
 
 def test_a_problem_that_only_an_extension_solves(tracks: Cli) -> None:

@@ -219,7 +219,7 @@ def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
     assert "power limit of 700 W leaves it." in readme
     assert "profit from the rests that slower ones give the power budget. At 4096, in TFLOP/s: version 02" in readme
     assert "02 16.2 instead of 8.12, Another 325 instead of 162, FlashAttention-2 650 instead of 325." in readme
-    assert "01 did not take part: their figures are those of `harness --record`" in readme
+    assert "01 did not take part: they are too slow for it. Their figures are those of `harness --record`" in readme
     assert "Measured 2026-02-03 by `scripts/peers`, with PyTorch 2.11.0, its CUDA 13.0, Triton 3.6.0, driver" in readme
     assert "Left out: fa3 (not installed)." in readme and "†" not in readme
     assert "The ceiling of `mma.sync`: 630 TFLOP/s." in readme
