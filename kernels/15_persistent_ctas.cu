@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
-  const int q_tiles_per_head = args.seq_len / kBlockQ;  // query tiles of one head
+  const int q_tiles_per_head = args.seq_len / kBlockQ;  // of one head, where q_tile counts through all of them
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };

@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
-  const int q_tiles_per_head = args.seq_len / kBlockQ;  // query tiles of one head
+  const int q_tiles_per_head = args.seq_len / kBlockQ;  // of one head, where q_tile counts through all of them
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };
@@ -364,7 +364,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
       // P V of the step before, and S of this one. The compiler orders independent mmas as it likes, and likes to begin with
       // S, for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher
-      // knows, and K's fragments are not loaded before an mma of O is done. Most of the others would serve as well.
+      // knows, and K's fragments are not loaded before an mma of O is done. Most others would serve; head_dim 64 has no 9.
       finish_step();
       start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero);
       if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);  // the tile before is read

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from ladder import number_of
+
 
 @dataclass(frozen=True)
 class KernelFile:
@@ -20,7 +22,7 @@ class KernelFile:
     @property
     def number(self) -> int | None:
         """None: an extension of the ladder has none."""
-        return None if Path(self.file).parent.name == "extensions" else int(self.stem[:2])
+        return None if Path(self.file).parent.name == "extensions" else number_of(self.stem)
 
     @property
     def kernel(self) -> str:

@@ -1,7 +1,7 @@
 """What all scripts say of the ladder alike. It needs nothing but Python, since any Python may run scripts/peers.
 
 The harness has the shapes, too, in harness/app/standard_shapes.h, and names folders in harness/results/profile.cpp;
-docs_test.py compares.
+cli_json_test.py compares.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         raise ProfileError(f"there is no folder {folder}: --device names a folder of profiles/, such as h200")
 
     versions, missing, names = [], [], set()
-    path = folder / "peers.json"
+    path = folder / ("peers_e4m3.json" if dtype == "e4m3" else "peers.json")
     document = _read(path, "peers.schema.json") if path.exists() else None
     regimes: list[Regime] = []
     if document is not None:

@@ -20,7 +20,7 @@ from worker_request import Configuration, add_arguments, configurations, run_wor
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 # More than all CTAs have that run at a time: no version has more than 6 a CTA, or more than 2 CTAs with any on an SM.
 MBARRIERS = 4096
-FIRST_PERSISTENT = 15  # the version
+FIRST_PERSISTENT = 15  # from this version on CTAs of most take several query tiles
 
 
 @dataclass(frozen=True)

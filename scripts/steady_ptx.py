@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many different PTX texts does nvcc make of one source? Compiles every version again and again and counts them.
+"""How many different PTX texts does nvcc make of one source? Compiles 01 to 16 again and again and counts them.
 
 Each trial runs the build's own command (so the build must be configured) in a copy of the sources, in a folder of a
 random name and depth, with a random size of the environment, random folder for temporary files and limit on the stack,
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def ptx_commands(build: Path) -> dict[str, str]:
-    """For every version a command that makes its PTX for sm_80, run in `build`: that of its object, stopped there."""
+    """For each of 01 to 16 a command that makes its PTX for sm_80, run in `build`: that of its object, cut short."""
     command = ["ninja", "-C", str(build), "-t", "commands", "flash_ladder_ladder_kernels"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     commands = {}

@@ -152,7 +152,7 @@ def about_regimes(device: Device) -> str:
                 " power profit from the rests that slower ones give the power budget."
             )
             text += differences(device)
-            text += " Figures are compared inside one regime only."
+            text += " Figures are compared inside one regime only, but for what did not take part."
     else:
         text = "*Interleaved*: all took turns, launch by launch."
     if reference_of(device):
@@ -164,15 +164,16 @@ def about_regimes(device: Device) -> str:
     apart = [one for one in device.versions if not one.beside_peers.tflops and one not in unmeasured]
     if unmeasured:
         text += (
-            f" {ranges([version.source for version in unmeasured])} are newer than this run: their figures are those of"
-            " `harness --record`, alone and for a shorter time, in which the power limit holds them back less. So no"
+            f" {ranges([version.source for version in unmeasured])} were not part of this run: their figures are those"
+            " of `harness --record`, alone and for a shorter time, in which the power limit holds them back less. So no"
             f" share of {plot.SHORT_REFERENCE} is given before they have been measured beside it."
         )
     if apart:
         watts = max((watts for version in apart for watts in version.watts_recorded), default=None)
         text += (
-            f" {ranges([version.source for version in apart])} did not take part: their figures are those of"
-            f" `harness --record`, alone and for a shorter time{f', at no more than {watts:.0f} W' if watts else ''}."
+            f" {ranges([version.source for version in apart])} did not take part: they are too slow for it. Their"
+            f" figures are those of `harness --record`, alone and for a shorter time"
+            f"{f', at no more than {watts:.0f} W' if watts else ''}, and so are their factors and shares."
         )
     return text
 
@@ -323,8 +324,9 @@ def verdict_rule() -> str:
     return (
         f"The gain is what a factor is more than 1, so 0.1 for 1.1×. A step is *as predicted* when its gain at seq_len"
         f" {SHAPE.seq_len} is at most {WITHIN:g} times as much as was predicted, and at least 1/{WITHIN:g} of it;"
-        f" else it is *less* or *more than predicted*, and *slower* below 1×. Of the first version the TFLOP/s are"
-        f" judged so."
+        f" else it is *less* or *more than predicted*; *slower* where it gets below 1× and more than that was"
+        f" predicted, *faster* the other way round. Figures are judged before they are rounded. Of the first version"
+        f" the TFLOP/s are judged so."
     )
 
 

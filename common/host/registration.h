@@ -68,7 +68,7 @@ struct BasicConfiguration {
 enum class Architecture {
   sm_80,  // the instructions of Ampere: compute capability 8.0 and newer
   sm_90a,  // Hopper's own: compute capability 9.0, nothing older or newer (CUDA C++ Programming Guide, "Architecture-Specific
-           // Features"), and not the virtual GPU, which executes PTX for sm_80
+           // Features")
 };
 
 /// What a version solves beyond the plain problem. Another problem is refused by the name of what is missing here.

@@ -6,7 +6,8 @@
 
 namespace flash_ladder {
 
-/// The most shared memory that a CTA gets on any SM.
+/// The most shared memory that a CTA gets on any SM. Not on each: a configuration may be made for one architecture, and on the others
+/// a smaller one is chosen when it is launched.
 constexpr int most_smem_per_cta() {
   int most = 0;
   for (const SmLimits& limits : kSmLimits) most = limits.smem_per_cta_bytes > most ? limits.smem_per_cta_bytes : most;

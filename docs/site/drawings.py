@@ -356,7 +356,9 @@ def over_seq_len(facts: Facts) -> Figure:
     axes.set_xticks([s.seq_len for s in shapes], [str(s.seq_len) for s in shapes])
     axes.minorticks_off()
     axes.set_ylim(0, 1.04 * top)
-    axes.set_xlabel("seq_len (batch 16; 8 at 8192, 4 at 16384)")
+    usual = BATCH[min(BATCH)]
+    others = ", ".join(f"{batch} at {seq_len}" for seq_len, batch in BATCH.items() if batch != usual)
+    axes.set_xlabel(f"seq_len (batch {usual}; {others})")
     axes.set_ylabel("TFLOP/s")
     axes.grid(axis="y", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)

@@ -331,16 +331,13 @@ class Facts:
 
     def e4m3(self, name: str, seq_len: int = SEQ_LEN) -> float:
         """TFLOP/s of an extension, "fp8", or of a peer, at steady power."""
-        path = ROOT / "profiles" / DEVICE / "peers_e4m3.json"
-        if not path.is_file():
-            raise NotRecordedError(f"there is no {path.relative_to(ROOT)}")
-        regime = json.loads(path.read_text(encoding="utf-8"))["regimes"]["sustained"]
-        for one in (*regime["versions"], *regime["peers"]):
-            if one["name"] == name and one.get("config") is None:
-                for result in one["results"]:
-                    if result["seq_len"] == seq_len:
-                        return result["tflops"]
-        raise NotRecordedError(f"{name} was not measured in e4m3 at seq_len {seq_len}")
+        device = load_device(DEVICE, "e4m3")
+        measured = {version.source.kernel: version.beside_peers.tflops for version in device.versions}
+        measured |= {peer.name: peer.tflops for peer in device.peers}
+        shape = Shape(seq_len, BATCH[seq_len])
+        if shape not in measured.get(name, {}):
+            raise NotRecordedError(f"{name} was not measured in e4m3 at seq_len {seq_len}")
+        return measured[name][shape]
 
     def wgmma_ceiling(self) -> float:
         """TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit leaves it."""

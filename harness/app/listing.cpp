@@ -231,7 +231,8 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
   text += '\n';
 
   std::string place;
-  for (const PtxInstruction& instruction : followed.ptx) {
+  for (std::size_t i = 0; i < followed.ptx.size(); ++i) {
+    const PtxInstruction& instruction = followed.ptx[i];
     if (const std::string now = describe_position(in_kernel_file(instruction.position)); now != place) {
       place = now;
       const SourcePosition position = in_kernel_file(instruction.position);
@@ -240,6 +241,7 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
               '\n';
     }
     text += shortened(fmt::format("{:>8}  {}", instruction.line, instruction.text), width) + '\n';
+    if (i + 1 < followed.ptx.size() && followed.ptx[i + 1].line == instruction.line) continue;  // known by line only
     if (const auto found = followed.sass.find(instruction.line); found != followed.sass.end())
       for (const SassInstruction* made : found->second) text += paint.good(format_sass_line(*made, width));
   }

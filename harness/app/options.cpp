@@ -74,7 +74,7 @@ void need_together(const CLI::App& app, const std::string& flag, const std::stri
     std::vector<std::string> flags;
     for (const CLI::Option* option : app.get_options())
       if (!option->get_group().empty()) flags.push_back(option->get_name());
-    const std::string meant = closest(extra, flags);
+    const std::string meant = closest(extra.substr(0, extra.find('=')), flags);  // of --flag=value the flag
     throw UsageError(fmt::format("there is no flag {}{}; see harness --help", extra,
                                  meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
   }

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "emulator/ptx/source_lines.h"
 #include "trimmed.h"
@@ -42,6 +43,13 @@ std::string shown_file(const std::string& file, const std::filesystem::path& roo
   const auto relative = path.lexically_relative(root);
   const bool inside = !relative.empty() && *relative.begin() != "..";
   return inside ? relative.generic_string() : path.filename().string();
+}
+
+// And neither a directive nor a label.
+bool is_instruction(std::string_view statement) {
+  if (statement.empty()) return false;
+  const char first = statement.front();
+  return first == '@' || (std::isalpha(static_cast<unsigned char>(first)) != 0 && !statement.ends_with(':'));
 }
 
 }  // namespace
@@ -97,24 +105,29 @@ std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::fil
     depth += static_cast<int>(std::count(line.begin(), line.end(), '{'));
     depth -= static_cast<int>(std::count(line.begin(), line.end(), '}'));
     if (!in_body || line.empty() || line.ends_with(':')) continue;
-    if (in_statement) {
-      instructions.back().text += ' ' + line;
-      in_statement = line.find(';') == std::string::npos;
-      continue;
+    for (std::string_view rest = line; !rest.empty();) {  // what an asm() says may be several statements in a line
+      const std::size_t end = rest.find(';');
+      const std::string_view part = trimmed(rest.substr(0, end == std::string_view::npos ? end : end + 1));
+      rest = end == std::string_view::npos ? "" : trimmed(rest.substr(end + 1));
+      const bool goes_on = std::exchange(in_statement, end == std::string_view::npos);
+      if (goes_on) {
+        instructions.back().text.append(" ").append(part);
+        continue;
+      }
+      // Operands have braces too; a block's open or close a statement.
+      std::string statement(trimmed(part.substr(std::min(part.find_first_not_of("{} "), part.size()))));
+      if (!is_instruction(statement)) {
+        in_statement = false;
+        continue;
+      }
+      std::istringstream words(statement);
+      std::string opcode;
+      words >> opcode;
+      if (opcode.starts_with('@')) words >> opcode;
+      while (opcode.ends_with(';') || opcode.ends_with(',')) opcode.pop_back();
+      instructions.push_back({number, std::move(statement), std::move(opcode), function, {}});
+      positions.push_back(position);
     }
-    // Operands have braces too; a block's open or close a line.
-    std::string statement(
-        trimmed(std::string_view(line).substr(std::min(line.find_first_not_of("{} \t"), line.size()))));
-    if (statement.empty() || !(std::isalpha(static_cast<unsigned char>(statement.front())) || statement.front() == '@'))
-      continue;
-    std::istringstream words(statement);
-    std::string opcode;
-    words >> opcode;
-    if (opcode.starts_with('@')) words >> opcode;
-    while (opcode.ends_with(';') || opcode.ends_with(',')) opcode.pop_back();
-    in_statement = statement.find(';') == std::string::npos;
-    instructions.push_back({number, std::move(statement), std::move(opcode), function, {}});
-    positions.push_back(position);
   }
   end_function();
 

@@ -88,12 +88,13 @@ def test_other_tracks(kernels: Path) -> None:
 
 
 TRAITS = """
-#include "host/traits_limits.h"
+#include "host/registration.h"
 struct Traits {
+  using Element = __half;
   static constexpr int kBlockQ = %(q)d, kBlockKV = %(kv)d, kHeadDim = 128, kNumWarps = 4;
   static constexpr int kSmemBytes = (kBlockQ + 2 * kBlockKV) * kHeadDim * 2;
 };
-int main() { flash_ladder::check_limits<Traits, Traits::kBlockKV>(); }
+int main() { flash_ladder::configuration<Traits>("tile", {}); }
 """
 
 
@@ -112,8 +113,9 @@ def test_a_tile_that_no_sm_can_hold(tmp_path: Path, q: int, kv: int, words: list
     source = tmp_path / "traits.cpp"
     source.write_text(TRAITS % {"q": q, "kv": kv}, encoding="utf-8")
     tools = (BUILD / "emulate.sh").read_text(encoding="utf-8")
-    compiler = tools.split("host_compiler='")[1].split("'")[0]
-    command = [compiler, "-std=c++20", "-fsyntax-only", f"-I{ROOT / 'common'}", source]
+    nvcc, compiler = (tools.split(f"{name}='")[1].split("'")[0] for name in ("nvcc", "host_compiler"))
+    includes = [f"-I{ROOT / 'common'}", f"-I{Path(nvcc).resolve().parents[1] / 'include'}"]
+    command = [compiler, "-std=c++20", "-fsyntax-only", *includes, source]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode != 0) == bool(words), done.stderr
     for word in words:

@@ -209,6 +209,23 @@ def test_machine_code_of_a_hopper_version(tracks: Cli) -> None:
     assert outcome.rc != 0, "there is no such code"
 
 
+@pytest.mark.parametrize("command", [
+    [K, "{}", "--quiz"],
+    ["--debug", "{}"],
+    [K, "{}", "--ptx", "mma"],
+    [K, "{}", "--device", "emulator", "--lines"],
+    [K, "{}", "--device", "emulator", "--trace", "trace.json"],
+    [K, "{}", "--profiles", "before", "after"],
+])  # fmt: skip
+def test_every_other_command_looks_for_them_in_the_same_list(tracks: Cli, command: list[str]) -> None:
+    def said(version: str) -> str:
+        return tracks(*(argument.format(version) for argument in command)).err
+
+    assert "there is no version 'nobody'; there are 01_first, 02_wgmma, causal" in said("nobody")
+    for version in ("02", "wgmma", "causal"):
+        assert "there is no version" not in said(version)
+
+
 def test_a_problem_that_only_an_extension_solves(tracks: Cli) -> None:
     outcome = tracks(K, "01", "--causal")
     assert outcome.rc == 2

@@ -28,6 +28,7 @@ BAD_USAGE = [
     (["06"], ["'06' belongs to no flag", "write --kernel 06"]),
     ([K, "5", "7"], ["'7' belongs to no flag", "write --kernel 5,7"]),
     (["--kernal", "06"], ["no flag --kernal; did you mean --kernel?"]),
+    (["--kernal=06"], ["no flag --kernal=06; did you mean --kernel?"]),
     ([K, "06", "--dif"], ["no flag --dif; did you mean --diff?"]),
     ([K, "06", "--frobnicate"], ["no flag --frobnicate; see harness --help"]),
     (["--diff", "5-6"], ["'5-6' is one word", "--diff 5 6"]),
@@ -250,7 +251,7 @@ def test_a_reader_that_has_gone(cli: Cli, tmp_path: Path) -> None:
     command = shlex.join(cli.command(K, "05-08"))
     done = subprocess.run(
         ["bash", "-c", f"{command} | head -n 1; exit ${{PIPESTATUS[0]}}"],
-        env=cli.environment(TMPDIR=str(temporary)), capture_output=True, text=True, timeout=60,
+        env=cli.environment(TMPDIR=str(temporary)), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 128 + signal.SIGPIPE and "harness:" not in done.stderr, done
     assert [*temporary.iterdir()] == []

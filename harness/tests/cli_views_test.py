@@ -365,6 +365,12 @@ def test_what_became_of_a_line_of_the_ptx(cli: Cli) -> None:
     assert outcome.rc == 0 and f"PTX 1 {line[2]}" in outcome.words and "SASS 1 LDSM" in outcome.words
 
 
+def test_what_became_of_one_of_several_instructions_in_a_line(cli: Cli) -> None:
+    """wgmma.mma_async stands behind the setp of its predicate."""
+    outcome = cli(K, "26", "--ptx", "wgmma.mma_async")
+    assert outcome.rc == 0 and re.search(r"PTX \d+ wgmma\.mma_async\.sync", outcome.words) and "HGMMA" in outcome.words
+
+
 def test_ptx_that_is_folded_away(cli: Cli) -> None:
     outcome = cli(K, "07", "--ptx", "mul")
     assert outcome.rc == 0 and re.search(r"no SASS of their own have \d+ mul", outcome.words)

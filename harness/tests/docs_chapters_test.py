@@ -20,7 +20,7 @@ import layouts  # noqa: E402
 import schedule  # noqa: E402
 import sources  # noqa: E402
 import worked  # noqa: E402
-from facts import FactError, Facts, NotRecordedError, check_blank  # noqa: E402
+from facts import GPU, FactError, Facts, NotRecordedError, check_blank  # noqa: E402
 from kernel_files import kernel_files  # noqa: E402
 from matplotlib import rc_context  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
@@ -30,7 +30,7 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "chapters").glob("*.md")])
 CHAPTERS = [page for page in PAGES if re.match(r"(0[1-9]|[12]\d)_", page.name)]
 KERNELS = {kernel.stem: kernel.file for kernel in kernel_files(ROOT)}
-HOPPER = [page for page in CHAPTERS if KERNELS[page.stem].startswith("kernels/hopper/")]  # not for the virtual GPU
+HOPPER = [page for page in CHAPTERS if KERNELS[page.stem].startswith("kernels/hopper/")]
 COUNTED = [page for page in CHAPTERS if page not in HOPPER]
 SECTIONS = [
     "The question",
@@ -67,6 +67,18 @@ def name(page: Path) -> str:
 
 def roles(page: Path, role: str) -> list[str]:
     return re.findall(r"\{" + role + r"\}`([^`]+)`", page.read_text(encoding="utf-8"))
+
+
+def test_the_limits_of_an_sm_are_those_of_the_harness() -> None:
+    """sm_limits.h is where it takes them from."""
+    text = (ROOT / "common" / "host" / "sm_limits.h").read_text(encoding="utf-8")
+    (row,) = re.findall(r"\.compute_capability = 90,(.*?)\}", text, re.DOTALL)
+    limits = {name: eval(value) for name, value in re.findall(r"\.(\w+) = ([\d *<]+)", row)}
+    assert limits["registers"] == GPU["registers_per_sm"] and limits["ctas"] == GPU["ctas_per_sm"]
+    assert limits["threads"] == 32 * GPU["warps_per_sm"] and limits["sm_count"] == GPU["sms"]
+    assert limits["smem_bytes"] == 1024 * GPU["smem_kib_per_sm"] and limits["l2_bytes"] == GPU["l2_mib"] * 2**20
+    assert limits["smem_per_cta_bytes"] == 1024 * GPU["smem_kib_per_cta"]
+    assert f"kMaxRegistersPerThread = {GPU['registers_per_thread']};" in text
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -1,6 +1,6 @@
 // How fast the virtual GPU runs the versions of the ladder, with its checks and without.
 //
-//   emulator-benchmark [SEQ_LEN [HEADS]]      256 and 1 unless given; batch 1, fp16
+//   emulator-benchmark [SEQ_LEN [HEADS [VERSION]]]      256, 1 and all of them unless given; batch 1, fp16
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -10,6 +10,8 @@
 #include <ctime>
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <thread>
 
 #include "emulator/runtime/virtual_runtime.h"
@@ -97,8 +99,11 @@ int run(int argc, char** argv) {
   AttentionProblem problem{.heads = argc > 2 ? std::atoll(argv[2]) : 1,
                            .seq_len = argc > 1 ? std::atoll(argv[1]) : 256};
   problem.seq_len_kv = problem.seq_len;
-  if (argc > 3 || problem.seq_len < 1 || problem.heads < 1) {
-    fmt::print(stderr, "usage: emulator-benchmark [SEQ_LEN [HEADS]], two numbers of at least 1\n");
+  const std::string_view only = argc > 3 ? argv[3] : "";
+  if (argc > 4 || problem.seq_len < 1 || problem.heads < 1) {
+    fmt::print(
+        stderr,
+        "usage: emulator-benchmark [SEQ_LEN [HEADS [VERSION]]], two numbers of at least 1 and a part of a name\n");
     return 2;
   }
   runtime::settings().sm = 90;  // whose limits admit every configuration
@@ -109,6 +114,7 @@ int run(int argc, char** argv) {
   fmt::print("{:<22} {:<9} {:>11} {:>9} {:>9} {:>10} {:>8} {:>10} {:>8} {:>9}\n", "version", "config", "instr.",
              "checks", "none", "1 thread", "threads", "scaling", "more ms", "peak");
   for (const Version& version : versions()) {
+    if (label(version).find(only) == std::string::npos) continue;
     for (const Configuration& configuration : version.configurations) {
       if (configuration.dtype == problem.dtype && !why_unsupported(version, configuration, problem))
         measure(version, configuration, problem);

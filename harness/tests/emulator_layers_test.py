@@ -1,4 +1,6 @@
-"""Every folder of the virtual GPU stands above those that it uses. docs/virtual_gpu.md lists them from the top down."""
+"""Which folder uses which is as CONTRIBUTING.md says. In the virtual GPU every folder stands above those that it uses:
+docs/virtual_gpu.md lists them from the top down.
+"""
 
 import re
 from pathlib import Path
@@ -48,3 +50,18 @@ def test_an_arrow_that_points_up_is_seen() -> None:
     assert upward(order, "decode/decoder.cpp", ["exec/warp.h"]) == ["decode/decoder.cpp includes exec/warp.h"]
     assert upward(order, "report.h", ["lanes/lane_table.h"]) == ["report.h includes lanes/lane_table.h"]
     assert upward(order, "exec/launch.cpp", ["decode/decoder.h", "exec/warp.h", "report.h"]) == []
+
+
+def test_the_folders_of_the_harness_use_what_the_table_says() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `harness/(\w+)/` \|.*\| ([^|]*) \|$", text, re.MULTILINE)
+    stated = {folder: set(re.findall(r"`(\w+)/`", uses)) - {"common"} for folder, uses in rows if folder != "tests"}
+    harness = ROOT / "harness"
+    used: dict[str, set[str]] = {}
+    for folder in {path.name for path in harness.iterdir() if path.is_dir()} - {"cmake", "tests"}:
+        files = [path for path in (harness / folder).rglob("*") if path.suffix in (".h", ".cpp", ".cu")]
+        texts = "\n".join(path.read_text(encoding="utf-8") for path in files)
+        names = re.findall(r'^#include "(\w+)/', texts, re.MULTILINE)
+        used[folder] = {name for name in names if (harness / name).is_dir()} - {folder}
+    assert used == stated
+    assert "worker" not in used["app"], "the command line starts workers, and has none of their code"

@@ -48,6 +48,12 @@ TEST(Counters, AllHaveAName) {
   EXPECT_EQ(names_of_counters().size() * sizeof(std::uint64_t), sizeof(Counters)) << "a member that no name leads to";
 }
 
+TEST(Counters, AreAllAddedUp) {
+  Counters sum;
+  sum += some_counters();
+  EXPECT_EQ(sum, some_counters()) << "Counters::operator+= of harness/emulator/report.cpp leaves one out";
+}
+
 TEST(Counters, SurviveJson) {
   const Counters counters = some_counters();
   EXPECT_EQ(counters_from_json(counters_to_json(counters, Zeros::kept), Zeros::kept), counters);

@@ -118,6 +118,8 @@ $L__BB0_2:
 .visible .entry second()
 {
 	mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%f1, %f2}, {%r1}, {%r2}, {%f1, %f2};
+	{ .reg .pred p; setp.ne.b32 p, %r1, 0; wgmma.mma_async.sync {%f1,
+	%f2}, %rd1, %rd2, p; }
 }
 	.file	1 "/tree/kernels/07_ldmatrix.cu"
 	.file	2 "/cuda/include/intrinsics.hpp"
@@ -127,8 +129,9 @@ TEST(PtxText, HasInstructionsWithTheLinesTheyComeFrom) {
   const auto all = parse_ptx_text(kPtx, "/tree");
   std::vector<std::string> opcodes;
   for (const PtxInstruction& instruction : all) opcodes.push_back(instruction.opcode);
-  ASSERT_THAT(opcodes, ElementsAre("mov.u32", "bra", "cp.async.cg.shared.global", "call.uni", "ret",
-                                   "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"));
+  ASSERT_THAT(opcodes,
+              ElementsAre("mov.u32", "bra", "cp.async.cg.shared.global", "call.uni", "ret",
+                          "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "setp.ne.b32", "wgmma.mma_async.sync"));
   EXPECT_EQ(all[0].line, 10);
   EXPECT_THAT(all[0].position, ElementsAre("kernels/07_ldmatrix.cu:156"));
   EXPECT_EQ(all[1].text, "@%p1 bra $L__BB0_2;");
@@ -140,6 +143,9 @@ TEST(PtxText, HasInstructionsWithTheLinesTheyComeFrom) {
   EXPECT_EQ(all[4].function, "first");
   EXPECT_EQ(all[5].function, "second");
   EXPECT_THAT(all[5].position, IsEmpty()) << "a function does not inherit the position of the one before";
+  EXPECT_EQ(all[6].text, "setp.ne.b32 p, %r1, 0;");
+  EXPECT_EQ(all[7].text, "wgmma.mma_async.sync {%f1, %f2}, %rd1, %rd2, p;");
+  EXPECT_EQ(all[7].line, all[6].line);
 }
 
 TEST(PtxText, OfNothingIsNothing) {

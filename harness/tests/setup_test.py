@@ -131,6 +131,8 @@ def test_an_environment_that_setup_ran_in_and_that_is_gone(tmp_path: Path) -> No
     shutil.rmtree(environment)
     assert machine.setup() == ["configure fresh", *BUILD]
     assert machine.setup() == BUILD
+    python = machine.tree / ".venv" / "bin" / "python"
+    assert f"Python3_EXECUTABLE:FILEPATH={python}\n" in (machine.tree / "build" / "CMakeCache.txt").read_text()
 
 
 def test_another_compiler_is_configured_anew_and_nothing_installed(machine: Machine) -> None:
