@@ -60,14 +60,19 @@ inline constexpr std::array<SmLimits, 4> kSmLimits = {{
 
 /// The same for all of them.
 constexpr int kMaxThreadsPerCta = 1024;
+constexpr int kMaxBlockX = 1024, kMaxBlockY = 1024, kMaxBlockZ = 64;
+constexpr int kMaxGridX = 2147483647, kMaxGridYZ = 65535;
 constexpr int kMaxRegistersPerThread = 255;
-constexpr int kReservedSmemBytes = 1024;  // of every CTA, by the system
+constexpr int kReservedSmemBytes = 1024;           // of every CTA, by the system
+constexpr int kSmemBytesWithoutOptIn = 48 * 1024;  // per CTA, where smem_per_cta_bytes are not asked for
 
 /// Whose limits hold where nobody says: those of the GPUs that the ladder's predictions, its log and profiles/ speak of.
 constexpr int kDefaultSm = 90;
 
 /// The compute capability of Hopper's own instructions, sm_90a; nothing older or newer has them.
 constexpr int kHopperSm = 90;
+static_assert(kDefaultSm == kHopperSm,
+              "without --sm, any version is shown for kDefaultSm, and so has to have code for it");
 
 /// nullptr for a compute capability that is not in the list.
 constexpr const SmLimits* sm_limits(int compute_capability) {

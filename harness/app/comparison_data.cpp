@@ -13,7 +13,8 @@
 #include "app/source_diff.h"
 #include "errors.h"
 #include "host/sm_limits.h"
-#include "rules/support.h"
+#include "json_members.h"
+#include "sass/machine_code.h"
 #include "sass/static_study.h"
 
 namespace flash_ladder {
@@ -85,8 +86,7 @@ CountedPair count(const Version& from, const Version& to, const Options& options
 }
 
 StaticPair compiled(const Version& from, const Version& to, const Options& options) {
-  const int sm = options.sm.value_or(
-      runs_on(from.architecture, kDefaultSm) && runs_on(to.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
+  const int sm = options.sm.value_or(kDefaultSm);
   StaticPair pair{.sm = sm,
                   .code = code_name(sm),
                   .config_from = nullptr,
@@ -110,8 +110,6 @@ StaticPair compiled(const Version& from, const Version& to, const Options& optio
   return pair;
 }
 
-nlohmann::json or_null(const std::optional<double>& value) { return value ? nlohmann::json(*value) : nullptr; }
-
 nlohmann::json version_document(const Version& version, const std::string& config) {
   return {{"kernel", kernel_id(version)}, {"name", version.name}, {"file", version.source}, {"config", config}};
 }
@@ -119,14 +117,13 @@ nlohmann::json version_document(const Version& version, const std::string& confi
 nlohmann::json counted_document(const CountedPair& counted) {
   if (!counted.why_not.empty()) return nullptr;
   auto lines = nlohmann::json::array();
-  const auto line_number = [](int line) { return line == 0 ? nlohmann::json(nullptr) : nlohmann::json(line); };
   for (const LineChange& change : counted.lines)
-    lines.push_back({{"line_from", line_number(change.from)},
-                     {"line_to", line_number(change.to)},
+    lines.push_back({{"line_from", known_or_null(change.from)},
+                     {"line_to", known_or_null(change.to)},
                      {"code", change.code},
                      {"from", counters_to_json(change.before, Zeros::left_out)},
                      {"to", counters_to_json(change.after, Zeros::left_out)}});
-  return {{"device", counted.to.device ? nlohmann::json(*counted.to.device) : nlohmann::json(nullptr)},
+  return {{"device", known_or_null(counted.to.device)},
           {"problem", counted.to.problem},
           {"from", counters_to_json(*counted.from.counters, Zeros::kept)},
           {"to", counters_to_json(*counted.to.counters, Zeros::kept)},
@@ -155,9 +152,9 @@ nlohmann::json comparison_document(const Comparison& comparison) {
   for (const SpeedPair& speed : comparison.speeds)
     speeds.push_back({{"device", speed.device},
                       {"problem", speed.problem},
-                      {"from", or_null(speed.from)},
-                      {"to", or_null(speed.to)},
-                      {"ratio", or_null(speed.ratio())},
+                      {"from", known_or_null(speed.from)},
+                      {"to", known_or_null(speed.to)},
+                      {"ratio", known_or_null(speed.ratio())},
                       {"stale", (speed.from && speed.from_stale) || (speed.to && speed.to_stale)}});
   auto busy = nlohmann::json::array();
   for (const BusyPair& pair : comparison.busy)
@@ -166,10 +163,7 @@ nlohmann::json comparison_document(const Comparison& comparison) {
       if (*counted)
         for (auto& one : busy_document(*version, {**counted})) busy.push_back(std::move(one));
   const StaticPair& compiled = comparison.compiled;
-  const auto study = [](const std::optional<StaticStudy>& one) {
-    return one ? nlohmann::json(*one) : nlohmann::json(nullptr);
-  };
-  nlohmann::json document{
+  return {
       {"from", version_document(comparison.from, compiled.config_from->name)},
       {"to", version_document(comparison.to, compiled.config_to->name)},
       {"idea", comparison.header.idea},
@@ -179,16 +173,14 @@ nlohmann::json comparison_document(const Comparison& comparison) {
       {"tflops", speeds},
       {"busy", busy},
       {"counted", counted_document(comparison.counted)},
-      {"why_not_counted", nullptr},
+      {"why_not_counted", known_or_null(comparison.counted.why_not)},
       {"static",
        {{"sm", compiled.sm},
         {"code", compiled.code},
-        {"from", study(compiled.from)},
-        {"to", study(compiled.to)},
-        {"code_from", study(compiled.code_from)},
-        {"code_to", study(compiled.code_to)}}}};
-  if (!comparison.counted.why_not.empty()) document["why_not_counted"] = comparison.counted.why_not;
-  return document;
+        {"from", known_or_null(compiled.from)},
+        {"to", known_or_null(compiled.to)},
+        {"code_from", known_or_null(compiled.code_from)},
+        {"code_to", known_or_null(compiled.code_to)}}}};
 }
 
 }  // namespace flash_ladder

@@ -17,6 +17,7 @@
 #include "app/source_text.h"
 #include "errors.h"
 #include "rules/support.h"
+#include "sass/machine_code.h"
 #include "sass/sass_listing.h"
 
 namespace flash_ladder {
@@ -340,8 +341,8 @@ std::string code_section(const Comparison& comparison, const Options& options) {
       "line of the version's file; point at it to read the line.");
   try {
     const auto code_of = [&](const Version& version, const Configuration& configuration) {
-      const std::string name = compiled.code + (version.architecture == Architecture::sm_90a ? "a" : "");
-      return sass_text(version, configuration, name, options.paths.study, FLASH_LADDER_SOURCE_DIR);
+      return sass_text(version, configuration, code_name(version, compiled.sm), options.paths.study,
+                       FLASH_LADDER_SOURCE_DIR);
     };
     const auto from = code_of(comparison.from, *compiled.config_from), to = code_of(comparison.to, *compiled.config_to);
     const KernelParts a = parts_of(from), b = parts_of(to);

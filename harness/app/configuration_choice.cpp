@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "host/sm_limits.h"
 #include "rules/support.h"
-#include "sass/occupancy.h"
 
 namespace flash_ladder {
 namespace {

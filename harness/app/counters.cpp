@@ -11,7 +11,6 @@
 #include "app/selection.h"
 #include "app/source_text.h"
 #include "results/counter_text.h"
-#include "rules/support.h"
 #include "source/line_alignment.h"
 
 namespace flash_ladder {

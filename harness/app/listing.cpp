@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "app/configuration_choice.h"
-#include "app/opcode_counts.h"
 #include "app/output.h"
 #include "app/parse_integer.h"
 #include "app/selection.h"
@@ -22,8 +21,9 @@
 #include "app/up_to_date.h"
 #include "emulator/function_name.h"
 #include "errors.h"
-#include "rules/support.h"
+#include "host/sm_limits.h"
 #include "sass/configuration_code.h"
+#include "sass/machine_code.h"
 #include "sass/ptx_text.h"
 #include "sass/sass_listing.h"
 
@@ -51,12 +51,11 @@ Code code_of(const Options& options, const char* flag) {
   const Version& version = *selected.front();
   if (const auto file = newer_source(selected, options.paths.source))
     complain(fmt::format("warning: {} is newer than this program, so its lines may be others; build again", *file));
-  const int sm = options.sm.value_or(runs_on(version.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
+  const int sm = options.sm.value_or(kDefaultSm);
   const AttentionProblem problem = for_version(options, version).problem;
   const auto choice = choose_configuration(version, options.config, problem, std::nullopt, sm);
   if (!choice.configuration) throw UsageError(choice.why_not);
-  const bool is_hopper = version.architecture == Architecture::sm_90a;
-  const std::string name = code_name(sm) + (is_hopper ? "a" : "");
+  const std::string name = code_name(version, sm);
   return {version, *choice.configuration, name, "compute_" + name.substr(3),
           sass_text(version, *choice.configuration, name, options.paths.study, FLASH_LADDER_SOURCE_DIR)};
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "host/sm_limits.h"
+#include "sass/machine_code.h"
 
 namespace flash_ladder {
 namespace {
@@ -21,12 +21,6 @@ const StaticStudy* study_for(const std::map<std::string, StaticStudy>& studies, 
 
 const StaticStudy* code_for(const std::map<std::string, StaticStudy>& studies, int sm) {
   return find(studies, code_name(sm));
-}
-
-std::string code_name(int sm) {
-  // A GPU that is newer than the list runs the newest code; what it is compiled to there by the driver, nobody can show.
-  const SmLimits* limits = sm_limits(sm);
-  return "sm_" + std::to_string(limits ? limits->code : kSmLimits.back().code);
 }
 
 std::vector<OpcodeChange> changes(const OpcodeCounts& before, const OpcodeCounts& after) {

@@ -16,8 +16,6 @@ const StaticStudy* study_for(const std::map<std::string, StaticStudy>& studies, 
 
 /// The study whose machine code an SM of this compute capability runs: sm_86 and sm_89 run that of sm_80.
 const StaticStudy* code_for(const std::map<std::string, StaticStudy>& studies, int sm);
-/// "sm_80" or "sm_90".
-std::string code_name(int sm);
 
 struct OpcodeChange {
   std::string opcode;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "app/parse_integer.h"
+#include "app/standard_shapes.h"
 #include "errors.h"
 #include "problem/problem.h"
 
@@ -34,14 +35,16 @@ std::vector<std::int64_t> parse_lengths(const char* flag, const std::string& tex
 }  // namespace
 
 ProblemFlags::ProblemFlags(CLI::App& app) : app_(app) {
-  const auto add = [&](const char* flag, std::string& text, const char* help, const char* type = "N") {
+  const auto add = [&](const char* flag, std::string& text, const std::string& help, const char* type = "N") {
     app.add_option(flag, text, help)->type_name(type)->group(kGroup);
   };
-  add("--batch", batch_, "(16; emulator: 1)");
-  add("--heads", heads_, "(16; emulator: 2)");
-  add("--seq-len", seq_len_, "Queries (4096; emulator: 256); a multiple of the version's tile");
+  add("--batch", batch_, fmt::format("({}; emulator: {})", kDefaultShape.batch, kEmulatorShape.batch));
+  add("--heads", heads_, fmt::format("({}; emulator: {})", kStandardHeads, kEmulatorHeads));
+  add("--seq-len", seq_len_,
+      fmt::format("Queries ({}; emulator: {}); a multiple of the version's tile", kDefaultShape.seq_len,
+                  kEmulatorShape.seq_len));
   add("--seq-len-kv", seq_len_kv_, "Keys and values (as --seq-len)");
-  add("--head-dim", head_dim_, "(128, the only one that the versions support)");
+  add("--head-dim", head_dim_, fmt::format("({}, the only one that the versions support)", kStandardHeadDim));
   add("--dtype", dtype_, "fp16, bf16, or e4m3, which few versions compute (fp16)", "TYPE");
   app.add_flag("--causal", causal_, "A query sees no later key; the last query sees them all")->group(kGroup);
   add("--kv-heads", kv_heads_, "Heads of K and V, each for as many of Q (as --heads)");
@@ -80,11 +83,12 @@ AttentionProblem ProblemFlags::problem(bool is_virtual) const {
   auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] = problem;
   if (app_.count("--lengths") != 0) lengths = parse_lengths("--lengths", lengths_);
   lengths_kv = app_.count("--lengths-kv") != 0 ? parse_lengths("--lengths-kv", lengths_kv_) : lengths;
-  batch = size("--batch", batch_, !lengths_kv.empty() ? std::ssize(lengths_kv) : is_virtual ? 1 : 16);
-  heads = size("--heads", heads_, is_virtual ? 2 : 16);
-  seq_len = size("--seq-len", seq_len_, longest(lengths, is_virtual ? 256 : 4096));
+  const StandardShape shape = is_virtual ? kEmulatorShape : kDefaultShape;
+  batch = size("--batch", batch_, lengths_kv.empty() ? shape.batch : std::ssize(lengths_kv));
+  heads = size("--heads", heads_, is_virtual ? kEmulatorHeads : kStandardHeads);
+  seq_len = size("--seq-len", seq_len_, longest(lengths, shape.seq_len));
   seq_len_kv = size("--seq-len-kv", seq_len_kv_, std::max(seq_len, longest(lengths_kv, 1)));
-  head_dim = size("--head-dim", head_dim_, 128);
+  head_dim = size("--head-dim", head_dim_, kStandardHeadDim);
   dtype = parse_dtype(dtype_);
   causal = causal_;
   kv_heads = size("--kv-heads", kv_heads_, 0);

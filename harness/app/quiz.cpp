@@ -21,7 +21,8 @@
 #include "app/study_card.h"
 #include "app/terminal.h"
 #include "errors.h"
-#include "rules/support.h"
+#include "host/sm_limits.h"
+#include "sass/machine_code.h"
 #include "sass/static_study.h"
 #include "source/kernel_source.h"
 #include "trimmed.h"
@@ -88,8 +89,7 @@ std::string recorded_counts(Recorded& recorded, const Version& before, const Ver
 
 // The opcodes of the hot loop whose counts moved most.
 std::string sass_changes(const Version& before, const Version& version, const Options& options) {
-  const int sm = options.sm.value_or(
-      runs_on(before.architecture, kDefaultSm) && runs_on(version.architecture, kDefaultSm) ? kDefaultSm : kHopperSm);
+  const int sm = options.sm.value_or(kDefaultSm);
   const auto counts = [&](const Version& one) -> OpcodeCounts {
     const auto choice = choose_configuration(one, options.config, options.problem, std::nullopt, sm);
     if (!choice.configuration) return {};

@@ -29,7 +29,6 @@ namespace {
 
 // What is slower than 04 would take most of an hour for the two longest shapes.
 constexpr std::int64_t kLongestSlowSeqLen = 4096;
-constexpr StandardShape kShapeInBf16{16, 4096};
 
 std::optional<int> if_known(int value) { return value > 0 ? std::optional(value) : std::nullopt; }
 
@@ -87,7 +86,7 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
     for (const Dtype dtype : {Dtype::fp16, Dtype::e4m3})
       if (computes(dtype))
         for (const StandardShape& shape : kStandardShapes) add(shape, dtype);
-    if (computes(Dtype::bf16)) add(kShapeInBf16, Dtype::bf16);
+    if (computes(Dtype::bf16)) add(kDefaultShape, Dtype::bf16);
   };
   add_all([](AttentionProblem&) {});
   if (version.solves.causal) add_all([](AttentionProblem& problem) { problem.causal = true; });
@@ -102,11 +101,11 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
 }
 
 std::vector<AttentionProblem> emulator_problems(const Version& version, const Configuration& configuration) {
-  constexpr std::int64_t kSeqLen = 256;  // an even number of the tiles of every configuration
+  constexpr std::int64_t kSeqLen = kEmulatorShape.seq_len;
   std::vector<AttentionProblem> problems;
   const auto add = [&](std::int64_t seq_len, std::int64_t seq_len_kv) -> AttentionProblem& {
-    return problems.emplace_back(AttentionProblem{.batch = 1,
-                                                  .heads = 2,
+    return problems.emplace_back(AttentionProblem{.batch = kEmulatorShape.batch,
+                                                  .heads = kEmulatorHeads,
                                                   .seq_len = seq_len,
                                                   .seq_len_kv = seq_len_kv,
                                                   .head_dim = configuration.head_dim,

@@ -8,8 +8,8 @@
 
 namespace flash_ladder {
 
-/// What a version is recorded at on a GPU: the six standard shapes in fp16 and one in bf16; the same again with each
-/// field of an extension that it solves.
+/// What a version is recorded at on a GPU: the standard shapes in fp16 and in e4m3, and the default one in bf16, as far as it
+/// computes these types; the longest shapes only where it is_fast(). The same again with each field of an extension that it solves.
 std::vector<AttentionProblem> standard_problems(const Version& version);
 
 /// What a configuration is recorded at on the virtual GPU: a small shape, and one with an odd number of K/V tiles; more where the

@@ -17,6 +17,7 @@
 #include "app/selection.h"
 #include "app/terminal.h"
 #include "errors.h"
+#include "json_members.h"
 #include "results/atomic_file.h"
 #include "results/profile.h"
 
@@ -216,23 +217,22 @@ std::string format_recordings(const Recordings& both, const Paint& paint) {
 // harness/results/recordings.schema.json
 nlohmann::json recordings_document(const Recordings& both) {
   const auto head = [](const fs::path& file, const Profile& profile) {
-    nlohmann::json head{{"file", file.string()},      {"device", profile.device}, {"code_hash", profile.code_hash},
-                        {"toolkit", profile.toolkit}, {"driver", nullptr},        {"date", nullptr}};
-    if (!profile.driver.empty()) head["driver"] = profile.driver;
-    if (!profile.date.empty()) head["date"] = profile.date;
-    return head;
+    return nlohmann::json{{"file", file.string()},
+                          {"device", profile.device},
+                          {"code_hash", profile.code_hash},
+                          {"toolkit", profile.toolkit},
+                          {"driver", known_or_null(profile.driver)},
+                          {"date", known_or_null(profile.date)}};
   };
   auto pairs = nlohmann::json::array();
   for (const Pair& pair : both.pairs) {
-    const auto tflops = [](const Result& result) {
-      return result.tflops ? nlohmann::json(*result.tflops) : nlohmann::json(nullptr);
-    };
     const auto counters = [](const Result& result) {
       return result.counters ? counters_to_json(*result.counters, Zeros::kept) : nlohmann::json(nullptr);
     };
     nlohmann::json one{{"config", pair.a->config}, {"problem", pair.a->problem}};
     for (const auto& [name, result] : {std::pair("a", pair.a), std::pair("b", pair.b)})
-      one[name] = {{"tflops", tflops(*result)}, {"counters", counters(*result)}, {"static", result->static_study}};
+      one[name] = {
+          {"tflops", known_or_null(result->tflops)}, {"counters", counters(*result)}, {"static", result->static_study}};
     pairs.push_back(std::move(one));
   }
   return {{"kernel", both.a.results.front().kernel},

@@ -7,9 +7,9 @@
 
 #include "app/configuration_choice.h"
 #include "errors.h"
+#include "host/sm_limits.h"
 #include "problem/format_bytes.h"
 #include "rules/support.h"
-#include "sass/occupancy.h"
 #include "sass/static_study.h"
 
 namespace flash_ladder {

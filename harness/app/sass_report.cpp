@@ -17,6 +17,7 @@
 #include "errors.h"
 #include "results/atomic_file.h"
 #include "rules/support.h"
+#include "sass/machine_code.h"
 #include "sass/opcode_class.h"
 
 namespace flash_ladder {

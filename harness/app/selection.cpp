@@ -8,7 +8,6 @@
 #include <sstream>
 
 #include "errors.h"
-#include "rules/support.h"
 
 namespace flash_ladder {
 

@@ -1,4 +1,5 @@
-// What a version is measured at: the harness records these, and the scripts learn of them from --list --json.
+// What a version is measured at: the harness records these and names them in --list --json; scripts/ladder.py has them too, and
+// cli_json_test.py compares the two.
 #pragma once
 
 #include <array>
@@ -15,6 +16,12 @@ struct StandardShape {
 inline constexpr std::array<StandardShape, 6> kStandardShapes = {
     {{16, 512}, {16, 1024}, {16, 2048}, {16, 4096}, {8, 8192}, {4, 16384}}};
 constexpr std::int64_t kStandardHeads = 16, kStandardHeadDim = 128;
+/// Of these, what is run where no flag says another.
+constexpr StandardShape kDefaultShape = kStandardShapes[3];
+
+/// The same on the virtual GPU, which is slow: small, and an even number of the tiles of every configuration.
+constexpr StandardShape kEmulatorShape{1, 256};
+constexpr std::int64_t kEmulatorHeads = 2;
 
 /// Whether a version uses the tensor cores, which come in with 04. What is slower takes very long at the longer shapes.
 inline bool is_fast(const Version& version) { return version.is_extension() || version.number >= 4; }

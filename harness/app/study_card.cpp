@@ -5,8 +5,9 @@
 
 #include "app/counters.h"
 #include "app/opcode_counts.h"
+#include "host/sm_limits.h"
 #include "rules/support.h"
-#include "sass/occupancy.h"
+#include "sass/machine_code.h"
 
 namespace flash_ladder {
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "app/child_process.h"
+#include "app/terminal.h"
 #include "errors.h"
 
 namespace flash_ladder {

@@ -7,7 +7,6 @@
 #include <variant>
 #include <vector>
 
-#include "app/terminal.h"
 #include "host/sm_limits.h"
 #include "results/microscope.h"
 #include "results/result.h"

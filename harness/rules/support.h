@@ -8,20 +8,17 @@
 #include <optional>
 #include <string>
 
+#include "host/sm_limits.h"
 #include "host/versions.h"
 #include "rules/device_info.h"
 
 namespace flash_ladder {
 
-/// The largest grid in y and z, on which the ladder launches heads and batch entries (CUDA C++ Programming Guide,
-/// "Technical Specifications per Compute Capability").
-constexpr std::int64_t kMaxGridYZ = 65535;
-
 /// Bytes of the guard band on either side of each buffer of a run: more than a tile of 128 rows of 16 heads.
 constexpr std::int64_t kGuardBytes = std::int64_t{1} << 20;
 
 /// The compute capability whose instructions the ladder uses.
-constexpr int kMinComputeCapability = 80;
+constexpr int kMinComputeCapability = kSmLimits.front().compute_capability;
 
 /// What messages call the sizes of a problem, and how they say what to give instead: in the words of who asks.
 struct Words {

@@ -30,7 +30,7 @@ const Version* find_version(const std::string& typed) {
   const auto number = parse_number(text.substr(0, underscore));
   for (const Version& version : versions()) {
     const bool name_fits = underscore == std::string::npos || text.substr(underscore + 1) == version.name;
-    if (version.is_extension() ? text == version.name : number == version.number && name_fits) return &version;
+    if (!version.is_extension() && number == version.number && name_fits) return &version;
   }
   return nullptr;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "errors.h"
+#include "host/sm_limits.h"
 #include "results/atomic_file.h"
 #include "sass/configuration_code.h"
 #include "source/program_output.h"
@@ -27,6 +28,16 @@ std::string disassembled(const std::filesystem::path& cubin) {
 }
 
 }  // namespace
+
+std::string code_name(int sm) {
+  // A GPU that is newer than the list runs the newest code; what it is compiled to there by the driver, nobody can show.
+  const SmLimits* limits = sm_limits(sm);
+  return fmt::format("sm_{}", limits ? limits->code : kSmLimits.back().code);
+}
+
+std::string code_name(const Version& version, int sm) {
+  return code_name(sm) + (version.architecture == Architecture::sm_90a ? "a" : "");
+}
 
 std::optional<std::string> machine_code(const std::filesystem::path& directory, const std::string& stem) {
   const auto cubin = directory / (stem + ".cubin"), kept = directory / (stem + ".sass");

@@ -5,7 +5,15 @@
 #include <optional>
 #include <string>
 
+#include "host/versions.h"
+
 namespace flash_ladder {
+
+/// The machine code that an SM of this compute capability runs: "sm_80" or "sm_90".
+std::string code_name(int sm);
+
+/// The same of a version, as the build names its files: "sm_90a" for Hopper's own instructions.
+std::string code_name(const Version& version, int sm);
 
 /// What nvdisasm prints of DIRECTORY/STEM.cubin ("07_ldmatrix.sm_90"), with the line of the PTX that each instruction comes from;
 /// nullopt when there is no such code. It is printed when it is first asked for, since that takes half a second and a build makes

@@ -16,7 +16,7 @@ Occupancy occupancy(const SmLimits& limits, int threads_per_cta, int registers_p
   device.regsPerBlock = limits.registers;
   device.regsPerMultiprocessor = limits.registers;
   device.warpSize = 32;
-  device.sharedMemPerBlock = 48 * 1024;  // without opting in to more, as every launch that needs more does
+  device.sharedMemPerBlock = kSmemBytesWithoutOptIn;
   device.sharedMemPerMultiprocessor = limits.smem_bytes;
   device.numSms = 1;  // not used here, but checked
   device.sharedMemPerBlockOptin = limits.smem_per_cta_bytes;

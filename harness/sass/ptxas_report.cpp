@@ -31,14 +31,4 @@ std::map<std::string, FunctionResources> parse_ptxas_report(std::string_view rep
   return functions;
 }
 
-std::vector<std::string> wgmma_complaints(std::string_view report) {
-  // ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to … in the function '_Z…'
-  static const std::regex complaint("\\(C751\\d\\)");
-  std::vector<std::string> lines;
-  std::istringstream text{std::string(report)};
-  for (std::string line; std::getline(text, line);)
-    if (std::regex_search(line, complaint)) lines.push_back(line);
-  return lines;
-}
-
 }  // namespace flash_ladder

@@ -4,7 +4,6 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace flash_ladder {
 
@@ -16,9 +15,5 @@ struct FunctionResources {
 
 /// Mangled name → resources. A function's spills include those of the device functions compiled with it.
 std::map<std::string, FunctionResources> parse_ptxas_report(std::string_view report);
-
-/// What ptxas says against the use of wgmma, C7510 to C7519, line by line: that it runs one after the other what should overlap,
-/// or has put in a fence of its own. They are no warnings, and cost a version half its speed.
-std::vector<std::string> wgmma_complaints(std::string_view report);
 
 }  // namespace flash_ladder

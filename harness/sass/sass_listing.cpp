@@ -8,7 +8,6 @@
 #include <set>
 #include <utility>
 
-#include "errors.h"
 #include "sass/configuration_code.h"
 #include "sass/machine_code.h"
 #include "sass/ptx_text.h"

@@ -68,12 +68,11 @@ std::map<std::string, StaticStudy> static_study(const Version& version, const Co
   std::map<std::string, StaticStudy> studies;
   std::map<std::string, Code> codes;
   for (const SmLimits& limits : kSmLimits) {
-    const bool is_hopper = version.architecture == Architecture::sm_90a;
-    if (is_hopper && limits.compute_capability != kHopperSm) continue;
-    const std::string code_name = fmt::format("sm_{}{}", limits.code, is_hopper ? "a" : "");
-    const auto [entry, is_new] = codes.try_emplace(code_name);
+    if (version.architecture == Architecture::sm_90a && limits.compute_capability != kHopperSm) continue;
+    const std::string name = code_name(version, limits.compute_capability);
+    const auto [entry, is_new] = codes.try_emplace(name);
     Code& code = entry->second;
-    if (is_new) code = code_of(configuration, label(version) + "." + code_name, directory);
+    if (is_new) code = code_of(configuration, label(version) + "." + name, directory);
     if (code.functions.empty()) continue;
 
     StaticStudy study = study_code(code, configuration);

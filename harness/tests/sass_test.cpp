@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <set>
 #include <sstream>
+#include <string>
 #include <typeinfo>
+#include <vector>
 
 #include "errors.h"
 #include "host/versions.h"
@@ -350,6 +353,18 @@ TEST(PtxasReport, RegistersSpillsAndStaticSharedMemory) {
   EXPECT_EQ(functions.at("second").registers, 32);
   EXPECT_EQ(functions.at("second").spill_bytes, 0);
   EXPECT_EQ(functions.at("second").static_smem_bytes, 0);
+}
+
+// What ptxas says against the use of wgmma, C7510 to C7519, line by line: that it runs one after the other what should overlap, or
+// has put in a fence of its own. They are no warnings, and cost a version half its speed.
+std::vector<std::string> wgmma_complaints(const std::string& report) {
+  // ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to … in the function '_Z…'
+  static const std::regex complaint("\\(C751\\d\\)");
+  std::vector<std::string> lines;
+  std::istringstream text(report);
+  for (std::string line; std::getline(text, line);)
+    if (std::regex_search(line, complaint)) lines.push_back(line);
+  return lines;
 }
 
 TEST(PtxasReport, ComplaintsAboutWgmma) {

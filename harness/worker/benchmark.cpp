@@ -4,7 +4,6 @@
 #include <chrono>
 
 #include "rules/support.h"
-#include "worker/cuda_check.h"
 
 namespace flash_ladder {
 namespace {

@@ -7,7 +7,6 @@
 
 #include "host/versions.h"
 #include "worker/inputs.h"
-#include "worker/reference.h"
 
 namespace flash_ladder {
 

@@ -6,7 +6,6 @@
 
 #include "errors.h"
 #include "problem/format_bytes.h"
-#include "rules/support.h"
 #include "worker/cuda_check.h"
 #include "worker/observation.h"
 

@@ -122,7 +122,6 @@ class GlobalShadow {
     return (record << kLaneBits) | static_cast<std::uint32_t>(lane);
   }
   const Record& record_of(std::uint32_t cell) const { return records_[(cell >> kLaneBits) - first_]; }
-  std::uint32_t record_for(const GlobalAccess& access, Ordering& ordering);
   Page page_of(Address address);
   // The cells of a consecutive access; none if it is not one that lies in one page, or has several lanes to a granule.
   struct Cells {

@@ -11,11 +11,11 @@
 #include <span>
 
 #include "emulator/exec/cta_executor.h"
+#include "host/sm_limits.h"
 
 namespace flash_ladder::emulator {
 namespace {
 
-constexpr int kPoison = 0xff;  // NaN as fp16, bf16 and fp32
 constexpr std::uint32_t kChunk = 16;
 constexpr int kMmaRows = 16;  // of a wgmma's 64, in each warp
 
@@ -77,8 +77,8 @@ void to_floats(Wgmma::Element element, const std::byte* from, float* to, int cou
 
 // What ptxas gives each thread of a kernel with setmaxnreg: as much as the register file has for a block of so many.
 int most_registers(std::size_t num_warps) {
-  constexpr int kRegisterFile = 65536, kMost = 255;
-  return std::min(kMost, kRegisterFile / static_cast<int>(num_warps * kWarpSize) / 8 * 8);
+  constexpr int kRegisterFile = sm_limits(kHopperSm)->registers;
+  return std::min(kMaxRegistersPerThread, kRegisterFile / static_cast<int>(num_warps * kWarpSize) / 8 * 8);
 }
 
 // Where column n of eight lies in what WarpFunctions::wgmma takes.

@@ -37,6 +37,9 @@ namespace flash_ladder::emulator {
 
 class CtaExecutor;
 
+/// Every byte of shared memory that an asynchronous copy is still to write: NaN as fp16, bf16 and fp32.
+constexpr int kPoison = 0xff;
+
 /// What a bulk copy moves: rows of equal length, of which parts may lie outside the tensor.
 struct BulkTransfer {
   struct Row {

@@ -8,6 +8,7 @@
 
 #include "emulator/exec/cta_executor.h"
 #include "emulator/function_name.h"
+#include "emulator/memory/traffic.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -26,13 +27,12 @@ unsigned count_local_sectors(const std::uint64_t* addresses, std::uint32_t mask,
 }
 
 std::uint64_t ideal_sectors(std::uint32_t mask, unsigned bytes) {
-  return (static_cast<std::uint64_t>(std::popcount(mask)) * bytes + 31) / 32;
+  return (static_cast<std::uint64_t>(std::popcount(mask)) * bytes + kSectorBytes - 1) / kSectorBytes;
 }
 
 // Global memory: the fewest sectors that so many bytes can lie in, or fewer if lanes read the same.
 void count_global(Traffic& traffic, const std::uint64_t* addresses, std::uint32_t lanes, std::uint32_t good,
                   unsigned bytes, bool consecutive) {
-  constexpr std::uint64_t kSectorBytes = 32;
   // An access counts where it begins: none crosses the end of a sector.
   const std::uint64_t sectors = consecutive ? addresses[kWarpSize - 1] / kSectorBytes - addresses[0] / kSectorBytes + 1
                                             : count_sectors(addresses, good);

@@ -22,6 +22,7 @@
 #include "emulator/trace.h"
 #include "emulator/used_memory.h"
 #include "host/known_sms.h"
+#include "host/sm_limits.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -59,12 +60,12 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   if (threads == 0 || grid.x == 0 || grid.y == 0 || grid.z == 0) {
     return fmt::format("a grid of {} blocks of {} threads: no dimension can be 0", size(grid), size(block));
   }
-  if (block.x > 1024 || block.y > 1024 || block.z > 64 || threads > kMaxThreadsPerCta) {
-    return fmt::format("blocks of {} = {} threads; sm_{} allows {}, at most (1024, 1024, 64)", size(block), threads,
-                       options.sm, kMaxThreadsPerCta);
+  if (block.x > kMaxBlockX || block.y > kMaxBlockY || block.z > kMaxBlockZ || threads > kMaxThreadsPerCta) {
+    return fmt::format("blocks of {} = {} threads; sm_{} allows {}, at most {}", size(block), threads, options.sm,
+                       kMaxThreadsPerCta, size({kMaxBlockX, kMaxBlockY, kMaxBlockZ}));
   }
-  if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) {
-    return fmt::format("a grid of {} blocks; the limits are (2147483647, 65535, 65535)", size(grid));
+  if (grid.x > kMaxGridX || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
+    return fmt::format("a grid of {} blocks; the limits are {}", size(grid), size({kMaxGridX, kMaxGridYZ, kMaxGridYZ}));
   }
   const Dim3 cluster = cluster_of(kernel, config);
   if (const std::uint64_t ctas = size_of(cluster); ctas == 0 || ctas > kMostCtasOfCluster)

@@ -7,7 +7,6 @@
 namespace flash_ladder::emulator {
 namespace {
 
-constexpr unsigned kSectorBytes = 32;
 constexpr unsigned kBanks = 32;
 
 // The lanes from `first` on, `count` of them, in one pass: as many wavefronts as there are distinct words in the bank that has

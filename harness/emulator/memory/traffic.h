@@ -8,7 +8,10 @@
 
 namespace flash_ladder::emulator {
 
-/// The number of distinct 32-byte sectors that the active lanes touch. An aligned access lies in one.
+/// Of a sector, the least that is read from global memory.
+constexpr unsigned kSectorBytes = 32;
+
+/// The number of distinct sectors that the active lanes touch. An aligned access lies in one.
 unsigned count_sectors(const std::uint64_t* addresses, std::uint32_t mask);
 
 struct Wavefronts {

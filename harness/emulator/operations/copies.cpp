@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "emulator/decode/kernel_decoder.h"
+#include "emulator/exec/async_units.h"
 #include "emulator/exec/cta_executor.h"
 #include "emulator/operations/operations.h"
 
@@ -16,8 +17,6 @@ namespace {
 using ptx::Operand;
 using ptx::Space;
 using Kind = Operand::Kind;
-
-constexpr int kPoison = 0xff;  // NaN as fp16, bf16 and fp32
 
 // Of a size that the compiler knows, without a call.
 void poison(std::byte* to, unsigned bytes) {

@@ -20,12 +20,10 @@
 #include "emulator/function_name.h"
 #include "emulator/runtime/device.h"
 #include "emulator/runtime/properties.h"
+#include "host/sm_limits.h"
 
 namespace flash_ladder::emulator::runtime {
 namespace {
-
-constexpr int kMaxSharedWithoutOptIn = 48 * 1024;
-constexpr unsigned kMaxGridYZ = 65535;
 
 /// What stands between <<< and >>>, on its way from the call site to the stub that nvcc makes of a kernel.
 struct CallConfiguration {
@@ -149,18 +147,17 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
   if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
 
   // What CUDA itself refuses; what the hardware cannot do, the virtual GPU says.
-  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMaxGridX || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
     return refuse(device, function, cudaErrorInvalidConfiguration,
-                  "a grid of " + to_string(grid) +
-                      " CTAs: each size must be at least 1, x at most 2147483647, y and z at "
-                      "most 65535");
+                  "a grid of " + to_string(grid) + " CTAs: each size must be at least 1, x at most " +
+                      std::to_string(kMaxGridX) + ", y and z at most " + std::to_string(kMaxGridYZ));
   }
   const std::size_t static_bytes = function.kernel->static_shared_bytes();
   const auto most_shared_bytes = static_cast<std::size_t>(device.limits.smem_per_cta_bytes);
   const std::size_t allowed =
       function.max_dynamic_shared >= 0
           ? static_cast<std::size_t>(function.max_dynamic_shared)
-          : kMaxSharedWithoutOptIn - std::min<std::size_t>(static_bytes, kMaxSharedWithoutOptIn);
+          : kSmemBytesWithoutOptIn - std::min<std::size_t>(static_bytes, kSmemBytesWithoutOptIn);
   if (shared_bytes > allowed && shared_bytes + static_bytes <= most_shared_bytes) {
     return refuse(device, function, cudaErrorInvalidValue,
                   std::to_string(shared_bytes) + " bytes of dynamic shared memory, but " + std::to_string(allowed) +
@@ -221,8 +218,8 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
   if (report.outcome == Outcome::refused) {
     for (Finding& finding : report.findings) finding.position = line_of(host_place(function.name));
     const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
-    const bool bad_block =
-        threads == 0 || threads > kMaxThreadsPerCta || block.x > 1024 || block.y > 1024 || block.z > 64;
+    const bool bad_block = threads == 0 || threads > kMaxThreadsPerCta || block.x > kMaxBlockX ||
+                           block.y > kMaxBlockY || block.z > kMaxBlockZ;
     const bool bad_shared = shared_bytes + static_bytes > most_shared_bytes;
     answer = bad_block    ? cudaErrorInvalidConfiguration
              : bad_shared ? cudaErrorInvalidValue
@@ -293,18 +290,18 @@ cudaFuncAttributes attributes(const Device& device, const Function& function) {
   cudaFuncAttributes attributes{};
   attributes.sharedSizeBytes = kernel.static_shared_bytes();
   attributes.localSizeBytes = kernel.local_bytes();
-  attributes.maxThreadsPerBlock = 1024;
+  attributes.maxThreadsPerBlock = kMaxThreadsPerCta;
   const auto [x, y, z] = kernel.max_block();
   if (x != 0) {
     const std::uint64_t bound = std::uint64_t{x} * std::max(y, 1u) * std::max(z, 1u);
-    attributes.maxThreadsPerBlock = static_cast<int>(std::min<std::uint64_t>(bound, 1024));
+    attributes.maxThreadsPerBlock = static_cast<int>(std::min<std::uint64_t>(bound, kMaxThreadsPerCta));
   }
   attributes.numRegs = function.library->registers(function.name);
   attributes.ptxVersion = 80;
   attributes.binaryVersion = device.sm;
   attributes.maxDynamicSharedSizeBytes = function.max_dynamic_shared >= 0
                                              ? function.max_dynamic_shared
-                                             : kMaxSharedWithoutOptIn - static_cast<int>(attributes.sharedSizeBytes);
+                                             : kSmemBytesWithoutOptIn - static_cast<int>(attributes.sharedSizeBytes);
   attributes.preferredShmemCarveout = cudaSharedmemCarveoutDefault;
   return attributes;
 }

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "host/sm_limits.h"
+
 namespace flash_ladder::emulator::runtime {
 cudaDeviceProp device_properties(const Device& device) {
   const SmLimits& limits = device.limits;
@@ -11,7 +13,7 @@ cudaDeviceProp device_properties(const Device& device) {
   properties.minor = device.sm % 10;
   properties.totalGlobalMem = device.memory.capacity();
   properties.totalConstMem = 64 << 10;
-  properties.sharedMemPerBlock = 48 << 10;
+  properties.sharedMemPerBlock = kSmemBytesWithoutOptIn;
   properties.sharedMemPerBlockOptin = limits.smem_per_cta_bytes;
   properties.sharedMemPerMultiprocessor = limits.smem_bytes;
   properties.reservedSharedMemPerBlock = kReservedSmemBytes;
@@ -19,12 +21,12 @@ cudaDeviceProp device_properties(const Device& device) {
   properties.regsPerMultiprocessor = limits.registers;
   properties.warpSize = 32;
   properties.maxThreadsPerBlock = kMaxThreadsPerCta;
-  properties.maxThreadsDim[0] = 1024;
-  properties.maxThreadsDim[1] = 1024;
-  properties.maxThreadsDim[2] = 64;
-  properties.maxGridSize[0] = 0x7fffffff;
-  properties.maxGridSize[1] = 65535;
-  properties.maxGridSize[2] = 65535;
+  properties.maxThreadsDim[0] = kMaxBlockX;
+  properties.maxThreadsDim[1] = kMaxBlockY;
+  properties.maxThreadsDim[2] = kMaxBlockZ;
+  properties.maxGridSize[0] = kMaxGridX;
+  properties.maxGridSize[1] = kMaxGridYZ;
+  properties.maxGridSize[2] = kMaxGridYZ;
   properties.maxThreadsPerMultiProcessor = limits.threads;
   properties.maxBlocksPerMultiProcessor = limits.ctas;
   properties.multiProcessorCount = settings().sm_count > 0 ? settings().sm_count : limits.sm_count;
