@@ -109,6 +109,10 @@ class Facts:
         return load_device(DEVICE)
 
     @cached_property
+    def _in_e4m3(self) -> Device:
+        return load_device(DEVICE, "e4m3")
+
+    @cached_property
     def _ncu(self) -> dict[str, Any]:
         return json.loads((ROOT / "profiles" / DEVICE / "ncu.json").read_text(encoding="utf-8"))
 
@@ -331,9 +335,8 @@ class Facts:
 
     def e4m3(self, name: str, seq_len: int = SEQ_LEN) -> float:
         """TFLOP/s of an extension, "fp8", or of a peer, at steady power."""
-        device = load_device(DEVICE, "e4m3")
-        measured = {version.source.kernel: version.beside_peers.tflops for version in device.versions}
-        measured |= {peer.name: peer.tflops for peer in device.peers}
+        measured = {version.source.kernel: version.beside_peers.tflops for version in self._in_e4m3.versions}
+        measured |= {peer.name: peer.tflops for peer in self._in_e4m3.peers}
         shape = Shape(seq_len, BATCH[seq_len])
         if shape not in measured.get(name, {}):
             raise NotRecordedError(f"{name} was not measured in e4m3 at seq_len {seq_len}")

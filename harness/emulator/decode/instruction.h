@@ -15,6 +15,7 @@
 #include "emulator/memory/strength.h"
 #include "emulator/ptx/syntax.h"
 #include "emulator/report.h"
+#include "host/sm_limits.h"
 
 namespace flash_ladder::emulator {
 
@@ -181,8 +182,8 @@ inline constexpr Address kSharedWindow = Address{2} << 48;
 inline constexpr Address kLocalWindow = kSharedWindow + (Address{1} << 32);
 inline constexpr Address kParameterWindow = kSharedWindow + (Address{2} << 32);
 inline constexpr Address kWindowSize = Address{1} << 32;
-// The first 1024 bytes of shared memory are the system's, as on the GPUs: address 0 is never valid.
-inline constexpr std::uint32_t kSharedBase = 1024;
+// The first bytes of shared memory are the system's, as on the GPUs: address 0 is never valid.
+inline constexpr std::uint32_t kSharedBase = kReservedSmemBytes;
 inline constexpr std::uint32_t kLocalBase = 64;
 // An address in the shared memory of the CTA of this rank, as mapa makes it: shared memory has no more bytes than below the mark.
 inline constexpr std::uint64_t kRankShift = 24;
