@@ -28,6 +28,7 @@ void Clocks::reset(int num_warps, AccessNumber first, int num_engines) {
     warp.lanes.clear();
     warp.least = warp.own = first;
     warp.of_warp.assign(static_cast<std::size_t>(num_warps), first);
+    warp.of_lanes = warp.of_warp;
     warp.last_async = 0;
     warp.known = warp.synced = {};
   }
@@ -72,6 +73,7 @@ void Clocks::renumber(const Renumbering& renumbering) {
     warp.least = renumbering(warp.least);
     warp.own = renumbering(warp.own);
     renumbering.apply_to(warp.of_warp);
+    renumbering.apply_to(warp.of_lanes);
     warp.last_async = renumbering(warp.last_async);
     warp.known = warp.synced = {};
   }
@@ -92,7 +94,7 @@ bool Clocks::happened_before(AccessNumber number, int other, int other_lane, boo
 }
 
 bool Clocks::happened_before(AccessNumber number, int other, bool async, int warp) const {
-  if (!async) return number < known_of_warp(warp, other);
+  if (!async) return number < known_of_lanes(warp, other);
   return number <
          warps_[static_cast<std::size_t>(warp)].common[static_cast<std::size_t>(num_warps_ * kWarpSize + other)];
 }
@@ -130,6 +132,7 @@ void Clocks::summarise(int warp) {
     AccessNumber least = lanes[0];
     for (int lane = 1; lane < kWarpSize; ++lane) least = std::min(least, lanes[lane]);
     if (other == warp) clock.own = least;
+    clock.of_lanes[static_cast<std::size_t>(other)] = least;
     const AccessNumber async = clock.common[static_cast<std::size_t>(num_warps_ * kWarpSize + other)];
     if (async <= warps_[static_cast<std::size_t>(other)].last_async) least = std::min(least, async);
     clock.of_warp[static_cast<std::size_t>(other)] = least;

@@ -77,6 +77,10 @@ class Clocks {
   AccessNumber known_of_warp(int warp, int other) const {
     return warps_[static_cast<std::size_t>(warp)].of_warp[static_cast<std::size_t>(other)];
   }
+  /// The same for what its lanes have done themselves, and no asynchronous copy of theirs.
+  AccessNumber known_of_lanes(int warp, int other) const {
+    return warps_[static_cast<std::size_t>(warp)].of_lanes[static_cast<std::size_t>(other)];
+  }
   /// Whether access `number` of (other, other_lane), or of other's asynchronous copies, happened before what (warp, lane) does.
   bool happened_before(AccessNumber number, int other, int other_lane, bool async, int warp, int lane) const;
   /// The same before whatever any lane of the warp does, and of whatever lane of `other`.
@@ -133,7 +137,7 @@ class Clocks {
     Clock common;              // what all lanes know
     std::vector<Clock> lanes;  // what each knows; empty while that is the same
     AccessNumber least = 0, own = 0;
-    std::vector<AccessNumber> of_warp;
+    std::vector<AccessNumber> of_warp, of_lanes;
     // The numbers of which epochs_below() was asked last, with its answers.
     struct Asked {
       AccessNumber number = 0;

@@ -13,7 +13,7 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 }  // namespace
 
 SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
-                           bool asks_for_lost, int num_engines)
+                           int num_engines)
     : sink_(sink),
       functions_(shared_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
@@ -28,7 +28,7 @@ SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps,
       page_writers_(num_pages_),
       known_pages_(num_pages_ * static_cast<std::size_t>(num_warps)),
       last_read_(num_pages_ * static_cast<std::size_t>(num_warps)),
-      keeps_reads_(!asks_for_lost),
+      reads_asynchronously_(static_cast<std::size_t>(num_warps)),
       reads_(static_cast<std::size_t>(num_warps)),
       remembered_(static_cast<std::size_t>(num_warps) * kRemembered, ~AccessNumber{0}),
       clocks_(clocks),
@@ -54,6 +54,7 @@ void SharedShadow::reset() {
   }
   for (std::uint32_t& version : page_versions_) ++version;
   std::fill(last_read_.begin(), last_read_.end(), 0);
+  reads_asynchronously_.assign(reads_asynchronously_.size(), false);
   for (std::vector<Read>& reads : reads_) reads.clear();
   std::fill(remembered_.begin(), remembered_.end(), ~AccessNumber{0});
   lost_.reset();
@@ -191,14 +192,20 @@ void SharedShadow::read(const SharedAccess& access) {
     return;
   }
   const AccessNumber number = add_record(access, false);
-  const Pages pages = pages_of(access);
+  const Range range = range_of(access);
+  const Pages pages = pages_of(range);
+  if (access.placed.pattern == nullptr) enter_reads_in(range, access.warp, 0);
   note_read(pages, access.warp, number);
-  if (access.mask == kAllLanes) {
+  if (access.placed.pattern != nullptr) {
     keep_read(access, number, clocks_.synced_in_warp(access.warp));
-    if (!knows_pages(pages, access.warp)) check_read(access);
+    if (knows_pages(pages, access.warp)) return;
+    std::uint32_t offsets[kWarpSize];
+    access.placed.expand(offsets);
+    SharedAccess by_lanes = access;
+    by_lanes.offsets = offsets;
+    check_read(by_lanes);
     return;
   }
-  enter_reads(access.warp);
   const std::uint32_t synced = clocks_.synced_in_warp(access.warp) << kLaneBits;
   const unsigned cells = cells_of(access);
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
@@ -218,7 +225,8 @@ void SharedShadow::read(const SharedAccess& access) {
   check_read(access);
 }
 
-SharedShadow::Pages SharedShadow::pages_of(const SharedAccess& access) const {
+SharedShadow::Range SharedShadow::range_of(const SharedAccess& access) const {
+  if (access.placed.pattern != nullptr) return {access.placed.base, access.placed.base + access.placed.pattern->span};
   if (access.mask == 0) return {0, 0};
   std::uint32_t lowest = ~0u, highest = 0;
   if (access.mask == kAllLanes) {
@@ -230,7 +238,7 @@ SharedShadow::Pages SharedShadow::pages_of(const SharedAccess& access) const {
       highest = std::max(highest, offset);
     }
   }
-  return {lowest >> kPageShift, (highest >> kPageShift) + 1};
+  return {lowest, highest + access.bytes};
 }
 
 // Whether all of a page was written, and all writes to it happened before what any lane of the warp does now.
@@ -302,35 +310,53 @@ inline bool SharedShadow::has_read_since(const Pages& pages, int reader, AccessN
 
 // Notes what a whole warp has read, for the writes that come.
 void SharedShadow::keep_read(const SharedAccess& access, AccessNumber number, AccessNumber synced) {
-  if (!keeps_reads_) {
-    functions_.read_cells[std::countr_zero(cells_of(access))](readers(access.warp), access.offsets, shift_,
-                                                              synced << kLaneBits, cell(number, 0));
-    return;
-  }
   std::vector<Read>& reads = reads_[static_cast<std::size_t>(access.warp)];
   if (reads.size() == kKeptReads) {
     // Nobody will ask for what happened before whatever any warp does.
     AccessNumber bound = synced;
-    for (int warp = 0; warp < num_warps_; ++warp) {
-      if (warp != access.warp) bound = std::min(bound, clocks_.known_of_warp(warp, access.warp));
-    }
+    for (int warp = 0; warp < num_warps_; ++warp) bound = std::min(bound, known_reads(warp, access.warp));
     std::erase_if(reads, [&](const Read& read) { return read.number < bound; });
     if (reads.size() > kKeptReads / 2) enter_reads(access.warp);
   }
-  Read& read = reads.emplace_back();
-  read.number = number;
-  read.synced = synced;
-  read.bytes = access.bytes;
-  std::copy_n(access.offsets, kWarpSize, read.offsets);
+  reads.push_back({.number = number, .synced = synced, .placed = access.placed});
+  if (!keeps_reads_) enter_reads(access.warp);
+}
+
+void SharedShadow::forget_patterns() {
+  for (int warp = 0; warp < num_warps_; ++warp) enter_reads(warp);
+}
+
+void SharedShadow::enter_read(int warp, const Read& read) {
+  const AccessPattern& pattern = *read.placed.pattern;
+  functions_.read_cells[std::countr_zero(pattern.bytes >> shift_)](
+      readers(warp), read.placed.base, pattern.distinct.data(), pattern.distinct_lanes.data(), pattern.num_distinct,
+      shift_, read.synced << kLaneBits, cell(read.number, 0));
 }
 
 void SharedShadow::enter_reads(int warp) {
   std::vector<Read>& reads = reads_[static_cast<std::size_t>(warp)];
-  for (const Read& read : reads) {
-    functions_.read_cells[std::countr_zero(read.bytes >> shift_)](readers(warp), read.offsets, shift_,
-                                                                  read.synced << kLaneBits, cell(read.number, 0));
-  }
+  for (const Read& read : reads) enter_read(warp, read);
   reads.clear();
+}
+
+// Those that a warp has made in this range, if there are any from `bound` on. What was read first is entered first: with a read go
+// those before it that are where it is.
+void SharedShadow::enter_reads_in(Range range, int warp, AccessNumber bound) {
+  std::vector<Read>& reads = reads_[static_cast<std::size_t>(warp)];
+  if (reads.empty() || !has_read_since(pages_of(range), warp, std::max(bound, reads.front().number))) return;
+  std::size_t entered = 0;
+  for (auto read = reads.rbegin(); read != reads.rend() && (entered > 0 || read->number >= bound); ++read) {
+    const std::uint32_t begin = read->placed.base, end = begin + read->placed.pattern->span;
+    read->enters = begin < range.end && range.begin < end;
+    if (!read->enters) continue;
+    ++entered;
+    range = {std::min(range.begin, begin), std::max(range.end, end)};
+  }
+  if (entered == 0) return;
+  for (const Read& read : reads) {
+    if (read.enters) enter_read(warp, read);
+  }
+  std::erase_if(reads, [](const Read& read) { return read.enters; });
 }
 
 // Writer cells from 1 up to the limit are in order; 0, which is uninitialised, wraps around to the top.
@@ -373,17 +399,16 @@ void SharedShadow::describe_pending(std::uint32_t cell, Conflict& conflict) cons
 }
 
 void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchanged) {
-  const Pages pages = pages_of(access);
+  const Range range = range_of(access);
+  const Pages pages = pages_of(range);
   if (access.mask != unchanged && (access.peer != nullptr || !has_known_pages(pages, access.warp))) {
     check_write_against(writers_.data(), known_before(access), -1, access, access.mask & ~unchanged);
   }
   for (int reader = 0; reader < num_readers_; ++reader) {
     const bool of_peers = access.peer != nullptr || reader >= num_warps_;
-    const AccessNumber bound = of_peers                ? 1
-                               : reader == access.warp ? clocks_.synced_in_warp(reader)
-                                                       : clocks_.known_of_warp(access.warp, reader);
+    const AccessNumber bound = of_peers ? 1 : known_reads(access.warp, reader);
     if (!has_read_since(pages, reader, bound)) continue;  // all that it has read there is in order
-    if (reader < num_warps_) enter_reads(reader);
+    if (reader < num_warps_) enter_reads_in(range, reader, bound);
     check_write_against(readers(reader), bound, reader, access, access.mask);
   }
 }
@@ -472,7 +497,8 @@ void SharedShadow::look_for_lost(const SharedAccess& access) {
     if (record == nullptr || record->instruction != access.instruction) continue;
     bool read = false;
     for (int reader = 0; !read && reader < num_readers_; ++reader) {
-      read = (readers(reader)[first] >> kLaneBits) > (writer >> kLaneBits);
+      const std::size_t page = access.offsets[lane] >> kPageShift;
+      read = last_read_[static_cast<std::size_t>(reader) * num_pages_ + page] > (writer >> kLaneBits);
     }
     if (read) continue;
     lost_ = {.access = access, .lane = lane, .offset = access.offsets[lane], .other_warp = record->warp};
@@ -504,8 +530,10 @@ void SharedShadow::check_async_read(const SharedAccess& access) {
 
 void SharedShadow::complete_async_read(const SharedAccess& access, AccessNumber since) {
   const AccessNumber number = add_record(access, true);
-  note_read(pages_of(access), access.warp, number);
-  enter_reads(access.warp);
+  const Range range = range_of(access);
+  reads_asynchronously_[static_cast<std::size_t>(access.warp)] = true;
+  enter_reads_in(range, access.warp, 0);
+  note_read(pages_of(range), access.warp, number);
   const unsigned cells = cells_of(access);
   const std::uint32_t from = since << kLaneBits;
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {

@@ -18,6 +18,7 @@
 #include "emulator/checks/clocks.h"
 #include "emulator/lanes/lane_table.h"
 #include "emulator/memory/strength.h"
+#include "emulator/memory/traffic.h"
 
 namespace flash_ladder::emulator {
 
@@ -60,10 +61,11 @@ struct SharedAccess {
   Strength strength;
   std::uint32_t mask;
   unsigned bytes;                    // of each lane
-  const std::uint32_t* offsets;      // of each lane, checked and aligned
+  const std::uint32_t* offsets;      // of each lane, checked and aligned; may be null if there is a pattern
   int as_lane = -1;                  // not -1: all of it is done by this lane, which asked a copy engine for it
   int engine = -1;                   // not -1: and completed by this engine (clocks.h)
   const PeerAccess* peer = nullptr;  // not null: by a warp of another CTA
+  PlacedPattern placed = {};         // of a read by a whole warp, perhaps: the same offsets
 };
 
 /// Who is told of conflicts, and keeps the clocks of barriers.
@@ -76,9 +78,9 @@ class ConflictSink {
 
 class SharedShadow {
  public:
-  /// `granule` is 1, 2, 4, 8 or 16 bytes. `asks_for_lost`: look_for_lost() may be called.
+  /// `granule` is 1, 2, 4, 8 or 16 bytes.
   SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
-               bool asks_for_lost, int num_engines = 0);
+               int num_engines = 0);
 
   /// Everything as at the start of a CTA.
   void reset();
@@ -86,6 +88,8 @@ class SharedShadow {
   void join_cluster(std::size_t size);
 
   void read(const SharedAccess& access);
+  /// The patterns of reads so far are about to end.
+  void forget_patterns();
   /// `unchanged`: lanes that write what is there already. That is no race with the write before, as when several threads set the
   /// same flag; but it is with reads, since only these values hide that nothing orders them. Returns the lanes of which another
   /// lane of the same instruction overwrites what they write.
@@ -103,7 +107,7 @@ class SharedShadow {
     check_reads(access, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
   }
   /// Looks whether the write that comes now, by an instruction that has written there before, is the first to what nobody has read
-  /// since. Most programs do that somewhere, and rightly; in a ring that has come to a standstill it tells why.
+  /// since, in the whole page. Most programs do that somewhere, and rightly; in a ring that has come to a standstill it tells why.
   void look_for_lost(const SharedAccess& access);
   struct Lost {
     SharedAccess access;  // its offsets are gone
@@ -141,23 +145,39 @@ class SharedShadow {
   static constexpr int kLaneBits = 6;                 // with kSeveralLanes
   static constexpr AccessNumber kNumbers = 1u << 25;  // that fit in a cell
 
+  // What whole warps have read and is not in readers_ yet.
+  struct Read {
+    AccessNumber number, synced;
+    PlacedPattern placed;
+    bool enters = false;
+  };
+
   static std::uint32_t cell(AccessNumber number, int lane) {
     return (number << kLaneBits) | static_cast<std::uint32_t>(lane);
   }
   unsigned cells_of(const SharedAccess& access) const { return access.bytes >> shift_; }
   void check_reads(const SharedAccess& access, std::uint32_t limit);
-  // The pages that an access touches, and those between them.
+  // What an access touches, and what lies between: bytes, and pages.
+  struct Range {
+    std::uint32_t begin, end;
+  };
+  Range range_of(const SharedAccess& access) const;
   struct Pages {
     std::size_t first, end;
   };
-  Pages pages_of(const SharedAccess& access) const;
+  static Pages pages_of(const Range& range) {
+    return {range.begin >> kPageShift, range.end == range.begin ? 0 : ((range.end - 1) >> kPageShift) + 1};
+  }
+  Pages pages_of(const SharedAccess& access) const { return pages_of(range_of(access)); }
   bool knows_page(int warp, std::size_t page);
   bool knows_pages(const Pages& pages, int warp);
   bool has_known_pages(const Pages& pages, int warp) const;
   void note_read(const Pages& pages, int reader, AccessNumber number);
   bool has_read_since(const Pages& pages, int reader, AccessNumber bound) const;
+  void enter_read(int warp, const Read& read);
   void enter_reads(int warp);
   void keep_read(const SharedAccess& access, AccessNumber number, AccessNumber synced);
+  void enter_reads_in(Range range, int warp, AccessNumber bound);
   AccessNumber add_record(const SharedAccess& access, bool async);
   // Memory and numbers are limited: gives up the records of accesses that are the last in no cell, and their numbers.
   void renumber();
@@ -166,6 +186,12 @@ class SharedShadow {
              Conflict& conflict) const;
   bool known_to_warp(std::uint32_t cell, int warp);
   bool known_to_peer(const PeerAccess& peer, std::uint32_t cell, const Record& record, int other) const;
+  // All reads of `reader` below it happened before whatever the warp does.
+  AccessNumber known_reads(int warp, int reader) const {
+    if (reader == warp) return clocks_.synced_in_warp(warp);
+    return reads_asynchronously_[static_cast<std::size_t>(reader)] ? clocks_.known_of_warp(warp, reader)
+                                                                   : clocks_.known_of_lanes(warp, reader);
+  }
   // The row of readers_ of those who make the access: a warp, or all of another CTA.
   int reader_of(const SharedAccess& access) const {
     return access.peer == nullptr ? access.warp : num_warps_ + static_cast<int>(access.peer->rank);
@@ -217,15 +243,10 @@ class SharedShadow {
   };
   std::vector<KnownPage> known_pages_;   // [warp][page]
   std::vector<AccessNumber> last_read_;  // [reader][page]
-  // What whole warps have read and is not in readers_ yet, in order.
-  struct Read {
-    AccessNumber number, synced;
-    unsigned bytes;
-    std::uint32_t offsets[kWarpSize];
-  };
-  static constexpr std::size_t kKeptReads = 512;
-  bool keeps_reads_;
-  std::vector<std::vector<Read>> reads_;  // [warp]
+  static constexpr std::size_t kKeptReads = 1024;
+  bool keeps_reads_ = true;
+  std::vector<bool> reads_asynchronously_;  // [warp]
+  std::vector<std::vector<Read>> reads_;    // [warp], in order
   // For each warp, of accesses that happened before whatever it does: the last whose number has this remainder. Warps that go their
   // own ways have such accesses, and much that is later than those of warps behind them, so that no bound tells them apart.
   static constexpr std::size_t kRemembered = 256;

@@ -104,7 +104,10 @@ void AlignedBytes::resize(std::size_t size) {
 }
 
 CtaExecutor::CtaExecutor(LaunchContext& context)
-    : context_(context), code_(context.kernel.code), counters_(context.kernel.code.size()) {
+    : context_(context),
+      code_(context.kernel.code),
+      counters_(context.kernel.code.size()),
+      last_patterns_(context.kernel.code.size()) {
   const Dim3& block = context.config.block;
   num_threads_ = block.x * block.y * block.z;
   const std::uint32_t num_warps = (num_threads_ + kWarpSize - 1) / kWarpSize;
@@ -123,9 +126,9 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
   if (context.options.checks) {
     ordering_ = std::make_unique<Ordering>(static_cast<int>(num_warps), context.ordering);
     if (shared_bytes_ > 0) {
-      shadow_ = std::make_unique<SharedShadow>(
-          shared_bytes_, context.kernel.shared_granule, static_cast<int>(num_warps), ordering_->clocks(), *this,
-          context.kernel.uses_mbarriers, context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
+      shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
+                                               static_cast<int>(num_warps), ordering_->clocks(), *this,
+                                               context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
     }
     global_ = context.shadow;
     if (global_ == nullptr) {

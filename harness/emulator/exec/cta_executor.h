@@ -72,6 +72,7 @@ struct MemoryAccess {
   CtaExecutor* peer = nullptr;       // the CTA of the cluster in whose shared memory that is; null: the own
   // Of global memory: all lanes take part and are good, and what they access lies side by side, in order of lanes.
   bool consecutive = false;
+  PlacedPattern placed = {};  // of shared memory, if all lanes are good
 };
 
 /// Memory aligned to cache lines, zero to begin with.
@@ -251,9 +252,9 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   /// What is told to other threads through memory: a strong operation has read or written. `adds`: it is atomic.
   void hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
   void tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at, bool adds);
-  /// What most accesses to shared memory are: all lanes take part, and nothing is wrong.
-  bool whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg, std::uint32_t mask,
-                          unsigned bytes, std::uint32_t* offsets) const;
+  /// What most accesses to shared memory are: all lanes take part, and nothing is wrong. Else there is no pattern.
+  PlacedPattern whole_warp_access(const Warp& warp, const Instruction& instruction, std::int32_t reg,
+                                  std::uint32_t mask, unsigned bytes, bool matrices = false);
   std::uint32_t check_shared(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                              unsigned bytes, std::uint32_t* offsets);
   std::uint32_t check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
@@ -263,10 +264,16 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   /// Whether nobody has touched what a consecutive store writes: then there is nothing to compare, and the store is noted.
   bool write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                               const LaneAddresses& at);
-  void count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
-                    const std::uint32_t* offsets, bool by_matrix = false) {
-    const Wavefronts wavefronts = banks_.count(offsets, good, bytes, by_matrix);
+  /// Counts an access to shared memory, `good` of whose lanes are, and returns its pattern; none if no lane is.
+  PlacedPattern count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
+                             const std::uint32_t* offsets, bool by_matrix = false) {
+    const PlacedPattern placed = good == 0 ? PlacedPattern{} : pattern_of(offsets, good, bytes, by_matrix);
+    const Wavefronts wavefronts = good == 0 ? Wavefronts{} : placed.pattern->wavefronts;
     count(detail(instruction).shared, lanes, bytes, wavefronts.actual, wavefronts.ideal);
+    return placed;
+  }
+  void count_shared(const Instruction& instruction, const AccessPattern& pattern) {
+    count(detail(instruction).shared, pattern.mask, pattern.bytes, pattern.wavefronts.actual, pattern.wavefronts.ideal);
   }
   std::byte* local_address(const Warp& warp, int lane, std::uint64_t address);
   /// malloc and free of device code. free() throws MemoryError.
@@ -350,6 +357,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   };
   std::uint32_t check_window(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                              unsigned bytes, const Window& window, std::uint32_t* offsets);
+  PlacedPattern pattern_of(const std::uint32_t* offsets, std::uint32_t mask, unsigned bytes, bool matrices);
   void check_variable(Warp& warp, const Instruction& instruction, ptx::Space space, std::uint32_t mask, unsigned bytes,
                       const std::uint32_t* offsets);
   bool check_whole_warp(const LaneAddresses& at, unsigned bytes, std::byte** host);
@@ -398,7 +406,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   InstructionCounters counters_;
   FindingRecorder findings_;
   std::string output_;
-  BankModel banks_;
+  AccessPatterns patterns_;
+  std::vector<const AccessPattern*> last_patterns_;  // by instruction: of its last access to shared memory, or null
   const SharedFunctions& shared_functions_ = emulator::shared_functions();  // not the member of that name
 
   Dim3 cta_;

@@ -324,18 +324,41 @@ std::byte* CtaExecutor::global_range(const Warp& warp, const Instruction& instru
   return allocation->data + (address - allocation->address);
 }
 
-// What most accesses to shared memory are: all lanes take part, and nothing is wrong.
-bool CtaExecutor::whole_warp_offsets(const Warp& warp, const Instruction& instruction, std::int32_t reg,
-                                     std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) const {
-  if (mask != kAllLanes || shared_bytes_ < bytes) return false;
-  const bool inside =
-      shared_functions_.offsets(warp.registers + reg, instruction.wide_address, instruction.offset - kSharedBase,
-                                shared_bytes_ - bytes + 1, bytes, offsets);
-  if (!inside || instruction.variable < 0) return inside;
+PlacedPattern CtaExecutor::pattern_of(const std::uint32_t* offsets, std::uint32_t mask, unsigned bytes, bool matrices) {
+  if (patterns_.full()) {
+    if (shadow_ != nullptr) shadow_->forget_patterns();
+    std::fill(last_patterns_.begin(), last_patterns_.end(), nullptr);
+    patterns_.clear();
+  }
+  return patterns_.find(offsets, mask, bytes, matrices);
+}
+
+PlacedPattern CtaExecutor::whole_warp_access(const Warp& warp, const Instruction& instruction, std::int32_t reg,
+                                             std::uint32_t mask, unsigned bytes, bool matrices) {
+  if (mask != kAllLanes || shared_bytes_ < bytes) return {};
+  const std::byte* const addresses = warp.registers + reg;
+  const std::int64_t offset = instruction.offset - kSharedBase;
+  // Instructions in loops repeat what they did before, here or elsewhere.
+  const AccessPattern*& last = last_patterns_[static_cast<std::size_t>(index_of(instruction))];
+  PlacedPattern placed;
+  std::uint64_t base = 0;
+  if (last != nullptr &&
+      shared_functions_.repeats(addresses, instruction.wide_address, offset, last->offsets.data(), &base) &&
+      base < shared_bytes_ && base + last->span <= shared_bytes_ && base % std::max(bytes, 4u) == 0) {
+    placed = {last, static_cast<std::uint32_t>(base)};
+  } else {
+    alignas(64) std::uint32_t offsets[kWarpSize];
+    if (!shared_functions_.offsets(addresses, instruction.wide_address, offset, shared_bytes_ - bytes + 1, bytes,
+                                   offsets))
+      return {};
+    placed = pattern_of(offsets, kAllLanes, bytes, matrices);
+    last = placed.pattern;
+  }
+  if (instruction.variable < 0) return placed;
   const KnownVariable& variable = context_.kernel.variables[static_cast<std::size_t>(instruction.variable)];
-  if (variable.space != ptx::Space::shared) return false;
-  const auto [least, most] = std::minmax_element(offsets, offsets + kWarpSize);
-  return *least >= variable.begin && *most < variable.end && variable.end - *most >= bytes;
+  const bool inside = variable.space == ptx::Space::shared && placed.base + placed.pattern->first >= variable.begin &&
+                      placed.base + placed.pattern->span <= variable.end;
+  return inside ? placed : PlacedPattern{};
 }
 
 // An array in shared or local memory ends where another begins, which is as bad a place to write to as any. `offsets` are from the
@@ -386,7 +409,8 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
   switch (access.space) {
     case ptx::Space::shared: {
       access.good = check_shared(warp, instruction, at, access.lanes, bytes, access.offsets);
-      count_shared(instruction, access.lanes, access.good, bytes, access.offsets);
+      const PlacedPattern placed = count_shared(instruction, access.lanes, access.good, bytes, access.offsets);
+      access.placed = access.good == kAllLanes ? placed : PlacedPattern{};
       std::byte* const memory = access.peer == nullptr ? shared() : access.peer->shared();
       for (int lane = 0; lane < kWarpSize; ++lane) access.host[lane] = memory + access.offsets[lane];
       break;
@@ -436,7 +460,13 @@ void CtaExecutor::check_read(Warp& warp, const Instruction& instruction, const L
     const Strength strength = ordering_->strength_of(instruction.strength, warp.index);
     if (access.peer != nullptr)
       return read_peer(warp, instruction, *access.peer, strength, access.good, access.bytes, access.offsets);
-    shadow_->read({warp.index, index_of(instruction), strength, access.good, access.bytes, access.offsets});
+    shadow_->read({.warp = warp.index,
+                   .instruction = index_of(instruction),
+                   .strength = strength,
+                   .mask = access.good,
+                   .bytes = access.bytes,
+                   .offsets = access.offsets,
+                   .placed = access.placed});
   } else if (access.space == ptx::Space::local) {
     if (!local_written_.empty()) check_local_initialised(warp, instruction, access.good, access.bytes, access.host);
   } else if (access.space != ptx::Space::param && context_.options.checks) {

@@ -82,8 +82,11 @@ struct SharedFunctions {
                   std::uint32_t bytes, std::uint32_t* offsets);
   /// The lowest and the highest of them.
   void (*range)(const std::uint32_t* offsets, std::uint32_t* lowest, std::uint32_t* highest);
-  /// The offsets relative to the first lane's word, and a hash of them.
-  std::uint32_t (*pattern)(const std::uint32_t* offsets, std::uint32_t* pattern);
+  /// The offsets relative to `base`, and a hash of them.
+  std::uint32_t (*pattern)(const std::uint32_t* offsets, std::uint32_t base, std::uint32_t* pattern);
+  /// Whether the addresses in a register are those of the pattern, from a base on, which is where `offset` leads to.
+  bool (*repeats)(const std::byte* address_register, bool wide, std::int64_t offset, const std::uint32_t* pattern,
+                  std::uint64_t* base);
   bool (*equal)(const std::uint32_t* a, const std::uint32_t* b);
   /// Loads of 2 bytes, and of 1, 2 or 4 words (the index), into the registers r.
   using Gather = void (*)(const std::byte* memory, const std::uint32_t* offsets, std::byte* registers,
@@ -93,8 +96,10 @@ struct SharedFunctions {
   /// An 8×8 matrix of 16-bit elements from eight rows, to where a register's 32 lanes are: by rows, and by columns.
   void (*matrix)(const std::byte* memory, const std::uint32_t* offsets, std::byte* to);
   void (*transposed_matrix)(const std::byte* memory, const std::uint32_t* offsets, std::byte* to);
-  /// For checks/shared_shadow.h, by log2 of the cells that a lane touches.
-  void (*read_cells[5])(std::uint32_t* readers, const std::uint32_t* offsets, int shift, std::uint32_t synced,
+  /// For checks/shared_shadow.h, by log2 of the cells that a lane touches. Reads are `count` different offsets behind `base`, with lanes
+  /// that are 32 more if they are not the only ones.
+  void (*read_cells[5])(std::uint32_t* readers, std::uint32_t base, const std::uint32_t* offsets,
+                        const std::uint32_t* lanes, std::uint32_t count, int shift, std::uint32_t synced,
                         std::uint32_t cell);
   void (*write_cells[5])(std::uint32_t* writers, const std::uint32_t* offsets, int shift, std::uint32_t cell);
   bool (*any_at_least[5])(const std::uint32_t* cells, const std::uint32_t* offsets, int shift, std::uint32_t bound);

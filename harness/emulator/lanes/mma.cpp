@@ -66,17 +66,57 @@ inline void rows_of_k(const std::byte* fragment, u16 (&rows)[8][8]) {
 #endif
 }
 
+// In one piece: what is stored by halves and read as a whole has to wait until it is in the cache.
 inline void load_row(Row& row, const float* even, const float* odd) {
+#ifdef EMULATOR_HAS_X86_64_V3
+  row = reinterpret_cast<Row>(_mm256_loadu2_m128(odd, even));
+#else
   __builtin_memcpy(&row, even, 16);
   __builtin_memcpy(reinterpret_cast<char*>(&row) + 16, odd, 16);
+#endif
 }
 
 inline void store_row(const Row& row, float* even, float* odd) {
+#ifdef EMULATOR_HAS_X86_64_V3
+  _mm256_storeu2_m128(odd, even, reinterpret_cast<__m256>(row));
+#else
+  __builtin_memcpy(even, &row, 16);
+  __builtin_memcpy(odd, reinterpret_cast<const char*>(&row) + 16, 16);
+#endif
+}
+
+// Whatever is not a number becomes the one NaN. If none is in the sum of all rows, none is in any of them.
+inline void unify_nans(Row (&rows)[8]) {
   typedef s32 Mask __attribute__((vector_size(32)));
-  const Mask is_nan = row != row;
-  const Mask result = (reinterpret_cast<const Mask&>(row) & ~is_nan) | (is_nan & static_cast<s32>(kNan));
-  __builtin_memcpy(even, &result, 16);
-  __builtin_memcpy(odd, reinterpret_cast<const char*>(&result) + 16, 16);
+  const Row sum = ((rows[0] + rows[1]) + (rows[2] + rows[3])) + ((rows[4] + rows[5]) + (rows[6] + rows[7]));
+#ifdef EMULATOR_HAS_X86_64_V3
+  const auto bits = reinterpret_cast<__m256>(sum);
+  if (_mm256_movemask_ps(_mm256_cmp_ps(bits, bits, _CMP_UNORD_Q)) == 0) [[likely]]
+    return;
+#else
+  const Mask is_nan = sum != sum;
+  s32 any = 0;
+  for (int i = 0; i < 8; ++i) any |= is_nan[i];
+  if (any == 0) return;
+#endif
+  for (Row& row : rows) {
+    const Mask is_nan = row != row;
+    row = reinterpret_cast<Row>((reinterpret_cast<const Mask&>(row) & ~is_nan) | (is_nan & static_cast<s32>(kNan)));
+  }
+}
+
+// rows += A B, for eight rows of A: a[row · kRowStride], of which each k is the next number, and rows of B, `b_stride` apart.
+template <typename T>
+inline __attribute__((always_inline)) void multiply_rows(Row (&rows)[8], const float* a, int a_stride, const float* b,
+                                                         int b_stride, int k) {
+  // Rolled up by k: the compiler would else put all of a row's sums one behind the other, each waiting for the one before.
+#pragma GCC unroll 1
+  for (int i = 0; i < k; ++i) {
+    Row b_row;
+    __builtin_memcpy(&b_row, b + i * b_stride, sizeof b_row);
+#pragma GCC unroll 8
+    for (int m = 0; m < 8; ++m) multiply_add<T>(a[m * a_stride + i], b_row, rows[m]);
+  }
 }
 
 // r: four of D, four of A (two for k = 8), two of B (one), four of C. A register of a fragment of A or B holds, over the 32
@@ -89,32 +129,28 @@ void mma(std::byte* registers, const std::int32_t* r, u32) {
   const std::int32_t* c_at = b_at + kBlocks;
   const auto floats = [&](std::int32_t at) { return reinterpret_cast<float*>(registers + at); };
 
-  alignas(64) float b[kBlocks][8][8];  // [k / 8][k % 8][column]
+  // All of A, B and C is read before any of D is written.
+  alignas(64) float b[kBlocks][8][8];   // [k / 8][k % 8][column]
+  alignas(64) float a[2][kBlocks][64];  // [half][k / 8][row, k % 8]
   for (int block = 0; block < kBlocks; ++block) {
-    alignas(64) u16 rows[8][8];
-    rows_of_k(registers + b_at[block], rows);
-    to_floats(reinterpret_cast<const T*>(rows), b[block][0], 64);
+    alignas(64) u16 rows_of_b[8][8];
+    rows_of_k(registers + b_at[block], rows_of_b);
+    to_floats(reinterpret_cast<const T*>(rows_of_b), b[block][0], 64);
+    for (int half = 0; half < 2; ++half)
+      to_floats(reinterpret_cast<const T*>(registers + a_at[2 * block + half]), a[half][block], 64);
   }
-  Row sum[2][8];  // rows 0 … 7, rows 8 … 15; all of A, B and C is read before any of D is written
-  for (int half = 0; half < 2; ++half) {
-    alignas(64) float a[kBlocks][64];  // [k / 8][row, k % 8]
-    for (int block = 0; block < kBlocks; ++block)
-      to_floats(reinterpret_cast<const T*>(registers + a_at[2 * block + half]), a[block], 64);
-    Row rows[8];
-    for (int m = 0; m < 8; ++m) load_row(rows[m], floats(c_at[2 * half]) + 4 * m, floats(c_at[2 * half + 1]) + 4 * m);
-    for (int block = 0; block < kBlocks; ++block) {
-#pragma GCC unroll 8
-      for (int k = 0; k < 8; ++k) {
-        Row b_row;
-        __builtin_memcpy(&b_row, b[block][k], sizeof b_row);
-        for (int m = 0; m < 8; ++m) multiply_add<T>(a[block][8 * m + k], b_row, rows[m]);
-      }
-    }
-    for (int m = 0; m < 8; ++m) sum[half][m] = rows[m];
-  }
+  Row c[2][8];  // rows 0 … 7, rows 8 … 15
   for (int half = 0; half < 2; ++half) {
     for (int m = 0; m < 8; ++m)
-      store_row(sum[half][m], floats(d_at[2 * half]) + 4 * m, floats(d_at[2 * half + 1]) + 4 * m);
+      load_row(c[half][m], floats(c_at[2 * half]) + 4 * m, floats(c_at[2 * half + 1]) + 4 * m);
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    Row rows[8];
+    for (int m = 0; m < 8; ++m) rows[m] = c[half][m];
+    for (int block = 0; block < kBlocks; ++block) multiply_rows<T>(rows, a[half][block], 8, b[block][0], 8, 8);
+    unify_nans(rows);
+    for (int m = 0; m < 8; ++m) store_row(rows[m], floats(d_at[2 * half]) + 4 * m, floats(d_at[2 * half + 1]) + 4 * m);
   }
 }
 
@@ -129,12 +165,8 @@ void wgmma(float* const* d, const float* a, const float* b, int n, int k, bool a
       if (accumulate) {
         for (int m = 0; m < 8; ++m) load_row(rows[m], even + 4 * m, odd + 4 * m);
       }
-      const float* const a_rows = a + 8 * half * k;
-      for (int i = 0; i < k; ++i) {
-        Row b_row;
-        __builtin_memcpy(&b_row, b + i * n + 8 * block, sizeof b_row);
-        for (int m = 0; m < 8; ++m) multiply_add<T>(a_rows[m * k + i], b_row, rows[m]);
-      }
+      multiply_rows<T>(rows, a + 8 * half * k, k, b + 8 * block, n, k);
+      unify_nans(rows);
       for (int m = 0; m < 8; ++m) store_row(rows[m], even + 4 * m, odd + 4 * m);
     }
   }

@@ -45,8 +45,7 @@ void offset_range(const u32* offsets, u32* lowest, u32* highest) {
   *highest = high;
 }
 
-u32 access_pattern(const u32* offsets, u32* pattern) {
-  const u32 base = offsets[0] & ~3u;
+u32 access_pattern(const u32* offsets, u32 base, u32* pattern) {
   u32 hash = 0;
 #pragma GCC ivdep
   for (u32 lane = 0; lane < kWarpSize; ++lane) {
@@ -54,6 +53,28 @@ u32 access_pattern(const u32* offsets, u32* pattern) {
     hash += pattern[lane] * (2 * lane * lane + 0x85ebca6bu);
   }
   return hash;
+}
+
+template <typename Address>
+bool repeats_from(const std::byte* address_register, u32 first, const u32* pattern, Address& base) {
+  const Address* addresses = reinterpret_cast<const Address*>(address_register);
+  base = addresses[0] - first;
+  Address different = 0;
+#pragma GCC ivdep
+  for (int lane = 0; lane < kWarpSize; ++lane) different |= (addresses[lane] - base) ^ pattern[lane];
+  return different == 0;
+}
+
+bool repeats(const std::byte* address_register, bool wide, s64 offset, const u32* pattern, u64* base) {
+  if (wide) {
+    const bool same = repeats_from<u64>(address_register, pattern[0], pattern, *base);
+    *base += static_cast<u64>(offset);
+    return same;
+  }
+  u32 narrow;
+  const bool same = repeats_from<u32>(address_register, pattern[0], pattern, narrow);
+  *base = narrow + static_cast<u32>(offset);
+  return same;
 }
 
 bool equal(const u32* a, const u32* b) {
@@ -117,10 +138,12 @@ constexpr u32 kSeveralLanes = 0x20;
 // See checks/shared_shadow.h for what cells hold. A lane that reads what another one has read, and nothing has ordered them since, is
 // noted as one of several.
 template <int kCells>
-void read_cells(u32* readers, const u32* offsets, int shift, u32 synced, u32 cell) {
-  for (u32 lane = 0; lane < kWarpSize; ++lane) {
-    u32* const first = readers + (offsets[lane] >> shift);
-    const u32 own = cell | lane;
+void read_cells(u32* readers, u32 base, const u32* offsets, const u32* lanes, u32 count, int shift, u32 synced,
+                u32 cell) {
+  static_assert(kSeveralLanes == kWarpSize);
+  for (u32 read = 0; read < count; ++read) {
+    u32* const first = readers + ((base + offsets[read]) >> shift);
+    const u32 own = cell | lanes[read];
     if constexpr (kCells == 1) {
       const bool several = (*first >= synced) & (((*first ^ own) & 63) != 0);
       *first = own | (several ? kSeveralLanes : 0);
@@ -192,6 +215,7 @@ SharedFunctions shared_functions() {
   return {.offsets = shared_offsets,
           .range = offset_range,
           .pattern = access_pattern,
+          .repeats = repeats,
           .equal = equal,
           .gather16 = gather<u16, 1>,
           .gather32 = {nullptr, gather<u32, 1>, gather<u32, 2>, nullptr, gather<u32, 4>},

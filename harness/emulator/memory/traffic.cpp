@@ -81,31 +81,58 @@ unsigned count_sectors(const std::uint64_t* addresses, std::uint32_t mask) {
   return count;
 }
 
-Wavefronts BankModel::count(const std::uint32_t* addresses, std::uint32_t mask, unsigned bytes, bool matrices) {
-  if (mask == 0) return {};
-  std::array<std::uint32_t, 32> pattern;
-  std::uint32_t hash;
-  if (mask == 0xffffffffu) {
-    hash = functions_.pattern(addresses, pattern.data());
+PlacedPattern AccessPatterns::find(const std::uint32_t* offsets, std::uint32_t mask, unsigned bytes, bool matrices) {
+  std::uint32_t lowest = ~0u, highest = 0;
+  alignas(64) std::uint32_t relative[kWarpSize] = {};
+  std::uint32_t hash = mask + bytes + matrices;
+  if (mask == kAllLanes) {
+    functions_.range(offsets, &lowest, &highest);
+    hash += functions_.pattern(offsets, lowest & ~3u, relative);
   } else {
-    // Relative to the first active lane's word; what inactive lanes hold does not count.
-    const std::uint32_t base = addresses[std::countr_zero(mask)] & ~3u;
-    hash = mask * 0x9e3779b9u;
-    for (unsigned lane = 0; lane < 32; ++lane) {
-      pattern[lane] = ((mask >> lane) & 1) ? addresses[lane] - base : 0;
-      hash += pattern[lane] * (2 * lane * lane + 0x85ebca6bu);
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      const std::uint32_t offset = offsets[std::countr_zero(rest)];
+      lowest = std::min(lowest, offset);
+      highest = std::max(highest, offset);
+    }
+    for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+      const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+      relative[lane] = offsets[lane] - (lowest & ~3u);
+      hash += relative[lane] * (2 * lane * lane + 0x85ebca6bu);
     }
   }
-  Entry& entry = cache_[(hash ^ (hash >> 15) ^ (bytes + matrices)) % cache_.size()];
-  if (entry.mask != mask || entry.bytes != bytes || entry.matrices != matrices ||
-      !functions_.equal(entry.pattern.data(), pattern.data())) {
-    entry = {.pattern = pattern,
-             .mask = mask,
-             .bytes = bytes,
-             .matrices = matrices,
-             .wavefronts = count_wavefronts(pattern.data(), mask, bytes, matrices)};
+  const std::uint32_t base = lowest & ~3u;
+  std::size_t place = (hash ^ (hash >> 15)) % places_.size();
+  for (; places_[place] != nullptr; place = (place + 1) % places_.size()) {
+    const AccessPattern& known = *places_[place];
+    if (known.mask == mask && known.bytes == bytes && known.matrices == matrices &&
+        functions_.equal(known.offsets.data(), relative)) {
+      return {&known, base};
+    }
   }
-  return entry.wavefronts;
+  AccessPattern& added = *patterns_.emplace_back(std::make_unique<AccessPattern>());
+  std::copy_n(relative, kWarpSize, added.offsets.begin());
+  added.mask = mask;
+  added.bytes = bytes;
+  added.matrices = matrices;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const auto lane = static_cast<std::uint32_t>(std::countr_zero(rest));
+    auto* const end = added.distinct.begin() + added.num_distinct;
+    auto* const same = std::find(added.distinct.begin(), end, relative[lane]);
+    const auto which = static_cast<std::size_t>(same - added.distinct.begin());
+    added.distinct[which] = relative[lane];
+    added.distinct_lanes[which] = same == end ? lane : kWarpSize + lane;
+    added.num_distinct += same == end;
+  }
+  added.first = lowest - base;
+  added.span = highest - base + bytes;
+  added.wavefronts = count_wavefronts(relative, mask, bytes, matrices);
+  places_[place] = &added;
+  return {&added, base};
+}
+
+void AccessPatterns::clear() {
+  patterns_.clear();
+  std::fill(places_.begin(), places_.end(), nullptr);
 }
 
 }  // namespace flash_ladder::emulator

@@ -34,10 +34,15 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
   std::memcpy(from.at.data(), warp.registers + instruction.r[1], sizeof from.at);
   alignas(64) std::uint32_t offsets[kWarpSize];
   std::uint32_t good = mask;
-  if (!cta.whole_warp_offsets(warp, instruction, instruction.r[0], mask, bytes, offsets)) {
+  const PlacedPattern placed = cta.whole_warp_access(warp, instruction, instruction.r[0], mask, bytes);
+  if (placed.pattern != nullptr) {
+    cta.count_shared(instruction, *placed.pattern);
+    placed.expand(offsets);
+  } else {
     LaneAddresses to;
     cta.addresses(warp, instruction, instruction.r[0], to);
     good = cta.check_shared(warp, instruction, to, mask, bytes, offsets);
+    cta.count_shared(instruction, good, good, bytes, offsets);
   }
 
   // How many bytes each lane reads; the rest of the destination becomes zero.
@@ -82,7 +87,6 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
     detail.global.bytes += total;
     detail.global.ideal += std::min(sectors, (total + 31) / 32);
   }
-  cta.count_shared(instruction, good, good, bytes, offsets);
 
   PendingCopy& copy = warp.copies.emplace_back();
   copy.instruction = cta.index_of(instruction);

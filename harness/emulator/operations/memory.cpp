@@ -119,18 +119,26 @@ std::uint32_t unchanged_lanes(const std::byte* registers, const Instruction& ins
   return unchanged;
 }
 
+SharedAccess read_of(CtaExecutor& cta, const Warp& warp, const Instruction& instruction, const PlacedPattern& placed) {
+  return {.warp = warp.index,
+          .instruction = cta.index_of(instruction),
+          .strength = instruction.strength,
+          .mask = kAllLanes,
+          .bytes = placed.pattern->bytes,
+          .offsets = nullptr,
+          .placed = placed};
+}
+
 bool load_shared(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const bool words = instruction.bytes == 4, halves = instruction.bytes == 2 && instruction.elements == 1;
   if ((!words && !halves) || is_strong(instruction.strength)) return false;
   const unsigned bytes = static_cast<unsigned>(instruction.bytes) * instruction.elements;
-  alignas(64) std::uint32_t offsets[kWarpSize];
-  if (!cta.whole_warp_offsets(warp, instruction, instruction.r[instruction.writes], mask, bytes, offsets)) return false;
-  cta.count_shared(instruction, mask, mask, bytes, offsets);
-  if (cta.shadow() != nullptr) {
-    cta.shadow()->read({warp.index, cta.index_of(instruction), instruction.strength, mask, bytes, offsets});
-  }
+  const PlacedPattern placed = cta.whole_warp_access(warp, instruction, instruction.r[instruction.writes], mask, bytes);
+  if (placed.pattern == nullptr) return false;
+  cta.count_shared(instruction, *placed.pattern);
+  if (cta.shadow() != nullptr) cta.shadow()->read(read_of(cta, warp, instruction, placed));
   const auto gather = words ? cta.shared_functions().gather32[instruction.elements] : cta.shared_functions().gather16;
-  gather(cta.shared(), offsets, warp.registers, instruction.r.data());
+  gather(cta.shared() + placed.base, placed.pattern->offsets.data(), warp.registers, instruction.r.data());
   return true;
 }
 
@@ -471,18 +479,26 @@ void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   const UndefinedLanes undefined =
       cta.undefined_sources(warp, instruction, instruction.writes, instruction.writes + 1u, row_lanes);
   cta.report_undefined(warp, instruction, undefined, "used as an address");
-  alignas(64) std::uint32_t offsets[kWarpSize];
-  std::uint32_t good = row_lanes;
-  if (!cta.whole_warp_offsets(warp, instruction, instruction.r[instruction.writes], row_lanes, 16, offsets)) {
-    LaneAddresses at;
-    cta.addresses(warp, instruction, instruction.r[instruction.writes], at);
-    good = cta.check_shared(warp, instruction, at, row_lanes, 16, offsets);
+  const auto whole_matrix = kTransposed ? cta.shared_functions().transposed_matrix : cta.shared_functions().matrix;
+  const PlacedPattern placed =
+      cta.whole_warp_access(warp, instruction, instruction.r[instruction.writes], row_lanes, 16, true);
+  if (placed.pattern != nullptr) {
+    cta.count_shared(instruction, *placed.pattern);
+    if (cta.shadow() != nullptr) cta.shadow()->read(read_of(cta, warp, instruction, placed));
+    for (std::size_t matrix = 0; matrix < instruction.writes; ++matrix) {
+      whole_matrix(cta.shared() + placed.base, placed.pattern->offsets.data() + 8 * matrix,
+                   warp.registers + instruction.r[matrix]);
+    }
+    return;
   }
+  alignas(64) std::uint32_t offsets[kWarpSize];
+  LaneAddresses at;
+  cta.addresses(warp, instruction, instruction.r[instruction.writes], at);
+  const std::uint32_t good = cta.check_shared(warp, instruction, at, row_lanes, 16, offsets);
   cta.count_shared(instruction, row_lanes, good, 16, offsets, true);
   if (cta.shadow() != nullptr) {
     cta.shadow()->read({warp.index, cta.index_of(instruction), false, good, 16, offsets});
   }
-  const auto whole_matrix = kTransposed ? cta.shared_functions().transposed_matrix : cta.shared_functions().matrix;
   for (int matrix = 0; matrix < instruction.writes; ++matrix) {
     if (((good >> (8 * matrix)) & 0xff) == 0xff) {
       whole_matrix(cta.shared(), offsets + 8 * matrix,
