@@ -6,7 +6,7 @@
 namespace flash_ladder::emulator {
 
 void join(Clock& clock, const Clock& other) {
-  static const auto later = shared_functions().later;
+  static const auto later = memory_functions().later;
   later(clock.data(), other.data(), clock.size());
 }
 

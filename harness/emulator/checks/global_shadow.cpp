@@ -176,7 +176,7 @@ bool GlobalShadow::read_consecutive(const GlobalAccess& access, std::uint32_t re
   if (!stale(latest)) {
     // What one instruction of another warp has read is as simple: the lanes of this one were not the last readers.
     const auto count = static_cast<std::uint32_t>(cells.count);
-    if (stale(readers[0]) || shared_functions().end_of_run(readers, 0, count, kLaneBits) != count) return false;
+    if (stale(readers[0]) || memory_functions().end_of_run(readers, 0, count, kLaneBits) != count) return false;
     const Record& before = record_of(readers[0]);
     if (before.warp == access.warp && before.cta == access.cta) return false;
     std::copy_n(readers, count, cells.page.other_readers + cells.first);
@@ -335,7 +335,7 @@ MemoryUse GlobalShadow::take_use() {
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return used_[a] < used_[b]; });
   // The instruction that all granules of a line have in common, if they do; else it goes to `mixed`.
-  const auto end_of_run = shared_functions().end_of_run;
+  const auto end_of_run = memory_functions().end_of_run;
   const auto instruction_of = [&](const std::uint32_t* cells, std::uint32_t& begin, bool all_count, auto counts) {
     const auto one = [&](std::size_t i) {
       return stale(cells[i]) || !counts(i) ? MemoryUse::kNothing : record_of(cells[i]).instruction;

@@ -15,7 +15,7 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
                            int num_engines)
     : sink_(sink),
-      functions_(shared_functions()),
+      functions_(memory_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
       num_warps_(num_warps),
       num_engines_(num_engines),

@@ -65,7 +65,7 @@ struct SharedAccess {
   int as_lane = -1;                  // not -1: all of it is done by this lane, which asked a copy engine for it
   int engine = -1;                   // not -1: and completed by this engine (clocks.h)
   const PeerAccess* peer = nullptr;  // not null: by a warp of another CTA
-  PlacedPattern placed = {};         // of a read by a whole warp, perhaps: the same offsets
+  PlacedPattern placed = {};         // of a whole warp, perhaps: the same offsets
 };
 
 /// Who is told of conflicts, and keeps the clocks of barriers.
@@ -217,7 +217,7 @@ class SharedShadow {
   void set_writers(const SharedAccess& access, std::uint32_t flags, AccessNumber number);
 
   ConflictSink& sink_;
-  const SharedFunctions& functions_;
+  const MemoryFunctions& functions_;
   int shift_;  // log2 of the granule
   int num_warps_, num_engines_;
   int num_readers_;  // rows of readers_: the CTA's warps, and behind them the CTAs of its cluster

@@ -154,25 +154,17 @@ void CtaExecutor::free_on_heap(Address address) {
   allocation.data = nullptr;
 }
 
-// What most accesses to global memory are: all lanes take part, and what they access lies in one allocation and is aligned. No lane
-// is looked at by itself, so that the loop has no branches.
+// What most accesses to global memory are: all lanes take part, and what they access lies in one allocation and is aligned.
 bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std::byte** host) {
   const Allocation* const allocation = find_allocation(at.at[0]);
   if (allocation == nullptr || allocation->freed || allocation->size < bytes) return false;
-  const std::uint64_t last = allocation->size - bytes;
-  std::uint64_t outside = 0, low_bits = 0, apart = 0, next_to_it = at.at[0];
-  for (std::size_t lane = 0; lane < kWarpSize; ++lane) {
-    const std::uint64_t offset = at.at[lane] - allocation->address;
-    outside |= offset | (last - offset);  // the highest bit: before the allocation, or behind the last place in it
-    low_bits |= at.at[lane];
-    apart |= at.at[lane] ^ next_to_it;
-    next_to_it += bytes;
+  bool consecutive;
+  if (!memory_functions_.inside(at.at.data(), allocation->address, allocation->size, bytes, allocation->data, host,
+                                &consecutive)) {
+    return false;
   }
-  if ((outside >> 63) != 0 || (low_bits & (bytes - 1)) != 0) return false;
-  for (std::size_t lane = 0; lane < kWarpSize; ++lane)
-    host[lane] = allocation->data + (at.at[lane] - allocation->address);
   whole_access_ = allocation;
-  consecutive_ = apart == 0;
+  consecutive_ = consecutive;
   return true;
 }
 
@@ -343,12 +335,12 @@ PlacedPattern CtaExecutor::whole_warp_access(const Warp& warp, const Instruction
   PlacedPattern placed;
   std::uint64_t base = 0;
   if (last != nullptr &&
-      shared_functions_.repeats(addresses, instruction.wide_address, offset, last->offsets.data(), &base) &&
+      memory_functions_.repeats(addresses, instruction.wide_address, offset, last->offsets.data(), &base) &&
       base < shared_bytes_ && base + last->span <= shared_bytes_ && base % std::max(bytes, 4u) == 0) {
     placed = {last, static_cast<std::uint32_t>(base)};
   } else {
     alignas(64) std::uint32_t offsets[kWarpSize];
-    if (!shared_functions_.offsets(addresses, instruction.wide_address, offset, shared_bytes_ - bytes + 1, bytes,
+    if (!memory_functions_.offsets(addresses, instruction.wide_address, offset, shared_bytes_ - bytes + 1, bytes,
                                    offsets))
       return {};
     placed = pattern_of(offsets, kAllLanes, bytes, matrices);

@@ -19,14 +19,17 @@ enum class WarpStatus : std::uint8_t {
 
 /// A cp.async that has been issued and not completed: 32 copies of `bytes` bytes.
 struct PendingCopy {
-  std::int32_t instruction = 0;
-  std::uint64_t number = 0;  // of the warp's copies
-  std::uint32_t mask = 0;    // lanes whose copies are under way
-  std::uint8_t bytes = 0;
-  std::uint32_t group[kWarpSize] = {};      // of the lane: how many groups it had committed before
-  std::uint32_t to[kWarpSize] = {};         // shared memory
-  const std::byte* from[kWarpSize] = {};    // in host memory; null: zeros only
-  std::uint8_t from_bytes[kWarpSize] = {};  // the rest is filled with zeros
+  std::int32_t instruction;
+  std::uint64_t number;  // of the warp's copies
+  std::uint32_t mask;    // lanes whose copies are under way
+  std::uint8_t bytes;
+  // Of each lane in the mask:
+  std::uint32_t group[kWarpSize];      // how many groups it had committed before
+  std::uint32_t to[kWarpSize];         // shared memory
+  std::byte* from[kWarpSize];          // in host memory
+  std::uint8_t from_bytes[kWarpSize];  // that are read there; the rest is filled with zeros
+
+  PendingCopy() {}  // so that what is filled in anyway is not filled with zeros before
 };
 
 /// Of a register that may be read before anything has written it.

@@ -14,7 +14,7 @@ namespace flash_ladder::emulator {
   void add_half_operations(LaneTable&);               \
   void add_convert_operations(LaneTable&);            \
   WarpFunctions warp_functions();                     \
-  SharedFunctions shared_functions();                 \
+  MemoryFunctions memory_functions();                 \
   inline void add_lane_operations(LaneTable& table) { \
     add_integer_operations(table);                    \
     add_compare_operations(table);                    \

@@ -72,12 +72,12 @@ const WarpFunctions& warp_functions() {
   return functions;
 }
 
-const SharedFunctions& shared_functions() {
-  static const SharedFunctions functions = [] {
+const MemoryFunctions& memory_functions() {
+  static const MemoryFunctions functions = [] {
 #ifdef FLASH_LADDER_EMULATOR_X86
-    if (instruction_set() == "avx2") return avx2::shared_functions();
+    if (instruction_set() == "avx2") return avx2::memory_functions();
 #endif
-    return portable::shared_functions();
+    return portable::memory_functions();
   }();
   return functions;
 }

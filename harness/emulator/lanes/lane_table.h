@@ -15,6 +15,8 @@ namespace flash_ladder::emulator {
 
 inline constexpr int kWarpSize = 32;
 inline constexpr std::uint32_t kAllLanes = 0xffffffffu;
+/// Of a sector, the least that is read from global memory.
+inline constexpr unsigned kSectorBytes = 32;
 
 /// How a register's 32 lanes lie in a warp's register file: a predicate is 32 bits, the others are arrays of 32.
 enum class Slot : std::uint8_t { predicate, b16, b32, b64 };
@@ -59,8 +61,15 @@ class LaneTable {
   std::unordered_map<std::string, LaneOperation> operations_;
 };
 
-/// A tensor-core instruction: r holds d0…, a0…, b0…, c0…
+enum class ShuffleMode : std::uint8_t { up, down, bfly, idx };
+
+/// What lanes do together.
 struct WarpFunctions {
+  /// shfl.sync of all lanes, by ShuffleMode: where each of them reads, its own value if that is out of range, and what is there. `control`
+  /// holds the clamp in bits 0–4 and the mask of the segment in bits 8–12. Returns which lanes are in range.
+  std::uint32_t (*shuffle[4])(const std::uint32_t* values, const std::uint32_t* delta, const std::uint32_t* control,
+                              std::uint32_t* sources, std::uint32_t* results);
+  /// Tensor-core instructions: r holds d0…, a0…, b0…, c0…
   LaneFunction mma_m16n8k16_f16;
   LaneFunction mma_m16n8k16_bf16;
   LaneFunction mma_m16n8k8_f16;
@@ -75,8 +84,8 @@ struct WarpFunctions {
   void (*bf16_to_float)(const std::uint16_t* from, float* to, int count);
 };
 
-/// What accesses to shared memory by all 32 lanes need. `offsets` are from the start of the CTA's shared memory.
-struct SharedFunctions {
+/// What accesses to memory by all 32 lanes need. `offsets` are from the start of the CTA's shared memory.
+struct MemoryFunctions {
   /// The offsets from a register with addresses; true if all are below `limit` and multiples of `bytes`. `offset` is added.
   bool (*offsets)(const std::byte* address_register, bool wide, std::int64_t offset, std::uint32_t limit,
                   std::uint32_t bytes, std::uint32_t* offsets);
@@ -105,6 +114,12 @@ struct SharedFunctions {
   bool (*any_at_least[5])(const std::uint32_t* cells, const std::uint32_t* offsets, int shift, std::uint32_t bound);
   /// Behind the cells from `first` on, of `count` in all, that are the same but for the lowest `shift` bits.
   std::uint32_t (*end_of_run)(const std::uint32_t* cells, std::uint32_t first, std::uint32_t count, int shift);
+  /// Of global memory: whether all lie in the `size` bytes from `begin` on and are aligned; then `host` becomes where, if `begin` is at
+  /// `data`, and `consecutive` says whether they lie side by side, in order of lanes.
+  bool (*inside)(const std::uint64_t* addresses, std::uint64_t begin, std::uint64_t size, std::uint32_t bytes,
+                 std::byte* data, std::byte** host, bool* consecutive);
+  /// The distinct sectors of addresses that do not go down from lane to lane; 0 if they do.
+  std::uint32_t (*sectors)(const std::uint64_t* addresses);
   /// For checks/clocks.h: of each entry the larger one.
   void (*later)(std::uint32_t* entries, const std::uint32_t* others, std::size_t count);
 };
@@ -112,7 +127,7 @@ struct SharedFunctions {
 /// All of them, in the form that this machine's processor executes fastest. Results do not depend on it.
 const LaneTable& lane_table();
 const WarpFunctions& warp_functions();
-const SharedFunctions& shared_functions();
+const MemoryFunctions& memory_functions();
 
 /// "avx2" or "portable": which one that is.
 std::string_view instruction_set();

@@ -62,6 +62,10 @@ Wavefronts count_wavefronts(const std::uint32_t* addresses, std::uint32_t mask, 
 }  // namespace
 
 unsigned count_sectors(const std::uint64_t* addresses, std::uint32_t mask) {
+  static const auto ascending = memory_functions().sectors;
+  if (mask == kAllLanes) {
+    if (const std::uint32_t sectors = ascending(addresses); sectors != 0) return sectors;
+  }
   // Those that were met, by their last bits; each finds its own place or the next one that is free.
   constexpr unsigned kPlaces = 64;
   std::uint64_t met[kPlaces];
@@ -109,7 +113,7 @@ PlacedPattern AccessPatterns::find(const std::uint32_t* offsets, std::uint32_t m
       return {&known, base};
     }
   }
-  AccessPattern& added = *patterns_.emplace_back(std::make_unique<AccessPattern>());
+  AccessPattern& added = patterns_.emplace_back();
   std::copy_n(relative, kWarpSize, added.offsets.begin());
   added.mask = mask;
   added.bytes = bytes;

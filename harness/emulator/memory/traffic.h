@@ -3,15 +3,11 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "emulator/lanes/lane_table.h"
 
 namespace flash_ladder::emulator {
-
-/// Of a sector, the least that is read from global memory.
-constexpr unsigned kSectorBytes = 32;
 
 /// The number of distinct sectors that the active lanes touch. An aligned access lies in one.
 unsigned count_sectors(const std::uint64_t* addresses, std::uint32_t mask);
@@ -31,9 +27,8 @@ struct AccessPattern {
   /// The same without repetition: each offset, and the last lane that has it, plus 32 if it is not the only one.
   std::array<std::uint32_t, 32> distinct{}, distinct_lanes{};
   std::uint32_t num_distinct = 0;
-  std::uint32_t first = 0,
-                span =
-                    0;  // where the lowest one begins, which may be behind the beginning of its word, and the last ends
+  // Where the lowest begins, which may be behind the beginning of its word, and where the last one ends.
+  std::uint32_t first = 0, span = 0;
   /// Passes over the 32 banks of 4 bytes that shared memory needs. 32, 16 or 8 lanes are served at a time for accesses of up to 4, 8
   /// or 16 bytes (a phase); two phases become one if their lanes in pairs have the same address. Lanes that touch the same word
   /// share it, and a phase takes as many wavefronts as there are distinct words in the bank that has most. The ideal is one for each
@@ -54,17 +49,19 @@ struct PlacedPattern {
 /// All patterns that there are, each once.
 class AccessPatterns {
  public:
-  /// The mask is not 0. What is returned lives until clear() is called.
+  AccessPatterns() { patterns_.reserve(kMost); }
+  AccessPatterns(const AccessPatterns&) = delete;
+  /// The mask is not 0, and there is room. What is returned lives until clear() is called.
   PlacedPattern find(const std::uint32_t* offsets, std::uint32_t mask, unsigned bytes, bool matrices);
   /// There is no room for more: time to clear().
   bool full() const { return patterns_.size() >= kMost; }
   void clear();
 
  private:
-  static constexpr std::size_t kMost = 4096;
-  std::vector<std::unique_ptr<AccessPattern>> patterns_;
+  static constexpr std::size_t kMost = 1024;
+  std::vector<AccessPattern> patterns_;                                                      // of which none moves
   std::vector<const AccessPattern*> places_ = std::vector<const AccessPattern*>(2 * kMost);  // by hash, or behind that
-  const SharedFunctions& functions_ = shared_functions();
+  const MemoryFunctions& functions_ = memory_functions();
 };
 
 }  // namespace flash_ladder::emulator

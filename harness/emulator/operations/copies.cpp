@@ -32,25 +32,24 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
   const unsigned bytes = instruction.bytes;
   LaneAddresses from;
   std::memcpy(from.at.data(), warp.registers + instruction.r[1], sizeof from.at);
-  alignas(64) std::uint32_t offsets[kWarpSize];
+  PendingCopy& copy = warp.copies.emplace_back();
   std::uint32_t good = mask;
   const PlacedPattern placed = cta.whole_warp_access(warp, instruction, instruction.r[0], mask, bytes);
   if (placed.pattern != nullptr) {
     cta.count_shared(instruction, *placed.pattern);
-    placed.expand(offsets);
+    placed.expand(copy.to);
   } else {
     LaneAddresses to;
     cta.addresses(warp, instruction, instruction.r[0], to);
-    good = cta.check_shared(warp, instruction, to, mask, bytes, offsets);
-    cta.count_shared(instruction, good, good, bytes, offsets);
+    good = cta.check_shared(warp, instruction, to, mask, bytes, copy.to);
+    cta.count_shared(instruction, good, good, bytes, copy.to);
   }
 
   // How many bytes each lane reads; the rest of the destination becomes zero.
   std::uint32_t from_bytes[kWarpSize];
+  std::fill_n(from_bytes, kWarpSize, bytes);
   std::uint32_t readers = good;
-  for (int lane = 0; lane < kWarpSize; ++lane) {
-    from_bytes[lane] = bytes;
-    if (instruction.operands <= 2) continue;
+  for (int lane = 0; instruction.operands > 2 && lane < kWarpSize; ++lane) {
     if (kIgnoreSource) {  // a predicate: true means that nothing is read
       std::uint32_t ignore;
       std::memcpy(&ignore, warp.registers + instruction.r[2], 4);
@@ -65,43 +64,43 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
     }
     if (from_bytes[lane] == 0) readers &= ~(1u << lane);
   }
-  std::byte* host[kWarpSize] = {};
-  readers = cta.check_global(warp, instruction, from, readers, bytes, host);
+  readers = cta.check_global(warp, instruction, from, readers, bytes, copy.from);
   if (cta.context().options.checks) {
     cta.check_initialised(warp, instruction, from, readers, bytes);
     cta.read_global(warp, instruction, from, readers, bytes);
   }
   if (cta.shadow() != nullptr) {
-    const SharedAccess access{warp.index, cta.index_of(instruction), kWeak, good, bytes, offsets};
+    const SharedAccess access{.warp = warp.index,
+                              .instruction = cta.index_of(instruction),
+                              .strength = kWeak,
+                              .mask = good,
+                              .bytes = bytes,
+                              .offsets = copy.to,
+                              .placed = placed};
     if (!cta.mbarriers().empty()) cta.shadow()->look_for_lost(access);
     cta.shadow()->issue_copy(access);
   }
 
-  DetailCount& detail = cta.detail(instruction);
   if (readers != 0) {
+    DetailCount& detail = cta.detail(instruction);
     const std::uint64_t sectors = count_sectors(from.at.data(), readers);
     ++detail.global.requests;
     detail.global.transactions += sectors;
     std::uint64_t total = 0;
-    for (std::uint32_t rest = readers; rest != 0; rest &= rest - 1) total += from_bytes[std::countr_zero(rest)];
+    for (int lane = 0; lane < kWarpSize; ++lane) total += (readers >> lane & 1) * from_bytes[lane];
     detail.global.bytes += total;
     detail.global.ideal += std::min(sectors, (total + 31) / 32);
   }
 
-  PendingCopy& copy = warp.copies.emplace_back();
   copy.instruction = cta.index_of(instruction);
   copy.number = warp.copies_issued++;
   copy.mask = good;
   copy.bytes = static_cast<std::uint8_t>(bytes);
-  for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
-    const int lane = std::countr_zero(rest);
-    copy.group[lane] = warp.groups[lane];
-    copy.to[lane] = offsets[lane];
-    const bool reads = (readers >> lane) & 1;
-    copy.from[lane] = reads ? host[lane] : nullptr;
-    copy.from_bytes[lane] = static_cast<std::uint8_t>(reads ? from_bytes[lane] : 0);
-    poison(cta.shared() + offsets[lane], bytes);
-  }
+  std::copy_n(warp.groups, kWarpSize, copy.group);
+  for (int lane = 0; lane < kWarpSize; ++lane)
+    copy.from_bytes[lane] = static_cast<std::uint8_t>((readers >> lane & 1) * from_bytes[lane]);
+  for (std::uint32_t rest = good; rest != 0; rest &= rest - 1)
+    poison(cta.shared() + copy.to[std::countr_zero(rest)], bytes);
 }
 
 void commit_copies(CtaExecutor&, Warp& warp, const Instruction&, std::uint32_t mask) {

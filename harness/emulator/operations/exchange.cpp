@@ -17,7 +17,6 @@ namespace {
 using ptx::Operand;
 using Kind = Operand::Kind;
 
-enum class ShuffleMode : std::uint8_t { up, down, bfly, idx };
 enum class VoteMode : std::uint8_t { all, any, uni, ballot };
 enum class ReduceOperation : std::uint8_t { add_u, min_u, max_u, min_s, max_s, and_, or_, xor_ };
 
@@ -43,12 +42,6 @@ std::uint32_t reduced(ReduceOperation operation, std::uint32_t a, std::uint32_t 
   }
   return a;
 }
-
-constexpr std::array<std::uint32_t, kWarpSize> kLaneBit = [] {
-  std::array<std::uint32_t, kWarpSize> bits{};
-  for (int lane = 0; lane < kWarpSize; ++lane) bits[static_cast<std::size_t>(lane)] = 1u << lane;
-  return bits;
-}();
 
 // Calls f(lanes, named) for each group of the executing lanes that pass the same mask; `named` are those of them that the mask
 // names. A lane must be in the mask that it passes, and all lanes in it must be here, with the same mask. `members` is the
@@ -91,9 +84,10 @@ void decode_movmatrix(KernelDecoder& d) {
   d.emit(transpose_matrix, InstructionClass::shuffle, {d.write(d.operand(0), Slot::b32)}, {from});
 }
 
-// PTX ISA, "shfl.sync": c holds the clamp in bits 0–4 and the mask of the segment in bits 8–12.
+// PTX ISA, "shfl.sync".
 template <ShuffleMode kMode>
 void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  static const auto shuffled = warp_functions().shuffle[static_cast<std::size_t>(kMode)];
   std::uint32_t named_by[kWarpSize];  // of the lanes that execute it
   bool all_take_part = false;
   for_each_group(cta, warp, instruction, mask, instruction.r[5], [&](std::uint32_t lanes, std::uint32_t named) {
@@ -105,23 +99,8 @@ void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   const auto* delta = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[3]);
   const auto* control = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[4]);
   alignas(64) std::uint32_t result[kWarpSize], sources[kWarpSize];
-  std::uint32_t in_range = 0, absent = 0;
-  // Without branches, so that the compiler computes several lanes at a time.
-  for (std::uint32_t lane = 0; lane < kWarpSize; ++lane) {
-    const std::uint32_t segment_mask = (control[lane] >> 8) & 31, clamp = control[lane] & 31;
-    const std::uint32_t lowest = lane & segment_mask, highest = lowest | (clamp & ~segment_mask);
-    const std::uint32_t by = delta[lane] & 31;
-    std::uint32_t source = 0;
-    if constexpr (kMode == ShuffleMode::up) source = lane - by;
-    if constexpr (kMode == ShuffleMode::down) source = lane + by;
-    if constexpr (kMode == ShuffleMode::bfly) source = lane ^ by;
-    if constexpr (kMode == ShuffleMode::idx) source = lowest | (by & ~segment_mask);
-    const auto to = static_cast<std::int32_t>(source), limit = static_cast<std::int32_t>(highest);
-    const bool valid = kMode == ShuffleMode::up ? to >= limit : to <= limit;
-    sources[lane] = valid ? source : lane;
-    in_range |= valid ? kLaneBit[lane] : 0;
-  }
-  for (int lane = 0; lane < kWarpSize; ++lane) result[lane] = value[sources[lane]];
+  std::uint32_t absent = 0;
+  const std::uint32_t in_range = shuffled(value, delta, control, sources, result);
   if (!all_take_part) {
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);

@@ -137,7 +137,7 @@ bool load_shared(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   if (placed.pattern == nullptr) return false;
   cta.count_shared(instruction, *placed.pattern);
   if (cta.shadow() != nullptr) cta.shadow()->read(read_of(cta, warp, instruction, placed));
-  const auto gather = words ? cta.shared_functions().gather32[instruction.elements] : cta.shared_functions().gather16;
+  const auto gather = words ? cta.memory_functions().gather32[instruction.elements] : cta.memory_functions().gather16;
   gather(cta.shared() + placed.base, placed.pattern->offsets.data(), warp.registers, instruction.r.data());
   return true;
 }
@@ -179,12 +179,13 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           const auto unchanged = [&](std::uint32_t lanes) {
             return unchanged_lanes(warp.registers, instruction, access.host, lanes);
           };
-          const SharedAccess shared{warp.index,
-                                    cta.index_of(instruction),
-                                    cta.ordering()->strength_of(instruction.strength, warp.index),
-                                    access.good,
-                                    access.bytes,
-                                    access.offsets};
+          const SharedAccess shared{.warp = warp.index,
+                                    .instruction = cta.index_of(instruction),
+                                    .strength = cta.ordering()->strength_of(instruction.strength, warp.index),
+                                    .mask = access.good,
+                                    .bytes = access.bytes,
+                                    .offsets = access.offsets,
+                                    .placed = access.placed};
           if (!cta.mbarriers().empty()) shadow->look_for_lost(shared);
           const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
           if (cta.async() != nullptr)
@@ -479,7 +480,7 @@ void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   const UndefinedLanes undefined =
       cta.undefined_sources(warp, instruction, instruction.writes, instruction.writes + 1u, row_lanes);
   cta.report_undefined(warp, instruction, undefined, "used as an address");
-  const auto whole_matrix = kTransposed ? cta.shared_functions().transposed_matrix : cta.shared_functions().matrix;
+  const auto whole_matrix = kTransposed ? cta.memory_functions().transposed_matrix : cta.memory_functions().matrix;
   const PlacedPattern placed =
       cta.whole_warp_access(warp, instruction, instruction.r[instruction.writes], row_lanes, 16, true);
   if (placed.pattern != nullptr) {

@@ -1,4 +1,4 @@
-// The loops over 32 lanes behind every access to shared memory by a whole warp.
+// The loops over 32 lanes behind every access to memory by a whole warp.
 
 #ifdef __SSE2__
 #include <immintrin.h>
@@ -94,6 +94,34 @@ void gather(const std::byte* memory, const u32* offsets, std::byte* registers, c
       to[lane] = value;
     }
   }
+}
+
+bool inside(const u64* addresses, u64 begin, u64 size, u32 bytes, std::byte* data, std::byte** host,
+            bool* consecutive) {
+  const u64 last = size - bytes;
+  u64 outside = 0, low_bits = 0, apart = 0;
+#pragma GCC ivdep
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    const u64 offset = addresses[lane] - begin;
+    outside |= offset | (last - offset);  // the highest bit: before the memory, or behind the last place in it
+    low_bits |= addresses[lane];
+    apart |= addresses[lane] ^ (addresses[0] + static_cast<u32>(lane) * u64{bytes});
+    host[lane] = reinterpret_cast<std::byte*>(reinterpret_cast<u64>(data) + offset);
+  }
+  *consecutive = apart == 0;
+  return (outside >> 63) == 0 && (low_bits & (bytes - 1)) == 0;
+}
+
+u32 sectors(const u64* addresses) {
+  s64 down = 0, changes = 0;
+#pragma GCC ivdep
+  for (int lane = 1; lane < kWarpSize; ++lane) {
+    const s64 step =
+        static_cast<s64>(addresses[lane] / kSectorBytes) - static_cast<s64>(addresses[lane - 1] / kSectorBytes);
+    down |= step;
+    changes += step != 0;
+  }
+  return down < 0 ? 0 : static_cast<u32>(changes) + 1;
 }
 
 // A matrix of ldmatrix: eight rows of eight elements of 16 bits, in that order.
@@ -211,7 +239,7 @@ void later(u32* entries, const u32* others, std::size_t count) {
 
 }  // namespace
 
-SharedFunctions shared_functions() {
+MemoryFunctions memory_functions() {
   return {.offsets = shared_offsets,
           .range = offset_range,
           .pattern = access_pattern,
@@ -225,6 +253,8 @@ SharedFunctions shared_functions() {
           .write_cells = {write_cells<1>, write_cells<2>, write_cells<4>, write_cells<8>, write_cells<16>},
           .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>},
           .end_of_run = end_of_run,
+          .inside = inside,
+          .sectors = sectors,
           .later = later};
 }
 

@@ -1,6 +1,7 @@
-// mma.sync: the tensor cores. PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
+// What the lanes of a warp do together. shfl.sync: PTX ISA, "shfl.sync". mma.sync, the tensor cores: PTX ISA, "Matrix Fragments for
+// mma.m16n8k16 with floating point type".
 //
-// Numerics: products of two 16-bit numbers are exact in fp32 (but for bf16 products beyond its range); they are added to C one
+// Numerics of the tensor cores: products of two 16-bit numbers are exact in fp32 (but for bf16 products beyond its range); they are added to C one
 // after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products at a time with
 // truncation, in an order that NVIDIA does not specify, so results differ from theirs in the last bits.
 
@@ -177,10 +178,34 @@ void bits_to_floats(const u16* from, float* to, int count) {
   to_floats(reinterpret_cast<const T*>(from), to, count);
 }
 
+// Without branches, so that the compiler computes several lanes at a time.
+template <ShuffleMode kMode>
+u32 shuffle(const u32* values, const u32* delta, const u32* control, u32* sources, u32* results) {
+  u32 in_range = 0;
+#pragma GCC ivdep
+  for (u32 lane = 0; lane < kWarpSize; ++lane) {
+    const u32 segment_mask = (control[lane] >> 8) & 31, clamp = control[lane] & 31;
+    const u32 lowest = lane & segment_mask, highest = lowest | (clamp & ~segment_mask), by = delta[lane] & 31;
+    u32 source = 0;
+    if constexpr (kMode == ShuffleMode::up) source = lane - by;
+    if constexpr (kMode == ShuffleMode::down) source = lane + by;
+    if constexpr (kMode == ShuffleMode::bfly) source = lane ^ by;
+    if constexpr (kMode == ShuffleMode::idx) source = lowest | (by & ~segment_mask);
+    const auto to = static_cast<s32>(source), limit = static_cast<s32>(highest);
+    const bool valid = kMode == ShuffleMode::up ? to >= limit : to <= limit;
+    sources[lane] = valid ? source : lane;
+    in_range |= static_cast<u32>(valid) << lane;
+  }
+  for (int lane = 0; lane < kWarpSize; ++lane) results[lane] = values[sources[lane]];
+  return in_range;
+}
+
 }  // namespace
 
 WarpFunctions warp_functions() {
-  return {.mma_m16n8k16_f16 = mma<f16, 2>,
+  return {.shuffle = {shuffle<ShuffleMode::up>, shuffle<ShuffleMode::down>, shuffle<ShuffleMode::bfly>,
+                      shuffle<ShuffleMode::idx>},
+          .mma_m16n8k16_f16 = mma<f16, 2>,
           .mma_m16n8k16_bf16 = mma<bf16, 2>,
           .mma_m16n8k8_f16 = mma<f16, 1>,
           .mma_m16n8k8_bf16 = mma<bf16, 1>,
