@@ -655,6 +655,51 @@ TEST(Findings, RacesAreFoundHoweverLongAgo) {
   expect_only_own(run(arrive, arrive + kWait, read_own));
 }
 
+TEST(Findings, RacesAreFoundWhateverWasReadSince) {
+  // Warp 1 reads words 0 to 31, and then others, as often as `count` says: with a factor that is not 0, in ever different orders of
+  // lanes. Warp 0 does so twice as often, and then writes words 0 to 31.
+  const auto run = [](int count, const std::string& factor, const std::string& between) {
+    return report_of(
+        "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nsetp.eq.u32 %p2, %r92, 0;\nmov.u32 %r5, 0;\nmov.u32 %r7, " +
+        std::to_string(count) + ";\n@%p2 mov.u32 %r5, 10000;\n@%p2 mad.lo.u32 %r7, %r7, 2, %r5;\n" +
+        "@!%p2 ld.shared.u32 %r1, [%r94+-128];\n"
+        "L:\nadd.u32 %r5, %r5, 1;\nadd.u32 %r6, %r91, 1;\nmul.lo.u32 %r6, %r6, %r5;\n"
+        "mul.lo.u32 %r6, %r6, " +
+        factor +
+        ";\nshr.u32 %r6, %r6, 27;\nmad.lo.u32 %r6, %r6, 4, %r93;\n"
+        "ld.shared.u32 %r1, [%r6+128];\nsetp.lt.u32 %p3, %r5, %r7;\n@%p3 bra L;\n" +
+        between + "\n@%p2 st.shared.u32 [%r94], %r90;\n");
+  };
+  for (const auto& [count, factor] : {std::pair(700, "0x9e3779b1"), std::pair(3000, "0")}) {
+    const Report report = run(count, factor, "");
+    expect_finding(report, FindingKind::race, 20);
+    expect_other(report, 8, 1);
+    expect_clean(run(count, factor, "bar.sync 0;"));
+  }
+}
+
+TEST(Findings, ColumnsOfWarpsSideBySideAreNoRace) {
+  // Of four rows of 16 words warp 1 reads the first eight columns, and warp 0 writes eight from this one on.
+  const auto run = [](int column, const std::string& before) {
+    return report_of(
+        "shr.u32 %r5, %r91, 3;\nand.b32 %r6, %r91, 7;\nmad.lo.u32 %r5, %r5, 16, %r6;\n"
+        "mad.lo.u32 %r5, %r5, 4, %r93;\n" +
+        before + "\nst.shared.u32 [%r94], %r90;\nbar.sync 0;\nsetp.eq.u32 %p2, %r92, 0;\n" +
+        "@%p2 bra WRITE;\nld.shared.u32 %r1, [%r5];\nbra.uni END;\nWRITE:\nst.shared.u32 [%r5+" +
+        std::to_string(4 * column) + "], %r90;\nEND:\n");
+  };
+  // With mbarriers, it is also looked at whether anybody has read what is overwritten.
+  const std::string with_mbarrier = "setp.eq.u32 %p1, %r90, 0; @%p1 mbarrier.init.shared.b64 [smem+2048], 32;";
+  for (const std::string& before : {std::string(), with_mbarrier}) {
+    expect_clean(run(8, before));
+    const Report report = run(7, before);
+    expect_finding(report, FindingKind::race, 13);
+    expect_other(report, 10, 1);
+    EXPECT_EQ(report.findings[0].lane, 0);
+    EXPECT_EQ(report.findings[0].other->lane, 7);
+  }
+}
+
 // ---- Barriers
 
 TEST(Findings, DivergentBarrier) {
