@@ -1,5 +1,6 @@
 // Each kind of finding, planted in a small kernel, with its line; and next to it a correct twin, without one.
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -575,24 +576,27 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
 
 // Warp 0 fills a stage twice, and warp 1, which was to read it in between, waits for a phase that has gone by.
 TEST(Findings, AStageThatIsFilledAgainBeforeItWasRead) {
-  const auto ring = [](const std::string& until_empty) {
-    return "setp.eq.u32 %p1, %r90, 0;\n@%p1 mbarrier.init.shared.b64 [smem+2048], 32;\n"
-           "@%p1 mbarrier.init.shared.b64 [smem+2056], 32;\nbar.sync 0;\nsetp.eq.u32 %p2, %r92, 1;\nmov.u32 %r5, 0;\n"
-           "@%p2 bra READ;\nFILL:\n" +
-           until_empty +
-           "st.shared.u32 [%r94], %r90;\nmbarrier.arrive.shared.b64 %rd1, [smem+2048];\nadd.u32 %r5, %r5, 1;\n"
-           "setp.lt.u32 %p3, %r5, 2;\n@%p3 bra FILL;\nbra.uni END;\n"
-           "READ:\nmbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], %r5;\n@!%p3 bra READ;\n"
-           "ld.shared.u32 %r1, [%r94+-128];\nmbarrier.arrive.shared.b64 %rd1, [smem+2056];\nadd.u32 %r5, %r5, 1;\n"
-           "setp.lt.u32 %p3, %r5, 2;\n@%p3 bra READ;\nEND:\n";
-  };
-  expect_clean(report_of(
-      ring("xor.b32 %r6, %r5, 1; E: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2056], %r6; @!%p3 bra E;\n")));
-  const Report report = report_of(ring("mov.u32 %r6, 0;\n"));
-  ASSERT_GE(report.findings.size(), 2u) << all(report);
-  EXPECT_EQ(report.findings[0].kind, FindingKind::overwritten);
-  EXPECT_TRUE(is_at(report.findings[0].position, 10)) << all(report);
-  EXPECT_EQ(report.findings[1].kind, FindingKind::deadlock);
+  // The mbarriers lie far away, and beside the stage.
+  for (const int at : {2048, 256}) {
+    const std::string full = fmt::format("[smem+{}]", at), empty = fmt::format("[smem+{}]", at + 8);
+    const auto ring = [&](const std::string& until_empty) {
+      return "setp.eq.u32 %p1, %r90, 0;\n@%p1 mbarrier.init.shared.b64 " + full +
+             ", 32;\n@%p1 mbarrier.init.shared.b64 " + empty +
+             ", 32;\nbar.sync 0;\nsetp.eq.u32 %p2, %r92, 1;\nmov.u32 %r5, 0;\n@%p2 bra READ;\nFILL:\n" + until_empty +
+             "st.shared.u32 [%r94], %r90;\nmbarrier.arrive.shared.b64 %rd1, " + full +
+             ";\nadd.u32 %r5, %r5, 1;\nsetp.lt.u32 %p3, %r5, 2;\n@%p3 bra FILL;\nbra.uni END;\n"
+             "READ:\nmbarrier.test_wait.parity.shared.b64 %p3, " +
+             full + ", %r5;\n@!%p3 bra READ;\nld.shared.u32 %r1, [%r94+-128];\nmbarrier.arrive.shared.b64 %rd1, " +
+             empty + ";\nadd.u32 %r5, %r5, 1;\nsetp.lt.u32 %p3, %r5, 2;\n@%p3 bra READ;\nEND:\n";
+    };
+    expect_clean(report_of(
+        ring("xor.b32 %r6, %r5, 1; E: mbarrier.test_wait.parity.shared.b64 %p3, " + empty + ", %r6; @!%p3 bra E;\n")));
+    const Report report = report_of(ring("mov.u32 %r6, 0;\n"));
+    ASSERT_GE(report.findings.size(), 2u) << all(report);
+    EXPECT_EQ(report.findings[0].kind, FindingKind::overwritten);
+    EXPECT_TRUE(is_at(report.findings[0].position, 10)) << all(report);
+    EXPECT_EQ(report.findings[1].kind, FindingKind::deadlock);
+  }
 }
 
 TEST(Findings, MbarrierInitialisationNotSynchronised) {

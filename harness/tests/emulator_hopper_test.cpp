@@ -195,6 +195,21 @@ TEST(HopperFindings, WgmmaIsLeftUnderWay) {
 TEST(HopperFindings, OperandOutsideOfSharedMemory) {
   expect_found(kVisible + kFence + "add.u64 %b, %b, 1530;\n" + kMma + kCommit + kWait + kUse,
                FindingKind::out_of_bounds, 4, "an operand of wgmma");
+  // Its first 16 bytes lie just before the memory; without a swizzle, which would move them.
+  expect_found(
+      kVisible + kFence + "sub.u64 %a, %a, 1; and.b64 %a, %a, 0x3fffffffffffffff;\n" + kMma + kCommit + kWait + kUse,
+      FindingKind::out_of_bounds, 4, "an operand of wgmma reaches byte -16 of");
+  // The block has none.
+  const auto without_memory = [](const std::string& body, const Options& options) {
+    std::string text = hopper_program(body);
+    for (const auto& [from, to] : {std::pair(".shared .align 1024 .b8 smem[40960];\n", ""),
+                                   std::pair("mov.u32 %smem, smem;", "mov.u32 %smem, 1024;")}) {
+      text.replace(text.find(from), std::string_view(from).size(), to);
+    }
+    return run_test_kernel(text, kWarpgroup, {}, 8, options, {}, tensor_map()).report;
+  };
+  expect_found(without_memory, kFence + kMma + kCommit + kWait + kUse, FindingKind::out_of_bounds, 2,
+               "the block's 0 bytes of shared memory");
 }
 
 TEST(HopperFindings, AccumulatorThatNothingHasWritten) {
@@ -563,6 +578,19 @@ std::string promise(int bytes) {
 const std::string kReceive =
     "ASK: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p1, [smem+4000], 0; @!%p1 bra ASK;\n";
 const std::string kShow = "ld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n";
+
+TEST(HopperClusters, TheLastOneThatIsLeftIsStopped) {
+  const std::string text = pair_program(
+      "barrier.cluster.arrive;\nbarrier.cluster.wait;\nsetp.eq.u32 %p1, %rank, 1;\n@%p1 bra END;\n"
+      "mov.u32 %r1, 1;\nLOOP:\nadd.u32 %r1, %r1, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra LOOP;\nEND:\n");
+  const Report report =
+      run_test_kernel(text, 32, {}, 8, {.max_warp_instructions_per_cta = 10000, .print = {}}, {2, 1, 1}, tensor_map())
+          .report;
+  EXPECT_EQ(report.outcome, Outcome::stopped);
+  ASSERT_EQ(report.findings.size(), 1u) << all(report);
+  EXPECT_EQ(report.findings[0].kind, FindingKind::endless_loop);
+  EXPECT_EQ(report.findings[0].cta, (Dim3{0, 0, 0}));
+}
 
 TEST(HopperAsyncStores, BytesArriveWithThePhase) {
   // Before the other promises to wait for them, and after. Nobody meets at the end: who has its bytes may end.

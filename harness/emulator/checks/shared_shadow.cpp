@@ -245,7 +245,6 @@ SharedShadow::Range SharedShadow::range_of(const SharedAccess& access) const {
 bool SharedShadow::knows_page(int warp, std::size_t page) {
   KnownPage& known = known_pages_[static_cast<std::size_t>(warp) * num_pages_ + page];
   const std::uint32_t version = page_versions_[page];
-  if (known.known == version) return true;
   const AccessNumber bound = clocks_.known_to_warp(warp);
   if (known.unknown == version && known.bound == bound) return false;
   const PageWriters& writers = writers_of_page(page);
@@ -283,8 +282,9 @@ const SharedShadow::PageWriters& SharedShadow::writers_of_page(std::size_t page)
 }
 
 inline bool SharedShadow::knows_pages(const Pages& pages, int warp) {
+  const KnownPage* const known = known_pages_.data() + static_cast<std::size_t>(warp) * num_pages_;
   for (std::size_t page = pages.first; page < pages.end; ++page) {
-    if (!knows_page(warp, page)) return false;
+    if (known[page].known != page_versions_[page] && !knows_page(warp, page)) return false;
   }
   return true;
 }
@@ -315,6 +315,9 @@ void SharedShadow::keep_read(const SharedAccess& access, AccessNumber number, Ac
     // Nobody will ask for what happened before whatever any warp does.
     AccessNumber bound = synced;
     for (int warp = 0; warp < num_warps_; ++warp) bound = std::min(bound, known_reads(warp, access.warp));
+    // Those that stay tell what lies between them and the one before only by `synced`.
+    const auto first = std::find_if(reads.begin(), reads.end(), [&](const Read& read) { return read.number >= bound; });
+    if (first != reads.end()) bound = std::min(bound, first->synced);
     std::erase_if(reads, [&](const Read& read) { return read.number < bound; });
     if (reads.size() > kKeptReads / 2) enter_reads(access.warp);
   }
@@ -489,21 +492,45 @@ void SharedShadow::report_overwritten(const SharedAccess& access, std::uint32_t 
 
 void SharedShadow::look_for_lost(const SharedAccess& access) {
   if (lost_) return;
+  const auto writer_at = [&](int lane) { return writers_[access.offsets[lane] >> shift_]; };
+  std::uint32_t unread = 0;  // lanes
+  AccessNumber oldest = ~AccessNumber{0};
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    const std::size_t first = access.offsets[lane] >> shift_;
-    const std::uint32_t writer = writers_[first];
+    const std::uint32_t writer = writer_at(lane);
     const Record* record = (writer & kPending) != 0 ? nullptr : record_of(writer >> kLaneBits);
     if (record == nullptr || record->instruction != access.instruction) continue;
-    bool read = false;
-    for (int reader = 0; !read && reader < num_readers_; ++reader) {
-      const std::size_t page = access.offsets[lane] >> kPageShift;
-      read = last_read_[static_cast<std::size_t>(reader) * num_pages_ + page] > (writer >> kLaneBits);
-    }
-    if (read) continue;
-    lost_ = {.access = access, .lane = lane, .offset = access.offsets[lane], .other_warp = record->warp};
-    return;
+    unread |= 1u << lane;
+    oldest = std::min(oldest, writer >> kLaneBits);
   }
+  if (unread == 0) return;
+  const Range range = range_of(access);
+  // Takes out the lanes of which f(lane) says when what they overwrite was last read, if that was after it was written.
+  const auto take_out = [&](auto f) {
+    for (std::uint32_t rest = unread; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      if (f(lane) > writer_at(lane) >> kLaneBits) unread &= ~(1u << lane);
+    }
+  };
+  for (int reader = 0; reader < num_readers_ && unread != 0; ++reader) {
+    if (!has_read_since(pages_of(range), reader, oldest + 1)) continue;
+    if (reader < num_warps_) {
+      const std::vector<Read>& reads = reads_[static_cast<std::size_t>(reader)];
+      for (auto read = reads.rbegin(); read != reads.rend() && read->number > oldest && unread != 0; ++read) {
+        const std::uint32_t begin = read->placed.base, end = begin + read->placed.pattern->span;
+        if (begin >= range.end || range.begin >= end) continue;
+        take_out(
+            [&](int lane) { return begin <= access.offsets[lane] && access.offsets[lane] < end ? read->number : 0; });
+      }
+    }
+    take_out([&](int lane) { return readers(reader)[access.offsets[lane] >> shift_] >> kLaneBits; });
+  }
+  if (unread == 0) return;
+  const int lane = std::countr_zero(unread);
+  lost_ = {.access = access,
+           .lane = lane,
+           .offset = access.offsets[lane],
+           .other_warp = record_of(writer_at(lane) >> kLaneBits)->warp};
 }
 
 void SharedShadow::issue_copy(const SharedAccess& access, bool checks) {

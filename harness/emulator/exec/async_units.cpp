@@ -16,7 +16,7 @@
 namespace flash_ladder::emulator {
 namespace {
 
-constexpr std::uint32_t kChunk = 16;
+constexpr std::uint32_t kChunk = AsyncUnits::kChunk;
 constexpr int kMmaRows = 16;  // of a wgmma's 64, in each warp
 
 // PTX ISA, "Matrix Descriptor Format".
@@ -292,14 +292,15 @@ std::vector<std::uint32_t> AsyncUnits::chunks_of(const Warp& warp, const Instruc
   const std::uint32_t side_by_side = span / kChunk;
   std::vector<std::uint32_t> chunks;
   std::uint32_t wrong = 0;
-  const std::size_t size = chunks_.size() * kChunk;
+  const std::uint64_t size = cta_.shared_bytes();
   const auto add = [&](std::uint32_t address) {
     // A pattern that does not start at a multiple of its size is told apart by the base offset.
     const std::uint32_t phase = swizzled(address - (descriptor.base_offset << 7), descriptor.swizzle) ^
                                 (address - (descriptor.base_offset << 7));
     const std::uint32_t offset = (address ^ phase) - kSharedBase;
-    if (offset + kChunk > size) wrong = address;
-    chunks.push_back(offset + kChunk > size ? 0 : offset);
+    const bool inside = std::uint64_t{offset} + kChunk <= size;
+    if (!inside) wrong = address;
+    chunks.push_back(inside ? offset : 0);
   };
   const auto unsigned_rows = static_cast<std::uint32_t>(rows);
   if (!transposed) {

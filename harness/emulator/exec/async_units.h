@@ -86,6 +86,8 @@ class AsyncUnits {
  public:
   /// As many mbarriers are told apart by the race detector.
   static constexpr int kEngines = 64;
+  /// What the asynchronous proxy reads and writes at a time, in bytes.
+  static constexpr std::uint32_t kChunk = 16;
 
   AsyncUnits(CtaExecutor& cta, std::size_t num_warps, std::size_t shared_bytes, int registers_per_thread);
 

@@ -121,12 +121,15 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
   const CompiledKernel& kernel = context.kernel;
   shared_bytes_ = static_cast<std::uint32_t>(kernel.reserved_shared_bytes + kernel.static_shared_bytes +
                                              context.config.dynamic_shared_bytes);
-  shared_.resize(shared_bytes_);
+  // A wgmma whose operand lies elsewhere, which is a finding, reads the first chunk.
+  const std::uint32_t kept_shared_bytes =
+      std::max<std::uint32_t>(shared_bytes_, context.kernel.uses_async_proxy ? AsyncUnits::kChunk : 0);
+  shared_.resize(kept_shared_bytes);
   local_.resize(context.kernel.local_bytes * num_warps * kWarpSize);
   if (context.options.checks) {
     ordering_ = std::make_unique<Ordering>(static_cast<int>(num_warps), context.ordering);
-    if (shared_bytes_ > 0) {
-      shadow_ = std::make_unique<SharedShadow>(shared_bytes_, context.kernel.shared_granule,
+    if (kept_shared_bytes > 0) {
+      shadow_ = std::make_unique<SharedShadow>(kept_shared_bytes, context.kernel.shared_granule,
                                                static_cast<int>(num_warps), ordering_->clocks(), *this,
                                                context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
     }
@@ -138,7 +141,7 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
     local_written_.resize(local_.size());
   }
   if (context.kernel.uses_async_proxy) {
-    async_ = std::make_unique<AsyncUnits>(*this, num_warps, shared_bytes_, context.options.registers_per_thread);
+    async_ = std::make_unique<AsyncUnits>(*this, num_warps, kept_shared_bytes, context.options.registers_per_thread);
   }
 }
 

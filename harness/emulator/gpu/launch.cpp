@@ -326,6 +326,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
           if (waiting == peers.size() || !at_barrier) waiting = i;
           if (!at_barrier) break;
         }
+        if (waiting == peers.size()) break;  // the last one was stopped just now
         peers[waiting]->report_stuck(0, 0);
         states[waiting] = CtaExecutor::State::stopped;
       }

@@ -44,11 +44,30 @@ template <typename Element, typename Lane>
 void store_element(const std::byte* registers, std::int32_t from, std::byte* const* to, std::size_t offset,
                    std::uint32_t mask) {
   const Lane* lanes = reinterpret_cast<const Lane*>(registers + from);
-  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-    const int lane = std::countr_zero(rest);
+  const auto store = [&](int lane) {
     const Element value = static_cast<Element>(lanes[lane]);
     std::memcpy(to[lane] + offset, &value, sizeof value);
+  };
+  if (mask == kAllLanes) {
+    for (int lane = 0; lane < kWarpSize; ++lane) store(lane);
+    return;
   }
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) store(std::countr_zero(rest));
+}
+
+// The lanes whose element in a register is the one in memory.
+template <typename Element, typename Lane>
+std::uint32_t equal_elements(const std::byte* registers, std::int32_t from, const std::byte* const* host,
+                             std::size_t offset, std::uint32_t mask) {
+  const Lane* lanes = reinterpret_cast<const Lane*>(registers + from);
+  std::uint32_t equal = mask;
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    const int lane = std::countr_zero(rest);
+    Element there;
+    std::memcpy(&there, host[lane] + offset, sizeof there);
+    if (there != static_cast<Element>(lanes[lane])) equal &= ~(1u << lane);
+  }
+  return equal;
 }
 
 // Registers of 32 and 64 bits lie lane by lane as consecutive lanes do in memory.
@@ -107,13 +126,22 @@ void store_lanes(const std::byte* registers, const Instruction& instruction, std
 std::uint32_t unchanged_lanes(const std::byte* registers, const Instruction& instruction, std::byte* const* host,
                               std::uint32_t mask) {
   std::uint32_t unchanged = mask;
-  for (int i = 0; i < instruction.elements; ++i) {
-    const std::byte* from = registers + instruction.r[static_cast<std::size_t>(i) + 1];
-    const std::size_t stride = instruction.bytes == 1 ? 2 : instruction.bytes;
-    for (std::uint32_t rest = unchanged; rest != 0; rest &= rest - 1) {
-      const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
-      const std::byte* to = host[lane] + static_cast<std::size_t>(i) * instruction.bytes;
-      if (std::memcmp(from + lane * stride, to, instruction.bytes) != 0) unchanged &= ~(1u << lane);
+  for (int i = 0; i < instruction.elements && unchanged != 0; ++i) {
+    const std::int32_t from = instruction.r[static_cast<std::size_t>(i) + 1];
+    const std::size_t offset = static_cast<std::size_t>(i) * instruction.bytes;
+    switch (instruction.bytes) {
+      case 1:
+        unchanged = equal_elements<std::uint8_t, std::uint16_t>(registers, from, host, offset, unchanged);
+        break;
+      case 2:
+        unchanged = equal_elements<std::uint16_t, std::uint16_t>(registers, from, host, offset, unchanged);
+        break;
+      case 4:
+        unchanged = equal_elements<std::uint32_t, std::uint32_t>(registers, from, host, offset, unchanged);
+        break;
+      default:
+        unchanged = equal_elements<std::uint64_t, std::uint64_t>(registers, from, host, offset, unchanged);
+        break;
     }
   }
   return unchanged;
