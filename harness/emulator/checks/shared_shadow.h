@@ -107,7 +107,8 @@ class SharedShadow {
     check_reads(access, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
   }
   /// Looks whether the write that comes now, by an instruction that has written there before, is the first to what nobody has read
-  /// since; of a read that is still kept, anywhere between the first and the last byte that it touches. Most programs do that somewhere, and rightly; in a ring that has come to a standstill it tells why.
+  /// since. Most programs do that somewhere, and rightly; in a ring that has come to a standstill it tells why. (Of reads that are
+  /// not in cells yet, all counts as read between the first byte and the last.)
   void look_for_lost(const SharedAccess& access);
   struct Lost {
     SharedAccess access;  // its offsets are gone

@@ -1,8 +1,8 @@
 // What the lanes of a warp do together. shfl.sync: PTX ISA, "shfl.sync". mma.sync, the tensor cores: PTX ISA, "Matrix Fragments for
 // mma.m16n8k16 with floating point type".
 //
-// Numerics of the tensor cores: products of two 16-bit numbers are exact in fp32 (but for bf16 products beyond its range); they are added to C one
-// after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products at a time with
+// Numerics of mma: products of two 16-bit numbers are exact in fp32 (but for bf16 products beyond its range); they are added to C
+// one after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products at a time with
 // truncation, in an order that NVIDIA does not specify, so results differ from theirs in the last bits.
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
@@ -106,7 +106,7 @@ inline void unify_nans(Row (&rows)[8]) {
   }
 }
 
-// rows += A B, for eight rows of A: a[row · kRowStride], of which each k is the next number, and rows of B, `b_stride` apart.
+// rows += A B, for eight rows of A, `a_stride` apart, of which each k is the next number, and as many rows of B, `b_stride` apart.
 template <typename T>
 inline __attribute__((always_inline)) void multiply_rows(Row (&rows)[8], const float* a, int a_stride, const float* b,
                                                          int b_stride, int k) {

@@ -59,8 +59,9 @@ class AccessPatterns {
 
  private:
   static constexpr std::size_t kMost = 1024;
-  std::vector<AccessPattern> patterns_;                                                      // of which none moves
-  std::vector<const AccessPattern*> places_ = std::vector<const AccessPattern*>(2 * kMost);  // by hash, or behind that
+  std::vector<AccessPattern> patterns_;  // has room for all, so that none of them moves
+  // By hash, or in the next place that is free.
+  std::vector<const AccessPattern*> places_ = std::vector<const AccessPattern*>(2 * kMost);
   const MemoryFunctions& functions_ = memory_functions();
 };
 
