@@ -17,7 +17,7 @@ void GlobalShadow::reset() {
   records_.clear();
   used_.clear();
   ++generation_;
-  last_address_ = ~Address{0};
+  recent_pages_.fill({});
   recent_.fill(0);
   full_ = false;
   if (first_ > kRecords / 2) {
@@ -29,7 +29,7 @@ void GlobalShadow::reset() {
 std::uint32_t GlobalShadow::page_number(Address page) {
   while (true) {
     const std::size_t mask = table_.size() - 1;
-    for (std::size_t i = (page * 0x9e3779b97f4a7c15u) >> 40;; ++i) {
+    for (std::size_t i = hash_of(page);; ++i) {
       Slot& slot = table_[i & mask];
       if (slot.generation == generation_) {
         if (slot.page == page) return slot.number;
@@ -49,7 +49,7 @@ std::uint32_t GlobalShadow::page_number(Address page) {
     const std::size_t new_mask = table_.size() - 1;
     for (const Slot& slot : old) {
       if (slot.generation != generation_) continue;
-      std::size_t i = (slot.page * 0x9e3779b97f4a7c15u) >> 40;
+      std::size_t i = hash_of(slot.page);
       while (table_[i & new_mask].generation == generation_) ++i;
       table_[i & new_mask] = slot;
     }
@@ -63,15 +63,6 @@ GlobalShadow::Page GlobalShadow::page(std::uint32_t number) const {
           .other_readers = cells + 2 * cells_,
           .written_in = cells + 3 * cells_,
           .written = reinterpret_cast<std::byte*>(cells + 3 * cells_ + 1)};
-}
-
-GlobalShadow::Page GlobalShadow::page_of(Address address) {
-  const Address wanted = address >> kPageShift;
-  if (wanted != last_address_) {
-    last_ = page(page_number(wanted));
-    last_address_ = wanted;
-  }
-  return last_;
 }
 
 // One record for all that a warp does with one instruction in one epoch.
@@ -219,8 +210,11 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
   std::uint32_t record = 0;
   if (!begin(access, ordering, record) || read_consecutive(access, record)) return;
   const unsigned count = std::max(1u, access.bytes >> shift_);
-  Page page{};
-  Address last = 0, page_address = ~Address{0};
+  // Blocks of 16 × 16 threads have warps whose halves read the same.
+  constexpr int kHalf = kWarpSize / 2;
+  const bool halves =
+      access.mask == kAllLanes && std::equal(access.addresses, access.addresses + kHalf, access.addresses + kHalf);
+  Address last = 0;
   bool written = true;
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -228,11 +222,10 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
     // Of lanes side by side that read the same, the first and the last one say it all.
     if (address == last && !written && ((rest >> lane) & 2) != 0 && access.addresses[lane + 1] == address) continue;
     last = address;
-    if (address >> kPageShift != page_address) {
-      page_address = address >> kPageShift;
-      page = page_of(address);
-      written = *page.written_in == generation_;
-    }
+    const Page& page = page_of(address);
+    written = *page.written_in == generation_;
+    if (halves && lane < kHalf && !written) continue;  // the lane of the other half says it for both
+    const std::uint32_t several = halves && lane >= kHalf ? kSeveralLanes : 0;
     const std::size_t first = (address & (kPageBytes - 1)) >> shift_;
     const std::uint32_t own = cell(record, lane);
     std::uint32_t* const readers = page.readers + first;
@@ -251,11 +244,14 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
       std::uint32_t latest = 0;
       for (unsigned i = 0; i < count; ++i) latest = std::max(latest, readers[i]);
       if (stale(latest)) {
-        std::fill_n(readers, count, own);
+        std::fill_n(readers, count, own | several);
         continue;
       }
     }
-    for (unsigned i = 0; i < count; ++i) note_reader(readers[i], page.other_readers[first + i], own, access, ordering);
+    for (unsigned i = 0; i < count; ++i) {
+      note_reader(readers[i], page.other_readers[first + i], own, access, ordering);
+      readers[i] |= several;
+    }
   }
 }
 

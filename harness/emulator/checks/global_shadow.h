@@ -122,7 +122,13 @@ class GlobalShadow {
     return (record << kLaneBits) | static_cast<std::uint32_t>(lane);
   }
   const Record& record_of(std::uint32_t cell) const { return records_[(cell >> kLaneBits) - first_]; }
-  Page page_of(Address address);
+  const Page& page_of(Address address) {
+    const Address wanted = address >> kPageShift;
+    RecentPage& recent = recent_pages_[hash_of(wanted) % recent_pages_.size()];
+    if (recent.address != wanted) recent = {.address = wanted, .page = page(page_number(wanted))};
+    return recent.page;
+  }
+  static std::size_t hash_of(Address page) { return (page * 0x9e3779b97f4a7c15u) >> 40; }
   // The cells of a consecutive access; none if it is not one that lies in one page, or has several lanes to a granule.
   struct Cells {
     Page page;
@@ -149,8 +155,12 @@ class GlobalShadow {
   std::uint32_t generation_ = 1;
   std::vector<std::unique_ptr<std::uint32_t[]>> pages_;
   std::vector<Address> used_;  // the pages that they are, as far as they are used
-  Address last_address_ = ~Address{0};
-  Page last_{};
+  // Pages that were touched lately: what lanes access lies in few of them, but often not lane by lane in the same.
+  struct RecentPage {
+    Address address = ~Address{0};
+    Page page{};
+  };
+  std::array<RecentPage, 64> recent_pages_{};
   std::vector<Record> records_;
   std::uint32_t first_ = 1;  // the number of records_[0]; cells of records before it are stale
   std::array<std::uint32_t, 64> recent_{};
