@@ -19,7 +19,7 @@ using ptx::Operand;
 using ptx::Space;
 using Kind = Operand::Kind;
 
-// One element per lane from memory to a register. The slot of an element of 1 byte has 2.
+// One element per lane from memory to a register.
 template <typename Element, typename Lane>
 void load_element(std::byte* registers, std::int32_t to, const std::byte* const* from, std::size_t offset,
                   std::uint32_t mask) {
@@ -75,75 +75,46 @@ bool is_one_copy(const Instruction& instruction, const MemoryAccess& access) {
   return access.consecutive && instruction.elements == 1 && (instruction.bytes == 4 || instruction.bytes == 8);
 }
 
-void load_lanes(std::byte* registers, const Instruction& instruction, const std::byte* const* from,
-                std::uint32_t mask) {
-  for (int i = 0; i < instruction.elements; ++i) {
-    const std::int32_t to = instruction.r[static_cast<std::size_t>(i)];
-    const std::size_t offset = static_cast<std::size_t>(i) * instruction.bytes;
-    switch (instruction.bytes) {
-      case 1:
-        if (instruction.sign_extend) {
-          load_element<std::int8_t, std::int16_t>(registers, to, from, offset, mask);
-        } else {
-          load_element<std::uint8_t, std::uint16_t>(registers, to, from, offset, mask);
-        }
-        break;
-      case 2:
-        load_element<std::uint16_t, std::uint16_t>(registers, to, from, offset, mask);
-        break;
-      case 4:
-        load_element<std::uint32_t, std::uint32_t>(registers, to, from, offset, mask);
-        break;
-      default:
-        load_element<std::uint64_t, std::uint64_t>(registers, to, from, offset, mask);
-        break;
-    }
+// Calls f(Element(), Lane()), with the types of an element in memory and of a lane's place in a register, which for one byte has two.
+template <typename F>
+void with_types_of(const Instruction& instruction, F f) {
+  switch (instruction.bytes) {
+    case 1:
+      return instruction.sign_extend ? f(std::int8_t(), std::int16_t()) : f(std::uint8_t(), std::uint16_t());
+    case 2:
+      return f(std::uint16_t(), std::uint16_t());
+    case 4:
+      return f(std::uint32_t(), std::uint32_t());
+    default:
+      return f(std::uint64_t(), std::uint64_t());
   }
 }
 
+void load_lanes(std::byte* registers, const Instruction& instruction, const std::byte* const* from,
+                std::uint32_t mask) {
+  with_types_of(instruction, [&](auto element, auto lane) {
+    for (std::size_t i = 0; i < instruction.elements; ++i)
+      load_element<decltype(element), decltype(lane)>(registers, instruction.r[i], from, i * sizeof element, mask);
+  });
+}
+
 void store_lanes(const std::byte* registers, const Instruction& instruction, std::byte* const* to, std::uint32_t mask) {
-  for (int i = 0; i < instruction.elements; ++i) {
-    const std::int32_t from = instruction.r[static_cast<std::size_t>(i) + 1];
-    const std::size_t offset = static_cast<std::size_t>(i) * instruction.bytes;
-    switch (instruction.bytes) {
-      case 1:
-        store_element<std::uint8_t, std::uint16_t>(registers, from, to, offset, mask);
-        break;
-      case 2:
-        store_element<std::uint16_t, std::uint16_t>(registers, from, to, offset, mask);
-        break;
-      case 4:
-        store_element<std::uint32_t, std::uint32_t>(registers, from, to, offset, mask);
-        break;
-      default:
-        store_element<std::uint64_t, std::uint64_t>(registers, from, to, offset, mask);
-        break;
-    }
-  }
+  with_types_of(instruction, [&](auto element, auto lane) {
+    for (std::size_t i = 0; i < instruction.elements; ++i)
+      store_element<decltype(element), decltype(lane)>(registers, instruction.r[i + 1], to, i * sizeof element, mask);
+  });
 }
 
 // The lanes that store what is in memory already.
 std::uint32_t unchanged_lanes(const std::byte* registers, const Instruction& instruction, std::byte* const* host,
                               std::uint32_t mask) {
   std::uint32_t unchanged = mask;
-  for (int i = 0; i < instruction.elements && unchanged != 0; ++i) {
-    const std::int32_t from = instruction.r[static_cast<std::size_t>(i) + 1];
-    const std::size_t offset = static_cast<std::size_t>(i) * instruction.bytes;
-    switch (instruction.bytes) {
-      case 1:
-        unchanged = equal_elements<std::uint8_t, std::uint16_t>(registers, from, host, offset, unchanged);
-        break;
-      case 2:
-        unchanged = equal_elements<std::uint16_t, std::uint16_t>(registers, from, host, offset, unchanged);
-        break;
-      case 4:
-        unchanged = equal_elements<std::uint32_t, std::uint32_t>(registers, from, host, offset, unchanged);
-        break;
-      default:
-        unchanged = equal_elements<std::uint64_t, std::uint64_t>(registers, from, host, offset, unchanged);
-        break;
+  with_types_of(instruction, [&](auto element, auto lane) {
+    for (std::size_t i = 0; i < instruction.elements && unchanged != 0; ++i) {
+      unchanged = equal_elements<decltype(element), decltype(lane)>(registers, instruction.r[i + 1], host,
+                                                                    i * sizeof element, unchanged);
     }
-  }
+  });
   return unchanged;
 }
 
