@@ -31,7 +31,8 @@ struct Traits {
   static constexpr int kNumWarps = 8;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
   static constexpr int kStageSize = 2 * kBlockKV * kHeadDim;  // elements in a stage: K and V
-  static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;  // 2 barriers a stage
+  // The ring, and two barriers of 8 bytes per stage.
+  static constexpr int kSmemBytes = kStages * kStageSize * sizeof(Element) + kStages * 2 * 8;
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
   static_assert(kMmaM * 16 == 32, "turn_to has each lane fetch a row");
@@ -180,6 +181,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };
+
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
@@ -242,7 +244,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
     // last index of an array of fragments counts a lane's registers of one A, B or D.
     float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-    float row_max[kMmaM][2];                    // [mma_m][half], of scale · S so far
+    float row_max[kMmaM][2];                    // [mma_m][half], of scale · S when last looked for
     float row_sum[kMmaM][2] = {};               // [mma_m][half], of this lane's 2^(scale · S - row_max) so far
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
