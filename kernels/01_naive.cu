@@ -5,7 +5,7 @@
 // Changed     Nothing: this is where the ladder starts.
 // Prediction  S and P have seq_len² elements per head. To write and read each once moves 12 bytes per element, and each
 //             product reads both of its operands again for every multiplication: at seq_len 4096 the caches have to
-//             deliver over a thousand times the bytes of Q, K, V and O. About 1 TFLOP/s of the 60 that the fp32 units
+//             deliver over a thousand times the bytes of Q, K, V and O. About 1 TFLOP/s of the 67 that the fp32 units
 //             of an H200 can do.
 
 #include "convert.h"

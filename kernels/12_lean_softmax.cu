@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
   // last index of an array of fragments counts a lane's registers of one A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], of scale · S so far
+  float row_max[kMmaM][2];                    // [mma_m][half], of scale · S when last looked for
   float row_sum[kMmaM][2] = {};               // [mma_m][half], of this lane's 2^(scale · S - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;

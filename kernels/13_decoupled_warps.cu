@@ -5,7 +5,7 @@
 //             that have read it (empty). Tiles go round a ring of buffers, so one warp may be ahead of another.
 // Changed     Copies: K and V of a tile go to one buffer of the ring, in the middle of the tile before. __syncthreads() in
 //             the loop became waits for full and empty. A tile has 64 keys, which are read in two steps of 32: S and P have
-//             no registers for more.
+//             no registers for more. A second configuration has eight warps.
 // Prediction  No barrier stalls in the loop. But the two CTAs of an SM were not in step with each other: while one waited,
 //             the other had work. 1.08x.
 
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
   // last index of an array of fragments counts a lane's registers of one A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], of scale · S so far
+  float row_max[kMmaM][2];                    // [mma_m][half], of scale · S when last looked for
   float row_sum[kMmaM][2] = {};               // [mma_m][half], of this lane's 2^(scale · S - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;

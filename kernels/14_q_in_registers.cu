@@ -4,8 +4,8 @@
 //             S, softmax and P V may be as small as one mma allows: 16 keys. S then takes 16 registers and P 8, and what
 //             that frees, with the last spare registers, holds all fragments of Q, which 13 reads again in every step.
 // Changed     The size of a step. Q and O no longer pass through shared memory: a lane loads and stores 16 bytes of a row,
-//             and the four lanes of a row exchange them for fragments. What Q leaves is the ring's: three stages, which
-//             eight warps share. (13 can have eight warps, too, but gains nothing by it: their Q fills 64 KB.)
+//             and the four lanes of a row exchange them for fragments. What Q leaves is the ring's: three stages, or two
+//             of 128 keys, which eight warps share. (13's eight warps gain nothing: their Q fills 64 KB.)
 // Prediction  Q's fragments were a third of the fragment reads: 0.125 instead of 0.188 cycles of shared memory per score.
 //             A chain of loads, mmas and exponentials is shorter, so the two warps of a scheduler mix better, and half as
 //             many CTAs read K and V from L2: 1.1x.
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
   // last index of an array of fragments counts a lane's registers of one A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], of scale · S so far
+  float row_max[kMmaM][2];                    // [mma_m][half], of scale · S when last looked for
   float row_sum[kMmaM][2] = {};               // [mma_m][half], of this lane's 2^(scale · S - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;

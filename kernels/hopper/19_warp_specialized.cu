@@ -2,7 +2,7 @@
 //
 // Idea        Whoever copies and whoever computes need not be the same warps. One thread of a warpgroup of its own copies, as
 //             far ahead as buffers are empty; the other warpgroup takes tiles that are full. Barriers tell them of one another,
-//             as 16's full and empty do, and nobody stops for all: in 18 four warps wait for the slowest twice a tile.
+//             as 16's full and empty do, and nobody stops for all: in 18 four warps wait for the slowest at each tile's end.
 // Changed     Warpgroup 0 is the producer, warpgroup 1 the consumer. K and V have rings of their own, so that a buffer is
 //             free as soon as its wgmmas have read it. Q's barriers and the rest are version 18.
 // Prediction  A tile's copy starts earlier, by half a step, but it was early enough: 1.03x. It is for what comes next.

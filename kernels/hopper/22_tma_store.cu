@@ -4,7 +4,7 @@
 //             sector, and each lane computes 32 addresses. Put O into shared memory in the swizzled form instead, and one thread
 //             has the box stored, while the warpgroup is at its next query tile.
 // Changed     O goes to where its Q was: no other warpgroup reads those rows. The buffer is free for the next Q when the store
-//             has read it, which the thread that asked for it looks after, a step later. All else is version 21.
+//             has read it, which the thread that asked for it looks after, in the next step. All else is version 21.
 // Prediction  Half as many write wavefronts, and no waiting for them: 1.03x at seq_len 512, 1.01x at 4096.
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // 24 · lazy_rescale
 //
-// Idea        As in 15 and 16: a maximum is only there to keep 2^x in range, and any recent one will do. Take the exponentials
+// Idea        As in 12 to 16: a maximum is only there to keep 2^x in range, and any recent one will do. Take the exponentials
 //             relative to an old maximum, and look at their sums, which are needed anyway. Only where a sum is 4096 or more is the
 //             maximum taken, O rescaled, and the softmax done again. A step then has neither maxima nor shuffles nor O's 64
 //             multiplications, and at the power limit instructions that are not issued are clock.
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float S_rmem[kBlockKV / 8][4];              // [mma_n][D]
   float exp_rmem[kBlockKV / 8][4];            // [mma_n][D], its exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
-  float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S so far
+  float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S at some step
   float row_sum[2], new_sum[2];               // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
   float rescale[2];                           // [half]
 
