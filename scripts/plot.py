@@ -139,7 +139,9 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
         axes.annotate(text, (x, value), place, textcoords="offset points", ha=ha, color=BLUE, fontsize=7.5, bbox=box)
     labels = [label for label, _ in versions]
     tilted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if any(len(text) > 2 for text in labels) else {}
-    axes.set_xticks(range(len(labels)), labels, fontsize=8, **tilted)
+    every = 1 if tilted else 1 + (len(labels) - 1) // 14  # more numbers than that would run into each other
+    shown = [text if x % every == 0 else "" for x, text in enumerate(labels)]
+    axes.set_xticks(range(len(labels)), shown, fontsize=8, **tilted)
     axes.set_xlim(-0.6, max(len(labels) - 0.4, 0.6))
     for name, value, color in lines:
         axes.axhline(value, color=color, linewidth=0.8, linestyle="-" if name.endswith("ceiling") else "--", zorder=1)

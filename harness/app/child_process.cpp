@@ -58,6 +58,9 @@ void turn_interrupts_into_exceptions() {
   action.sa_handler = [](int) { interrupted = 1; };
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  // The terminal was closed, unless nohup has asked that it goes on.
+  struct sigaction before{};
+  if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   signal(SIGPIPE, SIG_IGN);  // a write then fails, and says so
 }
 

@@ -16,7 +16,7 @@ struct Interrupted : std::runtime_error {
   Interrupted() : std::runtime_error("interrupted") {}
 };
 
-/// Makes SIGINT and SIGTERM end waits with Interrupted, and SIGPIPE the error of a write, so that children are killed and temporary
+/// Makes SIGINT, SIGTERM and SIGHUP end waits with Interrupted, and SIGPIPE the error of a write, so that children are killed and temporary
 /// files removed.
 void turn_interrupts_into_exceptions();
 

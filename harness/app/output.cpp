@@ -27,7 +27,7 @@ void say(const Options& options, std::string_view text) {
 }
 
 void complain(std::string_view message) {
-  fmt::print(stderr, "{}\n", wrapped(fmt::format("harness: {}", message), error_width(), 2));
+  write_error(wrapped(fmt::format("harness: {}", message), error_width(), 2) + "\n");
 }
 
 void write_json(const Options& options, const std::vector<Result>& results) {

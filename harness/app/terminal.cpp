@@ -42,20 +42,24 @@ std::string Paint::apply(const fmt::text_style& style, std::string_view text) co
   return enabled_ ? fmt::format(style, "{}", text) : std::string(text);
 }
 
+// fmt::print would throw, mostly where an error is being told already.
+void write_error(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stderr) == text.size()) std::fflush(stderr);
+}
+
 Progress::Progress() : enabled_(isatty(STDERR_FILENO)) {}
 
 void Progress::show(const std::string& text) {
   if (!enabled_) return;
-  fmt::print(stderr, "\r{}\x1b[K",
-             first_columns(text, terminal_columns(STDERR_FILENO) - 1));  // a longer line would wrap, and stay
-  std::fflush(stderr);
+  const std::string_view line =
+      first_columns(text, terminal_columns(STDERR_FILENO) - 1);  // a longer one would wrap, and stay
+  write_error(fmt::format("\r{}\x1b[K", line));
   shown_ = true;
 }
 
 void Progress::clear() {
   if (!shown_) return;
-  fmt::print(stderr, "\r\x1b[K");
-  std::fflush(stderr);
+  write_error("\r\x1b[K");
   shown_ = false;
 }
 

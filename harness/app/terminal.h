@@ -26,6 +26,9 @@ class Paint {
   bool enabled_;
 };
 
+/// To standard error. That nobody can read it is no error: there is nowhere to say so.
+void write_error(std::string_view text);
+
 /// One line on standard error that says what is being done; nothing at all when that is no terminal.
 class Progress {
  public:

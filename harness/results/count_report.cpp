@@ -10,6 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulator/function_name.h"
@@ -48,6 +49,12 @@ std::string text_of(const SourceLine& line) {
   return text.substr(std::min(text.find_first_not_of(" \t"), text.size()));
 }
 
+// fmt::print would throw where standard error cannot be written, and so abort a program that is at its end.
+template <typename... Ts>
+void say(fmt::format_string<Ts...> format, Ts&&... values) {
+  std::fputs(fmt::format(format, std::forward<Ts>(values)...).c_str(), stderr);
+}
+
 void print_lines(const runtime::KernelCounters& kernel) {
   std::map<emulator::SourcePosition, Counters> by_position;
   std::uint64_t all = 0;
@@ -59,27 +66,26 @@ void print_lines(const runtime::KernelCounters& kernel) {
   std::stable_sort(lines.begin(), lines.end(),
                    [](const auto& a, const auto& b) { return total_cost(a.second) > total_cost(b.second); });
   if (lines.size() > kCostliestLines) lines.resize(kCostliestLines);
-  fmt::print(stderr, "{}\n", line_heading("Costliest lines", true));
+  say("{}\n", line_heading("Costliest lines", true));
   for (const auto& [position, counters] : lines) {
-    fmt::print(stderr, "{}{}  {}\n", line_figures(counters, all, true), to_string(position),
-               position.empty() ? "" : text_of(position.front()));
+    say("{}{}  {}\n", line_figures(counters, all, true), to_string(position),
+        position.empty() ? "" : text_of(position.front()));
   }
 }
 
 void print(const std::vector<runtime::KernelCounters>& kernels) {
   for (const runtime::KernelCounters& kernel : kernels) {
-    fmt::print(stderr, "\nvirtual GPU: {}, {} launch{}\n", emulator::demangled(kernel.kernel), kernel.launches,
-               kernel.launches == 1 ? "" : "es");
+    say("\nvirtual GPU: {}, {} launch{}\n", emulator::demangled(kernel.kernel), kernel.launches,
+        kernel.launches == 1 ? "" : "es");
     for (const auto& [label, text] : describe_counters(kernel.totals))
-      if (!text.empty()) fmt::print(stderr, "{:<9} {}\n", label, text);
+      if (!text.empty()) say("{:<9} {}\n", label, text);
     const auto warps = static_cast<double>(std::max<std::uint64_t>(kernel.totals.warp_instructions, 1));
-    fmt::print(stderr, "{:<9} {:.1f} of 32 active in an instruction, on average\n", "Lanes",
-               static_cast<double>(kernel.totals.thread_instructions) / warps);
-    if (const std::string roles = describe(kernel.roles); !roles.empty())
-      fmt::print(stderr, "{:<9} {}\n", "Roles", roles);
+    say("{:<9} {:.1f} of 32 active in an instruction, on average\n", "Lanes",
+        static_cast<double>(kernel.totals.thread_instructions) / warps);
+    if (const std::string roles = describe(kernel.roles); !roles.empty()) say("{:<9} {}\n", "Roles", roles);
     print_lines(kernel);
   }
-  fmt::print(stderr, "\n{}\n", kernels.empty() ? "virtual GPU: no kernel has run" : kCostExplained);
+  say("\n{}\n", kernels.empty() ? "virtual GPU: no kernel has run" : kCostExplained);
 }
 
 nlohmann::json to_json(const std::vector<runtime::KernelCounters>& kernels) {
@@ -112,7 +118,7 @@ void report() {
   try {
     write_file_atomically(file, to_json(kernels).dump(2) + "\n");
   } catch (const std::exception& error) {
-    fmt::print(stderr, "virtual GPU: {}\n", error.what());
+    say("virtual GPU: {}\n", error.what());
   }
 }
 

@@ -310,7 +310,7 @@ def running(pid: int) -> bool:
     return status.rsplit(")", 1)[1].split()[0] != "Z"  # dead, and only waiting for somebody to take notice
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_no_worker_outlives_the_harness(cli: Cli, tmp_path: Path, signal_number: signal.Signals) -> None:
     cli.kernels = {"05": "hang"}
     temporary = tmp_path / "tmp"

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,32 @@ def test_output_that_cannot_be_written(cli: Cli, arguments: list[str]) -> None:
         command = f"{shlex.join(cli.command(*arguments))} {redirection}"
         done = subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True, text=True)
         assert done.returncode == 3 and f"writing to standard output failed: {why}" in done.stderr, done
+
+
+def test_errors_that_cannot_be_written(cli: Cli) -> None:
+    """The exit code is still the one for what went wrong."""
+    for redirection in ("2>/dev/full", "2>&-", "2> >(exec 0<&-; true)"):
+        for arguments, code in (([K, "nope"], 2), (["--nonsense"], 2), ([K, "07", "--json", "/dev/full"], 3)):
+            command = f"{shlex.join(cli.command(*arguments))} {redirection}"
+            done = subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True)
+            assert done.returncode == code, (command, done)
+
+
+def test_a_hangup_is_ignored_under_nohup(cli: Cli, tmp_path: Path) -> None:
+    cli.kernels = {"05": "hang"}
+    with (tmp_path / "out").open("w") as out:
+        process = subprocess.Popen(
+            cli.command(K, "05"), env=cli.environment(), stdout=out, stderr=out,
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        )  # fmt: skip
+        while not cli.requests():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(300) == 130
 
 
 def test_json_to_a_full_disk(cli: Cli) -> None:

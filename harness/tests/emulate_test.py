@@ -635,6 +635,8 @@ int main() {
     assert "read 256 bytes in 64 sectors, 8.00x the ideal" in done.stderr
     assert "written 256 bytes in 64 wavefronts, 32.00x the ideal" in done.stderr
     assert re.search(r"64  32.00x +64   8.00x  columns.cu:4  tile\[threadIdx.x\]\[0\]", done.stderr), done.stderr
+    full = ["bash", "-c", 'exec "$@" 2>/dev/full', "bash", str(EMULATE), "--count", str(source)]
+    assert subprocess.run(full, capture_output=True).returncode == 0  # and not aborted
     file = tmp_path / "counts.json"
     done = emulate("--count-json", file, source)
     assert (done.returncode, done.stderr) == (0, "")
