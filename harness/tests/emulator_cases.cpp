@@ -318,6 +318,21 @@ ConformanceCase text_case(const std::string& name, const std::string& body, cons
   return one;
 }
 
+// What an addition reads of a subtraction's flag, and the other way round.
+void add_carry_cases(std::vector<ConformanceCase>& cases) {
+  for (const int width : {32, 64}) {
+    const std::string type = fmt::format("u{}", width);
+    const std::string body = fmt::format(
+        "\tsub.cc.{0} %y0, %x0, %x1;\n\taddc.{0} %y1, 0, 0;\n"
+        "\tsub.cc.{0} %y0, %x0, %x1;\n\tsubc.cc.{0} %y2, %x2, %x3;\n\taddc.{0} %y3, 0, 0;\n"
+        "\tadd.cc.{0} %y0, %x0, %x1;\n\tsubc.cc.{0} %y4, %x2, %x3;\n\taddc.cc.{0} %y5, %x0, %x3;\n"
+        "\tsubc.{0} %y6, 0, 0;\n",
+        type);
+    cases.push_back(
+        text_case("carry and borrow " + type, body, std::vector<std::string>(4, type), std::vector<int>(7, width), 96));
+  }
+}
+
 void add_logic_cases(std::vector<ConformanceCase>& cases) {
   for (const int table : {0x00, 0x96, 0xe8, 0x80, 0xfe, 0x1b, 0xff, 0xca}) {
     cases.push_back(text_case(fmt::format("lop3.b32 {:#04x}", table),
@@ -859,6 +874,7 @@ std::vector<ConformanceCase> conformance_cases() {
   for (const char* opcode : {"cvt.rn.satfinite.e4m3x2.f32", "cvt.rn.satfinite.e5m2x2.f32"})
     cases.push_back(float8_case(opcode));
   add_logic_cases(cases);
+  add_carry_cases(cases);
   add_move_cases(cases);
   add_memory_cases(cases);
   add_atomic_cases(cases);

@@ -80,8 +80,22 @@ void add_comparison_of_two(LaneTable& table) {
   });
 }
 
+// The same section, one number at a time.
+template <typename C, typename T>
+void add_comparison_of_half(LaneTable& table) {
+  const Opcode compare(Opcode("set.", C::name), ".");
+  const auto add_with = [&](const char* result, [[maybe_unused]] auto value) {
+    add(table, Opcode(Opcode(Opcode(compare.text, result), "."), Name<T>::text).text, InstructionClass::compare,
+        [](T a, T b) { return decltype(value){}(C::test(value_of<false>(a), value_of<false>(b))); });
+  };
+  for (const char* result : {"u32", "s32"}) add_with(result, [](bool is) { return is ? 0xffffffffu : 0u; });
+  for (const char* result : {"u16", "s16"}) add_with(result, [](bool is) -> u16 { return is ? 0xffff : 0; });
+  add_with(Name<T>::text, [](bool is) { return from_float<T>(is ? 1.0f : 0.0f); });
+}
+
 template <typename T, typename Two, typename... C>
-void add_comparisons_of_two(LaneTable& table) {
+void add_set_of_halves(LaneTable& table) {
+  (add_comparison_of_half<C, T>(table), ...);
   (add_comparison_of_two<C, T, Two>(table), ...);
 }
 
@@ -115,8 +129,8 @@ void add_compare_operations(LaneTable& table) {
   add_float<double, false>(table);
   add_float<f16, false>(table);
   add_float<bf16, false>(table);
-  add_comparisons_of_two<f16, f16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
-  add_comparisons_of_two<bf16, bf16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
+  add_set_of_halves<f16, f16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
+  add_set_of_halves<bf16, bf16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
 }
 
 }  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET

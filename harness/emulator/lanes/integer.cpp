@@ -284,14 +284,20 @@ void add_carry_arithmetic(LaneTable& table, const char* type) {
     out = in ? total <= a : total < a;
     return total;
   };
+  // The flag after a subtraction is the carry of a + ~b + 1: set where nothing is borrowed. The ISA calls it the borrow, and does not
+  // say what an addc after a subc.cc sees; NVIDIA's division of 128 bits has such, and so this was asked of an H200.
   const auto difference = [](T a, T b, bool in, bool& out) {
-    out = in ? a <= b : a < b;
-    return a - b - in;
+    out = in ? a >= b : a > b;
+    return a - b - !in;
+  };
+  const auto first_difference = [](T a, T b, bool, bool& out) {
+    out = a >= b;
+    return a - b;
   };
   add_carrying<T, false, true>(table, name("add.cc.").text, sum);
   add_carrying<T, true, true>(table, name("addc.cc.").text, sum);
   add_carrying<T, true, false>(table, name("addc.").text, sum);
-  add_carrying<T, false, true>(table, name("sub.cc.").text, difference);
+  add_carrying<T, false, true>(table, name("sub.cc.").text, first_difference);
   add_carrying<T, true, true>(table, name("subc.cc.").text, difference);
   add_carrying<T, true, false>(table, name("subc.").text, difference);
 }
