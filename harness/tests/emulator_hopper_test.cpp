@@ -21,7 +21,8 @@ constexpr unsigned kWarpgroup = 128;
 // descriptors of [64][16] f16 at byte 0 and 16,384 of shared memory, %smem, and %p0 = thread 0.
 std::string hopper_program(const std::string& body) {
   return ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
-         ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n{\n"
+         ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
+         ".maxntid 1024, 1, 1\n.minnctapersm 1\n{\n"
          ".reg .b32 %r<100>;\n.reg .f32 %f<100>;\n.reg .b64 %rd<40>;\n.reg .pred %p<10>;\n.reg .b32 %t, %w, %smem;\n"
          ".reg .b64 %in, %out, %map, %a, %b;\n.shared .align 1024 .b8 smem[40960];\n"
          "mov.u32 %t, %tid.x;\nshr.u32 %w, %t, 5;\nmov.u32 %smem, smem;\nsetp.eq.u32 %p0, %t, 0;\n"
@@ -324,6 +325,14 @@ TEST(HopperFindings, RegistersThatNobodyGivesBack) {
   expect_found("setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.dec.sync.aligned.u32 128;\n",
                FindingKind::invalid_operation, 2, "setmaxnreg.dec to 128 registers per thread, and the warp has 64");
   expect_clean("setmaxnreg.dec.sync.aligned.u32 64;\nbar.sync 0;\nsetmaxnreg.inc.sync.aligned.u32 248;\n");
+}
+
+// ptxas ignores it then, with warning C7508.
+TEST(HopperFindings, RegistersOfAKernelWithoutLaunchBounds) {
+  std::string text = hopper_program("setmaxnreg.inc.sync.aligned.u32 256;\nsetmaxnreg.dec.sync.aligned.u32 248;\n");
+  text.erase(text.find(".minnctapersm 1\n"), std::string_view(".minnctapersm 1\n").size());
+  const RunResult result = run_test_kernel(text, kWarpgroup, {}, 8, {}, {}, tensor_map());
+  EXPECT_TRUE(result.report.findings.empty());
 }
 
 TEST(HopperFindings, AClusterOfOne) {

@@ -59,6 +59,8 @@ class KernelDecoder {
   using Space = ptx::Space;
   using Kind = Operand::Kind;
 
+  bool limits_registers() const { return function_.limits_registers; }
+
   [[noreturn]] void fail(const std::string& message) const;
   [[noreturn]] void fail_unknown() const { fail("the virtual GPU does not know this instruction"); }
 

@@ -20,6 +20,11 @@ constexpr int kLoopsPerTurn = 256;
 // One that has been seen to wait for memory.
 constexpr int kLoopsPerTurnOfStuck = 8;
 
+// Who waits without coming back to where it was, since a clock, a random number or a counter is in the loop, lets other lanes of the
+// warp run after so many turns, and other CTAs after so many rounds of all warps.
+constexpr unsigned kTurnsOfPatience = 16;
+constexpr int kRoundsOfPatience = 64;
+
 // Whether it may have another value in the next CTA that the same executor runs.
 bool may_depend_on_cta(ptx::SpecialRegister which) {
   using enum ptx::SpecialRegister;
@@ -147,15 +152,16 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
 
 CtaExecutor::State CtaExecutor::resume() {
   const std::uint64_t budget = budget_;
-  int idle_rounds = 0;
+  int idle_rounds = 0, waiting_rounds = 0;
+  may_go_on_ = false;
   for (Warp& warp : warps_) {
     warp.stuck = false;  // others may have changed memory
     warp.turn.taken = warp.turn.records = false;
   }
   State state = State::stopped;
   while (!stopped_) {
-    const std::uint64_t progress = progress_;
-    bool any_ran = false, all_ended = true;
+    const std::uint64_t progress = progress_, changes = changes_;
+    bool any_ran = false, all_ended = true, only_waited = true, any_waits = false;
     for (Warp& warp : warps_) {
       if (warp.status == WarpStatus::yielded && !(warp.stuck && warp.stuck_at == changes_)) {
         warp.status = WarpStatus::ready;
@@ -174,6 +180,12 @@ CtaExecutor::State CtaExecutor::resume() {
           // A warp that has not asked an mbarrier does its own work: the budget, not a deadlock, ends a loop without end.
           if (!warp.stuck && !warp.asked_mbarrier()) ++progress_;
           if (warp.stuck && spins_on_a_lock(warp) && give_way(warp)) warp.stuck = false;
+          const bool waits = !warp.stuck && !warp.asked_mbarrier() && may_wait(warp);
+          if (waits && ++warp.waited % kTurnsOfPatience == 0 && !give_way(warp)) warp.tried = 0;
+          any_waits |= waits;
+          only_waited &= waits || warp.stuck || warp.asked_mbarrier();
+        } else {
+          only_waited = false;
         }
       }
       all_ended &= warp.status == WarpStatus::ended;
@@ -186,6 +198,12 @@ CtaExecutor::State CtaExecutor::resume() {
     }
     if (context_.options.interrupt != nullptr && context_.options.interrupt->load(std::memory_order_relaxed)) {
       stopped_ = true;
+      break;
+    }
+    waiting_rounds = any_waits && only_waited && changes_ == changes ? waiting_rounds + 1 : 0;
+    if (waiting_rounds == kRoundsOfPatience) {
+      may_go_on_ = true;
+      state = State::stuck;
       break;
     }
     idle_rounds = progress_ == progress ? idle_rounds + 1 : 0;
@@ -285,6 +303,15 @@ bool CtaExecutor::spins_on_a_lock(const Warp& warp) const {
   });
 }
 
+// Whether the loop looks at what others may change, or at the time.
+bool CtaExecutor::may_wait(const Warp& warp) const {
+  const auto [begin, end] = loop_of(warp);
+  return std::any_of(code_.begin() + begin, code_.begin() + end, [](const Instruction& instruction) {
+    return instruction.action == Action::clock || instruction.instruction_class == InstructionClass::atomic ||
+           (instruction.role == MemoryRole::load && is_strong(instruction.strength));
+  });
+}
+
 // The loop that a warp which gives way goes round, from its first instruction to behind its last.
 std::pair<std::int32_t, std::int32_t> CtaExecutor::loop_of(const Warp& warp) const {
   for (auto i = static_cast<std::size_t>(warp.pc); i < code_.size(); ++i) {
@@ -339,6 +366,7 @@ bool CtaExecutor::give_way(Warp& warp) {
       warp.stack.push_back({own.pc, top.reconverge, own.mask, own.branch});
       warp.pc = top.pc;
       warp.active = there;
+      warp.gave_way = true;
     }
     warp.turn.taken = warp.turn.records = false;
     return true;
@@ -385,7 +413,8 @@ void CtaExecutor::start(std::uint64_t index) {
     warp.failed_wait = {};
     warp.cluster = {};
     warp.turn.taken = warp.turn.records = false;
-    warp.tried = 0;
+    warp.tried = warp.waited = 0;
+    warp.gave_way = false;
     warp.has_been_stuck = false;
     std::memset(warp.groups, 0, sizeof warp.groups);
     if (context_.options.checks) warp.undefined.assign(context_.kernel.num_watched, {.lanes = kAllLanes});
@@ -624,7 +653,8 @@ void CtaExecutor::reconverge(Warp& warp) {
     warp.pc = next.pc;
     warp.reconverge = next.reconverge;
     warp.active = next.mask;
-    if (next.sync >= 0 && next.mask != 0) {  // those that they wait for have gone on without coming
+    if (next.sync >= 0 && next.sync != next.pc &&
+        next.mask != 0) {  // those that they wait for have gone on without coming
       check_group(warp, code_[static_cast<std::size_t>(next.sync)], next.mask, next.mask, next.sync_mask);
     }
     warp.stack.pop_back();
@@ -651,6 +681,19 @@ bool CtaExecutor::wait_for_lanes(Warp& warp, const Instruction& instruction, std
   warp.pc = next.pc;
   warp.active = next.mask;
   return true;
+}
+
+bool CtaExecutor::gather_at_barrier(Warp& warp, const Instruction& instruction) {
+  if (!warp.gave_way) return false;
+  const std::int32_t at = index_of(instruction);
+  while (!warp.stack.empty() && warp.stack.back().sync == at && warp.stack.back().reconverge == warp.reconverge) {
+    warp.active |= warp.stack.back().mask;
+    warp.stack.pop_back();
+  }
+  warp.pc = at;
+  if (warp.active == warp.alive || wait_for_lanes(warp, instruction, warp.alive)) return true;
+  warp.pc = at + 1;
+  return false;
 }
 
 void CtaExecutor::check_group(const Warp& warp, const Instruction& instruction, std::uint32_t here, std::uint32_t lanes,

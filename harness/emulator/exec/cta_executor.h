@@ -110,6 +110,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   bool waits_for_cluster() const;
   /// Goes on with a CTA that was stuck.
   State resume();
+  /// Of one that is stuck: it may be that time alone ends the waiting, as its loops never come back to where they were.
+  bool may_go_on() const { return may_go_on_; }
   /// The last resort: lanes that spin give way to others of their warp, as threads that are scheduled independently do. False if
   /// there are none.
   bool give_way();
@@ -192,6 +194,9 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   /// The active lanes are at a __syncwarp() of which lanes are missing that went another way at a branch: lets those run, which may
   /// come to a __syncwarp() there. False if there are none.
   bool wait_for_lanes(Warp& warp, const Instruction& instruction, std::uint32_t named);
+  /// The active lanes are at a barrier of the block, and others of the warp are not, since they have waited for these: lets those run
+  /// until they come too, and then all execute it together. False if it is not so.
+  bool gather_at_barrier(Warp& warp, const Instruction& instruction);
   /// Where these lanes left the others, for a message.
   std::string describe_parting(const Warp& warp, std::uint32_t lanes) const;
 
@@ -330,6 +335,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::vector<std::int32_t> deciding_registers(std::int32_t begin, std::int32_t end, Executed executed) const;
   bool give_way(Warp& warp);
   bool spins_on_a_lock(const Warp& warp) const;
+  bool may_wait(const Warp& warp) const;
   std::pair<std::int32_t, std::int32_t> loop_of(const Warp& warp) const;
   const Instruction* looked_at(const Warp& warp) const;
   void branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask);
@@ -436,6 +442,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::uint64_t progress_ = 0;  // counts what may let a waiting warp go on
   std::uint64_t changes_ = 0;   // counts changes of memory
   bool watching_ = false;
+  bool may_go_on_ = false;
   bool uniforms_filled_ = false;
   std::uint64_t executed_ = 0;
   bool stopped_ = false;

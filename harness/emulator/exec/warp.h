@@ -92,6 +92,8 @@ struct Warp {
   std::uint64_t stuck_at = 0;
   std::uint64_t tried_at = 0;  // when lanes last gave way to others of the warp,
   unsigned tried = 0;          // and how often, without a change of memory
+  bool gave_way = false;       // so that lanes may come to a barrier one after the other
+  unsigned waited = 0;         // turns that ended in a loop which may wait, and without coming back to where it was
 
   // The barrier of the cluster: lanes that have arrived and wait for others to do so, those for which all have and that have not
   // waited yet, and those that wait.

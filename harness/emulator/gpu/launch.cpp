@@ -310,14 +310,15 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
       };
       while (is(CtaExecutor::State::stuck) && !is(CtaExecutor::State::stopped) && !interrupted()) {
         const std::uint64_t before = changes();
-        bool ended = false;
+        bool goes_on = false;
         for (std::size_t i = 0; i < peers.size(); ++i) {
           if (states[i] != CtaExecutor::State::stuck) continue;
           states[i] = peers[i]->resume();
           spend(*peers[i]);
-          ended |= states[i] == CtaExecutor::State::ended;
+          goes_on |= states[i] == CtaExecutor::State::ended ||
+                     (states[i] == CtaExecutor::State::stuck && peers[i]->may_go_on());
         }
-        if (ended || changes() != before) continue;
+        if (goes_on || changes() != before) continue;
         // Who waits at the cluster's barrier waits for the others.
         std::size_t waiting = peers.size();
         for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -408,7 +409,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     std::sort(resident.begin(), resident.end(), by_index);
     bool others_run = false;
     for (Resident& waiting : resident) {
-      if (!waiting.executor->give_way()) continue;
+      if (!waiting.executor->may_go_on() && !waiting.executor->give_way()) continue;
       others_run = true;
       waiting.seen = 0;
     }

@@ -30,6 +30,7 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     return;
   }
   if (mask != warp.alive) {
+    if (mask == warp.active && cta.gather_at_barrier(warp, instruction)) return;
     cta.find(FindingKind::divergent_barrier, &warp, &instruction, std::countr_zero(warp.alive & ~mask), std::nullopt,
              fmt::format("lanes {:#010x} of the warp are at a barrier that its lanes {:#010x} do not reach with them{}",
                          mask, warp.alive & ~mask, cta.describe_parting(warp, warp.alive & ~mask)));

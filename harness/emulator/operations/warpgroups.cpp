@@ -122,6 +122,8 @@ void decode_setmaxnreg(KernelDecoder& d) {
   d.expect_operands(1);
   const int count = d.immediate(0);
   if (count < 24 || count > 256 || count % 8 != 0) d.fail("setmaxnreg takes a multiple of 8 from 24 to 256");
+  // ptxas ignores it, with a warning, where it does not know with how many registers a kernel begins.
+  if (!d.limits_registers()) return;
   d.kernel().uses_async_proxy = true;
   Instruction& out = d.emit(increase ? set_registers<true> : set_registers<false>, InstructionClass::barrier, {}, {});
   out.count = static_cast<std::uint32_t>(count);

@@ -434,8 +434,10 @@ void Parser::parse_function(bool entry) {
       function.max_threads = parse_dimensions();
     } else if (directive == ".reqntid") {
       function.required_threads = parse_dimensions();
-    } else if (directive == ".minnctapersm" || directive == ".maxnreg" || directive == ".maxclusterrank" ||
-               directive == ".abi_preserve" || directive == ".abi_preserve_control") {
+    } else if (directive == ".minnctapersm" || directive == ".maxnreg") {
+      function.limits_registers = true;
+      expect_integer();
+    } else if (directive == ".maxclusterrank" || directive == ".abi_preserve" || directive == ".abi_preserve_control") {
       expect_integer();
     } else if (directive == ".reqnctapercluster") {
       function.cluster = parse_dimensions();

@@ -153,6 +153,7 @@ struct Function {
   std::array<std::uint32_t, 3> max_threads{};
   std::array<std::uint32_t, 3> required_threads{};
   std::array<std::uint32_t, 3> cluster = {1, 1, 1};
+  bool limits_registers = false;  // .minnctapersm or .maxnreg
   int line = 0;
   // What was not understood of its body, which is empty then: only kernels that are or call this function cannot be run.
   std::string error = {};

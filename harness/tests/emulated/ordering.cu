@@ -9,6 +9,7 @@
 #include <cuda/atomic>
 #include <cuda/barrier>
 #include <cuda/pipeline>
+#include <cuda/semaphore>
 #include <vector>
 
 #define CHECK(call)                                                                \
@@ -241,6 +242,60 @@ __global__ void lock_of_every_lane(int* x) {
       done = true;
     }
   }
+}
+
+// Between two tries a lane waits by the clock, so that no two turns of the loop are the same; and the threads come to the barrier
+// one after the other.
+template <bool kRight>
+__global__ void lock_with_a_pause(int* x) {
+  int* const lock = x + 64;
+  while (atomicCAS(lock, 0, 1) != 0) {
+    const long long begin = clock64();
+    while (clock64() - begin < 100) {
+    }
+  }
+  if (kRight) __threadfence();
+  x[0] += 1;  // fault: lock_with_a_pause
+  if (kRight) __threadfence();
+  atomicExch(lock, 0);
+  __syncthreads();
+  if (kRight && threadIdx.x == 0 && gridDim.x == 1 && x[0] != static_cast<int>(blockDim.x)) __trap();
+}
+
+// The standard library's, which sleeps for longer and longer.
+template <bool kRight>
+__global__ void semaphore(int* x) {
+  __shared__ alignas(8) char memory[sizeof(cuda::binary_semaphore<cuda::thread_scope_block>)];
+  auto* const turn = reinterpret_cast<cuda::binary_semaphore<cuda::thread_scope_block>*>(memory);
+  __shared__ int sum;
+  if (threadIdx.x == 0) {
+    new (turn) cuda::binary_semaphore<cuda::thread_scope_block>(1);
+    sum = 0;
+  }
+  __syncthreads();
+  if (kRight) turn->acquire();
+  sum += static_cast<int>(threadIdx.x);  // fault: semaphore
+  if (kRight) turn->release();
+  __syncthreads();
+  if (threadIdx.x == 0) x[0] = sum;
+  if (kRight && sum != static_cast<int>(blockDim.x * (blockDim.x - 1) / 2)) __trap();
+}
+
+// Block 0 waits for a block that begins later, but not for ever: each turn changes a counter.
+template <bool kRight>
+__global__ void patience(int* x) {
+  volatile int* const flag = x + 64;
+  if (blockIdx.x != 0) {
+    x[blockIdx.x] = 5;  // fault: patience
+    if (kRight) __threadfence();
+    if (blockIdx.x == gridDim.x - 1) *flag = 1;
+    return;
+  }
+  bool came = false;
+  for (int turn = 0; turn < 200000 && !came; ++turn) came = *flag != 0;
+  if (!came) __trap();
+  __threadfence();
+  x[128] = x[gridDim.x - 1];
 }
 
 // A ticket lock, of which the owner alone writes who is next.
@@ -489,6 +544,9 @@ const Program programs[] = {
     PROGRAM(lock_of_blocks, 4, 32),
     PROGRAM(two_locks, 4, 32),
     PROGRAM(lock_of_every_lane, 2, 64),
+    PROGRAM(lock_with_a_pause, 1, 64),
+    PROGRAM(semaphore, 1, 64),
+    PROGRAM(patience, 8, 1),
     PROGRAM(tickets, 4, 32),
     PROGRAM(maximum, 2, 64),
     {"grid_sync", grid_sync<true>, grid_sync<false>, 4, 64, /*cooperative=*/true},
