@@ -529,6 +529,26 @@ void add_atomic_cases(std::vector<ConformanceCase>& cases) {
             type),
         {type, type, type}, {width, width, width, width}, 96));
   }
+  for (const auto& [count, type] :
+       {std::pair{2, "f32"}, {4, "f32"}, {2, "noftz.f16"}, {4, "noftz.bf16"}, {2, "noftz.f16x2"}}) {
+    const std::string element = std::string_view(type).starts_with("noftz.") ? std::string(type).substr(6) : type;
+    const int width = width_of(element);
+    const std::string opcode = fmt::format("add{}.v{}.{}", element == type ? "" : ".noftz", count, element);
+    const bool four = count == 4;
+    const std::string olds = four ? "{%y0, %y1, %y2, %y3}" : "{%y0, %y1}",
+                      added = four ? "{%x1, %x0, %x0, %x1}" : "{%x1, %x1}";
+    cases.push_back(text_case(
+        "atom." + opcode,
+        fmt::format(
+            "\tmul.wide.u32 %rd1, %t, 8;\n\tadd.s64 %rd1, %rd1, %out;\n"  // 16 bytes for each thread
+            "\tst.global.v{0}.b{1} [%rd1], {2};\n\tatom.global.{3} {4}, [%rd1], {5};\n\tred.global.{3} [%rd1], {5};\n"
+            "\tld.global.v2.b{1} {{%y4, %y5}}, [%rd1+{6}];\n\tbar.sync 0;\n",
+            count, width, four ? "{%x0, %x1, %x0, %x1}" : "{%x0, %x1}", opcode, olds, added, four ? 2 * width / 8 : 0) +
+            (four ? "" : fmt::format("\tmov.b{0} %y2, %y0;\n\tmov.b{0} %y3, %y1;\n", width)),
+        {element, element}, std::vector<int>(6, width), 96, {}, "sm_90"));
+    cases.back().ptx.replace(cases.back().ptx.find("7.8"), 3, "8.1");
+    cases.back().closeness = Closeness::bits_or_nan;
+  }
   cases.push_back(text_case(
       "atom.add of a warp",
       "\tmov.u32 %r1, 0;\n\tst.shared.b32 [smem], %r1;\n\tbar.sync 0;\n\tred.shared.add.u32 [smem], %x0;\n\tbar.sync 0;\n\tld.shared.b32 %y0, [smem];\n",

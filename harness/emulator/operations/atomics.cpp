@@ -43,10 +43,13 @@ std::uint16_t sum(std::uint64_t a, std::uint64_t b) {
   return from_float<T>(to_float(T{static_cast<std::uint16_t>(a)}) + to_float(T{static_cast<std::uint16_t>(b)})).bits;
 }
 
-std::uint64_t floating_sum(ptx::Type type, std::uint64_t a, std::uint64_t b) {
+std::uint64_t floating_sum(ptx::Type type, bool flushes, std::uint64_t a, std::uint64_t b) {
   if (type.bits == 64) return bits_of(double_of(a) + double_of(b));
   const auto a32 = static_cast<std::uint32_t>(a), b32 = static_cast<std::uint32_t>(b);
-  if (type.bits == 32 && !type.packed) return bits_of(canonical(float_of(a32) + float_of(b32)));
+  if (type.bits == 32 && !type.packed) {
+    const auto value = [&](float x) { return flushes ? flushed<true>(x) : x; };
+    return bits_of(canonical(value(value(float_of(a32)) + value(float_of(b32)))));
+  }
   const bool bf = type.kind == 'h';
   const std::uint32_t low = bf ? sum<bf16>(a, b) : sum<f16>(a, b);
   if (!type.packed) return low;
@@ -56,9 +59,9 @@ std::uint64_t floating_sum(ptx::Type type, std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
-std::uint64_t apply_atomic(AtomicOperation operation, ptx::Type type, std::uint64_t old, std::uint64_t operand,
-                           std::uint64_t second) {
-  if (type.kind == 'f' || type.kind == 'h') return floating_sum(type, old, operand);
+std::uint64_t apply_atomic(AtomicOperation operation, ptx::Type type, ptx::Space space, std::uint64_t old,
+                           std::uint64_t operand, std::uint64_t second) {
+  if (type.kind == 'f' || type.kind == 'h') return floating_sum(type, space == ptx::Space::global, old, operand);
   const bool is_signed = type.kind == 's';
   switch (type.bits) {
     case 16:

@@ -313,7 +313,7 @@ void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instructio
 
 template <AtomicOperation kOperation>
 std::uint64_t combined(ptx::Type type, std::uint64_t old, std::uint64_t operand) {
-  return apply_atomic(kOperation, type, old, operand, 0);
+  return apply_atomic(kOperation, type, ptx::Space::shared, old, operand, 0);
 }
 
 // r: shared memory, the mbarrier, the values.

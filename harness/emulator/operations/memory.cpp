@@ -227,7 +227,7 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
 }
 
 // Lane by lane, lowest first. Atomics of other CTAs cannot interfere: kernels with atomics on global memory run serially.
-// Calls f(lane, the bytes in memory), which returns whether it has changed them.
+// Calls f(lane, the bytes in memory, whose memory), which returns whether it has changed them.
 template <typename F>
 void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask, F f) {
   bool changes = false;
@@ -253,7 +253,7 @@ void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instructio
         cta.tell(warp, instruction, access, at, true);
         for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
           const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
-          changes |= f(lane, access.host[lane]);
+          changes |= f(lane, access.host[lane], access.space);
         }
       });
   if (changes) cta.note_progress();
@@ -262,13 +262,13 @@ void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instructio
 template <AtomicOperation kOperation>
 void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const std::size_t bytes = instruction.bytes;
-  for_each_atomic(cta, warp, instruction, mask, [&](std::size_t lane, std::byte* memory) {
+  for_each_atomic(cta, warp, instruction, mask, [&](std::size_t lane, std::byte* memory, Space space) {
     const std::size_t offset = lane * bytes;
     std::uint64_t old = 0, operand = 0, second = 0;
     std::memcpy(&old, memory, bytes);
     std::memcpy(&operand, warp.registers + instruction.r[2] + offset, bytes);
     std::memcpy(&second, warp.registers + instruction.r[3] + offset, bytes);
-    const std::uint64_t result = apply_atomic(kOperation, instruction.type, old, operand, second);
+    const std::uint64_t result = apply_atomic(kOperation, instruction.type, space, old, operand, second);
     std::memcpy(memory, &result, bytes);
     std::memcpy(warp.registers + instruction.r[0] + offset, &old, bytes);
     return std::memcmp(&result, &old, bytes) != 0;
@@ -282,7 +282,7 @@ void wide_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   const auto part = [&](std::size_t operand, std::size_t lane) -> std::uint64_t& {
     return reinterpret_cast<std::uint64_t*>(warp.registers + instruction.r[operand])[lane];
   };
-  for_each_atomic(cta, warp, instruction, mask, [&](std::size_t lane, std::byte* memory) {
+  for_each_atomic(cta, warp, instruction, mask, [&](std::size_t lane, std::byte* memory, Space) {
     Wide old;
     std::memcpy(&old, memory, sizeof old);
     const Wide first = {part(3, lane), part(4, lane)};
@@ -290,6 +290,27 @@ void wide_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
     std::memcpy(memory, &result, sizeof result);
     for (std::size_t i = 0; i < 2; ++i) part(i, lane) = old[i];
     return result != old;
+  });
+}
+
+// atom.add.v2.f32 and its like: an addition to each of several numbers side by side, which is atomic for each, and not for all of
+// them. r: what was there, the address, what is added.
+void vector_addition(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const std::size_t count = instruction.writes, bytes = instruction.bytes / count;
+  for_each_atomic(cta, warp, instruction, mask, [&](std::size_t lane, std::byte* memory, Space space) {
+    bool changes = false;
+    std::uint64_t olds[4] = {};
+    for (std::size_t i = 0; i < count; ++i) {
+      std::uint64_t operand = 0;
+      std::memcpy(&olds[i], memory + i * bytes, bytes);
+      std::memcpy(&operand, warp.registers + instruction.r[count + 1 + i] + lane * bytes, bytes);
+      const std::uint64_t sum = apply_atomic(AtomicOperation::add, instruction.type, space, olds[i], operand, 0);
+      std::memcpy(memory + i * bytes, &sum, bytes);
+      changes |= std::memcmp(&sum, &olds[i], bytes) != 0;
+    }
+    for (std::size_t i = 0; i < count; ++i)
+      std::memcpy(warp.registers + instruction.r[i] + lane * bytes, &olds[i], bytes);
+    return changes;
   });
 }
 
@@ -406,6 +427,7 @@ void decode_atom(KernelDecoder& d) {
   if (!has_result && d.parts().size() > 1 && d.parts()[1] == "async") return decode_async_store(d);
   Space space = Space::generic;
   std::optional<AtomicOperation> operation;
+  std::size_t elements = 1;
   static const std::unordered_map<std::string_view, AtomicOperation> operations = {
       {"add", AtomicOperation::add},   {"min", AtomicOperation::min}, {"max", AtomicOperation::max},
       {"and", AtomicOperation::and_},  {"or", AtomicOperation::or_},  {"xor", AtomicOperation::xor_},
@@ -418,6 +440,8 @@ void decode_atom(KernelDecoder& d) {
       space = *named;
     } else if (const auto found = operations.find(part); found != operations.end()) {
       operation = found->second;
+    } else if (part == "v2" || part == "v4") {
+      elements = static_cast<std::size_t>(part[1] - '0');
     } else if (part != "relaxed" && part != "acquire" && part != "release" && part != "acq_rel" && part != "cta" &&
                part != "gpu" && part != "sys" && part != "cluster" && part != "noftz" && !part.starts_with("L2::")) {
       d.fail_unknown();
@@ -429,7 +453,9 @@ void decode_atom(KernelDecoder& d) {
                          : is_wide
                              ? has_result && (operation == AtomicOperation::cas || operation == AtomicOperation::exch)
                              : type.bits >= 32 || operation == AtomicOperation::cas;
-  if (!operation || !supported || type.bits < 16 ||
+  const bool is_vector = elements > 1;
+  const bool is_known_vector = (type.kind == 'f' || type.kind == 'h') && type.bits < 64 && space != Space::shared;
+  if (!operation || !supported || type.bits < 16 || (is_vector && !is_known_vector) ||
       (space != Space::generic && space != Space::global && space != Space::shared)) {
     d.fail_unknown();
   }
@@ -445,6 +471,13 @@ void decode_atom(KernelDecoder& d) {
       const std::vector<int> both = d.halves(d.operand(i));
       reads.insert(reads.end(), both.begin(), both.end());
     }
+  } else if (is_vector) {
+    const Slot slot = slot_of(type.bits / 8);
+    const std::vector<Operand> values = d.elements(d.operand(first + 1));
+    const std::vector<Operand> results = has_result ? d.elements(d.operand(0)) : std::vector<Operand>(elements);
+    if (values.size() != elements || results.size() != elements) d.fail("a vector of the wrong length");
+    for (const Operand& value : values) reads.push_back(d.read(value, slot));
+    for (const Operand& result : results) writes.push_back(has_result ? d.write(result, slot) : d.temporary(slot));
   } else {
     const Slot slot = slot_of(type.bits / 8);
     reads.push_back(d.read(d.operand(first + 1), slot));
@@ -456,12 +489,13 @@ void decode_atom(KernelDecoder& d) {
                                   atomic<AtomicOperation::or_>,  atomic<AtomicOperation::xor_>,
                                   atomic<AtomicOperation::exch>, atomic<AtomicOperation::cas>,
                                   atomic<AtomicOperation::inc>,  atomic<AtomicOperation::dec>};
-  const Execute execute = !is_wide ? kExecute[static_cast<std::size_t>(*operation)]
-                          : is_cas ? wide_atomic<true>
-                                   : wide_atomic<false>;
+  const Execute execute = is_vector  ? vector_addition
+                          : !is_wide ? kExecute[static_cast<std::size_t>(*operation)]
+                          : is_cas   ? wide_atomic<true>
+                                     : wide_atomic<false>;
   Instruction& out = d.emit(execute, InstructionClass::atomic, writes, reads);
   out.role = MemoryRole::store;
-  out.bytes = static_cast<std::uint8_t>(type.bits / 8);
+  out.bytes = static_cast<std::uint8_t>(type.bits / 8 * static_cast<int>(elements));
   out.space = space;
   out.wide_address = wide;
   out.strength = kStrong;
