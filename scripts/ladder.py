@@ -6,6 +6,8 @@ cli_json_test.py compares.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 from pathlib import Path
@@ -38,13 +40,52 @@ def device_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.removeprefix("NVIDIA ").lower()).strip("-") or "unknown"
 
 
+# Both have the rules of harness/results/atomic_file.cpp, except that the folder is made.
+
+
+def is_special(path: Path) -> bool:
+    """Whether there is a device or a pipe, which is written into: a file that is renamed would take its place."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def written_file(path: Path) -> Path:
+    """What `path` stands for, if it is a symbolic link: the link stays what it is."""
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return target
+
+
+def check_writable(path: Path) -> None:
+    """Raises OSError where write_whole() would, as far as that can be known before. Changes nothing."""
+    target = path if is_special(path) else written_file(path)
+    there = next(place for place in (target, *target.parents) if place.exists())
+    if target.is_dir():
+        reason = errno.EISDIR
+    elif there != target and not there.is_dir():
+        reason = errno.ENOTDIR
+    elif not os.access(there, os.W_OK) or (target.is_file() and not os.access(target.parent, os.W_OK)):
+        reason = errno.EACCES
+    else:
+        return
+    raise OSError(reason, os.strerror(reason), str(path))
+
+
 def write_whole(path: Path, content: str | bytes) -> None:
     """Under another name first, so that nobody ever reads half a file. Makes the folder. Raises OSError."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    data = content if isinstance(content, bytes) else content.encode()
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if is_special(path):
+        path.write_bytes(data)
+        return
+    target = written_file(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        unfinished.write_bytes(content if isinstance(content, bytes) else content.encode())
-        os.replace(unfinished, path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
+        unfinished.write_bytes(data)
+        os.replace(unfinished, target)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            unfinished.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error

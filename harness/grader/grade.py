@@ -12,7 +12,11 @@ from assignment import FOLDER, ROOT, AssignmentError, read_assignment
 from compiler import COMPILE_SECONDS, Machine, Unavailable
 from engine import Grader
 from gpu import Gpu
-from ladder import write_whole
+from ladder import check_writable, is_special, write_whole
+
+
+class UsageError(Exception):
+    """The command line asks for something that cannot be."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,6 +33,12 @@ def files_at_a_time(text: str) -> int:
     return int(text)
 
 
+def file_name(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the name is empty; give the name of a file")
+    return Path(text)
+
+
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(prog="harness", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
@@ -39,10 +49,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--assignment", help="swizzle, 06 or 06_swizzle")
     parser.add_argument("--course", default="", help="the seed that varies the assignment for a course")
     parser.add_argument("--hidden", help="the seed of shapes and inputs (the course's)")
-    parser.add_argument("--report", metavar="FILE", type=Path, help="the result as JSON")
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="the result as JUnit XML")
-    parser.add_argument("--out", metavar="FILE", type=Path, help="of --grade-dir: the grades; of --starter: the file")
-    parser.add_argument("--gradescope", metavar="FILE", type=Path, help="the result as Gradescope reads it")
+    parser.add_argument("--report", metavar="FILE", type=file_name, help="the result as JSON")
+    parser.add_argument("--junit", metavar="FILE", type=file_name, help="the result as JUnit XML")
+    parser.add_argument(
+        "--out", metavar="FILE", type=file_name, help="of --grade-dir: the grades; of --starter: the file"
+    )
+    parser.add_argument("--gradescope", metavar="FILE", type=file_name, help="the result as Gradescope reads it")
     parser.add_argument(
         "--share", metavar="I/N", help="with --grade-dir: only each N-th file, from the I-th on; no grades yet"
     )
@@ -55,6 +67,32 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--assignments", type=Path, default=FOLDER, help=argparse.SUPPRESS)
     parser.add_argument("--gpu-program", type=Path, help=argparse.SUPPRESS)  # for the tests
     return parser.parse_args(arguments)
+
+
+def outputs(args: argparse.Namespace) -> dict[str, Path]:
+    """The files that a run writes, by the option that asks for each."""
+    options = {"--out": args.out, "--report": args.report, "--junit": args.junit, "--gradescope": args.gradescope}
+    named = {option: path for option, path in options.items() if path}
+    if args.grade_dir and args.out:
+        named["--out, the list of equal files,"] = report.similar_file(args.out)
+    return named
+
+
+def look_at_outputs(args: argparse.Namespace) -> None:
+    """Raises UsageError for what could not be written, so that no work is lost in the end."""
+    for option, path in outputs(args).items():
+        try:
+            check_writable(path)
+        except OSError as error:
+            raise UsageError(f"{option} {path} cannot be written: {error.strerror}; name a file in a folder that you "
+                             "may write to") from error  # fmt: skip
+    if args.grade_dir and args.out:
+        results = report.results_folder(args.out)
+        if is_special(args.out):
+            raise UsageError(f"--out {args.out} is no regular file; the grades grow, and results are kept beside them: "
+                             "name a file")  # fmt: skip
+        if os.path.lexists(results) and not results.is_dir():
+            raise UsageError(f"--out {args.out}: results are kept in {results}, which is no folder; give another name")
 
 
 def show(result: dict) -> None:
@@ -96,9 +134,10 @@ def main() -> int:
         if name is None:
             raise AssignmentError("say which assignment it is for: --assignment swizzle, for example")
         assignment = read_assignment(name, args.course, args.assignments)
+        look_at_outputs(args)
         if args.starter or args.reference:
             text = assignment.starter() if args.starter else assignment.reference_answer()
-            if args.out and args.out.exists() and args.out.read_bytes() != text.encode():
+            if args.out and args.out.is_file() and args.out.read_bytes() != text.encode():
                 print(f"harness: --out {args.out}: this file is there already, and somebody may have worked on it; "
                       "give another name, or remove it", file=sys.stderr)  # fmt: skip
                 return 2
@@ -126,7 +165,7 @@ def main() -> int:
         if args.gradescope and result["status"] == "graded":
             write_whole(args.gradescope, report.to_gradescope(result))
         return 3 if result["status"] != "graded" else 0 if result["passed"] else 1
-    except AssignmentError as error:
+    except (AssignmentError, UsageError) as error:
         print(f"harness: {error}", file=sys.stderr)
         return 2
     except Unavailable as error:

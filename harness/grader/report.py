@@ -78,6 +78,14 @@ def to_csv(results: list[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
+def results_folder(grades: Path) -> Path:
+    return grades.with_name(grades.name + ".results")
+
+
+def similar_file(grades: Path) -> Path:
+    return grades.with_name(grades.stem + ".similar.csv")
+
+
 def submissions(folder: Path, ours: set[Path]) -> list[Path]:
     """What was handed in: the entries of the folder, and of a folder in it the .cu files, or the folder where it has
     none. What the grader writes itself, `ours`, is not. No link is followed."""
@@ -129,9 +137,8 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     if args.out is None:
         print("harness: --grade-dir needs --out FILE, which gets the grades", file=sys.stderr)
         return 2
-    results_folder = args.out.with_name(args.out.name + ".results")
-    similar_file = args.out.with_name(args.out.stem + ".similar.csv")
-    ours = {path.absolute() for path in (args.out, results_folder, similar_file, args.junit, args.report) if path}
+    beside = (results_folder(args.out), similar_file(args.out))
+    ours = {path.absolute() for path in (args.out, *beside, args.junit, args.report) if path}
     paths = submissions(folder, ours)
     if not paths:
         print(f"harness: --grade-dir {folder}: there is nothing in it to grade", file=sys.stderr)
@@ -142,7 +149,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
             print(f"harness: --share '{args.share}' is no share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
             return 2
         paths = paths[int(index) :: int(count)]
-    kept = Kept(grader, results_folder)
+    kept = Kept(grader, results_folder(args.out))
     kept.folder.mkdir(parents=True, exist_ok=True)
     results: dict[int, dict[str, Any]] = {}
     sources: dict[int, str] = {}
@@ -199,7 +206,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("first", "second", "how", "similarity"))
     writer.writerows([(cell(p.first), cell(p.second), p.how, f"{p.similarity:.2f}") for p in pairs])
-    write_whole(similar_file, out.getvalue())
+    write_whole(similar_file(args.out), out.getvalue())
 
     open_files = [result for result in ordered if result["status"] != "graded"]
     scores = [result["score"] for result in ordered if result["score"] is not None]

@@ -21,6 +21,7 @@ from schemas import validate_grade
 sys.path.append(str(ROOT / "harness" / "grader"))
 import assignment
 import compiler
+import ladder
 import launches
 import report
 import similarity
@@ -212,12 +213,47 @@ def test_a_compiler_that_does_not_work_costs_nobody_points(grading: Grading) -> 
     assert result["score"] is None and "not graded: the compiler does not work" in result["message"]
 
 
-def test_what_cannot_be_written_is_one_message(grading: Grading) -> None:
-    source = grading.folder / "a.cu"
+@pytest.mark.parametrize("option", ["--report", "--junit", "--out"])
+def test_what_cannot_be_written_is_said_before_any_work(grading: Grading, option: str) -> None:
+    source = grading.folder / "in" / "a.cu"
+    source.parent.mkdir()
     source.write_text("no C++")
-    done = grading.run("--grade", source, "--assignment", "small", "--report", source / "report.json")
-    assert done.returncode == 3 and done.stderr.startswith(f"harness: {source} cannot be")
-    assert len(done.stderr.splitlines()) == 1
+    loop = grading.folder / "loop"
+    loop.symlink_to(loop)
+    arguments = ["--assignment", "small", "--build", "nowhere"]  # what is said has to come before that
+    arguments += ["--grade-dir", source.parent] if option == "--out" else ["--grade", source]
+    folder = grading.folder
+    for path, said in (("", "the name is empty"), (folder, f"{option} {folder} cannot be written: Is a directory"),
+                       (source / "file", "Not a directory"), (loop, "Too many levels of symbolic links")):  # fmt: skip
+        done = grading.run(*arguments, option, path)
+        assert done.returncode == 2 and said in done.stderr and option in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1 and not done.stdout
+    assert not list(grading.folder.rglob("*.part"))
+
+
+def test_links_stay_and_pipes_are_written_into(grading: Grading) -> None:
+    target, link, pipe = (grading.folder / name for name in ("target", "link", "pipe"))
+    for _ in range(2):  # a link that leads nowhere, and then to a file
+        link.symlink_to(target.name)
+        assert grading.run("--starter", "small", "--out", link).returncode == 0
+        assert link.is_symlink() and target.read_text() == grading.text("--starter")
+        link.unlink()
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    assert grading.run("--starter", "small", "--out", pipe, timeout=60).returncode == 0
+    assert reader.communicate(timeout=60)[0] == grading.text("--starter") and pipe.is_fifo()
+    done = grading.run("--grade-dir", grading.home, "--assignment", "small", "--out", pipe)
+    assert done.returncode == 2 and "is no regular file" in done.stderr
+
+
+def test_a_file_that_cannot_be_written_in_the_end_is_called_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250)  # longer with what it is called before it is whole
+    with pytest.raises(OSError) as caught:
+        ladder.write_whole(path, "")
+    assert caught.value.filename == str(path) and not list(tmp_path.iterdir())
+    for path in (tmp_path, Path()):
+        with pytest.raises(IsADirectoryError):
+            ladder.write_whole(path, "")
 
 
 def test_junit(grading: Grading) -> None:
