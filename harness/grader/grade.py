@@ -69,30 +69,40 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def outputs(args: argparse.Namespace) -> dict[str, Path]:
-    """The files that a run writes, by the option that asks for each."""
+def look_at_outputs(args: argparse.Namespace) -> None:
+    """Raises UsageError for what could not be written, so that no work is lost in the end, and for what would take the
+    place of something else."""
     options = {"--out": args.out, "--report": args.report, "--junit": args.junit, "--gradescope": args.gradescope}
     named = {option: path for option, path in options.items() if path}
     if args.grade_dir and args.out:
-        named["--out, the list of equal files,"] = report.similar_file(args.out)
-    return named
-
-
-def look_at_outputs(args: argparse.Namespace) -> None:
-    """Raises UsageError for what could not be written, so that no work is lost in the end."""
-    for option, path in outputs(args).items():
+        named["--out, whose list of equal files is"] = report.similar_file(args.out)
+    for option, path in named.items():
         try:
             check_writable(path)
         except OSError as error:
             raise UsageError(f"{option} {path} cannot be written: {error.strerror}; name a file in a folder that you "
                              "may write to") from error  # fmt: skip
+    if args.starter or args.reference:
+        return
     if args.grade_dir and args.out:
-        results = report.results_folder(args.out)
         if is_special(args.out):
             raise UsageError(f"--out {args.out} is no regular file; the grades grow, and results are kept beside them: "
                              "name a file")  # fmt: skip
-        if os.path.lexists(results) and not results.is_dir():
-            raise UsageError(f"--out {args.out}: results are kept in {results}, which is no folder; give another name")
+        named["--out, whose results are kept in"] = report.results_folder(args.out)
+    seen = {"--grade": args.grade} if args.grade else {}
+    for option, path in named.items():
+        for other, its in seen.items():
+            if is_special(path):
+                continue  # a device or a pipe may get everything
+            first, second = Path(os.path.realpath(its)), Path(os.path.realpath(path))
+            if first == second or first in second.parents or second in first.parents:
+                raise UsageError(f"{other} {its} and {option} {path} are in each other's place; give each its own name")
+        seen[option] = path
+        # What is empty may have been made for this: by mktemp, for example.
+        empty = path.is_file() and path.stat().st_size == 0 and path.suffix.lower() != ".cu"
+        if os.path.lexists(path) and not (is_special(path) or empty or report.is_ours(path)):
+            raise UsageError(f"{option} {path}: this is there already, and the grader has not written it; give another "
+                             "name, or remove it")  # fmt: skip
 
 
 def show(result: dict) -> None:

@@ -246,6 +246,46 @@ def test_links_stay_and_pipes_are_written_into(grading: Grading) -> None:
     assert done.returncode == 2 and "is no regular file" in done.stderr
 
 
+def test_what_is_written_takes_the_place_of_nothing_else(grading: Grading) -> None:
+    folder, mine = grading.folder / "in", grading.folder / "in" / "mine.cu"
+    (folder / "kim.results").mkdir(parents=True)
+    texts = {mine: "no C++", folder / "empty.cu": "", folder / "notes.txt": "notes", folder / "kim.results/a.cu": "//"}
+    for path, text in texts.items():
+        path.write_text(text)
+    link = grading.folder / "link.csv"
+    link.symlink_to(mine)
+    a, b = grading.folder / "a", grading.folder / "b"
+    one, whole = ["--grade", mine, "--assignment", "small"], ["--grade-dir", folder, "--assignment", "small"]
+    for arguments, said in (
+        ([*one, "--report", mine], "in each other's place"),
+        (["--grade", folder / "empty.cu", *one[2:], "--junit", folder / "../in/empty.cu"], "in each other's place"),
+        ([*one, "--report", folder / "notes.txt"], "the grader has not written it"),
+        ([*one, "--report", a, "--junit", a], f"--report {a} and --junit {a} are in each other's place"),
+        ([*one, "--report", a, "--junit", a / "b"], "in each other's place"),
+        ([*whole, "--out", mine], "the grader has not written it"),
+        ([*whole, "--out", link], "the grader has not written it"),
+        ([*whole, "--out", folder / "empty.cu"], "the grader has not written it"),
+        ([*whole, "--out", folder / "kim"], "kim.results: this is there already"),
+        ([*whole, "--out", a, "--report", a], "in each other's place"),
+        ([*whole, "--out", a, "--report", f"{a}.similar.csv"], f"list of equal files is {a}.similar.csv"),
+        ([*whole, "--out", a, "--junit", f"{a}.results"], "in each other's place"),
+    ):
+        done = grading.run(*arguments, "--build", "nowhere")  # what is said has to come before that
+        assert done.returncode == 2 and said in done.stderr, done.stderr
+        assert len(done.stderr.splitlines()) == 1
+    assert {path: path.read_text() for path in texts} == texts and link.is_symlink()
+    # What the grader has written it may write again, and what is empty.
+    (folder / "notes.txt").write_text("")
+    for _ in range(2):
+        assert grading.run(*one, "--report", a, "--junit", b, "--gradescope", folder / "notes.txt").returncode == 1
+    for _ in range(2):
+        assert grading.run(*whole, "--out", folder / "g", "--report", a, "--junit", b).returncode == 0
+    os.mkfifo(pipe := grading.folder / "pipe")
+    with open(os.open(pipe, os.O_RDWR), "rb", buffering=0) as reader:
+        assert grading.run(*one, "--report", pipe, "--junit", pipe, timeout=60).returncode == 1
+        assert reader.read(1 << 20).endswith(b"</testsuites>\n"), "a pipe may get both"
+
+
 def test_a_file_that_cannot_be_written_in_the_end_is_called_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 250)  # longer with what it is called before it is whole
     with pytest.raises(OSError) as caught:
