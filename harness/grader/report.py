@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -107,18 +108,26 @@ def similar_file(grades: Path) -> Path:
     return grades.with_name(grades.stem + ".similar.csv")
 
 
-def submissions(folder: Path, ours: set[Path]) -> list[Path]:
+def where(path: Path) -> Path:
+    """The same for each way to name a file. What a link leads to is another file."""
+    return path.parent.resolve() / path.name
+
+
+def submissions(folder: Path, ours: set[Path]) -> tuple[list[Path], list[str]]:
     """What was handed in: the entries of the folder, and of a folder in it the .cu files, or the folder where it has
-    none. What the grader writes itself, `ours`, is not. No link is followed."""
-    found = []
+    none. What the grader writes itself, `ours`, is not, nor what an earlier run has written; the second list has the
+    names of that. No link is followed."""
+    found, left_out = [], []
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or entry.absolute() in ours:
+        if entry.name.startswith(".") or where(entry) in ours:
             continue
-        if entry.is_dir() and not entry.is_symlink():
+        if not entry.is_symlink() and is_ours(entry):
+            left_out.append(printable(os.fsencode(entry.name).decode(errors="replace"), 200))
+        elif entry.is_dir() and not entry.is_symlink():
             found += sorted(path for path in entry.iterdir() if path.suffix == ".cu") or [entry]
         else:
             found.append(entry)
-    return found
+    return found, left_out
 
 
 def graded_by() -> str:
@@ -159,8 +168,8 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
         print("harness: --grade-dir needs --out FILE, which gets the grades", file=sys.stderr)
         return 2
     beside = (results_folder(args.out), similar_file(args.out))
-    ours = {path.absolute() for path in (args.out, *beside, args.junit, args.report) if path}
-    paths = submissions(folder, ours)
+    ours = {where(path) for path in (args.out, *beside, args.junit, args.report) if path}
+    paths, left_out = submissions(folder, ours)
     if not paths:
         print(f"harness: --grade-dir {folder}: there is nothing in it to grade", file=sys.stderr)
         return 2
@@ -234,6 +243,8 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     passed = sum(result["passed"] for result in ordered)
     mean = f", {sum(scores) / len(scores):.1f} points on average" if scores else ""
     print(f"{len(scores)} of {len(ordered)} files graded{mean}, {passed} passed, {len(pairs)} pairs alike: {args.out}")
+    if left_out:
+        print(f"  Left out, since an earlier run of the grader has written them: {', '.join(left_out)}")
     for result in open_files:
         print(f"  {result['file']}: {result['message']}")
     return 1 if open_files else 0

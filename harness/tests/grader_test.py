@@ -426,6 +426,17 @@ def test_what_is_in_the_folder_of_a_class(grading: Grading) -> None:
         validate_grade(result)
 
 
+def test_what_an_earlier_run_has_written_is_not_graded(grading: Grading, handed_in: Path) -> None:
+    (handed_in / "copied.cu").write_text("file,score,passed,status,message,lost,tflops,sha256\n")
+    for name in ("one", "two"):
+        out = handed_in / ".." / handed_in.name / f"{name}.csv"
+        files = ("--out", out, "--report", handed_in / f"{name}.json", "--junit", handed_in / f"{name}.xml")
+        done = grading.run("--grade-dir", handed_in, "--assignment", "small", *files)
+        assert done.returncode == 0 and "7 of 7 files graded" in done.stdout and "copied.cu" in rows(out), done
+        assert ("Left out" in done.stdout) == (name == "two")
+    assert "written them: one.csv, one.csv.results, one.json, one.similar.csv, one.xml" in done.stdout
+
+
 def test_ctrl_c_stops_a_class_at_once(grading: Grading) -> None:
     folder = grading.folder / "in"
     folder.mkdir()
