@@ -228,14 +228,15 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     if args.report:
         write_whole(args.report, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
 
-    texts = {ordered[i]["file"]: sources[i] for i in sorted(sources)}
-    known = {"the reference answer": grader.assignment.reference_answer()}
-    ptx = {result["file"]: result["ptx_sha256"] for result in ordered if result["ptx_sha256"]}
+    names = [cell(result["file"]) for result in ordered] + ["the reference answer"]
+    texts = {i: sources[i] for i in sorted(sources)}
+    known = {len(ordered): grader.assignment.reference_answer()}
+    ptx = {i: result["ptx_sha256"] for i, result in enumerate(ordered) if result["ptx_sha256"]}
     pairs = similarity.similar_pairs(texts, known, grader.assignment.starter(), ptx)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(("first", "second", "how", "similarity"))
-    writer.writerows([(cell(p.first), cell(p.second), p.how, f"{p.similarity:.2f}") for p in pairs])
+    writer.writerows([(names[p.first], names[p.second], p.how, f"{p.similarity:.2f}") for p in pairs])
     write_whole(similar_file(args.out), out.getvalue())
 
     open_files = [result for result in ordered if result["status"] != "graded"]

@@ -31,8 +31,8 @@ def grams(words: list[str]) -> set[int]:
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    first: str
-    second: str
+    first: int
+    second: int
     how: str
     similarity: float
 
@@ -41,15 +41,16 @@ def token_hash(words: list[str]) -> str:
     return hashlib.sha256("\0".join(words).encode()).hexdigest()
 
 
-def similar_pairs(files: dict[str, str], known: dict[str, str], starter: str, ptx: dict[str, str]) -> list[Pair]:
-    """Pairs of `files`, and of one of them with one of `known`. `ptx` has hashes of what they were compiled to."""
-    everything = {name: tokens(text) for name, text in (files | known).items()}
+def similar_pairs(files: dict[int, str], known: dict[int, str], starter: str, ptx: dict[int, str]) -> list[Pair]:
+    """Pairs of `files`, and of one of them with one of `known`. `ptx` has hashes of what they were compiled to. All are
+    keyed by numbers, since two files may be shown by the same name."""
+    everything = {number: tokens(text) for number, text in (files | known).items()}
     starter_words = tokens(starter)
     common, starter_hash = grams(renamed(starter_words)), token_hash(renamed(starter_words))
-    exact = {name: token_hash(words) for name, words in everything.items()}
-    names_aside = {name: token_hash(renamed(words)) for name, words in everything.items()}
-    own = {name: grams(renamed(words)) - common for name, words in everything.items()}
-    starters_ptx = {ptx[name] for name in ptx if names_aside.get(name) == starter_hash}
+    exact = {number: token_hash(words) for number, words in everything.items()}
+    names_aside = {number: token_hash(renamed(words)) for number, words in everything.items()}
+    own = {number: grams(renamed(words)) - common for number, words in everything.items()}
+    starters_ptx = {ptx[number] for number in ptx if names_aside.get(number) == starter_hash}
     pairs = []
     order = list(everything)
     for i, first in enumerate(order):

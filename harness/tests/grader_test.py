@@ -426,6 +426,17 @@ def test_what_is_in_the_folder_of_a_class(grading: Grading) -> None:
         validate_grade(result)
 
 
+def test_files_that_are_shown_by_the_same_name_are_all_compared(grading: Grading) -> None:
+    folder = grading.folder / "in"
+    folder.mkdir()
+    long = "x" * 230
+    for name in ("a b.cu", "a  b.cu", "the reference answer", f"{long}1.cu", f"{long}2.cu"):
+        (folder / name).write_text(grading.text("--reference"))
+    out = grading.folder / "grades.csv"
+    assert grading.run("--grade-dir", folder, "--assignment", "small", "--out", out).returncode == 0
+    assert len((grading.folder / "grades.similar.csv").read_text().splitlines()) == 1 + 6 * 5 // 2
+
+
 def test_what_an_earlier_run_has_written_is_not_graded(grading: Grading, handed_in: Path) -> None:
     (handed_in / "copied.cu").write_text("file,score,passed,status,message,lost,tflops,sha256\n")
     for name in ("one", "two"):
@@ -611,8 +622,10 @@ OTHER = """int h(float y) {
 
 
 def pairs(files: dict[str, str], ptx: dict[str, str] | None = None) -> dict[tuple[str, str], str]:
-    found = similarity.similar_pairs(files, {}, STARTER, ptx or {})
-    return {(pair.first, pair.second): pair.how for pair in found}
+    names = list(files)
+    found = similarity.similar_pairs(dict(enumerate(files.values())), {}, STARTER,
+                                     {names.index(name): compiled for name, compiled in (ptx or {}).items()})  # fmt: skip
+    return {(names[pair.first], names[pair.second]): pair.how for pair in found}
 
 
 def test_what_is_alike() -> None:
