@@ -38,6 +38,15 @@ TABLES = {
     "counter": "kind* name* points* cases value* full* none* lost* steps needs needs_lost where",
     "gpu": "version problem",
 }
+# What some keys hold, whatever the table. The others hold expressions, which are looked at when they are evaluated.
+HOLDS = {
+    "number from 0 to 100": "pass_mark points",
+    "text": "key python from source header find with after before reference_with kernel name kind lost needs_lost "
+            "where version",
+    "list": "arguments",
+    "list of texts": "hints types cases",
+    "table": "starter vary launch gpu problem sizes buffers",
+}  # fmt: skip
 # What an expression may call, besides what an assignment defines in `python`.
 FUNCTIONS = {
     name: __builtins__[name] if isinstance(__builtins__, dict) else getattr(__builtins__, name)
@@ -219,6 +228,25 @@ def look_at_keys(table: Value, kind: str, what: str) -> None:
     for key in keys:
         if key.endswith("*") and key[:-1] not in table:
             raise AssignmentError(f"{what} has no {key[:-1]}")
+    for held, names in HOLDS.items():
+        for key in names.split():
+            if key in table and not holds(table[key], held):
+                raise AssignmentError(f"{what} has {key} = {table[key]!r}, which is no {held}")
+
+
+def holds(value: Value, what: str) -> bool:
+    if what == "number from 0 to 100":
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 100
+    if what == "list of texts":
+        return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+    return isinstance(value, {"text": str, "list": list, "table": dict}[what])
+
+
+def look_at_choices(table: dict[str, Value], what: str) -> None:
+    """Raises AssignmentError for a list to draw from that is empty."""
+    for key, value in table.items():
+        if value == []:
+            raise AssignmentError(f"{what} has {key} = [], with nothing to draw from")
 
 
 def look_at(data: dict[str, Any]) -> None:
@@ -227,6 +255,7 @@ def look_at(data: dict[str, Any]) -> None:
     for key, whole in (("case", data), ("check", data), ("replace", data["starter"]), ("empty", data["starter"])):
         if not isinstance(whole.get(key, []), list):
             raise AssignmentError(f"{key} is a single table: there may be several, so its head has two brackets")
+    look_at_choices(data.get("vary", {}), "[vary]")
     look_at_keys(data["starter"], "starter", "[starter]")
     if ("from" in data["starter"]) == ("source" in data["starter"]):
         raise AssignmentError("[starter] has to have either from or source")
@@ -241,6 +270,8 @@ def look_at(data: dict[str, Any]) -> None:
         look_at_keys(case, "case", what)
         if ("problem" in case) == ("buffers" in case):
             raise AssignmentError(f"{what} has to have either problem or buffers")
+        for key in ("sizes", "problem"):
+            look_at_choices(case.get(key, {}), f"{key} of {what}")
         for name, buffer in case.get("buffers", {}).items():
             look_at_keys(buffer, "buffer", f"the buffer {name} of {what}")
         if unknown := set(case.get("types", [])) - set(ELEMENTS):
@@ -254,6 +285,8 @@ def look_at(data: dict[str, Any]) -> None:
             raise AssignmentError(f"{what} names the case '{unknown.pop()}', which is not there")
         if "needs" in check and "needs_lost" not in check:
             raise AssignmentError(f"{what} has needs, but no needs_lost")
+        if check["kind"] == "counter" and check["full"] == check["none"]:
+            raise AssignmentError(f"{what}: full and none are both {check['full']}, with nothing in between")
         if check.get("where", "shared_load") not in TRAFFIC:
             raise AssignmentError(f"{what} has where = '{check['where']}'; there are {', '.join(TRAFFIC)}")
         try:
@@ -278,9 +311,12 @@ def read_assignment(name: str, course: str = "", folder: Path = FOLDER) -> Assig
         raise AssignmentError(f"{path.name}: {error}") from error
     values: dict[str, Any] = {}
     for key, value in data.get("vary", {}).items():
-        values[key] = (
-            value[draw(path.stem, course, key) % len(value)] if isinstance(value, list) else evaluate(value, values)
-        )
+        try:
+            values[key] = (
+                value[draw(path.stem, course, key) % len(value)] if isinstance(value, list) else evaluate(value, values)
+            )
+        except AssignmentError as error:
+            raise AssignmentError(f"{path.name}: [vary] {key}: {error}") from error
     total = sum(check["points"] for check in data["check"])
     if total != 100:
         raise AssignmentError(f"{path.name}: the points of the checks add up to {total}, and not to 100")

@@ -60,7 +60,10 @@ def grade_check(check: dict[str, Any], launches: list[Launch], ptx: str, answers
         elif not is_right:
             sentence = f"{label}: not counted, since the output is wrong"
         else:
-            share, sentence = grade_counter(check, launch, ptx, answer, reference[i] if reference else None)
+            try:
+                share, sentence = grade_counter(check, launch, ptx, answer, reference[i] if reference else None)
+            except AssignmentError as error:
+                raise AssignmentError(f"the check '{check['name']}': {error}") from error
             sentence = f"{label}: {sentence}"
         shares.append(share)
         if share < 1:
@@ -91,6 +94,8 @@ def grade_counter(
             return 0.0, check.get("needs_lost", "what is counted here does not happen at all")
         raise
     full, none = float(evaluate(check["full"], names)), float(evaluate(check["none"], names))
+    if full == none:
+        raise AssignmentError(f"full and none are both {full:g}, with nothing in between")
     share = min(1.0, max(0.0, (value - none) / (full - none)))
     if check.get("steps") and share < 1:
         share = 0.0
@@ -109,7 +114,13 @@ class Grader:
         self.hidden = hidden
         self.gpu = gpu
         functions = assignment.functions()
-        self.launches = [make_launch(assignment, case, hidden, functions) for case in assignment.cases()]
+        self.launches = []
+        for case in assignment.cases():
+            try:
+                self.launches.append(make_launch(assignment, case, hidden, functions))
+            except Exception as error:  # all that it knows is the assignment's
+                why = str(error) if isinstance(error, AssignmentError) else repr(error)
+                raise AssignmentError(f"{assignment.name}: the case '{case['label']}': {why}") from error
         self._reference_source = assignment.reference_answer().encode()
         self._reference: list[dict[str, Any]] | None = None
         self._lock = threading.Lock()
@@ -172,7 +183,10 @@ class Grader:
              "counters": {name: count for name, count in answer["counters"].items() if count}}
             for launch, answer in zip(self.launches, answers, strict=True)
         ]
-        result["checks"] = [grade_check(check, self.launches, ptx, answers, reference) for check in checks]
+        try:
+            result["checks"] = [grade_check(check, self.launches, ptx, answers, reference) for check in checks]
+        except AssignmentError as error:
+            raise AssignmentError(f"{self.assignment.name}: {error}") from error
         result["printed"] = printable(" ".join(answer.get("printed", "") for answer in answers))
         result["score"] = round(sum(check["points"] for check in result["checks"]), 1)
         result["passed"] = result["score"] >= self.assignment.pass_mark

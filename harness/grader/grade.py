@@ -4,12 +4,13 @@ import argparse
 import dataclasses
 import os
 import sys
+import traceback
 from pathlib import Path
 from typing import NoReturn
 
 import report
 from assignment import FOLDER, ROOT, AssignmentError, read_assignment
-from compiler import COMPILE_SECONDS, Machine, Unavailable
+from compiler import COMPILE_SECONDS, Machine, Unavailable, printable
 from engine import Grader
 from gpu import Gpu
 from ladder import check_writable, is_special, write_whole
@@ -187,6 +188,12 @@ def main() -> int:
     except KeyboardInterrupt:
         goes_on = ": the same command goes on where this one was" if args.grade_dir else ""
         print(f"\nharness: stopped{goes_on}", file=sys.stderr)
+        return 3
+    except Exception as error:  # a traceback's exit code would mean points below the pass mark
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        print(f"harness: the grader failed, and nothing is known of the file: {printable(repr(error))} in {where}",
+              file=sys.stderr)  # fmt: skip
         return 3
 
 

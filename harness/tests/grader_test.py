@@ -161,17 +161,45 @@ def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
     (("sizes = { n = [100", 'types = ["fp8"]\nsizes = { n = [100'), "the case 'short' has the type 'fp8'"),
     (("def times(", "def times"), "`python` does not run: SyntaxError"),
     (("[starter]\n", '[starter]\nfrom = "06_swizzle"\n'), "either from or source"),
+    (("pass_mark = 60", 'pass_mark = "60"'), "comment has pass_mark = '60', which is no number from 0 to 100"),
+    (("pass_mark = 60", "pass_mark = 160"), "pass_mark = 160, which is no number from 0 to 100"),
+    (("pass_mark = 60", "pass_mark = true"), "pass_mark = True, which is no number from 0 to 100"),
+    (("points = 60", 'points = "60"'), "the check 'output' has points = '60', which is no number"),
+    (("points = 60", "points = -60"), "the check 'output' has points = -60, which is no number from 0 to 100"),
+    (("full = 1\n", "full = 3\n"), "00_small.md: the check 'sectors': full and none are both 3"),
+    (("full = 1\n", 'full = "4 - 1"\n'), "00_small: the check 'sectors': full and none are both 3"),
+    (('value = "global_load_sectors', 'value = "global_load_sector'), "the check 'sectors': the expression"),
+    (("factor = [2, 3, 5, 7, 11, 13]", "factor = []"), "[vary] has factor = [], with nothing to draw from"),
+    (("factor = [2, 3, 5, 7, 11, 13]", 'factor = "facto"'), "00_small.md: [vary] factor: the expression 'facto'"),
+    (("n = [100, 300", "m = [], n = [100, 300"), "sizes of the case 'short' has m = [], with nothing to draw from"),
+    (("kernel = ", 'types = "fp16"\nkernel = '), "[launch] has types = 'fp16', which is no list of texts"),
+    (("[launch]\n", "[launch]\ntypes = []\n"), "[launch] has types = [], which is no list of texts"),
+    (('kernel = "scaled"', "kernel = 5"), "[launch] has kernel = 5, which is no text"),
+    (('hints = ["Look at the index."]', 'hints = "Look"'), "hints = 'Look', which is no list of texts"),
+    (("(n + 127) // 128", "batchx"), "00_small: the case 'short': the expression 'batchx' has no value"),
+    (('"x", "y", "n"', '"x", "y", "arg"'), "00_small: the case 'short': the argument 'arg' is unknown"),
+    (('count = "n", values', 'count = "[n]", values'), "00_small: the case 'short': TypeError"),
     (("[starter]\n", "[starter]\nreplace = { find = 'a', with = 'b' }\n"), "its head has two brackets"),
 ])  # fmt: skip
 def test_a_mistake_in_an_assignment_is_said(grading: Grading, change: tuple[str, str], said: str) -> None:
     assert change[0] in SMALL
-    (grading.assignments / "00_small.md").write_text(SMALL.replace(*change))
     path = grading.folder / "any.cu"
     path.write_text("__global__ void scaled(const float* x, float* y, int n) { y[0] = x[0] * n; }")
+    if change[0] in ("full = 1\n", 'value = "global_load_sectors'):
+        path.write_text(grading.text("--reference"))
+    (grading.assignments / "00_small.md").write_text(SMALL.replace(*change))
     done = grading.run("--grade", path, "--assignment", "small")
     if done.returncode == 1:  # what concerns the starter alone
         done = grading.run("--starter", "small")
     assert done.returncode == 2 and said in done.stderr, done
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_fault_of_the_grader_is_no_grade(grading: Grading) -> None:
+    (grading.assignments / "00_small.md").write_bytes(b"\xff")
+    done = grading.run("--starter", "small")
+    assert done.returncode == 3 and "harness: the grader failed" in done.stderr and "UnicodeDecodeError" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def broken_build(grading: Grading, **changes: str) -> Path:
@@ -623,8 +651,8 @@ OTHER = """int h(float y) {
 
 def pairs(files: dict[str, str], ptx: dict[str, str] | None = None) -> dict[tuple[str, str], str]:
     names = list(files)
-    found = similarity.similar_pairs(dict(enumerate(files.values())), {}, STARTER,
-                                     {names.index(name): compiled for name, compiled in (ptx or {}).items()})  # fmt: skip
+    compiled = {names.index(name): text for name, text in (ptx or {}).items()}
+    found = similarity.similar_pairs(dict(enumerate(files.values())), {}, STARTER, compiled)
     return {(names[pair.first], names[pair.second]): pair.how for pair in found}
 
 
