@@ -15,6 +15,15 @@ from engine import Grader
 from gpu import Gpu
 from ladder import check_writable, is_special, write_whole
 
+# Which options go with what is to be done; the others would do nothing.
+GRADING = "--assignment --course --hidden --report --junit --with-gpu --unsandboxed --compile-seconds"
+GOES_WITH = {
+    "--grade": f"{GRADING} --gradescope",
+    "--grade-dir": f"{GRADING} --out --share --jobs",
+    "--starter": "--course --out",
+    "--reference": "--course --out",
+}
+
 
 class UsageError(Exception):
     """The command line asks for something that cannot be."""
@@ -34,21 +43,26 @@ def files_at_a_time(text: str) -> int:
     return int(text)
 
 
-def file_name(text: str) -> Path:
+def not_empty(text: str) -> str:
+    """An empty word is most often a variable of a script that is not set."""
     if not text:
-        raise argparse.ArgumentTypeError("the name is empty; give the name of a file")
-    return Path(text)
+        raise argparse.ArgumentTypeError("it is empty; give it a value, or leave it out")
+    return text
+
+
+def file_name(text: str) -> Path:
+    return Path(not_empty(text))
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(prog="harness", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--grade", metavar="FILE", type=Path, help="a .cu file that was handed in")
-    what.add_argument("--grade-dir", metavar="DIR", type=Path, help="a folder of them")
-    what.add_argument("--starter", metavar="ASSIGNMENT", help="write the starter of an assignment")
-    what.add_argument("--reference", metavar="ASSIGNMENT", help="write its reference answer")
-    parser.add_argument("--assignment", help="swizzle, 06 or 06_swizzle")
-    parser.add_argument("--course", default="", help="the seed that varies the assignment for a course")
+    what.add_argument("--grade", metavar="FILE", type=file_name, help="a .cu file that was handed in")
+    what.add_argument("--grade-dir", metavar="DIR", type=file_name, help="a folder of them")
+    what.add_argument("--starter", metavar="ASSIGNMENT", type=not_empty, help="write the starter of an assignment")
+    what.add_argument("--reference", metavar="ASSIGNMENT", type=not_empty, help="write its reference answer")
+    parser.add_argument("--assignment", type=not_empty, help="swizzle, 06 or 06_swizzle")
+    parser.add_argument("--course", help="the seed that varies the assignment for a course")
     parser.add_argument("--hidden", help="the seed of shapes and inputs (the course's)")
     parser.add_argument("--report", metavar="FILE", type=file_name, help="the result as JSON")
     parser.add_argument("--junit", metavar="FILE", type=file_name, help="the result as JUnit XML")
@@ -59,15 +73,26 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--share", metavar="I/N", help="with --grade-dir: only each N-th file, from the I-th on; no grades yet"
     )
-    parser.add_argument("--jobs", type=files_at_a_time, default=os.cpu_count() or 1, help="files at a time")
+    parser.add_argument("--jobs", type=files_at_a_time, help="files at a time")
     parser.add_argument("--with-gpu", action="store_true", help="also time files that are right; no part of the points")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
-    parser.add_argument("--compile-seconds", type=int, default=COMPILE_SECONDS, help="CPU time of the compiler")
+    parser.add_argument("--compile-seconds", type=int, help="CPU time of the compiler")
     build = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
     parser.add_argument("--build", type=Path, default=build, help=argparse.SUPPRESS)
     parser.add_argument("--assignments", type=Path, default=FOLDER, help=argparse.SUPPRESS)
     parser.add_argument("--gpu-program", type=Path, help=argparse.SUPPRESS)  # for the tests
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    given = {"--" + name.replace("_", "-") for name, value in vars(args).items() if value not in (None, False)}
+    (action,) = given & set(GOES_WITH)
+    for option in sorted(given & set(" ".join(GOES_WITH.values()).split()) - set(GOES_WITH[action].split())):
+        actions = [other for other, options in GOES_WITH.items() if option in options.split()]
+        parser.error(f"{option} does not go with {action}, but with {', '.join(actions)}; leave it out")
+    if args.share and (args.report or args.junit):
+        parser.error("--share only grades; --report and --junit are for the run without it, which puts all together")
+    args.course = args.course or ""
+    args.jobs = args.jobs or os.cpu_count() or 1
+    args.compile_seconds = args.compile_seconds or COMPILE_SECONDS
+    return args
 
 
 def look_at_outputs(args: argparse.Namespace) -> None:
@@ -75,7 +100,7 @@ def look_at_outputs(args: argparse.Namespace) -> None:
     place of something else."""
     options = {"--out": args.out, "--report": args.report, "--junit": args.junit, "--gradescope": args.gradescope}
     named = {option: path for option, path in options.items() if path}
-    if args.grade_dir and args.out:
+    if args.grade_dir:
         named["--out, whose list of equal files is"] = report.similar_file(args.out)
     for option, path in named.items():
         try:
@@ -85,7 +110,7 @@ def look_at_outputs(args: argparse.Namespace) -> None:
                              "may write to") from error  # fmt: skip
     if args.starter or args.reference:
         return
-    if args.grade_dir and args.out:
+    if args.grade_dir:
         if is_special(args.out):
             raise UsageError(f"--out {args.out} is no regular file; the grades grow, and results are kept beside them: "
                              "name a file")  # fmt: skip
@@ -143,8 +168,10 @@ def main() -> int:
     try:
         name = args.starter or args.reference or args.assignment
         if name is None:
-            raise AssignmentError("say which assignment it is for: --assignment swizzle, for example")
+            raise UsageError("say which assignment it is for: --assignment swizzle, for example")
         assignment = read_assignment(name, args.course, args.assignments)
+        if args.grade_dir and args.out is None:
+            raise UsageError("--grade-dir needs --out FILE, which gets the grades")
         look_at_outputs(args)
         if args.starter or args.reference:
             text = assignment.starter() if args.starter else assignment.reference_answer()

@@ -164,9 +164,6 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     if not folder.is_dir():
         print(f"harness: --grade-dir {folder}: there is no such folder", file=sys.stderr)
         return 2
-    if args.out is None:
-        print("harness: --grade-dir needs --out FILE, which gets the grades", file=sys.stderr)
-        return 2
     beside = (results_folder(args.out), similar_file(args.out))
     ours = {where(path) for path in (args.out, *beside, args.junit, args.report) if path}
     paths, left_out = submissions(folder, ours)
@@ -175,7 +172,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
         return 2
     if args.share:
         index, _, count = args.share.partition("/")
-        if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
             print(f"harness: --share '{args.share}' is no share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
             return 2
         paths = paths[int(index) :: int(count)]

@@ -116,6 +116,18 @@ def test_usage(grading: Grading) -> None:
         (["--grade-dir", "no_such_folder", "--assignment", "small", "--out", "x.csv"], "there is no such folder"),
         (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is no number of files"),
         (["--grade", "x.cu", "--starter", "small"], "not allowed with argument"),
+        (["--grade", "", "--assignment", "small"], "--grade: it is empty"),
+        (["--starter", ""], "--starter: it is empty"),
+        (["--grade", "x.cu", "--assignment", "small", "--out", "x.csv"],
+         "--out does not go with --grade, but with --grade-dir, --starter, --reference"),
+        (["--grade", "x.cu", "--assignment", "small", "--jobs", "2"], "--jobs does not go with --grade"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv", "--gradescope", "x.json"],
+         "--gradescope does not go with --grade-dir"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv", "--share", "0/2", "--junit", "x.xml"],
+         "--share only grades"),
+        (["--starter", "small", "--assignment", "small"], "--assignment does not go with --starter"),
+        (["--starter", "small", "--report", "x.json"], "--report does not go with --starter"),
+        (["--reference", "small", "--with-gpu"], "--with-gpu does not go with --reference"),
         (["--grade", "x.cu", "--asignment", "small"], "unrecognized arguments: --asignment"),
     ):
         done = grading.run(*arguments)
@@ -251,7 +263,7 @@ def test_what_cannot_be_written_is_said_before_any_work(grading: Grading, option
     arguments = ["--assignment", "small", "--build", "nowhere"]  # what is said has to come before that
     arguments += ["--grade-dir", source.parent] if option == "--out" else ["--grade", source]
     folder = grading.folder
-    for path, said in (("", "the name is empty"), (folder, f"{option} {folder} cannot be written: Is a directory"),
+    for path, said in (("", "it is empty"), (folder, f"{option} {folder} cannot be written: Is a directory"),
                        (source / "file", "Not a directory"), (loop, "Too many levels of symbolic links")):  # fmt: skip
         done = grading.run(*arguments, option, path)
         assert done.returncode == 2 and said in done.stderr and option in done.stderr, done.stderr
