@@ -145,7 +145,8 @@ class Grader:
         return {
             "file": printable(os.fsdecode(path.name).encode(errors="replace").decode(), 200),
             "sha256": "", "assignment": self.assignment.name, "assignment_sha256": self.assignment.digest,
-            "course": self.assignment.course, "toolkit": self.machine.toolkit, "isolated": self.machine.isolated,
+            "course": self.assignment.course, "hidden": self.hidden != self.assignment.course,
+            "toolkit": self.machine.toolkit, "isolated": self.machine.isolated,
             "status": "graded", "message": "", "score": 0.0, "pass_mark": self.assignment.pass_mark, "passed": False,
             "ptx_sha256": "", "checks": [], "cases": [], "printed": "", "hints": [], "gpu": None,
         }  # fmt: skip

@@ -63,7 +63,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what.add_argument("--reference", metavar="ASSIGNMENT", type=not_empty, help="write its reference answer")
     parser.add_argument("--assignment", type=not_empty, help="swizzle, 06 or 06_swizzle")
     parser.add_argument("--course", help="the seed that varies the assignment for a course")
-    parser.add_argument("--hidden", help="the seed of shapes and inputs (the course's)")
+    parser.add_argument("--hidden", type=not_empty, help="the seed of shapes and inputs (the course's)")
     parser.add_argument("--report", metavar="FILE", type=file_name, help="the result as JSON")
     parser.add_argument("--junit", metavar="FILE", type=file_name, help="the result as JUnit XML")
     parser.add_argument(
@@ -134,7 +134,8 @@ def look_at_outputs(args: argparse.Namespace) -> None:
 def show(result: dict) -> None:
     """For a reader: points, and what they were lost for."""
     course = f", course {result['course']}" if result["course"] else ""
-    print(f"{result['file']} · {result['assignment']}{course}")
+    hidden = ", with a hidden seed" if result["hidden"] else ""
+    print(f"{result['file']} · {result['assignment']}{course}{hidden}")
     for check in result["checks"]:
         print(f"  {check['points']:5.1f} of {check['of']:3}  {check['name']}")
         for sentence in check["lost"]:

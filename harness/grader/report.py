@@ -240,7 +240,9 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     scores = [result["score"] for result in ordered if result["score"] is not None]
     passed = sum(result["passed"] for result in ordered)
     mean = f", {sum(scores) / len(scores):.1f} points on average" if scores else ""
-    print(f"{len(scores)} of {len(ordered)} files graded{mean}, {passed} passed, {len(pairs)} pairs alike: {args.out}")
+    hidden = " with a hidden seed" if ordered[0]["hidden"] else ""
+    print(f"{len(scores)} of {len(ordered)} files graded{hidden}{mean}, {passed} passed, {len(pairs)} pairs alike: "
+          f"{args.out}")  # fmt: skip
     if left_out:
         print(f"  Left out, since an earlier run of the grader has written them: {', '.join(left_out)}")
     for result in open_files:

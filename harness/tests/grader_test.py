@@ -90,6 +90,8 @@ def test_the_same_file_gets_the_same_report(grading: Grading) -> None:
     source = with_body(grading, "  if (i < n) y[i] = x[i * 7 % n];")
     first, second = (grading.grade(source, "--hidden", "h") for _ in range(2))
     assert first == second
+    assert first["hidden"] and "small, with a hidden seed\n" in first["shown"]
+    assert not grading.grade(source)["hidden"]
 
 
 def test_seeds_vary_what_is_asked_and_what_is_tried(grading: Grading) -> None:
@@ -118,6 +120,7 @@ def test_usage(grading: Grading) -> None:
         (["--grade", "x.cu", "--starter", "small"], "not allowed with argument"),
         (["--grade", "", "--assignment", "small"], "--grade: it is empty"),
         (["--starter", ""], "--starter: it is empty"),
+        (["--grade", "x.cu", "--assignment", "small", "--hidden", ""], "--hidden: it is empty"),
         (["--grade", "x.cu", "--assignment", "small", "--out", "x.csv"],
          "--out does not go with --grade, but with --grade-dir, --starter, --reference"),
         (["--grade", "x.cu", "--assignment", "small", "--jobs", "2"], "--jobs does not go with --grade"),
@@ -605,6 +608,7 @@ def test_the_autograder_for_gradescope(grading: Grading) -> None:
     build is lent to it instead."""
     recipe = ROOT / "harness" / "grader" / "recipes" / "gradescope"
     packed = grading.folder / "autograder.zip"
+    assert subprocess.run([recipe / "build_zip", "swizzle", "c", "", packed], capture_output=True).returncode == 2
     done = subprocess.run(
         [recipe / "build_zip", "swizzle", "a course", "$(touch x)", packed], capture_output=True, text=True
     )
