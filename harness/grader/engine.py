@@ -156,6 +156,17 @@ class Grader:
         message = f"not graded: the grader failed: {printable(repr(error))}"
         return self._empty_result(path) | {"status": "not graded", "score": None, "message": message}
 
+    def _no_points(self, error: Refused) -> dict[str, Any]:
+        checks = [
+            {"name": check.get("name", check["kind"]), "kind": check["kind"], "points": 0.0, "of": check["points"],
+             "lost": [str(error)]} for check in self.assignment.data["check"]
+        ]  # fmt: skip
+        return {"message": f"0 points: {error}", "checks": checks}
+
+    def refused(self, path: Path, error: Refused) -> dict[str, Any]:
+        """The result where there is no file to read."""
+        return self._empty_result(path) | self._no_points(error)
+
     def grade(self, path: Path) -> dict[str, Any]:
         """The result of a file, as harness/results/grade.schema.json says. It never raises for what is in the file."""
         result = self._empty_result(path)
@@ -171,12 +182,7 @@ class Grader:
                 answers = run_launches(self.machine, ptx, self.launches)
             result["ptx_sha256"] = ptx_hash(ptx)
         except Refused as error:
-            result["message"] = f"0 points: {error}"
-            result["checks"] = [
-                {"name": check.get("name", check["kind"]), "kind": check["kind"], "points": 0.0, "of": check["points"],
-                 "lost": [str(error)]} for check in checks
-            ]  # fmt: skip
-            return result
+            return result | self._no_points(error)
         except NotGraded as error:
             return result | {"status": "not graded", "score": None, "message": f"not graded: {error}"}
         result["cases"] = [

@@ -14,6 +14,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import similarity
+from compiler import Refused
 from engine import Grader, printable, read_submission
 from ladder import write_whole
 
@@ -119,12 +120,13 @@ def submissions(folder: Path, ours: set[Path]) -> tuple[list[Path], list[str]]:
     names of that. No link is followed."""
     found, left_out = [], []
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or where(entry) in ours:
+        if entry.name.startswith(".") or entry.name == "__MACOSX" or where(entry) in ours:
             continue
         if not entry.is_symlink() and is_ours(entry):
             left_out.append(printable(os.fsencode(entry.name).decode(errors="replace"), 200))
         elif entry.is_dir() and not entry.is_symlink():
-            found += sorted(path for path in entry.iterdir() if path.suffix == ".cu") or [entry]
+            names = (path for path in entry.iterdir() if not path.name.startswith("."))  # ._a.cu is macOS's
+            found += sorted(path for path in names if path.suffix.lower() == ".cu") or [entry]
         else:
             found.append(entry)
     return found, left_out
@@ -134,6 +136,9 @@ def graded_by() -> str:
     """A hash of what gives the points."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
+
+
+NO_FILE = Refused("no .cu file is in this folder; folders in it are not looked at")
 
 
 class Kept:
@@ -181,6 +186,9 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     results: dict[int, dict[str, Any]] = {}
     sources: dict[int, str] = {}
 
+    def shown(index: int) -> str:
+        return printable(str(paths[index].relative_to(folder)).encode(errors="replace").decode(), 200)
+
     def grade(index: int) -> dict[str, Any]:
         path = paths[index]
         name = str(path.relative_to(folder))
@@ -192,8 +200,9 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
         file = kept.path(name, source) if source is not None else None
         result = kept.read(file) if file else None
         if result is None:
-            result = grader.grade(path)
-            result["file"] = printable(name.encode(errors="replace").decode(), 200)
+            is_folder = path.is_dir() and not path.is_symlink()
+            result = grader.refused(path, NO_FILE) if is_folder and path.parent == folder else grader.grade(path)
+            result["file"] = shown(index)
             if file:
                 write_whole(file, to_json(result))
         return result
@@ -206,7 +215,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
                 try:
                     results[index] = future.result()
                 except Exception as error:  # one broken file never stops the rest
-                    results[index] = grader.failed(paths[index], error)
+                    results[index] = grader.failed(paths[index], error) | {"file": shown(index)}
                 if sys.stderr.isatty():
                     end = "" if done < len(paths) else "\n"
                     print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)

@@ -454,17 +454,21 @@ def test_a_class_goes_on_where_it_was(grading: Grading, handed_in: Path) -> None
 def test_what_is_in_the_folder_of_a_class(grading: Grading) -> None:
     """Each entry has a row, and what the grader has written there has none."""
     folder = grading.folder / "in"
-    for student in ("three", "none"):
+    for student in ("three", "none", "deep/er", "__MACOSX/three"):
         (folder / student).mkdir(parents=True)
-    for name in ("three/a.cu", "three/b.cu", "three/c.cu", "none/main.cpp", "none\n1.cu", "notes.txt"):
+    for name in ("three/a.cu", "three/B.CU", "three/c.cu", "three/._a.cu", "__MACOSX/three/._a.cu", "deep/er/a.cu",
+                 "UPPER.CU", "none/main.cpp", "none\n1.cu", "notes.txt"):
         (folder / name).write_text("no C++")
     out = folder / "grades.csv"
     for _ in range(2):
         arguments = ("--assignment", "small", "--out", out, "--junit", folder / "j.xml", "--report", folder / "r.json")
         assert grading.run("--grade-dir", folder, *arguments).returncode == 0
         table = rows(out)
-        assert sorted(table) == ["none", "none 1.cu", "notes.txt", "three/a.cu", "three/b.cu", "three/c.cu"]
-    assert "a folder" in table["none"]["message"] and {row["score"] for row in table.values()} == {"0"}
+        assert sorted(table) == ["UPPER.CU", "deep", "none", "none 1.cu", "notes.txt", "three/B.CU", "three/a.cu",
+                                 "three/c.cu"]  # fmt: skip
+    for name in ("deep", "none"):
+        assert table[name]["message"].startswith("0 points: no .cu file is in this folder; folders in it are not")
+    assert {row["score"] for row in table.values()} == {"0"}
     for result in json.loads((folder / "r.json").read_text()):
         validate_grade(result)
 
