@@ -18,7 +18,7 @@ from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ladder import ROOT, write_whole
+from ladder import ROOT, check_writable, write_whole
 from profile_data import Device, ProfileError, Shape, devices, load_device, three_digits
 
 if TYPE_CHECKING:
@@ -269,7 +269,13 @@ def main() -> int:
             parser.error("the figures of the docs are another device, dtype or shape: name a folder with --out")
         arguments.out = ROOT / "docs" / "figures"
     for plot in plots(device, shape):
-        print(plot.write(arguments.out))
+        try:
+            check_writable(arguments.out / plot.file)
+            print(plot.write(arguments.out))
+        except OSError as error:
+            where = arguments.out / plot.file
+            print(f"plot.py: {where} cannot be written: {error.strerror}; name another folder: --out", file=sys.stderr)
+            return 3
     return 0
 
 

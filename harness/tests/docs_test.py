@@ -531,6 +531,9 @@ def test_plot_refuses_what_is_not_recorded(tree: Path) -> None:
     done = run(tree, "plot.py")
     assert (done.returncode, "01_naive.json is truncated" in done.stderr) == (3, True)
     (tree / "profiles" / "h200" / "01_naive.json").unlink()
+    done = run(tree, "plot.py", "--out", str(tree / "README.md"))
+    assert done.returncode == 3 and "ladder.svg cannot be written: Not a directory" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
     done = run(tree, "plot.py", "--device", "a100")
     assert (done.returncode, "a100" in done.stderr) == (3, True)
     done = run(tree, "plot.py", "--seq-len", "777")
