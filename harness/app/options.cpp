@@ -148,7 +148,7 @@ Exit status
   1  a wrong result or a finding; of --grade: points below the pass mark
   2  bad usage, or the single version asked for does not support the problem
   3  a device, a tool or a file is missing (a study is then static, and says so), or the device that was asked for cannot
-     run the version, or a CUDA error)";
+     run the version, or a CUDA error; of --grade and --grade-dir: a file that could not be graded)";
 
 }  // namespace
 

@@ -256,4 +256,4 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
         print(f"  Left out, since an earlier run of the grader has written them: {', '.join(left_out)}")
     for result in open_files:
         print(f"  {result['file']}: {result['message']}")
-    return 1 if open_files else 0
+    return 3 if open_files else 0

@@ -252,8 +252,13 @@ def test_a_compiler_that_does_not_work_costs_nobody_points(grading: Grading) -> 
     nvcc = grading.folder / "nvcc"
     nvcc.write_text("#!/bin/sh\necho 'No space left on device' >&2\nexit 1\n")
     nvcc.chmod(0o755)
-    result = grading.grade("__global__ void scaled() {}", "--build", str(broken_build(grading, nvcc=str(nvcc))))
+    build = broken_build(grading, nvcc=str(nvcc))
+    result = grading.grade("__global__ void scaled() {}", "--build", str(build))
     assert result["score"] is None and "not graded: the compiler does not work" in result["message"]
+    (grading.home / "a.cu").write_text("__global__ void scaled() {}")
+    out = grading.folder / "grades.csv"
+    done = grading.run("--grade-dir", grading.home, "--assignment", "small", "--out", out, "--build", build)
+    assert done.returncode == 3 and rows(out)["a.cu"]["status"] == "not graded", "as --grade says it"
 
 
 @pytest.mark.parametrize("option", ["--report", "--junit", "--out"])
