@@ -76,15 +76,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
     data = content if isinstance(content, bytes) else content.encode()
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if is_special(path):
-        path.write_bytes(data)
-        return
-    target = written_file(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    special = is_special(path)
+    target = path if special else written_file(path)
     unfinished = target.with_name(f".{target.name}.{os.getpid()}.part")
+    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        unfinished.write_bytes(data)
-        os.replace(unfinished, target)
+        (target if special else unfinished).write_bytes(data)
+        if not special:
+            os.replace(unfinished, target)
     except OSError as error:
         with contextlib.suppress(OSError):
             unfinished.unlink()

@@ -100,8 +100,6 @@ def look_at_outputs(args: argparse.Namespace) -> None:
     place of something else."""
     options = {"--out": args.out, "--report": args.report, "--junit": args.junit, "--gradescope": args.gradescope}
     named = {option: path for option, path in options.items() if path}
-    if args.grade_dir:
-        named["--out, whose list of equal files is"] = report.similar_file(args.out)
     for option, path in named.items():
         try:
             check_writable(path)
@@ -114,7 +112,8 @@ def look_at_outputs(args: argparse.Namespace) -> None:
         if is_special(args.out):
             raise UsageError(f"--out {args.out} is no regular file; the grades grow, and results are kept beside them: "
                              "name a file")  # fmt: skip
-        named["--out, whose results are kept in"] = report.results_folder(args.out)
+        named["the list of equal files of --out,"] = report.similar_file(args.out)
+        named["the results that are kept for --out,"] = report.results_folder(args.out)
     seen = {"--grade": args.grade} if args.grade else {}
     for option, path in named.items():
         for other, its in seen.items():
@@ -127,7 +126,7 @@ def look_at_outputs(args: argparse.Namespace) -> None:
         seen[option] = path
         # What is empty may have been made for this: by mktemp, for example.
         empty = path.is_file() and path.stat().st_size == 0 and path.suffix.lower() != ".cu"
-        if os.path.lexists(path) and not (is_special(path) or empty or report.is_ours(path)):
+        if path.exists() and not (is_special(path) or empty or report.is_ours(path)):
             raise UsageError(f"{option} {path}: this is there already, and the grader has not written it; give another "
                              "name, or remove it")  # fmt: skip
 

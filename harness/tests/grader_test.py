@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from xml.etree import ElementTree
@@ -271,7 +272,8 @@ def test_what_cannot_be_written_is_said_before_any_work(grading: Grading, option
     arguments = ["--assignment", "small", "--build", "nowhere"]  # what is said has to come before that
     arguments += ["--grade-dir", source.parent] if option == "--out" else ["--grade", source]
     folder = grading.folder
-    for path, said in (("", "it is empty"), (folder, f"{option} {folder} cannot be written: Is a directory"),
+    for path, said in (("", "it is empty"), (".", f"{option} . cannot be written: Is a directory"),
+                       (folder, f"{option} {folder} cannot be written: Is a directory"),
                        (source / "file", "Not a directory"), (loop, "Too many levels of symbolic links")):  # fmt: skip
         done = grading.run(*arguments, option, path)
         assert done.returncode == 2 and said in done.stderr and option in done.stderr, done.stderr
@@ -315,14 +317,15 @@ def test_what_is_written_takes_the_place_of_nothing_else(grading: Grading) -> No
         ([*whole, "--out", folder / "empty.cu"], "the grader has not written it"),
         ([*whole, "--out", folder / "kim"], "kim.results: this is there already"),
         ([*whole, "--out", a, "--report", a], "in each other's place"),
-        ([*whole, "--out", a, "--report", f"{a}.similar.csv"], f"list of equal files is {a}.similar.csv"),
+        ([*whole, "--out", a, "--report", f"{a}.similar.csv"], f"the list of equal files of --out, {a}.similar.csv"),
         ([*whole, "--out", a, "--junit", f"{a}.results"], "in each other's place"),
     ):
         done = grading.run(*arguments, "--build", "nowhere")  # what is said has to come before that
         assert done.returncode == 2 and said in done.stderr, done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert {path: path.read_text() for path in texts} == texts and link.is_symlink()
-    # What the grader has written it may write again, and what is empty.
+    # What the grader has written it may write again, what is empty, and through a link that leads nowhere.
+    b.symlink_to("nowhere")
     (folder / "notes.txt").write_text("")
     for _ in range(2):
         assert grading.run(*one, "--report", a, "--junit", b, "--gradescope", folder / "notes.txt").returncode == 1
@@ -339,6 +342,13 @@ def test_a_file_that_cannot_be_written_in_the_end_is_called_by_its_name(tmp_path
     with pytest.raises(OSError) as caught:
         ladder.write_whole(path, "")
     assert caught.value.filename == str(path) and not list(tmp_path.iterdir())
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    closed = threading.Timer(1, os.close, [reader])  # while it is written into: more than a pipe holds
+    closed.start()
+    with pytest.raises(BrokenPipeError) as caught:
+        ladder.write_whole(pipe, b" " * (1 << 24))
+    assert caught.value.filename == str(pipe)
     for path in (tmp_path, Path()):
         with pytest.raises(IsADirectoryError):
             ladder.write_whole(path, "")
