@@ -56,6 +56,10 @@ void check_scales(const Array& scales, const Array& q) {
   for (std::int64_t i = 2, stride = 1; i >= 0; stride *= shape[i--])
     if (shape[i] > 1 && scales.strides[i] != stride)
       throw UsageError(fmt::format("scales has strides ({}); it must be contiguous", fmt::join(scales.strides, ", ")));
+  const auto address = reinterpret_cast<std::uintptr_t>(scales.data);
+  if (address % sizeof(float) != 0)
+    throw UsageError(fmt::format("scales begins at address {:#x}, which is no multiple of {} bytes; copy it", address,
+                                 sizeof(float)));
 }
 
 void check_shapes(const Arrays& arrays) {
@@ -112,7 +116,9 @@ void check_overlaps_not_itself(const Array& out) {
 
 void check_overlaps_no_input(const Arrays& arrays) {
   const Span out = span_of(arrays.out);
-  for (const Array* input : {&arrays.q, &arrays.k, &arrays.v}) {
+  std::vector<const Array*> inputs = {&arrays.q, &arrays.k, &arrays.v};
+  if (arrays.scales) inputs.push_back(&*arrays.scales);
+  for (const Array* input : inputs) {
     const Span in = span_of(*input);
     if (out.begin < in.end && in.begin < out.end)
       throw UsageError(fmt::format("out, at {:#x} to {:#x}, overlaps {}, at {:#x} to {:#x}; give it memory of its own",
@@ -176,9 +182,9 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   if (problem.head_dim < 1)
     throw UsageError(fmt::format("{} is {}; allowed: 128", kArguments.head_dim, problem.head_dim));
   for (const Array* array : {&q, &k, &v, &out}) check_layout(*array);
+  if (scales) check_scales(*scales, q);
   check_overlaps_not_itself(out);
   check_overlaps_no_input(arrays);
-  if (scales) check_scales(*scales, q);
   return problem;
 }
 

@@ -118,6 +118,20 @@ def test_8_bits_that_are_refused(
     assert words in str(refused.value)
 
 
+def test_scales_that_lie_where_they_cannot(fl: ModuleType) -> None:
+    (q, k, v), scales = in_8_bits()
+    memory = np.zeros(q.size * 2 + 16, np.uint8)
+    out = memory[-memory.ctypes.data % 16 :][: q.size * 2].view(np.float16).reshape(q.shape)
+    inside = out.reshape(-1)[1024:].view(np.float32)[: scales.size].reshape(scales.shape)
+    inside[:] = scales
+    with pytest.raises(ValueError, match="^out, at 0x[0-9a-f]+ to 0x[0-9a-f]+, overlaps scales, at "):
+        fl.forward(q, k, v, kernel="fp8", scales=inside, out=out)
+    odd = memory.view(np.uint16)[1 : 1 + scales.size * 2].view(np.float32).reshape(scales.shape)
+    odd[:] = scales
+    with pytest.raises(ValueError, match="^scales begins at address 0x[0-9a-f]+, which is no multiple of 4 bytes; copy"):
+        fl.forward(q, k, v, kernel="fp8", scales=odd)
+
+
 def test_16_bits_take_no_scales(fl: ModuleType) -> None:
     q, k, v = inputs()
     with pytest.raises(TypeError, match="scales is given, and q has dtype float16; leave it out"):
