@@ -161,14 +161,23 @@ float scale_of(const Call& call, const AttentionProblem& problem) {
   return scale;
 }
 
-// Has an array a stride below 0?
-bool goes_back(const Arrays& arrays) {
-  const auto back = [](const Array& array) {
-    for (std::size_t i = 0; i < array.shape.size(); ++i)
-      if (array.shape[i] > 1 && array.strides[i] < 0) return true;
-    return false;
-  };
-  return back(arrays.q) || back(arrays.k) || back(arrays.v) || back(arrays.out);
+// The first array with a stride below 0, and that stride: "q has stride -384 in dimension 1".
+std::optional<std::string> goes_back(const Arrays& arrays) {
+  for (const Array* array : {&arrays.q, &arrays.k, &arrays.v, &arrays.out})
+    for (std::size_t i = 0; i < array->shape.size(); ++i)
+      if (array->shape[i] > 1 && array->strides[i] < 0)
+        return fmt::format("{} has stride {} in dimension {}", array->name, array->strides[i], i);
+  return std::nullopt;
+}
+
+// Which arrays a version copies by TMA is known to its launch alone, so that is what is asked: everything else that makes an
+// argument of it invalid was refused before.
+void refuse_if_tma_goes_back(cudaError_t error, const Version& version, const Arrays& arrays) {
+  if (error != cudaErrorInvalidValue || version.architecture == Architecture::sm_80) return;
+  if (const auto back = goes_back(arrays))
+    throw UsageError(fmt::format(
+        "{}, and TMA, with which {} copies, has no strides below 0; give a copy, or a kernel that needs no Hopper GPU: {}",
+        *back, label(version), label(version_of("", nullptr))));
 }
 
 void refuse_if(const std::optional<std::string>& why) {
@@ -221,7 +230,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
   const float scale = scale_of(call, problem);
   const DeviceInfo& device = device_of_arrays(call.device);
   // A stride below 0 is no stride of a tensor map, and only versions for Hopper alone copy with those.
-  const bool any_version = !call.kernel.empty() || !goes_back(arrays);
+  const bool any_version = !call.kernel.empty() || !goes_back(arrays).has_value();
   const Version& version = version_of(call.kernel, any_version ? &device : nullptr);
   const Configuration& configuration = configuration_of(version, problem.dtype, call.config, device);
   refuse_if(why_unsupported(version, configuration, problem, kArguments));
@@ -245,7 +254,11 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
 
   const std::string what =
       fmt::format("{}, configuration {}, {}", label(version), configuration.name, describe(problem));
-  const auto launch = [&] { check(configuration.launch(args, call.stream), "launching " + what); };
+  const auto launch = [&] {
+    const cudaError_t error = configuration.launch(args, call.stream);
+    refuse_if_tma_goes_back(error, version, arrays);
+    check(error, "launching " + what);
+  };
   Answer answer;
   try {
     if (first_launch(call.device, configuration) && call.timed) launch();

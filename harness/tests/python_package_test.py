@@ -124,11 +124,11 @@ def test_scales_that_lie_where_they_cannot(fl: ModuleType) -> None:
     out = memory[-memory.ctypes.data % 16 :][: q.size * 2].view(np.float16).reshape(q.shape)
     inside = out.reshape(-1)[1024:].view(np.float32)[: scales.size].reshape(scales.shape)
     inside[:] = scales
-    with pytest.raises(ValueError, match="^out, at 0x[0-9a-f]+ to 0x[0-9a-f]+, overlaps scales, at "):
+    with pytest.raises(ValueError, match=r"^out, at 0x[0-9a-f]+ to 0x[0-9a-f]+, overlaps scales, at "):
         fl.forward(q, k, v, kernel="fp8", scales=inside, out=out)
     odd = memory.view(np.uint16)[1 : 1 + scales.size * 2].view(np.float32).reshape(scales.shape)
     odd[:] = scales
-    with pytest.raises(ValueError, match="^scales begins at address 0x[0-9a-f]+, which is no multiple of 4 bytes; copy"):
+    with pytest.raises(ValueError, match=r"^scales begins at address 0x[0-9a-f]+, which is no multiple of 4 bytes"):
         fl.forward(q, k, v, kernel="fp8", scales=odd)
 
 
@@ -181,6 +181,24 @@ def test_strides_that_repeat_or_go_back(fl: ModuleType) -> None:
     q = q[::-1]
     expected = fl.forward(*(np.ascontiguousarray(array) for array in (q, k, v)), kernel=NEWEST_ANYWHERE)
     assert same_bits(fl.forward(q, k, v), expected), "TMA has no strides below 0, so this is the version"
+
+
+@pytest.mark.parametrize("kernel", ["18", "22", NEWEST])
+def test_tma_does_not_go_back(fl: ModuleType, kernel: str) -> None:
+    instead = f"; give a copy, or a kernel that needs no Hopper GPU: {NEWEST_ANYWHERE}"
+    with pytest.raises(ValueError, match=f"^q has stride -384 in dimension 1, and TMA, .*{instead}$"):
+        fl.forward(Q[:, ::-1], K, V, kernel=kernel)
+    out = np.empty_like(Q)[..., ::-1, :]
+    if kernel == "18":  # which stores without TMA
+        assert same_bits(fl.forward(Q, K, V, kernel=kernel, out=out), fl.forward(Q, K, V, kernel=kernel))
+    else:
+        with pytest.raises(ValueError, match=r"^out has stride -128 in dimension 2, and TMA, "):
+            fl.forward(Q, K, V, kernel=kernel, out=out)
+
+
+def test_hopper_without_tma_goes_back(fl: ModuleType) -> None:
+    back = Q[:, ::-1]
+    assert same_bits(fl.forward(back, K, V, kernel="17"), fl.forward(np.ascontiguousarray(back), K, V, kernel="17"))
 
 
 def test_the_stride_of_a_single_batch_entry_means_nothing(fl: ModuleType) -> None:
