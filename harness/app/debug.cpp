@@ -47,6 +47,15 @@ AttentionProblem problem_for(const Configuration& configuration, const Attention
   return problem;
 }
 
+// --debug's probes are numbers that e4m3 has not.
+void refuse_8_bits(const Version& version) {
+  const auto in_8_bits = [](const Configuration& configuration) { return configuration.dtype == Dtype::e4m3; };
+  if (!std::ranges::all_of(version.configurations, in_8_bits)) return;
+  const Version* before = version_before(version);
+  throw UsageError(fmt::format("{} computes e4m3 alone, whose numbers --debug cannot take apart{}", label(version),
+                               before ? fmt::format("; try --debug {}", kernel_id(*before)) : ""));
+}
+
 // The configuration, and the problem that goes with it.
 std::pair<const Configuration*, AttentionProblem> choose(const Version& version, const Options& options,
                                                          const Runner& runner) {
@@ -364,6 +373,7 @@ std::string report(const Version& version, const Microscope& microscope, const R
 
 int debug(const Options& options) {
   const Version& version = select_version(options.debug);
+  refuse_8_bits(version);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (const auto file = newer_source({&version}, options.paths.source))
     complain(

@@ -73,6 +73,7 @@ int main(int argc, char** argv) {
     const auto options = parse_options(argc, argv);
     if (!options) return kExitOk;
     if (const auto why = why_mixed_up(versions())) throw UnavailableError(*why);
+    if (const auto why = why_extends_none(versions())) throw UnavailableError(*why);
     return run(*options);
   } catch (const UsageError& error) {
     complain(error.what());

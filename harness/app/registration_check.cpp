@@ -1,7 +1,9 @@
 #include "app/registration_check.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <map>
 
 #include "sass/configuration_code.h"
@@ -27,6 +29,16 @@ std::optional<std::string> why_mixed_up(const std::vector<Version>& versions) {
             version.source, traits, configuration.name, name_space);
     }
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> why_extends_none(const std::vector<Version>& versions) {
+  std::vector<std::string> ids;
+  for (const Version& version : versions) ids.push_back(kernel_id(version));
+  for (const Version& version : versions)
+    if (version.is_extension() && std::ranges::find(ids, version.extends) == ids.end())
+      return fmt::format("{} extends '{}', which is no version; write one of {}, and build again", version.source,
+                         version.extends, fmt::join(ids, ", "));
   return std::nullopt;
 }
 

@@ -191,6 +191,8 @@ def test_a_kernel_that_faults_is_wrong(planted: Cli) -> None:
     ("arguments", "message"),
     [
         (["--debug", "99"], "there is no version '99'"),
+        (["--debug", "fp8"], "fp8 computes e4m3 alone, whose numbers --debug cannot take apart; try --debug 27"),
+        (["--debug", "fp8", "--dtype", "e4m3"], "fp8 computes e4m3 alone, whose numbers --debug cannot take apart"),
         (["--debug", "07", "--row", "128"], "--row 128 is out of range; this problem has 0 to 127"),
         (["--debug", "07", "--head", "2"], "--head 2 is out of range; this problem has 0 to 1"),
         (["--debug", "07", "--row", "-1"], "--row"),

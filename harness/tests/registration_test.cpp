@@ -53,6 +53,17 @@ TEST(WhyMixedUp, AnExtensionHasItsNamesNamespace) {
   EXPECT_THAT(*why, HasSubstr("do not lie in namespace flash_ladder::causal;"));
 }
 
+TEST(WhyExtendsNone, IsTheFilesMistake) {
+  const Version base = version("06_swizzle", kOf06);
+  Version extension = version("extensions/mine", "flash_ladder::mine::Traits");
+  extension.extends = "06";
+  EXPECT_EQ(why_extends_none({base, extension}), std::nullopt);
+  EXPECT_EQ(why_extends_none(versions()), std::nullopt);
+  extension.extends = "99";
+  EXPECT_EQ(why_extends_none({base, extension}),
+            "kernels/extensions/mine.cu extends '99', which is no version; write one of 06, mine, and build again");
+}
+
 TEST(Table, LeavesOutTheLeastImportantFirst) {
   const std::vector<Column> columns = {
       {"name", 6, Column::Side::left, 0}, {"a", 5, Column::Side::right, 2}, {"b", 5, Column::Side::right, 1}};
