@@ -2,19 +2,43 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "problem/problem.h"
 
 namespace flash_ladder {
 
-std::vector<BusyVersion> busy_of(Recorded& recorded, const std::vector<std::string>& devices, const Version& version) {
+namespace {
+
+// scripts/ncu_counters.py counts the first configuration that fits the device, and ncu.json does not name it. Those that fit are
+// those that were recorded there; where nothing was, the version's first.
+std::string counted_configuration(const Recording* recording, const Version& version, Dtype dtype) {
+  std::string first;
+  for (const Configuration& configuration : version.configurations) {
+    if (configuration.dtype != dtype) continue;
+    if (first.empty()) first = configuration.name;
+    if (recording && std::ranges::any_of(recording->profile.results, [&](const Result& result) {
+          return result.problem.dtype == dtype && result.config == configuration.name;
+        }))
+      return configuration.name;
+  }
+  return first;
+}
+
+}  // namespace
+
+std::vector<BusyVersion> busy_of(Recorded& recorded, const std::vector<std::string>& devices, const Version& version,
+                                 const std::string& config) {
   std::vector<BusyVersion> found;
   for (const std::string& folder : devices) {
     const BusyTable* table = recorded.busy(folder);
     if (!table) continue;
     const auto counted = table->versions.find(label(version));
     if (counted == table->versions.end()) continue;
+    if (!config.empty() &&
+        config != counted_configuration(recorded.find(folder, version), version, table->problem.dtype))
+      continue;
     const auto hash = table->code_hashes.find(label(version));
     const bool same_code = hash != table->code_hashes.end() && hash->second == recorded.current_hash(version);
     found.push_back({folder, table->device, table->date, table->problem, counted->second, !same_code});

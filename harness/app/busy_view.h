@@ -19,8 +19,10 @@ struct BusyVersion {
   bool stale;  // the code has changed since
 };
 
-/// The version on each of these folders of profiles/, where it was counted.
-std::vector<BusyVersion> busy_of(Recorded& recorded, const std::vector<std::string>& devices, const Version& version);
+/// The version on each of these folders of profiles/, where it was counted: nothing where `config`, the name of the configuration
+/// that the rest of the view is of, is another than the one that was counted. Empty: whichever was.
+std::vector<BusyVersion> busy_of(Recorded& recorded, const std::vector<std::string>& devices, const Version& version,
+                                 const std::string& config);
 
 /// One figure of the table.
 struct BusyMetric {

@@ -47,12 +47,17 @@ std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const 
   return speeds;
 }
 
-std::vector<BusyPair> busy_pairs(Recorded& recorded, const Version& from, const Version& to) {
+std::vector<BusyPair> busy_pairs(Recorded& recorded, const Version& from, const Version& to,
+                                 const StaticPair& compiled) {
   std::vector<BusyPair> pairs;
   for (const std::string& folder : recorded.devices()) {
     BusyPair pair{.folder = folder, .from = {}, .to = {}};
-    for (auto& [version, place] : {std::pair(&from, &pair.from), std::pair(&to, &pair.to)})
-      if (auto found = busy_of(recorded, {folder}, *version); !found.empty()) *place = std::move(found.front());
+    const auto fill = [&](const Version& version, const Configuration& shown, std::optional<BusyVersion>& place) {
+      if (auto found = busy_of(recorded, {folder}, version, shown.name); !found.empty())
+        place = std::move(found.front());
+    };
+    fill(from, *compiled.config_from, pair.from);
+    fill(to, *compiled.config_to, pair.to);
     if (pair.from || pair.to) pairs.push_back(std::move(pair));
   }
   return pairs;
@@ -136,15 +141,17 @@ Comparison gather_comparison(const Options& options, Recorded& recorded) {
   const Version& from = select_version(options.diff.first);
   const Version& to = select_version(options.diff.second);
   const auto& tree = options.paths.source;
+  CountedPair counted = count(from, to, options);
+  StaticPair pair = compiled(from, to, options);
   return {.from = from,
           .to = to,
           .header = read_header_comment(source_file(to, tree)),
           .size = diff_size(source_file(from, tree), source_file(to, tree)),
           .diff = source_diff(from, to, tree),
           .speeds = speeds_of(recorded, from, to),
-          .busy = busy_pairs(recorded, from, to),
-          .counted = count(from, to, options),
-          .compiled = compiled(from, to, options)};
+          .busy = busy_pairs(recorded, from, to, pair),
+          .counted = std::move(counted),
+          .compiled = std::move(pair)};
 }
 
 nlohmann::json comparison_document(const Comparison& comparison) {

@@ -194,9 +194,9 @@ int quiz(const Options& options) {
   answer += '\n';
   line("Counted", recorded_counts(recorded, *before, version, options.problem.dtype));
   line("SASS", sass_changes(*before, version, options));
-  for (const BusyVersion& busy : busy_of(recorded, recorded.devices(), *before))
+  for (const BusyVersion& busy : busy_of(recorded, recorded.devices(), *before, ""))
     line("Busy before", describe_busy(busy) + (busy.stale ? fmt::format(" {}", kStale) : ""));
-  for (const BusyVersion& busy : busy_of(recorded, recorded.devices(), version))
+  for (const BusyVersion& busy : busy_of(recorded, recorded.devices(), version, ""))
     line("Busy now", describe_busy(busy) + (busy.stale ? fmt::format(" {}", kStale) : ""));
   answer += '\n';
   line("You", fmt::format("{:.2f}x", guess));

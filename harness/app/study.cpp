@@ -104,7 +104,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .recorded = speeds_for_card(recorded, devices, version, recorded_problem, options, result.config),
                  .recorded_problem = recorded_problem == result.problem ? "" : describe(recorded_problem),
                  .beside_peers = {},
-                 .busy = busy_of(recorded, devices, version),
+                 .busy = busy_of(recorded, devices, version, result.config),
                  .before = before,
                  .speed_before = {},
                  .static_before = {},
@@ -279,9 +279,9 @@ int study(const Options& asked) {
     }
   nlohmann::json document = results_document(results);
   auto& busy = document["busy"] = nlohmann::json::array();
-  for (const Version* version : selected)
-    for (auto& counted :
-         busy_document(*version, busy_of(recorded, devices_to_show(recorded, runner.device()), *version)))
+  for (std::size_t i = 0; i < selected.size(); ++i)
+    for (auto& counted : busy_document(*selected[i], busy_of(recorded, devices_to_show(recorded, runner.device()),
+                                                             *selected[i], results[i].config)))
       busy.push_back(std::move(counted));
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);

@@ -74,6 +74,17 @@ def test_busy_units_as_json(recorded: Cli) -> None:
     assert "busy" not in json.loads(recorded(K, "07", "--sass", "--json", "-").out)
 
 
+def test_busy_units_are_those_of_the_configuration_that_was_counted(recorded: Cli) -> None:
+    recorded.emulator_worker = recorded.folder / "none"
+    assert "Busy" in recorded(K, "27").out and "Busy" in recorded(K, "27", "--config", "192x64").out
+    assert "Busy" in recorded(K, "27", "--config", "192x64", "--dtype", "bf16").out, "and the line says fp16"
+    assert "Busy" not in recorded(K, "27", "--config", "128x128").out
+    for arguments in ((K, "27"), ("--diff", "26", "27")):
+        document = json.loads(recorded(*arguments, "--config", "128x128", "--json", "-").out)
+        assert [busy["kernel"] for busy in document["busy"]] == (["26"] if arguments[0] == "--diff" else [])
+    assert "tensor cores, %" in recorded("--diff", "26", "27", "--config", "128x128").out, "of 26, which has this one first"
+
+
 def test_counters_of_other_code_are_called_stale(recorded: Cli) -> None:
     recorded.emulator_worker = recorded.folder / "none"
     edit(recorded.profiles / "h200/ncu.json", lambda ncu: ncu["code_hash"].update({"07_ldmatrix": OTHER_HASH}))
