@@ -82,7 +82,8 @@ def test_busy_units_are_those_of_the_configuration_that_was_counted(recorded: Cl
     for arguments in ((K, "27"), ("--diff", "26", "27")):
         document = json.loads(recorded(*arguments, "--config", "128x128", "--json", "-").out)
         assert [busy["kernel"] for busy in document["busy"]] == (["26"] if arguments[0] == "--diff" else [])
-    assert "tensor cores, %" in recorded("--diff", "26", "27", "--config", "128x128").out, "of 26, which has this one first"
+    outcome = recorded("--diff", "26", "27", "--config", "128x128")
+    assert "tensor cores, %" in outcome.out, "of 26, which has this one first"
 
 
 def test_counters_of_other_code_are_called_stale(recorded: Cli) -> None:

@@ -101,8 +101,9 @@ def by_hand_of(page: Path) -> str:
 def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
     for page in COUNTED:
         by_hand = by_hand_of(page)
-        assert by_hand.count("{blank}") >= 3, page.name
-        assert f"scripts/harness --kernel {page.name[:2]} --device emulator" in by_hand, page.name
+        assert by_hand.count("{blank}") >= 3, f'{page.name}: "By hand" has fewer than three {{blank}}s'
+        command = f"scripts/harness --kernel {page.name[:2]} --device emulator"
+        assert command in by_hand, f'{page.name}: "By hand" has no line {command}'
         counted = [blank for blank in re.findall(r"\{blank\}`([^`]+)`", by_hand) if re.search(r"\b(count|at)\(", blank)]
         assert counted, f"{page.name}: no blank is held against a counter of the virtual GPU, which the command shows"
 
@@ -111,9 +112,9 @@ def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
 def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page: Path, facts: Facts) -> None:
     """What the card shows without a GPU has the answers; so do the Python models, where a page asks them."""
     by_hand, version = by_hand_of(page), int(page.name[:2])
-    assert by_hand.count("{blank}") >= 3
+    assert by_hand.count("{blank}") >= 3, f'{page.name}: "By hand" has fewer than three {{blank}}s'
     for command in (f"scripts/harness --kernel {version}", f"scripts/harness --kernel {version} --sass"):
-        assert f"\n{command}\n" in by_hand
+        assert f"\n{command}\n" in by_hand, f'{page.name}: "By hand" has no line {command}'
 
     def told_by(flag: str) -> str:
         command = [BUILD / "harness", "--kernel", str(version), flag]
@@ -172,22 +173,34 @@ def test_the_planted_bug_of_a_chapter_is_planted(page: Path) -> None:
             kernel = (ROOT / KERNELS[page.stem]).read_text(encoding="utf-8")
             line = next(line for line in kernel.splitlines() if fault.old.splitlines()[0] in line)
             there += [fault] * any(part in fault.new or part in line for part in told)
-    assert there
-    assert any(fault.finding is None or f"`{fault.finding}`" in exercise for fault in there), there
+    assert there, (
+        f"{page.name}: exercise 2 names nothing of a fault that planted_faults.py plants in {page.stem}; "
+        "plant it there, and have the exercise quote its code, or part of the line that it replaces"
+    )
+    findings = [fault.finding for fault in there]
+    assert any(finding is None or f"`{finding}`" in exercise for finding in findings), (
+        f"{page.name}: exercise 2 does not name what the virtual GPU finds, one of {findings}"
+    )
 
 
 @pytest.mark.parametrize("page", CHAPTERS[1:], ids=name)
 def test_a_chapter_opens_with_a_figure_of_the_step_before(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     question = text[text.index("## The question") : text.index("## Your prediction first")]
-    assert re.search(rf"\{{num\}}`[^`]*\({int(page.name[:2]) - 1}\b", question)
+    before = int(page.name[:2]) - 1
+    assert re.search(rf"\{{num\}}`[^`]*\({before}\b", question), (
+        f'{page.name}: "The question" has no figure of version {before}, such as {{num}}`tflops({before})`'
+    )
 
 
 @pytest.mark.parametrize("page", CHAPTERS[1:], ids=name)
 def test_a_chapter_says_which_unit_is_busy_before_and_after(page: Path) -> None:
     version = int(page.name[:2])
     shown = re.search(r"```\{busy\} ([\d ]+)\n", page.read_text(encoding="utf-8"))
-    assert shown and {version - 1, version} - {1} <= {int(number) for number in shown[1].split()}
+    numbers = {int(number) for number in shown[1].split()} if shown else set()
+    assert {version - 1, version} - {1} <= numbers, (
+        f"{page.name}: no ```{{busy}} table has both {version - 1} and {version}; the first one has {sorted(numbers)}"
+    )
 
 
 def test_a_wrong_answer_is_refused(counted: Facts) -> None:
@@ -215,14 +228,15 @@ def test_what_is_not_recorded_is_a_dash_and_what_is_not_there_an_error(facts: Fa
 def test_a_chapter_has_all_sections(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert len(found) == len(SECTIONS), found
+    assert len(found) == len(SECTIONS), f"{page.name} has the sections {found}; it must have {SECTIONS}"
     for heading, wanted in zip(found, SECTIONS, strict=True):
         assert re.fullmatch(wanted, heading)
     exercises = text[text.index("## Exercises") : text.index("## Further reading")]
     kinds = re.findall(r"^\d\. \*\*(.*?)\.\*\*", exercises, re.MULTILINE)
-    assert kinds == ["Warm-up", "A planted bug", "Open"]
+    kinds_of_all = ["Warm-up", "A planted bug", "Open"]
+    assert kinds == kinds_of_all, f"{page.name} has the exercises {kinds}; they must be {kinds_of_all}"
     words = re.sub(r"```.*?```", "", text, flags=re.DOTALL).split()
-    assert 900 <= len(words) <= 2000, len(words)
+    assert 900 <= len(words) <= 2000, f"{page.name} has {len(words)} words outside of ``` blocks; allowed: 900 to 2000"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -550,7 +550,21 @@ def test_every_kernel_has_its_idea_in_the_readme_and_its_row_in_the_log(kernel: 
     ladder = (ROOT / "README.md").read_text().split("\n## The ladder\n")[1].split("\n## ")[0]
     assert f"\n| [{kernel.label}]({kernel.file}) | " in ladder, "CONTRIBUTING.md says where a new version is entered"
     log = (ROOT / "docs" / "ladder_log.md").read_text()
-    assert f"\n| {kernel.label} | " in log, "CONTRIBUTING.md says where a new version is entered"
+    rows = [line for line in log.splitlines() if line.startswith(f"| {kernel.label} | ")]
+    assert len(rows) == 1, f"docs/ladder_log.md has {len(rows)} rows of {kernel.label}; CONTRIBUTING.md shows the one"
+    if kernel.number:
+        marks = [f"<!-- {mark} {kernel.kernel} -->" for mark in ("predicted", "tflops", "verdict")]
+    else:
+        marks = [f"<!-- tflops {kernel.name} of "]
+    for mark in marks:
+        assert mark in rows[0], f"docs/ladder_log.md: the row of {kernel.label} has no {mark}, for update_docs.py"
+
+
+@pytest.mark.parametrize("kernel", [kernel for kernel in kernel_files(ROOT) if kernel.number], ids=lambda one: one.stem)
+def test_every_version_is_counted_on_the_virtual_gpu(kernel: KernelFile) -> None:
+    file = f"profiles/emulator/{kernel.stem}.json"
+    command = f"scripts/harness --kernel {kernel.kernel} --device emulator --record"
+    assert (ROOT / file).is_file(), f"there is no {file}; write it with {command}"
 
 
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
@@ -572,4 +586,4 @@ def test_the_readme_leads_to_the_page_for_those_who_carry_on() -> None:
     assert headings[:2] == ["The house", "Which command checks what"]
     added = ["a version", "an extension", "an assignment", "an opcode to the virtual GPU", "a metric"]
     assert headings[2:7] == [f"Add {what}" for what in added]
-    assert headings[7:] == ["Record on a GPU", "Cut a release"]
+    assert headings[7:] == ["Change a version, or add a configuration", "Record on a GPU", "Cut a release"]
