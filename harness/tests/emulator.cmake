@@ -12,7 +12,8 @@ set_target_properties(flash_ladder_emulator_tests PROPERTIES POSITION_INDEPENDEN
 target_precompile_headers(flash_ladder_emulator_tests REUSE_FROM flash_ladder_test_headers)
 target_compile_definitions(
   flash_ladder_emulator_tests
-  PRIVATE FLASH_LADDER_HARDWARE_RESULTS="${CMAKE_CURRENT_SOURCE_DIR}/emulator_hardware.json")
+  PRIVATE FLASH_LADDER_HARDWARE_RESULTS="${CMAKE_CURRENT_SOURCE_DIR}/emulator_hardware.json"
+          FLASH_LADDER_ISA_TEST="${CMAKE_CURRENT_SOURCE_DIR}/emulator_isa_test.cpp")
 set(test_objects $<TARGET_OBJECTS:flash_ladder_emulator_tests> $<TARGET_OBJECTS:flash_ladder_emulator_cases>)
 
 flash_ladder_test(emulator_test SOURCES ${test_objects} LIBRARIES flash_ladder_emulator)

@@ -784,6 +784,11 @@ TEST(Isa, RareInstructionsOfALane) {
       {"vset4.u32.u32.ge", {0x01020304, 0x02020203, 9}, 0x00010101},
       {"vset2.s32.s32.lt", {0xffff0001, 0x00000001, 9}, 0x00010000},
       {"vadd2.s32.s32.s32.sat", {0x7fff8000, 0x0001ffff, 9}, 0x7fff8000},
+      {"vsub2.u32.u32.u32.sat", {0x00050001, 0x00020004, 9}, 0x00030000},
+      {"vabsdiff2.u32.u32.u32", {0x00010204, 0x00020101, 9}, 0x00010103},
+      {"vavrg2.u32.u32.u32", {0x00010002, 0x00020004, 9}, 0x00020003},
+      {"vmin2.s32.s32.s32", {0x80010001, 0x0002ffff, 9}, 0x8001ffff},
+      {"vmax2.u32.u32.u32", {0x80010001, 0x00020007, 9}, 0x80010007},
   };
   for (const auto& one : cases) EXPECT_EQ(result_of(one.opcode, one.operands), one.expected) << one.opcode;
 }
