@@ -161,21 +161,25 @@ class Facts:
     def stale(self, number: int) -> list[str]:
         """Which of the recordings that a chapter shows are of other code than the version's file holds now.
 
-        What Nsight Compute has not counted yet is not stale, nor what the virtual GPU has not, of the Hopper track.
+        What is not recorded yet is not stale: see missing().
         """
         current = self.registry[f"{number:02}"]["code_hash"]
         stem, found = self.stem(number), []
         for device in (DEVICE, "emulator"):
             path = ROOT / "profiles" / device / f"{stem}.json"
-            if not path.is_file() and device == "emulator" and self.is_hopper(number):
-                continue
-            if not path.is_file():
-                found.append(f"profiles/{device}/{stem}.json is missing")
-            elif self._profile(device, number)["code_hash"] != current:
+            if path.is_file() and self._profile(device, number)["code_hash"] != current:
                 found.append(f"profiles/{device}/{stem}.json")
         if self._ncu["code_hash"].get(stem, current) != current:
             found.append(f"profiles/{DEVICE}/ncu.json")
         return found
+
+    def missing(self, number: int) -> list[str]:
+        """Which recordings that a chapter shows are not there yet. What Nsight Compute has not counted is none of them,
+        nor what the virtual GPU has not, of the Hopper track.
+        """
+        devices = (DEVICE,) if self.is_hopper(number) else (DEVICE, "emulator")
+        files = [f"profiles/{device}/{self.stem(number)}.json" for device in devices]
+        return [file for file in files if not (ROOT / file).is_file()]
 
     @cache  # noqa: B019
     def trace(self, number: int) -> list[Interval]:

@@ -4,7 +4,7 @@
 {blank}`128 = EXPRESSION`   a blank in a calculation by hand; where the answer is not the figure, no page is built
 ```{quote} FILE             lines of a source file by the text they start and end with (:start:, :end:); with
                             :against: FILE (:start-against:, :end-against:) the change from there
-```{chapter} NN             the top of a chapter: what it adds, from which file; a banner where a recording is stale
+```{chapter} NN             the top of a chapter: what it adds, from which file; a banner where one is stale or missing
 ```{prediction} NN          the header's prediction, folded away, and how to be asked for one in the terminal
 ```{measured} NN            TFLOP/s of the step and of the one before, over seq_len; what was predicted, and the verdict
 ```{busy} NN NN …           how busy which unit is
@@ -147,23 +147,31 @@ class QuoteDirective(LadderDirective):
 class ChapterDirective(LadderDirective):
     required_arguments = 1
 
+    def banner(self, title: str, text: str) -> nodes.Node:
+        banner = nodes.admonition("", classes=["stale"])
+        banner += nodes.title("", title)
+        banner.extend(self.parsed(text))
+        return banner
+
     def build(self, facts: Facts) -> list[nodes.Node]:
         number = self.numbers()[0]
         file = facts.file(number)
         self.env.note_dependency(str(ROOT / file))
         found: list[nodes.Node] = []
-        stale = facts.stale(number)
+        stale, missing = facts.stale(number), facts.missing(number)
+        if self.config.ladder_strict and stale:
+            raise FactError(f"version {number:02} has changed since {', '.join(stale)} was recorded")
+        if self.config.ladder_strict and missing:
+            raise FactError(f"version {number:02} is not recorded yet: there is no {', '.join(missing)}")
         if stale:
-            if self.config.ladder_strict:
-                raise FactError(f"version {number:02} has changed since {', '.join(stale)} was recorded")
             text = (
                 f"**The figures of this chapter are out of date.** {file} has changed since `{'`, `'.join(stale)}` was"
             )
             text += " recorded. The idea and the counts by hand still hold; the measured figures may not."
-            banner = nodes.admonition("", classes=["stale"])
-            banner += nodes.title("", "Stale profile")
-            banner.extend(self.parsed(text))
-            found.append(banner)
+            found.append(self.banner("Stale profile", text))
+        if missing:
+            text = f"**This chapter is not recorded yet:** there is no `{'`, `'.join(missing)}`."
+            found.append(self.banner("Not recorded", text))
         speed = f"{facts.text(f'tflops({number})')} TFLOP/s on the {facts.device.name}, fp16, seq_len 4096"
         if number > 1:
             before = facts.file(number - 1)

@@ -109,6 +109,25 @@ def test_a_stale_profile_is_a_banner(site: Path) -> None:
     assert "Stale profile" not in (site / "chapters" / "07_ldmatrix.html").read_text(encoding="utf-8")
 
 
+def without_07s_profile(folder: Path) -> Path:
+    """A copy of the repository, in which version 07 is not recorded."""
+    repository = folder / "repository"
+    for name in ("docs", "profiles"):
+        shutil.copytree(ROOT / name, repository / name)
+    for name in ("kernels", "scripts", "harness", "common"):
+        (repository / name).symlink_to(ROOT / name)
+    (repository / "profiles" / "h200" / "07_ldmatrix.json").unlink()
+    return repository
+
+
+def test_a_profile_that_is_not_there_is_none_that_is_stale(tmp_path: Path) -> None:
+    docs = without_07s_profile(tmp_path) / "docs"
+    build(tmp_path, BUILD / "harness", docs=docs, pages=(docs / "chapters" / "07_ldmatrix.md",))
+    text = (tmp_path / "site" / "chapters" / "07_ldmatrix.html").read_text(encoding="utf-8")
+    assert "This chapter is not recorded yet:" in text and "profiles/h200/07_ldmatrix.json" in text
+    assert "has changed since" not in text and "Stale profile" not in text
+
+
 def test_without_a_harness_it_says_what_to_do(tmp_path: Path) -> None:
     built = build(tmp_path, tmp_path / "harness")
     assert built.returncode != 0
@@ -126,20 +145,19 @@ MISTAKES = [
 
 
 def test_what_does_not_hold_does_not_build(tmp_path: Path, other_harness: Path) -> None:
-    shutil.copytree(ROOT / "docs", tmp_path / "repository" / "docs")
-    for name in ("kernels", "profiles", "scripts", "harness", "common"):
-        (tmp_path / "repository" / name).symlink_to(ROOT / name)
-    page = tmp_path / "repository" / "docs" / "chapters" / "06_swizzle.md"
+    docs = without_07s_profile(tmp_path) / "docs"
+    page = docs / "chapters" / "06_swizzle.md"
     text = page.read_text(encoding="utf-8")
     for old, new, _ in MISTAKES:
         assert old in text
         text = text.replace(old, new)
     page.write_text(text, encoding="utf-8")
-    built = build(tmp_path, other_harness, docs=tmp_path / "repository" / "docs", strict=True, pages=(page,))
+    built = build(tmp_path, other_harness, docs=docs, strict=True, pages=(page,))
     assert built.returncode != 0
     for _, _, message in MISTAKES:
         assert message in built.stderr
     assert "version 06 has changed since profiles/h200/06_swizzle.json" in built.stderr, "--strict refuses that too"
+    assert "version 07 is not recorded yet: there is no profiles/h200/07_ldmatrix.json" in built.stderr
 
 
 # ---- in a browser ----
