@@ -126,6 +126,16 @@ void check_overlaps_no_input(const Arrays& arrays) {
   }
 }
 
+// The newest kernel, which runs where none is named, computes the 16-bit types.
+std::string use_kernel_for(const Version& /*version*/, Dtype dtype) {
+  if (dtype != Dtype::e4m3) return "leave kernel out";
+  std::vector<std::string> names;
+  for (const Version& version : versions())
+    if (std::ranges::any_of(version.configurations, [&](const Configuration& one) { return one.dtype == dtype; }))
+      names.push_back(fmt::format("kernel=\"{}\"", label(version)));
+  return fmt::format("use {}", fmt::join(names, " or "));
+}
+
 Tensor tensor_of(const Array& array) {
   return {.data = array.data,
           .batch_stride = array.strides[0],
@@ -148,6 +158,8 @@ const Words kArguments{
     .lengths_kv = "lengths_kv",
     .use_size = [](const char* /*name*/) { return std::string(); },
     .use_config = [](const std::string& name) { return fmt::format("config=\"{}\"", name); },
+    .use_dtype = use_kernel_for,
+    .equal_heads = "give k and v as many heads as q has",
     .without_gpu = "give arrays in host memory: they run on the virtual GPU",
     .other_gpu = "or arrays in host memory: they run on the virtual GPU",
 };

@@ -147,7 +147,7 @@ bool first_launch(int ordinal, const Configuration& configuration) {
 const Configuration& configuration_of(const Version& version, Dtype dtype, const std::string& name,
                                       const DeviceInfo& device) {
   try {
-    return select_configuration(version, dtype, name, device);
+    return select_configuration(version, dtype, name, device, kArguments);
   } catch (const UsageError& error) {
     throw UsageError(fmt::format("{}: {}", name.empty() ? "kernel" : "config", error.what()));
   }
@@ -172,12 +172,14 @@ std::optional<std::string> goes_back(const Arrays& arrays) {
 
 // Which arrays a version copies by TMA is known to its launch alone, so that is what is asked: everything else that makes an
 // argument of it invalid was refused before.
-void refuse_if_tma_goes_back(cudaError_t error, const Version& version, const Arrays& arrays) {
+void refuse_if_tma_goes_back(cudaError_t error, const Version& version, Dtype dtype, const Arrays& arrays) {
   if (error != cudaErrorInvalidValue || version.architecture == Architecture::sm_80) return;
   if (const auto back = goes_back(arrays))
-    throw UsageError(fmt::format(
-        "{}, and TMA, with which {} copies, has no strides below 0; give a copy, or a kernel that needs no Hopper GPU: {}",
-        *back, label(version), label(version_of("", nullptr))));
+    throw UsageError(
+        fmt::format("{}, and TMA, with which {} copies, has no strides below 0; give a copy{}", *back, label(version),
+                    dtype == Dtype::e4m3
+                        ? ""
+                        : fmt::format(", or a kernel that needs no Hopper GPU: {}", label(version_of("", nullptr)))));
 }
 
 void refuse_if(const std::optional<std::string>& why) {
@@ -256,7 +258,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
       fmt::format("{}, configuration {}, {}", label(version), configuration.name, describe(problem));
   const auto launch = [&] {
     const cudaError_t error = configuration.launch(args, call.stream);
-    refuse_if_tma_goes_back(error, version, arrays);
+    refuse_if_tma_goes_back(error, version, problem.dtype, arrays);
     check(error, "launching " + what);
   };
   Answer answer;

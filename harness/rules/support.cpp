@@ -26,14 +26,14 @@ std::optional<std::string> why_not_whole_tiles(const Version& version, const Con
                      tile, unit, label(version), configuration.name, words.use_size(name), use);
 }
 
-// "--causal is not supported by 16_optimized_softmax; those that do: …".
-std::string why_not_solved(const Version& version, const char* field, bool Solves::* member) {
+// "--causal is not supported by 16_optimized_softmax; leave it out, or use …".
+std::string why_not_solved(const Version& version, const char* field, bool Solves::* member, const char* without) {
   std::vector<std::string> others;
   for (const Version& other : versions())
     if (other.solves.*member) others.push_back(label(other));
   return fmt::format("{} is not supported by {}; {}", field, label(version),
-                     others.empty() ? "no version supports it yet: leave it out"
-                                    : fmt::format("leave it out, or use {}", fmt::join(others, " or ")));
+                     others.empty() ? fmt::format("no version supports it yet: {}", without)
+                                    : fmt::format("{}, or use {}", without, fmt::join(others, " or ")));
 }
 
 std::optional<std::string> why_no_lengths(const char* name, const std::vector<std::int64_t>& lengths,
@@ -48,6 +48,8 @@ std::optional<std::string> why_no_lengths(const char* name, const std::vector<st
       return fmt::format("{} {} is out of range; allowed: 0 to {} {}", name, length, size_name, size);
   return std::nullopt;
 }
+
+constexpr const char* kLeaveOut = "leave it out";
 
 // Scores of all heads. Beyond this many, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
@@ -67,6 +69,9 @@ const Words kFlags{
     .lengths_kv = "--lengths-kv",
     .use_size = [](const char* name) { return fmt::format("--{} ", name); },
     .use_config = [](const std::string& name) { return "--config " + name; },
+    .use_dtype = [](const Version& version,
+                    Dtype /*dtype*/) { return "ask for --dtype " + to_string(version.configurations.front().dtype); },
+    .equal_heads = kLeaveOut,
     .without_gpu = "study without one, with --device emulator",
     .other_gpu = "with --device gpu:N",
 };
@@ -117,13 +122,14 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
     bool asked_for;
     const char* field;
     bool Solves::* member;
+    const char* without = kLeaveOut;
   } extensions[] = {{problem.causal, words.causal, &Solves::causal},
-                    {problem.kv_heads != 0, words.kv_heads, &Solves::kv_heads},
+                    {problem.kv_heads != 0, words.kv_heads, &Solves::kv_heads, words.equal_heads},
                     {problem.window != kNoWindow, words.window, &Solves::window},
                     {!problem.lengths.empty(), words.lengths, &Solves::lengths},
                     {!problem.lengths_kv.empty(), words.lengths_kv, &Solves::lengths}};
-  for (const auto& [asked_for, field, member] : extensions)
-    if (asked_for && !(version.solves.*member)) return why_not_solved(version, field, member);
+  for (const auto& [asked_for, field, member, without] : extensions)
+    if (asked_for && !(version.solves.*member)) return why_not_solved(version, field, member, without);
   if (version.solves.any_length) return std::nullopt;
   if (auto why = why_not_whole_tiles(version, configuration, words.seq_len, "query rows", problem.seq_len,
                                      configuration.block_q, words))
@@ -192,7 +198,7 @@ const Configuration* preferred_configuration(const Version& version, Dtype dtype
 }
 
 FoundConfiguration find_configuration(const Version& version, Dtype dtype, const std::string& name,
-                                      const DeviceInfo& device) {
+                                      const DeviceInfo& device, const Words& words) {
   const Configuration* first = nullptr;
   std::vector<std::string> known;
   for (const Configuration& configuration : version.configurations) {
@@ -202,8 +208,8 @@ FoundConfiguration find_configuration(const Version& version, Dtype dtype, const
     known.push_back(configuration.name);
   }
   if (first == nullptr)
-    return {nullptr, fmt::format("{} has no configuration for {}; ask for --dtype {}", label(version), to_string(dtype),
-                                 to_string(version.configurations.front().dtype))};
+    return {nullptr, fmt::format("{} has no configuration for {}; {}", label(version), to_string(dtype),
+                                 words.use_dtype(version, dtype))};
   if (!name.empty())
     return {nullptr, fmt::format("{} has no configuration '{}' for {}; it has {}", label(version), name,
                                  to_string(dtype), fmt::join(known, ", "))};
@@ -212,11 +218,12 @@ FoundConfiguration find_configuration(const Version& version, Dtype dtype, const
 }
 
 const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
-                                          const DeviceInfo& device) {
-  const FoundConfiguration found = find_configuration(version, dtype, name, device);
+                                          const DeviceInfo& device, const Words& words) {
+  const FoundConfiguration found = find_configuration(version, dtype, name, device, words);
   if (found.configuration == nullptr) throw UsageError(found.why_none);
   if (name.empty())
-    if (const auto why = why_unsupported_by_device(version, *found.configuration, device)) throw UsageError(*why);
+    if (const auto why = why_unsupported_by_device(version, *found.configuration, device, words))
+      throw UsageError(*why);
   return *found.configuration;
 }
 

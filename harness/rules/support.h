@@ -35,6 +35,9 @@ struct Words {
   // With the name of a size, what stands before the value that is advised.
   std::string (*use_size)(const char* name);
   std::string (*use_config)(const std::string& name);
+  // Where the version computes no elements of this type.
+  std::string (*use_dtype)(const Version& version, Dtype dtype);
+  const char* equal_heads;  // how to do without kv_heads
   const char* without_gpu;  // what to do on a machine that has none
   const char* other_gpu;    // how to choose another
 };
@@ -89,11 +92,11 @@ struct FoundConfiguration {
   std::string why_none;
 };
 FoundConfiguration find_configuration(const Version& version, Dtype dtype, const std::string& name,
-                                      const DeviceInfo& device);
+                                      const DeviceInfo& device, const Words& words = kFlags);
 
 /// The same for who is going to launch it. Throws UsageError where there is none, or none fits.
 const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
-                                          const DeviceInfo& device);
+                                          const DeviceInfo& device, const Words& words = kFlags);
 
 /// Device memory that a run takes: Q, K, V, O and the version's workspace, each between guard bands, and what the benchmark
 /// writes to flush an L2 of `l2_bytes`. A double, since the sizes that a user may type overflow 64 bits.

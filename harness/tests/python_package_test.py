@@ -105,7 +105,9 @@ def test_8_bits_with_a_scale_for_each_head(fl: ModuleType) -> None:
         ({"scales": np.ones((3, 2), np.float32)}, ValueError, "scales has shape (3, 2); it must be [3, batch, heads"),
         ({"scales": np.ones((3, 3, 2), np.float32).transpose(0, 2, 1)}, ValueError, "scales has strides ("),
         ({"out": np.empty((2, QUERIES, 3, 128), ml_dtypes.bfloat16)}, TypeError, "out must be float16"),
-        ({"kernel": "27"}, ValueError, "kernel: 27_three_consumers has no configuration for e4m3; ask for "),
+        ({"kernel": "27"}, ValueError, "kernel: 27_three_consumers has no configuration for e4m3; use kernel=\"fp8\""),
+        ({"kernel": None}, ValueError, "has no configuration for e4m3; use kernel=\"fp8\""),
+        ({"scales": np.ones((3, 2, 3), ">f4")}, TypeError, "scales has dtype >f4; it must be float32"),
         ({"q": normal(2, QUERIES, 3, 128)}, TypeError, "k has dtype float8_e4m3fn and q has dtype float16; they"),
     ],
 )
@@ -136,7 +138,7 @@ def test_16_bits_take_no_scales(fl: ModuleType) -> None:
     q, k, v = inputs()
     with pytest.raises(TypeError, match="scales is given, and q has dtype float16; leave it out"):
         fl.forward(q, k, v, scales=np.ones((3, 2, 3), np.float32))
-    with pytest.raises(ValueError, match="fp8 has no configuration for fp16"):
+    with pytest.raises(ValueError, match=r"fp8 has no configuration for fp16; leave kernel out$"):
         fl.forward(q, k, v, kernel="fp8")
 
 
@@ -147,7 +149,7 @@ def test_the_newest_kernel_is_the_default(fl: ModuleType) -> None:
     assert same_bits(fl.forward(q, k, v), fl.forward(q, k, v, kernel=NEWEST))
 
 
-@pytest.mark.parametrize("name", ["7", "07", "07_ldmatrix", 7])
+@pytest.mark.parametrize("name", ["7", "07", "07_ldmatrix", 7, np.int64(7)])
 def test_names_of_a_kernel(fl: ModuleType, name: str | int) -> None:
     # 02 sums in another order: its output shows which one ran.
     q, k, v = inputs()
@@ -194,6 +196,12 @@ def test_tma_does_not_go_back(fl: ModuleType, kernel: str) -> None:
     else:
         with pytest.raises(ValueError, match=r"^out has stride -128 in dimension 2, and TMA, "):
             fl.forward(Q, K, V, kernel=kernel, out=out)
+
+
+def test_8_bits_do_not_go_back(fl: ModuleType) -> None:
+    (q, k, v), scales = in_8_bits()
+    with pytest.raises(ValueError, match=r"^v has stride -128 in dimension 2, and TMA, .* below 0; give a copy$"):
+        fl.forward(q, k, v[:, :, ::-1], kernel="fp8", scales=scales)
 
 
 def test_hopper_without_tma_goes_back(fl: ModuleType) -> None:
@@ -285,6 +293,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "no array": ({"q": [1, 2]}, TypeError, "q is of type list; allowed: arrays of NumPy, PyTorch, CuPy and JAX"),
     "a scalar": ({"v": 1.5}, TypeError, "v is of type float; "),
     "dtype": ({"q": Q.astype(np.float32)}, TypeError, "q has dtype float32; allowed: float16, bfloat16"),
+    "dtype without DLPack": ({"q": Q.astype(object)}, TypeError, "q has dtype object; allowed: float16, bfloat16"),
+    "long dtype": ({"k": K.astype(np.longdouble)}, TypeError, "k has dtype float128; allowed: float16, bfloat16"),
     "dtype of 16 bits": ({"k": K.view(np.int16)}, TypeError, "k has dtype int16; allowed: float16, bfloat16"),
     "byte order": ({"q": Q.astype(">f2")}, TypeError, "q has dtype >f2; "),
     "two dtypes": (
@@ -311,7 +321,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "fewer heads": (
         {"k": K[:, :, :1], "v": V[:, :, :1], "kernel": 7},
         ValueError,
-        "k.shape[2] (heads of k and v, other than q's) is not supported by 07_ldmatrix; ",
+        "k.shape[2] (heads of k and v, other than q's) is not supported by 07_ldmatrix; no version supports it yet: "
+        "give k and v as many heads as q has",
     ),
     "no heads of k": (
         {"k": K[:, :, :0], "v": V[:, :, :0]},
@@ -377,6 +388,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "scale below 0": ({"softmax_scale": -1.5}, ValueError, "softmax_scale is -1.5; allowed: "),
     "scale NaN": ({"softmax_scale": float("nan")}, ValueError, "softmax_scale is nan; allowed: "),
     "scale too large": ({"softmax_scale": 1e39}, ValueError, "softmax_scale is 1e+39; allowed: "),
+    "scale beyond floats": ({"softmax_scale": 10**400}, ValueError, "softmax_scale is 10000000"),
     "scale too small": ({"softmax_scale": 1e-60}, ValueError, "softmax_scale is 1e-60; allowed: "),
     "scale no number": ({"softmax_scale": "large"}, TypeError, "softmax_scale is 'large'; allowed: None, or a number"),
     "kernel": (
@@ -393,6 +405,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "causal": ({"causal": True, "kernel": 7}, ValueError, "causal=True is not supported by 07_ldmatrix; "),
     "window": ({"window": 5, "kernel": 7}, ValueError, "window is not supported by 07_ldmatrix; "),
     "window below 0": ({"window": -1}, ValueError, "window is -1; allowed: None, or 0 and more"),
+    "window beyond 64 bits": ({"window": 2**70}, ValueError, f"window is {2**70}; allowed: 0 to 2147483647"),
     "window type": ({"window": 2.5}, TypeError, "window is 2.5; allowed: whole numbers"),
     "lengths": ({"lengths": [5, 256], "kernel": 7}, ValueError, "lengths is not supported by 07_ldmatrix; "),
     "lengths of k": ({"lengths_kv": [5, 512], "kernel": 7}, ValueError, "lengths_kv is not supported by 07_ldmatrix; "),
@@ -403,6 +416,8 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "lengths 257 is out of range; allowed: 0 to q.shape[1] (seq_len) 256",
     ),
+    "length beyond 64 bits": ({"lengths": [5, 2**70]}, ValueError, f"lengths is {2**70}; allowed: 0 to "),
+    "no list of lengths": ({"lengths": 5}, TypeError, "lengths is 5; allowed: None, or whole numbers, one for every "),
     "length type": ({"lengths": [5, True]}, TypeError, "lengths is True; allowed: whole numbers"),
     "causal type": ({"causal": 1}, TypeError, "causal is 1; allowed: True, False"),
     "kernel empty": ({"kernel": ""}, TypeError, "kernel is ''; allowed: None, or one of 01_naive, "),
@@ -469,6 +484,8 @@ def test_device_info(fl: ModuleType) -> None:
     assert info.memory_free_bytes == info.memory_total_bytes == 8 << 30  # nothing of earlier calls is left
     with pytest.raises(ValueError, match=r"^device is 'tpu'; allowed: "):
         fl.device_info("tpu")
+    with pytest.raises(ValueError, match=rf"^device is {10**30}; allowed: "):
+        fl.device_info(10**30)
     with pytest.raises(TypeError, match=r"^device is of type float; allowed: "):
         fl.device_info(1.0)
     with pytest.raises(RuntimeError, match=r"GPU 99 does not exist|no NVIDIA driver|no GPU is visible"):

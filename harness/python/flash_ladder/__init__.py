@@ -13,6 +13,7 @@ The environment's FLASH_LADDER_SM says which GPU the virtual one is like, as --s
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 from collections.abc import Sequence
@@ -106,7 +107,7 @@ def device_info(device: str | int = "auto") -> DeviceInfo:
     if isinstance(device, bool) or not isinstance(device, str | int):
         raise TypeError(f'device is of type {type(device).__name__}; allowed: "auto", "gpu:0", 0, "emulator"')
     ordinal = str(device).removeprefix("gpu:")
-    if ordinal.isdecimal():
+    if ordinal.isdecimal() and len(ordinal) < 10:  # more digits than an int's are no GPU's
         return DeviceInfo(**_gpu.device_info(int(ordinal)))
     if device == "gpu":
         return DeviceInfo(**_gpu.device_info(0))
@@ -219,7 +220,11 @@ def _asked(
 def _lengths(name: str, lengths: Sequence[int] | None) -> list[int]:
     if lengths is None:
         return []
-    found = [_whole(name, length) for length in lengths]
+    try:
+        listed = list(lengths)
+    except TypeError as error:
+        raise TypeError(f"{name} is {lengths!r}; allowed: None, or whole numbers, one for every batch entry") from error
+    found = [_whole(name, length) for length in listed]
     if not found:
         raise ValueError(f"{name} is empty; give one for every batch entry")
     return found
@@ -229,9 +234,12 @@ def _whole(name: str, value: object) -> int:
     if isinstance(value, bool):
         raise TypeError(f"{name} is {value!r}; allowed: whole numbers")
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        number = operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
         raise TypeError(f"{name} is {value!r}; allowed: whole numbers") from error
+    if abs(number) >= 2**63:  # what the extension modules take
+        raise ValueError(f"{name} is {number}; allowed: 0 to {2**31 - 1}")
+    return number
 
 
 def _call(
@@ -254,6 +262,8 @@ def _call(
             softmax_scale = float(softmax_scale)
         except (TypeError, ValueError) as error:
             raise TypeError(f"softmax_scale is {softmax_scale!r}; allowed: None, or a number above 0") from error
+        except OverflowError as error:
+            raise ValueError(f"softmax_scale is {softmax_scale}; allowed: finite float32 numbers above 0") from error
 
     library = _arrays.library_of("q", q)
     on_gpu, device = _arrays.device_of("q", q)
@@ -314,9 +324,12 @@ def _kernel_name(kernel: str | int | None) -> str:
     """What the extension modules call it."""
     if kernel is None:
         return ""
-    if isinstance(kernel, bool) or not isinstance(kernel, str | int) or kernel == "":
-        raise TypeError(f"kernel is {kernel!r}; allowed: None, or one of {', '.join(kernels())}")
-    return str(kernel)
+    if isinstance(kernel, str) and kernel:
+        return kernel
+    if not isinstance(kernel, bool):
+        with contextlib.suppress(TypeError):
+            return str(operator.index(kernel))  # type: ignore[arg-type]
+    raise TypeError(f"kernel is {kernel!r}; allowed: None, or one of {', '.join(kernels())}")
 
 
 def _place(on_gpu: bool, device: int) -> str:

@@ -65,7 +65,13 @@ class NumPy(Library):
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         # NumPy's DLPack knows no bfloat16 and no 8-bit floats, and a view of the same bits is no copy.
-        return array.view({1: "uint8", 2: "uint16"}[array.itemsize]) if array.itemsize <= 2 else array
+        if array.itemsize <= 2:
+            return array.view({1: "uint8", 2: "uint16"}[array.itemsize])
+        if str(array.dtype) == "float32":
+            return array
+        # Of a type that is refused by its name. DLPack has not all of them: something else of its shape.
+        numpy = sys.modules["numpy"]
+        return numpy.broadcast_to(numpy.uint8(0), array.shape)
 
     def stream(self, device: int) -> int:
         return 0
