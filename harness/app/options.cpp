@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <limits>
 #include <vector>
 
@@ -126,6 +127,18 @@ void add_grading_flags(CLI::App& app, std::vector<std::string>& words) {
             : app.add_flag_callback(name, [&words, name] { words.emplace_back(name); });
     option->description(flag.help)->group("Teaching");
   }
+}
+
+// The second of two that were written to one file would replace the first. /dev/null takes both.
+void refuse_same_file(const char* a, const std::string& file_a, const char* b, const std::string& file_b) {
+  namespace fs = std::filesystem;
+  if (file_a.empty() || file_b.empty() || file_a == "-" || file_b == "-") return;
+  std::error_code error;
+  const auto whole = [&](const std::string& file) { return fs::weakly_canonical(fs::absolute(file), error); };
+  const fs::path path_a = whole(file_a), path_b = whole(file_b);
+  if (error || path_a != path_b || (fs::exists(path_a, error) && !fs::is_regular_file(path_a, error))) return;
+  throw UsageError(
+      fmt::format("{} and {} both name '{}', and one would replace the other; name two files", a, b, file_a));
 }
 
 const char* const kEpilogue = R"(
@@ -290,6 +303,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--trace", {"--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune", "--debug"},
                   "a trace is of one run of one version");
   if (given("--trace") && options.trace.empty()) throw UsageError("--trace needs the name of a file");
+  if (options.trace == "-")
+    throw UsageError("--trace writes a file, and not to standard output; name one (./- is the file of that name)");
   refuse_together(app, "--debug", {"--kernel", "--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune"},
                   "--debug takes the version itself and looks at its output");
   refuse_together(app, "--debug", {"--no-check", "--no-bench", "--repeat", "--lines"},
@@ -306,13 +321,18 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--quiz", {"--list", "--diff", "--sass", "--record", "--tune", "--json", "--device"},
                   "--quiz asks, and shows what is recorded");
   const bool two_profiles = profiles.size() == 2;
-  if (two_profiles)
-    for (const char* other :
-         {"--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune", "--debug", "--trace", "--device"})
+  if (two_profiles) {
+    std::vector<std::string> others = ProblemFlags::names();  // all that both have in common is compared
+    for (const char* flag : {"--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune", "--debug",
+                             "--trace", "--device", "--sm", "--config", "--seed", "--no-check", "--no-bench",
+                             "--repeat", "--lines", "--timeout", "--max-instructions"})
+      others.emplace_back(flag);
+    for (const std::string& other : others)
       if (given(other))
         throw UsageError(fmt::format(
             "{} does not go with two names after --profiles ('{}' and '{}'), which compare two recordings; leave one out",
             other, profiles[0], profiles[1]));
+  }
   if (given("--no-check") && given("--no-bench"))
     throw UsageError("--no-check and --no-bench leave nothing to run; for counts without running use --sass");
 
@@ -357,6 +377,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (given("--json") && options.json.empty())
     throw UsageError("--json needs the name of a file, or - for standard output");
   if (given("--html") && options.html.empty()) throw UsageError("--html needs the name of a file");
+  refuse_same_file("--trace", options.trace, "--json", options.json);
+  refuse_same_file("--html", options.html, "--json", options.json);
 
   options.device = parse_device(device);
   if (given("--sm")) options.sm = parse_sm(sm);

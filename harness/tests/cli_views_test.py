@@ -486,6 +486,8 @@ def test_recordings_that_cannot_be_compared(cli: Cli, pair: tuple[Path, Path], t
         ([timed.parent, empty, K, "42"], 2, ["'42'"]),
         ([timed, ""], 2, ["empty name"]),
         ([timed, copy, "--list"], 2, ["--list", "two names after --profiles"]),
+        ([timed, copy, "--dtype", "bf16"], 2, ["--dtype", "two names after --profiles"]),
+        ([timed, copy, "--config", "64x64"], 2, ["--config", "two names after --profiles"]),
         ([timed, copy, "--json", empty], 2, ["cannot write"]),
         ([timed, copy, empty], 2, ["--profiles"]),
     ):
