@@ -20,6 +20,7 @@
 #include "app/up_to_date.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "results/document.h"
 #include "results/profile.h"
 #include "rules/support.h"
 #include "source/kernel_source.h"
@@ -136,6 +137,8 @@ int record(const Options& options) {
   const DeviceInfo& device = runner.device().gpu->info;
   const auto directory =
       options.paths.profiles / (runner.is_virtual() ? std::string("emulator") : device_slug(device.name));
+  const auto file_of = [&](const Version& version) { return directory / (label(version) + ".json"); };
+  for (const Version* version : selected) check_document_writable(file_of(*version));
   say(options, labelled("Device", runner.device().why));
 
   const Paint paint;
@@ -162,7 +165,7 @@ int record(const Options& options) {
       result.roles.clear();  // the code says them
       kept.push_back(std::move(result));
     }
-    const auto path = directory / (label(*version) + ".json");
+    const auto path = file_of(*version);
     if (all_right && !kept.empty()) {
       Profile profile = profile_of(device, hash, kept);
       if (runner.is_virtual()) profile.date = profile.driver = "";

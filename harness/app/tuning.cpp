@@ -21,6 +21,7 @@
 #include "app/up_to_date.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "results/document.h"
 #include "results/tuning.h"
 #include "rules/support.h"
 #include "source/kernel_source.h"
@@ -134,7 +135,9 @@ int tune(const Options& asked) {
   refuse_without_a_clock(options, runner.device());
   const DeviceInfo& device = runner.device().gpu->info;
   const auto path = tuning_file(options.paths, device);
-  read_tuning(path, device.name);  // a file that cannot be used is refused before the work
+  // A file that cannot be used is refused before the work.
+  read_tuning(path, device.name);
+  check_document_writable(path);
   // The hash before the work: a file that is edited meanwhile is not what ran.
   const auto hash = code_hash(source_file(version, options.paths.source), options.paths.source / "common");
 

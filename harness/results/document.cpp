@@ -49,6 +49,16 @@ std::optional<json> read_document(const DocumentKind& kind, const std::filesyste
   return document;
 }
 
+void check_document_writable(const std::filesystem::path& path) {
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(path.parent_path(), error);
+  if (error)
+    throw UsageError(fmt::format("cannot make the directory '{}': {}; choose another place with --profiles",
+                                 path.parent_path().string(), error.message()));
+  check_writable(path);
+  if (made) std::filesystem::remove(path.parent_path(), error);
+}
+
 void write_document(const std::filesystem::path& path, const json& document, const std::string& lines) {
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);

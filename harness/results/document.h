@@ -27,6 +27,10 @@ struct DocumentKind {
 /// of another schema or not readable.
 std::optional<nlohmann::json> read_document(const DocumentKind& kind, const std::filesystem::path& path);
 
+/// Checks, before work that may take minutes, that write_document() will be able to write there. Throws UsageError. Leaves nothing
+/// behind.
+void check_document_writable(const std::filesystem::path& path);
+
 /// Writes a document, each element of its array `lines` on a line of its own: what is new then shows in a diff as the lines
 /// that moved. Makes the directory. Throws UnavailableError.
 void write_document(const std::filesystem::path& path, const nlohmann::json& document, const std::string& lines);

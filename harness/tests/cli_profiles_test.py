@@ -57,6 +57,23 @@ def test_record(cli: Cli) -> None:
         assert request["check"] and request["benchmark"] and request["seed"] == 3 and request["repeat"] == 25
 
 
+@pytest.mark.parametrize("arguments", [(K, "07", "--record"), ("--tune", "07")], ids=" ".join)
+def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(cli: Cli, arguments: tuple[str, ...]) -> None:
+    cli.profiles.rmdir()
+    cli.profiles.write_text("a file", encoding="utf-8")
+    outcome = cli(*arguments)
+    assert outcome.rc == 2 and cli.requests() == [], outcome
+    message = " ".join(outcome.err.split())
+    assert "cannot make the directory" in message and "choose another place with --profiles" in message
+    cli.profiles.unlink()
+    cli.profiles.mkdir()
+    (cli.profiles / "h200").mkdir()
+    (cli.profiles / "h200" / "07_ldmatrix.json").mkdir()
+    (cli.profiles / "h200" / "tuning.json").mkdir()
+    outcome = cli(*arguments)
+    assert outcome.rc in (2, 3) and cli.requests() == [], outcome
+
+
 def test_the_slow_versions_stop_early(cli: Cli) -> None:
     for number, longest in (("01", 4096), ("03", 4096), ("04", 16384)):
         assert max(result["problem"]["seq_len"] for result in record(cli, number)["results"]) == longest
