@@ -1,6 +1,9 @@
 """`harness --trace` on the virtual GPU: what the warps of a CTA do, as a file for Perfetto."""
 
 import json
+import os
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -47,6 +50,17 @@ def test_every_version_can_be_traced(emulator: Cli, tmp_path: Path, kernel: Any)
     if kernel.number is not None and kernel.number >= 4:
         loads = {"load"} if kernel in AMPERE else {"wait: wgmma", "copy"}  # wgmma reads by itself
         assert {"mma", "arithmetic", "store"} | loads <= {event["name"] for event in events}
+
+
+def test_names_that_are_not_utf_8(emulator: Cli, tmp_path: Path) -> None:
+    odd = os.fsdecode(os.fsencode(tmp_path / "trace") + b"\xff")
+    outcome = emulator("--kernel", "08", *SMALL, "--trace", odd)
+    assert outcome.rc == 2 and "is not UTF-8" in outcome.err, outcome
+    shutil.copytree(ROOT / "profiles", odd)
+    folders = [f"{odd}/h200", str(ROOT / "profiles" / "h100-80gb-hbm3")]
+    command = [BUILD / "harness", "--profiles", *folders, "--kernel", "07", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "trace\N{REPLACEMENT CHARACTER}/h200" in done.stdout, done
 
 
 def test_a_trace_of_the_whole_grid_has_all_that_is_counted(emulator: Cli, tmp_path: Path) -> None:
