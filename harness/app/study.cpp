@@ -265,7 +265,16 @@ int study(const Options& asked) {
       table.add(*version, results.back());
     }
     say(options, totals(results, runner.device().gpu.has_value()));
-    if (exit_code(options, results) == kExitUsage) complain("no version supports this problem: every one was skipped");
+    if (exit_code(options, results) == kExitUsage) {
+      const bool runs = std::any_of(selected.begin(), selected.end(), [&](const Version* version) {
+        return runs_on(version->architecture, runner.sm(*version));
+      });
+      complain(runs
+                   ? "no version supports this problem: every one was skipped"
+                   : fmt::format("none of these versions runs on sm_{}: every one was skipped; choose another --sm, or "
+                                 "leave it out",
+                                 runner.sm()));
+    }
   }
   // With --json - nothing of the above was shown.
   if (options.json == "-")

@@ -42,6 +42,14 @@ def test_without_a_gpu_the_virtual_one_runs(emulator: Cli) -> None:
     assert "Speed" not in outcome.out, "it has no clock"
 
 
+def test_a_gpu_that_runs_none_of_the_versions_is_what_is_named(emulator: Cli) -> None:
+    outcome = emulator(K, "17-18", *EMULATOR, "--sm", "80")
+    assert outcome.rc == 2 and "none of these versions runs on sm_80" in outcome.err, outcome
+    assert "this problem" not in outcome.err
+    outcome = emulator(K, "17-18", *EMULATOR, "--seq-len", "100")
+    assert outcome.rc == 2 and "no version supports this problem" in outcome.err, outcome
+
+
 def test_the_card_shows_the_five_costliest_lines(emulator: Cli) -> None:
     table = emulator(K, "07", *EMULATOR).out.split("Costliest lines\n")[1].split("\n\n")[0]
     costliest, legend = table.splitlines()[:5], " ".join(table.splitlines()[5:])
