@@ -107,6 +107,42 @@ def test_what_later_versions_do_is_not_enough_for_16(graders: dict, tmp_path: Pa
     ] < result["score"], "a maximum of -inf minus -inf is NaN"
 
 
+@pytest.mark.parametrize(("course", "hidden"), [("spring", "a"), ("autumn", "b"), ("course b", "c"), ("course f", "d")])
+def test_02_without_a_running_maximum_does_not_pass(course: str, hidden: str, machine: Machine, tmp_path: Path) -> None:
+    """As the page's question says: right for small scores, and nothing but NaN for large ones."""
+    grader = Grader(machine, read_assignment("02_online_softmax", course), hidden)
+    answer = grader.assignment.reference_answer()
+    without = answer.replace("fmaxf(new_max, score[j])", "0.0f")
+    assert without != answer
+    result = grade(grader, tmp_path, without)
+    assert result["score"] < grader.assignment.pass_mark and result["checks"][0]["points"] == 20
+    assert all(sentence.startswith("large scores") for sentence in result["checks"][0]["lost"])
+    assert grade(grader, tmp_path, answer)["score"] == 100
+
+
+@pytest.mark.parametrize(
+    ("name", "maximum", "cases"),
+    [
+        ("03_tiled", "fmaxf(new_max, S_rmem[row][key])", ["large scores"]),
+        ("08_bug_hunt", "fmaxf(row_max, x[col])", ["softmax_rows, long rows", "softmax_rows, short rows"]),
+        ("08_bug_hunt", "fmaxf(row_max, score)", ["attend"]),
+        ("16_optimized_softmax", "fmaxf(row_max[mma_m][half], group_max(S_max) * scale)", ["large scores"]),
+    ],
+)
+def test_a_missing_maximum_is_wrong_in_every_type(
+    name: str, maximum: str, cases: list[str], graders: dict, tmp_path: Path
+) -> None:
+    """Also in bfloat16 and float, where a p of more than 65504 is no overflow."""
+    grader = graders[name, COURSES[0]]
+    answer = grader.assignment.reference_answer()
+    assert answer.count(maximum) == 1
+    result = grade(grader, tmp_path, answer.replace(maximum, "0.0f"))
+    correct = next(check for check in result["checks"] if check["kind"] == "correct")
+    all_cases = [launch.case["name"] for launch in grader.launches]
+    right = sum(case not in cases for case in all_cases) / len(all_cases)
+    assert correct["points"] == pytest.approx(correct["of"] * right, abs=0.1), correct["lost"]
+
+
 def test_an_assignment_of_another_course_is_another(graders: dict) -> None:
     for name in NAMES:
         first, second = (graders[name, course].assignment for course in COURSES)
