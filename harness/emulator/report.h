@@ -198,6 +198,9 @@ struct Report {
   std::vector<Finding> findings;
   std::uint64_t findings_kinds = 0;       // how many are distinct, those of `findings` and the ones left out
   std::uint64_t findings_total = 0;       // occurrences of all of them
+  // With Options::list_executed: the instructions that any lane has executed, one a line and without guards and comments, in the order
+  // of the text. Functions stand in place of their calls, and "$L…:" where a branch leads.
+  std::string executed;
   std::shared_ptr<const CtaTrace> trace;  // of Options::trace_cta; null: it was not asked for, or no such CTA ran
 };
 

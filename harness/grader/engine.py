@@ -39,7 +39,7 @@ def costliest_lines(answer: dict[str, Any], kind: str) -> str:
     return "; ".join(f"line {number}: {got} {unit} where {ideal} would do" for _, number, got, ideal in worst)
 
 
-def grade_check(check: dict[str, Any], launches: list[Launch], ptx: str, answers: list[dict[str, Any]],
+def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dict[str, Any]],
                 reference: list[dict[str, Any]] | None) -> dict[str, Any]:  # fmt: skip
     """The points of one check, and a sentence for what is missing."""
     named = check.get("cases")
@@ -61,7 +61,7 @@ def grade_check(check: dict[str, Any], launches: list[Launch], ptx: str, answers
             sentence = f"{label}: not counted, since the output is wrong"
         else:
             try:
-                share, sentence = grade_counter(check, launch, ptx, answer, reference[i] if reference else None)
+                share, sentence = grade_counter(check, launch, answer, reference[i] if reference else None)
             except AssignmentError as error:
                 raise AssignmentError(f"the check '{check['name']}': {error}") from error
             sentence = f"{label}: {sentence}"
@@ -80,9 +80,9 @@ def grade_check(check: dict[str, Any], launches: list[Launch], ptx: str, answers
 
 
 def grade_counter(
-    check: dict[str, Any], launch: Launch, ptx: str, answer: dict[str, Any], reference: dict[str, Any] | None
+    check: dict[str, Any], launch: Launch, answer: dict[str, Any], reference: dict[str, Any] | None
 ) -> tuple[float, str]:
-    names = launch.names | answer["counters"] | {"ptx": ptx}
+    names = launch.names | answer["counters"] | {"ptx": answer["ptx"]}
     if reference:
         names["reference"] = types.SimpleNamespace(**reference["counters"])
     if "needs" in check and not evaluate(check["needs"], names):
@@ -191,7 +191,7 @@ class Grader:
             for launch, answer in zip(self.launches, answers, strict=True)
         ]
         try:
-            result["checks"] = [grade_check(check, self.launches, ptx, answers, reference) for check in checks]
+            result["checks"] = [grade_check(check, self.launches, answers, reference) for check in checks]
         except AssignmentError as error:
             raise AssignmentError(f"{self.assignment.name}: {error}") from error
         result["printed"] = printable(" ".join(answer.get("printed", "") for answer in answers))

@@ -132,6 +132,7 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
   options.max_warp_instructions_per_cta = request.at("instructions");
   options.max_warp_instructions = 8 * options.max_warp_instructions_per_cta;
   options.max_findings = 20;
+  options.list_executed = true;
   options.print = [&](std::string_view text) {
     printed += text.substr(0, kMostPrinted - std::min(kMostPrinted, printed.size()));
   };
@@ -144,6 +145,7 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
   for (std::size_t i = 0; i < buffers.size(); ++i)
     memory.read(buffers[i].bytes.data(), addresses[i], buffers[i].bytes.size());
   json answer = report_to_json(report, source_name);
+  answer["ptx"] = report.executed;
   answer["printed"] = printed;
   return answer;
 }

@@ -143,6 +143,38 @@ def test_a_missing_maximum_is_wrong_in_every_type(
     assert correct["points"] == pytest.approx(correct["of"] * right, abs=0.1), correct["lost"]
 
 
+def never_launched(assignment: Assignment) -> str:
+    """The reference answer's kernels under names that nobody launches, to be put behind another answer."""
+    text = assignment.reference_answer().replace("flash_attention", "dead_code")
+    text = re.sub(r"^#include.*$", "", text, flags=re.MULTILINE)
+    return text.replace("namespace flash_ladder::submission", "namespace flash_ladder::dead")
+
+
+def test_what_is_never_executed_gets_no_points_in_05(graders: dict, tmp_path: Path) -> None:
+    """A wait for all groups, and one that would be right: in a kernel that is not launched, in a comment of the
+    assembly, behind a condition that never holds."""
+    grader = graders["05_cp_async", COURSES[0]]
+    answer = grader.assignment.reference_answer()
+    right = "cp_async_wait<kStages - 2>();"
+    assert answer.count(right) == 1
+    stages = grader.assignment.values["stages"]
+    for late in (
+        "cp_async_wait<0>();",
+        f'cp_async_wait<0>(); asm volatile("// cp.async.wait_group {stages - 2};");',
+        f'cp_async_wait<0>(); asm volatile("/* cp.async.wait_group {stages - 2}; */");',
+        f"cp_async_wait<0>(); if (args.seq_len_kv < 0) {right}",
+    ):
+        result = grade(grader, tmp_path, answer.replace(right, late) + never_launched(grader.assignment))
+        assert result["score"] == 80 and result["checks"][-1]["points"] == 0, late
+
+
+def test_what_is_never_launched_gets_no_points_in_09(graders: dict, tmp_path: Path) -> None:
+    grader = graders["09_double_buffered_mma", COURSES[0]]
+    starter = grader.assignment.starter()
+    alone = grade(grader, tmp_path, starter)
+    assert grade(grader, tmp_path, starter + never_launched(grader.assignment))["checks"] == alone["checks"]
+
+
 def test_an_assignment_of_another_course_is_another(graders: dict) -> None:
     for name in NAMES:
         first, second = (graders[name, course].assignment for course in COURSES)

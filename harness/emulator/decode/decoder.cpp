@@ -33,7 +33,14 @@ bool is_distance(const Instruction& instruction, const std::vector<int>& variabl
 
 std::string one_line(std::string_view text) {
   std::string line;
-  for (const char c : text) {
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    char c = text[i];
+    if (const std::string_view two = text.substr(i, 2); two == "//" || two == "/*") {  // a comment is a space
+      const std::string_view ends_with = two == "//" ? "\n" : "*/";
+      const std::size_t end = text.find(ends_with, i + 2);
+      i = end == std::string_view::npos ? text.size() : end + ends_with.size() - 1;
+      c = ' ';
+    }
     const bool space = c == ' ' || c == '\t' || c == '\n' || c == '\r';
     if (!space) {
       line += c;

@@ -133,7 +133,7 @@ struct UniformSlot {
   std::uint64_t value = 0;
 };
 
-/// An instruction as the text has it, but on one line.
+/// An instruction as the text has it, but on one line and without comments.
 std::string one_line(std::string_view text);
 
 /// A variable in shared or local memory, at these offsets.

@@ -1,6 +1,9 @@
 #include "emulator/exec/counting.h"
 
+#include <fmt/format.h>
+
 #include <map>
+#include <set>
 
 namespace flash_ladder::emulator {
 namespace {
@@ -91,6 +94,20 @@ void summarise(const CompiledKernel& kernel, const InstructionCounters& counters
     by_lines[kernel.positions[static_cast<std::size_t>(position)]] += of_position;
   }
   for (auto& [position, of_position] : by_lines) report.lines.push_back({position, of_position});
+}
+
+std::string executed_text(const CompiledKernel& kernel, const InstructionCounters& counters) {
+  std::set<std::int32_t> targets;
+  for (const Instruction& instruction : kernel.code)
+    if (instruction.action == Action::branch) targets.insert(instruction.target);
+  for (const std::vector<std::int32_t>& table : kernel.branch_tables) targets.insert(table.begin(), table.end());
+  std::string text;
+  for (std::size_t i = 0; i < kernel.code.size(); ++i) {
+    if (targets.contains(static_cast<std::int32_t>(i))) text += fmt::format("$L{}:\n", i);
+    if (kernel.code[i].counted && counters.executions[i].lanes > 0)
+      text += one_line(kernel.sources[kernel.code[i].source].text) + ";\n";
+  }
+  return text;
 }
 
 }  // namespace flash_ladder::emulator

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "emulator/decode/instruction.h"
@@ -46,5 +47,8 @@ class InstructionCounters {
 
 /// Adds up all instructions (totals) and those of each source position (lines).
 void summarise(const CompiledKernel& kernel, const InstructionCounters& counters, bool lines, Report& report);
+
+/// Report::executed.
+std::string executed_text(const CompiledKernel& kernel, const InstructionCounters& counters);
 
 }  // namespace flash_ladder::emulator

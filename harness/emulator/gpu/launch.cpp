@@ -433,6 +433,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     report.outcome = Outcome::stopped;
   } else {
     summarise(compiled, counters, options.count_lines, report);
+    if (options.list_executed) report.executed = executed_text(compiled, counters);
   }
   std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;  // numbered as they come
   for (auto& [index, result] : results) {
