@@ -201,6 +201,8 @@ struct Report {
   // With Options::list_executed: the instructions that any lane has executed, one a line and without guards and comments, in the order
   // of the text. Functions stand in place of their calls, and "$L…:" where a branch leads.
   std::string executed;
+  bool over_budget = false;  // all CTAs together have used up Options::max_warp_instructions …
+  SourcePosition busiest;    // … and this is where most of them were executed
   std::shared_ptr<const CtaTrace> trace;  // of Options::trace_cta; null: it was not asked for, or no such CTA ran
 };
 

@@ -19,7 +19,8 @@ from launches import Launch, make_launch, run_launches
 def first_finding(answer: dict[str, Any]) -> str:
     if not answer["findings"]:
         return ""
-    finding = answer["findings"][0]
+    # Without its end a kernel has other findings as well, and they matter less.
+    finding = next((f for f in answer["findings"] if f["kind"] == "endless_loop"), answer["findings"][0])
     line = f" in line {finding['line']}" if finding["line"] else ""
     return f"{finding['kind'].replace('_', ' ')}{line}: {printable(finding['message'])}"
 

@@ -60,15 +60,27 @@ json line_in(const std::string& source_name, const emulator::SourcePosition& pos
   return nullptr;
 }
 
-json report_to_json(const emulator::Report& report, const std::string& source_name) {
+json report_to_json(const emulator::Report& report, const std::string& source_name, std::uint64_t most_instructions) {
   json answer = {{"status", "ran"}, {"message", ""}};
   answer["findings"] = json::array();
-  for (const emulator::Finding& finding : report.findings)
+  // The emulator's own words are for those who can give it a larger budget.
+  if (report.over_budget)
+    answer["findings"].push_back(
+        {{"kind", to_string(emulator::FindingKind::endless_loop)},
+         {"message", fmt::format("all blocks together have executed {} warp instructions, and not all of them have ended: an endless "
+                                 "loop, or far too much work",
+                                 most_instructions)},
+         {"line", line_in(source_name, report.busiest)},
+         {"text", ""},
+         {"count", 1}});
+  for (const emulator::Finding& finding : report.findings) {
+    if (report.over_budget && finding.kind == emulator::FindingKind::launch_limits) continue;
     answer["findings"].push_back({{"kind", to_string(finding.kind)},
                                   {"message", finding.message},
                                   {"line", line_in(source_name, finding.position)},
                                   {"text", format(finding)},
                                   {"count", finding.count}});
+  }
   answer["counters"] = counters_to_json(report.totals, Zeros::kept);
   answer["lines"] = json::array();
   for (const emulator::LineCounters& line : report.lines)
@@ -130,7 +142,7 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
   options.sm = request.at("sm");
   options.threads = 1;  // which CTAs have run when a budget is used up must not depend on the machine
   options.max_warp_instructions_per_cta = request.at("instructions");
-  options.max_warp_instructions = 8 * options.max_warp_instructions_per_cta;
+  options.max_warp_instructions = 2 * options.max_warp_instructions_per_cta;
   options.max_findings = 20;
   options.list_executed = true;
   options.print = [&](std::string_view text) {
@@ -144,7 +156,7 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
                                          memory, options);
   for (std::size_t i = 0; i < buffers.size(); ++i)
     memory.read(buffers[i].bytes.data(), addresses[i], buffers[i].bytes.size());
-  json answer = report_to_json(report, source_name);
+  json answer = report_to_json(report, source_name, options.max_warp_instructions);
   answer["ptx"] = report.executed;
   answer["printed"] = printed;
   return answer;

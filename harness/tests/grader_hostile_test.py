@@ -44,6 +44,15 @@ INDEX = "const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
 # What is in the kernel, and what the message says. None gets a point.
 IN_THE_KERNEL = {
     "an endless loop": ("volatile int go = 1; while (go) {} y[0] = 1;", "endless loop"),
+    "an endless loop over atomics": (
+        "auto* p = (unsigned long long*)y; while (true) { atomicAdd(&p[threadIdx.x], 1ull); if (p[7] == 77) break; }",
+        "endless loop in line",
+    ),
+    "far too much work in every block": (
+        "volatile int k = 0; while (k < 2500) k = k + 1; y[0] = 1;",
+        "endless loop in line 3: all blocks together have executed 200000 warp instructions, and not all of them have "
+        "ended: an endless loop, or far too much work",
+    ),
     "a barrier that some miss": ("if (threadIdx.x < 40) __syncthreads(); y[0] = 1;", "barrier"),
     "an enormous shared array": (
         "__shared__ float big[1 << 22]; big[threadIdx.x] = x[0]; __syncthreads(); y[0] = big[n];",

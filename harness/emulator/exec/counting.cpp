@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -108,6 +109,17 @@ std::string executed_text(const CompiledKernel& kernel, const InstructionCounter
       text += one_line(kernel.sources[kernel.code[i].source].text) + ";\n";
   }
   return text;
+}
+
+SourcePosition busiest_position(const CompiledKernel& kernel, const InstructionCounters& counters) {
+  std::map<SourcePosition, std::uint64_t> executed;
+  for (std::size_t i = 0; i < kernel.code.size(); ++i) {
+    const int position = kernel.sources[kernel.code[i].source].position;
+    if (position != 0) executed[kernel.positions[static_cast<std::size_t>(position)]] += counters.executions[i].warps;
+  }
+  const auto busiest = std::max_element(executed.begin(), executed.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  return busiest == executed.end() ? SourcePosition() : busiest->first;
 }
 
 }  // namespace flash_ladder::emulator

@@ -51,4 +51,7 @@ void summarise(const CompiledKernel& kernel, const InstructionCounters& counters
 /// Report::executed.
 std::string executed_text(const CompiledKernel& kernel, const InstructionCounters& counters);
 
+/// Report::busiest.
+SourcePosition busiest_position(const CompiledKernel& kernel, const InstructionCounters& counters);
+
 }  // namespace flash_ladder::emulator

@@ -422,7 +422,10 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   if (interrupted()) {
     report.interrupted = !over_budget;
     // What those have found that were under way.
-    for (Resident& waiting : resident) finish(waiting.index, *waiting.executor, false);
+    for (Resident& waiting : resident) {
+      finish(waiting.index, *waiting.executor, false);
+      retire(*waiting.executor);
+    }
     if (stopped_at == num_ctas) stopped_at = num_ctas - 1;
   }
 
@@ -455,6 +458,8 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     }
   }
   if (over_budget) {
+    report.over_budget = true;
+    report.busiest = busiest_position(compiled, counters);
     Finding finding;
     finding.kind = FindingKind::launch_limits;
     finding.message = fmt::format(
