@@ -143,6 +143,17 @@ def test_a_missing_maximum_is_wrong_in_every_type(
     assert correct["points"] == pytest.approx(correct["of"] * right, abs=0.1), correct["lost"]
 
 
+@pytest.mark.parametrize("hidden", ["a", "b", "c"])
+def test_a_lane_that_has_seen_nothing_is_tried_in_00(hidden: str, machine: Machine, tmp_path: Path) -> None:
+    grader = Grader(machine, read_assignment("00_puzzles", COURSES[0]), hidden)
+    answer = grader.assignment.reference_answer()
+    careless = re.sub(r"\((l|other_l) > 0 \? (.*?) : 0\)", r"\2", answer)
+    assert careless != answer
+    result = grade(grader, tmp_path, careless)
+    lost = [sentence for check in result["checks"] for sentence in check["lost"]]
+    assert result["score"] < 100 and all(sentence.startswith("logsumexp, short rows") for sentence in lost)
+
+
 def never_launched(assignment: Assignment) -> str:
     """The reference answer's kernels under names that nobody launches, to be put behind another answer."""
     text = assignment.reference_answer().replace("flash_attention", "dead_code")
