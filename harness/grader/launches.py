@@ -16,8 +16,8 @@ from compiler import SOURCE, Machine, NotGraded, printable
 RUN_SECONDS = 120  # of CPU time, of each launch
 RUN_WALL_SECONDS = 900
 RUN_MEMORY = 4 << 30
-# Of the warps of a CTA, unless the assignment says more; a launch has twice as many. The references take 160,000 at most,
-# and 500,000. The slowest loops that are known, atomics of 64 bits, take half a minute for these.
+# Of the warps of a CTA, unless the assignment says more; a launch has twice as many. The references take 160,000 at
+# most, and 500,000. The slowest loops that are known, atomics of 64 bits, take half a minute for these.
 INSTRUCTIONS = 2_000_000
 
 

@@ -262,6 +262,59 @@ def test_a_compiler_that_does_not_work_costs_nobody_points(grading: Grading) -> 
     assert done.returncode == 3 and rows(out)["a.cu"]["status"] == "not graded", "as --grade says it"
 
 
+NO_FILE = "cicc: IO error: No such file or directory"
+NO_TEMPORARY = 'Catastrophic error: cannot open source file "/tmp/tmpxft_0001_submission.cudafe1.cpp"'
+
+
+@pytest.mark.parametrize("trouble", [NO_FILE, NO_TEMPORARY])
+def test_a_compiler_that_has_failed_once_is_asked_again(grading: Grading, trouble: str) -> None:
+    nvcc = failing_compiler(
+        grading, f"[ -e {grading.folder}/failed ] || {{ touch {grading.folder}/failed; FAIL; }}", trouble
+    )
+    result = grading.grade(grading.text("--reference"), "--unsandboxed", "--build", str(nvcc))
+    assert result["score"] == 100
+
+
+@pytest.mark.parametrize("trouble", [NO_FILE, NO_TEMPORARY])
+def test_a_compiler_that_fails_for_one_file_alone_costs_no_points(grading: Grading, trouble: str) -> None:
+    """A small file compiles, so the compiler works; but what it says is not about this one."""
+    build = failing_compiler(grading, "if grep -q scaled submission.cu; then FAIL; fi", trouble)
+    result = grading.grade(grading.text("--reference"), "--unsandboxed", "--build", str(build))
+    assert result["score"] is None and "the compiler failed twice" in result["message"]
+    assert trouble.partition(":")[0] in result["message"]
+
+
+def test_a_file_that_the_compiler_always_dies_of_gets_no_points(grading: Grading) -> None:
+    """As with more memory than it may have: without a line, but each time in the same way."""
+    build = failing_compiler(grading, "if grep -q scaled submission.cu; then FAIL; fi", "")
+    result = grading.grade(grading.text("--reference"), "--unsandboxed", "--build", str(build))
+    assert result["score"] == 0 and "no error message" in result["message"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "#error no\n",
+        "#include <nowhere.h>\n",
+        '#line 1 "other.cu"\nno C++;\n',
+        "template <class T> void f() { T::x; }\nauto g = f<int>;",
+    ],
+)
+def test_a_students_mistake_is_no_trouble_of_the_compilers(grading: Grading, source: str) -> None:
+    result = grading.grade(source)
+    assert result["score"] == 0 and "it does not compile" in result["message"]
+
+
+def failing_compiler(grading: Grading, when: str, message: str) -> Path:
+    """A build whose nvcc says this and ends at FAIL."""
+    known = json.loads((BUILD / "grader.json").read_text(encoding="utf-8"))
+    nvcc = grading.folder / "nvcc"
+    fail = f"echo '{message}' >&2; exit 1"
+    nvcc.write_text(f'#!/bin/sh\n{when.replace("FAIL", fail)}\nexec {known["nvcc"]} "$@"\n')
+    nvcc.chmod(0o755)
+    return broken_build(grading, nvcc=str(nvcc))
+
+
 @pytest.mark.parametrize("option", ["--report", "--junit", "--out"])
 def test_what_cannot_be_written_is_said_before_any_work(grading: Grading, option: str) -> None:
     source = grading.folder / "in" / "a.cu"
