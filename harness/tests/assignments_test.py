@@ -179,6 +179,47 @@ def test_what_is_never_executed_gets_no_points_in_05(graders: dict, tmp_path: Pa
         assert result["score"] == 80 and result["checks"][-1]["points"] == 0, late
 
 
+def test_05_can_be_solved_with_mbarriers(graders: dict, tmp_path: Path) -> None:
+    """As its page proposes; but not with mbarriers that are only there."""
+    grader = graders["05_cp_async", COURSES[0]]
+    answer = grader.assignment.reference_answer()
+    changes = [
+        ("  // Asks for a tile, if there is one; its group may be empty.\n",
+         "  __shared__ std::uint64_t full[Traits::kStages], empty[Traits::kStages];\n"
+         "  if (threadIdx.x < Traits::kStages) {\n"
+         "    mbarrier_init(&full[threadIdx.x], 128);\n"
+         "    mbarrier_init(&empty[threadIdx.x], 128);\n"
+         "  }\n"
+         "  __syncthreads();\n"),
+        ("      const int stage = tile % kStages;\n",
+         "      const int stage = tile % kStages;\n"
+         "      while (!mbarrier_test_wait(&empty[stage], tile / kStages % 2 ^ 1)) {}\n"),
+        ("    }\n    cp_async_commit();\n", "      cp_async_mbarrier_arrive(&full[stage]);\n    }\n"),
+        ("    copy_KV_tile(tile + kStages - 1);", ""),
+        ("    __syncthreads();                  // and so", "    copy_KV_tile(tile + kStages - 1);  // and so"),
+        ("    cp_async_wait<kStages - 2>();     // this", "    // this"),
+        ("    // S = Q Kᵀ.\n",
+         "    while (!mbarrier_test_wait(&full[tile % kStages], tile / kStages % 2)) {}\n    // S = Q Kᵀ.\n"),
+    ]  # fmt: skip
+    for old, new in changes:
+        assert answer.count(old) == 1, old
+        answer = answer.replace(old, new)
+    end = answer.rindex("  }\n", 0, answer.index("\n  // Normalise and store O.") + 1)
+    answer = answer[:end] + "    mbarrier_arrive(&empty[tile % kStages]);\n" + answer[end:]
+    result = grade(grader, tmp_path, answer)
+    assert result["score"] == 100, [check for check in result["checks"] if check["lost"]]
+
+    waits = grader.assignment.reference_answer().replace("cp_async_wait<kStages - 2>();", "cp_async_wait<0>();")
+    unused = (
+        "  __shared__ std::uint64_t unused;\n"
+        "  if (threadIdx.x == 0) { mbarrier_init(&unused, 1); cp_async_mbarrier_arrive(&unused); }\n"
+    )
+    start = "  // Copy Q. There is no commit here"
+    assert waits.count(start) == 1
+    result = grade(grader, tmp_path, waits.replace(start, unused + start))
+    assert result["score"] == 80 and result["checks"][-1]["points"] == 0
+
+
 def test_what_is_never_launched_gets_no_points_in_09(graders: dict, tmp_path: Path) -> None:
     grader = graders["09_double_buffered_mma", COURSES[0]]
     starter = grader.assignment.starter()
