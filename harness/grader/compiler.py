@@ -150,7 +150,11 @@ def read_submission(path: Path) -> bytes:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise Refused("it is no text in UTF-8; hand in the .cu file, nothing compiled or packed") from error
+        line = data.count(b"\n", 0, error.start) + 1
+        raise Refused(
+            f"it is no text in UTF-8, as a byte in line {line} shows; save it as UTF-8, and hand in the .cu file, "
+            "nothing compiled or packed"
+        ) from error
     if "\0" in text:
         raise Refused("it holds bytes that are 0, so it is no source; hand in the .cu file")
     return data

@@ -179,6 +179,20 @@ def test_what_is_never_executed_gets_no_points_in_05(graders: dict, tmp_path: Pa
         assert result["score"] == 80 and result["checks"][-1]["points"] == 0, late
 
 
+def test_conflicts_of_the_copy_of_O_alone_are_not_called_those_of_fragments_in_06(
+    graders: dict, tmp_path: Path
+) -> None:
+    """A rotation instead of the XOR parts the rows of fragments, and not the chunks of a row from those of the next."""
+    grader = graders["06_swizzle", COURSES[0]]
+    answer = grader.assignment.reference_answer()
+    rotated = re.sub(r"\(col / kChunk\) \^ \((.*)\);", r"(col / kChunk + \1) % Traits::kChunksPerRow;", answer)
+    assert rotated != answer
+    lost = [sentence for check in grade(grader, tmp_path, rotated)["checks"] for sentence in check["lost"]]
+    (line,) = {int(line) for sentence in lost for line in re.findall(r"line (\d+)", sentence)}
+    assert "O_smem[" in answer.splitlines()[line - 1] or "O_gmem[" in answer.splitlines()[line - 1]
+    assert all("The copy of O" in sentence and "rows of a fragment still meet" not in sentence for sentence in lost)
+
+
 def test_05_can_be_solved_with_mbarriers(graders: dict, tmp_path: Path) -> None:
     """As its page proposes; but not with mbarriers that are only there."""
     grader = graders["05_cp_async", COURSES[0]]
