@@ -31,8 +31,8 @@ struct Options {
   unsigned threads = 0;  // host threads, 0: as many as there are cores. Results and counters do not depend on it.
   bool checks =
       true;  // look for findings; without, only what could crash the host is still found: accesses out of bounds
-  bool early_async = false;  // wgmma and TMA do their work as early as the ISA allows, instead of as late
-  bool count_lines = true;   // counters per source line, not only in total
+  bool early_async = false;    // wgmma and TMA do their work as early as the ISA allows, instead of as late
+  bool count_lines = true;     // counters per source line, not only in total
   bool list_executed = false;  // Report::executed
   // Endless loops: a CTA that has executed so many warp instructions is stopped, with a finding.
   std::uint64_t max_warp_instructions_per_cta = 200'000'000;

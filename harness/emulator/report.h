@@ -196,13 +196,13 @@ struct Report {
   // In order of CTA, then of time, but divergent barriers first, and races between warps before those inside one; at most
   // Options::max_findings.
   std::vector<Finding> findings;
-  std::uint64_t findings_kinds = 0;       // how many are distinct, those of `findings` and the ones left out
-  std::uint64_t findings_total = 0;       // occurrences of all of them
+  std::uint64_t findings_kinds = 0;  // how many are distinct, those of `findings` and the ones left out
+  std::uint64_t findings_total = 0;  // occurrences of all of them
   // With Options::list_executed: the instructions that any lane has executed, one a line and without guards and comments, in the order
   // of the text. Functions stand in place of their calls, and "$L…:" where a branch leads.
   std::string executed;
-  bool over_budget = false;  // all CTAs together have used up Options::max_warp_instructions …
-  SourcePosition busiest;    // … and this is where most of them were executed
+  bool over_budget = false;               // all CTAs together have used up Options::max_warp_instructions …
+  SourcePosition busiest;                 // … and this is where most of them were executed
   std::shared_ptr<const CtaTrace> trace;  // of Options::trace_cta; null: it was not asked for, or no such CTA ran
 };
 

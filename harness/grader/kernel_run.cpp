@@ -67,9 +67,11 @@ json report_to_json(const emulator::Report& report, const std::string& source_na
   if (report.over_budget)
     answer["findings"].push_back(
         {{"kind", to_string(emulator::FindingKind::endless_loop)},
-         {"message", fmt::format("all blocks together have executed {} warp instructions, and not all of them have ended: an endless "
-                                 "loop, or far too much work",
-                                 most_instructions)},
+         {"message",
+          fmt::format(
+              "all blocks together have executed {} warp instructions, and not all of them have ended: an endless "
+              "loop, or far too much work",
+              most_instructions)},
          {"line", line_in(source_name, report.busiest)},
          {"text", ""},
          {"count", 1}});
