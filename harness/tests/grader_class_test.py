@@ -16,17 +16,18 @@ import assignment
 import grade
 
 COURSE, HIDDEN, SEED = "class of 60", "exam", 12
-# Of each puzzle: the points of its counter; what the starter is worth; a change of the answer that makes it wrong.
-# A result is worth 7 points and no findings 2. The starters of `scale` and of `turn` are right, but slow.
-RESULT, FINDINGS = 7, 2
+# Of each puzzle: the points of its counter; in how many cases it is tried; in how many the starter is right; a change
+# of the answer that makes it wrong. The starters of `scale` and of `turn` are right, but slow.
 PUZZLES = {
-    "scale": (10, RESULT + FINDINGS, ("* s[col]", "* s[col] + 1")),
-    "turn": (10, RESULT + FINDINGS, ("tile[threadIdx.x][col];", "tile[threadIdx.x][col] + 1;")),
-    "group_reduce": (8, 0, ("mask > 0", "mask > 1")),
-    "logsumexp": (8, 0, ("log", "- log")),
-    "cta_reduce": (5, 0, ("smem[0];", "smem[1];")),
-    "one_mma": (5, 0, ("pair + i % 2]", "pair + 1 - i % 2]")),
+    "scale": (10, 1, 1, ("* s[col]", "* s[col] + 1")),
+    "turn": (10, 1, 1, ("tile[threadIdx.x][col];", "tile[threadIdx.x][col] + 1;")),
+    "group_reduce": (8, 1, 0, ("mask > 0", "mask > 1")),
+    "logsumexp": (8, 2, 0, ("log", "- log")),
+    "cta_reduce": (5, 1, 0, ("smem[0];", "smem[1];")),
+    "one_mma": (5, 1, 0, ("pair + i % 2]", "pair + 1 - i % 2]")),
 }
+CASES = sum(cases for _, cases, _, _ in PUZZLES.values())
+RESULTS, FINDINGS = 42, 12  # the points of all cases
 
 
 @dataclasses.dataclass
@@ -45,7 +46,7 @@ def kernels(text: str) -> tuple[str, dict[str, str]]:
 
 def wrong(name: str, kernel: str) -> str:
     head, body = kernel.split("__global__", 1)
-    old, new = PUZZLES[name][2]
+    old, new = PUZZLES[name][3]
     if name == "logsumexp":
         old, new = "= m + ", "= m - "
     assert old in body, name
@@ -81,15 +82,16 @@ def make_class(count: int) -> list[Student]:
             source = dice.choice(sources)
             students.append(Student(name, disguised(source.text, dice), source.points, source.name))
             continue
-        text, points, skill = head, 0.0, dice.random()
-        for puzzle, (counter, of_starter, _) in PUZZLES.items():
+        text, counters, right, skill = head, 0, 0, dice.random()
+        for puzzle, (counter, cases, of_starter, _) in PUZZLES.items():
             luck = dice.random()
             if luck < skill:
-                text, points = text + answers[puzzle], points + RESULT + FINDINGS + counter
+                text, counters, right = text + answers[puzzle], counters + counter, right + cases
             elif luck < (1 + skill) / 2:
-                text, points = text + starters[puzzle], points + of_starter
+                text, right = text + starters[puzzle], right + of_starter
             else:
                 text += wrong(puzzle, answers[puzzle])
+        points = round(counters + round(RESULTS * right / CASES, 1) + round(FINDINGS * right / CASES, 1), 1)
         students.append(Student(name, text if dice.random() < 0.3 else disguised(text, dice), points))
     return students
 
