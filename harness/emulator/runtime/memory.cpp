@@ -177,6 +177,14 @@ void wait_if_pageable(Device& device, const void* to, cudaStream_t stream) {
   if (watched && !only_on_device(to) && !on_device(device, to)) device.order.host_waits(stream);
 }
 
+/// So has a fill of pinned memory, but for those of the name Async.
+void wait_if_pinned(Device& device, const void* pointer) {
+  const auto* allocation = device.memory.find(address_of(pointer));
+  if (allocation == nullptr) return;
+  const auto host = device.host_memory.find(allocation->address);
+  if (host != device.host_memory.end() && !host->second.managed) device.order.host_waits(nullptr);
+}
+
 /// The part of a variable that a copy names.
 void* part_of_variable(Device& device, const void* symbol, std::size_t offset, std::size_t size) {
   const ModuleVariable variable = device.variable(symbol);
@@ -459,7 +467,9 @@ cudaError_t cudaGetSymbolSize(size_t* size, const void* symbol) {
 
 cudaError_t cudaMemset(void* pointer, int value, size_t size) {
   return api_call("cudaMemset", [&](Device& device) {
-    return device.on_stream(nullptr, [=](Device& then) { return fill(then, pointer, value, size); });
+    const cudaError_t error = device.on_stream(nullptr, [=](Device& then) { return fill(then, pointer, value, size); });
+    wait_if_pinned(device, pointer);
+    return error;
   });
 }
 
@@ -470,8 +480,12 @@ cudaError_t cudaMemsetAsync(void* pointer, int value, size_t size, cudaStream_t 
 }
 
 cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width, size_t height) {
-  return api_call("cudaMemset2D",
-                  [&](Device& device) { return fill_rows(device, pointer, pitch, value, width, height); });
+  return api_call("cudaMemset2D", [&](Device& device) {
+    const cudaError_t error =
+        device.on_stream(nullptr, [=](Device& then) { return fill_rows(then, pointer, pitch, value, width, height); });
+    wait_if_pinned(device, pointer);
+    return error;
+  });
 }
 
 cudaError_t cudaMemset2DAsync(void* pointer, size_t pitch, int value, size_t width, size_t height,

@@ -124,12 +124,28 @@ void double_buffer(bool right) {
   std::printf("%d\n", pageable[9]);
 }
 
+// Fills are work of the default stream. They need no waiting for it, and those of pinned memory have happened when they return.
+void fill_of_rows(bool right) {
+  int *const x = device_memory(), *const host = pinned_memory();
+  int* managed = nullptr;
+  CHECK(cudaMallocManaged(&managed, kWords * sizeof(int)));
+  add<<<16, 256>>>(managed, 1);
+  CHECK(cudaMemset2D(managed, 64, 0, 64, 16));
+  CHECK(cudaMemset2D(host, 64, 1, 64, 16));
+  std::printf("%d\n", host[0]);
+  cudaStream_t stream = new_stream();
+  add<<<16, 256, 0, stream>>>(x, 1);
+  if (right) CHECK(cudaStreamSynchronize(stream));
+  CHECK(cudaMemset2D(x, 64, 0, 32, 16));  // fault: fill_of_rows
+  CHECK(cudaDeviceSynchronize());
+}
+
 #define PROGRAM(name) {#name, name}
 const struct {
   const char* name;
   void (*run)(bool right);
 } programs[] = {PROGRAM(two_streams),     PROGRAM(halves),  PROGRAM(default_stream), PROGRAM(host_reads_early),
-                PROGRAM(host_overwrites), PROGRAM(managed), PROGRAM(double_buffer)};
+                PROGRAM(host_overwrites), PROGRAM(managed), PROGRAM(double_buffer),  PROGRAM(fill_of_rows)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs) {
