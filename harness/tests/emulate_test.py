@@ -451,11 +451,11 @@ def test_what_cannot_be_built_says_why(tmp_path: Path, source: str, message: str
     assert re.search(rf"^emulate: .*{message}", done.stderr, re.MULTILINE), done.stderr
 
 
-@pytest.mark.parametrize("option", ["-rdc=true", "-dc", "--relocatable-device-code=true"])
+@pytest.mark.parametrize("option", ["-rdc=true", "-dc", "--relocatable-device-code=true", "-rdc true"])
 def test_relocatable_code_is_refused(tmp_path: Path, option: str) -> None:
     program = tmp_path / "program.cu"
     program.write_text("int main() {}\n", encoding="utf-8")
-    done = emulate(option, program)
+    done = emulate(*option.split(), program)
     assert done.returncode == 2 and f"emulate: {option}: The virtual GPU does not link device code" in done.stderr
 
 
@@ -489,6 +489,21 @@ int main(int argc, char** argv) {
     )
     done = emulate("--sm", "90", "--sm-count", "3", "-DVALUE=42", program, "--sm", "two words")
     assert (done.returncode, done.stdout) == (5, "--sm two words 42 virtual GPU (sm_90) 3\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-maxrregcount 64 -O 3 -x cu -t 2 -rdc false",
+        "--default-stream legacy --define-macro OTHER=1 --ftz true",
+        "-lineinfo -l cublas -Xlinker --as-needed",
+    ],
+)
+def test_options_whose_value_is_a_word_of_its_own(tmp_path: Path, options: str) -> None:
+    program = tmp_path / "options.cu"
+    program.write_text("int main(int argc, char**) { return argc; }\n", encoding="utf-8")
+    done = emulate(*options.split(), program, "of", "the", "program")
+    assert (done.returncode, done.stderr) == (4, "")
 
 
 @pytest.mark.parametrize(
