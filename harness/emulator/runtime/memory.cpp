@@ -410,8 +410,10 @@ cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t fro
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
                               size_t height, cudaMemcpyKind kind, cudaStream_t stream) {
   return api_call("cudaMemcpy2DAsync", [&](Device& device) {
-    return device.on_stream(
+    const cudaError_t error = device.on_stream(
         stream, [=](Device& then) { return copy_rows(then, to, to_pitch, from, from_pitch, width, height, kind); });
+    wait_if_pageable(device, to, stream);
+    return error;
   });
 }
 
@@ -441,7 +443,9 @@ cudaError_t cudaMemcpyFromSymbolAsync(void* to, const void* symbol, size_t size,
                                       cudaStream_t stream) {
   return api_call("cudaMemcpyFromSymbolAsync", [&](Device& device) {
     const void* from = part_of_variable(device, symbol, offset, size);
-    return device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
+    const cudaError_t error = device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, kind); });
+    wait_if_pageable(device, to, stream);
+    return error;
   });
 }
 

@@ -16,10 +16,12 @@
 
 constexpr int kWords = 4096;
 
+__device__ int variable[4];
+
 __global__ void add(int* x, int value) { x[blockIdx.x * blockDim.x + threadIdx.x] += value; }
 __global__ void copy(int* to, const int* from) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  to[i] = from[i];
+  to[i] = from[i] + variable[0];
 }
 
 int* device_memory() {
@@ -124,6 +126,21 @@ void double_buffer(bool right) {
   std::printf("%d\n", pageable[9]);
 }
 
+// Whoever has got such a copy, rows or a variable too, knows what was before it in the stream.
+void copies_to_pageable_memory(bool right) {
+  int *const x = device_memory(), *const host = pinned_memory();
+  cudaStream_t stream = new_stream();
+  int pageable[4];
+  for (int round = 0; round < 2; ++round) {
+    add<<<16, 256, 0, stream>>>(host, 1);
+    if (right && round == 0) CHECK(cudaMemcpy2DAsync(pageable, 8, x, 64, 8, 2, cudaMemcpyDeviceToHost, stream));
+    if (right && round == 1) {
+      CHECK(cudaMemcpyFromSymbolAsync(pageable, variable, sizeof pageable, 0, cudaMemcpyDeviceToHost, stream));
+    }
+    std::printf("%d\n", host[7]);  // fault: copies_to_pageable_memory
+  }
+}
+
 // Fills are work of the default stream. They need no waiting for it, and those of pinned memory have happened when they return.
 void fill_of_rows(bool right) {
   int *const x = device_memory(), *const host = pinned_memory();
@@ -144,8 +161,9 @@ void fill_of_rows(bool right) {
 const struct {
   const char* name;
   void (*run)(bool right);
-} programs[] = {PROGRAM(two_streams),     PROGRAM(halves),  PROGRAM(default_stream), PROGRAM(host_reads_early),
-                PROGRAM(host_overwrites), PROGRAM(managed), PROGRAM(double_buffer),  PROGRAM(fill_of_rows)};
+} programs[] = {PROGRAM(two_streams),      PROGRAM(halves),          PROGRAM(default_stream),
+                PROGRAM(host_reads_early), PROGRAM(host_overwrites), PROGRAM(managed),
+                PROGRAM(double_buffer),    PROGRAM(fill_of_rows),    PROGRAM(copies_to_pageable_memory)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs) {
