@@ -102,6 +102,17 @@ Sides sides(const Device& device, const void* to, const void* from, cudaMemcpyKi
   return sides;
 }
 
+/// Notes in what order of streams memory is allocated or freed: work that uses it must come after the one and before the other.
+void touch_all(Device& device, cudaStream_t stream, const void* pointer) {
+  const Allocation* allocation = device.memory.find(address_of(pointer));
+  if (!device.order.watches() || allocation == nullptr || allocation->freed) return;
+  const UsedMemory all{.begin = allocation->address, .end = allocation->end(), .writes = true};
+  device.in_order(stream, device.call_name, [&](Device&) {
+    device.order.touch(all);
+    return cudaSuccess;
+  });
+}
+
 /// Says so if kernels can reach the memory.
 void touch(Device& device, const void* pointer, std::size_t size, bool writes) {
   if (!device.order.watches() || device.memory.find(address_of(pointer)) == nullptr) return;
@@ -219,7 +230,9 @@ cudaError_t cudaMallocAsync(void** pointer, size_t size, cudaStream_t stream) {
   return api_call("cudaMallocAsync", [&](Device& device) {
     device.require_stream(stream);
     if (device.capture_of(stream) != nullptr) return cudaErrorStreamCaptureUnsupported;
-    return allocate(device, pointer, size);
+    const cudaError_t error = allocate(device, pointer, size);
+    if (error == cudaSuccess) touch_all(device, stream, *pointer);
+    return error;
   });
 }
 
@@ -288,6 +301,7 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   return api_call("cudaFreeAsync", [&](Device& device) {
     device.require_stream(stream);
     if (device.capture_of(stream) != nullptr) return cudaErrorStreamCaptureUnsupported;
+    touch_all(device, stream, pointer);
     return free_on_device(device, pointer);
   });
 }

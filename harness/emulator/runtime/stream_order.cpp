@@ -19,6 +19,13 @@ void join(StreamClock& clock, const StreamClock& other) {
   }
 }
 
+/// What work does to memory, in a word.
+const char* does(const std::string& what, bool writes) {
+  if (what == "cudaMallocAsync") return "allocates";
+  if (what == "cudaFreeAsync") return "frees";
+  return writes ? "writes" : "reads";
+}
+
 Address page_of(Address address) { return address / kPage * kPage; }
 
 }  // namespace
@@ -99,10 +106,9 @@ void StreamOrder::touch(const UsedMemory& range) {
       if (other.end <= range.begin || range.end <= other.begin || !(other.writes || range.writes)) continue;
       Finding finding;
       finding.kind = FindingKind::race;
-      const auto does = [](bool writes) { return writes ? "writes" : "reads"; };
       finding.message =
-          now_.what + " in " + name_of(now_.stream) + " " + does(range.writes) + " what " + work.what + " in " +
-          name_of(work.stream) + " " + does(other.writes) +
+          now_.what + " in " + name_of(now_.stream) + " " + does(now_.what, range.writes) + " what " + work.what +
+          " in " + name_of(work.stream) + " " + does(work.what, other.writes) +
           ", and nothing orders the two: let one stream wait for an event of the other (cudaStreamWaitEvent), or the host for one "
           "(cudaStreamSynchronize)";
       finding.address = std::max(other.begin, range.begin);

@@ -45,16 +45,18 @@ cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
   return stream;
 }
 
+void order(cudaStream_t before, cudaStream_t after) {
+  cudaEvent_t done = nullptr;
+  CHECK(cudaEventCreate(&done));
+  CHECK(cudaEventRecord(done, before));
+  CHECK(cudaStreamWaitEvent(after, done));
+}
+
 void two_streams(bool right) {
   int* const x = device_memory();
   cudaStream_t first = new_stream(), second = new_stream();
   add<<<16, 256, 0, first>>>(x, 1);
-  if (right) {
-    cudaEvent_t done = nullptr;
-    CHECK(cudaEventCreate(&done));
-    CHECK(cudaEventRecord(done, first));
-    CHECK(cudaStreamWaitEvent(second, done));
-  }
+  if (right) order(first, second);
   add<<<16, 256, 0, second>>>(x, 2);  // fault: two_streams
   CHECK(cudaDeviceSynchronize());
 }
@@ -157,13 +159,41 @@ void fill_of_rows(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
+// Memory of a pool is there when its stream has come so far, and until its stream has come to the other end.
+void allocated_in_a_stream(bool right) {
+  cudaStream_t first = new_stream(), second = new_stream();
+  int* x = nullptr;
+  CHECK(cudaMallocAsync(&x, kWords * sizeof(int), first));
+  if (right) order(first, second);
+  CHECK(cudaMemsetAsync(x, 0, kWords * sizeof(int), second));  // fault: allocated_in_a_stream
+  order(second, first);
+  CHECK(cudaFreeAsync(x, first));
+  // It never is the same again: what comes now has nothing to do with it.
+  CHECK(cudaMallocAsync(&x, kWords * sizeof(int), second));
+  CHECK(cudaFreeAsync(x, second));
+  CHECK(cudaDeviceSynchronize());
+}
+
+void freed_in_a_stream(bool right) {
+  cudaStream_t first = new_stream(), second = new_stream();
+  int* x = nullptr;
+  CHECK(cudaMallocAsync(&x, kWords * sizeof(int), first));
+  CHECK(cudaMemsetAsync(x, 0, kWords * sizeof(int), first));
+  CHECK(cudaStreamSynchronize(first));
+  add<<<16, 256, 0, second>>>(x, 1);
+  if (right) order(second, first);
+  CHECK(cudaFreeAsync(x, first));  // fault: freed_in_a_stream
+  CHECK(cudaDeviceSynchronize());
+}
+
 #define PROGRAM(name) {#name, name}
 const struct {
   const char* name;
   void (*run)(bool right);
-} programs[] = {PROGRAM(two_streams),      PROGRAM(halves),          PROGRAM(default_stream),
-                PROGRAM(host_reads_early), PROGRAM(host_overwrites), PROGRAM(managed),
-                PROGRAM(double_buffer),    PROGRAM(fill_of_rows),    PROGRAM(copies_to_pageable_memory)};
+} programs[] = {PROGRAM(two_streams),           PROGRAM(halves),           PROGRAM(default_stream),
+                PROGRAM(host_reads_early),      PROGRAM(host_overwrites),  PROGRAM(managed),
+                PROGRAM(double_buffer),         PROGRAM(fill_of_rows),     PROGRAM(copies_to_pageable_memory),
+                PROGRAM(allocated_in_a_stream), PROGRAM(freed_in_a_stream)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs) {
