@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -61,8 +62,9 @@ struct ModuleVariable {
 class Module {
  public:
   /// Parses the text and puts its __device__ and __constant__ variables into `memory`, which must outlive the module.
-  /// Throws PtxError for what concerns all kernels; what concerns one is said when that one is to run.
-  Module(std::string_view ptx, Memory& memory);
+  /// Throws PtxError for what concerns all kernels; what concerns one is said when that one is to run. Variables that are in
+  /// `placed`, by name, have memory there already, as large as they are.
+  Module(std::string_view ptx, Memory& memory, const std::map<std::string, Address>& placed = {});
   ~Module();
   Module(Module&&) noexcept;
 

@@ -67,7 +67,8 @@ const CompiledKernel& Kernel::compiled() const {
   return *state_->compiled;
 }
 
-Module::Module(std::string_view ptx, Memory& memory) : image_(std::make_unique<ModuleImage>()) {
+Module::Module(std::string_view ptx, Memory& memory, const std::map<std::string, Address>& placed)
+    : image_(std::make_unique<ModuleImage>()) {
   image_->source = std::string(ptx);
   image_->memory = &memory;
   image_->text = ptx::parse(image_->source);
@@ -76,7 +77,8 @@ Module::Module(std::string_view ptx, Memory& memory) : image_(std::make_unique<M
   for (const ptx::Variable& variable : variables) {
     Address address = 0;
     if ((variable.space == ptx::Space::global || variable.space == ptx::Space::constant) && !variable.external) {
-      address = memory.allocate(variable.size);
+      const auto place = placed.find(variable.name);
+      address = place != placed.end() ? place->second : memory.allocate(variable.size);
       if (address == 0) {
         throw PtxError(
             fmt::format("PTX line {}: no memory for the {} bytes of {}", variable.line, variable.size, variable.name),

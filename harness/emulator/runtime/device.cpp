@@ -96,12 +96,7 @@ Device& device() {
 Module& Library::module(Memory& memory, int sm) {
   if (module_ == nullptr && error_.empty()) {
     try {
-      if (has_managed_variables) {
-        throw std::runtime_error(
-            "__managed__ variables are not part of the virtual GPU: use cudaMallocManaged, or __device__ with "
-            "cudaMemcpyToSymbol.");
-      }
-      module_ = std::make_unique<Module>(device_ptx(fat_binary_, sm), memory);
+      module_ = std::make_unique<Module>(device_ptx(fat_binary_, sm), memory, managed_variables);
       registers_ = register_counts(fat_binary_, sm);
     } catch (const std::exception& error) {
       error_ = error.what();

@@ -37,7 +37,7 @@ class Library {
   /// The PTX; that of a library whose module() was had.
   std::string_view ptx() const;
 
-  bool has_managed_variables = false;
+  std::map<std::string, Address> managed_variables;  // by name
 
  private:
   const void* fat_binary_;
@@ -175,6 +175,9 @@ struct Device {
 /// The device of this process, made by the first CUDA call. It is never destroyed, since a program may call CUDA until its very
 /// end.
 Device& device();
+
+/// Memory that the host can use too: managed, or else pinned.
+cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed);
 
 /// Ends a call with an error code.
 struct ApiError {

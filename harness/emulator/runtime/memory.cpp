@@ -35,20 +35,6 @@ cudaError_t allocate(Device& device, void** pointer, std::size_t size) {
   return cudaSuccess;
 }
 
-cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed) {
-  if (pointer == nullptr) return cudaErrorInvalidValue;
-  *pointer = nullptr;
-  if (size == 0) return managed ? cudaErrorInvalidValue : cudaSuccess;
-  if (size > device.memory.capacity() - device.memory.used()) return cudaErrorMemoryAllocation;
-  const std::size_t pages = (size + kHostAlignment - 1) / kHostAlignment * kHostAlignment;
-  void* host = std::aligned_alloc(kHostAlignment, pages);
-  if (host == nullptr) return cudaErrorMemoryAllocation;
-  device.host_memory[device.memory.adopt(host, size)] = {.size = size, .managed = managed, .owned = true};
-  device.order.share(host, size);
-  *pointer = host;
-  return cudaSuccess;
-}
-
 /// Ends what allocate_on_host() and cudaHostRegister() began.
 cudaError_t release_host_memory(Device& device, void* pointer, bool owned) {
   const auto entry = device.host_memory.find(address_of(pointer));
@@ -207,6 +193,20 @@ void* part_of_variable(Device& device, const void* symbol, std::size_t offset, s
 }
 
 }  // namespace
+
+cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed) {
+  if (pointer == nullptr) return cudaErrorInvalidValue;
+  *pointer = nullptr;
+  if (size == 0) return managed ? cudaErrorInvalidValue : cudaSuccess;
+  if (size > device.memory.capacity() - device.memory.used()) return cudaErrorMemoryAllocation;
+  const std::size_t pages = (size + kHostAlignment - 1) / kHostAlignment * kHostAlignment;
+  void* host = std::aligned_alloc(kHostAlignment, pages);
+  if (host == nullptr) return cudaErrorMemoryAllocation;
+  device.host_memory[device.memory.adopt(host, size)] = {.size = size, .managed = managed, .owned = true};
+  device.order.share(host, size);
+  *pointer = host;
+  return cudaSuccess;
+}
 
 void mark_unwritten(const void* pointer, std::size_t size) {
   Device& device = runtime::device();

@@ -12,11 +12,16 @@ Library* library_of(void** handle) { return reinterpret_cast<Library*>(handle); 
 }  // namespace
 }  // namespace flash_ladder::emulator::runtime
 
+using flash_ladder::emulator::Address;
+using flash_ladder::emulator::runtime::allocate_on_host;
+using flash_ladder::emulator::runtime::api_call;
+using flash_ladder::emulator::runtime::Device;
 using flash_ladder::emulator::runtime::Function;
 using flash_ladder::emulator::runtime::Library;
 using flash_ladder::emulator::runtime::library_of;
 using flash_ladder::emulator::runtime::registry;
 using flash_ladder::emulator::runtime::Registry;
+using flash_ladder::emulator::runtime::tell;
 
 extern "C" {
 
@@ -32,7 +37,14 @@ void __cudaRegisterFatBinaryEnd(void** /*handle*/) {}
 // At the end of the program. What was registered stays: other ends may still call CUDA.
 void __cudaUnregisterFatBinary(void** /*handle*/) {}
 
-char __cudaInitModule(void** /*handle*/) { return 1; }
+// Before the host first uses a managed variable. If the code cannot be loaded, the launch says why.
+char __cudaInitModule(void** handle) {
+  api_call("__cudaInitModule", [&](Device& device) {
+    library_of(handle)->module(device.memory, device.sm);
+    return cudaSuccess;
+  });
+  return 1;
+}
 
 void __cudaRegisterFunction(void** handle, const char* host_function, char* /*device_function*/,
                             const char* device_name, int /*thread_limit*/, uint3* /*thread_id*/, uint3* /*block_id*/,
@@ -53,10 +65,21 @@ void __cudaRegisterVar(void** handle, char* host_variable, char* /*device_addres
   registry.variables[host_variable] = {.library = library_of(handle), .name = device_name, .size = size};
 }
 
-void __cudaRegisterManagedVar(void** handle, void** /*host_variable*/, char* /*device_address*/,
-                              const char* /*device_name*/, int /*ext*/, size_t /*size*/, int /*constant*/,
-                              int /*global*/) {
-  library_of(handle)->has_managed_variables = true;
+// The host uses the variable through a pointer. It gets its memory now, so that the order of accesses is watched from the beginning,
+// and its value when the code is loaded.
+void __cudaRegisterManagedVar(void** handle, void** host_variable, char* /*device_address*/, const char* device_name,
+                              int /*ext*/, size_t size, int /*constant*/, int /*global*/) {
+  Device& device = flash_ladder::emulator::runtime::device();
+  const std::lock_guard device_lock(device.mutex);
+  if (allocate_on_host(device, host_variable, size, true) != cudaSuccess) {
+    tell(std::string("there is no memory for the ") + std::to_string(size) + " bytes of the variable " + device_name);
+    return;
+  }
+  library_of(handle)->managed_variables[device_name] = reinterpret_cast<Address>(*host_variable);
+  Registry& registry = ::registry();
+  const std::lock_guard lock(registry.mutex);
+  // What &variable is in the program.
+  registry.variables[*host_variable] = {.library = library_of(handle), .name = device_name, .size = size};
 }
 
 }  // extern "C"

@@ -99,6 +99,22 @@ void host_overwrites(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
+// A variable of its own module's: it has its value before anybody has used it.
+__managed__ int managed_variable[kWords] = {5, 6};
+__managed__ int of_the_host_alone = 3;
+__global__ void add_to_variable(int value) { managed_variable[blockIdx.x * blockDim.x + threadIdx.x] += value; }
+void managed_variables(bool right) {
+  add_to_variable<<<16, 256>>>(1);
+  if (right) CHECK(cudaDeviceSynchronize());
+  std::printf("%d\n", managed_variable[1]);  // fault: managed_variables
+  CHECK(cudaDeviceSynchronize());
+  managed_variable[1] += of_the_host_alone;
+  add_to_variable<<<16, 256>>>(10);
+  int host[2];
+  CHECK(cudaMemcpyFromSymbol(host, managed_variable, sizeof host));
+  std::printf("%d %d\n", host[0], host[1]);
+}
+
 void managed(bool right) {
   int* x = nullptr;
   CHECK(cudaMallocManaged(&x, kWords * sizeof(int)));
@@ -190,10 +206,18 @@ void freed_in_a_stream(bool right) {
 const struct {
   const char* name;
   void (*run)(bool right);
-} programs[] = {PROGRAM(two_streams),           PROGRAM(halves),           PROGRAM(default_stream),
-                PROGRAM(host_reads_early),      PROGRAM(host_overwrites),  PROGRAM(managed),
-                PROGRAM(double_buffer),         PROGRAM(fill_of_rows),     PROGRAM(copies_to_pageable_memory),
-                PROGRAM(allocated_in_a_stream), PROGRAM(freed_in_a_stream)};
+} programs[] = {PROGRAM(two_streams),
+                PROGRAM(halves),
+                PROGRAM(default_stream),
+                PROGRAM(host_reads_early),
+                PROGRAM(host_overwrites),
+                PROGRAM(managed),
+                PROGRAM(double_buffer),
+                PROGRAM(fill_of_rows),
+                PROGRAM(copies_to_pageable_memory),
+                PROGRAM(managed_variables),
+                PROGRAM(allocated_in_a_stream),
+                PROGRAM(freed_in_a_stream)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs) {
