@@ -520,6 +520,110 @@ TEST(VirtualRuntime, AGraphDoesAgainWhatWasCaptured) {
   cudaGetLastError();
 }
 
+// What must not come while a stream is captured, by CUDA's documentation.
+TEST(VirtualRuntime, ACaptureEndsWithoutAGraph) {
+  cudaStream_t stream = nullptr, other = nullptr, apart = nullptr;
+  cudaEvent_t fork = nullptr, join = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreate(&other), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreateWithFlags(&apart, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&fork), cudaSuccess);
+  ASSERT_EQ(cudaEventCreate(&join), cudaSuccess);
+  void *device = nullptr, *more = nullptr;
+  char host[8] = {};
+  ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);
+  const auto end_of_capture = [&](cudaStream_t captured, auto call) {
+    EXPECT_EQ(cudaStreamBeginCapture(captured, cudaStreamCaptureModeGlobal), cudaSuccess);
+    EXPECT_EQ(cudaMemsetAsync(device, 0, 8, captured), cudaSuccess);
+    call();
+    cudaGraph_t graph = nullptr;
+    const cudaError_t error = cudaStreamEndCapture(captured, &graph);
+    EXPECT_EQ(graph == nullptr, error != cudaSuccess);
+    if (graph != nullptr) {
+      EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    }
+    return error;
+  };
+  const auto answers = [&](cudaStream_t captured, cudaError_t error, auto call) {
+    const auto expect = [&] {
+      EXPECT_EQ(call(), error);
+      cudaStreamCaptureStatus status{};
+      EXPECT_EQ(cudaStreamIsCapturing(captured, &status), cudaSuccess);
+      EXPECT_EQ(status, cudaStreamCaptureStatusInvalidated);
+      EXPECT_EQ(cudaMemsetAsync(device, 0, 8, captured), cudaErrorStreamCaptureInvalidated);
+    };
+    EXPECT_EQ(end_of_capture(captured, expect), cudaErrorStreamCaptureInvalidated);
+    EXPECT_EQ(cudaMemsetAsync(device, 0, 8, captured), cudaSuccess) << "it is over";
+  };
+  answers(stream, cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamSynchronize(stream); });
+  answers(apart, cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(apart); });
+  answers(apart, cudaErrorStreamCaptureUnsupported, [] { return cudaDeviceSynchronize(); });
+  answers(apart, cudaErrorStreamCaptureUnsupported, [&] { return cudaMallocAsync(&more, 8, apart); });
+  answers(apart, cudaErrorCapturedEvent, [&] {
+    EXPECT_EQ(cudaEventRecord(fork, apart), cudaSuccess);
+    return cudaEventSynchronize(fork);
+  });
+  answers(stream, cudaErrorStreamCaptureImplicit, [&] { return cudaMemset(device, 0, 8); });
+  answers(stream, cudaErrorStreamCaptureImplicit, [&] { return cudaMemcpy(host, device, 8, cudaMemcpyDeviceToHost); });
+  const auto use_default_stream = [&] { EXPECT_EQ(cudaMemset(device, 0, 8), cudaSuccess); };
+  EXPECT_EQ(end_of_capture(apart, use_default_stream), cudaSuccess) << "it does not wait for the default stream";
+
+  const auto fork_and = [&](bool join_again) {
+    return end_of_capture(stream, [&] {
+      EXPECT_EQ(cudaEventRecord(fork, stream), cudaSuccess);
+      EXPECT_EQ(cudaStreamWaitEvent(other, fork, 0), cudaSuccess);
+      EXPECT_EQ(cudaMemsetAsync(device, 0, 8, other), cudaSuccess);
+      EXPECT_EQ(cudaEventRecord(join, other), cudaSuccess);
+      if (join_again) {
+        EXPECT_EQ(cudaStreamWaitEvent(stream, join, 0), cudaSuccess);
+      }
+    });
+  };
+  EXPECT_EQ(fork_and(true), cudaSuccess);
+  EXPECT_EQ(fork_and(false), cudaErrorStreamCaptureUnjoined);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  for (cudaStream_t done : {stream, other, apart}) EXPECT_EQ(cudaStreamDestroy(done), cudaSuccess);
+  for (cudaEvent_t done : {fork, join}) EXPECT_EQ(cudaEventDestroy(done), cudaSuccess);
+  take_findings();
+}
+
+TEST(VirtualRuntime, AGraphIsUpdatedByOneThatIsAlike) {
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  void* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);
+  const auto captured = [&](char value, auto more) {
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    EXPECT_EQ(cudaMemsetAsync(device, value, 8, stream), cudaSuccess);
+    more();
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    return graph;
+  };
+  const auto nothing = [] {};
+  const auto fill = [&] { EXPECT_EQ(cudaMemsetAsync(device, 'z', 1, stream), cudaSuccess); };
+  const auto copy = [&] {
+    EXPECT_EQ(cudaMemcpyAsync(device, device, 1, cudaMemcpyDeviceToDevice, stream), cudaSuccess);
+  };
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaGraphInstantiate(&executable, captured('a', fill), 0), cudaSuccess);
+  cudaGraphExecUpdateResultInfo result{};
+  EXPECT_EQ(cudaGraphExecUpdate(executable, captured('b', nothing), &result), cudaErrorGraphExecUpdateFailure);
+  EXPECT_EQ(result.result, cudaGraphExecUpdateErrorTopologyChanged);
+  EXPECT_EQ(cudaGraphExecUpdate(executable, captured('c', copy), &result), cudaErrorGraphExecUpdateFailure);
+  EXPECT_EQ(result.result, cudaGraphExecUpdateErrorNodeTypeChanged);
+  EXPECT_EQ(cudaGraphExecUpdate(executable, captured('d', fill), &result), cudaSuccess);
+  EXPECT_EQ(result.result, cudaGraphExecUpdateSuccess);
+  EXPECT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+  std::string bytes(8, ' ');
+  EXPECT_EQ(cudaMemcpy(bytes.data(), device, 8, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_EQ(bytes, "zddddddd");
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  take_findings();
+}
+
 TEST(VirtualRuntime, ThereIsOneMemoryPool) {
   cudaMemPool_t pool = nullptr;
   ASSERT_EQ(cudaDeviceGetDefaultMemPool(&pool, 0), cudaSuccess);

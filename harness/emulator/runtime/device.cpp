@@ -151,6 +151,24 @@ void Device::require_stream(cudaStream_t stream) const {
   if (!built_in && !streams.contains(reinterpret_cast<Stream*>(stream))) throw ApiError{cudaErrorInvalidResourceHandle};
 }
 
+void Device::require_usable_stream(cudaStream_t stream) {
+  require_stream(stream);
+  if (stream != nullptr && stream != cudaStreamLegacy) return;
+  for (Stream* other : streams) {
+    if (other->capture == nullptr || (other->flags & cudaStreamNonBlocking) != 0) continue;
+    break_capture(
+        *other->capture, cudaErrorStreamCaptureImplicit,
+        "uses the default stream, which would wait for the stream that is being captured: name a stream of its own, or make "
+        "the captured one with cudaStreamNonBlocking");
+  }
+}
+
+void Device::break_capture(Graph& graph, cudaError_t error, const std::string& why) {
+  tell(std::string(call_name) + " " + why + ". cudaStreamEndCapture will answer cudaErrorStreamCaptureInvalidated.");
+  graph.invalidated = true;
+  throw ApiError{error};
+}
+
 Graph* Device::capture_of(cudaStream_t stream) const {
   auto* own = reinterpret_cast<Stream*>(stream);
   return streams.contains(own) ? own->capture.get() : nullptr;

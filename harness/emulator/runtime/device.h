@@ -65,7 +65,12 @@ struct Device;
 
 /// What a stream was asked to do while it was being captured, in the order of the calls; and a copy of that, to be launched.
 struct Graph {
-  std::vector<std::function<cudaError_t(Device&)>> work;
+  struct Piece {
+    const char* call;  // of the program's, that asked for it
+    std::function<cudaError_t(Device&)> work;
+  };
+  std::vector<Piece> work;
+  bool invalidated = false;  // a call has come in between that must not: nothing more is captured
 };
 
 struct Stream {
@@ -73,12 +78,14 @@ struct Stream {
   int priority;
   std::shared_ptr<Graph> capture{};  // null: its work is done at once
   bool began_capture = false;        // else it joined that of another stream, by waiting for an event of it
+  StreamClock captured{};            // which work of the capture comes before what the stream is asked to do next
 };
 
 struct Event {
   bool timed = true;                                                // not with cudaEventDisableTiming
   std::optional<std::chrono::steady_clock::time_point> recorded{};  // host time
   std::weak_ptr<Graph> capture{};  // of the stream that recorded it, if it was captured
+  StreamClock captured{};          // then what had been captured by then
   StreamClock done{};              // when it has happened
 };
 
@@ -143,6 +150,10 @@ struct Device {
   ModuleVariable variable(const void* host_address);
   /// Throws ApiError unless the stream is one of CUDA's own or one that the program made.
   void require_stream(cudaStream_t stream) const;
+  /// The same, and ApiError if work in the stream would wait for one that is being captured: the legacy default stream's.
+  void require_usable_stream(cudaStream_t stream);
+  /// Ends a call that must not come while `graph` is captured, and says why; there will be no graph.
+  [[noreturn]] void break_capture(Graph& graph, cudaError_t error, const std::string& why);
   /// The graph that the stream's work goes to; null if it is done at once.
   Graph* capture_of(cudaStream_t stream) const;
   /// Does work of a stream, which is called `what`; see StreamOrder::begin().
@@ -156,13 +167,15 @@ struct Device {
     return work(*this);
   }
   /// Does what a stream is asked to do: at once, or when the graph is launched that the stream is captured into. Then `work` must
-  /// hold all that it needs. Throws like require_stream().
+  /// hold all that it needs. Throws like require_usable_stream().
   template <typename Work>
   cudaError_t on_stream(cudaStream_t stream, Work work) {
-    require_stream(stream);
+    require_usable_stream(stream);
     Graph* graph = capture_of(stream);
     if (graph == nullptr) return in_order(stream, call_name, work);
-    graph->work.emplace_back(std::move(work));
+    if (graph->invalidated) return cudaErrorStreamCaptureInvalidated;
+    graph->work.push_back({call_name, std::move(work)});
+    ++reinterpret_cast<Stream*>(stream)->captured[stream];
     return cudaSuccess;
   }
   /// Adds to `counters` and `findings`.

@@ -195,6 +195,11 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(ve
 
 cudaError_t cudaDeviceSynchronize() {
   return synchronising_call("cudaDeviceSynchronize", [](Device& device) {
+    for (Stream* stream : device.streams) {
+      if (stream->capture == nullptr) continue;
+      device.break_capture(*stream->capture, cudaErrorStreamCaptureUnsupported,
+                           "cannot wait for a stream that is being captured: its work has not begun");
+    }
     device.order.host_waits_for_all();
     return cudaSuccess;
   });

@@ -263,7 +263,7 @@ cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, vo
 /// A launch on a stream. One that is captured keeps the values of its arguments.
 cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, dim3 grid, dim3 block, void** arguments,
                       std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0}) {
-  device.require_stream(stream);
+  device.require_usable_stream(stream);
   if (device.capture_of(stream) == nullptr) {
     const std::string name = name_of(handle);
     return device.in_order(

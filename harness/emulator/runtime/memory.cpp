@@ -99,6 +99,17 @@ void touch_all(Device& device, cudaStream_t stream, const void* pointer) {
   });
 }
 
+/// No work that a graph can do here.
+void require_no_capture(Device& device, cudaStream_t stream) {
+  Graph* graph = device.capture_of(stream);
+  if (graph == nullptr) return;
+  device.kernels_not_run = true;  // a GPU would run them
+  device.break_capture(
+      *graph, cudaErrorStreamCaptureUnsupported,
+      "cannot be captured into a graph on the virtual GPU: allocate before cudaStreamBeginCapture, and free when the "
+      "last launch of the graph has ended");
+}
+
 /// Says so if kernels can reach the memory.
 void touch(Device& device, const void* pointer, std::size_t size, bool writes) {
   if (!device.order.watches() || device.memory.find(address_of(pointer)) == nullptr) return;
@@ -163,6 +174,7 @@ cudaError_t fill_rows(Device& device, void* pointer, std::size_t pitch, int valu
 /// Work in the legacy default stream that the host waits for.
 template <typename Work>
 cudaError_t waited_for(Device& device, Work work) {
+  device.require_usable_stream(nullptr);
   const cudaError_t error = device.in_order(nullptr, device.call_name, [&](Device&) { return work(); });
   device.order.host_waits(nullptr);
   return error;
@@ -228,8 +240,8 @@ cudaError_t cudaMalloc(void** pointer, size_t size) {
 
 cudaError_t cudaMallocAsync(void** pointer, size_t size, cudaStream_t stream) {
   return api_call("cudaMallocAsync", [&](Device& device) {
-    device.require_stream(stream);
-    if (device.capture_of(stream) != nullptr) return cudaErrorStreamCaptureUnsupported;
+    device.require_usable_stream(stream);
+    require_no_capture(device, stream);
     const cudaError_t error = allocate(device, pointer, size);
     if (error == cudaSuccess) touch_all(device, stream, *pointer);
     return error;
@@ -299,8 +311,8 @@ cudaError_t cudaFree(void* pointer) {
 
 cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   return api_call("cudaFreeAsync", [&](Device& device) {
-    device.require_stream(stream);
-    if (device.capture_of(stream) != nullptr) return cudaErrorStreamCaptureUnsupported;
+    device.require_usable_stream(stream);
+    require_no_capture(device, stream);
     touch_all(device, stream, pointer);
     return free_on_device(device, pointer);
   });

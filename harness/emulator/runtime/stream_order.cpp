@@ -12,13 +12,6 @@ constexpr Address kPage = 4096;
 // So much work without a synchronisation is looked back at.
 constexpr std::size_t kMostWork = 512;
 
-void join(StreamClock& clock, const StreamClock& other) {
-  for (const auto& [stream, number] : other) {
-    std::uint64_t& own = clock[stream];
-    own = std::max(own, number);
-  }
-}
-
 /// What work does to memory, in a word.
 const char* does(const std::string& what, bool writes) {
   if (what == "cudaMallocAsync") return "allocates";
@@ -29,6 +22,13 @@ const char* does(const std::string& what, bool writes) {
 Address page_of(Address address) { return address / kPage * kPage; }
 
 }  // namespace
+
+void join(StreamClock& clock, const StreamClock& other) {
+  for (const auto& [stream, number] : other) {
+    std::uint64_t& own = clock[stream];
+    own = std::max(own, number);
+  }
+}
 
 void StreamOrder::add_stream(cudaStream_t stream, bool waits_for_legacy) {
   watch();

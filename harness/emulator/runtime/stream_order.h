@@ -22,6 +22,9 @@ namespace flash_ladder::emulator::runtime {
 /// How much of the work of each stream has been done: of stream s, the first clock[s] pieces.
 using StreamClock = std::map<cudaStream_t, std::uint64_t>;
 
+/// Adds to a clock what another one knows.
+void join(StreamClock& clock, const StreamClock& other);
+
 class StreamOrder {
  public:
   using Report = std::function<void(Finding)>;

@@ -1,7 +1,9 @@
 // Streams, graphs and events. All work is done when the call that asks for it returns, so there is nothing to wait for; waiting still
 // tells of errors in kernels, as it does on a GPU.
+#include <algorithm>
 #include <chrono>
 #include <memory>
+#include <string_view>
 
 #include "emulator/runtime/device.h"
 
@@ -82,7 +84,11 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return synchronising_call("cudaStreamSynchronize", [&](Device& device) {
-    device.require_stream(stream);
+    device.require_usable_stream(stream);
+    if (Graph* graph = device.capture_of(stream); graph != nullptr) {
+      device.break_capture(*graph, cudaErrorStreamCaptureUnsupported,
+                           "cannot wait for a stream that is being captured: its work has not begun");
+    }
     device.order.host_waits(stream);
     return cudaSuccess;
   });
@@ -92,12 +98,16 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   return api_call("cudaStreamWaitEvent", [&](Device& device) {
-    device.require_stream(stream);
+    device.require_usable_stream(stream);
     // Who waits for work that is being captured is captured with it.
-    const std::shared_ptr<Graph> graph = require_event(device, event).capture.lock();
+    const Event& awaited = require_event(device, event);
+    const std::shared_ptr<Graph> graph = awaited.capture.lock();
     auto* own = reinterpret_cast<Stream*>(stream);
-    if (graph != nullptr && device.streams.contains(own)) own->capture = graph;
-    if (graph == nullptr) device.order.wait(stream, require_event(device, event).done);
+    if (graph != nullptr && device.streams.contains(own)) {
+      own->capture = graph;
+      join(own->captured, awaited.captured);
+    }
+    if (graph == nullptr) device.order.wait(stream, awaited.done);
     return cudaSuccess;
   });
 }
@@ -135,14 +145,17 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return api_call("cudaStreamIsCapturing", [&](Device& device) {
     device.require_stream(stream);
     if (status == nullptr) return cudaErrorInvalidValue;
-    *status = device.capture_of(stream) != nullptr ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    const Graph* graph = device.capture_of(stream);
+    *status = graph == nullptr     ? cudaStreamCaptureStatusNone
+              : graph->invalidated ? cudaStreamCaptureStatusInvalidated
+                                   : cudaStreamCaptureStatusActive;
     return cudaSuccess;
   });
 }
 
 cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t callback, void* data, unsigned /*flags*/) {
   const cudaError_t error = api_call("cudaStreamAddCallback", [&](Device& device) {
-    device.require_stream(stream);
+    device.require_usable_stream(stream);
     return callback == nullptr ? cudaErrorInvalidValue : cudaSuccess;
   });
   if (error == cudaSuccess) call_host(stream, [&] { callback(stream, cudaSuccess, data); });
@@ -152,7 +165,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* data) {
   bool now = true;
   const cudaError_t error = api_call("cudaLaunchHostFunc", [&](Device& device) {
-    device.require_stream(stream);
+    device.require_usable_stream(stream);
     if (function == nullptr) return cudaErrorInvalidValue;
     now = device.capture_of(stream) == nullptr;
     if (now) return cudaSuccess;
@@ -188,9 +201,18 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     if (!own.began_capture) return cudaErrorStreamCaptureUnmatched;
     const std::shared_ptr<Graph> captured = own.capture;
     own.began_capture = false;
+    const StreamClock joined = own.captured;
+    bool all_joined = true;
     for (Stream* other : device.streams) {
-      if (other->capture == captured) other->capture = nullptr;
+      if (other->capture != captured) continue;
+      const auto handle = reinterpret_cast<cudaStream_t>(other);
+      const auto known = joined.find(handle);
+      all_joined &= other->captured[handle] <= (known == joined.end() ? 0 : known->second);
+      other->capture = nullptr;
+      other->captured.clear();
     }
+    if (captured->invalidated) return cudaErrorStreamCaptureInvalidated;
+    if (!all_joined) return cudaErrorStreamCaptureUnjoined;
     *graph = reinterpret_cast<cudaGraph_t>(new_graph(device, *captured));
     return cudaSuccess;
   });
@@ -221,11 +243,33 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return api_call("cudaGraphLaunch", [&](Device& device) {
     const Graph copy = require_graph(device, executable);  // a function of the host may destroy it
     return device.on_stream(stream, [copy](Device& then) {
-      for (const auto& work : copy.work) {
-        if (const cudaError_t error = work(then); error != cudaSuccess) return error;
+      for (const Graph::Piece& piece : copy.work) {
+        if (const cudaError_t error = piece.work(then); error != cudaSuccess) return error;
       }
       return cudaSuccess;
     });
+  });
+}
+
+// The pieces of work are in the order of the calls that asked for them: so many of the same kinds are taken for the same graph.
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result) {
+  return api_call("cudaGraphExecUpdate", [&](Device& device) {
+    Graph& old = require_graph(device, executable);
+    const Graph& updated = require_graph(device, graph);
+    if (result == nullptr) return cudaErrorInvalidValue;
+    const bool as_many = old.work.size() == updated.work.size();
+    const bool alike = as_many && std::equal(old.work.begin(), old.work.end(), updated.work.begin(),
+                                             [](const Graph::Piece& a, const Graph::Piece& b) {
+                                               return std::string_view(a.call) == b.call;
+                                             });
+    *result = {.result = alike     ? cudaGraphExecUpdateSuccess
+                         : as_many ? cudaGraphExecUpdateErrorNodeTypeChanged
+                                   : cudaGraphExecUpdateErrorTopologyChanged,
+               .errorNode = nullptr,
+               .errorFromNode = nullptr};
+    if (!alike) return cudaErrorGraphExecUpdateFailure;
+    old = updated;
+    return cudaSuccess;
   });
 }
 
@@ -270,11 +314,13 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return api_call("cudaEventRecord", [&](Device& device) {
-    device.require_stream(stream);
+    device.require_usable_stream(stream);
     Event& own = require_event(device, event);
     own.recorded = std::chrono::steady_clock::now();
     const auto* from = reinterpret_cast<Stream*>(stream);
-    own.capture = device.capture_of(stream) != nullptr ? from->capture : nullptr;
+    const bool captured = device.capture_of(stream) != nullptr;
+    own.capture = captured ? from->capture : nullptr;
+    if (captured) own.captured = from->captured;
     if (own.capture.expired()) device.order.record(own.done, stream);
     return cudaSuccess;
   });
@@ -286,7 +332,13 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return synchronising_call("cudaEventSynchronize", [&](Device& device) {
-    device.order.host_waits_for(require_event(device, event).done);
+    const Event& own = require_event(device, event);
+    if (const std::shared_ptr<Graph> graph = own.capture.lock(); graph != nullptr) {
+      device.break_capture(
+          *graph, cudaErrorCapturedEvent,
+          "cannot wait for an event of a stream that is being captured: what is before it has not begun");
+    }
+    device.order.host_waits_for(own.done);
     return cudaSuccess;
   });
 }
