@@ -669,6 +669,9 @@ TEST(VirtualRuntime, TheNumberOfSmsIsASetting) {
 TEST(VirtualRuntime, ErrorsHaveCudasWords) {
   EXPECT_STREQ(cudaGetErrorName(cudaErrorIllegalAddress), "cudaErrorIllegalAddress");
   EXPECT_STREQ(cudaGetErrorString(cudaErrorIllegalAddress), "an illegal memory access was encountered");
+  EXPECT_STREQ(cudaGetErrorName(cudaErrorHardwareStackError), "cudaErrorHardwareStackError");
+  EXPECT_STREQ(cudaGetErrorString(cudaErrorHardwareStackError), "hardware stack error") << "nothing here answers it";
+  EXPECT_STREQ(cudaGetErrorString(cudaErrorStreamCaptureUnjoined), "capturing stream has unjoined work");
   EXPECT_STREQ(cudaGetErrorName(static_cast<cudaError_t>(12345)), "unrecognized error code");
 }
 
