@@ -647,6 +647,34 @@ TEST(VirtualRuntime, OneDevice) {
   EXPECT_EQ(value, 227 * 1024);
   EXPECT_EQ(cudaDeviceGetAttribute(&value, cudaDevAttrClockRate, 0), cudaSuccess);
   EXPECT_EQ(value, 0) << "it has no clock";
+  EXPECT_EQ(cudaDeviceGetAttribute(&value, cudaDevAttrMaxPitch, 0), cudaSuccess);
+  EXPECT_EQ(value, 0x7fffffff);
+  for (const cudaDeviceAttr attribute :
+       {cudaDevAttrClusterLaunch, cudaDevAttrConcurrentManagedAccess, cudaDevAttrStreamPrioritiesSupported,
+        cudaDevAttrGlobalL1CacheSupported, cudaDevAttrGpuOverlap}) {
+    EXPECT_EQ(cudaDeviceGetAttribute(&value, attribute, 0), cudaSuccess);
+    EXPECT_EQ(value, 1) << attribute;
+  }
+  for (const int unknown : {0, 9999}) {
+    EXPECT_EQ(cudaDeviceGetAttribute(&value, static_cast<cudaDeviceAttr>(unknown), 0), cudaErrorInvalidValue);
+  }
+  cudaGetLastError();
+}
+
+TEST(VirtualRuntime, WhatWasSetIsAnswered) {
+  std::size_t value = 0;
+  EXPECT_EQ(cudaDeviceSetLimit(cudaLimitStackSize, 8192), cudaSuccess);
+  EXPECT_EQ(cudaDeviceGetLimit(&value, cudaLimitStackSize), cudaSuccess);
+  EXPECT_EQ(value, 8192);
+  EXPECT_EQ(cudaDeviceSetLimit(static_cast<cudaLimit>(99), 1), cudaErrorUnsupportedLimit);
+  int least = 0, greatest = 0, priority = 0;
+  EXPECT_EQ(cudaDeviceGetStreamPriorityRange(&least, &greatest), cudaSuccess);
+  EXPECT_LT(greatest, least);
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamDefault, greatest - 1), cudaSuccess);
+  EXPECT_EQ(cudaStreamGetPriority(stream, &priority), cudaSuccess);
+  EXPECT_EQ(priority, greatest);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   cudaGetLastError();
 }
 

@@ -73,6 +73,9 @@ struct Graph {
   bool invalidated = false;  // a call has come in between that must not: nothing more is captured
 };
 
+/// Of a stream; they have no effect. The least is 0.
+constexpr int kGreatestPriority = -5;
+
 struct Stream {
   unsigned flags;
   int priority;
@@ -126,6 +129,12 @@ struct Device {
   Memory memory;
   const int sm;
   const SmLimits& limits;
+
+  // What cudaDeviceSetLimit can set but the heap's size. They have no effect: stacks and printf have what they need.
+  std::map<cudaLimit, std::size_t> limit_values = {{cudaLimitStackSize, 1 << 10},
+                                                   {cudaLimitPrintfFifoSize, 1 << 20},
+                                                   {cudaLimitMaxL2FetchGranularity, 64},
+                                                   {cudaLimitPersistingL2CacheSize, 0}};
 
   std::set<Stream*> streams;
   std::set<Event*> events;

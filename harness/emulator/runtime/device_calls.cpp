@@ -100,7 +100,38 @@ cudaError_t attribute_value(const Device& device, cudaDeviceAttr attribute, int*
     case cudaDevAttrCanUseHostPointerForRegisteredMem:
       *value = properties.canUseHostPointerForRegisteredMem;
       break;
+    case cudaDevAttrMaxPitch:
+      *value = static_cast<int>(properties.memPitch);
+      break;
+    case cudaDevAttrTextureAlignment:
+      *value = static_cast<int>(properties.textureAlignment);
+      break;
+    case cudaDevAttrGpuOverlap:
+      *value = properties.asyncEngineCount > 0 ? 1 : 0;
+      break;
+    case cudaDevAttrGlobalMemoryBusWidth:
+      *value = properties.memoryBusWidth;
+      break;
+    case cudaDevAttrStreamPrioritiesSupported:
+      *value = properties.streamPrioritiesSupported;
+      break;
+    case cudaDevAttrGlobalL1CacheSupported:
+      *value = properties.globalL1CacheSupported;
+      break;
+    case cudaDevAttrLocalL1CacheSupported:
+      *value = properties.localL1CacheSupported;
+      break;
+    case cudaDevAttrConcurrentManagedAccess:
+      *value = properties.concurrentManagedAccess;
+      break;
+    case cudaDevAttrClusterLaunch:
+      *value = properties.clusterLaunch;
+      break;
+    case cudaDevAttrSingleToDoublePrecisionPerfRatio:
+      *value = device.sm == 80 || device.sm == 90 ? 2 : 64;
+      break;
     default:
+      if (attribute < cudaDevAttrMaxThreadsPerBlock || attribute >= cudaDevAttrMax) return cudaErrorInvalidValue;
       *value = 0;  // what it does not have, and clock rates: it has no clock
   }
   return cudaSuccess;
@@ -215,7 +246,13 @@ cudaError_t cudaDeviceReset() {
 
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
   return api_call("cudaDeviceSetLimit", [&](Device& device) {
-    if (limit == cudaLimitMallocHeapSize) device.memory.set_heap_bytes(value);
+    if (limit == cudaLimitMallocHeapSize) {
+      device.memory.set_heap_bytes(value);
+      return cudaSuccess;
+    }
+    const auto known = device.limit_values.find(limit);
+    if (known == device.limit_values.end()) return cudaErrorUnsupportedLimit;
+    known->second = value;
     return cudaSuccess;
   });
 }
@@ -223,19 +260,14 @@ cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t value) {
 cudaError_t cudaDeviceGetLimit(size_t* value, cudaLimit limit) {
   return api_call("cudaDeviceGetLimit", [&](Device& device) {
     if (value == nullptr) return cudaErrorInvalidValue;
-    switch (limit) {
-      case cudaLimitStackSize:
-        *value = 1 << 10;
-        return cudaSuccess;
-      case cudaLimitPrintfFifoSize:
-        *value = 1 << 20;
-        return cudaSuccess;
-      case cudaLimitMallocHeapSize:
-        *value = device.memory.heap_bytes();
-        return cudaSuccess;
-      default:
-        return cudaErrorUnsupportedLimit;
+    if (limit == cudaLimitMallocHeapSize) {
+      *value = device.memory.heap_bytes();
+      return cudaSuccess;
     }
+    const auto known = device.limit_values.find(limit);
+    if (known == device.limit_values.end()) return cudaErrorUnsupportedLimit;
+    *value = known->second;
+    return cudaSuccess;
   });
 }
 
@@ -254,7 +286,7 @@ cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return api_call("cudaDeviceGetStreamPriorityRange", [&](Device&) {
     if (least != nullptr) *least = 0;
-    if (greatest != nullptr) *greatest = 0;
+    if (greatest != nullptr) *greatest = kGreatestPriority;
     return cudaSuccess;
   });
 }

@@ -42,6 +42,12 @@ cudaDeviceProp device_properties(const Device& device) {
   properties.hostRegisterSupported = 1;
   properties.canUseHostPointerForRegisteredMem = 1;
   properties.memoryPoolsSupported = 1;
+  properties.clusterLaunch = device.sm >= 90 ? 1 : 0;
+  properties.concurrentManagedAccess = 1;
+  properties.globalL1CacheSupported = 1;
+  properties.localL1CacheSupported = 1;
+  properties.streamPrioritiesSupported = 1;
+  properties.memoryBusWidth = device.sm == 80 || device.sm == 90 ? 5120 : 384;
   return properties;
 }
 

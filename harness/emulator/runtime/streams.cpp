@@ -57,7 +57,7 @@ extern "C" {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   return api_call("cudaStreamCreate", [&](Device& device) {
     if (stream == nullptr) return cudaErrorInvalidValue;
-    auto own = std::make_unique<Stream>(Stream{.flags = flags, .priority = priority});
+    auto own = std::make_unique<Stream>(Stream{.flags = flags, .priority = std::clamp(priority, kGreatestPriority, 0)});
     device.streams.insert(own.get());
     *stream = reinterpret_cast<cudaStream_t>(own.release());
     device.order.add_stream(*stream, (flags & cudaStreamNonBlocking) == 0);
