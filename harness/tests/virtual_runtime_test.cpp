@@ -678,6 +678,24 @@ TEST(VirtualRuntime, WhatWasSetIsAnswered) {
   cudaGetLastError();
 }
 
+TEST(VirtualRuntime, AResetEndsWhatWasAllocated) {
+  take_findings();
+  void *before = nullptr, *after = nullptr;
+  std::size_t free = 0, free_again = 0, total = 0;
+  ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&before, 16), cudaSuccess);
+  ASSERT_EQ(cudaDeviceReset(), cudaSuccess);
+  ASSERT_EQ(cudaMemGetInfo(&free_again, &total), cudaSuccess);
+  EXPECT_GE(free_again, free);
+  EXPECT_EQ(cudaMemset(before, 0, 16), cudaErrorInvalidValue);
+  EXPECT_THAT(take_findings().kept.at(0).message, HasSubstr("freed"));
+  EXPECT_EQ(cudaFree(before), cudaErrorInvalidValue);
+  EXPECT_EQ(take_findings().total, 0) << "programs do that when they end";
+  ASSERT_EQ(cudaMalloc(&after, 16), cudaSuccess);
+  EXPECT_EQ(cudaFree(after), cudaSuccess);
+  cudaGetLastError();
+}
+
 TEST(VirtualRuntime, TheNumberOfSmsIsASetting) {
   const auto sm_count = [] {
     int value = 0;

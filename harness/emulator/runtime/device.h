@@ -140,6 +140,8 @@ struct Device {
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::map<Address, HostMemory> host_memory;
+  std::set<Address> allocated;       // by cudaMalloc and its like
+  std::set<Address> ended_by_reset;  // what was allocated when cudaDeviceReset was called
   StreamOrder order{[this](Finding finding) { record(std::move(finding)); }};
 
   // An error of a kernel. The program learns of it at the next call that waits for kernels; from then on every call answers it.

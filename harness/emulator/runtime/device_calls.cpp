@@ -236,10 +236,13 @@ cudaError_t cudaDeviceSynchronize() {
   });
 }
 
-// Ends what the program has on the device.
+// Ends what the program has allocated on the device. Variables, streams and memory of the host stay.
 cudaError_t cudaDeviceReset() {
   return synchronising_call("cudaDeviceReset", [](Device& device) {
     device.order.host_waits_for_all();
+    for (const auto address : device.allocated) device.memory.free(address);
+    device.ended_by_reset.merge(device.allocated);
+    device.allocated.clear();
     return cudaSuccess;
   });
 }

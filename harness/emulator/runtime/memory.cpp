@@ -31,6 +31,7 @@ cudaError_t allocate(Device& device, void** pointer, std::size_t size) {
   if (size == 0) return cudaSuccess;  // as CUDA does
   const Address address = device.memory.allocate(size);
   if (address == 0) return cudaErrorMemoryAllocation;
+  device.allocated.insert(address);
   *pointer = pointer_of(address);
   return cudaSuccess;
 }
@@ -57,7 +58,9 @@ cudaMemPool_t the_pool() {
 cudaError_t free_on_device(Device& device, void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
   if (release_host_memory(device, pointer, true) == cudaSuccess) return cudaSuccess;
+  if (device.ended_by_reset.contains(address_of(pointer))) return cudaErrorInvalidValue;  // harmless: destructors do it
   device.memory.free(address_of(pointer));
+  device.allocated.erase(address_of(pointer));
   return cudaSuccess;
 }
 
