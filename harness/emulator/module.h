@@ -43,6 +43,8 @@ class Kernel {
   std::array<std::uint32_t, 3> max_block() const;       // .maxntid (or .reqntid), 0 where it says nothing
   std::array<std::uint32_t, 3> required_block() const;  // .reqntid, 0 where it says nothing
 
+  std::array<std::uint32_t, 3> cluster() const;  // .reqnctapercluster, ones where it says nothing
+
   /// Decoded on first use: an instruction that the virtual GPU does not know is a PtxError then, so that it does not keep a
   /// module's other kernels from running. Thread-safe.
   const CompiledKernel& compiled() const;

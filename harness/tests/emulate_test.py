@@ -175,6 +175,52 @@ def test_programs_for_hopper(hopper: Path, name: str, output: str, kind: str, wh
     assert f"hopper.cu:{line_of(HOPPER, name)}" in done.stderr
 
 
+def test_large_clusters(tmp_path: Path) -> None:
+    """More than 8 blocks are there for who asks for them, as on a GPU."""
+    source = tmp_path / "clusters.cu"
+    source.write_text(
+        r"""
+#include <cstdio>
+__global__ void f() {}
+__global__ void __cluster_dims__(4) g() {}
+int main() {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  cudaLaunchConfig_t config{};
+  config.gridDim = 32;
+  config.blockDim = 1024;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  const auto launch = [&](unsigned blocks) {
+    attribute.val.clusterDim = {blocks, 1, 1};
+    std::printf("%s ", cudaGetErrorName(cudaLaunchKernelEx(&config, f)));
+  };
+  const auto most = [&](auto* kernel) {
+    int size = 0, clusters = 0;
+    cudaOccupancyMaxPotentialClusterSize(&size, kernel, &config);
+    attribute.val.clusterDim.x = size;
+    cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
+    std::printf("%d: %d\n", size, clusters);
+  };
+  launch(16);
+  most(f);
+  cudaFuncSetAttribute(f, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  launch(16);
+  most(f);
+  launch(32);
+  most(g);
+}
+""",
+        encoding="utf-8",
+    )
+    done = emulate("-arch=sm_90", "--sm-count", "32", source)
+    assert done.stdout == (
+        "cudaErrorInvalidClusterSize 8: 8\ncudaSuccess 16: 4\ncudaErrorInvalidClusterSize 4: 16\n"
+    ), done.stderr
+    message = "^launch_limits: clusters of 16 blocks: .*NonPortableClusterSizeAllowed, 1"
+    assert re.search(message, done.stderr, re.MULTILINE), done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "architecture"),
     [

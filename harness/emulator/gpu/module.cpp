@@ -60,6 +60,8 @@ std::array<std::uint32_t, 3> Kernel::max_block() const {
 
 std::array<std::uint32_t, 3> Kernel::required_block() const { return state_->function.required_threads; }
 
+std::array<std::uint32_t, 3> Kernel::cluster() const { return state_->function.cluster; }
+
 const CompiledKernel& Kernel::compiled() const {
   if (state_->error) throw *state_->error;
   const std::lock_guard lock(state_->mutex);

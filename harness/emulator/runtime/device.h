@@ -51,6 +51,7 @@ struct Function {
   Library* library;
   std::string name;                // mangled
   int max_dynamic_shared = -1;     // cudaFuncAttributeMaxDynamicSharedMemorySize, -1: not set
+  bool large_clusters = false;     // cudaFuncAttributeNonPortableClusterSizeAllowed
   const Kernel* kernel = nullptr;  // null until first used
 };
 

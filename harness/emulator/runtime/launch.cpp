@@ -120,6 +120,28 @@ std::uint64_t resident_blocks(Device& device, const void* handle, dim3 block, st
   return static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(device_properties(device).multiProcessorCount);
 }
 
+// CTAs of a cluster: as every GPU with clusters has them, and as those of sm_90 have.
+constexpr int kPortableCluster = 8, kLargestCluster = 16;
+
+/// What the launch says, or else the kernel (__cluster_dims__).
+Dim3 cluster_of(const Function& function, Dim3 of_launch) {
+  if (of_launch.x != 0) return of_launch;
+  const auto [x, y, z] = function.kernel->cluster();
+  return {x, y, z};
+}
+
+Dim3 cluster_of(const cudaLaunchConfig_t& config) {
+  Dim3 cluster{0, 0, 0};
+  for (unsigned i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    if (attribute.id != cudaLaunchAttributeClusterDimension) continue;
+    cluster = {attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z};
+  }
+  return cluster;
+}
+
+std::uint64_t size_of(const Dim3& cluster) { return std::uint64_t{cluster.x} * cluster.y * cluster.z; }
+
 /// What a cooperative launch counts in: CUDA's headers find it through the registers %envreg1 and %envreg2.
 class GridWorkspace {
  public:
@@ -164,6 +186,15 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                       " are allowed: first call cudaFuncSetAttribute(kernel, "
                       "cudaFuncAttributeMaxDynamicSharedMemorySize, " +
                       std::to_string(shared_bytes) + ")");
+  }
+
+  const std::uint64_t cluster_size = size_of(cluster_of(function, cluster));
+  if (!function.large_clusters && cluster_size > kPortableCluster && cluster_size <= kLargestCluster) {
+    return refuse(device, function, cudaErrorInvalidClusterSize,
+                  "clusters of " + std::to_string(cluster_size) + " blocks: more than " +
+                      std::to_string(kPortableCluster) +
+                      " are not on every GPU; first call cudaFuncSetAttribute(kernel, "
+                      "cudaFuncAttributeNonPortableClusterSizeAllowed, 1)");
   }
 
   const std::uint64_t resident = resident_blocks(device, handle, block, shared_bytes);
@@ -221,9 +252,10 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
     const bool bad_block = threads == 0 || threads > kMaxThreadsPerCta || block.x > kMaxBlockX ||
                            block.y > kMaxBlockY || block.z > kMaxBlockZ;
     const bool bad_shared = shared_bytes + static_bytes > most_shared_bytes;
-    answer = bad_block    ? cudaErrorInvalidConfiguration
-             : bad_shared ? cudaErrorInvalidValue
-                          : cudaErrorLaunchOutOfResources;
+    answer = bad_block                        ? cudaErrorInvalidConfiguration
+             : bad_shared                     ? cudaErrorInvalidValue
+             : cluster_size > kLargestCluster ? cudaErrorInvalidClusterSize
+                                              : cudaErrorLaunchOutOfResources;
   } else {
     for (const Finding& finding : report.findings) {
       if (device.pending_error == cudaSuccess) device.pending_error = error_of(finding.kind);
@@ -314,6 +346,7 @@ cudaError_t set_attribute(Device& device, const void* handle, cudaFuncAttribute 
     if (value < 0 || static_cast<std::size_t>(value) > most) return cudaErrorInvalidValue;
     function.max_dynamic_shared = value;
   }
+  if (attribute == cudaFuncAttributeNonPortableClusterSizeAllowed) function.large_clusters = value != 0;
   return cudaSuccess;  // the others are hints about caches and clusters
 }
 
@@ -398,15 +431,12 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* fu
   return api_call("cudaLaunchKernelExC", [&](Device& device) {
     if (config == nullptr) return cudaErrorInvalidValue;
     bool cooperative = false;
-    flash_ladder::emulator::Dim3 cluster{0, 0, 0};
     for (unsigned i = 0; i < config->numAttrs; ++i) {
       const cudaLaunchAttribute& attribute = config->attrs[i];
       cooperative |= attribute.id == cudaLaunchAttributeCooperative && attribute.val.cooperative != 0;
-      if (attribute.id == cudaLaunchAttributeClusterDimension)
-        cluster = {attribute.val.clusterDim.x, attribute.val.clusterDim.y, attribute.val.clusterDim.z};
     }
     return launch_on(device, config->stream, function, config->gridDim, config->blockDim, arguments,
-                     config->dynamicSmemBytes, cooperative, cluster);
+                     config->dynamicSmemBytes, cooperative, cluster_of(*config));
   });
 }
 
@@ -448,6 +478,27 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int block_size,
                                                           size_t shared_bytes) {
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared_bytes, 0);
+}
+
+// A GPU holds some fewer: the SMs of a cluster have to be neighbours.
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function, const cudaLaunchConfig_t* config) {
+  return api_call("cudaOccupancyMaxActiveClusters", [&](Device& device) {
+    if (clusters == nullptr || config == nullptr) return cudaErrorInvalidValue;
+    const std::uint64_t size = size_of(cluster_of(device.function(function), cluster_of(*config)));
+    if (size == 0 || size > kLargestCluster) return cudaErrorInvalidClusterSize;
+    *clusters = static_cast<int>(resident_blocks(device, function, config->blockDim, config->dynamicSmemBytes) / size);
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaOccupancyMaxPotentialClusterSize(int* size, const void* function, const cudaLaunchConfig_t* config) {
+  return api_call("cudaOccupancyMaxPotentialClusterSize", [&](Device& device) {
+    if (size == nullptr || config == nullptr) return cudaErrorInvalidValue;
+    const Function& asked = device.function(function);
+    const auto required = static_cast<int>(size_of(cluster_of(asked, {0, 0, 0})));
+    *size = required > 1 ? required : asked.large_clusters ? kLargestCluster : kPortableCluster;
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void* function, int blocks,
