@@ -380,6 +380,60 @@ TEST(VirtualRuntime, RowsWithAPitch) {
   EXPECT_EQ(cudaFree(device), cudaSuccess);
 }
 
+TEST(VirtualRuntime, BoxesWithAPitch) {
+  char box[2][3][4], back[1][2][2] = {};
+  for (int i = 0; i < 24; ++i) (&box[0][0][0])[i] = static_cast<char>('a' + i);
+  cudaPitchedPtr device{};
+  ASSERT_EQ(cudaMalloc3D(&device, {4, 3, 2}), cudaSuccess);
+  EXPECT_EQ(cudaMemset3D(device, '-', {4, 3, 2}), cudaSuccess);
+  cudaMemcpy3DParms copy{};
+  copy.srcPtr = {box, 4, 4, 3};
+  copy.dstPtr = device;
+  copy.extent = {4, 2, 2};
+  copy.kind = cudaMemcpyHostToDevice;
+  EXPECT_EQ(cudaMemcpy3D(&copy), cudaSuccess);
+  copy = {};
+  copy.srcPtr = device;
+  copy.srcPos = {2, 1, 1};
+  copy.dstPtr = {back, 2, 2, 2};
+  copy.extent = {2, 2, 1};
+  copy.kind = cudaMemcpyDeviceToHost;
+  EXPECT_EQ(cudaMemcpy3D(&copy), cudaSuccess);
+  EXPECT_EQ(std::string(&back[0][0][0], 4), "st--");
+  copy.extent.width = 3;
+  EXPECT_EQ(cudaMemcpy3D(&copy), cudaErrorInvalidPitchValue);
+  EXPECT_EQ(cudaFree(device.ptr), cudaSuccess);
+  cudaGetLastError();
+}
+
+TEST(VirtualRuntime, CopiesBetweenDevicesHaveOneDevice) {
+  void* device = nullptr;
+  int back = 0;
+  ASSERT_EQ(cudaMalloc(&device, 8), cudaSuccess);
+  EXPECT_EQ(cudaMemset(device, 1, 4), cudaSuccess);
+  EXPECT_EQ(cudaMemcpyPeer(static_cast<char*>(device) + 4, 0, device, 0, 4), cudaSuccess);
+  EXPECT_EQ(cudaMemcpy(&back, static_cast<char*>(device) + 4, 4, cudaMemcpyDeviceToHost), cudaSuccess);
+  EXPECT_EQ(back, 0x01010101);
+  EXPECT_EQ(cudaMemcpyPeer(device, 1, device, 0, 4), cudaErrorInvalidDevice);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  cudaGetLastError();
+}
+
+TEST(VirtualRuntime, WhatMemoryOfTheHostIsFor) {
+  void *pinned = nullptr, *managed = nullptr;
+  ASSERT_EQ(cudaHostAlloc(&pinned, 16, cudaHostAllocMapped | cudaHostAllocPortable), cudaSuccess);
+  ASSERT_EQ(cudaMallocManaged(&managed, 16, cudaMemAttachGlobal), cudaSuccess);
+  unsigned flags = 0;
+  EXPECT_EQ(cudaHostGetFlags(&flags, pinned), cudaSuccess);
+  EXPECT_EQ(flags, cudaHostAllocMapped | cudaHostAllocPortable);
+  EXPECT_EQ(cudaHostGetFlags(&flags, managed), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaStreamAttachMemAsync(nullptr, managed, 0, cudaMemAttachSingle), cudaSuccess);
+  EXPECT_EQ(cudaStreamAttachMemAsync(nullptr, pinned, 0, cudaMemAttachSingle), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  EXPECT_EQ(cudaFree(managed), cudaSuccess);
+  cudaGetLastError();
+}
+
 TEST(VirtualRuntime, MemoryRunsOut) {
   std::size_t free = 0, total = 0;
   ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
@@ -632,7 +686,15 @@ TEST(VirtualRuntime, ThereIsOneMemoryPool) {
   void* device = nullptr;
   EXPECT_EQ(cudaMallocFromPoolAsync(&device, 16, pool, nullptr), cudaSuccess);
   EXPECT_NE(device, nullptr);
+  std::uint64_t used = 0, most = 0;
+  EXPECT_EQ(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used), cudaSuccess);
+  EXPECT_GE(used, 16);
   EXPECT_EQ(cudaFreeAsync(device, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemHigh, &most), cudaSuccess);
+  EXPECT_GE(most, used);
+  threshold = 0;
+  EXPECT_EQ(cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &threshold), cudaSuccess);
+  EXPECT_EQ(threshold, ~std::uint64_t{0});
   EXPECT_EQ(cudaMallocFromPoolAsync(&device, 16, nullptr, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(cudaDeviceGetDefaultMemPool(&pool, 1), cudaErrorInvalidDevice);
   cudaGetLastError();
@@ -672,6 +734,10 @@ TEST(VirtualRuntime, WhatWasSetIsAnswered) {
   EXPECT_LT(greatest, least);
   cudaStream_t stream = nullptr;
   ASSERT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamDefault, greatest - 1), cudaSuccess);
+  unsigned long long id = 0, of_default = 0;
+  EXPECT_EQ(cudaStreamGetId(stream, &id), cudaSuccess);
+  EXPECT_EQ(cudaStreamGetId(nullptr, &of_default), cudaSuccess);
+  EXPECT_NE(id, of_default);
   EXPECT_EQ(cudaStreamGetPriority(stream, &priority), cudaSuccess);
   EXPECT_EQ(priority, greatest);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);

@@ -80,6 +80,7 @@ constexpr int kGreatestPriority = -5;
 struct Stream {
   unsigned flags;
   int priority;
+  unsigned long long id;             // that no other stream has had
   std::shared_ptr<Graph> capture{};  // null: its work is done at once
   bool began_capture = false;        // else it joined that of another stream, by waiting for an event of it
   StreamClock captured{};            // which work of the capture comes before what the stream is asked to do next
@@ -98,6 +99,7 @@ struct HostMemory {
   std::size_t size;
   bool managed;  // by cudaMallocManaged
   bool owned;    // allocated here, not registered by the program
+  unsigned flags = 0;
 };
 
 /// What tells findings of several launches and calls apart: kind, kernel, PTX line, position, message of a call, and where the
@@ -138,11 +140,14 @@ struct Device {
                                                    {cudaLimitPersistingL2CacheSize, 0}};
 
   std::set<Stream*> streams;
+  unsigned long long last_stream_id = 2;  // those of the default streams are 1 and 2
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::map<Address, HostMemory> host_memory;
-  std::set<Address> allocated;       // by cudaMalloc and its like
-  std::set<Address> ended_by_reset;  // what was allocated when cudaDeviceReset was called
+  std::set<Address> allocated;          // by cudaMalloc and its like
+  std::size_t most_used = 0;            // bytes at a time, of all memory
+  std::uint64_t release_threshold = 0;  // of the memory pool; it has no effect
+  std::set<Address> ended_by_reset;     // what was allocated when cudaDeviceReset was called
   StreamOrder order{[this](Finding finding) { record(std::move(finding)); }};
 
   // An error of a kernel. The program learns of it at the next call that waits for kernels; from then on every call answers it.
@@ -202,7 +207,7 @@ struct Device {
 Device& device();
 
 /// Memory that the host can use too: managed, or else pinned.
-cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed);
+cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed, unsigned flags = 0);
 
 /// Ends a call with an error code.
 struct ApiError {

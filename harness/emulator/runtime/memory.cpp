@@ -1,4 +1,5 @@
 // Memory: allocating, copying, filling.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +33,7 @@ cudaError_t allocate(Device& device, void** pointer, std::size_t size) {
   const Address address = device.memory.allocate(size);
   if (address == 0) return cudaErrorMemoryAllocation;
   device.allocated.insert(address);
+  device.most_used = std::max(device.most_used, device.memory.used());
   *pointer = pointer_of(address);
   return cudaSuccess;
 }
@@ -158,6 +160,21 @@ cudaError_t copy_rows(Device& device, void* to, std::size_t to_pitch, const void
   return cudaSuccess;
 }
 
+cudaError_t copy_box(Device& device, const cudaMemcpy3DParms& box) {
+  // There are no arrays. Then all sizes are in bytes.
+  if (box.srcPtr.ptr == nullptr || box.dstPtr.ptr == nullptr) return cudaErrorInvalidValue;
+  const auto slice = [](const cudaPitchedPtr& memory, const cudaPos& first, std::size_t z) {
+    return static_cast<std::byte*>(memory.ptr) + ((first.z + z) * memory.ysize + first.y) * memory.pitch + first.x;
+  };
+  for (std::size_t z = 0; z < box.extent.depth; ++z) {
+    const cudaError_t error =
+        copy_rows(device, slice(box.dstPtr, box.dstPos, z), box.dstPtr.pitch, slice(box.srcPtr, box.srcPos, z),
+                  box.srcPtr.pitch, box.extent.width, box.extent.height, box.kind);
+    if (error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 cudaError_t fill(Device& device, void* pointer, int value, std::size_t size) {
   if (device.pending_error != cudaSuccess || size == 0) return cudaSuccess;
   touch(device, pointer, size, true);
@@ -170,6 +187,15 @@ cudaError_t fill_rows(Device& device, void* pointer, std::size_t pitch, int valu
   if (width > pitch && height > 1) return cudaErrorInvalidValue;
   for (std::size_t row = 0; row < height; ++row) {
     fill(device, static_cast<std::byte*>(pointer) + row * pitch, value, width);
+  }
+  return cudaSuccess;
+}
+
+cudaError_t fill_box(Device& device, const cudaPitchedPtr& memory, int value, const cudaExtent& extent) {
+  for (std::size_t z = 0; z < extent.depth; ++z) {
+    std::byte* slice = static_cast<std::byte*>(memory.ptr) + z * memory.ysize * memory.pitch;
+    const cudaError_t error = fill_rows(device, slice, memory.pitch, value, extent.width, extent.height);
+    if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
@@ -209,7 +235,7 @@ void* part_of_variable(Device& device, const void* symbol, std::size_t offset, s
 
 }  // namespace
 
-cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed) {
+cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed, unsigned flags) {
   if (pointer == nullptr) return cudaErrorInvalidValue;
   *pointer = nullptr;
   if (size == 0) return managed ? cudaErrorInvalidValue : cudaSuccess;
@@ -217,7 +243,8 @@ cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, b
   const std::size_t pages = (size + kHostAlignment - 1) / kHostAlignment * kHostAlignment;
   void* host = std::aligned_alloc(kHostAlignment, pages);
   if (host == nullptr) return cudaErrorMemoryAllocation;
-  device.host_memory[device.memory.adopt(host, size)] = {.size = size, .managed = managed, .owned = true};
+  device.host_memory[device.memory.adopt(host, size)] = {
+      .size = size, .managed = managed, .owned = true, .flags = flags};
   device.order.share(host, size);
   *pointer = host;
   return cudaSuccess;
@@ -279,9 +306,42 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) { return cudaDeviceSetMemPool
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t /*bytes_to_keep*/) { return cudaDeviceSetMemPool(0, pool); }
 
-// When a pool gives memory back, and what it may reuse.
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr /*attribute*/, void* value) {
-  return value == nullptr ? remember(cudaErrorInvalidValue) : cudaDeviceSetMemPool(0, pool);
+// When a pool gives memory back, and what it may reuse: only the first is remembered.
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return api_call("cudaMemPoolSetAttribute", [&](Device& device) {
+    if (pool != the_pool() || value == nullptr) return cudaErrorInvalidValue;
+    if (attribute == cudaMemPoolAttrReleaseThreshold) device.release_threshold = *static_cast<std::uint64_t*>(value);
+    if (attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh) {
+      device.most_used = device.memory.used();  // it can be set to 0: begun anew
+    }
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  return api_call("cudaMemPoolGetAttribute", [&](Device& device) {
+    if (pool != the_pool() || value == nullptr) return cudaErrorInvalidValue;
+    switch (attribute) {
+      case cudaMemPoolReuseFollowEventDependencies:
+      case cudaMemPoolReuseAllowOpportunistic:
+      case cudaMemPoolReuseAllowInternalDependencies:
+        *static_cast<int*>(value) = 1;
+        return cudaSuccess;
+      case cudaMemPoolAttrReleaseThreshold:
+        *static_cast<std::uint64_t*>(value) = device.release_threshold;
+        return cudaSuccess;
+      case cudaMemPoolAttrReservedMemCurrent:
+      case cudaMemPoolAttrUsedMemCurrent:
+        *static_cast<std::uint64_t*>(value) = device.memory.used();
+        return cudaSuccess;
+      case cudaMemPoolAttrReservedMemHigh:
+      case cudaMemPoolAttrUsedMemHigh:
+        *static_cast<std::uint64_t*>(value) = device.most_used;
+        return cudaSuccess;
+      default:
+        return cudaErrorInvalidValue;
+    }
+  });
 }
 
 cudaError_t cudaMallocFromPoolAsync(void** pointer, size_t size, cudaMemPool_t pool, cudaStream_t stream) {
@@ -321,8 +381,20 @@ cudaError_t cudaFreeAsync(void* pointer, cudaStream_t stream) {
   });
 }
 
-cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned /*flags*/) {
-  return api_call("cudaHostAlloc", [&](Device& device) { return allocate_on_host(device, pointer, size, false); });
+cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned flags) {
+  return api_call("cudaHostAlloc",
+                  [&](Device& device) { return allocate_on_host(device, pointer, size, false, flags); });
+}
+
+cudaError_t cudaHostGetFlags(unsigned* flags, void* pointer) {
+  return api_call("cudaHostGetFlags", [&](Device& device) {
+    const auto* allocation = device.memory.find(address_of(pointer));
+    if (flags == nullptr || allocation == nullptr) return cudaErrorInvalidValue;
+    const auto host = device.host_memory.find(allocation->address);
+    if (host == device.host_memory.end() || host->second.managed) return cudaErrorInvalidValue;
+    *flags = host->second.flags;
+    return cudaSuccess;
+  });
 }
 
 cudaError_t cudaMallocHost(void** pointer, size_t size) { return cudaHostAlloc(pointer, size, cudaHostAllocDefault); }
@@ -338,11 +410,12 @@ cudaError_t cudaMallocManaged(void** pointer, size_t size, unsigned /*flags*/) {
   return api_call("cudaMallocManaged", [&](Device& device) { return allocate_on_host(device, pointer, size, true); });
 }
 
-cudaError_t cudaHostRegister(void* pointer, size_t size, unsigned /*flags*/) {
+cudaError_t cudaHostRegister(void* pointer, size_t size, unsigned flags) {
   return api_call("cudaHostRegister", [&](Device& device) {
     if (pointer == nullptr || size == 0) return cudaErrorInvalidValue;
     if (on_device(device, pointer)) return cudaErrorHostMemoryAlreadyRegistered;
-    device.host_memory[device.memory.adopt(pointer, size)] = {.size = size, .managed = false, .owned = false};
+    device.host_memory[device.memory.adopt(pointer, size)] = {
+        .size = size, .managed = false, .owned = false, .flags = flags};
     return cudaSuccess;
   });
 }
@@ -389,6 +462,17 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
       attributes->hostPointer = const_cast<void*>(pointer);
     }
     return cudaSuccess;
+  });
+}
+
+// Managed memory that one stream uses may be used by the host meanwhile: here only the order of accesses counts.
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, size_t /*size*/, unsigned /*flags*/) {
+  return api_call("cudaStreamAttachMemAsync", [&](Device& device) {
+    device.require_usable_stream(stream);
+    const auto* allocation = device.memory.find(address_of(pointer));
+    if (allocation == nullptr) return cudaErrorInvalidValue;
+    const auto host = device.host_memory.find(allocation->address);
+    return host != device.host_memory.end() && host->second.managed ? cudaSuccess : cudaErrorInvalidValue;
   });
 }
 
@@ -444,6 +528,35 @@ cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_
     wait_if_pageable(device, to, stream);
     return error;
   });
+}
+
+cudaError_t cudaMemcpy3D(const cudaMemcpy3DParms* box) {
+  return synchronising_call("cudaMemcpy3D", [&](Device& device) {
+    if (box == nullptr) return cudaErrorInvalidValue;
+    return waited_for(device, [&] { return copy_box(device, *box); });
+  });
+}
+
+cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* box, cudaStream_t stream) {
+  return api_call("cudaMemcpy3DAsync", [&](Device& device) {
+    if (box == nullptr) return cudaErrorInvalidValue;
+    const cudaError_t error = device.on_stream(stream, [box = *box](Device& then) { return copy_box(then, box); });
+    wait_if_pageable(device, box->dstPtr.ptr, stream);
+    return error;
+  });
+}
+
+// The two devices can only be the same.
+cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t size,
+                                cudaStream_t stream) {
+  return api_call("cudaMemcpyPeer", [&](Device& device) {
+    if (to_device != 0 || from_device != 0) return cudaErrorInvalidDevice;
+    return device.on_stream(stream, [=](Device& then) { return copy(then, to, from, size, cudaMemcpyDeviceToDevice); });
+  });
+}
+
+cudaError_t cudaMemcpyPeer(void* to, int to_device, const void* from, int from_device, size_t size) {
+  return cudaMemcpyPeerAsync(to, to_device, from, from_device, size, nullptr);
 }
 
 cudaError_t cudaMemcpyToSymbol(const void* symbol, const void* from, size_t size, size_t offset, cudaMemcpyKind kind) {
@@ -518,6 +631,21 @@ cudaError_t cudaMemset2D(void* pointer, size_t pitch, int value, size_t width, s
         device.on_stream(nullptr, [=](Device& then) { return fill_rows(then, pointer, pitch, value, width, height); });
     wait_if_pinned(device, pointer);
     return error;
+  });
+}
+
+cudaError_t cudaMemset3D(cudaPitchedPtr memory, int value, cudaExtent extent) {
+  return api_call("cudaMemset3D", [&](Device& device) {
+    const cudaError_t error =
+        device.on_stream(nullptr, [=](Device& then) { return fill_box(then, memory, value, extent); });
+    wait_if_pinned(device, memory.ptr);
+    return error;
+  });
+}
+
+cudaError_t cudaMemset3DAsync(cudaPitchedPtr memory, int value, cudaExtent extent, cudaStream_t stream) {
+  return api_call("cudaMemset3DAsync", [&](Device& device) {
+    return device.on_stream(stream, [=](Device& then) { return fill_box(then, memory, value, extent); });
   });
 }
 

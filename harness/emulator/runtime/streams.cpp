@@ -57,7 +57,8 @@ extern "C" {
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int priority) {
   return api_call("cudaStreamCreate", [&](Device& device) {
     if (stream == nullptr) return cudaErrorInvalidValue;
-    auto own = std::make_unique<Stream>(Stream{.flags = flags, .priority = std::clamp(priority, kGreatestPriority, 0)});
+    auto own = std::make_unique<Stream>(
+        Stream{.flags = flags, .priority = std::clamp(priority, kGreatestPriority, 0), .id = ++device.last_stream_id});
     device.streams.insert(own.get());
     *stream = reinterpret_cast<cudaStream_t>(own.release());
     device.order.add_stream(*stream, (flags & cudaStreamNonBlocking) == 0);
@@ -128,6 +129,16 @@ cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
     if (priority == nullptr) return cudaErrorInvalidValue;
     auto* own = reinterpret_cast<Stream*>(stream);
     *priority = device.streams.contains(own) ? own->priority : 0;
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
+  return api_call("cudaStreamGetId", [&](Device& device) {
+    device.require_stream(stream);
+    if (id == nullptr) return cudaErrorInvalidValue;
+    auto* own = reinterpret_cast<Stream*>(stream);
+    *id = device.streams.contains(own) ? own->id : stream == cudaStreamPerThread ? 2 : 1;
     return cudaSuccess;
   });
 }
