@@ -13,12 +13,14 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <new>
 #include <random>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -520,6 +522,51 @@ TEST(VirtualRuntime, StreamsAndEventsAreChecked) {
   EXPECT_EQ(cudaEventDestroy(event), cudaSuccess);
   EXPECT_EQ(cudaEventDestroy(event), cudaErrorInvalidResourceHandle);
   cudaGetLastError();
+}
+
+// In another stream; what comes after it waits for it.
+TEST(VirtualRuntime, AFunctionOfTheHostMayWaitForAThreadThatCallsCuda) {
+  cudaStream_t stream = nullptr, other = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), cudaSuccess);
+  struct State {
+    std::atomic<int> steps = 0;
+  } state;
+  void* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 4096), cudaSuccess);
+  const auto wait_for = [](State& state, int steps) {
+    for (int i = 0; i < 10000 && state.steps < steps; ++i) usleep(1000);
+    EXPECT_GE(state.steps, steps);
+  };
+  const auto later = [&](int after, auto call) {
+    return std::thread([&state, wait_for, after, call] {
+      wait_for(state, after);
+      EXPECT_EQ(call(), cudaSuccess);
+      EXPECT_EQ(state.steps, 3) << "it has not waited for the function";
+    });
+  };
+  std::thread first([&] {
+    wait_for(state, 1);
+    EXPECT_EQ(cudaMemsetAsync(device, 2, 4, other), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(other), cudaSuccess);
+    state.steps = 2;
+  });
+  std::thread second = later(2, [&] { return cudaStreamSynchronize(stream); });
+  std::thread third = later(2, [&] { return cudaDeviceSynchronize(); });
+  const auto function = [](void* data) {
+    State& state = *static_cast<State*>(data);
+    state.steps = 1;
+    for (int i = 0; i < 10000 && state.steps < 2; ++i) usleep(1000);
+    usleep(50'000);
+    ++state.steps;
+  };
+  EXPECT_EQ(cudaLaunchHostFunc(stream, function, &state), cudaSuccess);
+  for (std::thread* thread : {&first, &second, &third}) thread->join();
+  EXPECT_EQ(state.steps, 3);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+  EXPECT_EQ(cudaStreamDestroy(other), cudaSuccess);
+  take_findings();
 }
 
 TEST(VirtualRuntime, AGraphDoesAgainWhatWasCaptured) {

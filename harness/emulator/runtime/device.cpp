@@ -20,6 +20,7 @@ namespace {
 constexpr std::size_t kMaxFindings = 100;
 
 thread_local cudaError_t thread_last_error = cudaSuccess;
+thread_local bool runs_host_function = false;
 
 /// A number from the environment.
 template <typename Number>
@@ -151,8 +152,28 @@ void Device::require_stream(cudaStream_t stream) const {
   if (!built_in && !streams.contains(reinterpret_cast<Stream*>(stream))) throw ApiError{cudaErrorInvalidResourceHandle};
 }
 
+void Device::begin_host_function(cudaStream_t stream) {
+  order.begin_host_function(stream);
+  in_host_function.insert(stream);
+  runs_host_function = true;
+}
+
+void Device::end_host_function(cudaStream_t stream) {
+  order.end_host_function();
+  in_host_function.erase(in_host_function.find(stream));
+  runs_host_function = false;
+  host_function_ended.notify_all();
+}
+
+void Device::wait_for_all() {
+  // A function of the host must not call CUDA. One that does must not wait for itself.
+  if (!runs_host_function) host_function_ended.wait(mutex, [&] { return in_host_function.empty(); });
+  order.host_waits_for_all();
+}
+
 void Device::require_usable_stream(cudaStream_t stream) {
   require_stream(stream);
+  if (!runs_host_function) host_function_ended.wait(mutex, [&] { return !in_host_function.contains(stream); });
   if (stream != nullptr && stream != cudaStreamLegacy) return;
   for (Stream* other : streams) {
     if (other->capture == nullptr || (other->flags & cudaStreamNonBlocking) != 0) continue;

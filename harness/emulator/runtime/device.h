@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -150,6 +151,10 @@ struct Device {
   std::set<Address> ended_by_reset;     // what was allocated when cudaDeviceReset was called
   StreamOrder order{[this](Finding finding) { record(std::move(finding)); }};
 
+  // Of the functions of the host that run now, without the mutex: what comes after them waits.
+  std::multiset<cudaStream_t> in_host_function;
+  std::condition_variable_any host_function_ended;
+
   // An error of a kernel. The program learns of it at the next call that waits for kernels; from then on every call answers it.
   cudaError_t pending_error = cudaSuccess;
   cudaError_t sticky_error = cudaSuccess;
@@ -167,8 +172,12 @@ struct Device {
   ModuleVariable variable(const void* host_address);
   /// Throws ApiError unless the stream is one of CUDA's own or one that the program made.
   void require_stream(cudaStream_t stream) const;
-  /// The same, and ApiError if work in the stream would wait for one that is being captured: the legacy default stream's.
+  /// The same, and waits for a function of the host that runs in the stream; and ApiError if work in the stream would wait for one that is being captured: the legacy default stream's.
   void require_usable_stream(cudaStream_t stream);
+  void begin_host_function(cudaStream_t stream);
+  void end_host_function(cudaStream_t stream);
+  /// The host waits for all that it has asked for.
+  void wait_for_all();
   /// Ends a call that must not come while `graph` is captured, and says why; there will be no graph.
   [[noreturn]] void break_capture(Graph& graph, cudaError_t error, const std::string& why);
   /// The graph that the stream's work goes to; null if it is done at once.

@@ -231,7 +231,7 @@ cudaError_t cudaDeviceSynchronize() {
       device.break_capture(*stream->capture, cudaErrorStreamCaptureUnsupported,
                            "cannot wait for a stream that is being captured: its work has not begun");
     }
-    device.order.host_waits_for_all();
+    device.wait_for_all();
     return cudaSuccess;
   });
 }
@@ -239,7 +239,7 @@ cudaError_t cudaDeviceSynchronize() {
 // Ends what the program has allocated on the device. Variables, streams and memory of the host stay.
 cudaError_t cudaDeviceReset() {
   return synchronising_call("cudaDeviceReset", [](Device& device) {
-    device.order.host_waits_for_all();
+    device.wait_for_all();
     for (const auto address : device.allocated) device.memory.free(address);
     device.ended_by_reset.merge(device.allocated);
     device.allocated.clear();

@@ -367,7 +367,7 @@ cudaError_t cudaMalloc3D(cudaPitchedPtr* pointer, cudaExtent extent) {
 
 cudaError_t cudaFree(void* pointer) {
   return synchronising_call("cudaFree", [&](Device& device) {
-    device.order.host_waits_for_all();
+    device.wait_for_all();
     return free_on_device(device, pointer);
   });
 }
@@ -401,7 +401,7 @@ cudaError_t cudaMallocHost(void** pointer, size_t size) { return cudaHostAlloc(p
 
 cudaError_t cudaFreeHost(void* pointer) {
   return synchronising_call("cudaFreeHost", [&](Device& device) {
-    device.order.host_waits_for_all();
+    device.wait_for_all();
     return pointer == nullptr ? cudaSuccess : release_host_memory(device, pointer, true);
   });
 }

@@ -43,6 +43,11 @@ class StreamOrder {
   void touch(const UsedMemory& range);
   void end();
 
+  /// The calling thread runs a function of the host as work of a stream, other threads may go on. It may touch what was used before it
+  /// in the order of that stream.
+  void begin_host_function(cudaStream_t stream);
+  void end_host_function();
+
   void record(StreamClock& event, cudaStream_t stream) const;
   void wait(cudaStream_t stream, const StreamClock& event);
   /// The host waits for a stream, for an event, or for all.
@@ -66,6 +71,8 @@ class StreamOrder {
     std::vector<UsedMemory> ranges;
   };
   bool known(const StreamClock& clock, const Work& work) const;
+  /// That is, before the function of the host that it runs.
+  bool comes_before_this_thread(const Work& work) const;
   static std::string asked_for(const Work& work);
   void forget_what_the_host_knows();
   std::string name_of(cudaStream_t stream) const;

@@ -31,14 +31,18 @@ Graph& require_graph(const Device& device, Handle handle) {
   return *own;
 }
 
-/// A function of the host that runs when the work before it in a stream is done.
+/// A function of the host that runs when the work before it in a stream is done. It may wait for other threads, which may call CUDA
+/// meanwhile.
 template <typename Call>
 void call_host(cudaStream_t stream, Call call) {
   Device& device = runtime::device();
-  const std::lock_guard lock(device.mutex);
-  device.order.begin(stream, "a function of the host");
+  {
+    const std::lock_guard lock(device.mutex);
+    device.begin_host_function(stream);
+  }
   call();
-  device.order.end();
+  const std::lock_guard lock(device.mutex);
+  device.end_host_function(stream);
 }
 
 Graph* new_graph(Device& device, const Graph& copy) {

@@ -1,9 +1,11 @@
 // Programs with several streams, and with memory that host and device share, each in two forms: right, and without what orders the
 // work. emulate_test.py runs both on the virtual GPU: streams NAME right, streams NAME wrong. Lines of the wrong form at which it
 // expects a finding are marked: // fault: NAME.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #define CHECK(call)                                                                \
   do {                                                                             \
@@ -202,6 +204,34 @@ void freed_in_a_stream(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
+// A function of the host comes after what was before it in its stream, and after nothing else. Other threads go on meanwhile.
+struct ForFunction {
+  const int *before, *elsewhere;
+  std::atomic<bool> done = false;
+};
+void look(void* data) {
+  auto& from = *static_cast<ForFunction*>(data);
+  while (!from.done) std::this_thread::yield();
+  std::printf("%d\n", from.before[7]);
+  std::printf("%d\n", from.elsewhere[7]);  // fault: function_of_the_host
+}
+void function_of_the_host(bool right) {
+  int *const before = pinned_memory(), *const elsewhere = pinned_memory();
+  ForFunction data{before, elsewhere};
+  int* const x = device_memory();
+  cudaStream_t first = new_stream(), second = new_stream(), third = new_stream();
+  add<<<16, 256, 0, first>>>(before, 1);
+  add<<<16, 256, 0, second>>>(elsewhere, 2);
+  if (right) order(second, first);
+  std::thread other([&] {
+    add<<<16, 256, 0, third>>>(x, 1);
+    data.done = true;
+  });
+  CHECK(cudaLaunchHostFunc(first, look, &data));
+  other.join();
+  CHECK(cudaDeviceSynchronize());
+}
+
 #define PROGRAM(name) {#name, name}
 const struct {
   const char* name;
@@ -215,6 +245,7 @@ const struct {
                 PROGRAM(double_buffer),
                 PROGRAM(fill_of_rows),
                 PROGRAM(copies_to_pageable_memory),
+                PROGRAM(function_of_the_host),
                 PROGRAM(managed_variables),
                 PROGRAM(allocated_in_a_stream),
                 PROGRAM(freed_in_a_stream)};
