@@ -27,6 +27,12 @@ struct KernelParameter {
 class CompiledKernel;  // exec/: what a launch executes
 class ModuleImage;     // ptx/: the parsed text
 
+/// A variable of a module, in global or constant memory.
+struct ModuleVariable {
+  Address address = 0;
+  std::size_t size = 0;
+};
+
 /// A kernel of a module.
 class Kernel {
  public:
@@ -43,7 +49,8 @@ class Kernel {
   std::array<std::uint32_t, 3> max_block() const;       // .maxntid (or .reqntid), 0 where it says nothing
   std::array<std::uint32_t, 3> required_block() const;  // .reqntid, 0 where it says nothing
 
-  std::array<std::uint32_t, 3> cluster() const;  // .reqnctapercluster, ones where it says nothing
+  const std::vector<ModuleVariable>& constants() const;  // __constant__ variables that it names
+  std::array<std::uint32_t, 3> cluster() const;          // .reqnctapercluster, ones where it says nothing
 
   /// Decoded on first use: an instruction that the virtual GPU does not know is a PtxError then, so that it does not keep a
   /// module's other kernels from running. Thread-safe.
@@ -52,12 +59,6 @@ class Kernel {
  private:
   struct State;
   std::unique_ptr<State> state_;
-};
-
-/// A variable of a module, in global or constant memory.
-struct ModuleVariable {
-  Address address = 0;
-  std::size_t size = 0;
 };
 
 /// PTX text, loaded: kernels to launch, and variables that have their place in memory.

@@ -11,6 +11,7 @@ namespace flash_ladder::emulator {
 struct UsedMemory {
   Address begin, end;
   bool writes;
+  bool somewhere = false;  // some of these bytes, it is not known which
 };
 
 /// launch(), and what was used, by address. Without Options::checks that is not known: nothing.

@@ -55,6 +55,8 @@ MemoryLayout::MemoryLayout(const ModuleImage& image, const ptx::Function& functi
     } else if (space(index) == Space::local) {
       addresses_[index] = local = aligned(local, variable.alignment);
       local += variable.size;
+    } else if (space(index) == Space::constant && address(index)) {
+      constants_.push_back({.address = *address(index), .size = variable.size});
     }
   }
   const std::uint64_t dynamic = aligned(shared, dynamic_alignment);

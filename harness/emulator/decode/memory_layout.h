@@ -30,11 +30,14 @@ class MemoryLayout {
   std::size_t local_bytes() const { return local_bytes_; }
   std::size_t parameter_bytes() const { return parameter_bytes_; }
   const std::vector<KernelParameter>& parameters() const { return parameters_; }
+  /// The variables in constant memory that are named.
+  const std::vector<ModuleVariable>& constants() const { return constants_; }
 
  private:
   const ModuleImage& image_;
   std::map<int, std::uint64_t> addresses_;
   std::vector<KernelParameter> parameters_;
+  std::vector<ModuleVariable> constants_;
   std::size_t static_shared_bytes_ = 0;
   std::size_t reserved_shared_bytes_ = 0;
   std::size_t local_bytes_ = 0;

@@ -60,6 +60,8 @@ std::array<std::uint32_t, 3> Kernel::max_block() const {
 
 std::array<std::uint32_t, 3> Kernel::required_block() const { return state_->function.required_threads; }
 
+const std::vector<ModuleVariable>& Kernel::constants() const { return state_->layout.constants(); }
+
 std::array<std::uint32_t, 3> Kernel::cluster() const { return state_->function.cluster; }
 
 const CompiledKernel& Kernel::compiled() const {

@@ -243,6 +243,13 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
   Report report = device.order.watches() ? emulator::launch(*function.kernel, config, device.memory, options, used)
                                          : emulator::launch(*function.kernel, config, device.memory, options);
   for (const UsedMemory& range : used) device.order.touch(range);
+  if (device.order.watches() && settings.checks && report.outcome != Outcome::refused) {
+    // Loads from there are not looked at one by one.
+    for (const ModuleVariable& constant : function.kernel->constants()) {
+      device.order.touch(
+          {.begin = constant.address, .end = constant.address + constant.size, .writes = false, .somewhere = true});
+    }
+  }
   launch_is_running = false;
 
   cudaError_t answer = cudaSuccess;

@@ -12,6 +12,14 @@ constexpr Address kPage = 4096;
 // So much work without a synchronisation is looked back at.
 constexpr std::size_t kMostWork = 512;
 
+bool in_conflict(const UsedMemory& a, const UsedMemory& b) {
+  const auto contains = [](const UsedMemory& all, const UsedMemory& part) {
+    return all.begin <= part.begin && part.end <= all.end;
+  };
+  if (a.end <= b.begin || b.end <= a.begin || !(a.writes || b.writes)) return false;
+  return !(a.somewhere && !contains(b, a)) && !(b.somewhere && !contains(a, b));
+}
+
 /// What work does to memory, in a word.
 const char* does(const std::string& what, bool writes) {
   if (what == "cudaMallocAsync") return "allocates";
@@ -110,7 +118,7 @@ void StreamOrder::touch(const UsedMemory& range) {
   for (const Work& work : done_) {
     if (known(clock, work)) continue;
     for (const UsedMemory& other : work.ranges) {
-      if (other.end <= range.begin || range.end <= other.begin || !(other.writes || range.writes)) continue;
+      if (!in_conflict(range, other)) continue;
       Finding finding;
       finding.kind = FindingKind::race;
       finding.message =

@@ -232,23 +232,35 @@ void function_of_the_host(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
+// What a kernel names it may read, of an array some element.
+__constant__ int factor;
+__constant__ int factors[2];
+__global__ void scale(int* x, int which) { x[blockIdx.x * blockDim.x + threadIdx.x] *= factor + factors[which]; }
+void constant_memory(bool right) {
+  int* const x = device_memory();
+  const int values[2] = {2, 3};
+  CHECK(cudaMemcpyToSymbol(factor, values, sizeof factor));
+  cudaStream_t stream = new_stream();
+  for (int round = 0; round < 2; ++round) {
+    const std::size_t size = sizeof values[0];
+    CHECK(cudaMemcpyToSymbolAsync(factors, values, size, round * size, cudaMemcpyHostToDevice, stream));
+    scale<<<16, 256, 0, stream>>>(x, round);
+    CHECK(cudaMemcpyToSymbol(factors, values, size, (1 - round) * size));
+    if (right) CHECK(cudaStreamSynchronize(stream));
+    CHECK(cudaMemcpyToSymbol(factor, values, sizeof factor));  // fault: constant_memory
+  }
+  CHECK(cudaDeviceSynchronize());
+}
+
 #define PROGRAM(name) {#name, name}
 const struct {
   const char* name;
   void (*run)(bool right);
-} programs[] = {PROGRAM(two_streams),
-                PROGRAM(halves),
-                PROGRAM(default_stream),
-                PROGRAM(host_reads_early),
-                PROGRAM(host_overwrites),
-                PROGRAM(managed),
-                PROGRAM(double_buffer),
-                PROGRAM(fill_of_rows),
-                PROGRAM(copies_to_pageable_memory),
-                PROGRAM(function_of_the_host),
-                PROGRAM(managed_variables),
-                PROGRAM(allocated_in_a_stream),
-                PROGRAM(freed_in_a_stream)};
+} programs[] = {PROGRAM(two_streams),           PROGRAM(halves),           PROGRAM(default_stream),
+                PROGRAM(host_reads_early),      PROGRAM(host_overwrites),  PROGRAM(managed),
+                PROGRAM(double_buffer),         PROGRAM(fill_of_rows),     PROGRAM(copies_to_pageable_memory),
+                PROGRAM(function_of_the_host),  PROGRAM(constant_memory),  PROGRAM(managed_variables),
+                PROGRAM(allocated_in_a_stream), PROGRAM(freed_in_a_stream)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs) {
