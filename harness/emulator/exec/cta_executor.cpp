@@ -297,19 +297,19 @@ bool CtaExecutor::has_come_back(Warp& warp) {
 
 // Whether the loop tries again and again to get a lock, which another lane of the warp may hold.
 bool CtaExecutor::spins_on_a_lock(const Warp& warp) const {
-  const auto [begin, end] = loop_of(warp);
-  return std::any_of(code_.begin() + begin, code_.begin() + end, [](const Instruction& instruction) {
-    return instruction.instruction_class == InstructionClass::atomic;
-  });
+  return loop_has(warp, [](const Instruction& i) { return i.instruction_class == InstructionClass::atomic; });
 }
 
 // Whether the loop looks at what others may change, or at the time.
 bool CtaExecutor::may_wait(const Warp& warp) const {
+  return spins_on_a_lock(warp) || loop_has(warp, [](const Instruction& i) {
+           return i.action == Action::clock || (i.role == MemoryRole::load && is_strong(i.strength));
+         });
+}
+
+bool CtaExecutor::loop_has(const Warp& warp, bool (*is)(const Instruction&)) const {
   const auto [begin, end] = loop_of(warp);
-  return std::any_of(code_.begin() + begin, code_.begin() + end, [](const Instruction& instruction) {
-    return instruction.action == Action::clock || instruction.instruction_class == InstructionClass::atomic ||
-           (instruction.role == MemoryRole::load && is_strong(instruction.strength));
-  });
+  return std::any_of(code_.begin() + begin, code_.begin() + end, is);
 }
 
 // The loop that a warp which gives way goes round, from its first instruction to behind its last.
@@ -653,8 +653,9 @@ void CtaExecutor::reconverge(Warp& warp) {
     warp.pc = next.pc;
     warp.reconverge = next.reconverge;
     warp.active = next.mask;
-    if (next.sync >= 0 && next.sync != next.pc &&
-        next.mask != 0) {  // those that they wait for have gone on without coming
+    // Those that they wait for at a __syncwarp() have gone on without coming. (At a barrier of the block they are before it, and
+    // execute it again.)
+    if (next.sync >= 0 && next.sync != next.pc && next.mask != 0) {
       check_group(warp, code_[static_cast<std::size_t>(next.sync)], next.mask, next.mask, next.sync_mask);
     }
     warp.stack.pop_back();

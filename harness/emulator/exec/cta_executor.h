@@ -336,6 +336,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   bool give_way(Warp& warp);
   bool spins_on_a_lock(const Warp& warp) const;
   bool may_wait(const Warp& warp) const;
+  bool loop_has(const Warp& warp, bool (*is)(const Instruction&)) const;
   std::pair<std::int32_t, std::int32_t> loop_of(const Warp& warp) const;
   const Instruction* looked_at(const Warp& warp) const;
   void branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask);

@@ -190,6 +190,13 @@ void Device::break_capture(Graph& graph, cudaError_t error, const std::string& w
   throw ApiError{error};
 }
 
+void Device::refuse_to_wait_for_capture(cudaStream_t stream) {
+  Graph* const graph = capture_of(stream);
+  if (graph == nullptr) return;
+  break_capture(*graph, cudaErrorStreamCaptureUnsupported,
+                "cannot wait for a stream that is being captured: its work has not begun");
+}
+
 Graph* Device::capture_of(cudaStream_t stream) const {
   auto* own = reinterpret_cast<Stream*>(stream);
   return streams.contains(own) ? own->capture.get() : nullptr;

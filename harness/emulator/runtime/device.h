@@ -172,7 +172,8 @@ struct Device {
   ModuleVariable variable(const void* host_address);
   /// Throws ApiError unless the stream is one of CUDA's own or one that the program made.
   void require_stream(cudaStream_t stream) const;
-  /// The same, and waits for a function of the host that runs in the stream; and ApiError if work in the stream would wait for one that is being captured: the legacy default stream's.
+  /// The same, and waits for a function of the host that runs in the stream. Throws ApiError, too, if work in the stream would wait for
+  /// one that is being captured: the legacy default stream's.
   void require_usable_stream(cudaStream_t stream);
   void begin_host_function(cudaStream_t stream);
   void end_host_function(cudaStream_t stream);
@@ -180,6 +181,8 @@ struct Device {
   void wait_for_all();
   /// Ends a call that must not come while `graph` is captured, and says why; there will be no graph.
   [[noreturn]] void break_capture(Graph& graph, cudaError_t error, const std::string& why);
+  /// The same, for calls that wait for the stream, if it is being captured.
+  void refuse_to_wait_for_capture(cudaStream_t stream);
   /// The graph that the stream's work goes to; null if it is done at once.
   Graph* capture_of(cudaStream_t stream) const;
   /// Does work of a stream, which is called `what`; see StreamOrder::begin().

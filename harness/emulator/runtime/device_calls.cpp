@@ -226,11 +226,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) { return cudaDriverGetVersion(ve
 
 cudaError_t cudaDeviceSynchronize() {
   return synchronising_call("cudaDeviceSynchronize", [](Device& device) {
-    for (Stream* stream : device.streams) {
-      if (stream->capture == nullptr) continue;
-      device.break_capture(*stream->capture, cudaErrorStreamCaptureUnsupported,
-                           "cannot wait for a stream that is being captured: its work has not begun");
-    }
+    for (Stream* stream : device.streams) device.refuse_to_wait_for_capture(reinterpret_cast<cudaStream_t>(stream));
     device.wait_for_all();
     return cudaSuccess;
   });

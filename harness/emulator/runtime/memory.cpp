@@ -26,6 +26,14 @@ bool on_device(const Device& device, const void* pointer) {
 /// Whether the host must not touch it. Such addresses are no host addresses at all.
 bool only_on_device(const void* pointer) { return address_of(pointer) >> 47 != 0; }
 
+/// Memory that the host can use too, in which the address lies; null where it does not.
+const HostMemory* host_memory_at(const Device& device, const void* pointer) {
+  const Allocation* allocation = device.memory.find(address_of(pointer));
+  if (allocation == nullptr) return nullptr;
+  const auto host = device.host_memory.find(allocation->address);
+  return host == device.host_memory.end() ? nullptr : &host->second;
+}
+
 cudaError_t allocate(Device& device, void** pointer, std::size_t size) {
   if (pointer == nullptr) return cudaErrorInvalidValue;
   *pointer = nullptr;
@@ -217,10 +225,8 @@ void wait_if_pageable(Device& device, const void* to, cudaStream_t stream) {
 
 /// So has a fill of pinned memory, but for those of the name Async.
 void wait_if_pinned(Device& device, const void* pointer) {
-  const auto* allocation = device.memory.find(address_of(pointer));
-  if (allocation == nullptr) return;
-  const auto host = device.host_memory.find(allocation->address);
-  if (host != device.host_memory.end() && !host->second.managed) device.order.host_waits(nullptr);
+  const HostMemory* host = host_memory_at(device, pointer);
+  if (host != nullptr && !host->managed) device.order.host_waits(nullptr);
 }
 
 /// The part of a variable that a copy names.
@@ -388,11 +394,9 @@ cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned flags) {
 
 cudaError_t cudaHostGetFlags(unsigned* flags, void* pointer) {
   return api_call("cudaHostGetFlags", [&](Device& device) {
-    const auto* allocation = device.memory.find(address_of(pointer));
-    if (flags == nullptr || allocation == nullptr) return cudaErrorInvalidValue;
-    const auto host = device.host_memory.find(allocation->address);
-    if (host == device.host_memory.end() || host->second.managed) return cudaErrorInvalidValue;
-    *flags = host->second.flags;
+    const HostMemory* host = host_memory_at(device, pointer);
+    if (flags == nullptr || host == nullptr || host->managed) return cudaErrorInvalidValue;
+    *flags = host->flags;
     return cudaSuccess;
   });
 }
@@ -456,9 +460,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
     }
     attributes->devicePointer = const_cast<void*>(pointer);
     attributes->type = cudaMemoryTypeDevice;
-    const auto host = device.host_memory.find(allocation->address);
-    if (host != device.host_memory.end()) {
-      attributes->type = host->second.managed ? cudaMemoryTypeManaged : cudaMemoryTypeHost;
+    if (const HostMemory* host = host_memory_at(device, pointer); host != nullptr) {
+      attributes->type = host->managed ? cudaMemoryTypeManaged : cudaMemoryTypeHost;
       attributes->hostPointer = const_cast<void*>(pointer);
     }
     return cudaSuccess;
@@ -469,10 +472,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, size_t /*size*/, unsigned /*flags*/) {
   return api_call("cudaStreamAttachMemAsync", [&](Device& device) {
     device.require_usable_stream(stream);
-    const auto* allocation = device.memory.find(address_of(pointer));
-    if (allocation == nullptr) return cudaErrorInvalidValue;
-    const auto host = device.host_memory.find(allocation->address);
-    return host != device.host_memory.end() && host->second.managed ? cudaSuccess : cudaErrorInvalidValue;
+    const HostMemory* host = host_memory_at(device, pointer);
+    return host != nullptr && host->managed ? cudaSuccess : cudaErrorInvalidValue;
   });
 }
 

@@ -90,10 +90,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return synchronising_call("cudaStreamSynchronize", [&](Device& device) {
     device.require_usable_stream(stream);
-    if (Graph* graph = device.capture_of(stream); graph != nullptr) {
-      device.break_capture(*graph, cudaErrorStreamCaptureUnsupported,
-                           "cannot wait for a stream that is being captured: its work has not begun");
-    }
+    device.refuse_to_wait_for_capture(stream);
     device.order.host_waits(stream);
     return cudaSuccess;
   });
