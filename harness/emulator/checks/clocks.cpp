@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <bit>
 
+#include "emulator/lanes/accesses.h"
+
 namespace flash_ladder::emulator {
 
-void join(Clock& clock, const Clock& other) {
-  static const auto later = memory_functions().later;
-  later(clock.data(), other.data(), clock.size());
-}
+void join(Clock& clock, const Clock& other) { lanes::take_later(clock.data(), other.data(), clock.size()); }
 
 void Renumbering::apply_to(Clock& clock) const {
   for (AccessNumber& number : clock) number = (*this)(number);

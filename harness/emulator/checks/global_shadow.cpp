@@ -6,6 +6,8 @@
 #include <numeric>
 #include <utility>
 
+#include "emulator/lanes/accesses.h"
+
 namespace flash_ladder::emulator {
 
 GlobalShadow::GlobalShadow(int granule, Of of)
@@ -167,7 +169,7 @@ bool GlobalShadow::read_consecutive(const GlobalAccess& access, std::uint32_t re
   if (!stale(latest)) {
     // What one instruction of another warp has read is as simple: the lanes of this one were not the last readers.
     const auto count = static_cast<std::uint32_t>(cells.count);
-    if (stale(readers[0]) || memory_functions().end_of_run(readers, 0, count, kLaneBits) != count) return false;
+    if (stale(readers[0]) || lanes::end_of_run(readers, 0, count, kLaneBits) != count) return false;
     const Record& before = record_of(readers[0]);
     if (before.warp == access.warp && before.cta == access.cta) return false;
     std::copy_n(readers, count, cells.page.other_readers + cells.first);
@@ -331,14 +333,13 @@ MemoryUse GlobalShadow::take_use() {
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return used_[a] < used_[b]; });
   // The instruction that all granules of a line have in common, if they do; else it goes to `mixed`.
-  const auto end_of_run = memory_functions().end_of_run;
   const auto instruction_of = [&](const std::uint32_t* cells, std::uint32_t& begin, bool all_count, auto counts) {
     const auto one = [&](std::size_t i) {
       return stale(cells[i]) || !counts(i) ? MemoryUse::kNothing : record_of(cells[i]).instruction;
     };
     const std::int32_t first = one(0);
     const auto count = static_cast<std::uint32_t>(per_line);
-    if (all_count && end_of_run(cells, 0, count, kLaneBits) == count) return first;
+    if (all_count && lanes::end_of_run(cells, 0, count, kLaneBits) == count) return first;
     bool same = true;
     for (std::size_t i = 1; same && i < per_line; ++i) same = one(i) == first;
     if (same) return first;

@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <utility>
 
+#include "emulator/lanes/accesses.h"
+
 namespace flash_ladder::emulator {
 namespace {
 
@@ -15,7 +17,6 @@ constexpr std::size_t kRecords = std::size_t{1} << 20;
 SharedShadow::SharedShadow(std::size_t shared_bytes, int granule, int num_warps, Clocks& clocks, ConflictSink& sink,
                            int num_engines)
     : sink_(sink),
-      functions_(memory_functions()),
       shift_(std::countr_zero(static_cast<unsigned>(granule))),
       num_warps_(num_warps),
       num_engines_(num_engines),
@@ -230,7 +231,7 @@ SharedShadow::Range SharedShadow::range_of(const SharedAccess& access) const {
   if (access.mask == 0) return {0, 0};
   std::uint32_t lowest = ~0u, highest = 0;
   if (access.mask == kAllLanes) {
-    functions_.range(access.offsets, &lowest, &highest);
+    lanes::offset_range(access.offsets, &lowest, &highest);
   } else {
     for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
       const std::uint32_t offset = access.offsets[std::countr_zero(rest)];
@@ -276,7 +277,7 @@ const SharedShadow::PageWriters& SharedShadow::writers_of_page(std::size_t page)
       }
       writers.numbers[writers.count++] = number;
     }
-    i = functions_.end_of_run(writers_.data(), i, end, kLaneBits);
+    i = lanes::end_of_run(writers_.data(), i, end, kLaneBits);
   }
   return writers;
 }
@@ -331,9 +332,9 @@ void SharedShadow::forget_patterns() {
 
 void SharedShadow::enter_read(int warp, const Read& read) {
   const AccessPattern& pattern = *read.placed.pattern;
-  functions_.read_cells[std::countr_zero(pattern.bytes >> shift_)](
-      readers(warp), read.placed.base, pattern.distinct.data(), pattern.distinct_lanes.data(), pattern.num_distinct,
-      shift_, read.synced << kLaneBits, cell(read.number, 0));
+  lanes::read_cells(pattern.bytes >> shift_, readers(warp), read.placed.base, pattern.distinct.data(),
+                    pattern.distinct_lanes.data(), pattern.num_distinct, shift_, read.synced << kLaneBits,
+                    cell(read.number, 0));
 }
 
 void SharedShadow::enter_reads(int warp) {
@@ -421,8 +422,7 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
                                        const SharedAccess& access, std::uint32_t lanes) {
   const std::uint32_t limit = bound << kLaneBits;
   const unsigned count = cells_of(access);
-  if (access.mask == kAllLanes &&
-      !functions_.any_at_least[std::countr_zero(count)](cells, access.offsets, shift_, limit)) {
+  if (access.mask == kAllLanes && !lanes::any_at_least(count, cells, access.offsets, shift_, limit)) {
     return;
   }
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
@@ -451,7 +451,7 @@ void SharedShadow::set_writers(const SharedAccess& access, std::uint32_t flags, 
   for (std::size_t page = pages.first; page < pages.end; ++page) ++page_versions_[page];
   const unsigned count = cells_of(access);
   if (access.mask == kAllLanes) {
-    functions_.write_cells[std::countr_zero(count)](writers_.data(), access.offsets, shift_, flags | cell(number, 0));
+    lanes::write_cells(count, writers_.data(), access.offsets, shift_, flags | cell(number, 0));
     return;
   }
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {

@@ -218,7 +218,6 @@ class SharedShadow {
   void set_writers(const SharedAccess& access, std::uint32_t flags, AccessNumber number);
 
   ConflictSink& sink_;
-  const MemoryFunctions& functions_;
   int shift_;  // log2 of the granule
   int num_warps_, num_engines_;
   int num_readers_;  // rows of readers_: the CTA's warps, and behind them the CTAs of its cluster

@@ -11,6 +11,7 @@
 #include <span>
 
 #include "emulator/exec/cta_executor.h"
+#include "emulator/lanes/warp.h"
 #include "host/sm_limits.h"
 
 namespace flash_ladder::emulator {
@@ -56,10 +57,10 @@ float float_of_8_bits(std::uint8_t bits, bool e5m2) {
 void to_floats(Wgmma::Element element, const std::byte* from, float* to, int count) {
   switch (element) {
     case Wgmma::Element::f16:
-      warp_functions().f16_to_float(reinterpret_cast<const std::uint16_t*>(from), to, count);
+      lanes::f16_to_float(reinterpret_cast<const std::uint16_t*>(from), to, count);
       break;
     case Wgmma::Element::bf16:
-      warp_functions().bf16_to_float(reinterpret_cast<const std::uint16_t*>(from), to, count);
+      lanes::bf16_to_float(reinterpret_cast<const std::uint16_t*>(from), to, count);
       break;
     case Wgmma::Element::tf32:
       for (int i = 0; i < count; ++i) {
@@ -81,7 +82,7 @@ int most_registers(std::size_t num_warps) {
   return std::min(kMaxRegistersPerThread, kRegisterFile / static_cast<int>(num_warps * kWarpSize) / 8 * 8);
 }
 
-// Where column n of eight lies in what WarpFunctions::wgmma takes.
+// Where column n of eight lies in what lanes::wgmma_f16() takes.
 constexpr int kPlaceOfColumn[] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 }  // namespace
@@ -647,12 +648,12 @@ void AsyncUnits::execute(const WgmmaIssue& issue, int first_warp, int warps) {
             reinterpret_cast<const std::uint16_t*>(warp.registers + wgmma.d[static_cast<std::size_t>(i / 2)]);
         std::uint16_t halves[kWarpSize];
         for (int lane = 0; lane < kWarpSize; ++lane) halves[lane] = pairs[2 * lane + i % 2];
-        warp_functions().f16_to_float(halves, d[i], kWarpSize);
+        lanes::f16_to_float(halves, d[i], kWarpSize);
       }
     }
     const auto multiply = wgmma.a_element == Wgmma::Element::bf16 || wgmma.a_element == Wgmma::Element::tf32
-                              ? warp_functions().wgmma_bf16
-                              : warp_functions().wgmma_f16;
+                              ? lanes::wgmma_bf16
+                              : lanes::wgmma_f16;
     multiply(d, a, b, n, k, issue.accumulates);
     if (wgmma.d_in_f16) {
       const LaneFunction narrow = lanes.find("cvt.rn.f16x2.f32")->function;

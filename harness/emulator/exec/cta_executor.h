@@ -162,7 +162,6 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   AsyncUnits* async() { return async_.get(); }  // null: the kernel has no use for them
   std::byte* shared() { return shared_.data(); }
   std::uint32_t shared_bytes() const { return shared_bytes_; }
-  const MemoryFunctions& memory_functions() const { return memory_functions_; }
   std::string& output() { return output_; }
   TraceRecorder* trace() { return trace_.get(); }  // null: this CTA is not traced
   /// A waiting warp may be able to go on after this.
@@ -415,7 +414,6 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::string output_;
   AccessPatterns patterns_;
   std::vector<const AccessPattern*> last_patterns_;  // by instruction: of its last access to shared memory, or null
-  const MemoryFunctions& memory_functions_ = emulator::memory_functions();  // not the member of that name
 
   Dim3 cta_;
   std::uint32_t cta_index_ = 0;

@@ -8,6 +8,7 @@
 
 #include "emulator/exec/cta_executor.h"
 #include "emulator/function_name.h"
+#include "emulator/lanes/accesses.h"
 #include "emulator/memory/traffic.h"
 
 namespace flash_ladder::emulator {
@@ -159,8 +160,8 @@ bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std:
   const Allocation* const allocation = find_allocation(at.at[0]);
   if (allocation == nullptr || allocation->freed || allocation->size < bytes) return false;
   bool consecutive;
-  if (!memory_functions_.inside(at.at.data(), allocation->address, allocation->size, bytes, allocation->data, host,
-                                &consecutive)) {
+  if (!lanes::inside(at.at.data(), allocation->address, allocation->size, bytes, allocation->data, host,
+                     &consecutive)) {
     return false;
   }
   whole_access_ = allocation;
@@ -334,14 +335,12 @@ PlacedPattern CtaExecutor::whole_warp_access(const Warp& warp, const Instruction
   const AccessPattern*& last = last_patterns_[static_cast<std::size_t>(index_of(instruction))];
   PlacedPattern placed;
   std::uint64_t base = 0;
-  if (last != nullptr &&
-      memory_functions_.repeats(addresses, instruction.wide_address, offset, last->offsets.data(), &base) &&
+  if (last != nullptr && lanes::repeats(addresses, instruction.wide_address, offset, last->offsets.data(), &base) &&
       base < shared_bytes_ && base + last->span <= shared_bytes_ && base % std::max(bytes, 4u) == 0) {
     placed = {last, static_cast<std::uint32_t>(base)};
   } else {
     alignas(64) std::uint32_t offsets[kWarpSize];
-    if (!memory_functions_.offsets(addresses, instruction.wide_address, offset, shared_bytes_ - bytes + 1, bytes,
-                                   offsets))
+    if (!lanes::shared_offsets(addresses, instruction.wide_address, offset, shared_bytes_ - bytes + 1, bytes, offsets))
       return {};
     placed = pattern_of(offsets, kAllLanes, bytes, matrices);
     last = placed.pattern;

@@ -2,10 +2,10 @@
 // from these and the predicate logic.
 
 #include "emulator/lanes/float_bits.h"
-#include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
+#include "emulator/lanes/lane_operations.h"
 
-namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
+namespace flash_ladder::emulator {
 namespace {
 
 // clang-format off
@@ -133,4 +133,4 @@ void add_compare_operations(LaneTable& table) {
   add_set_of_halves<bf16, bf16x2, Eq, Ne, Lt, Le, Gt, Ge, Equ, Neu, Ltu, Leu, Gtu, Geu, Num, Nan>(table);
 }
 
-}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
+}  // namespace flash_ladder::emulator

@@ -1,10 +1,10 @@
 // cvt, rounded to nearest even or to an integer. PTX ISA, "Data Movement and Conversion Instructions: cvt".
 
 #include "emulator/lanes/float_bits.h"
-#include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
+#include "emulator/lanes/lane_operations.h"
 
-namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
+namespace flash_ladder::emulator {
 namespace {
 
 constexpr InstructionClass kConvert = InstructionClass::convert;
@@ -318,4 +318,4 @@ void add_convert_operations(LaneTable& table) {
   add_float_to_float(table);
 }
 
-}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
+}  // namespace flash_ladder::emulator

@@ -1,10 +1,10 @@
 // f32 and f64 arithmetic, rounded to nearest even. PTX ISA, "Floating Point Instructions".
 
 #include "emulator/lanes/float_bits.h"
-#include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
+#include "emulator/lanes/lane_operations.h"
 
-namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
+namespace flash_ladder::emulator {
 namespace {
 
 constexpr InstructionClass kFloat = InstructionClass::float32;
@@ -182,4 +182,4 @@ void add_float_operations(LaneTable& table) {
       [](float a) { return (bits_of(a) & 0x7f800000) == 0 && (bits_of(a) & 0x7fffffff) != 0; });
 }
 
-}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
+}  // namespace flash_ladder::emulator

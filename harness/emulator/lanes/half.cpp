@@ -2,10 +2,10 @@
 // rounded once more is the correctly rounded one for +, -, ·, since f32 has more than twice its bits; fma needs f64.
 
 #include "emulator/lanes/float_bits.h"
-#include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
+#include "emulator/lanes/lane_operations.h"
 
-namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
+namespace flash_ladder::emulator {
 namespace {
 
 constexpr InstructionClass kHalf = InstructionClass::float16;
@@ -171,4 +171,4 @@ void add_half_operations(LaneTable& table) {
   add_both<Abs, bf16, bf16x2, false, false>(table, "abs");
 }
 
-}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
+}  // namespace flash_ladder::emulator

@@ -1,10 +1,10 @@
 // Integer arithmetic, logic, shifts, bit fields. PTX ISA, "Integer Arithmetic Instructions", "Logic and Shift Instructions".
 
 #include "emulator/lanes/float_bits.h"
-#include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
+#include "emulator/lanes/lane_operations.h"
 
-namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
+namespace flash_ladder::emulator {
 namespace {
 
 constexpr InstructionClass kInteger = InstructionClass::integer;
@@ -420,4 +420,4 @@ void add_integer_operations(LaneTable& table) {
   add(table, "%unpack4.64.3", kInteger, [](u64 a) { return static_cast<u16>(a >> 48); });
 }
 
-}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
+}  // namespace flash_ladder::emulator

@@ -1,5 +1,5 @@
-// Turns a lambda over the values of one lane into a LaneFunction. Included only by the files that are compiled once per
-// instruction set: everything here has internal linkage, so that no code for a newer processor can leak into the others.
+// Turns a lambda over the values of one lane into a LaneFunction. Everything here has internal linkage: lanes/rounding.cpp is compiled
+// with other options than the rest, and must not get a function that was compiled without them.
 #pragma once
 
 #include <cstddef>

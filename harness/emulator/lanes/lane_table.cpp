@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_operations.h"
+#include "emulator/lanes/processor.h"
 
 namespace flash_ladder::emulator {
 namespace {
@@ -47,47 +48,18 @@ std::vector<std::string> LaneTable::opcodes() const {
 
 const LaneTable& lane_table() {
   static const LaneTable table = [] {
+    require_processor();  // or it would not be linked
     LaneTable lanes;
+    add_integer_operations(lanes);
+    add_compare_operations(lanes);
+    add_float_operations(lanes);
+    add_half_operations(lanes);
+    add_convert_operations(lanes);
     add_rounding_operations(lanes);
     add_math_operations(lanes);
-#ifdef FLASH_LADDER_EMULATOR_X86
-    if (instruction_set() == "avx2") {
-      avx2::add_lane_operations(lanes);
-      return lanes;
-    }
-#endif
-    portable::add_lane_operations(lanes);
     return lanes;
   }();
   return table;
-}
-
-const WarpFunctions& warp_functions() {
-  static const WarpFunctions functions = [] {
-#ifdef FLASH_LADDER_EMULATOR_X86
-    if (instruction_set() == "avx2") return avx2::warp_functions();
-#endif
-    return portable::warp_functions();
-  }();
-  return functions;
-}
-
-const MemoryFunctions& memory_functions() {
-  static const MemoryFunctions functions = [] {
-#ifdef FLASH_LADDER_EMULATOR_X86
-    if (instruction_set() == "avx2") return avx2::memory_functions();
-#endif
-    return portable::memory_functions();
-  }();
-  return functions;
-}
-
-std::string_view instruction_set() {
-#ifdef FLASH_LADDER_EMULATOR_X86
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (has_avx2) return "avx2";
-#endif
-  return "portable";
 }
 
 }  // namespace flash_ladder::emulator

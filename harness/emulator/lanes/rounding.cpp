@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "emulator/lanes/float_bits.h"
-#include "emulator/lanes/instruction_sets.h"
+#include "emulator/lanes/lane_operations.h"
 
 namespace flash_ladder::emulator {
 namespace {

@@ -5,16 +5,17 @@
 // one after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products at a time with
 // truncation, in an order that NVIDIA does not specify, so results differ from theirs in the last bits.
 
+#include "emulator/lanes/warp.h"
+
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define EMULATOR_HAS_X86_64_V3
 #include <immintrin.h>
 #endif
 
 #include "emulator/lanes/float_bits.h"
-#include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
 
-namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
+namespace flash_ladder::emulator {
 namespace {
 
 typedef float Row __attribute__((vector_size(32)));  // the 8 columns of one row of D
@@ -123,7 +124,7 @@ inline __attribute__((always_inline)) void multiply_rows(Row (&rows)[8], const f
 // r: four of D, four of A (two for k = 8), two of B (one), four of C. A register of a fragment of A or B holds, over the 32
 // lanes, an 8×8 block: lane 4·row + k/2 has elements k and k+1.
 template <typename T, int kBlocks>
-void mma(std::byte* registers, const std::int32_t* r, u32) {
+void mma(std::byte* registers, const std::int32_t* r) {
   const std::int32_t* d_at = r;
   const std::int32_t* a_at = r + 4;
   const std::int32_t* b_at = a_at + 2 * kBlocks;
@@ -173,10 +174,9 @@ void wgmma(float* const* d, const float* a, const float* b, int n, int k, bool a
   }
 }
 
-template <typename T>
-void bits_to_floats(const u16* from, float* to, int count) {
-  to_floats(reinterpret_cast<const T*>(from), to, count);
-}
+}  // namespace
+
+namespace lanes {
 
 // Without branches, so that the compiler computes several lanes at a time.
 template <ShuffleMode kMode>
@@ -200,19 +200,25 @@ u32 shuffle(const u32* values, const u32* delta, const u32* control, u32* source
   return in_range;
 }
 
-}  // namespace
+template u32 shuffle<ShuffleMode::up>(const u32*, const u32*, const u32*, u32*, u32*);
+template u32 shuffle<ShuffleMode::down>(const u32*, const u32*, const u32*, u32*, u32*);
+template u32 shuffle<ShuffleMode::bfly>(const u32*, const u32*, const u32*, u32*, u32*);
+template u32 shuffle<ShuffleMode::idx>(const u32*, const u32*, const u32*, u32*, u32*);
 
-WarpFunctions warp_functions() {
-  return {.shuffle = {shuffle<ShuffleMode::up>, shuffle<ShuffleMode::down>, shuffle<ShuffleMode::bfly>,
-                      shuffle<ShuffleMode::idx>},
-          .mma_m16n8k16_f16 = mma<f16, 2>,
-          .mma_m16n8k16_bf16 = mma<bf16, 2>,
-          .mma_m16n8k8_f16 = mma<f16, 1>,
-          .mma_m16n8k8_bf16 = mma<bf16, 1>,
-          .wgmma_f16 = wgmma<f16>,
-          .wgmma_bf16 = wgmma<bf16>,
-          .f16_to_float = bits_to_floats<f16>,
-          .bf16_to_float = bits_to_floats<bf16>};
+void mma_m16n8k16_f16(std::byte* registers, const std::int32_t* r, u32) { mma<f16, 2>(registers, r); }
+void mma_m16n8k16_bf16(std::byte* registers, const std::int32_t* r, u32) { mma<bf16, 2>(registers, r); }
+void mma_m16n8k8_f16(std::byte* registers, const std::int32_t* r, u32) { mma<f16, 1>(registers, r); }
+void mma_m16n8k8_bf16(std::byte* registers, const std::int32_t* r, u32) { mma<bf16, 1>(registers, r); }
+
+void wgmma_f16(float* const* d, const float* a, const float* b, int n, int k, bool accumulate) {
+  wgmma<f16>(d, a, b, n, k, accumulate);
+}
+void wgmma_bf16(float* const* d, const float* a, const float* b, int n, int k, bool accumulate) {
+  wgmma<bf16>(d, a, b, n, k, accumulate);
 }
 
-}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
+void f16_to_float(const u16* from, float* to, int count) { to_floats(reinterpret_cast<const f16*>(from), to, count); }
+void bf16_to_float(const u16* from, float* to, int count) { to_floats(reinterpret_cast<const bf16*>(from), to, count); }
+
+}  // namespace lanes
+}  // namespace flash_ladder::emulator

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "emulator/lanes/accesses.h"
+
 namespace flash_ladder::emulator {
 namespace {
 
@@ -62,9 +64,8 @@ Wavefronts count_wavefronts(const std::uint32_t* addresses, std::uint32_t mask, 
 }  // namespace
 
 unsigned count_sectors(const std::uint64_t* addresses, std::uint32_t mask) {
-  static const auto ascending = memory_functions().sectors;
   if (mask == kAllLanes) {
-    if (const std::uint32_t sectors = ascending(addresses); sectors != 0) return sectors;
+    if (const std::uint32_t sectors = lanes::ascending_sectors(addresses); sectors != 0) return sectors;
   }
   // Those that were met, by their last bits; each finds its own place or the next one that is free.
   constexpr unsigned kPlaces = 64;
@@ -90,8 +91,8 @@ PlacedPattern AccessPatterns::find(const std::uint32_t* offsets, std::uint32_t m
   alignas(64) std::uint32_t relative[kWarpSize] = {};
   std::uint32_t hash = mask + bytes + matrices;
   if (mask == kAllLanes) {
-    functions_.range(offsets, &lowest, &highest);
-    hash += functions_.pattern(offsets, lowest & ~3u, relative);
+    lanes::offset_range(offsets, &lowest, &highest);
+    hash += lanes::access_pattern(offsets, lowest & ~3u, relative);
   } else {
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const std::uint32_t offset = offsets[std::countr_zero(rest)];
@@ -109,7 +110,7 @@ PlacedPattern AccessPatterns::find(const std::uint32_t* offsets, std::uint32_t m
   for (; places_[place] != nullptr; place = (place + 1) % places_.size()) {
     const AccessPattern& known = *places_[place];
     if (known.mask == mask && known.bytes == bytes && known.matrices == matrices &&
-        functions_.equal(known.offsets.data(), relative)) {
+        lanes::equal(known.offsets.data(), relative)) {
       return {&known, base};
     }
   }

@@ -62,7 +62,6 @@ class AccessPatterns {
   std::vector<AccessPattern> patterns_;  // has room for all, so that none of them moves
   // By hash, or in the next place that is free.
   std::vector<const AccessPattern*> places_ = std::vector<const AccessPattern*>(2 * kMost);
-  const MemoryFunctions& functions_ = memory_functions();
 };
 
 }  // namespace flash_ladder::emulator

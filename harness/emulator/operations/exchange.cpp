@@ -9,6 +9,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/lanes/warp.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {
@@ -85,9 +86,8 @@ void decode_movmatrix(KernelDecoder& d) {
 }
 
 // PTX ISA, "shfl.sync".
-template <ShuffleMode kMode>
+template <lanes::ShuffleMode kMode>
 void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  static const auto shuffled = warp_functions().shuffle[static_cast<std::size_t>(kMode)];
   std::uint32_t named_by[kWarpSize];  // of the lanes that execute it
   bool all_take_part = false;
   for_each_group(cta, warp, instruction, mask, instruction.r[5], [&](std::uint32_t lanes, std::uint32_t named) {
@@ -100,7 +100,7 @@ void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   const auto* control = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[4]);
   alignas(64) std::uint32_t result[kWarpSize], sources[kWarpSize];
   std::uint32_t absent = 0;
-  const std::uint32_t in_range = shuffled(value, delta, control, sources, result);
+  const std::uint32_t in_range = lanes::shuffle<kMode>(value, delta, control, sources, result);
   if (!all_take_part) {
     for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
@@ -135,10 +135,10 @@ void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
 
 void decode_shfl(KernelDecoder& d) {
   if (d.parts().size() != 4 || d.parts()[1] != "sync" || d.parts()[3] != "b32") d.fail_unknown();
-  static const std::unordered_map<std::string_view, Execute> modes = {{"up", shuffle<ShuffleMode::up>},
-                                                                      {"down", shuffle<ShuffleMode::down>},
-                                                                      {"bfly", shuffle<ShuffleMode::bfly>},
-                                                                      {"idx", shuffle<ShuffleMode::idx>}};
+  static const std::unordered_map<std::string_view, Execute> modes = {{"up", shuffle<lanes::ShuffleMode::up>},
+                                                                      {"down", shuffle<lanes::ShuffleMode::down>},
+                                                                      {"bfly", shuffle<lanes::ShuffleMode::bfly>},
+                                                                      {"idx", shuffle<lanes::ShuffleMode::idx>}};
   const auto mode = modes.find(d.parts()[2]);
   if (mode == modes.end()) d.fail_unknown();
   const bool pair = d.operand(0).pair;

@@ -28,6 +28,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/lanes/warp.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {
@@ -218,10 +219,9 @@ void emit_multiplication(KernelDecoder& d, const Multiplication& m, const std::v
     out.has_count = m.saturates;
     return;
   }
-  const WarpFunctions& functions = warp_functions();
   const bool f16 = m.product == Product::f16;
-  const LaneFunction function = b.size() == 1 ? (f16 ? functions.mma_m16n8k8_f16 : functions.mma_m16n8k8_bf16)
-                                              : (f16 ? functions.mma_m16n8k16_f16 : functions.mma_m16n8k16_bf16);
+  const LaneFunction function = b.size() == 1 ? (f16 ? lanes::mma_m16n8k8_f16 : lanes::mma_m16n8k8_bf16)
+                                              : (f16 ? lanes::mma_m16n8k16_f16 : lanes::mma_m16n8k16_bf16);
   if (row_blocks == 2) {
     emit(multiply_16_bits, to, a, b, c).function = function;
     return;

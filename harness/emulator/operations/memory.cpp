@@ -9,6 +9,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/lanes/accesses.h"
 #include "emulator/operations/atomics.h"
 #include "emulator/operations/operations.h"
 
@@ -136,8 +137,8 @@ bool load_shared(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   if (placed.pattern == nullptr) return false;
   cta.count_shared(instruction, *placed.pattern);
   if (cta.shadow() != nullptr) cta.shadow()->read(read_of(cta, warp, instruction, placed));
-  const auto gather = words ? cta.memory_functions().gather32[instruction.elements] : cta.memory_functions().gather16;
-  gather(cta.shared() + placed.base, placed.pattern->offsets.data(), warp.registers, instruction.r.data());
+  lanes::gather(cta.shared() + placed.base, placed.pattern->offsets.data(), instruction.bytes, instruction.elements,
+                warp.registers, instruction.r.data());
   return true;
 }
 
@@ -513,7 +514,7 @@ void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   const UndefinedLanes undefined =
       cta.undefined_sources(warp, instruction, instruction.writes, instruction.writes + 1u, row_lanes);
   cta.report_undefined(warp, instruction, undefined, "used as an address");
-  const auto whole_matrix = kTransposed ? cta.memory_functions().transposed_matrix : cta.memory_functions().matrix;
+  const auto whole_matrix = kTransposed ? lanes::transposed_matrix : lanes::matrix;
   const PlacedPattern placed =
       cta.whole_warp_access(warp, instruction, instruction.r[instruction.writes], row_lanes, 16, true);
   if (placed.pattern != nullptr) {

@@ -18,12 +18,12 @@ void multiply(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   cta.async()->issue_wgmma(warp, instruction, mask);
 }
 
-void fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+void wgmma_fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
   cta.async()->fence_registers(warp);
 }
 
-void commit(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+void commit_wgmmas(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
   cta.async()->commit_wgmma(warp);
 }
@@ -133,7 +133,7 @@ void decode_wgmma(KernelDecoder& d) {
   }
   d.expect_operands(0);
   if (which != "fence" && which != "commit_group") d.fail_unknown();
-  d.emit(which == "fence" ? fence : commit, InstructionClass::barrier, {}, {}).computes_nothing = true;
+  d.emit(which == "fence" ? wgmma_fence : commit_wgmmas, InstructionClass::barrier, {}, {}).computes_nothing = true;
 }
 
 }  // namespace

@@ -1,14 +1,12 @@
-// The loops over 32 lanes behind every access to memory by a whole warp.
+#include "emulator/lanes/accesses.h"
 
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
 
-#include "emulator/lanes/instruction_sets.h"
 #include "emulator/lanes/lane_loops.h"
 
-namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET {
-namespace {
+namespace flash_ladder::emulator::lanes {
 
 bool shared_offsets(const std::byte* address_register, bool wide, s64 offset, u32 limit, u32 bytes, u32* offsets) {
   u32 outside = 0, low_bits = 0;
@@ -55,6 +53,8 @@ u32 access_pattern(const u32* offsets, u32 base, u32* pattern) {
   return hash;
 }
 
+namespace {
+
 template <typename Address>
 bool repeats_from(const std::byte* address_register, u32 first, const u32* pattern, Address& base) {
   const Address* addresses = reinterpret_cast<const Address*>(address_register);
@@ -64,6 +64,8 @@ bool repeats_from(const std::byte* address_register, u32 first, const u32* patte
   for (int lane = 0; lane < kWarpSize; ++lane) different |= (addresses[lane] - base) ^ pattern[lane];
   return different == 0;
 }
+
+}  // namespace
 
 bool repeats(const std::byte* address_register, bool wide, s64 offset, const u32* pattern, u64* base) {
   if (wide) {
@@ -84,15 +86,32 @@ bool equal(const u32* a, const u32* b) {
   return different == 0;
 }
 
-template <typename T, int kElements>
-void gather(const std::byte* memory, const u32* offsets, std::byte* registers, const std::int32_t* r) {
-  for (int i = 0; i < kElements; ++i) {
+namespace {
+
+template <typename T, unsigned kElements>
+void gather_elements(const std::byte* memory, const u32* offsets, std::byte* registers, const std::int32_t* r) {
+  for (unsigned i = 0; i < kElements; ++i) {
     T* to = reinterpret_cast<T*>(registers + r[i]);
     for (int lane = 0; lane < kWarpSize; ++lane) {
       T value;
-      __builtin_memcpy(&value, memory + offsets[lane] + static_cast<unsigned>(i) * sizeof(T), sizeof value);
+      __builtin_memcpy(&value, memory + offsets[lane] + i * sizeof(T), sizeof value);
       to[lane] = value;
     }
+  }
+}
+
+}  // namespace
+
+void gather(const std::byte* memory, const u32* offsets, unsigned bytes, unsigned elements, std::byte* registers,
+            const std::int32_t* r) {
+  if (bytes == 2) return gather_elements<u16, 1>(memory, offsets, registers, r);
+  switch (elements) {
+    case 1:
+      return gather_elements<u32, 1>(memory, offsets, registers, r);
+    case 2:
+      return gather_elements<u32, 2>(memory, offsets, registers, r);
+    default:
+      return gather_elements<u32, 4>(memory, offsets, registers, r);
   }
 }
 
@@ -112,7 +131,7 @@ bool inside(const u64* addresses, u64 begin, u64 size, u32 bytes, std::byte* dat
   return (outside >> 63) == 0 && (low_bits & (bytes - 1)) == 0;
 }
 
-u32 sectors(const u64* addresses) {
+u32 ascending_sectors(const u64* addresses) {
   s64 down = 0, changes = 0;
 #pragma GCC ivdep
   for (int lane = 1; lane < kWarpSize; ++lane) {
@@ -156,6 +175,8 @@ void transposed_matrix(const std::byte* memory, const u32* offsets, std::byte* t
 #endif
 }
 
+namespace {
+
 // Four cells at a time.
 typedef u32 Cells __attribute__((vector_size(16)));
 
@@ -166,8 +187,8 @@ constexpr u32 kSeveralLanes = 0x20;
 // See checks/shared_shadow.h for what cells hold. A lane that reads what another one has read, and nothing has ordered them since, is
 // noted as one of several.
 template <int kCells>
-void read_cells(u32* readers, u32 base, const u32* offsets, const u32* lanes, u32 count, int shift, u32 synced,
-                u32 cell) {
+void read_some(u32* readers, u32 base, const u32* offsets, const u32* lanes, u32 count, int shift, u32 synced,
+               u32 cell) {
   static_assert(kSeveralLanes == kWarpSize);
   for (u32 read = 0; read < count; ++read) {
     u32* const first = readers + ((base + offsets[read]) >> shift);
@@ -189,7 +210,7 @@ void read_cells(u32* readers, u32 base, const u32* offsets, const u32* lanes, u3
 }
 
 template <int kCells>
-void write_cells(u32* writers, const u32* offsets, int shift, u32 cell) {
+void write_some(u32* writers, const u32* offsets, int shift, u32 cell) {
   for (u32 lane = 0; lane < kWarpSize; ++lane) {
     u32* writer = writers + (offsets[lane] >> shift);
     for (int i = 0; i < kCells; ++i) writer[i] = cell | lane;
@@ -197,7 +218,7 @@ void write_cells(u32* writers, const u32* offsets, int shift, u32 cell) {
 }
 
 template <int kCells>
-bool any_at_least(const u32* cells, const u32* offsets, int shift, u32 bound) {
+bool any_of_some(const u32* cells, const u32* offsets, int shift, u32 bound) {
   if constexpr (kCells < 4) {
     u32 found = 0;
     for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -219,6 +240,54 @@ bool any_at_least(const u32* cells, const u32* offsets, int shift, u32 bound) {
   }
 }
 
+}  // namespace
+
+void read_cells(unsigned cells, u32* readers, u32 base, const u32* offsets, const u32* lanes, u32 count, int shift,
+                u32 synced, u32 cell) {
+  switch (cells) {
+    case 1:
+      return read_some<1>(readers, base, offsets, lanes, count, shift, synced, cell);
+    case 2:
+      return read_some<2>(readers, base, offsets, lanes, count, shift, synced, cell);
+    case 4:
+      return read_some<4>(readers, base, offsets, lanes, count, shift, synced, cell);
+    case 8:
+      return read_some<8>(readers, base, offsets, lanes, count, shift, synced, cell);
+    default:
+      return read_some<16>(readers, base, offsets, lanes, count, shift, synced, cell);
+  }
+}
+
+void write_cells(unsigned cells, u32* writers, const u32* offsets, int shift, u32 cell) {
+  switch (cells) {
+    case 1:
+      return write_some<1>(writers, offsets, shift, cell);
+    case 2:
+      return write_some<2>(writers, offsets, shift, cell);
+    case 4:
+      return write_some<4>(writers, offsets, shift, cell);
+    case 8:
+      return write_some<8>(writers, offsets, shift, cell);
+    default:
+      return write_some<16>(writers, offsets, shift, cell);
+  }
+}
+
+bool any_at_least(unsigned cells, const u32* of, const u32* offsets, int shift, u32 bound) {
+  switch (cells) {
+    case 1:
+      return any_of_some<1>(of, offsets, shift, bound);
+    case 2:
+      return any_of_some<2>(of, offsets, shift, bound);
+    case 4:
+      return any_of_some<4>(of, offsets, shift, bound);
+    case 8:
+      return any_of_some<8>(of, offsets, shift, bound);
+    default:
+      return any_of_some<16>(of, offsets, shift, bound);
+  }
+}
+
 u32 end_of_run(const u32* cells, u32 first, u32 count, int shift) {
   constexpr u32 kAtOnce = 32;
   const u32 value = cells[first] >> shift;
@@ -232,30 +301,9 @@ u32 end_of_run(const u32* cells, u32 first, u32 count, int shift) {
   return i;
 }
 
-void later(u32* entries, const u32* others, std::size_t count) {
+void take_later(u32* entries, const u32* others, std::size_t count) {
 #pragma GCC ivdep
   for (std::size_t i = 0; i < count; ++i) entries[i] = entries[i] > others[i] ? entries[i] : others[i];
 }
 
-}  // namespace
-
-MemoryFunctions memory_functions() {
-  return {.offsets = shared_offsets,
-          .range = offset_range,
-          .pattern = access_pattern,
-          .repeats = repeats,
-          .equal = equal,
-          .gather16 = gather<u16, 1>,
-          .gather32 = {nullptr, gather<u32, 1>, gather<u32, 2>, nullptr, gather<u32, 4>},
-          .matrix = matrix,
-          .transposed_matrix = transposed_matrix,
-          .read_cells = {read_cells<1>, read_cells<2>, read_cells<4>, read_cells<8>, read_cells<16>},
-          .write_cells = {write_cells<1>, write_cells<2>, write_cells<4>, write_cells<8>, write_cells<16>},
-          .any_at_least = {any_at_least<1>, any_at_least<2>, any_at_least<4>, any_at_least<8>, any_at_least<16>},
-          .end_of_run = end_of_run,
-          .inside = inside,
-          .sectors = sectors,
-          .later = later};
-}
-
-}  // namespace flash_ladder::emulator::EMULATOR_INSTRUCTION_SET
+}  // namespace flash_ladder::emulator::lanes
