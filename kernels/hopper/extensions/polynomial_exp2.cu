@@ -72,7 +72,7 @@ __device__ inline float group_sum(float x) {
 }
 
 // 2^x without the unit for exponentials: 2^n for the nearest whole n, by its exponent bits, times a polynomial for the
-// rest, from -1/2 to 1/2, off by at most 8e-5 of the value, a third of what rounding P to fp16 may cost. A NaN stays one. Beyond 2^127,
+// rest, from -1/2 to 1/2, off by at most 8e-5 of the value, a sixth of what rounding P to fp16 may cost. A NaN stays one. Beyond 2^127,
 // where ex2 gives infinity, it gives 2^127, which is out of range as well.
 __device__ inline float exp2_polynomial(float x) {
   x = x < -126 ? -126.0f : x > 127 ? 127.0f : x;
