@@ -32,16 +32,20 @@ std::string count_row(std::string_view name, int from, int to) {
   return row(name, std::to_string(from), std::to_string(to), from == to ? "" : fmt::format("{:+}", to - from));
 }
 
-std::string speed_rows(const std::vector<SpeedPair>& speeds) {
+// A figure of another configuration than the one whose code and counters are shown names it.
+std::string speed_rows(const std::vector<SpeedPair>& speeds, const StaticPair& shown) {
   if (speeds.empty()) return "TFLOP/s: nothing is recorded\n";
-  const auto figure = [](const std::optional<double>& tflops, bool stale) {
-    return tflops ? fmt::format("{:.1f}{}", *tflops, stale ? " stale" : "") : std::string("-");
+  const auto figure = [](const std::optional<double>& tflops, const std::string& config, const Configuration& known,
+                         bool stale) {
+    if (!tflops) return std::string("-");
+    return fmt::format("{}{:.1f}{}", config == known.name ? "" : config + ": ", *tflops, stale ? " stale" : "");
   };
   std::string text = "TFLOP/s, recorded\n";
   for (const SpeedPair& speed : speeds)
     text += row(fmt::format("{}: {} x {}, {}", speed.folder, speed.problem.batch, speed.problem.seq_len,
                             to_string(speed.problem.dtype)),
-                figure(speed.from, speed.from_stale), figure(speed.to, speed.to_stale),
+                figure(speed.from, speed.config_from, *shown.config_from, speed.from_stale),
+                figure(speed.to, speed.config_to, *shown.config_to, speed.to_stale),
                 speed.ratio() ? fmt::format("{:.2f}x", *speed.ratio()) : "");
   return text;
 }
@@ -126,7 +130,7 @@ std::string comparison_text(const Comparison& comparison, const Paint& paint) {
   text += fmt::format("\n{} lines of code added, {} removed (comments and version numbers left out)\n\n",
                       comparison.size.added, comparison.size.removed);
   text += paint.bold(row("", kernel_id(from), kernel_id(to), "change"));
-  text += speed_rows(comparison.speeds) + busy_rows(comparison.busy, paint);
+  text += speed_rows(comparison.speeds, comparison.compiled) + busy_rows(comparison.busy, paint);
   text += '\n' + counted_rows(comparison.counted, paint);
   return text + '\n' + static_rows(comparison.compiled, paint);
 }
@@ -142,7 +146,8 @@ int compare(const Options& options) {
   const Comparison comparison = gather_comparison(options, recorded);
   if (options.html.empty()) say(options, comparison_text(comparison, Paint()));
   for (const auto& problem : recorded.problems()) complain(problem);
-  if (options.json == "-" && !comparison.counted.why_not.empty()) complain(comparison.counted.why_not);
+  // The text has it too, in the middle.
+  if (!comparison.counted.why_not.empty()) complain(comparison.counted.why_not);
   write_json(options, comparison_document(comparison));
   if (options.html == "-") {
     write_out(comparison_page(comparison, options));

@@ -20,8 +20,9 @@
 namespace flash_ladder {
 namespace {
 
-// Every problem that either recording has.
-std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const Version& to) {
+// Every problem that either recording has: of `config`, or with an empty name of the fastest one.
+std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const Version& to,
+                                 const std::string& config) {
   std::vector<SpeedPair> speeds;
   for (const std::string& folder : recorded.devices()) {
     const Recording *before = recorded.find(folder, from), *after = recorded.find(folder, to);
@@ -32,16 +33,21 @@ std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const 
           if (std::find(problems.begin(), problems.end(), result.problem) == problems.end())
             problems.push_back(result.problem);
     for (const AttentionProblem& problem : problems) {
-      SpeedPair pair{.folder = folder, .device = "", .problem = problem, .from = {}, .to = {}};
-      const auto fill = [&](const Recording* recording, std::optional<double>& tflops, bool& stale) {
+      SpeedPair pair{
+          .folder = folder, .device = "", .problem = problem, .from = {}, .to = {}, .config_from = "", .config_to = ""};
+      const auto fill = [&](const Recording* recording, std::optional<double>& tflops, std::string& measured,
+                            bool& stale) {
         if (!recording) return;
         pair.device = recording->profile.device;
         stale = recording->stale;
-        if (const Result* result = find_result(*recording, problem)) tflops = result->tflops;
+        if (const Result* result = find_result(*recording, problem, config)) {
+          tflops = result->tflops;
+          measured = result->config;
+        }
       };
-      fill(before, pair.from, pair.from_stale);
-      fill(after, pair.to, pair.to_stale);
-      speeds.push_back(std::move(pair));
+      fill(before, pair.from, pair.config_from, pair.from_stale);
+      fill(after, pair.to, pair.config_to, pair.to_stale);
+      if (pair.from || pair.to) speeds.push_back(std::move(pair));
     }
   }
   return speeds;
@@ -148,7 +154,7 @@ Comparison gather_comparison(const Options& options, Recorded& recorded) {
           .header = read_header_comment(source_file(to, tree)),
           .size = diff_size(source_file(from, tree), source_file(to, tree)),
           .diff = source_diff(from, to, tree),
-          .speeds = speeds_of(recorded, from, to),
+          .speeds = speeds_of(recorded, from, to, options.config),
           .busy = busy_pairs(recorded, from, to, pair),
           .counted = std::move(counted),
           .compiled = std::move(pair)};
@@ -161,6 +167,8 @@ nlohmann::json comparison_document(const Comparison& comparison) {
                       {"problem", speed.problem},
                       {"from", known_or_null(speed.from)},
                       {"to", known_or_null(speed.to)},
+                      {"config_from", known_or_null(speed.config_from)},
+                      {"config_to", known_or_null(speed.config_to)},
                       {"ratio", known_or_null(speed.ratio())},
                       {"stale", (speed.from && speed.from_stale) || (speed.to && speed.to_stale)}});
   auto busy = nlohmann::json::array();

@@ -23,6 +23,7 @@ struct SpeedPair {
   std::string device;  // "NVIDIA H200"
   AttentionProblem problem;
   std::optional<double> from, to;
+  std::string config_from, config_to;  // that were measured; empty where none was
   bool from_stale = false, to_stale = false;
 
   std::optional<double> ratio() const { return from && to ? std::optional(*to / *from) : std::nullopt; }

@@ -286,7 +286,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 
   const auto given = [&](const std::string& flag) { return app.count(flag) != 0; };
   refuse_together(app, "--list", {"--diff", "--kernel", "--sass", "--record"}, "--list only shows the versions");
-  refuse_together(app, "--list", {"--device", "--config"}, "--list shows all devices and configurations");
+  refuse_together(app, "--list", {"--device", "--config", "--sm"}, "--list shows all devices and configurations");
+  for (const char* what : {"--list", "--sass", "--ptx", "--quiz"})
+    refuse_together(app, what, {"--seed", "--repeat", "--timeout", "--lines", "--max-instructions", "--no-check", "--no-bench"},
+                    "it runs nothing");
   refuse_together(app, "--diff", {"--device"}, "--diff compares recordings, and counts on the virtual GPU");
   refuse_together(app, "--sass", {"--device"}, "--sass runs nothing, and --sm says whose code it shows");
   refuse_together(app, "--diff", {"--kernel", "--sass", "--record"}, "--diff only compares two versions");
@@ -294,6 +297,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--record", {"--no-check", "--no-bench"}, "a profile holds what was checked and timed");
   refuse_together(app, "--record", ProblemFlags::names(), "a profile holds the standard shapes");
   refuse_together(app, "--record", {"--config"}, "a profile holds every configuration");
+  refuse_together(app, "--record", {"--sm"}, "a recording of the virtual GPU is of sm_90, and a GPU is what it is");
   refuse_together(app, "--tune", {"--kernel", "--list", "--diff", "--sass", "--record"},
                   "--tune takes the version itself and only times its configurations");
   refuse_together(app, "--tune", {"--config"}, "--tune compares all configurations");
@@ -318,6 +322,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--listing", {"--json"}, "a listing is text, and --sass --json has the counts");
   refuse_together(app, "--ptx", {"--list", "--diff", "--sass", "--record", "--tune", "--quiz", "--json", "--device"},
                   "--ptx only shows what became of PTX");
+  refuse_together(app, "--quiz", {"--config"}, "--quiz compares the fastest configurations that are recorded");
   refuse_together(app, "--quiz", {"--list", "--diff", "--sass", "--record", "--tune", "--json", "--device"},
                   "--quiz asks, and shows what is recorded");
   const bool two_profiles = profiles.size() == 2;
@@ -376,6 +381,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
         "nothing to do: name versions with --kernel (7, 05-08 or all), or use --list, --diff, --tune or --debug; see harness --help");
   if (given("--json") && options.json.empty())
     throw UsageError("--json needs the name of a file, or - for standard output");
+  if (profiles.size() == 1 && profiles[0].empty())
+    throw UsageError("--profiles has an empty name; name a directory, or leave it out");
   if (given("--html") && options.html.empty()) throw UsageError("--html needs the name of a file");
   refuse_same_file("--trace", options.trace, "--json", options.json);
   refuse_same_file("--html", options.html, "--json", options.json);
@@ -413,12 +420,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (!given("--emulator-worker")) options.paths.emulator_worker = program_directory / "harness-worker-emulator";
   options.paths.profiles =
       profiles.size() == 1 ? std::filesystem::path(profiles[0]) : options.paths.source / "profiles";
+  std::error_code error;
   if (two_profiles)
     options.recordings = {profiles[0], profiles[1]};
   else if (given("--profiles") && options.action != Action::record && options.action != Action::tune &&
-           !std::filesystem::is_directory(options.paths.profiles))
-    throw UnavailableError(fmt::format("--profiles '{}' is not a directory; --record and --tune make it",
-                                       options.paths.profiles.string()));
+           !std::filesystem::is_directory(options.paths.profiles, error))
+    throw UnavailableError(fmt::format("--profiles '{}' is not a directory{}; --record and --tune make it",
+                                       options.paths.profiles.string(), error ? ": " + error.message() : ""));
   return options;
 }
 

@@ -19,7 +19,7 @@ std::vector<std::string> Recorded::devices() const {
   std::vector<std::string> names;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(paths_.profiles, error))
-    if (entry.is_directory() && entry.path().filename() != "emulator")
+    if (entry.is_directory(error) && entry.path().filename() != "emulator")
       names.push_back(entry.path().filename().string());
   std::string first;
   std::ifstream(paths_.profiles / "shown_first.txt") >> first;
@@ -65,7 +65,7 @@ BesidePeers Recorded::beside_peers(const std::string& device, const Version& ver
                                    const AttentionProblem& problem) {
   std::optional<PeersFile> file;
   try {
-    file = read_peers(paths_.profiles / device / "peers.json");
+    file = read_peers(paths_.profiles / device / (problem.dtype == Dtype::e4m3 ? "peers_e4m3.json" : "peers.json"));
   } catch (const UnavailableError& error) {
     problems_.push_back(error.what());
   }

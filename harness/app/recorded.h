@@ -49,7 +49,7 @@ class Recorded {
   /// nullptr when there is none.
   const Recording* find(const std::string& device, const Version& version);
 
-  /// From profiles/<device>/peers.json: what was measured for this problem. An empty config is the version's own choice.
+  /// From profiles/<device>/peers.json, or peers_e4m3.json: what was measured for this problem. An empty config is the version's own choice.
   BesidePeers beside_peers(const std::string& device, const Version& version, const std::string& config,
                            const AttentionProblem& problem);
 

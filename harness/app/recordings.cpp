@@ -29,7 +29,8 @@ namespace fs = std::filesystem;
 // A file, or the file of a version in a folder.
 fs::path file_of(const fs::path& path, const Version* version) {
   if (path.empty()) throw UsageError("--profiles has an empty name; name two files, or two folders and --kernel");
-  if (!fs::is_directory(path)) return path;
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return path;
   if (!version)
     throw UsageError(
         fmt::format("'{}' is a directory; name the version with --kernel, or a file of it", path.string()));
@@ -108,7 +109,7 @@ Recordings read_both(const Options& options) {
   return both;
 }
 
-constexpr std::size_t kColumn = 18, kChange = 9;
+constexpr std::size_t kColumn = 19, kChange = 9;  // "virtual GPU (sm_90)"
 
 std::string pair_row(std::string_view name, const std::string& a, const std::string& b, const std::string& change) {
   const std::size_t figures = 2 * (kColumn + 1) + kChange + 1;

@@ -80,7 +80,7 @@ std::optional<Speed> speed_before(Recorded& recorded, const std::vector<std::str
 
 std::vector<std::string> read_on(const Version& version, const Version* before, const Paths& paths) {
   std::vector<std::string> places;
-  const std::string chapter = fmt::format("docs/{}.md", label(version));
+  const std::string chapter = fmt::format("docs/chapters/{}.md", label(version));
   if (std::filesystem::exists(paths.source / chapter)) places.push_back(chapter);
   places.push_back(version.source);
   if (before) places.push_back(fmt::format("harness --diff {} {}", kernel_id(*before), kernel_id(version)));

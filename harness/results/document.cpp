@@ -26,26 +26,29 @@ void refuse_form(const DocumentKind& kind, const std::filesystem::path& path, co
 }
 
 std::optional<json> read_document(const DocumentKind& kind, const std::filesystem::path& path) {
-  if (!std::filesystem::exists(path)) return std::nullopt;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error) && !error) return std::nullopt;
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  errno = 0;
   if (!file || !(text << file.rdbuf())) refuse_document(kind, path, errno ? std::strerror(errno) : "it is empty");
 
   json document;
   try {
     document = json::parse(text.str());
-  } catch (const json::parse_error& error) {
+  } catch (const json::parse_error& stop) {
     refuse_document(
         kind, path,
-        fmt::format("it is truncated or not JSON (stopped at byte {} of {})", error.byte, text.str().size()));
+        fmt::format("it is truncated or not JSON (stopped at byte {} of {})", stop.byte, text.str().size()));
+  } catch (const json::out_of_range&) {
+    refuse_document(kind, path, "it has a number that is too large");
   }
   if (!document.is_object() || !document.contains("schema"))
     refuse_document(kind, path, fmt::format("it has no \"schema\" and so is no {}", kind.name));
-  if (document["schema"] != kind.schema)
-    refuse_document(
-        kind, path,
-        fmt::format("it has schema {}, and this program reads schema {}", document["schema"].dump(), kind.schema));
+  if (const json& schema = document["schema"]; schema != kind.schema)
+    refuse_document(kind, path,
+                    fmt::format("it has schema {}, and this program reads schema {}",
+                                schema.is_number() ? schema.dump() : std::string("of another type"), kind.schema));
   return document;
 }
 

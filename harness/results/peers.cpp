@@ -1,9 +1,11 @@
 #include "results/peers.h"
 
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "json_members.h"
 #include "results/document.h"
+#include "results/result.h"
 
 namespace flash_ladder {
 namespace {
@@ -15,7 +17,7 @@ constexpr DocumentKind kPeers{"file of peers", kPeersSchema, "measure it anew wi
 std::vector<PeerResult> results_of(const json& entry) {
   std::vector<PeerResult> results;
   for (const json& result : entry.at("results"))
-    results.push_back({result.at("batch"), result.at("seq_len"), result.at("tflops")});
+    results.push_back({result.at("batch"), result.at("seq_len"), positive_number(result.at("tflops"))});
   return results;
 }
 
@@ -43,7 +45,9 @@ std::optional<PeersFile> read_peers(const std::filesystem::path& path) {
     problem.at("heads").get_to(file.problem.heads);
     problem.at("head_dim").get_to(file.problem.head_dim);
     problem.at("causal").get_to(file.problem.causal);
-    file.problem.dtype = dtype_from_string(problem.at("dtype")).value();
+    const auto dtype = dtype_from_string(problem.at("dtype"));
+    if (!dtype) throw std::runtime_error("its dtype is unknown");
+    file.problem.dtype = *dtype;
     const json& regimes = document->at("regimes");
     for (const char* name : {"sustained", "interleaved"})
       if (regimes.contains(name)) file.regimes.push_back(regime_of(name, regimes.at(name)));

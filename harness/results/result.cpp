@@ -46,6 +46,13 @@ double number(const json& value) {
   throw std::runtime_error(fmt::format("'{}' is not a number; allowed beside numbers: nan, inf, -inf", text));
 }
 
+double positive_number(const json& value) {
+  const double positive = number(value);
+  if (!(positive > 0) || std::isinf(positive))
+    throw std::runtime_error(fmt::format("{} where a number above 0 is expected", positive));
+  return positive;
+}
+
 void to_json(json& json, const Milliseconds& ms) { json = {{"median", ms.median}, {"p10", ms.p10}, {"p90", ms.p90}}; }
 
 void from_json(const json& json, Milliseconds& ms) {
@@ -252,7 +259,8 @@ void from_json(const json& json, Result& result) {
   read_known(json, "tile_map", result.tile_map);
   read_known(json, "diagnosis", result.diagnosis);
   read_known(json, "ms", result.ms);
-  read_number(json, "tflops", result.tflops);
+  if (const auto tflops = json.find("tflops"); tflops != json.end() && !tflops->is_null())
+    result.tflops = positive_number(*tflops);
   read_known(json, "load", result.load);
   if (const auto counters = json.find("counters"); counters != json.end() && !counters->is_null())
     result.counters = counters_from_json(*counters, Zeros::kept);

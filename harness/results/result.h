@@ -150,6 +150,8 @@ std::string label(const Result& result);
 /// Reading throws std::exception for what is no number.
 nlohmann::json number(double value);
 double number(const nlohmann::json& value);
+/// TFLOP/s, or something else that is finite and above 0. Throws std::runtime_error for what is not.
+double positive_number(const nlohmann::json& value);
 
 /// null stands for what was not measured; a NaN or an infinity that was is "nan", "inf" or "-inf". `mismatches`, `tile_map`,
 /// `diagnosis`, `findings_kinds` and `findings_total` are there only when the result is wrong, `lines` and `ptx_hash` only when

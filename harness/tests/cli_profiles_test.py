@@ -264,6 +264,10 @@ def of_another_form(profile: str) -> str:
     return json.dumps(json.loads(profile) | {"results": [{"kernel": "07"}]})
 
 
+def with_tflops(number: str) -> Callable[[str], str]:
+    return lambda profile: re.sub(r'"tflops":[0-9.]+', f'"tflops":{number}', profile, count=1)
+
+
 BROKEN = [
     (truncated, "truncated or not JSON"),
     (lambda _: "", "it is empty"),
@@ -271,10 +275,23 @@ BROKEN = [
     (of_another_schema, "it has schema 2, and this program reads schema 1"),
     (without_a_schema, 'no "schema"'),
     (of_another_form, "not of the form"),
+    (with_tflops("1e400"), "a number that is too large"),
+    (with_tflops("-5"), "-5 where a number above 0 is expected"),
+    (with_tflops('"inf"'), "inf where a number above 0 is expected"),
+    (lambda _: '{"schema":' + 100_000 * "[" + 100_000 * "]" + "}", "it has schema of another type"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "words"), BROKEN)
+def test_a_profile_that_cannot_be_read(cli: Cli) -> None:
+    record(cli, "06")
+    path = cli.profiles / "h200/07_ldmatrix.json"
+    path.symlink_to(path.name)
+    listed = cli("--list")
+    assert listed.rc == 3 and f"'{path}' cannot be used: Too many levels of symbolic links" in " ".join(listed.err.split())
+    assert "60.0" in listed.out
+
+
+@pytest.mark.parametrize(("damage", "words"), BROKEN, ids=[words for _, words in BROKEN])
 def test_broken_profiles(cli: Cli, damage: Callable[[str], str], words: str) -> None:
     record(cli, "06")
     record(cli, "07")
@@ -292,11 +309,13 @@ def test_broken_profiles(cli: Cli, damage: Callable[[str], str], words: str) -> 
 
 def test_broken_peers(cli: Cli) -> None:
     record(cli, "07")
+    good = json.loads((ROOT / "profiles/h200/peers.json").read_text(encoding="utf-8"))
     for broken, words in (
         ("{", "truncated or not JSON"),
         ("[]", 'no "schema"'),
         ('{"schema": 2}', "it has schema 2, and this program reads schema 3"),
         ('{"schema": 3}', "not of the form"),
+        (json.dumps(good | {"problem": good["problem"] | {"dtype": "fp4"}}), "its dtype is unknown"),
     ):
         (cli.profiles / "h200/peers.json").write_text(broken, encoding="utf-8")
         outcome = cli(K, "07")
@@ -333,6 +352,26 @@ def test_diff(cli: Cli) -> None:
     assert "(sm_80)" in cli("--diff", "06", "07", "--sm", "80").out
     backwards = cli("--diff", "07_ldmatrix", "6")
     assert "0.67x" in backwards.out
+
+
+def test_diff_of_a_configuration(cli: Cli) -> None:
+    slower = "256x128"
+    for kernel, name in (("15", NAMES[14]), ("16", NAMES[15])):
+        profile = record(cli, kernel)
+        for result in profile["results"]:
+            result["tflops"] = 400.0 if result["config"] == slower else 500.0
+        (cli.profiles / f"h200/{name}.json").write_text(json.dumps(profile), encoding="utf-8")
+
+    def compared(*arguments: str) -> list[Any]:
+        speeds = json.loads(cli("--diff", "15", "16", "--json", "-", *arguments).out)["tflops"]
+        return [(speed["from"], speed["config_from"], speed["to"], speed["config_to"]) for speed in speeds]
+
+    assert set(compared("--config", slower)) == {(400.0, slower, 400.0, slower)}
+    assert set(compared("--config", "256x64")) == {(500.0, "256x64", 500.0, "256x64")}
+    assert {(before, after) for before, _, after, _ in compared()} == {(500.0, 500.0)}, "of the fastest"
+    # What is shown besides is of 256x64 in 15 and of 256x128 in 16.
+    shown = row(cli("--diff", "15", "16").out, "h200: 16 x 4096, fp16")
+    assert shown == "h200: 16 x 4096, fp16 500.0 256x64: 500.0 1.00x"
 
 
 def test_diff_of_a_version_with_itself(cli: Cli) -> None:
@@ -392,7 +431,7 @@ def test_the_card_in_the_readme(cli: Cli) -> None:
     cli.profiles = ROOT / "profiles"
     cli.tflops = {"07": float(paragraph(shown, "Speed").split()[0])}
     card = cli(K, "07").out
-    for label in ("Idea", "Changed", "Prediction", "Recorded", "Step", "Peers", "Busy"):
+    for label in ("Idea", "Changed", "Prediction", "Recorded", "Step", "Peers", "Busy", "Read on"):
         assert paragraph(shown, label) == paragraph(card, label), "put a card of a new run into README.md"
 
 

@@ -71,11 +71,15 @@ BAD_USAGE = [
     ([K, "07", "--record", "--batch", "4"], ["--record", "--batch", "standard shapes"]),
     ([K, "07", "--record", "--dtype", "bf16"], ["--record", "--dtype"]),
     ([K, "07", "--record", "--config", "64x64"], ["--record", "--config"]),
+    ([K, "07", "--record", "--sm", "80"], ["--record", "--sm"]),
     ([K, "07", "--record", "--sass"], ["--record", "--sass"]),
     ([K, "07", "--record", "--repeat", "19"], ["--repeat 19", "at least 20"]),
     (["--list", K, "07"], ["--list", "--kernel"]),
     (["--list", "--device", "gpu"], ["--list", "--device"]),
     (["--list", "--config", "64x64"], ["--list", "--config"]),
+    (["--list", "--repeat", "30"], ["--list", "--repeat", "runs nothing"]),
+    ([K, "07", "--sass", "--seed", "3"], ["--sass", "--seed", "runs nothing"]),
+    ([K, "07", "--quiz", "--config", "64x64"], ["--quiz", "--config"]),
     (["--diff", "05", "06", "--device", "gpu"], ["--diff", "--device"]),
     ([K, "07", "--sass", "--device", "gpu"], ["--sass", "--device"]),
     (["--tune", "42"], ["'42'", *NAMES]),
@@ -105,6 +109,13 @@ def test_bad_usage(cli: Cli, arguments: list[str], words: list[str]) -> None:
         assert word in outcome.err
     assert outcome.out == ""
     assert cli.requests() == []
+
+
+def test_profiles_without_a_name(tmp_path: Path) -> None:
+    command = [BUILD / "harness", K, "07", "--device", "emulator", "--record", "--profiles", ""]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "--profiles has an empty name" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_sizes_beyond_reason_name_the_memory_of_the_device(cli: Cli) -> None:
@@ -300,7 +311,7 @@ def test_a_diff_that_cannot_be_counted(cli: Cli) -> None:
     assert outcome.rc == 3 and "no-virtual-gpu" in outcome.out
     cli.emulator_worker = BUILD / "harness-worker-emulator"
     outcome = cli("--diff", "05", "06", "--seq-len", "100")
-    assert outcome.rc == 2 and "seq-len 100 is not a multiple" in outcome.words
+    assert outcome.rc == 2 and "seq-len 100 is not a multiple" in outcome.err
 
 
 def test_no_virtual_gpu_program(cli: Cli) -> None:

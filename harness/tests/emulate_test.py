@@ -455,6 +455,52 @@ def test_an_interruption_prints_what_was_found(everyday: Path) -> None:
     assert f"everyday.cu:{line_of(EVERYDAY, 'interrupted')}\n" in done.stderr
 
 
+# As a job that a time limit ends.
+def test_a_signal_to_the_script_ends_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "waits.cu"
+    program.write_text(
+        """
+#include <unistd.h>
+int main() {
+  write(STDOUT_FILENO, "here\\n", 5);
+  for (;;) pause();
+}
+""",
+        encoding="utf-8",
+    )
+    environment = os.environ | {"FLASH_LADDER_BUILD_DIR": str(BUILD)}
+    script = subprocess.Popen(
+        [EMULATE, program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert script.stdout is not None and script.stdout.readline() == "here\n"
+    script.terminate()
+    _, errors = script.communicate()  # which waits for all that could still write
+    assert script.returncode == -signal.SIGTERM and "virtual GPU: interrupted" in errors
+
+
+def test_a_source_file_whose_name_is_not_ascii(tmp_path: Path) -> None:
+    folder = tmp_path / "für uns"
+    folder.mkdir()
+    program = folder / "größe.cu"
+    program.write_text(
+        """
+__global__ void beyond(int* x) { x[threadIdx.x] = 1; }
+int main() {
+  int* x;
+  cudaMalloc(&x, 64);
+  beyond<<<1, 32>>>(x);
+  return cudaDeviceSynchronize();
+}
+""",
+        encoding="utf-8",
+    )
+    assert "  at größe.cu:2\n" in emulate(program).stderr
+    file = tmp_path / "counts.json"
+    emulate("--count-json", file, program)
+    (kernel,) = json.loads(file.read_text(encoding="utf-8"))["kernels"]
+    assert [f"{program}:2"] in [line["position"] for line in kernel["lines"]]
+
+
 def test_a_program_of_several_files(tmp_path: Path) -> None:
     main, more, host = tmp_path / "main.cu", tmp_path / "more.cu", tmp_path / "host.cpp"
     main.write_text(
@@ -473,10 +519,10 @@ def test_a_program_of_several_files(tmp_path: Path) -> None:
         '#include <dlfcn.h>\nint on_host() { return dlopen("no such library", RTLD_NOW) == nullptr ? 6 : 0; }\n',
         encoding="utf-8",
     )
-    done = emulate("-std", "c++17", "-arch=sm_70", "-lcudart", "-l", "dl", main, more, host, "argument")
-    assert (done.returncode, done.stdout) == (0, "5 6 201703 argument\n"), done.stderr
+    done = emulate("-std", "c++20", "-arch=sm_70", "-lcudart", "-l", "dl", main, more, host, "argument")
+    assert (done.returncode, done.stdout) == (0, "5 6 202002 argument\n"), done.stderr
     done = emulate(main, more, host, "--", more)
-    assert (done.returncode, done.stdout) == (0, f"5 6 202002 {more}\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, f"5 6 201703 {more}\n"), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -497,12 +543,62 @@ def test_what_cannot_be_built_says_why(tmp_path: Path, source: str, message: str
     assert re.search(rf"^emulate: .*{message}", done.stderr, re.MULTILINE), done.stderr
 
 
-@pytest.mark.parametrize("option", ["-rdc=true", "-dc", "--relocatable-device-code=true", "-rdc true"])
-def test_relocatable_code_is_refused(tmp_path: Path, option: str) -> None:
+@pytest.mark.parametrize("option", ["-rdc=true", "--relocatable-device-code=true", "-rdc true"])
+def test_relocatable_code_that_needs_no_linking(tmp_path: Path, option: str) -> None:
     program = tmp_path / "program.cu"
     program.write_text("int main() {}\n", encoding="utf-8")
     done = emulate(*option.split(), program)
-    assert done.returncode == 2 and f"emulate: {option}: The virtual GPU does not link device code" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_relocatable_code_is_refused(tmp_path: Path) -> None:
+    program = tmp_path / "program.cu"
+    program.write_text(
+        "extern __device__ int elsewhere(int);\n__global__ void kernel(int* x) { *x = elsewhere(*x); }\nint main() {}\n",
+        encoding="utf-8",
+    )
+    for options in (["-rdc=true"], ["-dc"]):
+        done = emulate(*options, program)
+        assert done.returncode == 2 and "The virtual GPU does not link device code" in done.stderr
+
+
+@pytest.mark.parametrize("option", ["-Xcompiler -fopenmp", "-Xcompiler=-fopenmp,-O1", "--compiler-options -fopenmp"])
+def test_options_for_the_host_compiler(tmp_path: Path, option: str) -> None:
+    program = tmp_path / "parallel.cu"
+    program.write_text(
+        """
+int main() {
+  int sum = 0;
+#pragma omp parallel for reduction(+ : sum)
+  for (int i = 0; i < 10; ++i) sum += i;
+  return sum;
+}
+""",
+        encoding="utf-8",
+    )
+    assert emulate(*option.split(), program).returncode == 45
+
+
+# C++20 has a lerp of its own.
+def test_the_standard_is_the_one_of_nvcc(tmp_path: Path) -> None:
+    program = tmp_path / "lerp.cu"
+    program.write_text(
+        """
+#include <cmath>
+__host__ __device__ inline float lerp(float a, float b, float t) { return a + t * (b - a); }
+__global__ void kernel(float* x) { *x = lerp(1.0f, 3.0f, 0.5f); }
+int main() {
+  float* x;
+  cudaMallocManaged(&x, sizeof *x);
+  kernel<<<1, 1>>>(x);
+  return cudaDeviceSynchronize() == cudaSuccess ? static_cast<int>(*x) : -1;
+}
+""",
+        encoding="utf-8",
+    )
+    done = emulate(program)
+    assert (done.returncode, done.stderr) == (2, ""), "the value of x"
+    assert "overloaded function" in emulate("-std=c++20", program).stderr
 
 
 def test_what_is_not_there_says_so(programs: Path) -> None:
@@ -533,7 +629,7 @@ int main(int argc, char** argv) {
 """,
         encoding="utf-8",
     )
-    done = emulate("--sm", "90", "--sm-count", "3", "-DVALUE=42", program, "--sm", "two words")
+    done = emulate("--sm", "sm_90", "--sm-count", "3", "-DVALUE=42", program, "--sm", "two words")
     assert (done.returncode, done.stdout) == (5, "--sm two words 42 virtual GPU (sm_90) 3\n"), done.stderr
 
 
@@ -558,6 +654,8 @@ def test_options_whose_value_is_a_word_of_its_own(tmp_path: Path, options: str) 
         ([], "scripts/emulate prog.cu"),
         (["no-such.cu"], "there is no file 'no-such.cu'"),
         (["--sm"], "scripts/emulate prog.cu"),
+        (["-o", "/no-such-folder/program", "prog.cu"], "cannot write to '/no-such-folder/program'"),
+        (["--count-json", "/", "prog.cu"], "cannot write to '/'"),
     ],
 )
 def test_bad_usage(arguments: list[str], message: str) -> None:

@@ -87,6 +87,23 @@ Space space_of(std::string_view directive) {
   return Space::generic;
 }
 
+// nvcc writes bytes beyond ASCII by their octal values: \303\274 is a u with two dots in UTF-8.
+std::string without_escapes(std::string_view text) {
+  constexpr std::size_t kDigits = 3;
+  const auto is_octal = [](char c) { return c >= '0' && c <= '7'; };
+  std::string plain;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const std::string_view digits = text.substr(i + 1).substr(0, kDigits);
+    if (text[i] == '\\' && digits.size() == kDigits && std::all_of(digits.begin(), digits.end(), is_octal)) {
+      plain += static_cast<char>((digits[0] - '0') * 64 + (digits[1] - '0') * 8 + (digits[2] - '0'));
+      i += kDigits;
+    } else {
+      plain += text[i];
+    }
+  }
+  return plain;
+}
+
 class Parser {
  public:
   explicit Parser(std::string_view text) : lexer_(text) {}
@@ -260,7 +277,7 @@ void Parser::name_files() {
 void Parser::parse_file() {
   const int number = static_cast<int>(expect_integer());
   if (lexer_.peek().kind != TokenKind::string) lexer_.fail("expected a file name in quotes");
-  text_.files[number] = std::string(lexer_.next().text);
+  text_.files[number] = without_escapes(lexer_.next().text);
   while (accept(',')) expect_integer();  // time and size
 }
 

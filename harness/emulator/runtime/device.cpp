@@ -22,14 +22,15 @@ constexpr std::size_t kMaxFindings = 100;
 thread_local cudaError_t thread_last_error = cudaSuccess;
 thread_local bool runs_host_function = false;
 
-/// A number from the environment.
+/// A number from the environment, which may stand behind `prefix`.
 template <typename Number>
-void read_environment(const char* name, Number& value) {
+void read_environment(const char* name, Number& value, std::string_view prefix = "") {
   const char* text = std::getenv(name);
   if (text == nullptr || *text == '\0') return;
   Number number{};
   const char* const end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, number);
+  const char* const begin = std::string_view(text).starts_with(prefix) ? text + prefix.size() : text;
+  const auto [stop, error] = std::from_chars(begin, end, number);
   if (error != std::errc() || stop != end || number <= Number{}) {
     throw std::invalid_argument(std::string(name) + "=" + text + " is not a number above 0.");
   }
@@ -38,7 +39,7 @@ void read_environment(const char* name, Number& value) {
 
 Settings initial_settings() {
   Settings settings;
-  read_environment("FLASH_LADDER_SM", settings.sm);
+  read_environment("FLASH_LADDER_SM", settings.sm, "sm_");
   read_environment("FLASH_LADDER_SM_COUNT", settings.sm_count);
   read_environment("FLASH_LADDER_MAX_INSTRUCTIONS", settings.max_warp_instructions_per_cta);
   read_environment("FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS", settings.max_warp_instructions);

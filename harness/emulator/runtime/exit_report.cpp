@@ -1,5 +1,6 @@
 // For programs that know nothing of the virtual GPU: when they end, says what it found, and makes the exit code 1 if it found
 // something or could not run a kernel. A program gets it by being linked with this object; scripts/emulate does that.
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <stdexcept>
+#include <string>
 
 #include "emulator/runtime/virtual_runtime.h"
 
@@ -85,6 +87,9 @@ __attribute__((constructor(101))) void install() {
   action.sa_flags = SA_SIGINFO;
   for (const int signal : {SIGSEGV, SIGABRT}) sigaction(signal, &action, nullptr);
   std::signal(SIGINT, report_interruption);
+  // scripts/emulate wants the program to end with it, as if by Ctrl-C.
+  if (const char* parent = std::getenv("FLASH_LADDER_PARENT"); parent != nullptr && std::to_string(getppid()) == parent)
+    prctl(PR_SET_PDEATHSIG, SIGINT);
 }
 
 }  // namespace
