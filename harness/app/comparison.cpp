@@ -32,20 +32,14 @@ std::string count_row(std::string_view name, int from, int to) {
   return row(name, std::to_string(from), std::to_string(to), from == to ? "" : fmt::format("{:+}", to - from));
 }
 
-// A figure of another configuration than the one whose code and counters are shown names it.
 std::string speed_rows(const std::vector<SpeedPair>& speeds, const StaticPair& shown) {
   if (speeds.empty()) return "TFLOP/s: nothing is recorded\n";
-  const auto figure = [](const std::optional<double>& tflops, const std::string& config, const Configuration& known,
-                         bool stale) {
-    if (!tflops) return std::string("-");
-    return fmt::format("{}{:.1f}{}", config == known.name ? "" : config + ": ", *tflops, stale ? " stale" : "");
-  };
   std::string text = "TFLOP/s, recorded\n";
   for (const SpeedPair& speed : speeds)
     text += row(fmt::format("{}: {} x {}, {}", speed.folder, speed.problem.batch, speed.problem.seq_len,
                             to_string(speed.problem.dtype)),
-                figure(speed.from, speed.config_from, *shown.config_from, speed.from_stale),
-                figure(speed.to, speed.config_to, *shown.config_to, speed.to_stale),
+                speed_figure(speed.from, speed.config_from, *shown.config_from, speed.from_stale, "-"),
+                speed_figure(speed.to, speed.config_to, *shown.config_to, speed.to_stale, "-"),
                 speed.ratio() ? fmt::format("{:.2f}x", *speed.ratio()) : "");
   return text;
 }

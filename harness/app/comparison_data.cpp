@@ -160,6 +160,12 @@ Comparison gather_comparison(const Options& options, Recorded& recorded) {
           .compiled = std::move(pair)};
 }
 
+std::string speed_figure(const std::optional<double>& tflops, const std::string& config, const Configuration& shown,
+                         bool stale, const std::string& none) {
+  if (!tflops) return none;
+  return fmt::format("{}{:.1f}{}", config == shown.name ? "" : config + ": ", *tflops, stale ? " stale" : "");
+}
+
 nlohmann::json comparison_document(const Comparison& comparison) {
   auto speeds = nlohmann::json::array();
   for (const SpeedPair& speed : comparison.speeds)

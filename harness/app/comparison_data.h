@@ -29,6 +29,10 @@ struct SpeedPair {
   std::optional<double> ratio() const { return from && to ? std::optional(*to / *from) : std::nullopt; }
 };
 
+/// "423.9", or "256x64: 423.9" where code and counters are shown of another configuration; `none` where nothing was measured.
+std::string speed_figure(const std::optional<double>& tflops, const std::string& config, const Configuration& shown,
+                         bool stale, const std::string& none);
+
 /// Which units are busy on one device; at least one of the two is there.
 struct BusyPair {
   std::string folder;

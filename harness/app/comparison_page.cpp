@@ -200,9 +200,7 @@ std::string speed_section(const Comparison& comparison) {
   std::vector<std::string> folders;
   for (const SpeedPair& speed : comparison.speeds)
     if (std::find(folders.begin(), folders.end(), speed.folder) == folders.end()) folders.push_back(speed.folder);
-  const auto figure = [](const std::optional<double>& tflops, bool stale) {
-    return tflops ? fmt::format("{:.1f}{}", *tflops, stale ? " stale" : "") : std::string("–");
-  };
+  const StaticPair& shown = comparison.compiled;
   for (const std::string& folder : folders) {
     const auto [from, to] = curves(comparison.speeds, folder, Dtype::fp16);
     std::string device = folder;
@@ -216,7 +214,9 @@ std::string speed_section(const Comparison& comparison) {
                     {"problem", label(comparison.from), label(comparison.to), "change"});
     for (const SpeedPair& speed : comparison.speeds)
       if (speed.folder == folder)
-        table.add({describe(speed.problem), figure(speed.from, speed.from_stale), figure(speed.to, speed.to_stale),
+        table.add({describe(speed.problem),
+                   speed_figure(speed.from, speed.config_from, *shown.config_from, speed.from_stale, "–"),
+                   speed_figure(speed.to, speed.config_to, *shown.config_to, speed.to_stale, "–"),
                    speed.ratio() ? fmt::format("{:.2f}×", *speed.ratio()) : ""});
     text += table.text();
     if (from.stale || to.stale) text += paragraph("stale: the code has changed since; --record measures it anew.");

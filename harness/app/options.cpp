@@ -288,7 +288,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--list", {"--diff", "--kernel", "--sass", "--record"}, "--list only shows the versions");
   refuse_together(app, "--list", {"--device", "--config", "--sm"}, "--list shows all devices and configurations");
   for (const char* what : {"--list", "--sass", "--ptx", "--quiz"})
-    refuse_together(app, what, {"--seed", "--repeat", "--timeout", "--lines", "--max-instructions", "--no-check", "--no-bench"},
+    refuse_together(app, what,
+                    {"--seed", "--repeat", "--timeout", "--lines", "--max-instructions", "--no-check", "--no-bench"},
                     "it runs nothing");
   refuse_together(app, "--diff", {"--device"}, "--diff compares recordings, and counts on the virtual GPU");
   refuse_together(app, "--sass", {"--device"}, "--sass runs nothing, and --sm says whose code it shows");
