@@ -154,13 +154,12 @@ void Device::require_stream(cudaStream_t stream) const {
 }
 
 void Device::begin_host_function(cudaStream_t stream) {
-  order.begin_host_function(stream);
+  order.host_function(stream);
   in_host_function.insert(stream);
   runs_host_function = true;
 }
 
 void Device::end_host_function(cudaStream_t stream) {
-  order.end_host_function();
   in_host_function.erase(in_host_function.find(stream));
   runs_host_function = false;
   host_function_ended.notify_all();

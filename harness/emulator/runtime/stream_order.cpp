@@ -27,9 +27,6 @@ const char* does(const std::string& what, bool writes) {
   return writes ? "writes" : "reads";
 }
 
-/// What comes before the functions of the host that this thread is running.
-thread_local std::vector<StreamClock> host_functions;
-
 Address page_of(Address address) { return address / kPage * kPage; }
 
 }  // namespace
@@ -84,10 +81,6 @@ std::string StreamOrder::asked_for(const Work& work) {
 bool StreamOrder::known(const StreamClock& clock, const Work& work) const {
   const auto found = clock.find(work.stream);
   return found != clock.end() && work.number <= found->second;
-}
-
-bool StreamOrder::comes_before_this_thread(const Work& work) const {
-  return !host_functions.empty() && known(host_functions.back(), work);
 }
 
 void StreamOrder::forget_what_the_host_knows() {
@@ -147,21 +140,15 @@ void StreamOrder::end() {
                       });
   });
   if (done_.size() >= kMostWork) done_.erase(done_.begin());
-  done_.push_back(std::exchange(now_, {}));
+  if (!known(host_, now_)) done_.push_back(now_);
   protect();
 }
 
-void StreamOrder::begin_host_function(cudaStream_t stream) {
+void StreamOrder::host_function(cudaStream_t stream) {
+  if (depth_ != 0) return join(host_, streams_[now_.stream].clock);
   begin(stream, "a function of the host");
   end();
-  record(host_functions.emplace_back(), stream);
-  unprotect();
-  protect();
-}
-
-void StreamOrder::end_host_function() {
-  host_functions.pop_back();
-  protect();
+  host_waits(stream);
 }
 
 void StreamOrder::record(StreamClock& event, cudaStream_t stream) const {
@@ -215,7 +202,6 @@ void StreamOrder::protect() {
   for (auto& [address, shared] : shared_) {
     for (const bool writes : {false, true}) {
       for (const Work& work : done_) {
-        if (comes_before_this_thread(work)) continue;
         for (const UsedMemory& range : work.ranges) {
           if (range.writes != writes || range.end <= address || range.begin >= address + shared.size) continue;
           const Address begin = std::max(page_of(range.begin), address),
@@ -244,7 +230,6 @@ bool StreamOrder::host_touched(const void* touched) {
   mprotect(reinterpret_cast<void*>(page_of(address)), kPage, PROT_READ | PROT_WRITE);
   // The access has at most 64 bytes, and the first that cannot be reached is known.
   for (const Work& work : done_) {
-    if (comes_before_this_thread(work)) continue;
     for (const UsedMemory& range : work.ranges) {
       if (address + 1 <= range.begin || range.end <= address) continue;
       Finding finding;

@@ -43,10 +43,9 @@ class StreamOrder {
   void touch(const UsedMemory& range);
   void end();
 
-  /// The calling thread runs a function of the host as work of a stream, other threads may go on. It may touch what was used before it
-  /// in the order of that stream.
-  void begin_host_function(cudaStream_t stream);
-  void end_host_function();
+  /// A function of the host begins as work of a stream: what comes before it there is done. It may say so to any thread of the host, in
+  /// ways that cannot be seen here, so the host has waited for that. In the launch of a graph: for all of the launch.
+  void host_function(cudaStream_t stream);
 
   void record(StreamClock& event, cudaStream_t stream) const;
   void wait(cudaStream_t stream, const StreamClock& event);
@@ -71,8 +70,6 @@ class StreamOrder {
     std::vector<UsedMemory> ranges;
   };
   bool known(const StreamClock& clock, const Work& work) const;
-  /// That is, before the function of the host that it runs.
-  bool comes_before_this_thread(const Work& work) const;
   static std::string asked_for(const Work& work);
   void forget_what_the_host_knows();
   std::string name_of(cudaStream_t stream) const;

@@ -181,7 +181,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
     if (function == nullptr) return cudaErrorInvalidValue;
     now = device.capture_of(stream) == nullptr;
     if (now) return cudaSuccess;
-    return device.on_stream(stream, [=](Device&) {
+    return device.on_stream(stream, [=](Device& then) {
+      then.order.host_function(stream);
       function(data);
       return cudaSuccess;
     });

@@ -232,6 +232,33 @@ void function_of_the_host(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
+// A function that runs tells other threads that what was before it in its stream, or in its graph, is done.
+std::atomic<bool> told;
+void told_by_a_function(bool right) {
+  int* const host = pinned_memory();
+  cudaStream_t stream = new_stream(), teller = right ? stream : new_stream();
+  const auto tell = [](void*) { told = true; };
+  const auto look = [&] {
+    while (!told.exchange(false)) std::this_thread::yield();
+    std::printf("%d\n", host[7]);  // fault: told_by_a_function
+  };
+  add<<<16, 256, 0, stream>>>(host, 1);
+  CHECK(cudaLaunchHostFunc(teller, tell, nullptr));
+  look();
+  add<<<16, 256, 0, stream>>>(host, 1);
+  CHECK(cudaStreamAddCallback(teller, [](cudaStream_t, cudaError_t, void*) { told = true; }, nullptr, 0));
+  look();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  CHECK(cudaStreamBeginCapture(teller, cudaStreamCaptureModeGlobal));
+  add<<<16, 256, 0, stream>>>(host, 1);
+  CHECK(cudaLaunchHostFunc(teller, tell, nullptr));
+  CHECK(cudaStreamEndCapture(teller, &graph));
+  CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  CHECK(cudaGraphLaunch(executable, teller));
+  look();
+}
+
 // What a kernel names it may read, of an array some element.
 __constant__ int factor;
 __constant__ int factors[2];
@@ -256,11 +283,21 @@ void constant_memory(bool right) {
 const struct {
   const char* name;
   void (*run)(bool right);
-} programs[] = {PROGRAM(two_streams),           PROGRAM(halves),           PROGRAM(default_stream),
-                PROGRAM(host_reads_early),      PROGRAM(host_overwrites),  PROGRAM(managed),
-                PROGRAM(double_buffer),         PROGRAM(fill_of_rows),     PROGRAM(copies_to_pageable_memory),
-                PROGRAM(function_of_the_host),  PROGRAM(constant_memory),  PROGRAM(managed_variables),
-                PROGRAM(allocated_in_a_stream), PROGRAM(freed_in_a_stream)};
+} programs[] = {PROGRAM(two_streams),
+                PROGRAM(halves),
+                PROGRAM(default_stream),
+                PROGRAM(host_reads_early),
+                PROGRAM(host_overwrites),
+                PROGRAM(managed),
+                PROGRAM(double_buffer),
+                PROGRAM(fill_of_rows),
+                PROGRAM(copies_to_pageable_memory),
+                PROGRAM(function_of_the_host),
+                PROGRAM(constant_memory),
+                PROGRAM(managed_variables),
+                PROGRAM(allocated_in_a_stream),
+                PROGRAM(freed_in_a_stream),
+                PROGRAM(told_by_a_function)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs) {
