@@ -465,6 +465,36 @@ TEST(VirtualRuntime, WrongUseIsAnErrorAndAFinding) {
   EXPECT_THAT(findings().kept.back().message, HasSubstr("cudaFree"));
 }
 
+TEST(VirtualRuntime, NullPointersAreErrorsAndFindings) {
+  take_findings();
+  int host[4] = {};
+  void* device = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, 16), cudaSuccess);
+  for (const auto& [to, from, kind] :
+       {std::tuple(device, static_cast<void*>(nullptr), cudaMemcpyHostToDevice),
+        std::tuple(static_cast<void*>(nullptr), device, cudaMemcpyDeviceToHost),
+        std::tuple(static_cast<void*>(nullptr), device, cudaMemcpyDefault),
+        std::tuple(static_cast<void*>(host), static_cast<void*>(nullptr), cudaMemcpyDefault),
+        std::tuple(static_cast<void*>(nullptr), static_cast<void*>(host), cudaMemcpyHostToDevice)}) {
+    EXPECT_EQ(cudaMemcpy(to, from, 16, kind), cudaErrorInvalidValue);
+    EXPECT_EQ(cudaMemcpyAsync(to, from, 16, kind, nullptr), cudaErrorInvalidValue);
+    EXPECT_EQ(cudaMemcpy2D(to, 8, from, 8, 8, 2, kind), cudaErrorInvalidValue);
+    const Findings taken = take_findings();
+    EXPECT_EQ(taken.total, 3);
+    for (const Finding& finding : taken.kept) {
+      EXPECT_EQ(finding.kind, FindingKind::invalid_operation);
+      EXPECT_THAT(finding.message,
+                  HasSubstr(to == nullptr ? "the destination is the null pointer" : "the source is the null pointer"));
+    }
+    EXPECT_EQ(cudaMemcpy(to, from, 0, kind), cudaSuccess) << "nothing is copied";
+  }
+  EXPECT_EQ(cudaMemset(nullptr, 0, 16), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaMemset2D(nullptr, 8, 0, 8, 2), cudaErrorInvalidValue);
+  EXPECT_EQ(take_findings().total, 2);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+  cudaGetLastError();
+}
+
 TEST(VirtualRuntime, FindingsAreHandedOverOnce) {
   take_findings();
   void* device = nullptr;

@@ -80,11 +80,13 @@ std::string hexadecimal(const void* pointer) {
   return text;
 }
 
-/// Where the two sides of a copy are. Throws MemoryError when an address does not go with the kind.
+/// Where the two sides of a copy are. Throws MemoryError when an address is null, or does not go with the kind.
 struct Sides {
   bool to_device, from_device;
 };
 Sides sides(const Device& device, const void* to, const void* from, cudaMemcpyKind kind) {
+  if (to == nullptr) throw MemoryError("the destination is the null pointer");
+  if (from == nullptr) throw MemoryError("the source is the null pointer");
   if (kind == cudaMemcpyDefault) return {on_device(device, to), on_device(device, from)};
   const Sides sides{.to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
                     .from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice};
