@@ -651,6 +651,24 @@ TEST(VirtualRuntime, AGraphDoesAgainWhatWasCaptured) {
   cudaGetLastError();
 }
 
+// Nodes cannot be added to it, so it stays empty.
+TEST(VirtualRuntime, AGraphMayBeEmpty) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  EXPECT_EQ(cudaGraphCreate(&graph, 1), cudaErrorInvalidValue) << "there are no flags";
+  EXPECT_EQ(cudaGraphCreate(nullptr, 0), cudaErrorInvalidValue);
+  ASSERT_EQ(cudaGraphCreate(&graph, 0), cudaSuccess);
+  cudaGraphNode_t node = nullptr;
+  EXPECT_EQ(cudaGraphAddEmptyNode(&node, graph, nullptr, 0), cudaErrorNotSupported);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  EXPECT_EQ(cudaGraphLaunch(executable, nullptr), cudaSuccess);
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_EQ(cudaGraphExecDestroy(executable), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaErrorInvalidValue);
+  cudaGetLastError();
+}
+
 // What must not come while a stream is captured, by CUDA's documentation.
 TEST(VirtualRuntime, ACaptureEndsWithoutAGraph) {
   cudaStream_t stream = nullptr, other = nullptr, apart = nullptr;
@@ -817,6 +835,15 @@ TEST(VirtualRuntime, WhatWasSetIsAnswered) {
   EXPECT_NE(id, of_default);
   EXPECT_EQ(cudaStreamGetPriority(stream, &priority), cudaSuccess);
   EXPECT_EQ(priority, greatest);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  cudaSharedMemConfig banks{};
+  EXPECT_EQ(cudaDeviceSetSharedMemConfig(cudaSharedMemBankSizeEightByte), cudaSuccess);
+  EXPECT_EQ(cudaDeviceGetSharedMemConfig(&banks), cudaSuccess);
+  EXPECT_EQ(banks, cudaSharedMemBankSizeFourByte) << "as on every GPU since sm_50";
+  EXPECT_EQ(cudaDeviceGetSharedMemConfig(nullptr), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFuncSetSharedMemConfig(&value, cudaSharedMemBankSizeEightByte), cudaErrorInvalidDeviceFunction);
+#pragma GCC diagnostic pop
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
   cudaGetLastError();
 }

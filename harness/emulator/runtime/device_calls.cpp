@@ -282,6 +282,19 @@ cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
   });
 }
 
+// Banks of shared memory have had 4 bytes since sm_50, whatever a program asks for.
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig /*config*/) {
+  return api_call("cudaDeviceSetSharedMemConfig", [](Device&) { return cudaSuccess; });
+}
+
+cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) {
+  return api_call("cudaDeviceGetSharedMemConfig", [&](Device&) {
+    if (config == nullptr) return cudaErrorInvalidValue;
+    *config = cudaSharedMemBankSizeFourByte;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
   return api_call("cudaDeviceGetStreamPriorityRange", [&](Device&) {
     if (least != nullptr) *least = 0;

@@ -475,6 +475,13 @@ cudaError_t cudaFuncSetCacheConfig(const void* function, cudaFuncCache /*config*
   });
 }
 
+cudaError_t cudaFuncSetSharedMemConfig(const void* function, cudaSharedMemConfig /*config*/) {
+  return api_call("cudaFuncSetSharedMemConfig", [&](Device& device) {
+    device.function(function);
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function, int block_size,
                                                                    size_t shared_bytes, unsigned /*flags*/) {
   return api_call("cudaOccupancyMaxActiveBlocksPerMultiprocessor", [&](Device& device) {

@@ -191,7 +191,16 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
   return error;
 }
 
-// ---- Graphs: what a stream was asked to do, to be done again. Nodes that a program adds by itself are not here. ----
+// ---- Graphs: what a stream was asked to do, to be done again. Nodes that a program adds by itself are not here: the graph that it
+// begins with is empty, and stays so. ----
+
+cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
+  return api_call("cudaGraphCreate", [&](Device& device) {
+    if (graph == nullptr || flags != 0) return cudaErrorInvalidValue;
+    *graph = reinterpret_cast<cudaGraph_t>(new_graph(device, Graph()));
+    return cudaSuccess;
+  });
+}
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
   return api_call("cudaStreamBeginCapture", [&](Device& device) {

@@ -442,6 +442,8 @@ int twelve_mistakes() {
 int graph() {
   cudaGraph_t graph;
   CHECK(cudaGraphCreate(&graph, 0));
+  cudaGraphNode_t node;
+  CHECK(cudaGraphAddEmptyNode(&node, graph, nullptr, 0));
   return 0;
 }
 
