@@ -36,6 +36,8 @@ struct Options {
   bool list_executed = false;  // Report::executed
   // Endless loops: a CTA that has executed so many warp instructions is stopped, with a finding.
   std::uint64_t max_warp_instructions_per_cta = 200'000'000;
+  // How whoever reads that finding can allow more, since a program may only be long: a sentence, or nothing.
+  std::string_view how_to_allow_more = {};
   // The same for all CTAs together. Which CTAs have run by then depends on the host's threads.
   std::uint64_t max_warp_instructions = 20'000'000'000;
   // How many CTAs the GPU holds at a time: of those that wait for others. 0: all of them.

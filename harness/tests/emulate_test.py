@@ -442,10 +442,18 @@ def test_arguments_that_are_null(everyday: Path) -> None:
     assert "argument 0 of 1 is null" in done.stderr
 
 
+def test_a_block_has_a_budget(programs: Path) -> None:
+    done = run(programs, "correct", FLASH_LADDER_MAX_INSTRUCTIONS="10")
+    assert done.returncode != 0
+    message = "the block has executed 10 warp instructions .*Is it only long.*FLASH_LADDER_MAX_INSTRUCTIONS=N"
+    assert re.search(f"^endless_loop: {message}", done.stderr, re.MULTILINE), done.stderr
+
+
 def test_a_launch_has_a_budget(everyday: Path) -> None:
     done = run(everyday, "large_grid", FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS="20000")
     assert (done.returncode, done.stdout.split(":")[0]) == (1, "cudaErrorLaunchTimeout")
     assert "launch_limits: the launch has executed 20000 warp instructions" in done.stderr
+    assert "FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS=N" in done.stderr
 
 
 def test_an_interruption_prints_what_was_found(everyday: Path) -> None:

@@ -587,8 +587,9 @@ void CtaExecutor::run_warp(Warp& warp) {
     if (budget_-- == 0) {
       stopped_ = true;
       find(FindingKind::endless_loop, &warp, &instruction, -1, std::nullopt,
-           fmt::format("the block has executed {} warp instructions without coming to its end",
-                       context_.options.max_warp_instructions_per_cta));
+           fmt::format("the block has executed {} warp instructions without coming to its end{}{}",
+                       context_.options.max_warp_instructions_per_cta,
+                       context_.options.how_to_allow_more.empty() ? "" : ". ", context_.options.how_to_allow_more));
       return;
     }
     if (instruction.action == Action::lane) {

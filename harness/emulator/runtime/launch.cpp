@@ -230,6 +230,9 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                         .early_async = settings.early_async,
                         .count_lines = settings.count_lines,
                         .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
+                        .how_to_allow_more =
+                            "Is it only long? FLASH_LADDER_MAX_INSTRUCTIONS=N (scripts/emulate and scripts/harness "
+                            "--max-instructions N) lets it go on for longer",
                         .max_warp_instructions = settings.max_warp_instructions,
                         .max_resident_ctas = resident,
                         .interrupt = &launch_is_to_end,
