@@ -12,6 +12,8 @@ struct UsedMemory {
   Address begin, end;
   bool writes;
   bool somewhere = false;  // some of these bytes, it is not known which
+  // The last accesses were volatile, or of the system's scope: the host may make such at the same time.
+  bool of_system = false;
 };
 
 /// launch(), and what was used, by address. Without Options::checks that is not known: nothing.

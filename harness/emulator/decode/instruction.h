@@ -61,8 +61,9 @@ struct Instruction {
   bool wide_address = true;  // the address is 64 bits wide
   bool of_cluster = false;   // .shared::cluster: the address may be one of another CTA's shared memory
   Strength strength = kWeak;
-  // Of a strong access or a fence: whether it acquires, releases, and is for the threads of the block only.
-  bool acquires = false, releases = false, block_only = false;
+  // Of a strong access or a fence: whether it acquires, releases, and is for the threads of the block only. Of a strong access:
+  // whether it is for the host, too.
+  bool acquires = false, releases = false, block_only = false, of_system = false;
   bool has_count = false;   // barrier with a thread count, mbarrier.arrive with .expect_tx
   ptx::Type type{};         // atomics, reductions
   std::int32_t guard = -1;  // a predicate, -1: none

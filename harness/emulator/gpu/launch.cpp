@@ -139,11 +139,12 @@ namespace {
 class Used {
  public:
   explicit Used(std::vector<UsedMemory>& used) : used_(used) {}
-  void operator()(Address address, std::size_t size, bool writes) {
-    if (!used_.empty() && used_.back().end == address && used_.back().writes == writes) {
+  void operator()(Address address, std::size_t size, bool writes, bool of_system) {
+    if (!used_.empty() && used_.back().end == address && used_.back().writes == writes &&
+        used_.back().of_system == of_system) {
       used_.back().end += size;
     } else {
-      used_.push_back({.begin = address, .end = address + size, .writes = writes});
+      used_.push_back({.begin = address, .end = address + size, .writes = writes, .of_system = of_system});
     }
   }
 
@@ -477,22 +478,29 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     Used add(*used);
     if (compiled.serial) {
       const MemoryUse use = shadow.take_use();
+      const auto add_use = [&](Address address, std::size_t size, std::int32_t read, std::int32_t write) {
+        const auto of_system = [&](std::int32_t instruction) {
+          return instruction == MemoryUse::kNothing || compiled.code[static_cast<std::size_t>(instruction)].of_system;
+        };
+        add(address, size, write != MemoryUse::kNothing, of_system(read) && of_system(write));
+      };
       for (const MemoryUse::Line& line : use.lines) {
         if (line.read != MemoryUse::kMixed && line.write != MemoryUse::kMixed) {
-          add(line.address, MemoryUse::kLineBytes, line.write != MemoryUse::kNothing);
+          add_use(line.address, MemoryUse::kLineBytes, line.read, line.write);
           continue;
         }
         const auto granule = static_cast<std::size_t>(compiled.global_granule);
         for (std::size_t i = 0; i < MemoryUse::kLineBytes / granule; ++i) {
-          const bool writes =
-              (line.write == MemoryUse::kMixed ? use.mixed[line.writes + i] : line.write) != MemoryUse::kNothing;
-          const bool reads =
-              (line.read == MemoryUse::kMixed ? use.mixed[line.reads + i] : line.read) != MemoryUse::kNothing;
-          if (writes || reads) add(line.address + i * granule, granule, writes);
+          const std::int32_t write = line.write == MemoryUse::kMixed ? use.mixed[line.writes + i] : line.write;
+          const std::int32_t read = line.read == MemoryUse::kMixed ? use.mixed[line.reads + i] : line.read;
+          if (write != MemoryUse::kNothing || read != MemoryUse::kNothing)
+            add_use(line.address + i * granule, granule, read, write);
         }
       }
     } else {
-      block_races.for_each_used([&](Address address, std::size_t size, bool writes) { add(address, size, writes); });
+      block_races.for_each_used([&](Address address, std::size_t size, bool writes) {
+        add(address, size, writes, false);  // there are no such accesses: they would make the kernel serial
+      });
     }
   }
   return report;

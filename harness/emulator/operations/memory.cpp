@@ -320,6 +320,7 @@ void order_modifiers(const KernelDecoder& d, Instruction& out) {
   out.acquires = d.has("acquire") || d.has("acq_rel");
   out.releases = d.has("release") || d.has("acq_rel");
   out.block_only = d.has("cta");
+  out.of_system = d.has("sys") || d.has("volatile");
   out.of_cluster = d.has("shared::cluster");
 }
 

@@ -136,7 +136,8 @@ void StreamOrder::end() {
     return work.stream == now_.stream && work.what == now_.what &&
            std::equal(work.ranges.begin(), work.ranges.end(), now_.ranges.begin(), now_.ranges.end(),
                       [](const UsedMemory& a, const UsedMemory& b) {
-                        return a.begin == b.begin && a.end == b.end && a.writes == b.writes;
+                        return a.begin == b.begin && a.end == b.end && a.writes == b.writes &&
+                               a.of_system == b.of_system;
                       });
   });
   if (done_.size() >= kMostWork) done_.erase(done_.begin());
@@ -203,7 +204,8 @@ void StreamOrder::protect() {
     for (const bool writes : {false, true}) {
       for (const Work& work : done_) {
         for (const UsedMemory& range : work.ranges) {
-          if (range.writes != writes || range.end <= address || range.begin >= address + shared.size) continue;
+          if (range.of_system || range.writes != writes || range.end <= address || range.begin >= address + shared.size)
+            continue;
           const Address begin = std::max(page_of(range.begin), address),
                         end = std::min(page_of(range.end + kPage - 1), address + shared.size);
           mprotect(reinterpret_cast<void*>(begin), end - begin, writes ? PROT_NONE : PROT_READ);
@@ -231,7 +233,7 @@ bool StreamOrder::host_touched(const void* touched) {
   // The access has at most 64 bytes, and the first that cannot be reached is known.
   for (const Work& work : done_) {
     for (const UsedMemory& range : work.ranges) {
-      if (address + 1 <= range.begin || range.end <= address) continue;
+      if (range.of_system || address + 1 <= range.begin || range.end <= address) continue;
       Finding finding;
       finding.kind = FindingKind::race;
       finding.address = address;

@@ -259,6 +259,24 @@ void told_by_a_function(bool right) {
   look();
 }
 
+// What a kernel does in ways that are meant for the host, too, the host may do at the same time. atomicAdd is for the GPU alone.
+__global__ void count(int* x, bool of_system) {
+  if (of_system) {
+    atomicAdd_system(x, 1);
+  } else {
+    atomicAdd(x, 1);
+  }
+}
+__global__ void raise(volatile int* flag) { *flag = 1; }
+void at_the_same_time(bool right) {
+  int* const x = pinned_memory();
+  raise<<<1, 1>>>(x + 1);
+  count<<<1, 32>>>(x, right);
+  std::atomic_ref(x[0]).fetch_add(1);  // fault: at_the_same_time
+  std::printf("%d\n", std::atomic_ref(x[1]).load());
+  CHECK(cudaDeviceSynchronize());
+}
+
 // What a kernel names it may read, of an array some element.
 __constant__ int factor;
 __constant__ int factors[2];
@@ -297,7 +315,8 @@ const struct {
                 PROGRAM(managed_variables),
                 PROGRAM(allocated_in_a_stream),
                 PROGRAM(freed_in_a_stream),
-                PROGRAM(told_by_a_function)};
+                PROGRAM(told_by_a_function),
+                PROGRAM(at_the_same_time)};
 
 int main(int argc, char** argv) {
   for (const auto& program : programs) {
