@@ -77,6 +77,8 @@ class Memory {
   /// Forgets that the bytes were written: a kernel that reads one before writing it gets a finding. Their value stays.
   void poison(Address address, std::size_t size);
 
+  /// Whether the address lies in memory of the host: of adopt().
+  bool is_of_host(Address address) const;
   /// The allocation, perhaps freed, in which the address lies, or null.
   const Allocation* find(Address address) const;
   /// All of them, by address; the freed ones too.

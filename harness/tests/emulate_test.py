@@ -392,6 +392,7 @@ def test_an_assertion_that_fails(everyday: Path) -> None:
     ("name", "message"),
     [
         ("nobody_writes", "never reads what it waits for at byte 0 of .*; 1 other block cannot"),
+        ("waits_for_the_host", "; 1 other block cannot .*does not go on while a kernel runs on the virtual GPU"),
         ("lock_never_released", "nobody gives the lock back"),
         ("blocks_too_many", "since no more fit on the GPU at a time"),
     ],

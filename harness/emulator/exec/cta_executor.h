@@ -402,7 +402,11 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void report_deadlock();
   void report_lost();
   std::string describe_wait(const Warp& warp, std::int32_t& at) const;
-  std::string place_of_wait(const Warp& warp, const Instruction& look) const;
+  struct AwaitedPlace {
+    std::string text;      // " at byte 4 of `lock` of 4 bytes at 0x…"; empty if it is not known
+    bool of_host = false;  // the host can write there, too
+  };
+  AwaitedPlace place_of_wait(const Warp& warp, const Instruction& look) const;
 
   // definedness.cpp
   void follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask);

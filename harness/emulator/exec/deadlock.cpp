@@ -118,8 +118,8 @@ void CtaExecutor::report_lost() {
                    offset, other_warp));
 }
 
-// " at byte 4 of `lock` of 4 bytes at 0x…, where there is 1": what the first lane looks at; empty if that is not known.
-std::string CtaExecutor::place_of_wait(const Warp& warp, const Instruction& look) const {
+// What the first lane looks at.
+CtaExecutor::AwaitedPlace CtaExecutor::place_of_wait(const Warp& warp, const Instruction& look) const {
   const int lane = std::countr_zero(warp.active);
   LaneAddresses at;
   addresses(warp, look, look.r[look.writes], at);
@@ -128,10 +128,11 @@ std::string CtaExecutor::place_of_wait(const Warp& warp, const Instruction& look
   const bool in_shared = generic && address - kSharedWindow < kWindowSize;
   if (look.space == ptx::Space::shared || in_shared) {
     const std::uint64_t offset = address - (in_shared ? kSharedWindow : 0) - kSharedBase;
-    return offset < shared_bytes_ ? fmt::format(" at byte {} of shared memory", offset) : "";
+    return {.text = offset < shared_bytes_ ? fmt::format(" at byte {} of shared memory", offset) : ""};
   }
   if (!generic && look.space != ptx::Space::global) return {};
-  return fmt::format(" at {}", context_.memory.describe(address));
+  return {.text = fmt::format(" at {}", context_.memory.describe(address)),
+          .of_host = context_.memory.is_of_host(address)};
 }
 
 void CtaExecutor::report_stuck(std::uint64_t others, std::uint64_t unstarted) {
@@ -142,14 +143,15 @@ void CtaExecutor::report_stuck(std::uint64_t others, std::uint64_t unstarted) {
   if (first == warps_.end()) return report_deadlock();
   const Instruction* const look = looked_at(*first);
   std::string text = fmt::format("lanes {:#010x} go round this loop for ever: ", first->active);
+  const AwaitedPlace place = look != nullptr ? place_of_wait(*first, *look) : AwaitedPlace();
   if (look == nullptr) {
     text += "nothing that could end it changes any more";
   } else if (look->instruction_class == InstructionClass::atomic) {
     text += fmt::format("`{}` never finds what it waits for{}. If it is to get a lock, nobody gives the lock back",
-                        context_.kernel.sources[look->source].text, place_of_wait(*first, *look));
+                        context_.kernel.sources[look->source].text, place.text);
   } else {
     text += fmt::format("`{}` never reads what it waits for{}, and nobody writes it any more",
-                        context_.kernel.sources[look->source].text, place_of_wait(*first, *look));
+                        context_.kernel.sources[look->source].text, place.text);
   }
   if (others != 0) text += fmt::format("; {} other block{} cannot go on either", others, others == 1 ? "" : "s");
   if (unstarted != 0) {
@@ -157,6 +159,9 @@ void CtaExecutor::report_stuck(std::uint64_t others, std::uint64_t unstarted) {
         "; {} block{} not been started, since no more fit on the GPU at a time: a block must not wait for one that comes later",
         unstarted, unstarted == 1 ? " has" : "s have");
   }
+  if (place.of_host)
+    text +=
+        ". If the host is to write there: it does not go on while a kernel runs on the virtual GPU, as it would beside a GPU";
   const Instruction& at = look != nullptr ? *look : code_[static_cast<std::size_t>(first->pc)];
   find(FindingKind::endless_loop, &*first, &at, std::countr_zero(first->active), std::nullopt, text);
 }

@@ -225,6 +225,12 @@ void Memory::poison(Address address, std::size_t size) {
   mark(entry, address - entry.allocation.address, size, false);
 }
 
+bool Memory::is_of_host(Address address) const {
+  const std::lock_guard lock(mutex_);
+  const Entry* found = entry(address);
+  return found != nullptr && found->adopted;
+}
+
 const Allocation* Memory::find(Address address) const {
   const std::lock_guard lock(mutex_);
   const Entry* found = entry(address);

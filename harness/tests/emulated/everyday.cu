@@ -140,11 +140,22 @@ int blocks_too_many() {
 }
 
 __global__ void waits_for_nobody(volatile int* flag) {
-  while (*flag == 0) {  // fault: nobody_writes
+  while (*flag == 0) {  // fault: nobody_writes waits_for_the_host
   }
 }
 int nobody_writes() {
   waits_for_nobody<<<2, 32>>>(zeros(1));
+  CHECK(cudaDeviceSynchronize());
+  return 0;
+}
+
+// On a GPU the host writes while the kernel runs.
+int waits_for_the_host() {
+  int* flag = nullptr;
+  CHECK(cudaMallocHost(&flag, sizeof(int)));
+  *flag = 0;
+  waits_for_nobody<<<2, 32>>>(flag);
+  *static_cast<volatile int*>(flag) = 1;
   CHECK(cudaDeviceSynchronize());
   return 0;
 }
@@ -383,6 +394,7 @@ const struct {
                 PROGRAM(later_blocks),
                 PROGRAM(blocks_too_many),
                 PROGRAM(nobody_writes),
+                PROGRAM(waits_for_the_host),
                 PROGRAM(lock_of_every_lane),
                 PROGRAM(lock_never_released),
                 PROGRAM(sleepers),
