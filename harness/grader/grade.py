@@ -1,8 +1,10 @@
 """The grader's command line; `harness --grade` and its kin start it. See docs/teaching.md."""
 
 import argparse
+import contextlib
 import dataclasses
 import os
+import signal
 import sys
 import traceback
 from pathlib import Path
@@ -25,6 +27,12 @@ GOES_WITH = {
 }
 
 
+def complain(message: str, before: str = "") -> None:
+    """On standard error. Where that cannot be written, the exit code alone tells."""
+    with contextlib.suppress(OSError):
+        print(f"{before}harness: {message}", file=sys.stderr)
+
+
 class UsageError(Exception):
     """The command line asks for something that cannot be."""
 
@@ -33,7 +41,7 @@ class Parser(argparse.ArgumentParser):
     """Whose errors are one line, as the harness's are."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"harness: {message}; see harness --help", file=sys.stderr)
+        complain(f"{message}; see harness --help")
         sys.exit(2)
 
 
@@ -164,64 +172,79 @@ def show_speed(gpu: dict) -> None:
         print(f"  {timing['tflops']:7.1f} TFLOP/s  {share:5.2f}x  {timing['name']}  ({timing['problem']})")
 
 
+def carry_out(args: argparse.Namespace) -> int:
+    """What the command line asks for; its exit code."""
+    name = args.starter or args.reference or args.assignment
+    if name is None:
+        raise UsageError("say which assignment it is for: --assignment swizzle, for example")
+    assignment = read_assignment(name, args.course, args.assignments)
+    if args.grade_dir and args.out is None:
+        raise UsageError("--grade-dir needs --out FILE, which gets the grades")
+    look_at_outputs(args)
+    if args.starter or args.reference:
+        text = assignment.starter() if args.starter else assignment.reference_answer()
+        if args.out and args.out.is_file() and args.out.read_bytes() != text.encode():
+            complain(
+                f"--out {args.out}: this file is there already, and somebody may have worked on it; give another name, "
+                "or remove it"
+            )
+            return 2
+        if args.out:
+            write_whole(args.out, text)
+        else:
+            print(text, end="")
+        return 0
+    machine = Machine.of_build(args.build, not args.unsandboxed, args.compile_seconds)
+    if args.gpu_program:
+        machine = dataclasses.replace(machine, gpu_grader=str(args.gpu_program))
+    gpu = Gpu.of_machine(machine) if args.with_gpu else None
+    grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course, gpu)
+    if args.grade_dir:
+        return report.grade_folder(grader, args)
+    if not os.path.lexists(args.grade):
+        complain(f"--grade {args.grade}: there is no such file")
+        return 2
+    result = grader.grade(args.grade)
+    show(result)
+    if args.report:
+        write_whole(args.report, report.to_json(result))
+    if args.junit:
+        write_whole(args.junit, report.to_junit([result]))
+    if args.gradescope and result["status"] == "graded":
+        write_whole(args.gradescope, report.to_gradescope(result))
+    return 3 if result["status"] != "graded" else 0 if result["passed"] else 1
+
+
 def main() -> int:
+    for stream in (sys.stdout, sys.stderr):  # starters are UTF-8, whatever the terminal is
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     args = parse()
     try:
-        name = args.starter or args.reference or args.assignment
-        if name is None:
-            raise UsageError("say which assignment it is for: --assignment swizzle, for example")
-        assignment = read_assignment(name, args.course, args.assignments)
-        if args.grade_dir and args.out is None:
-            raise UsageError("--grade-dir needs --out FILE, which gets the grades")
-        look_at_outputs(args)
-        if args.starter or args.reference:
-            text = assignment.starter() if args.starter else assignment.reference_answer()
-            if args.out and args.out.is_file() and args.out.read_bytes() != text.encode():
-                print(f"harness: --out {args.out}: this file is there already, and somebody may have worked on it; "
-                      "give another name, or remove it", file=sys.stderr)  # fmt: skip
-                return 2
-            if args.out:
-                write_whole(args.out, text)
-            else:
-                print(text, end="")
-            return 0
-        machine = Machine.of_build(args.build, not args.unsandboxed, args.compile_seconds)
-        if args.gpu_program:
-            machine = dataclasses.replace(machine, gpu_grader=str(args.gpu_program))
-        gpu = Gpu.of_machine(machine) if args.with_gpu else None
-        grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course, gpu)
-        if args.grade_dir:
-            return report.grade_folder(grader, args)
-        if not os.path.lexists(args.grade):
-            print(f"harness: --grade {args.grade}: there is no such file", file=sys.stderr)
-            return 2
-        result = grader.grade(args.grade)
-        show(result)
-        if args.report:
-            write_whole(args.report, report.to_json(result))
-        if args.junit:
-            write_whole(args.junit, report.to_junit([result]))
-        if args.gradescope and result["status"] == "graded":
-            write_whole(args.gradescope, report.to_gradescope(result))
-        return 3 if result["status"] != "graded" else 0 if result["passed"] else 1
+        code = carry_out(args)
+        sys.stdout.flush()  # here, where an error is caught
+        return code
     except (AssignmentError, UsageError) as error:
-        print(f"harness: {error}", file=sys.stderr)
+        complain(str(error))
         return 2
     except Unavailable as error:
-        print(f"harness: {error}", file=sys.stderr)
+        complain(str(error))
         return 3
     except OSError as error:
-        print(f"harness: {error.filename or 'a file'} cannot be read or written: {error.strerror}", file=sys.stderr)
+        if isinstance(error, BrokenPipeError) and error.filename is None:  # who read what this prints is gone
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGPIPE)
+        complain(f"{error.filename or 'a file'} cannot be read or written: {error.strerror}")
+        # Python would try once more to print the rest, and that would change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 3
     except KeyboardInterrupt:
         goes_on = ": the same command goes on where this one was" if args.grade_dir else ""
-        print(f"\nharness: stopped{goes_on}", file=sys.stderr)
+        complain(f"stopped{goes_on}", before="\n")
         return 3
     except Exception as error:  # a traceback's exit code would mean points below the pass mark
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        print(f"harness: the grader failed, and nothing is known of the file: {printable(repr(error))} in {where}",
-              file=sys.stderr)  # fmt: skip
+        complain(f"the grader failed, and nothing is known of the file: {printable(repr(error))} in {where}")
         return 3
 
 

@@ -407,6 +407,36 @@ def test_a_file_that_cannot_be_written_in_the_end_is_called_by_its_name(tmp_path
             ladder.write_whole(path, "")
 
 
+def test_what_is_printed_is_utf_8(grading: Grading) -> None:
+    page = grading.assignments / "00_small.md"
+    page.write_text(page.read_text().replace("// TODO: ", "// TODO, y → y: "))
+    starter = grading.text("--starter")
+    grading.environment["PYTHONIOENCODING"] = "latin-1"  # as where the locale is not UTF-8
+    done = grading.run("--starter", "small", encoding="utf-8")
+    assert "// TODO, y → y: " in starter and (done.returncode, done.stdout) == (0, starter), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        ("1>&3", -signal.SIGPIPE, ""),
+        (">/dev/full", 3, "harness: a file cannot be read or written: No space left on device\n"),
+        (">/dev/full 2>&1", 3, ""),
+    ],
+)
+@pytest.mark.parametrize("what", [["--starter", "small"], ["--grade", "starter.cu", "--assignment", "small"]])
+def test_what_cannot_be_printed(grading: Grading, what: list[str], redirection: str, code: int, said: str) -> None:
+    (grading.folder / "starter.cu").write_text(grading.text("--starter"))
+    command = [sys.executable, GRADE, "--build", BUILD, "--assignments", grading.assignments, *what]
+    read, write = os.pipe()
+    os.close(read)  # nobody reads from it
+    shell = ["bash", "-c", f'exec 3>&{write}; exec "$@" {redirection}', "bash"]
+    done = subprocess.run([*shell, *command], pass_fds=[write], cwd=grading.folder, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
 def test_junit(grading: Grading) -> None:
     source = grading.folder / "a.cu"
     source.write_text(grading.text("--starter"))
