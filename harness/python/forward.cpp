@@ -122,6 +122,21 @@ class MappedArrays {
   std::vector<void*> mapped_;
 };
 
+/// What the virtual GPU does for one call other than for programs; the settings are those of the process.
+class VirtualGpuSettings {
+ public:
+  VirtualGpuSettings(const std::atomic<bool>& interrupt, bool tells) {
+    end_launches_when(&interrupt);
+    let_device_tell(tells);
+  }
+  ~VirtualGpuSettings() {
+    end_launches_when(nullptr);
+    let_device_tell(true);
+  }
+  VirtualGpuSettings(const VirtualGpuSettings&) = delete;
+  VirtualGpuSettings& operator=(const VirtualGpuSettings&) = delete;
+};
+
 // What this process has asked for or launched before. Threads may call at the same time.
 std::mutex known_mutex;
 
@@ -226,7 +241,7 @@ DeviceInfo device_info(int ordinal) {
   return open_gpu(ordinal, kArguments);
 }
 
-Answer forward(const Call& call, const Arrays& arrays, Place place) {
+Answer forward(const Call& call, const Arrays& arrays, Place place, const std::atomic<bool>& interrupt) {
   version_of(call.kernel, nullptr);  // a name that cannot be is refused before all else
   const AttentionProblem problem = check_arrays(arrays, call.asked);
   const float scale = scale_of(call, problem);
@@ -241,6 +256,9 @@ Answer forward(const Call& call, const Arrays& arrays, Place place) {
   // The virtual GPU runs one launch at a time, and two calls may map the same array.
   static std::mutex virtual_gpu;
   const auto turn = place == Place::host ? std::unique_lock(virtual_gpu) : std::unique_lock<std::mutex>();
+  std::optional<VirtualGpuSettings> settings;
+  // Of strides below 0 the exception says more, and in the words of the arguments.
+  if (place == Place::host) settings.emplace(interrupt, !goes_back(arrays).has_value());
   const CurrentDevice current;
   current.set(call.device);
   cudaGetLastError();  // of a call before this one; launches must not report it

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -51,8 +52,9 @@ struct Answer {
 const Version& version_of(const std::string& kernel, const DeviceInfo* device);
 
 /// Checks the arguments and enqueues one launch. Also waits for it when it is timed, and on the virtual GPU. Throws UsageError for
-/// arguments that cannot be, UnavailableError where the GPU is too old, OutOfMemory, CudaError.
-Answer forward(const Call& call, const Arrays& arrays, Place place);
+/// arguments that cannot be, UnavailableError where the GPU is too old, OutOfMemory, CudaError. Once `interrupt` is true, a launch on
+/// the virtual GPU ends with an error, or with what was found so far.
+Answer forward(const Call& call, const Arrays& arrays, Place place, const std::atomic<bool>& interrupt);
 
 /// Memory of a GPU, for cudaFree; nullptr when there is not so much. Throws CudaError.
 void* allocate_on_gpu(int ordinal, std::size_t bytes);

@@ -9,9 +9,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
+#include <future>
 #include <utility>
 
 #include "problem/format_bytes.h"
@@ -115,6 +118,27 @@ ExportedArray empty_array(const std::array<std::size_t, 4>& shape, const std::st
           device};
 }
 
+// A launch on the virtual GPU can take hours. Python runs handlers of signals, as of Ctrl-C, in the thread that called, so the launch
+// has one of its own.
+Answer forward_on_virtual_gpu(const Call& call, const Arrays& arrays) {
+  constexpr std::chrono::milliseconds kBetweenSignals(50);
+  std::atomic<bool> interrupt = false;
+  auto answer = std::async(std::launch::async, [&] { return forward(call, arrays, Place::host, interrupt); });
+  const auto is_running = [&] {
+    const nb::gil_scoped_release others_may_run;
+    return answer.wait_for(kBetweenSignals) != std::future_status::ready;
+  };
+  while (is_running())
+    if (!interrupt && PyErr_CheckSignals() != 0) interrupt = true;
+  if (interrupt) throw nb::python_error();
+  return answer.get();
+}
+
+Answer forward_on_gpu(const Call& call, const Arrays& arrays) {
+  const nb::gil_scoped_release others_may_run;
+  return forward(call, arrays, Place::gpu, false);
+}
+
 }  // namespace
 
 void define_functions(nb::module_& module, Place place) {
@@ -153,10 +177,8 @@ void define_functions(nb::module_& module, Place place) {
                         .stream = reinterpret_cast<cudaStream_t>(stream),
                         .wait = wait,
                         .timed = timed};
-        const Answer answer = [&] {
-          const nb::gil_scoped_release others_may_run;
-          return forward(call, arrays, place);
-        }();
+        const Answer answer =
+            place == Place::host ? forward_on_virtual_gpu(call, arrays) : forward_on_gpu(call, arrays);
         return std::make_pair(answer.findings, answer.milliseconds);
       },
       nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("out"), nb::arg("scales").none(), nb::arg("dtypes"),

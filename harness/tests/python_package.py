@@ -31,7 +31,9 @@ def install(folder: Path) -> Path:
     return folder
 
 
-def run_python(folder: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    folder: Path, program: str, timeout: float | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """Runs a program in a Python of its own that finds the package."""
     return subprocess.run(
         [sys.executable, "-c", program],
@@ -39,4 +41,5 @@ def run_python(folder: Path, program: str, **environment: str) -> subprocess.Com
         capture_output=True,
         text=True,
         check=False,
+        timeout=timeout,
     )

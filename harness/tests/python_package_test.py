@@ -186,7 +186,7 @@ def test_strides_that_repeat_or_go_back(fl: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["18", "22", NEWEST])
-def test_tma_does_not_go_back(fl: ModuleType, kernel: str) -> None:
+def test_tma_does_not_go_back(fl: ModuleType, kernel: str, capfd: pytest.CaptureFixture[str]) -> None:
     instead = f"; give a copy, or a kernel that needs no Hopper GPU: {NEWEST_ANYWHERE}"
     with pytest.raises(ValueError, match=f"^q has stride -384 in dimension 1, and TMA, .*{instead}$"):
         fl.forward(Q[:, ::-1], K, V, kernel=kernel)
@@ -196,6 +196,7 @@ def test_tma_does_not_go_back(fl: ModuleType, kernel: str) -> None:
     else:
         with pytest.raises(ValueError, match=r"^out has stride -128 in dimension 2, and TMA, "):
             fl.forward(Q, K, V, kernel=kernel, out=out)
+    assert capfd.readouterr().err == "", "the exception says it"
 
 
 def test_8_bits_do_not_go_back(fl: ModuleType) -> None:
@@ -529,6 +530,30 @@ def test_a_finding_is_an_exception(package_folder: Path) -> None:
     assert re.search(r"^endless_loop: ", done.stdout, re.MULTILINE), done.stdout
     assert "08_pipelined_kv.cu:" in done.stdout
     assert done.stdout.endswith(f"\n{8 << 30}\n")
+
+
+INTERRUPTED = """
+import os
+import signal
+import threading
+import numpy as np
+import flash_ladder
+
+q = np.ones((4, 4096, 16, 128), np.float16)  # a minute's work, and more
+out = np.empty_like(q)
+try:
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    flash_ladder.forward(q, q, q, out=out, kernel="08")
+except KeyboardInterrupt:
+    q = q[:1, :64, :1]
+    assert (flash_ladder.forward(q, q, q, kernel="08") == 1).all()
+    print("interrupted")
+"""
+
+
+def test_a_launch_can_be_interrupted(package_folder: Path) -> None:
+    done = run_python(package_folder, INTERRUPTED, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
 
 
 # ---- the package ----

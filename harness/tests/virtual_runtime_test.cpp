@@ -328,6 +328,14 @@ TEST(TensorMaps, WrongOnesAreRefusedAsByTheDriver) {
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.sizes[1] = (cuuint64_t{1} << 32) + 1; }));
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.strides[0] = 200; }));
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.strides[1] = cuuint64_t{1} << 40; }));
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.strides[1] = -cuuint64_t{256}; }));
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("globalStrides[1] is -256; "), std::string::npos);
+  settings().tells = false;
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(refused([](TensorMapRequest& r) { r.strides[1] = -cuuint64_t{512}; }));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  settings().tells = true;
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[1] = 257; }));
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[2] = 0; }));
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[0] = 4; })) << "8 bytes a row";

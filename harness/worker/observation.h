@@ -3,6 +3,7 @@
 // virtual_gpu_observation.cpp.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,6 +17,12 @@ namespace flash_ladder {
 /// Hands the device those members of a request that CUDA has no function for. To be called before CUDA is. Throws UsageError where
 /// the environment asks the virtual GPU for what cannot be.
 void prepare_device(const Request& request);
+
+/// Makes launches end early, with an error, once this is true; nullptr: no longer. Those on a GPU go on to their end.
+void end_launches_when(const std::atomic<bool>* asked);
+
+/// Whether the device may say on standard error why it answers with an error, as it does at first. A GPU says nothing.
+void let_device_tell(bool allowed);
 
 /// Whether a launch is worth something even when it is neither checked nor timed: it is counted.
 bool device_counts();

@@ -78,6 +78,10 @@ void prepare_device(const Request& request) {
   }
 }
 
+void end_launches_when(const std::atomic<bool>* asked) { runtime::settings().interrupt = asked; }
+
+void let_device_tell(bool allowed) { runtime::settings().tells = allowed; }
+
 bool device_counts() { return true; }
 
 std::int64_t guard_band_bytes() { return 0; }

@@ -278,6 +278,7 @@ bool kernels_not_run() {
 
 void tell(const std::string& message) {
   static std::set<std::string> told;
+  if (!settings().tells) return;
   if (told.insert(message).second) std::fprintf(stderr, "virtual GPU: %s\n", message.c_str());
 }
 

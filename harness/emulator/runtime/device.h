@@ -226,7 +226,7 @@ struct ApiError {
   cudaError_t code;
 };
 
-/// Says once on standard error what the program cannot see from an error code.
+/// Says once on standard error what the program cannot see from an error code, if Settings::tells.
 void tell(const std::string& message);
 
 /// Remembers an error for cudaGetLastError; hands it back.

@@ -235,7 +235,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                             "--max-instructions N) lets it go on for longer",
                         .max_warp_instructions = settings.max_warp_instructions,
                         .max_resident_ctas = resident,
-                        .interrupt = &launch_is_to_end,
+                        .interrupt = settings.interrupt != nullptr ? settings.interrupt : &launch_is_to_end,
                         .ctas_ended = &progress.ctas_ended,
                         .registers_per_thread = function.library->registers(function.name),
                         .trace_cta = settings.trace_cta,

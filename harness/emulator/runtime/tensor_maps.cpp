@@ -78,9 +78,10 @@ std::string why_invalid(const Request& r) {
     if (r.box[i] == 0 || r.box[i] > 256) return fmt::format("boxDim[{}] is {}; it can be 1 to 256", i, r.box[i]);
     if (r.steps[i] == 0 || r.steps[i] > 8)
       return fmt::format("elementStrides[{}] is {}; it can be 1 to 8", i, r.steps[i]);
+    // One that is too large is most often one below 0.
     if (i + 1 < r.rank && (r.strides[i] % alignment != 0 || r.strides[i] >= cuuint64_t{1} << 40)) {
-      return fmt::format("globalStrides[{}] is {}; it must be a multiple of {} and less than 2^40", i, r.strides[i],
-                         alignment);
+      return fmt::format("globalStrides[{}] is {}; it must be a multiple of {}, from 0 on and less than 2^40", i,
+                         static_cast<std::int64_t>(r.strides[i]), alignment);
     }
   }
   const cuuint64_t inner = cuuint64_t{r.box[0]} * static_cast<cuuint64_t>(type->bytes);

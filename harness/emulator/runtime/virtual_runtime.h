@@ -4,6 +4,7 @@
 // This header is for who wants to know what the kernels did beyond what CUDA's functions tell. Programs need not include it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,8 @@ struct Settings {
   std::optional<Dim3> trace_cta;                    // of which launches keep a trace
   std::uint64_t max_warp_instructions_per_cta = Options{}.max_warp_instructions_per_cta;
   std::uint64_t max_warp_instructions = Options{}.max_warp_instructions;  // per launch
+  const std::atomic<bool>* interrupt = nullptr;  // launches end early once it is true, instead of by interrupt_launch()
+  bool tells = true;                             // on standard error, what a program cannot see from an error code
 };
 
 /// The settings in force. At the start they come from the environment, where it says something: FLASH_LADDER_SM,
