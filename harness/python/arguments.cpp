@@ -16,10 +16,15 @@ constexpr std::int64_t kAlignment = 16;  // of every row, in bytes: the kernels 
 
 std::string shape_of(const Array& array) { return fmt::format("({})", fmt::join(array.shape, ", ")); }
 
-Dtype dtype_of(const Array& array) {
+std::optional<Dtype> known_dtype(const Array& array) {
   if (array.dtype == "float16") return Dtype::fp16;
   if (array.dtype == "bfloat16") return Dtype::bf16;
   if (array.dtype == "float8_e4m3fn" || array.dtype == "uint8") return Dtype::e4m3;
+  return std::nullopt;
+}
+
+Dtype dtype_of(const Array& array) {
+  if (const auto dtype = known_dtype(array)) return *dtype;
   throw TypeError(fmt::format("{} has dtype {}; allowed: float16, bfloat16, float8_e4m3fn, or its bits as uint8",
                               array.name, array.dtype));
 }
@@ -32,11 +37,11 @@ void check_dtypes(const Arrays& arrays) {
   const auto& [q, k, v, out, scales] = arrays;
   const Dtype dtype = dtype_of(q);
   for (const Array* other : {&k, &v})
-    if (dtype_of(*other) != dtype)
+    if (known_dtype(*other) != dtype)
       throw TypeError(
           fmt::format("{} has dtype {} and q has dtype {}; they must be equal", other->name, other->dtype, q.dtype));
   const bool in_8_bits = dtype == Dtype::e4m3;
-  if (dtype_of(out) != (in_8_bits ? Dtype::fp16 : dtype))
+  if (known_dtype(out) != (in_8_bits ? Dtype::fp16 : dtype))
     throw TypeError(fmt::format("{} has dtype {} and q has dtype {}; {}", out.name, out.dtype, q.dtype,
                                 in_8_bits ? "out must be float16" : "they must be equal"));
   if (in_8_bits && !scales)
@@ -96,22 +101,64 @@ void check_layout(const Array& array) {
                     array.name, address, kAlignment, kAlignment / element_bytes(array)));
 }
 
-// From the smallest stride to the largest, each must step over all that the smaller ones reach. (Strides that pass each other
-// without meeting exist; nobody has them.)
-void check_overlaps_not_itself(const Array& out) {
+// The dimensions, from the smallest stride to the largest.
+std::array<int, 4> by_stride(const Array& array) {
   std::array<int, 4> order{};
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),
-            [&](int a, int b) { return std::abs(out.strides[a]) < std::abs(out.strides[b]); });
+            [&](int a, int b) { return std::abs(array.strides[a]) < std::abs(array.strides[b]); });
+  return order;
+}
+
+// From the smallest stride to the largest, each must step over all that the smaller ones reach. (Strides that pass each other
+// without meeting exist; nobody has them.)
+bool overlaps_itself(const Array& array) {
   std::int64_t reach = 0;  // of the strides so far: the distance between the first and the last element
-  for (const int i : order) {
-    if (out.shape[i] == 1) continue;
-    if (std::abs(out.strides[i]) <= reach)
-      throw UsageError(fmt::format(
-          "out has strides ({}) with shape {}: some of its elements are the same memory; give it memory for all",
-          fmt::join(out.strides, ", "), shape_of(out)));
-    reach += (out.shape[i] - 1) * std::abs(out.strides[i]);
+  for (const int i : by_stride(array)) {
+    if (array.shape[i] == 1) continue;
+    if (std::abs(array.strides[i]) <= reach) return true;
+    reach += (array.shape[i] - 1) * std::abs(array.strides[i]);
   }
+  return false;
+}
+
+void check_overlaps_not_itself(const Array& out) {
+  if (overlaps_itself(out))
+    throw UsageError(fmt::format(
+        "out has strides ({}) with shape {}: some of its elements are the same memory; give it memory for all",
+        fmt::join(out.strides, ", "), shape_of(out)));
+}
+
+// Whether elements of two arrays of these strides can be so far apart: by a sum of strides, each as often as indices can differ.
+// The first `left` dimensions of `order` are left. Smaller strides do not reach as far as the next one, so that one counts as often
+// as it goes into the distance, or once more or less.
+bool can_be_apart(std::int64_t distance, const Array& out, const Array& in, const Array& both,
+                  const std::array<int, 4>& order, int left) {
+  if (left == 0) return distance == 0;
+  const int i = order[left - 1];
+  if (both.shape[i] == 1) return can_be_apart(distance, out, in, both, order, left - 1);
+  const std::int64_t often = distance / both.strides[i];
+  for (std::int64_t n = often - 1; n <= often + 1; ++n)
+    if (-in.shape[i] < n && n < out.shape[i] &&
+        can_be_apart(distance - n * both.strides[i], out, in, both, order, left - 1))
+      return true;
+  return false;
+}
+
+// Slices of one packed array, as out beside q, k and v, lie between each other and do not meet. Of arrays with other strides that is
+// not asked.
+bool lie_between_each_other(const Array& out, const Array& in) {
+  if (in.shape.size() != out.shape.size() || element_bytes(in) != element_bytes(out)) return false;
+  Array both = out;  // the larger shape
+  for (std::size_t i = 0; i < both.shape.size(); ++i) {
+    if (in.shape[i] == 1) continue;
+    if (out.shape[i] != 1 && in.strides[i] != out.strides[i]) return false;
+    both.strides[i] = in.strides[i];
+    both.shape[i] = std::max(in.shape[i], out.shape[i]);
+  }
+  if (overlaps_itself(both)) return false;
+  const std::int64_t bytes = static_cast<const char*>(in.data) - static_cast<const char*>(out.data);
+  return !can_be_apart(bytes / element_bytes(out), out, in, both, by_stride(both), 4);
 }
 
 void check_overlaps_no_input(const Arrays& arrays) {
@@ -120,7 +167,7 @@ void check_overlaps_no_input(const Arrays& arrays) {
   if (arrays.scales) inputs.push_back(&*arrays.scales);
   for (const Array* input : inputs) {
     const Span in = span_of(*input);
-    if (out.begin < in.end && in.begin < out.end)
+    if (out.begin < in.end && in.begin < out.end && !lie_between_each_other(arrays.out, *input))
       throw UsageError(fmt::format("out, at {:#x} to {:#x}, overlaps {}, at {:#x} to {:#x}; give it memory of its own",
                                    out.begin, out.end, input->name, in.begin, in.end));
   }

@@ -331,7 +331,14 @@ REFUSED = {
     "gradient": ("dict(q=q.requires_grad_())", ValueError, "q requires a gradient, and there is no backward pass; "),
     "dtype": ("dict(q=q.float())", TypeError, "q has dtype float32; allowed: float16, bfloat16"),
     "two dtypes": ("dict(v=v.bfloat16())", TypeError, "v has dtype bfloat16 and q has dtype float16; they must be eq"),
-    "sparse": ("dict(q=q[0, :, 0].to_sparse())", TypeError, "q cannot be handed over by DLPack: "),
+    "sparse": ("dict(q=q[0, :, 0].to_sparse())", TypeError, "q is of layout torch.sparse_coo; allowed: dense tensors"),
+    "nested": ("dict(q=torch.nested.as_nested_tensor([q[0], q[1]]))", TypeError, "q is nested; allowed: dense tensors"),
+    "negated": ("dict(v=torch._neg_view(v))", TypeError, "v has PyTorch's negative bit set, so its memory is "),
+    "no memory": (
+        "dict(k=torch._efficientzerotensor(k.shape, dtype=k.dtype, device='cuda'))",
+        TypeError,
+        "k has no memory, as a fake tensor has none; give a tensor whose elements are there",
+    ),
     "dimensions": ("dict(q=q[0])", ValueError, "q has shape (512, 3, 128), of 3 dimensions; it must be [batch, seq_"),
     "k and v": ("dict(v=v[:, 1:])", ValueError, "k has shape (2, 1024, 3, 128) and v has shape (2, 1023, 3, 128); "),
     "heads": ("dict(q=q[:, :, 1:])", ValueError, "k.shape[2] (heads of k and v, other than q's) 3 does not divide q."),
@@ -437,3 +444,6 @@ def test_jax(fl: ModuleType, dtype: str) -> None:
     assert torch.equal(torch.from_dlpack(out), fl.forward(*tensors))
     with pytest.raises(TypeError, match=r"^out is a JAX array, which cannot be written to; leave out out"):
         fl.forward(*arrays, out=arrays[0])
+    arrays[1].delete()
+    with pytest.raises(ValueError, match=r"^k was deleted, or donated to a function of JAX's; "):
+        fl.forward(*arrays)

@@ -222,6 +222,19 @@ def test_one_array_for_all_inputs(fl: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_out_is_a_slice_of_the_packed_array(fl: ModuleType, dtype: np.dtype) -> None:
+    packed = normal(2, QUERIES, 4, 3, 128, dtype=dtype)
+    q, k, v, out = (packed[:, :, i] for i in range(4))
+    expected = fl.forward(q, k, v)
+    assert not np.shares_memory(out, packed[:, :, :3])
+    assert same_bits(np.ascontiguousarray(fl.forward(q, k, v, out=out)), expected)
+    # Backwards.
+    back = [array[:, ::-1, ::-1] for array in (q, k, v, out)]
+    expected = fl.forward(*back[:3], kernel=NEWEST_ANYWHERE)
+    assert same_bits(np.ascontiguousarray(fl.forward(*back[:3], out=back[3])), expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_out_is_written_in_place(fl: ModuleType, dtype: np.dtype) -> None:
     q, k, v = inputs(dtype)
     around = np.full((2, QUERIES + 2, 5, 128), 7, dtype)
@@ -284,6 +297,7 @@ def read_only(array: np.ndarray) -> np.ndarray:
 
 
 Q, K, V = inputs()
+PACKED = normal(2, KEYS, 6, 128)
 
 
 def cut(*index: object) -> dict[str, np.ndarray]:
@@ -295,8 +309,12 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a scalar": ({"v": 1.5}, TypeError, "v is of type float; "),
     "dtype": ({"q": Q.astype(np.float32)}, TypeError, "q has dtype float32; allowed: float16, bfloat16"),
     "dtype without DLPack": ({"q": Q.astype(object)}, TypeError, "q has dtype object; allowed: float16, bfloat16"),
-    "long dtype": ({"k": K.astype(np.longdouble)}, TypeError, "k has dtype float128; allowed: float16, bfloat16"),
-    "dtype of 16 bits": ({"k": K.view(np.int16)}, TypeError, "k has dtype int16; allowed: float16, bfloat16"),
+    "long dtype": (
+        {"k": K.astype(np.longdouble)},
+        TypeError,
+        "k has dtype float128 and q has dtype float16; they must",
+    ),
+    "dtype of 16 bits": ({"k": K.view(np.int16)}, TypeError, "k has dtype int16 and q has dtype float16; they must"),
     "byte order": ({"q": Q.astype(">f2")}, TypeError, "q has dtype >f2; "),
     "two dtypes": (
         {"v": V.astype(ml_dtypes.bfloat16)},
@@ -373,7 +391,16 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         ValueError,
         "out has shape (2, 512, 3, 128); it must be that of q, (2, ",
     ),
-    "dtype of out": ({"out": Q.astype(np.float32)}, TypeError, "out has dtype float32; allowed: float16, bfloat16"),
+    "dtype of out": (
+        {"out": Q.astype(np.float32)},
+        TypeError,
+        "out has dtype float32 and q has dtype float16; they must be equal",
+    ),
+    "masked": (
+        {"v": np.ma.masked_greater(V, 0)},
+        TypeError,
+        "v is a masked array, and nothing looks at its mask; give v.filled(0), for example",
+    ),
     "out meets itself": (
         {"out": overlapping_rows(np.empty_like(Q))},
         ValueError,
@@ -443,6 +470,8 @@ def test_refused(fl: ModuleType, case: str) -> None:
         ({"v": misaligned(V)}, "^v begins at address 0x[0-9a-f]+8, which is no multiple of 16 bytes; "),
         ({"out": Q}, "^out, at 0x[0-9a-f]+ to 0x[0-9a-f]+, overlaps q, at 0x[0-9a-f]+ to 0x[0-9a-f]+; "),
         ({"out": K[:, 128:384]}, "^out, at .* overlaps k, at "),
+        ({"q": PACKED[:, :QUERIES, :3], "out": PACKED[:, :QUERIES, 2:5]}, "^out, at .* overlaps q, at "),
+        ({"q": PACKED[:, :QUERIES, :3], "out": PACKED[:, 1 : QUERIES + 1, :3]}, "^out, at .* overlaps q, at "),
     ],
 )
 def test_refused_with_its_address(fl: ModuleType, change: dict[str, np.ndarray], message: str) -> None:

@@ -266,17 +266,20 @@ def _call(
             raise ValueError(f"softmax_scale is {softmax_scale}; allowed: finite float32 numbers above 0") from error
 
     library = _arrays.library_of("q", q)
-    on_gpu, device = _arrays.device_of("q", q)
     optional = {"out": out, "scales": scales}
     given = {"q": q, "k": k, "v": v} | {name: array for name, array in optional.items() if array is not None}
+    places: dict[str, tuple[bool, int]] = {}
     for name, array in given.items():
         other = _arrays.library_of(name, array)
         if other.name != library.name:
             raise TypeError(f"{name} is an array of {other.name}, and q of {library.name}; they must be of one library")
-        where = _arrays.device_of(name, array)
-        if where != (on_gpu, device):
-            raise ValueError(f"{name} is {_place(*where)}, and q {_place(on_gpu, device)}; they must be on one device")
         library.check(name, array, writable=name == "out")
+        places[name] = _arrays.device_of(name, array)
+        if places[name] != places["q"]:
+            raise ValueError(
+                f"{name} is {_place(*places[name])}, and q {_place(*places['q'])}; they must be on one device"
+            )
+    on_gpu, device = places["q"]
     if timed and not on_gpu:
         raise RuntimeError(
             "forward_timed: q is in host memory, so the kernel would run on the virtual GPU, which has no clock; "

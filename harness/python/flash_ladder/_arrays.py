@@ -54,6 +54,10 @@ class NumPy(Library):
     name = "NumPy"
 
     def check(self, name: str, array: AnyArray, writable: bool) -> None:
+        if isinstance(array, sys.modules["numpy"].ma.MaskedArray):
+            raise TypeError(
+                f"{name} is a masked array, and nothing looks at its mask; give {name}.filled(0), for example"
+            )
         if writable and not array.flags.writeable:
             raise ValueError(f"{name} is read-only; it must be writable")
         for axis, stride in enumerate(array.strides):
@@ -87,11 +91,27 @@ class PyTorch(Library):
         return str(array.dtype).removeprefix("torch.")
 
     def check(self, name: str, array: AnyArray, writable: bool) -> None:
+        if array.is_nested or array.layout != sys.modules["torch"].strided:
+            kind = "nested" if array.is_nested else f"of layout {array.layout}"
+            raise TypeError(f"{name} is {kind}; allowed: dense tensors, of layout torch.strided")
+        if array.is_neg():
+            raise TypeError(
+                f"{name} has PyTorch's negative bit set, so its memory is not what it stands for; "
+                f"give {name}.resolve_neg()"
+            )
+        if array.numel() > 0 and not self._has_memory(array):
+            raise TypeError(f"{name} has no memory, as a fake tensor has none; give a tensor whose elements are there")
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ValueError(
                 f"{name} requires a gradient, and there is no backward pass; "
                 f"give {name}.detach(), or call within torch.no_grad()"
             )
+
+    def _has_memory(self, array: AnyArray) -> bool:
+        try:
+            return bool(array.untyped_storage().data_ptr())
+        except RuntimeError:  # what kinds of tensors without memory there are, and which of them say so, changes
+            return False
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         array = array.detach()
@@ -132,6 +152,8 @@ class Jax(Library):
     def check(self, name: str, array: AnyArray, writable: bool) -> None:
         if writable:
             raise TypeError(f"{name} is a JAX array, which cannot be written to; leave {name} out")
+        if not isinstance(array, sys.modules["jax"].core.Tracer) and array.is_deleted():
+            raise ValueError(f"{name} was deleted, or donated to a function of JAX's; give an array that is there")
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         if not isinstance(array, sys.modules["jax"].Array):  # an output, which is no array of JAX's yet
@@ -154,12 +176,13 @@ _LIBRARIES: dict[str, Library] = {"numpy": NumPy(), "torch": PyTorch(), "cupy": 
 
 def library_of(name: str, array: object) -> Library:
     """The library of an argument. Raises TypeError if it is not an array of one that is known."""
-    if hasattr(array, "__dlpack__") and hasattr(array, "shape"):
-        for base in type(array).__mro__:
+    kind = type(array)  # a nested tensor itself has no shape to ask for
+    if hasattr(kind, "__dlpack__") and hasattr(kind, "shape"):
+        for base in kind.__mro__:
             library = _LIBRARIES.get(base.__module__.partition(".")[0])
             if library is not None:
                 return library
-    raise TypeError(f"{name} is of type {type(array).__name__}; allowed: arrays of NumPy, PyTorch, CuPy and JAX")
+    raise TypeError(f"{name} is of type {kind.__name__}; allowed: arrays of NumPy, PyTorch, CuPy and JAX")
 
 
 def device_of(name: str, array: AnyArray) -> tuple[bool, int]:
