@@ -245,14 +245,16 @@ def _label_at_right(figure: Figure, axes: Axes, labels: list[tuple[str, float, A
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Draws docs/figures/*.svg from profiles/.")
-    first = next(iter(devices()), None)
-    parser.add_argument("--device", default=first, required=first is None, help="a folder of profiles/ (%(default)s)")
-    parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"], help="(%(default)s)")
-    parser.add_argument("--batch", type=int, default=16, help="of the first figure (%(default)s)")
-    parser.add_argument("--seq-len", type=int, default=4096, help="of the first figure (%(default)s)")
-    parser.add_argument("--out", type=Path, help="folder (docs/figures; needed for what the docs do not show)")
-    arguments = parser.parse_args()
     try:
+        first = next(iter(devices()), None)
+        parser.add_argument(
+            "--device", default=first, required=first is None, help="a folder of profiles/ (%(default)s)"
+        )
+        parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"], help="(%(default)s)")
+        parser.add_argument("--batch", type=int, default=16, help="of the first figure (%(default)s)")
+        parser.add_argument("--seq-len", type=int, default=4096, help="of the first figure (%(default)s)")
+        parser.add_argument("--out", type=Path, help="folder (docs/figures; needed for what the docs do not show)")
+        arguments = parser.parse_args()
         device = load_device(arguments.device, arguments.dtype)
     except ProfileError as error:
         print(f"plot.py: {error}", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class Version:
     source: KernelFile
     toolkit: str
     driver: str | None
-    date: str
+    date: str | None
     recorded: dict[Shape, float]  # by --record
     watts_recorded: list[float]
     # By scripts/peers in the same run as the peers; empty where it was not, or where the code was another.
@@ -128,10 +129,14 @@ class Device:
 
 
 def devices() -> list[str]:
-    """Folders of profiles/ with figures of GPUs. The first is named in profiles/shown_first.txt, if that is there."""
+    """Folders of profiles/ with figures of GPUs. The first is named in profiles/shown_first.txt, if that is there.
+    Raises ProfileError."""
     folders = [path for path in (ROOT / "profiles").glob("*") if path.is_dir() and path.name != "emulator"]
     named = ROOT / "profiles" / "shown_first.txt"
-    first = named.read_text(encoding="utf-8").strip() if named.exists() else ""
+    try:
+        first = named.read_text(encoding="utf-8").strip() if named.exists() else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(f"{named} cannot be read: {error}; write the name of a folder into it") from error
     return sorted((path.name for path in folders), key=lambda name: (name != first, name))
 
 
@@ -234,6 +239,14 @@ def _fastest(results: list[dict[str, Any]]) -> dict[Shape, float]:
     return fastest
 
 
+def _finite(text: str) -> int | float:
+    """A number of JSON. Raises ValueError for NaN, and for what is too large, which Python would read as infinite."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text if len(text) <= 20 else text[:20] + '...'} is not a finite number")
+    return int(text) if text.lstrip("-").isdecimal() else number
+
+
 def _read(path: Path, schema_name: str) -> dict[str, Any]:
     """A file of profiles/, checked against its schema in harness/results/."""
     advice = "record it again, or take it anew from the repository"
@@ -242,10 +255,9 @@ def _read(path: Path, schema_name: str) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ProfileError(f"{path} cannot be read: {error}; {advice}") from error
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        raise ProfileError(f"{path} is truncated or not JSON ({error.msg} at {where}); {advice}") from error
+        document = json.loads(text, parse_int=_finite, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise ProfileError(f"{path} is truncated or not JSON ({error}); {advice}") from error
 
     schemas = ROOT / "harness" / "results"
     schema = json.loads((schemas / schema_name).read_text(encoding="utf-8"))
@@ -267,5 +279,7 @@ def _read(path: Path, schema_name: str) -> dict[str, Any]:
 
 
 def three_digits(value: float | None) -> str:
-    """0.855, 20.0, 336; – where nothing was measured."""
-    return "–" if value is None else f"{value:#.3g}".rstrip(".")
+    """0.855, 20.0, 336, 1,234; – where nothing was measured."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".rstrip(".")

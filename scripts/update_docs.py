@@ -272,7 +272,7 @@ def recorded_with(versions: list[Version]) -> str:
         return ", ".join(sorted({value or "unknown" for value in values}))
 
     return (
-        f"Recorded {unique(version.date[:10] for version in versions)} with CUDA"
+        f"Recorded {unique(version.date and version.date[:10] for version in versions)} with CUDA"
         f" {unique(version.toolkit for version in versions)}, driver {unique(version.driver for version in versions)}."
     )
 
@@ -429,7 +429,7 @@ def counters_table(device: Device, numbers: list[int]) -> str:
     if path.exists():
         try:
             counted = json.loads(path.read_text(encoding="utf-8"))["versions"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
             advice = "measure it anew with scripts/ncu_counters.py"
             raise ProfileError(f"{path} cannot be used: {error!r}; {advice}") from error
     short = device.name.removeprefix("NVIDIA ")
@@ -458,7 +458,7 @@ def virtual_counters(kernel: KernelFile) -> dict[str, int] | None:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))["results"]
         return next(result["counters"] for result in results if result["problem"]["dtype"] == "fp16")
-    except (OSError, ValueError, KeyError, TypeError, StopIteration) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, StopIteration) as error:
         raise ProfileError(f"{path} cannot be used: {error!r}; record it again") from error
 
 

@@ -598,7 +598,7 @@ class Facts:
             return format(value, form)
         if isinstance(value, str):
             return value
-        return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else three_digits(value)
+        return f"{value:,d}" if isinstance(value, int) else three_digits(value)
 
 
 def check_blank(facts: Facts, text: str) -> str:

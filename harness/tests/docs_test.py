@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from kernel_files import KernelFile, kernel_files
 from ladder import SHAPES
+from profile_data import three_digits
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTERS = ("shared_load_wavefronts", "shared_store_wavefronts", "global_load_sectors", "global_store_sectors")
@@ -469,10 +470,26 @@ def truncate(path: Path) -> None:
     path.write_text(text[: len(text) // 2])
 
 
+def with_tflops(value: str) -> Callable[[Path], None]:
+    """Puts another number, as JSON has it, in the place of all."""
+
+    def damage(path: Path) -> None:
+        path.write_text(re.sub(r'(?<="tflops": )[\d.]+', value, path.read_text()))
+
+    return damage
+
+
 @pytest.mark.parametrize("name", ["01_naive.json", "peers.json"])
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
+        (with_tflops("NaN"), "is truncated or not JSON (NaN is not a finite number)"),
+        (with_tflops("-Infinity"), "is truncated or not JSON (-Infinity is not a finite number)"),
+        (with_tflops("1e400"), "is truncated or not JSON (1e400 is not a finite number)"),
+        (with_tflops("9" * 5000), "is truncated or not JSON (99999999999999999999... is not a finite number)"),
+        (with_tflops("0"), "tflops, 0 is less than or equal to the minimum of 0"),
+        (with_tflops("-5.5"), "tflops, -5.5 is less than or equal to the minimum of 0"),
+        (lambda path: path.write_text("[" * 100_000), "is truncated or not JSON (maximum recursion depth exceeded"),
         (truncate, "is truncated or not JSON"),
         (lambda path: path.write_text(""), "is truncated or not JSON"),
         (lambda path: path.write_text("[]"), "has schema null, and this program reads schema"),
@@ -493,6 +510,37 @@ def test_a_profile_that_cannot_be_used_is_named(
     assert name in done.stderr or "different devices" in message
     assert done.stderr.count("\n") == 1
     assert before == {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}  # nothing half done
+
+
+def test_a_profile_without_a_date(tree: Path) -> None:
+    for name in ("01_naive", "02_online_softmax"):
+        edit(tree / "profiles" / "h200" / f"{name}.json", lambda d: d.update(date=None))
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 0, done.stderr
+    assert "Recorded unknown with CUDA" in (tree / "README.md").read_text()
+
+
+@pytest.mark.parametrize("script", ["update_docs.py", "plot.py"])
+def test_a_first_device_that_is_no_text(tree: Path, script: str) -> None:
+    (tree / "profiles" / "shown_first.txt").write_bytes(b"\xff\xfe")
+    done = run(tree, script)
+    assert done.returncode == 3 and "shown_first.txt cannot be read: " in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0.8554, "0.855"),
+        (20, "20.0"),
+        (999.4, "999"),
+        (999.6, "1,000"),
+        (1234.5, "1,234"),
+        (-1234.5, "-1,234"),
+    ],
+)
+def test_figures_have_three_digits_or_all_before_the_point(value: float | None, text: str) -> None:
+    assert three_digits(value) == text
 
 
 @pytest.mark.parametrize(
