@@ -159,6 +159,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
+    sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale is
     options = parse_arguments()
     if options.file:
         try:

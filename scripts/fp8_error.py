@@ -128,6 +128,7 @@ def report(batch: int, heads: int, seq_len: int, seed: int, gpu: bool) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    sys.stdout.reconfigure(encoding="utf-8")  # of --help, whatever the locale is
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="(1)")
     parser.add_argument("--heads", type=int, default=2, metavar="N", help="(2)")
@@ -138,12 +139,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("batch", "heads", "seq_len"):
         if getattr(parsed, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(parsed, name)}; allowed: 1 and more")
+    if parsed.seed < 0:
+        parser.error(f"--seed is {parsed.seed}; allowed: 0 and more")
     try:
         report(parsed.batch, parsed.heads, parsed.seq_len, parsed.seed, parsed.gpu)
     except ImportError as missing:
         remedy = "install the ladder's Python package: pip install ./harness/python"
+        if missing.name == "torch":
+            remedy = f"install PyTorch for this Python, {sys.executable}, or leave --gpu out"
         print(f"fp8_error: {missing}; {remedy}", file=sys.stderr)
         return 3
+    except ValueError as refused:  # by the package, in the words of its arguments
+        print(f"fp8_error: {refused}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -76,3 +76,9 @@ def test_a_file_that_is_something_else_is_refused(tmp_path: Path, text: str) -> 
 
 def test_bad_usage() -> None:
     assert run("--block-kv", "0").returncode == 2
+
+
+def test_what_it_prints_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")  # as where the locale is not UTF-8
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, check=False)
+    assert done.returncode == 0 and "softmax(Q Kᵀ) V" in done.stdout.decode(), done.stderr

@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
@@ -49,11 +51,40 @@ def test_with_outliers_a_rotation_makes_the_error_less() -> None:
     assert error(q @ turn, k @ turn, v) < 0.9 * error(q, k, v)
 
 
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
+
+
+def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Where that module cannot be imported, and the ladder's package is there but for that."""
+    code = "import sys, types; sys.path.insert(0, sys.argv[1]); sys.modules['flash_ladder'] = types.ModuleType('');"
+    code += f"sys.modules['{module}'] = None; import fp8_error; sys.exit(fp8_error.main(sys.argv[2:]))"
+    command = [sys.executable, "-I", "-c", code, str(SCRIPTS), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
 def test_refusals() -> None:
-    done = subprocess.run([*COMMAND, "--seq-len", "0"], capture_output=True, text=True, check=False)
+    done = run("--seq-len", "0")
     assert done.returncode == 2 and "--seq-len is 0; allowed: 1 and more" in done.stderr
-    code = "import sys; sys.path.insert(0, sys.argv[1]); sys.modules['flash_ladder'] = None; import fp8_error;"
-    code += "sys.exit(fp8_error.main(['--seq-len', '64']))"
-    command = [sys.executable, "-I", "-c", code, str(SCRIPTS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run("--seed", "-1")
+    assert done.returncode == 2 and "--seed is -1; allowed: 0 and more" in done.stderr
+    done = run_without("flash_ladder", "--seq-len", "64")
     assert done.returncode == 3 and "install the ladder's Python package" in done.stderr
+    done = run_without("torch", "--seq-len", "64", "--gpu")
+    assert done.returncode == 3 and "install PyTorch for this Python, " in done.stderr
+    assert "the ladder's Python package" not in done.stderr
+
+
+def test_what_the_package_refuses_is_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def refuse(*_arrays: np.ndarray, **_more: object) -> None:
+        raise ValueError("q.shape[0] (batch) 70000 is more than the 65535")
+
+    monkeypatch.setitem(sys.modules, "flash_ladder", SimpleNamespace(forward=refuse))
+    assert fp8_error.main(["--seq-len", "1"]) == 2
+    assert capsys.readouterr().err == "fp8_error: q.shape[0] (batch) 70000 is more than the 65535\n"
+
+
+def test_help_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")  # as where the locale is not UTF-8
+    done = subprocess.run([*COMMAND, "--help"], capture_output=True, check=False)
+    assert done.returncode == 0 and "‖O - exact‖" in done.stdout.decode(), done.stderr
