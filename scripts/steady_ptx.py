@@ -5,7 +5,7 @@ Each trial runs the build's own command (so the build must be configured) in a c
 random name and depth, with a random size of the environment, random folder for temporary files and limit on the stack,
 and without a compiler cache. Two texts are the same when they differ in no line but those that name files.
 
-Exit status: 0 one text of each version, 1 several of some, 3 the build or a compiler is missing.
+Exit status: 0 one text of each version, 1 several of some, 2 bad usage, 3 the build or a compiler is missing.
 """
 
 from __future__ import annotations
@@ -92,8 +92,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the random names and sizes (1)")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="configured build directory (build/)")
     options = parser.parse_args()
+    if options.trials < 1:
+        parser.error(f"--trials is {options.trials}; allowed: 1 and more")
+    commands = sorted(ptx_commands(options.build).items())
+    known = [name[:2] for name, _ in commands]
+    for kernel in options.kernel or []:
+        if kernel not in known:
+            parser.error(f"--kernel is {kernel}; allowed: {', '.join(known)}")
     steady = True
-    for name, command in sorted(ptx_commands(options.build).items()):
+    for name, command in commands:
         if options.kernel and name[:2] not in options.kernel:
             continue
         chance = random.Random(f"{options.seed} {name}")

@@ -1,10 +1,15 @@
-"""scripts/setup decides by what is there, and not by where: in a copy, with tools that note what they are asked."""
+"""scripts/setup decides by what is there, and not by where: in a copy, with tools that note what they are asked.
+
+And what scripts answer to --help and to options that they do not have.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -182,3 +187,38 @@ def test_a_student_gets_no_packages_of_the_tests(tmp_path: Path) -> None:
     assert "PYTHON_PACKAGE:FILEPATH=ON" in cache.read_text(encoding="utf-8")
     assert machine.setup(slim=True) == BUILD
     assert machine.setup() == BUILD
+
+
+@pytest.mark.parametrize("script", ["setup", "docs", "slides", "test", "emulator_coverage"])
+def test_help_is_the_head_of_the_script(script: str) -> None:
+    for option in ("--help", "-h"):
+        done = subprocess.run(
+            [ROOT / "scripts" / script, option], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"scripts/{script}" in done.stdout and "set -euo" not in done.stdout and "#" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["setup", "--bogus"], ["setup", "--slim", "--bogus"], ["docs", "--bogus"]])
+def test_an_unknown_option(arguments: list[str]) -> None:
+    script, *options = arguments
+    done = subprocess.run(
+        [ROOT / "scripts" / script, *options], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 2 and "unknown argument --bogus" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="ninja, which lists the build's commands, is not on PATH")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trials", "0"], "--trials is 0; allowed: 1 and more"),
+        (["--kernel", "07", "--kernel", "7"], "--kernel is 7; allowed: 01, 02, 03, "),
+        (["--kernel", "27"], "--kernel is 27; allowed: 01, 02, 03, "),
+    ],
+)
+def test_steady_ptx_refuses_what_would_compile_nothing(arguments: list[str], message: str) -> None:
+    build = os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build")
+    command = [sys.executable, ROOT / "scripts" / "steady_ptx.py", "--build", build, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2 and message in done.stderr, done.stderr
