@@ -116,18 +116,20 @@ class Facts:
     def _ncu(self) -> dict[str, Any]:
         return json.loads((ROOT / "profiles" / DEVICE / "ncu.json").read_text(encoding="utf-8"))
 
-    @cached_property
-    def registry(self) -> dict[str, dict[str, Any]]:
-        """What `harness --list --json` says, by number. Raises FactError where there is no harness."""
+    def _told_by_harness(self, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
+        """Raises FactError where there is no harness."""
         if self._harness is None or not self._harness.is_file():
             raise FactError(f"{self._harness} is not there: build it with scripts/setup harness")
-        command = [str(self._harness), "--list", "--json", "-"]
-        listed = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"}
-        )
-        if listed.returncode != 0:
-            raise FactError(f"{' '.join(command)} failed: {listed.stderr.strip()}")
-        return {version["kernel"]: version for version in json.loads(listed.stdout)["versions"]}
+        command = [str(self._harness), *arguments, "--json", "-"]
+        told = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"})
+        if told.returncode != 0:
+            raise FactError(f"{' '.join(command)} failed: {told.stderr.strip()}")
+        return json.loads(told.stdout)
+
+    @cached_property
+    def registry(self) -> dict[str, dict[str, Any]]:
+        """What `harness --list --json` says, by number."""
+        return {version["kernel"]: version for version in self._told_by_harness("--list")["versions"]}
 
     @cache  # noqa: B019 (one object lives as long as the build)
     def stem(self, number: int) -> str:
@@ -536,8 +538,16 @@ class Facts:
         except NotRecordedError:
             return False
 
+    @cache  # noqa: B019
     def _static(self, number: int, arch: str) -> dict[str, Any]:
-        for result in self._profile(DEVICE, number)["results"]:
+        """As it was recorded; of a version that no GPU has recorded yet, as it was built."""
+        try:
+            results = self._profile(DEVICE, number)["results"]
+        except NotRecordedError:
+            if self._harness is None:
+                raise
+            results = self._told_by_harness("--kernel", f"{number:02}", "--sass")["results"]
+        for result in results:
             if result["problem"]["dtype"] == "fp16" and result["static"]:
                 return result["static"][arch]
         raise NotRecordedError(f"profiles/{DEVICE} has no machine code of version {number:02}")

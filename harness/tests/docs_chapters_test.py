@@ -143,6 +143,17 @@ def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page
         assert told.returncode == 0 and told.stdout.strip(), told.stderr
 
 
+def test_machine_code_that_no_gpu_has_recorded_is_that_of_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the chapter of a new version can be written, and its answers checked, before a GPU is there."""
+    monkeypatch.setattr("facts.DEVICE", "nothing_recorded")
+    facts = Facts(BUILD / "harness")
+    assert facts.has_machine_code(27)
+    for page in HOPPER:
+        test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page, facts)
+    with pytest.raises(NotRecordedError, match=r"there is no profiles/nothing_recorded/27_"):
+        Facts().registers(27)
+
+
 @pytest.mark.parametrize("page", COUNTED, ids=name)
 def test_that_command_shows_the_counters(page: Path, facts: Facts) -> None:
     """What the answers are held against stands in the card, digit by digit. That it is right, others test."""
