@@ -287,7 +287,8 @@ def test_a_profile_that_cannot_be_read(cli: Cli) -> None:
     path = cli.profiles / "h200/07_ldmatrix.json"
     path.symlink_to(path.name)
     listed = cli("--list")
-    assert listed.rc == 3 and f"'{path}' cannot be used: Too many levels of symbolic links" in " ".join(listed.err.split())
+    words = " ".join(listed.err.split())
+    assert listed.rc == 3 and f"'{path}' cannot be used: Too many levels of symbolic links" in words
     assert "60.0" in listed.out
 
 

@@ -60,7 +60,7 @@ def ordering(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(STREAMS, tmp_path_factory.mktemp("emulate"))
+    return built(STREAMS, tmp_path_factory.mktemp("emulate"), "-std=c++20")
 
 
 @pytest.fixture(scope="module")
@@ -563,7 +563,7 @@ def test_relocatable_code_that_needs_no_linking(tmp_path: Path, option: str) -> 
 def test_relocatable_code_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "program.cu"
     program.write_text(
-        "extern __device__ int elsewhere(int);\n__global__ void kernel(int* x) { *x = elsewhere(*x); }\nint main() {}\n",
+        "extern __device__ int elsewhere();\n__global__ void kernel(int* x) { *x = elsewhere(); }\nint main() {}\n",
         encoding="utf-8",
     )
     for options in (["-rdc=true"], ["-dc"]):
