@@ -4,6 +4,8 @@
 #include <immintrin.h>
 #endif
 
+#include <type_traits>
+
 #include "emulator/lanes/lane_loops.h"
 
 namespace flash_ladder::emulator::lanes {
@@ -240,52 +242,36 @@ bool any_of_some(const u32* cells, const u32* offsets, int shift, u32 bound) {
   }
 }
 
+// f with the number of cells as a constant.
+template <typename F>
+auto with_cells(unsigned cells, F f) {
+  switch (cells) {
+    case 1:
+      return f(std::integral_constant<int, 1>());
+    case 2:
+      return f(std::integral_constant<int, 2>());
+    case 4:
+      return f(std::integral_constant<int, 4>());
+    case 8:
+      return f(std::integral_constant<int, 8>());
+    default:
+      return f(std::integral_constant<int, 16>());
+  }
+}
+
 }  // namespace
 
 void read_cells(unsigned cells, u32* readers, u32 base, const u32* offsets, const u32* lanes, u32 count, int shift,
                 u32 synced, u32 cell) {
-  switch (cells) {
-    case 1:
-      return read_some<1>(readers, base, offsets, lanes, count, shift, synced, cell);
-    case 2:
-      return read_some<2>(readers, base, offsets, lanes, count, shift, synced, cell);
-    case 4:
-      return read_some<4>(readers, base, offsets, lanes, count, shift, synced, cell);
-    case 8:
-      return read_some<8>(readers, base, offsets, lanes, count, shift, synced, cell);
-    default:
-      return read_some<16>(readers, base, offsets, lanes, count, shift, synced, cell);
-  }
+  with_cells(cells, [&](auto known) { read_some<known()>(readers, base, offsets, lanes, count, shift, synced, cell); });
 }
 
 void write_cells(unsigned cells, u32* writers, const u32* offsets, int shift, u32 cell) {
-  switch (cells) {
-    case 1:
-      return write_some<1>(writers, offsets, shift, cell);
-    case 2:
-      return write_some<2>(writers, offsets, shift, cell);
-    case 4:
-      return write_some<4>(writers, offsets, shift, cell);
-    case 8:
-      return write_some<8>(writers, offsets, shift, cell);
-    default:
-      return write_some<16>(writers, offsets, shift, cell);
-  }
+  with_cells(cells, [&](auto known) { write_some<known()>(writers, offsets, shift, cell); });
 }
 
 bool any_at_least(unsigned cells, const u32* of, const u32* offsets, int shift, u32 bound) {
-  switch (cells) {
-    case 1:
-      return any_of_some<1>(of, offsets, shift, bound);
-    case 2:
-      return any_of_some<2>(of, offsets, shift, bound);
-    case 4:
-      return any_of_some<4>(of, offsets, shift, bound);
-    case 8:
-      return any_of_some<8>(of, offsets, shift, bound);
-    default:
-      return any_of_some<16>(of, offsets, shift, bound);
-  }
+  return with_cells(cells, [&](auto known) { return any_of_some<known()>(of, offsets, shift, bound); });
 }
 
 u32 end_of_run(const u32* cells, u32 first, u32 count, int shift) {
