@@ -120,10 +120,14 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   wgmma_commit();
 }
 
+// The reference of a query tile's first exponentials, in the place of a maximum. Scores around 0 make exponentials around 8.
+constexpr float kFirstGuess = -3;
+
 // Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below 4096, then
-// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. A row's first, relative to
-// a guess, must not be small either, since fp16 ends at 2^-24. If they are not so, row_max becomes the maximum, and they are
-// computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
+// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. Relative to a guess, a lane's
+// exponentials must also be at least 1 on average: one of them is at least 1 then, so the guess is not above the row's maximum,
+// and fp16, which ends at 2^-24, loses no more than it would relative to the maximum. Otherwise row_max becomes the maximum, and
+// they are computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -140,7 +144,7 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
         new_sum[half] += exp[0] + exp[1];
       }
     // All lanes decide together, since what follows shuffles.
-    const float least = is_first ? 1.0f / 64 : 0;
+    const float least = is_first ? Traits::kBlockKV / 4 : 0;
     const bool in_range = (new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);
     if (redo || __all_sync(0xffffffff, in_range)) return redo;
     float tile_max[2] = {-INFINITY, -INFINITY};
@@ -282,14 +286,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   };
 
   // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
-  float O_rmem[kHeadDim / 8][4];           // [mma_n][D], not normalised
-  std::uint32_t Q_rmem[kHeadDim / 16][4];  // [mma_k][A]
-  float S_rmem[kBlockKV / 8][4];           // [mma_n][D]
-  float exp_rmem[kBlockKV / 8][4];         // [mma_n][D], its exponentials
-  std::uint32_t P_rmem[kBlockKV / 16][4];  // [mma_k][A]
-  float row_max[2] = {};                   // [half], of scale · S at some step, or a guess
-  float row_sum[2], new_sum[2];            // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
-  float rescale[2];                        // [half]
+  float O_rmem[kHeadDim / 8][4];                  // [mma_n][D], not normalised
+  std::uint32_t Q_rmem[kHeadDim / 16][4];         // [mma_k][A]
+  float S_rmem[kBlockKV / 8][4];                  // [mma_n][D]
+  float exp_rmem[kBlockKV / 8][4];                // [mma_n][D], its exponentials
+  std::uint32_t P_rmem[kBlockKV / 16][4];         // [mma_k][A]
+  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], of scale · S at some step, or a guess
+  float row_sum[2], new_sum[2];  // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float rescale[2];              // [half]
 
   // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
   const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
@@ -359,7 +363,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     if (is_partial) mask();
 
     // Online softmax. Rows of the next query tile begin anew.
-    if (ends_q_tile) row_max[0] = row_max[1] = 0;
+    if (ends_q_tile) row_max[0] = row_max[1] = kFirstGuess;
     const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale, ends_q_tile);
 
     wgmma_wait<0>();
