@@ -1,0 +1,452 @@
+// 28 · power_of_two
+//
+// Idea        Exponentials that leave the range of fp16 are not wrong: in fp32 they have all their digits, and are only too large or
+//             too small. So do not compute them a second time: multiply them by the power of two that brings the row's maximum
+//             to 1, which rounds nothing and leaves the unit for exponentials to the other warps. And use the whole range of the
+//             type of P: a redo is due at 2^15 in fp16, and in bf16, whose exponents are those of fp32, hardly ever.
+// Changed     softmax(), and its limits in Traits. References are integers, so that each rescaling is by a power of two. Only
+//             exponentials beyond fp32 are computed again. All else is version 27.
+// Prediction  1.00x on normal data, where nothing is redone. Where scores rise with the keys, 27 redoes one softmax in six: 1.1x
+//             there in fp16, and 1.2x in bf16.
+
+#include <algorithm>
+#include <type_traits>
+
+#include "convert.h"
+#include "hints.h"
+#include "hopper/mbarrier.h"
+#include "hopper/tensor_map.h"
+#include "hopper/tma.h"
+#include "hopper/warpgroup.h"
+#include "hopper/wgmma.h"
+#include "ptx.h"
+#include "registry.h"
+
+namespace flash_ladder::v28 {
+
+template <typename Element_, int kConsumers_, int kBlockKV_, int kStages_>
+struct Traits {
+  using Element = Element_;
+  static constexpr int kConsumers = kConsumers_;   // warpgroups that compute
+  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
+  static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
+  static constexpr int kStages = kStages_;         // tiles in each ring, that of K and that of V
+  static constexpr int kHeadDim = 128;
+  static constexpr int kNumWarps = 4 + kConsumers * 4;  // a warpgroup that copies, and those that compute
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;  // of each thread
+  static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
+  static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
+  static constexpr int kNumBarriers = 4 + 4 * kStages;
+  // A lane's sums of a tile, if its exponentials need no rescaling: relative to a guess at least kLeastSum, and less than kMostSum.
+  static constexpr bool kIsHalf = std::is_same_v<Element, __half>;
+  static constexpr float kLeastSum = kIsHalf ? kBlockKV / 4 : 0x1p-16f;
+  static constexpr float kMostSum = kIsHalf ? 0x1p15f : 0x1p32f;  // O's sums must stay within fp32, with V up to 2^80
+  static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
+};
+
+// Where element (row, col) of a warpgroup's 64 rows of O lies in shared memory, counted in elements, [2][64][64]. The XOR is
+// the 128-byte swizzle; hopper/wgmma.h has the picture.
+__device__ inline int smem_offset(int row, int col) {
+  return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
+}
+
+// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+__device__ inline void wait(std::uint64_t* barrier, int parity) {
+  while (!mbarrier_try_wait(barrier, parity)) continue;
+}
+
+// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
+template <int kBuffers>
+struct Position {
+  int parity, buffer = 0;
+  __device__ void advance() {
+    buffer = buffer + 1 == kBuffers ? 0 : buffer + 1;
+    parity ^= buffer == 0;
+  }
+};
+
+// Maximum and sum over the four lanes that share the rows of an accumulator: lanes 4 · group to 4 · group + 3.
+__device__ inline float group_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ inline float group_sum(float x) {
+  x += __shfl_xor_sync(0xffffffff, x, 1);
+  return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// Starts S = Q Kᵀ, for this warpgroup's 64 rows of Q_smem [2][64][64] and K_smem [2][kBlockKV][64]. Each wgmma takes 16
+// columns of head_dim, 32 bytes, of which a half has four.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
+  const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
+  pin(S_rmem);
+  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the last S
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
+    wgmma<Element>(S_rmem, advance(Q, mma_k / 4 * 64 * 128 + mma_k % 4 * 32),
+                   advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32), mma_k > 0);
+  wgmma_commit();
+}
+
+// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, rows of 128 bytes.
+template <typename Traits, typename Element = typename Traits::Element>
+__device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
+                         const Element* V_smem, bool accumulate) {
+  const std::uint64_t V = matrix_descriptor(V_smem, Traits::kBlockKV * 128, 1024);
+  pin(O_rmem);
+  pin(P_rmem);
+  __syncwarp();
+  wgmma_fence();  // P is packed, and O rescaled
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
+    wgmma<Element>(O_rmem, P_rmem[mma_k], advance(V, mma_k * 16 * 128), mma_k > 0 || accumulate);
+  wgmma_commit();
+}
+
+// Multiplies the rows of an accumulator.
+template <int kColumns>
+__device__ void scale_rows(float (&D_rmem)[kColumns][4], const float (&factor)[2]) {
+#pragma unroll
+  for (int mma_n = 0; mma_n < kColumns; ++mma_n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) D_rmem[mma_n][i] *= factor[i / 2];
+}
+
+// The reference of a query tile's first exponentials, in the place of a maximum. Scores around 0 make exponentials around 8.
+constexpr float kFirstGuess = -3;
+
+// Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are less than kMostSum,
+// then every exponential is, too, and fits the type of P; an infinity or a NaN is not. Relative to a guess, a lane's exponentials
+// must in fp16 be at least 1 on average: one of them is at least 1 then, so the guess is not above the row's maximum, and fp16, which
+// ends at 2^-24, loses no more than it would relative to the maximum. bf16 has the exponents of fp32 and loses nothing. Otherwise
+// row_max becomes the maximum, rounded down to an integer, and the exponentials are multiplied by a power of two. Returns whether
+// they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
+template <typename Traits>
+__device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
+                        float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
+  for (bool redo = false;; redo = true) {
+    new_sum[0] = new_sum[1] = 0;
+#pragma unroll
+    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* S = &S_rmem[mma_n][2 * half];
+        float* exp = &exp_rmem[mma_n][2 * half];
+        exp[0] = exp2_approx(S[0] * scale - row_max[half]);
+        exp[1] = exp2_approx(S[1] * scale - row_max[half]);
+        new_sum[half] += exp[0] + exp[1];
+      }
+    // All lanes decide together, since what follows shuffles.
+    const float least = is_first ? Traits::kLeastSum : 0, most = Traits::kMostSum;
+    const bool in_range = (new_sum[0] >= least) & (new_sum[0] < most) & (new_sum[1] >= least) & (new_sum[1] < most);
+    if (redo || __all_sync(0xffffffff, in_range)) return redo;
+
+    float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float* S = &S_rmem[mma_n][2 * half];
+        tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
+      }
+    bool in_fp32 = true;  // no exponential is infinite, and relative to a guess none has lost digits
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float S_max = floorf(group_max(tile_max[half]) * scale);
+      const float new_max = is_first ? S_max : fmaxf(row_max[half], S_max);
+      rescale[half] = exp2_approx(row_max[half] - new_max);
+      row_max[half] = new_max;
+      in_fp32 = in_fp32 & (rescale[half] > 0x1p-64f) & (rescale[half] < 0x1p64f);
+    }
+    if (__all_sync(0xffffffff, in_fp32)) {
+      scale_rows(exp_rmem, rescale);
+      new_sum[0] *= rescale[0];
+      new_sum[1] *= rescale[1];
+      return true;
+    }
+  }
+}
+
+// P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds
+// the elements that it needs.
+template <typename Traits>
+__device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
+                       const float (&exp_rmem)[Traits::kBlockKV / 8][4]) {
+#pragma unroll
+  for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float* pair = &exp_rmem[2 * mma_k + i / 2][i % 2 * 2];
+      P_rmem[mma_k][i] = pack<typename Traits::Element>(pair[0], pair[1]);
+    }
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
+    flash_attention(const __grid_constant__ CUtensorMap Q_map, const __grid_constant__ CUtensorMap K_map,
+                    const __grid_constant__ CUtensorMap V_map, const __grid_constant__ CUtensorMap O_map,
+                    AttentionArgs args, float scale, int num_q_tiles) {
+  using Element = typename Traits::Element;
+  constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
+  constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
+
+  extern __shared__ __align__(1024) unsigned char smem[];
+  Element* Q_smem = reinterpret_cast<Element*>(uniform_smem(smem));  // [2 buffers][kConsumers][2][64][64]
+  Element* K_smem = Q_smem + 2 * Traits::kQSize;                     // [kStages][2][kBlockKV][64]
+  Element* V_smem = K_smem + kStages * kKVSize;                      // [kStages][2][kBlockKV][64]
+  std::uint64_t* Q_full = reinterpret_cast<std::uint64_t*>(V_smem + kStages * kKVSize);  // [2]: copied
+  std::uint64_t* K_full = Q_full + 2;                                                    // [kStages]
+  std::uint64_t* V_full = K_full + kStages;                                              // [kStages]
+  std::uint64_t* K_empty = V_full + kStages;                                             // [kStages]: read by all
+  std::uint64_t* V_empty = K_empty + kStages;                                            // [kStages]
+  std::uint64_t* Q_empty = V_empty + kStages;                                            // [2]
+
+  // Query tiles are numbered head by head, then batch entry by batch entry.
+  const int q_tiles_per_head = (args.seq_len + kBlockQ - 1) / kBlockQ;
+  const int num_kv_tiles = (args.seq_len_kv + kBlockKV - 1) / kBlockKV;
+  const auto row_of = [&](int q_tile) { return q_tile % q_tiles_per_head * kBlockQ; };
+  const auto head_of = [&](int q_tile) { return q_tile / q_tiles_per_head % args.heads; };
+  const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
+  const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
+
+  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
+  // `empty` with an arrival of each warp that computes, of Q's with one of each warpgroup.
+  if (threadIdx.x == 0) {
+    for (int buffer = 0; buffer < 2; ++buffer) {
+      mbarrier_init(&Q_full[buffer], 1);
+      mbarrier_init(&Q_empty[buffer], Traits::kConsumers);
+    }
+    for (int stage = 0; stage < kStages; ++stage) {
+      mbarrier_init(&K_full[stage], 1);
+      mbarrier_init(&V_full[stage], 1);
+      mbarrier_init(&K_empty[stage], Traits::kConsumers * 4);
+      mbarrier_init(&V_empty[stage], Traits::kConsumers * 4);
+    }
+    fence_mbarrier_init();
+  }
+  __syncthreads();  // the barriers are there
+
+  if (warp_id < 4) {
+    // The producer: one thread.
+    keep_registers<Traits::kProducerRegisters>();
+    if (threadIdx.x != 0) return;
+    Position<2> Q_next{1};
+    Position<kStages> K_next{1}, V_next{1};
+    const auto copy_Q = [&](int q_tile) {
+      Element* tile_smem = Q_smem + Q_next.buffer * Traits::kQSize;
+      std::uint64_t* full = &Q_full[Q_next.buffer];
+      wait(&Q_empty[Q_next.buffer], Q_next.parity);
+      mbarrier_arrive_expect_tx(full, Traits::kQSize * sizeof(Element));
+      for (int row = 0; row < kBlockQ; row += 64)
+        tma_load(tile_smem + row * kHeadDim, Q_map, row_of(q_tile) + row, head_of(q_tile), batch_of(q_tile), full);
+      Q_next.advance();
+    };
+    const auto copy = [&](Position<kStages>& next, Element* ring_smem, std::uint64_t* full, std::uint64_t* empty,
+                          const CUtensorMap& map, int q_tile, int kv_tile) {
+      const int stage = next.buffer;
+      wait(&empty[stage], next.parity);
+      mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));
+      tma_load(ring_smem + stage * kKVSize, map, kv_tile * kBlockKV, head_of(q_tile), batch_of(q_tile), &full[stage]);
+      next.advance();
+    };
+    const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
+    const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
+    // V comes one step after K, since that is when it is used.
+    for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
+      copy_Q(q_tile);
+      for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+        copy_K(q_tile, kv_tile);
+        if (kv_tile > 0)
+          copy_V(q_tile, kv_tile - 1);
+        else if (q_tile >= gridDim.x)
+          copy_V(q_tile - gridDim.x, num_kv_tiles - 1);
+      }
+      if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, num_kv_tiles - 1);
+    }
+    return;
+  }
+
+  // The consumers. Each has 64 of the query rows.
+  take_registers<Traits::kConsumerRegisters>();
+  const int warpgroup_row = (warp_id / 4 - 1) * 64;
+  Position<2> Q_next{0};
+  Position<kStages> K_next{0}, V_next{0};
+  // The consumers take turns. Each waits at a barrier of its own, number 4 or more, where the one before it arrives.
+  const int turn = 3 + warp_id / 4, next_turn = turn == 3 + Traits::kConsumers ? 4 : turn + 1;
+  if (next_turn == 4) named_barrier_arrive(next_turn, 256);  // the first turn is the first consumer's
+  const auto release = [&](std::uint64_t* barrier) {
+    if (lane_id == 0) mbarrier_arrive(barrier);
+  };
+
+  // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  float O_rmem[kHeadDim / 8][4];                  // [mma_n][D], not normalised
+  float S_rmem[kBlockKV / 8][4];                  // [mma_n][D]
+  float exp_rmem[kBlockKV / 8][4];                // [mma_n][D], its exponentials
+  std::uint32_t P_rmem[kBlockKV / 16][4];         // [mma_k][A]
+  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], of scale · S at some step, or a guess
+  float row_sum[2], new_sum[2];  // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float rescale[2];              // [half]
+
+  // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
+  const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
+  const auto release_Q = [&](int buffer) {
+    if (!is_leader) return;
+    tma_store_wait_read();
+    mbarrier_arrive(&Q_empty[buffer]);
+  };
+
+  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf.
+  const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;
+  const auto mask = [&] {
+#pragma unroll
+    for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= args.seq_len_kv % kBlockKV) S_rmem[mma_n][i] = -INFINITY;
+  };
+
+  // The first step: S and its softmax.
+  const auto Q_next_smem = [&] { return Q_smem + Q_next.buffer * Traits::kQSize + warpgroup_row * kHeadDim; };
+  wait(&Q_full[Q_next.buffer], Q_next.parity);
+  wait(&K_full[K_next.buffer], K_next.parity);
+  start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.buffer * kKVSize);
+  wgmma_wait<0>();
+  pin(S_rmem);
+  release(&K_empty[K_next.buffer]);
+  K_next.advance();
+  if (partial_tile == 0) mask();
+  softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale, true);
+  pack_P<Traits>(P_rmem, exp_rmem);
+
+  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
+  int q_tile = blockIdx.x, kv_tile = 0;
+#pragma unroll 1
+  while (true) {
+    Element* tile_smem = Q_next_smem();  // [2][64][64]: Q, and then O
+    const int Q_buffer = Q_next.buffer;
+    const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
+    const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
+    const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the tile of K that comes
+    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;               // O of the query tile before, a step ago
+    if (ends_q_tile) {
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: else the next Q would never come
+      Q_next.advance();
+      if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
+    }
+
+    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
+    named_barrier_sync(turn, 256);
+    pin(O_rmem);
+    pin(P_rmem);
+    start_S<Traits>(S_rmem, Q_next_smem(), K_smem + K_next.buffer * kKVSize);
+    wait(&V_full[V_next.buffer], V_next.parity);
+    start_PV<Traits>(O_rmem, P_rmem, V_smem + V_next.buffer * kKVSize, kv_tile > 0);
+    named_barrier_arrive(next_turn, 256);
+    wgmma_wait<1>();
+    pin(S_rmem);
+    if (!is_last) release(&K_empty[K_next.buffer]);
+    K_next.advance();
+
+    if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
+
+    if (is_partial) mask();
+
+    // Online softmax. Rows of the next query tile begin anew.
+    if (ends_q_tile) row_max[0] = row_max[1] = kFirstGuess;
+    const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale, ends_q_tile);
+
+    wgmma_wait<0>();
+    pin(O_rmem);
+    pin(P_rmem);  // which P V has read
+    release(&V_empty[V_next.buffer]);
+    V_next.advance();
+    pack_P<Traits>(P_rmem, exp_rmem);
+
+    if (!ends_q_tile) {
+      if (redo) {
+        scale_rows(O_rmem, rescale);
+        row_sum[0] *= rescale[0];
+        row_sum[1] *= rescale[1];
+      }
+      row_sum[0] += new_sum[0];
+      row_sum[1] += new_sum[1];
+      ++kv_tile;
+      continue;
+    }
+
+    // Normalise O, and store it by way of shared memory, where this warpgroup has read its Q for the last time.
+    const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
+    scale_rows(O_rmem, inverse_sum);
+    const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 16; ++i) {
+      const auto pair = [&](int mma_n, int half) {
+        return pack<Element>(O_rmem[mma_n][2 * half], O_rmem[mma_n][2 * half + 1]);
+      };
+      stmatrix_x4(&tile_smem[smem_offset(warp_id % 4 * 16 + lane % 16, i * 16 + lane / 16 * 8)], pair(2 * i, 0),
+                  pair(2 * i, 1), pair(2 * i + 1, 0), pair(2 * i + 1, 1));
+    }
+    fence_proxy_async();                   // TMA may see what this thread has written,
+    named_barrier_sync(warp_id / 4, 128);  // and the other threads of the warpgroup
+    if (is_leader) {
+      tma_store(O_map, row_of(q_tile) + warpgroup_row, head_of(q_tile), batch_of(q_tile), tile_smem);
+      tma_store_commit();
+    }
+    if (is_last) break;
+    row_sum[0] = new_sum[0];
+    row_sum[1] = new_sum[1];
+    q_tile += gridDim.x;
+    kv_tile = 0;
+  }
+  if (turn == 4) named_barrier_sync(turn, 256);  // the last turn that it was given, which it has no use for
+  if (is_leader) tma_store_wait_read();          // shared memory lasts as long as the CTA
+}
+
+template <typename Traits>
+cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
+  cudaError_t error = cudaSuccess;
+  const auto map_of = [&](const Tensor& tensor, int rows, int box_rows) {
+    CUtensorMap map;
+    if (error == cudaSuccess)
+      error = encode_tensor_map<typename Traits::Element>(map, tensor, args.batch, args.heads, rows, box_rows);
+    return map;
+  };
+  const CUtensorMap Q_map = map_of(args.Q, args.seq_len, 64);
+  const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
+  const CUtensorMap O_map = map_of(args.O, args.seq_len, 64);
+  const auto kernel = flash_attention<Traits>;
+  // More than 48 KB of shared memory per CTA must be asked for.
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
+  // The grid is as many CTAs as the GPU runs at a time, one on each SM, and not more than there are query tiles.
+  int device, num_sms;
+  if (error == cudaSuccess) error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  const int num_q_tiles = (args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ * args.heads * args.batch;
+  const int grid = std::min(num_q_tiles, num_sms);
+  const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
+  kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(Q_map, K_map, V_map, O_map, args, scale,
+                                                                       num_q_tiles);
+  return cudaGetLastError();
+}
+
+const Registration registration({
+    .source = __FILE__,
+    .architecture = Architecture::sm_90a,
+    .solves = {.any_length = true},
+    .configurations = {configuration<Traits<__half, 3, 64, 3>>("192x64", launch<Traits<__half, 3, 64, 3>>),
+                       configuration<Traits<__nv_bfloat16, 3, 64, 3>>("192x64",
+                                                                      launch<Traits<__nv_bfloat16, 3, 64, 3>>),
+                       configuration<Traits<__half, 2, 128, 2>>("128x128", launch<Traits<__half, 2, 128, 2>>),
+                       configuration<Traits<__nv_bfloat16, 2, 128, 2>>("128x128",
+                                                                       launch<Traits<__nv_bfloat16, 2, 128, 2>>)},
+});
+
+}  // namespace flash_ladder::v28
