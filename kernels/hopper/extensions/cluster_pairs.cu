@@ -451,7 +451,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 
 const Registration registration({
     .source = __FILE__,
-    .extends = "29",
+    .extends = "28",
     .architecture = Architecture::sm_90a,
     .solves = {.any_length = true},
     .configurations = {configuration<Traits<__half, 3, 64, 3>>("192x64", launch<Traits<__half, 3, 64, 3>>),
