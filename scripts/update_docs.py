@@ -9,7 +9,8 @@
                           <!-- step 06 512 -->      how many times the TFLOP/s of the version before at seq_len 512
                           <!-- verdict rule -->     how it is judged
                           <!-- other GPUs -->       which steps gain or lose there as they do here
-  docs/virtual_gpu.md   between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
+  docs/virtual_gpu_internals.md
+                        between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
                         GPU and Nsight Compute count of these versions, side by side
   docs/figures/*.svg    by scripts/plot.py
 
@@ -53,7 +54,7 @@ SHAPE = Shape(seq_len=4096, batch=16)  # where versions are compared
 
 README = Path("README.md")
 LADDER_LOG = Path("docs/ladder_log.md")
-VIRTUAL_GPU = Path("docs/virtual_gpu.md")
+VIRTUAL_GPU = Path("docs/virtual_gpu_internals.md")
 FIGURES = Path("docs/figures")
 
 WITHIN = 1.5  # a gain is as predicted when it is at most so many times more or less

@@ -351,7 +351,7 @@ SPLIT_STORES = {"03": 1.5, "14": 1.75, "15": 1.75, "16": 1.75}
 
 @pytest.mark.parametrize("name", [kernel.stem for kernel in AMPERE])
 def test_counters_agree_with_nsight_compute(name: str) -> None:
-    """Within 1 %: docs/virtual_gpu.md has the table, and says why the exceptions are none of the virtual GPU's."""
+    """Within 1 %: docs/virtual_gpu_internals.md has the table, and explains the exceptions."""
     counted = json.loads((PROFILES / f"{name}.json").read_text(encoding="utf-8"))["results"][0]
     measured = json.loads((ROOT / "profiles" / "h200" / "ncu.json").read_text(encoding="utf-8"))
     assert counted["problem"] == measured["problem"]

@@ -171,7 +171,7 @@ def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (emulator / f"{name}.json").write_text(json.dumps({"results": counted}))
     on_device = {"versions": {"01_naive": dict(zip(COUNTERS, (0, 0, 1234568, 64), strict=True))}}
     (profiles / "ncu.json").write_text(json.dumps(on_device))
-    page = root / "docs" / "virtual_gpu.md"
+    page = root / "docs" / "virtual_gpu_internals.md"
     page.write_text(re.sub(r"<!-- counters [\d ]+ -->", "<!-- counters 01 02 -->", page.read_text()))
     done = run(root, "update_docs.py")
     assert done.returncode == 0, done.stderr
@@ -236,16 +236,37 @@ def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
 
 
 def test_what_was_counted_stands_in_the_docs(tree: Path) -> None:
-    page = tree / "docs" / "virtual_gpu.md"
+    page = tree / "docs" / "virtual_gpu_internals.md"
     assert "| version | shared loads, wavefronts: virtual / H200 | shared stores |" in page.read_text()
     assert "| 01 naive | – | – | 1,234,567 / 1,234,568 | 64 / 64 |" in page.read_text()
     assert "| 02 online_softmax | 256 / not recorded | 0 / not recorded | 512 / not recorded |" in page.read_text()
     page.write_text(page.read_text().replace("1,234,568", "1,234,567"))
-    assert outdated(tree) == ["docs/virtual_gpu.md"]
+    assert outdated(tree) == ["docs/virtual_gpu_internals.md"]
     (tree / "profiles" / "h200" / "ncu.json").unlink()
     (tree / "profiles" / "emulator" / "01_naive.json").unlink()
     assert run(tree, "update_docs.py").returncode == 0
     assert f"| 01 naive |{' not recorded / not recorded |' * 4}\n" in page.read_text()
+
+
+def rows_of(page: str, heading: str) -> list[str]:
+    """What the first cells of the table under a heading have in backticks."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+
+
+def test_every_kind_of_finding_is_explained_under_the_name_that_is_printed() -> None:
+    report = (ROOT / "harness" / "emulator" / "report.cpp").read_text(encoding="utf-8")
+    kinds = re.findall(r'case FindingKind::\w+:\s+return "(\w+)";', report)
+    header = (ROOT / "harness" / "emulator" / "report.h").read_text(encoding="utf-8")
+    enumerators = re.findall(r"^  (\w+),", header.split("enum class FindingKind")[1].split("};")[0], re.MULTILINE)
+    assert len(kinds) == len(enumerators) >= 17
+    assert sorted(rows_of("virtual_gpu.md", "Every kind of finding")) == sorted(kinds)
+
+
+def test_every_setting_of_the_virtual_gpu_is_explained() -> None:
+    device = (ROOT / "harness" / "emulator" / "runtime" / "device.cpp").read_text(encoding="utf-8")
+    assert sorted(rows_of("virtual_gpu.md", "Settings")) == sorted(set(re.findall(r'"(FLASH_LADDER_\w+)"', device)))
 
 
 @pytest.mark.parametrize("name", ["h200/ncu.json", "emulator/02_online_softmax.json"])
@@ -256,10 +277,10 @@ def test_counters_that_cannot_be_used_are_named(tree: Path, name: str) -> None:
 
 
 def test_counters_of_a_version_that_does_not_exist(tree: Path) -> None:
-    page = tree / "docs" / "virtual_gpu.md"
+    page = tree / "docs" / "virtual_gpu_internals.md"
     page.write_text(page.read_text().replace("<!-- counters 01 02 -->", "<!-- counters 01 77 -->"))
     done = run(tree, "update_docs.py")
-    assert done.returncode == 3 and "docs/virtual_gpu.md: there is no version 77" in done.stderr
+    assert done.returncode == 3 and "docs/virtual_gpu_internals.md: there is no version 77" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -548,7 +569,7 @@ def test_figures_have_three_digits_or_all_before_the_point(value: float | None, 
     [
         ("README.md", "<!-- results -->"),
         ("docs/ladder_log.md", "(5.00×)<!-- end -->"),
-        ("docs/virtual_gpu.md", "<!-- counters 01 02 -->"),
+        ("docs/virtual_gpu_internals.md", "<!-- counters 01 02 -->"),
     ],
 )
 def test_a_page_without_its_marks_is_named(tree: Path, page: str, mark: str) -> None:

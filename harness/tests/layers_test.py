@@ -1,5 +1,5 @@
 """Which folder uses which is as CONTRIBUTING.md says. In the virtual GPU every folder stands above those that it uses:
-docs/virtual_gpu.md lists them from the top down.
+docs/virtual_gpu_internals.md lists them from the top down.
 """
 
 import re
@@ -11,8 +11,8 @@ INTERFACE = "interface"  # the headers that lie in no folder, and what belongs t
 
 
 def layers() -> list[str]:
-    """From the bottom up, as in the table of docs/virtual_gpu.md."""
-    text = (ROOT / "docs" / "virtual_gpu.md").read_text(encoding="utf-8")
+    """From the bottom up, as in the table of docs/virtual_gpu_internals.md."""
+    text = (ROOT / "docs" / "virtual_gpu_internals.md").read_text(encoding="utf-8")
     names = re.findall(r"^\| `(\w+)/` \|", text, re.MULTILINE)
     return [INTERFACE, *reversed(names)]
 
