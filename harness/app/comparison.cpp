@@ -34,12 +34,13 @@ std::string count_row(std::string_view name, int from, int to) {
 
 std::string speed_rows(const std::vector<SpeedPair>& speeds, const StaticPair& shown) {
   if (speeds.empty()) return "TFLOP/s: nothing is recorded\n";
-  std::string text = "TFLOP/s, recorded\n";
+  const MeasuredWays ways = ways_of(speeds);
+  std::string text = wrapped(fmt::format("TFLOP/s, {}\n", ways.legend()), text_width(), 2);
   for (const SpeedPair& speed : speeds)
     text += row(fmt::format("{}: {} x {}, {}", speed.folder, speed.problem.batch, speed.problem.seq_len,
                             to_string(speed.problem.dtype)),
-                speed_figure(speed.from, speed.config_from, *shown.config_from, speed.from_stale, "-"),
-                speed_figure(speed.to, speed.config_to, *shown.config_to, speed.to_stale, "-"),
+                speed_figure(speed.from, *shown.config_from, ways, "-"),
+                speed_figure(speed.to, *shown.config_to, ways, "-"),
                 speed.ratio() ? fmt::format("{:.2f}x", *speed.ratio()) : "");
   return text;
 }

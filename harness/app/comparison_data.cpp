@@ -33,20 +33,16 @@ std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const 
           if (std::find(problems.begin(), problems.end(), result.problem) == problems.end())
             problems.push_back(result.problem);
     for (const AttentionProblem& problem : problems) {
-      SpeedPair pair{
-          .folder = folder, .device = "", .problem = problem, .from = {}, .to = {}, .config_from = "", .config_to = ""};
-      const auto fill = [&](const Recording* recording, std::optional<double>& tflops, std::string& measured,
-                            bool& stale) {
-        if (!recording) return;
-        pair.device = recording->profile.device;
-        stale = recording->stale;
-        if (const Result* result = find_result(*recording, problem, config)) {
-          tflops = result->tflops;
-          measured = result->config;
-        }
-      };
-      fill(before, pair.from, pair.config_from, pair.from_stale);
-      fill(after, pair.to, pair.config_to, pair.to_stale);
+      SpeedPair pair{.folder = folder, .device = "", .problem = problem, .from = {}, .to = {}};
+      if (auto both = recorded.speeds(folder, from, to, problem, config, config)) {
+        pair.from = std::move(both->first);
+        pair.to = std::move(both->second);
+      } else {
+        pair.from = recorded.speed(folder, from, problem, config);
+        pair.to = recorded.speed(folder, to, problem, config);
+      }
+      for (const auto& speed : {pair.from, pair.to})
+        if (speed) pair.device = speed->device;
       if (pair.from || pair.to) speeds.push_back(std::move(pair));
     }
   }
@@ -160,23 +156,36 @@ Comparison gather_comparison(const Options& options, Recorded& recorded) {
           .compiled = std::move(pair)};
 }
 
-std::string speed_figure(const std::optional<double>& tflops, const std::string& config, const Configuration& shown,
-                         bool stale, const std::string& none) {
-  if (!tflops) return none;
-  return fmt::format("{}{:.1f}{}", config == shown.name ? "" : config + ": ", *tflops, stale ? " stale" : "");
+MeasuredWays ways_of(const std::vector<SpeedPair>& speeds) {
+  MeasuredWays ways;
+  for (const SpeedPair& speed : speeds) {
+    ways.add(speed.from);
+    ways.add(speed.to);
+  }
+  return ways;
+}
+
+std::string speed_figure(const std::optional<RecordedSpeed>& speed, const Configuration& shown,
+                         const MeasuredWays& ways, const std::string& none) {
+  const bool is_other = speed && !speed->config.empty() && speed->config != shown.name;
+  return (is_other ? speed->config + ": " : "") + ways.figure(speed, none);
 }
 
 nlohmann::json comparison_document(const Comparison& comparison) {
+  using nlohmann::json;
+  const auto way_document = [](const std::string& way) { return way == kByRecord ? "record" : way; };
   auto speeds = nlohmann::json::array();
   for (const SpeedPair& speed : comparison.speeds)
     speeds.push_back({{"device", speed.device},
                       {"problem", speed.problem},
-                      {"from", known_or_null(speed.from)},
-                      {"to", known_or_null(speed.to)},
-                      {"config_from", known_or_null(speed.config_from)},
-                      {"config_to", known_or_null(speed.config_to)},
+                      {"from", speed.from ? json(speed.from->tflops) : json()},
+                      {"to", speed.to ? json(speed.to->tflops) : json()},
+                      {"config_from", speed.from ? json(speed.from->config) : json()},
+                      {"config_to", speed.to ? json(speed.to->config) : json()},
+                      {"measured_from", speed.from ? json(way_document(speed.from->way)) : json()},
+                      {"measured_to", speed.to ? json(way_document(speed.to->way)) : json()},
                       {"ratio", known_or_null(speed.ratio())},
-                      {"stale", (speed.from && speed.from_stale) || (speed.to && speed.to_stale)}});
+                      {"stale", speed.stale()}});
   auto busy = nlohmann::json::array();
   for (const BusyPair& pair : comparison.busy)
     for (const auto& [version, counted] :

@@ -22,16 +22,20 @@ struct SpeedPair {
   std::string folder;  // of profiles/: "h200"
   std::string device;  // "NVIDIA H200"
   AttentionProblem problem;
-  std::optional<double> from, to;
-  std::string config_from, config_to;  // that were measured; empty where none was
-  bool from_stale = false, to_stale = false;
+  std::optional<RecordedSpeed> from, to;
 
-  std::optional<double> ratio() const { return from && to ? std::optional(*to / *from) : std::nullopt; }
+  bool stale() const { return (from && from->stale) || (to && to->stale); }
+  /// Of figures that were measured in the same way.
+  std::optional<double> ratio() const {
+    return from && to && from->way == to->way ? std::optional(to->tflops / from->tflops) : std::nullopt;
+  }
 };
 
+MeasuredWays ways_of(const std::vector<SpeedPair>& speeds);
+
 /// "423.9", or "256x64: 423.9" where code and counters are shown of another configuration; `none` where nothing was measured.
-std::string speed_figure(const std::optional<double>& tflops, const std::string& config, const Configuration& shown,
-                         bool stale, const std::string& none);
+std::string speed_figure(const std::optional<RecordedSpeed>& speed, const Configuration& shown,
+                         const MeasuredWays& ways, const std::string& none);
 
 /// Which units are busy on one device; at least one of the two is there.
 struct BusyPair {

@@ -126,13 +126,13 @@ std::pair<Curve, Curve> curves(const std::vector<SpeedPair>& speeds, const std::
     const AttentionProblem& problem = speed.problem;
     if (speed.folder != folder || problem.dtype != dtype || problem.seq_len_kv != problem.seq_len || !is_plain(problem))
       continue;
-    const auto add = [&](Curve& curve, const std::optional<double>& tflops, bool stale) {
-      if (!tflops) return;
-      curve.points[problem.seq_len] = *tflops;
-      curve.stale = curve.stale || stale;
+    const auto add = [&](Curve& curve, const std::optional<RecordedSpeed>& measured) {
+      if (!measured) return;
+      curve.points[problem.seq_len] = measured->tflops;
+      curve.stale = curve.stale || measured->stale;
     };
-    add(pair.first, speed.from, speed.from_stale);
-    add(pair.second, speed.to, speed.to_stale);
+    add(pair.first, speed.from);
+    add(pair.second, speed.to);
   }
   return pair;
 }
@@ -201,6 +201,7 @@ std::string speed_section(const Comparison& comparison) {
   for (const SpeedPair& speed : comparison.speeds)
     if (std::find(folders.begin(), folders.end(), speed.folder) == folders.end()) folders.push_back(speed.folder);
   const StaticPair& shown = comparison.compiled;
+  const MeasuredWays ways = ways_of(comparison.speeds);
   for (const std::string& folder : folders) {
     const auto [from, to] = curves(comparison.speeds, folder, Dtype::fp16);
     std::string device = folder;
@@ -210,13 +211,12 @@ std::string speed_section(const Comparison& comparison) {
       text +=
           fmt::format("<figure>\n{}<figcaption class=\"faint\">TFLOP/s over seq_len, fp16, {}</figcaption></figure>\n",
                       chart(comparison, from, to), escaped(device));
-    HtmlTable table(fmt::format("TFLOP/s, recorded on {}", device),
+    HtmlTable table(fmt::format("TFLOP/s on {}; {}", device, ways.legend()),
                     {"problem", label(comparison.from), label(comparison.to), "change"});
     for (const SpeedPair& speed : comparison.speeds)
       if (speed.folder == folder)
-        table.add({describe(speed.problem),
-                   speed_figure(speed.from, speed.config_from, *shown.config_from, speed.from_stale, "–"),
-                   speed_figure(speed.to, speed.config_to, *shown.config_to, speed.to_stale, "–"),
+        table.add({describe(speed.problem), speed_figure(speed.from, *shown.config_from, ways, "–"),
+                   speed_figure(speed.to, *shown.config_to, ways, "–"),
                    speed.ratio() ? fmt::format("{:.2f}×", *speed.ratio()) : ""});
     text += table.text();
     if (from.stale || to.stale) text += paragraph("stale: the code has changed since; --record measures it anew.");

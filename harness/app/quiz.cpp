@@ -32,24 +32,19 @@ namespace {
 
 constexpr double kLeast = 0.001, kMost = 1000;
 
-// What both versions reach on one device.
+// What both versions reach on one device, measured in the same way.
 struct Measured {
-  std::string device;
-  double before, after;
-  bool stale;
-  double factor() const { return after / before; }
+  RecordedSpeed before, after;
+  bool stale() const { return before.stale || after.stale; }
+  double factor() const { return after.tflops / before.tflops; }
 };
 
 std::vector<Measured> measurements(Recorded& recorded, const Version& before, const Version& version,
                                    const AttentionProblem& problem) {
   std::vector<Measured> found;
-  for (const std::string& folder : recorded.devices()) {
-    const Recording *a = recorded.find(folder, before), *b = recorded.find(folder, version);
-    if (!a || !b) continue;
-    const Result *result_a = find_result(*a, problem), *result_b = find_result(*b, problem);
-    if (result_a && result_b)
-      found.push_back({b->profile.device, *result_a->tflops, *result_b->tflops, a->stale || b->stale});
-  }
+  for (const std::string& folder : recorded.devices())
+    if (auto both = recorded.speeds(folder, before, version, problem))
+      found.push_back({std::move(both->first), std::move(both->second)});
   return found;
 }
 
@@ -177,10 +172,10 @@ int quiz(const Options& options) {
   std::string question = paint.bold(fmt::format("{} → {}", label(*before), label(version))) + "\n\n";
   if (!header.changed.empty()) question += labelled(paint.dim("Changed"), header.changed);
   question += labelled(paint.dim("Before"),
-                       measured.empty()
-                           ? fmt::format("nothing is recorded of both for {}", describe(options.problem))
-                           : fmt::format("{} reaches {:.1f} TFLOP/s on {} ({})", label(*before),
-                                         measured.front().before, measured.front().device, describe(options.problem)));
+                       measured.empty() ? fmt::format("nothing is recorded of both for {}", describe(options.problem))
+                                        : fmt::format("{} reaches {:.1f} TFLOP/s on {} ({}; {})", label(*before),
+                                                      measured.front().before.tflops, measured.front().before.device,
+                                                      measured.front().before.way, describe(options.problem)));
   question += labelled(paint.dim("Question"), fmt::format("how many times as many TFLOP/s has {}?", label(version)));
   write_out(question + '\n');
   const double guess = ask();
@@ -201,9 +196,10 @@ int quiz(const Options& options) {
   answer += '\n';
   line("You", fmt::format("{:.2f}x", guess));
   for (const Measured& one : measured)
-    line("Measured", fmt::format("{}: {:.1f} → {:.1f} TFLOP/s on {}{}. Your guess: {}.",
-                                 paint.bold(fmt::format("{:.2f}x", one.factor())), one.before, one.after, one.device,
-                                 one.stale ? std::string("; ") + kStale : "", judge(guess, one.factor())));
+    line("Measured", fmt::format("{}: {:.1f} → {:.1f} TFLOP/s on {}, {}{}. Your guess: {}.",
+                                 paint.bold(fmt::format("{:.2f}x", one.factor())), one.before.tflops, one.after.tflops,
+                                 one.after.device, one.after.way, one.stale() ? std::string("; ") + kStale : "",
+                                 judge(guess, one.factor())));
   if (measured.empty())
     line("Measured", "nothing is recorded of both for this problem; --record measures the standard shapes");
   answer += '\n';

@@ -12,6 +12,7 @@
 #include "app/options.h"
 #include "host/versions.h"
 #include "results/busy.h"
+#include "results/peers.h"
 #include "results/profile.h"
 
 namespace flash_ladder {
@@ -20,6 +21,31 @@ namespace flash_ladder {
 struct Recording {
   Profile profile;
   bool stale;  // the code has changed since
+};
+
+/// TFLOP/s of a version on a device, and how they were measured.
+struct RecordedSpeed {
+  std::string device, config;
+  std::string way;            // a regime of scripts/peers, such as "sustained"; or kByRecord
+  std::string date, toolkit;  // the toolkit is empty where the file does not say
+  double tflops;
+  bool stale;  // the code has changed since
+};
+
+inline constexpr const char* kByRecord = "by --record";
+
+/// How the figures of one table were measured. If not all in the same way, a star marks those by --record.
+class MeasuredWays {
+ public:
+  void add(const std::optional<RecordedSpeed>& speed);
+  /// "203.3", "204.9*", "204.9 stale"; `none` where there is no figure.
+  std::string figure(const std::optional<RecordedSpeed>& speed, const std::string& none = "-") const;
+  bool has_stars() const { return by_record_ && (sustained_ || interleaved_); }
+  /// "sustained: each version alone, at steady power; …"; empty where there are no figures.
+  std::string legend() const;
+
+ private:
+  bool sustained_ = false, interleaved_ = false, by_record_ = false;
 };
 
 /// Another implementation of attention, on the same device.
@@ -49,6 +75,19 @@ class Recorded {
   /// nullptr when there is none.
   const Recording* find(const std::string& device, const Version& version);
 
+  /// The figure that is shown: that of the run beside the peers (the sustained one where there are two regimes) where the version took
+  /// part in it, else that of --record. With an empty config that of the fastest configuration.
+  std::optional<RecordedSpeed> speed(const std::string& device, const Version& version, const AttentionProblem& problem,
+                                     const std::string& config = "");
+  /// The figure of --record, which is measured as the harness measures now.
+  std::optional<RecordedSpeed> speed_by_record(const std::string& device, const Version& version,
+                                               const AttentionProblem& problem, const std::string& config = "");
+  /// Figures of two versions that were measured in the same way, so that they may be compared; nullopt where there are none.
+  std::optional<std::pair<RecordedSpeed, RecordedSpeed>> speeds(const std::string& device, const Version& from,
+                                                                const Version& to, const AttentionProblem& problem,
+                                                                const std::string& config_from = "",
+                                                                const std::string& config_to = "");
+
   /// From profiles/<device>/peers.json, or peers_e4m3.json: what was measured for this problem. An empty config is the version's own choice.
   BesidePeers beside_peers(const std::string& device, const Version& version, const std::string& config,
                            const AttentionProblem& problem);
@@ -63,8 +102,14 @@ class Recorded {
   const std::vector<std::string>& problems() const { return problems_; }
 
  private:
+  std::optional<RecordedSpeed> speed_beside_peers(const std::string& device, const Version& version,
+                                                  const AttentionProblem& problem, const std::string& config);
+  // Of the problem; nullptr when nothing was measured for it. The first regime is the one that is shown.
+  const PeersFile* peers(const std::string& device, const AttentionProblem& problem);
+
   const Paths& paths_;
   std::map<std::filesystem::path, std::unique_ptr<Recording>> recordings_;
+  std::map<std::filesystem::path, std::optional<PeersFile>> peers_;
   std::map<std::string, std::optional<BusyTable>> busy_;  // by folder
   std::map<std::string, std::string> hashes_;             // by label
   std::vector<std::string> problems_;

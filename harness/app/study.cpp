@@ -37,45 +37,59 @@ std::vector<RecordedSpeed> recorded_speeds(Recorded& recorded, const std::vector
                                            const Version& version, const AttentionProblem& problem,
                                            const std::string& config) {
   std::vector<RecordedSpeed> speeds;
-  for (const auto& device : devices) {
-    const Recording* recording = recorded.find(device, version);
-    if (!recording) continue;
-    if (const Result* result = find_result(*recording, problem, config)) {
-      const Profile& profile = recording->profile;
-      speeds.push_back(
-          {profile.device, profile.date, profile.toolkit, result->config, *result->tflops, recording->stale});
-    }
-  }
+  for (const auto& device : devices)
+    if (auto speed = recorded.speed(device, version, problem, config)) speeds.push_back(std::move(*speed));
   return speeds;
 }
 
 // What the card shows: the fastest configuration, and the one that the card is about, where that is another; with --config only the
-// latter.
+// latter. Beside a figure that was measured now, also that of --record, which was measured in the same way.
 std::vector<RecordedSpeed> speeds_for_card(Recorded& recorded, const std::vector<std::string>& devices,
-                                           const Version& version, const AttentionProblem& problem,
-                                           const Options& options, const std::string& config) {
+                                           const Version& version, const Result& result, const Options& options) {
+  const AttentionProblem& problem = options.problem;
   auto speeds = recorded_speeds(recorded, devices, version, problem, options.config);
-  for (const RecordedSpeed& own : recorded_speeds(recorded, devices, version, problem, config))
+  const auto add = [&](const RecordedSpeed& speed) {
     if (std::none_of(speeds.begin(), speeds.end(), [&](const RecordedSpeed& shown) {
-          return shown.device == own.device && shown.config == own.config;
+          return shown.device == speed.device && shown.config == speed.config &&
+                 (shown.way == speed.way || !result.tflops);
         }))
-      speeds.push_back(own);
+      speeds.push_back(speed);
+  };
+  for (const RecordedSpeed& own : recorded_speeds(recorded, devices, version, problem, result.config)) add(own);
+  for (const auto& device : devices)
+    if (const auto speed = recorded.speed_by_record(device, version, problem, result.config); speed && result.tflops)
+      add(*speed);
   return speeds;
 }
 
-// The speed of the version before: as recorded where that still holds, else measured now where that is possible.
-std::optional<Speed> speed_before(Recorded& recorded, const std::vector<std::string>& devices, const Version& before,
-                                  const AttentionProblem& problem, const Result& result, const Runner& runner) {
-  const auto speeds = recorded_speeds(recorded, devices, before, problem, "");
-  const bool can_measure = runner.device().gpu && result.tflops;
-  if (!speeds.empty() && !(speeds.front().stale && can_measure))
-    return Speed{speeds.front().tflops, fmt::format("recorded on {}{}", speeds.front().device,
-                                                    speeds.front().stale ? std::string("; ") + kStale : "")};
-  if (!can_measure) return std::nullopt;
-  const Result measured =
-      runner.run(before, {.problem = result.problem, .config = "", .check = false, .benchmark = true});
-  if (!measured.tflops) return std::nullopt;
-  return Speed{*measured.tflops, "measured now"};
+std::string origin_of(const RecordedSpeed& speed) {
+  return fmt::format("{} on {}{}", speed.way, speed.device, speed.stale ? std::string("; ") + kStale : "");
+}
+
+// The version's speed and that of the version before, measured in the same way: now where this one was, else as recorded.
+void fill_step(StudyCard& card, Recorded& recorded, const std::vector<std::string>& devices, const Options& options,
+               const Runner& runner) {
+  const Result& result = card.result;
+  const AttentionProblem& problem = options.problem;
+  if (result.tflops) {
+    card.own_speed = Speed{*result.tflops, "measured now"};
+    for (const std::string& device : devices)
+      if (const auto speed = recorded.speed_by_record(device, *card.before, problem); speed && !speed->stale) {
+        card.speed_before = Speed{speed->tflops, origin_of(*speed)};
+        return;
+      }
+    const Result measured =
+        runner.run(*card.before, {.problem = result.problem, .config = "", .check = false, .benchmark = true});
+    if (measured.tflops) card.speed_before = Speed{*measured.tflops, "measured now"};
+    return;
+  }
+  for (const std::string& device : devices)
+    if (const auto both = recorded.speeds(device, *card.before, card.version, problem, "", options.config)) {
+      card.speed_before = Speed{both->first.tflops, origin_of(both->first)};
+      card.own_speed = Speed{both->second.tflops, origin_of(both->second)};
+      return;
+    }
+  if (!card.recorded.empty()) card.own_speed = Speed{card.recorded.front().tflops, origin_of(card.recorded.front())};
 }
 
 std::vector<std::string> read_on(const Version& version, const Version* before, const Paths& paths) {
@@ -101,11 +115,12 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .tuned = runner.choose(version, options.config, result.problem).tuned,
                  .sm = runner.sm(version),
                  .header = read_header_comment(source_file(version, options.paths.source)),
-                 .recorded = speeds_for_card(recorded, devices, version, recorded_problem, options, result.config),
+                 .recorded = speeds_for_card(recorded, devices, version, result, options),
                  .recorded_problem = recorded_problem == result.problem ? "" : describe(recorded_problem),
                  .beside_peers = {},
                  .busy = busy_of(recorded, devices, version, result.config),
                  .before = before,
+                 .own_speed = {},
                  .speed_before = {},
                  .static_before = {},
                  .lines = options.lines ? kAllLines : kCostliestLines,
@@ -114,7 +129,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
   if (!devices.empty())
     card.beside_peers = recorded.beside_peers(devices.front(), version, options.config, recorded_problem);
   if (before) {
-    card.speed_before = speed_before(recorded, devices, *before, recorded_problem, result, runner);
+    fill_step(card, recorded, devices, options, runner);
     const auto choice = runner.choose(*before, "", result.problem);
     if (choice.configuration) card.static_before = static_study(*before, *choice.configuration, options.paths.study);
   }
@@ -124,9 +139,11 @@ std::string card_of(const Version& version, const Result& result, const Options&
 // A line per version, as they finish.
 class VersionTable {
  public:
-  VersionTable(const Options& options, const Runner& runner, Recorded& recorded, const Paint& paint)
+  VersionTable(const std::vector<const Version*>& selected, const Options& options, const Runner& runner,
+               Recorded& recorded, const Paint& paint)
       : options_(options), runner_(runner), recorded_(recorded), paint_(paint), table_(columns(runner)) {
     const auto& device = runner.device();
+    for (const Version* version : selected) ways_.add(speed(*version));
     say(options,
         labelled("Device", describe_device(device.why, device.gpu.has_value(), paint)) +
             labelled("Problem", describe(runner.problem())) +
@@ -135,20 +152,23 @@ class VersionTable {
                                             "multiples of the ideal; recorded: TFLOP/s at " +
                                                 describe(options.problem))
                                  : "") +
+            (ways_.legend().empty() ? "" : labelled("Recorded", ways_.legend())) +
             (table_.left_out().empty() ? "" : labelled("No room for", table_.left_out() + " (--json has all)")) + '\n');
     say(options, paint.bold(table_.header()));
   }
 
   void add(const Version& version, const Result& result) {
-    const auto speeds = recorded_speeds(recorded_, devices_to_show(recorded_, runner_.device()), version,
-                                        options_.problem, options_.config);
-    const std::string recorded =
-        speeds.empty() ? "-" : fmt::format("{:.1f}{}", speeds.front().tflops, speeds.front().stale ? " stale" : "");
-    const auto tflops = result.tflops                                          ? result.tflops
-                        : !speeds.empty() && !runner_.device().gpu.has_value() ? std::optional(speeds.front().tflops)
-                                                                               : std::nullopt;
-    const std::string step = tflops && tflops_before_ ? fmt::format("{:.2f}x", *tflops / *tflops_before_) : "-";
-    tflops_before_ = tflops;
+    const std::string recorded = ways_.figure(speed(version));
+    std::optional<double> factor;
+    if (result.tflops && tflops_before_) factor = *result.tflops / *tflops_before_;
+    if (const auto devices = devices_to_show(recorded_, runner_.device());
+        before_ != nullptr && !runner_.device().gpu && !devices.empty())
+      if (const auto both =
+              recorded_.speeds(devices.front(), *before_, version, options_.problem, options_.config, options_.config))
+        factor = both->second.tflops / both->first.tflops;
+    const std::string step = factor ? fmt::format("{:.2f}x", *factor) : "-";
+    tflops_before_ = result.tflops;
+    before_ = &version;
     std::string registers = "-", spills = "-", smem = "-", ctas = "-";
     const int sm = runner_.sm(version);
     if (const StaticStudy* study = study_for(result.static_study, sm)) {
@@ -200,11 +220,23 @@ class VersionTable {
     return result.correct ? "correct" : "unchecked";
   }
 
+  // On the first device that has a figure; beside one that is measured now, the figure that was measured in the same way.
+  std::optional<RecordedSpeed> speed(const Version& version) const {
+    const bool measures = runner_.device().gpu && !runner_.is_virtual();
+    for (const std::string& device : devices_to_show(recorded_, runner_.device()))
+      if (auto found = measures ? recorded_.speed_by_record(device, version, options_.problem, options_.config)
+                                : recorded_.speed(device, version, options_.problem, options_.config))
+        return found;
+    return std::nullopt;
+  }
+
   const Options& options_;
   const Runner& runner_;
   Recorded& recorded_;
   const Paint& paint_;
   const Table table_;
+  MeasuredWays ways_;
+  const Version* before_ = nullptr;  // of the row above
   std::optional<double> tflops_before_;
 };
 
@@ -259,7 +291,7 @@ int study(const Options& asked) {
     else
       say(options, card_of(version, result, options, runner, recorded, paint));
   } else {
-    VersionTable table(options, runner, recorded, paint);
+    VersionTable table(selected, options, runner, recorded, paint);
     for (const Version* version : selected) {
       results.push_back(runner.run(*version, run));
       table.add(*version, results.back());

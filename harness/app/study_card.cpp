@@ -46,19 +46,11 @@ std::string format_speed(const StudyCard& card, const Paint& paint) {
   return text;
 }
 
-// The figure that others are compared with: what was measured now, else the first recording.
-std::optional<Speed> own_speed(const StudyCard& card) {
-  if (card.result.tflops) return Speed{*card.result.tflops, "measured now"};
-  if (card.recorded.empty()) return std::nullopt;
-  return Speed{card.recorded.front().tflops, "recorded on " + card.recorded.front().device};
-}
-
 std::string format_change(const StudyCard& card, const Paint& paint) {
-  const auto own = own_speed(card);
-  if (!own)
+  if (!card.own_speed)
     return fmt::format("this version has no figure to compare with that of version {}", kernel_id(*card.before));
   if (!card.speed_before) return fmt::format("version {} has no figure to compare with", kernel_id(*card.before));
-  const double ratio = own->tflops / card.speed_before->tflops;
+  const double ratio = card.own_speed->tflops / card.speed_before->tflops;
   const std::string change = fmt::format("{:.2f}x", ratio);
   return fmt::format("{} of version {} ({:.1f} TFLOP/s {})", ratio < 1 ? paint.notable(change) : paint.bold(change),
                      label(*card.before), card.speed_before->tflops, card.speed_before->origin);
@@ -77,8 +69,9 @@ std::string format_peers(const BesidePeers& beside) {
 }
 
 std::string format_recorded(const RecordedSpeed& recorded, const Paint& paint) {
-  std::string text = fmt::format("{:.1f} TFLOP/s on {} ({}, {}, CUDA {})", recorded.tflops, recorded.device,
-                                 recorded.config, recorded.date.substr(0, 10), recorded.toolkit);
+  std::string text = fmt::format("{:.1f} TFLOP/s on {} ({}, {}, {}{})", recorded.tflops, recorded.device,
+                                 recorded.config, recorded.way, recorded.date.substr(0, 10),
+                                 recorded.toolkit.empty() ? "" : ", CUDA " + recorded.toolkit);
   if (recorded.stale) text += fmt::format(" {}", paint.notable(kStale));
   return text;
 }
@@ -160,7 +153,8 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   if (card.ran && !result.counters) line("Speed", format_speed(card, paint));
   text += format_findings(result, paint);
   text += format_diagnosis(result, paint);
-  for (const RecordedSpeed& recorded : card.recorded) line("Recorded", format_recorded(recorded, paint));
+  for (const RecordedSpeed& recorded : card.recorded)
+    line(&recorded == &card.recorded.front() ? "Recorded" : "", format_recorded(recorded, paint));
   if (!card.recorded.empty() && !card.recorded_problem.empty()) line("", "at " + card.recorded_problem);
   if (card.recorded.empty()) line("Recorded", "nothing for this problem; --record measures the standard shapes");
   if (card.before) line("Step", format_change(card, paint));

@@ -17,17 +17,10 @@
 
 namespace flash_ladder {
 
-/// A speed, and where it is from: "measured now", "recorded on NVIDIA H200".
+/// A speed, and where it is from: "measured now", "sustained on NVIDIA H200".
 struct Speed {
   double tflops;
   std::string origin;
-};
-
-/// A recording of the version that is shown.
-struct RecordedSpeed {
-  std::string device, date, toolkit, config;
-  double tflops;
-  bool stale;
 };
 
 struct StudyCard {
@@ -44,8 +37,8 @@ struct StudyCard {
   BesidePeers beside_peers;
   std::vector<BusyVersion> busy;
 
-  const Version* before;  // nullptr for the first version
-  std::optional<Speed> speed_before;
+  const Version* before;                         // nullptr for the first version
+  std::optional<Speed> own_speed, speed_before;  // measured in the same way
   std::map<std::string, StaticStudy> static_before;
 
   std::size_t lines;                  // how many of the counted source lines to show

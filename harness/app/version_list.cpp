@@ -23,7 +23,7 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kLeastSpeedWidth = 12, kWidestIdea = 110;
+constexpr std::size_t kLeastSpeedWidth = 6, kNarrowestIdea = 60, kWidestIdea = 110, kIndent = 4;
 
 // The names of a version's configurations, the preferred one first.
 std::vector<std::string> configuration_names(const Version& version) {
@@ -70,20 +70,11 @@ nlohmann::json versions_document(const Paths& paths) {
           {"sm", architectures}};
 }
 
-std::string speed(const Recording* recording, const AttentionProblem& problem) {
-  const Result* result = recording ? find_result(*recording, problem) : nullptr;
-  const std::string figure = result ? fmt::format("{:.1f}", *result->tflops) : "-";
-  return recording && recording->stale ? figure + " stale" : figure;
-}
+// The first sentence.
+std::string in_short(const std::string& idea) { return idea.substr(0, idea.find(". ")); }
 
-// The first sentence, or as many words of it as `width` columns hold.
-std::string in_short(const std::string& idea, std::size_t width) {
-  const std::string text = idea.substr(0, idea.find(". "));
-  if (display_width(text) <= width) return text;
-  const std::string first = wrapped(text, std::max<std::size_t>(width, 3) - 2, 0);
-  const std::string words = first.substr(0, first.find('\n'));
-  return display_width(words) + 2 > width ? "" : words + " …";
-}
+// "kernels/hopper": each track is a folder.
+std::string track_of(const Version& version) { return version.source.substr(0, version.source.rfind('/')); }
 
 }  // namespace
 
@@ -94,32 +85,49 @@ int list_versions(const Options& options) {
   const auto devices = recorded.devices();
 
   std::size_t config_width = 0;
-  for (const Version& version : versions())
-    config_width = std::max(config_width, fmt::format("{}  ", fmt::join(configuration_names(version), ", ")).size());
-
-  const auto speed_width = [](const std::string& device) {
-    return std::max(kLeastSpeedWidth, display_width(device) + 2);
-  };
-  std::size_t taken = version_column_width() + config_width;
-  for (const auto& device : devices) taken += speed_width(device);
-  const std::size_t idea_width = std::min(output_width() - std::min(output_width(), taken), kWidestIdea);
-
-  std::string header = pad("version", version_column_width());
-  for (const auto& device : devices) header += pad(device, speed_width(device));
-  std::string text = labelled("TFLOP/s at", describe(options.problem)) + "\n" +
-                     paint.bold(header + pad("config", config_width) + "idea") + "\n";
-  bool stale = false;
+  MeasuredWays ways;
   for (const Version& version : versions()) {
-    text += pad(label(version), version_column_width());
+    config_width = std::max(config_width, fmt::format("{}", fmt::join(configuration_names(version), ", ")).size());
+    for (const auto& device : devices) ways.add(recorded.speed(device, version, options.problem));
+  }
+  const auto to_the_right = [](const std::string& cell, const std::string& device) {
+    const std::size_t width = std::max(kLeastSpeedWidth, display_width(device));
+    return std::string(width - std::min(width, display_width(cell)), ' ') + cell + "  ";
+  };
+  std::string header = pad("version", version_column_width());
+  for (const auto& device : devices) header += to_the_right(device, device);
+  header += pad("config", config_width);
+  // An idea has a line of its own where the row has no room for it.
+  const std::size_t width = std::min(output_width(), display_width(header) + 2 + kWidestIdea);
+  const bool in_row = width >= display_width(header) + 2 + kNarrowestIdea;
+
+  std::string text = labelled("TFLOP/s at", describe(options.problem));
+  if (!ways.legend().empty()) text += labelled("Measured", ways.legend());
+  text += "\n" + paint.bold(header + (in_row ? "  idea" : "")) + "\n";
+  bool stale = false;
+  std::string track;
+  for (const Version& version : versions()) {
+    if (track_of(version) != track) {
+      track = track_of(version);
+      text += "\n" + paint.dim(track + "/") + "\n";
+    }
+    std::string row = pad(label(version), version_column_width());
     for (const auto& device : devices) {
-      const Recording* recording = recorded.find(device, version);
-      const std::string figure = speed(recording, options.problem);
-      const bool is_stale = recording && recording->stale;
-      text += pad(is_stale ? paint.notable(figure) : figure, speed_width(device));
+      const auto speed = recorded.speed(device, version, options.problem);
+      std::string figure = ways.figure(speed);
+      if (ways.has_stars() && (!speed || speed->way != kByRecord)) figure += ' ';  // digits below digits
+      const bool is_stale = speed && speed->stale;
+      row += to_the_right(is_stale ? paint.notable(figure) : figure, device);
       stale = stale || is_stale;
     }
-    text += pad(fmt::format("{}", fmt::join(configuration_names(version), ", ")), config_width);
-    text += in_short(read_header_comment(source_file(version, options.paths.source)).idea, idea_width) + "\n";
+    row += fmt::format("{}", fmt::join(configuration_names(version), ", "));
+    const std::string idea = in_short(read_header_comment(source_file(version, options.paths.source)).idea);
+    if (in_row) {
+      row = pad(row, display_width(header)) + "  ";
+      text += row + shortened(idea, width - display_width(row)) + "\n";
+    } else {
+      text += row + "\n" + wrapped(std::string(kIndent, ' ') + idea, width, kIndent) + "\n";
+    }
   }
   if (stale) text += "\nstale: the code has changed since it was recorded; --record measures it anew\n";
   if (devices.empty()) text += fmt::format("\nnothing is recorded in {}\n", options.paths.profiles.string());

@@ -22,7 +22,8 @@ std::vector<PeerResult> results_of(const json& entry) {
 }
 
 Regime regime_of(const std::string& name, const json& object) {
-  Regime regime{.name = name, .versions = {}, .peers = {}};
+  Regime regime{.name = name, .date = "", .versions = {}, .peers = {}};
+  if (object.contains("run")) read_known(object.at("run"), "date", regime.date);
   for (const json& entry : object.at("versions")) {
     MeasuredVersion version{.kernel = entry.at("kernel"), .config = "", .code_hash = "", .results = results_of(entry)};
     read_known(entry, "config", version.config);

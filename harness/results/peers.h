@@ -37,6 +37,7 @@ struct MeasuredPeer {
 /// One way to measure. Figures are compared inside one of them, and with no others.
 struct Regime {
   std::string name;  // "sustained", "interleaved"
+  std::string date;  // UTC, "2026-01-31T12:00:00Z"
   std::vector<MeasuredVersion> versions;
   std::vector<MeasuredPeer> peers;
 };

@@ -85,6 +85,18 @@ def test_a_narrow_table_says_what_it_leaves_out(everything: Cli) -> None:
     assert not any("No room" in line for line in wide) and any("spill" in line for line in wide)
 
 
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_list_shows_whole_ideas(everything: Cli, columns: int) -> None:
+    """In a narrow terminal on lines of their own; figures are right-aligned, and each track has a heading."""
+    lines = lines_on_a_terminal(everything, columns, "--list")
+    words = " ".join(" ".join(lines).split())
+    assert "Read K and V once per tile of 64 queries instead of once per query, and keep them in shared memory" in words
+    headings = [line for line in lines if line.startswith("kernels")]
+    assert headings[:2] == ["kernels/", "kernels/hopper/"] and all(not lines[lines.index(h) - 1] for h in headings)
+    points = [line.index(".", line.index("_")) for line in lines if re.match(r"\d\d_\w+ +\d", line)]
+    assert len(points) > 20 and len(set(points)) == 1, "the points stand below each other"
+
+
 def test_the_room_of_a_wide_terminal_is_used(everything: Cli) -> None:
     ideas = [max(map(len, lines_on_a_terminal(everything, columns, "--list"))) for columns in (80, 120, 200)]
     assert ideas[0] < ideas[1] < ideas[2]
