@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "app/comparison_data.h"
+#include "app/comparison_verdict.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
 #include "app/source_diff.h"
@@ -15,6 +16,7 @@
 #include "app/terminal.h"
 #include "errors.h"
 #include "results/atomic_file.h"
+#include "results/counter_text.h"
 
 namespace flash_ladder {
 namespace {
@@ -70,16 +72,11 @@ std::string busy_rows(const std::vector<BusyPair>& pairs, const Paint& paint) {
 // The totals that differ. Both have been counted.
 std::string counter_rows(const Result& from, const Result& to) {
   std::string text;
-  std::vector<std::uint64_t> before;
-  for_each_counter(*from.counters, [&](const std::string&, std::uint64_t count) { before.push_back(count); });
-  auto old = before.begin();
-  for_each_counter(*to.counters, [&](const std::string& name, std::uint64_t count) {
-    const std::uint64_t was = *old++;
-    if (count == was) return;
-    const std::string change =
-        was == 0 ? "" : fmt::format("{:.2f}x", static_cast<double>(count) / static_cast<double>(was));
-    text += row("  " + name, std::to_string(was), std::to_string(count), change);
-  });
+  for (const CounterChange& change : counter_changes(from, to))
+    text += row("  " + change.counter, grouped(change.from), grouped(change.to),
+                change.from == 0
+                    ? ""
+                    : fmt::format("{:.2f}x", static_cast<double>(change.to) / static_cast<double>(change.from)));
   return text;
 }
 
@@ -90,10 +87,20 @@ std::string counted_rows(const CountedPair& counted, const Paint& paint) {
          counter_rows(counted.from, counted.to) + '\n' + format_line_changes(counted.lines, paint);
 }
 
+// Those whose counts differ, and how many do not.
 std::string opcode_rows(const OpcodeCounts& from, const OpcodeCounts& to) {
   std::string text;
-  for (const OpcodeChange& change : changes(from, to))
-    text += count_row("  " + change.opcode, change.before, change.after);
+  int unchanged = 0, sum = 0;
+  for (const OpcodeChange& change : changes(from, to)) {
+    if (change.change() != 0) {
+      text += count_row("  " + change.opcode, change.before, change.after);
+    } else {
+      ++unchanged;
+      sum += change.after;
+    }
+  }
+  if (unchanged > 0)
+    text += count_row(fmt::format("  {} unchanged opcode{}", unchanged, unchanged == 1 ? "" : "s"), sum, sum);
   return text + count_row("  total", total(from), total(to));
 }
 
@@ -117,6 +124,9 @@ std::string static_rows(const StaticPair& compiled, const Paint& paint) {
 std::string comparison_text(const Comparison& comparison, const Paint& paint) {
   const Version &from = comparison.from, &to = comparison.to;
   std::string text = paint.bold(fmt::format("{} → {}", label(from), label(to))) + "\n\n";
+  const Verdict verdict = verdict_of(comparison);
+  text += labelled(paint.bold("Speed"), verdict.speed) + labelled(paint.bold("Fell"), verdict.fell) +
+          labelled(paint.bold("Rose"), verdict.rose) + '\n';
   const HeaderComment& header = comparison.header;
   if (!header.idea.empty()) text += labelled(paint.dim("Idea"), header.idea);
   if (!header.changed.empty()) text += labelled(paint.dim("Changed"), header.changed);

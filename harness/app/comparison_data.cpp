@@ -147,6 +147,7 @@ Comparison gather_comparison(const Options& options, Recorded& recorded) {
   StaticPair pair = compiled(from, to, options);
   return {.from = from,
           .to = to,
+          .problem = options.problem,
           .header = read_header_comment(source_file(to, tree)),
           .size = diff_size(source_file(from, tree), source_file(to, tree)),
           .diff = source_diff(from, to, tree),

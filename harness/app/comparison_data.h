@@ -63,7 +63,8 @@ struct StaticPair {
 
 struct Comparison {
   const Version &from, &to;
-  HeaderComment header;  // of `to`
+  AttentionProblem problem;  // that the verdict is about
+  HeaderComment header;      // of `to`
   DiffSize size;
   std::string diff;  // as source_diff() has it
   std::vector<SpeedPair> speeds;

@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "app/comparison_data.h"
+#include "app/comparison_verdict.h"
 #include "app/opcode_counts.h"
 #include "app/sass_alignment.h"
 #include "app/source_text.h"
 #include "errors.h"
+#include "results/counter_text.h"
 #include "rules/support.h"
 #include "sass/machine_code.h"
 #include "sass/sass_listing.h"
@@ -32,7 +34,9 @@ constexpr std::string_view kStyle = R"(
 body { margin: 0 auto; max-width: 78rem; padding: 1rem; background: var(--page); color: var(--ink);
   font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: break-word; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2.5rem; } h3 { font-size: 1rem; }
-a { color: var(--to); } nav a { display: inline-block; margin-right: 1rem; padding: .25rem 0; }
+a { color: var(--to); } nav { position: sticky; top: 0; background: var(--page); padding: .25rem 0; } .here td, span.here { outline: 2px solid var(--to); outline-offset: -2px; }
+button { font: inherit; color: inherit; background: var(--raised); border: 1px solid var(--line); padding: .125rem .5rem; }
+.equal summary { color: var(--faint); } nav a { display: inline-block; margin-right: 1rem; padding: .25rem 0; }
 code, pre, .sass td { font: .8125rem/1.45 ui-monospace, monospace; }
 pre, .scroll { overflow-x: auto; } pre { padding: .75rem; background: var(--raised); margin: 0; }
 pre span { display: block; min-width: max-content; } .del, .sass .only-from { background: var(--gone); }
@@ -49,6 +53,29 @@ svg .from-dot { fill: var(--from); } svg .to-dot { fill: var(--to); } svg text.f
 svg text.to-text { fill: var(--to); }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; } dd { margin-bottom: .5rem; } th, td { padding: .125rem .25rem; }
   td, th { font-size: .8125rem; } }
+)";
+
+// n and p, and two buttons: to the next and the previous run of rows that differ. Folded parts open on the way.
+constexpr std::string_view kScript = R"(
+(() => {
+  const places = [...document.querySelectorAll('[data-difference]')];
+  let at = -1;
+  const go = (step) => {
+    if (!places.length) return;
+    at = at < 0 && step < 0 ? places.length - 1 : (at + step + places.length) % places.length;
+    document.querySelector('.here')?.classList.remove('here');
+    const place = places[at];
+    for (let part = place.closest('details'); part; part = part.parentElement.closest('details')) part.open = true;
+    place.classList.add('here');
+    place.scrollIntoView({ block: 'center' });
+  };
+  for (const button of document.querySelectorAll('[data-step]'))
+    button.addEventListener('click', () => go(Number(button.dataset.step)));
+  document.addEventListener('keydown', (event) => {
+    const step = { n: 1, p: -1 }[event.key];
+    if (step && !event.ctrlKey && !event.metaKey && !event.altKey) go(step);
+  });
+})();
 )";
 
 std::string escaped(std::string_view text) {
@@ -102,12 +129,17 @@ std::string source_section(const Comparison& comparison) {
                                            comparison.size.added, comparison.size.removed));
   text += "<pre tabindex=\"0\">";
   std::istringstream lines(comparison.diff);
+  bool in_change = false;
   for (std::string line; std::getline(lines, line);) {
     const char* kind = line.starts_with('+')   ? "add"
                        : line.starts_with('-') ? "del"
                        : line.starts_with('@') ? "hunk"
                                                : "";
-    text += fmt::format("<span class=\"{}\">{}</span>", kind, line.empty() ? " " : escaped(line));
+    const bool is_change =
+        (line.starts_with('+') || line.starts_with('-')) && !line.starts_with("+++") && !line.starts_with("---");
+    text += fmt::format("<span class=\"{}\"{}>{}</span>", kind, is_change && !in_change ? " data-difference" : "",
+                        line.empty() ? " " : escaped(line));
+    in_change = is_change;
   }
   return section("source", "Source", text + "</pre>\n");
 }
@@ -262,16 +294,12 @@ std::string counters_section(const Comparison& comparison) {
         change.place, escaped(change.code), figures.instructions, figures.shared, figures.global);
   }
   text += "</table></div>\n";
-  std::vector<std::uint64_t> before;
-  for_each_counter(*counted.from.counters, [&](const std::string&, std::uint64_t count) { before.push_back(count); });
   HtmlTable totals("Totals that differ", {"counter", label(comparison.from), label(comparison.to), "change"});
-  auto old = before.begin();
-  for_each_counter(*counted.to.counters, [&](const std::string& name, std::uint64_t count) {
-    const std::uint64_t was = *old++;
-    if (count != was)
-      totals.add({name, std::to_string(was), std::to_string(count),
-                  was == 0 ? "" : fmt::format("{:.2f}×", static_cast<double>(count) / static_cast<double>(was))});
-  });
+  for (const CounterChange& change : counter_changes(counted.from, counted.to))
+    totals.add({change.counter, grouped(change.from), grouped(change.to),
+                change.from == 0
+                    ? ""
+                    : fmt::format("{:.2f}×", static_cast<double>(change.to) / static_cast<double>(change.from))});
   return section("counters", "Counters by line", text + totals.text());
 }
 
@@ -286,20 +314,46 @@ std::string sass_cell(const SassInstruction* instruction, SourceText& source) {
                      escaped(place));
 }
 
+constexpr std::size_t kContext = 3;  // equal rows that stay on either side of a difference
+
+std::string sass_rows(const std::vector<AlignedInstructions>& rows, std::size_t first, std::size_t last,
+                      SourceText& source) {
+  std::string text;
+  for (std::size_t i = first; i < last; ++i) {
+    const AlignedInstructions& row = rows[i];
+    const bool begins = !row.same_opcode() && (i == 0 || rows[i - 1].same_opcode());
+    text += fmt::format("<tr{}><td{}>{}</td><td{}>{}</td></tr>\n", begins ? " data-difference" : "",
+                        row.same_opcode() || !row.from ? "" : " class=\"only-from\"", sass_cell(row.from, source),
+                        row.same_opcode() || !row.to ? "" : " class=\"only-to\"", sass_cell(row.to, source));
+  }
+  return text.empty() ? "" : "<table class=\"sass\">\n" + text + "</table>\n";
+}
+
+// Runs of equal rows are folded, but for those next to a difference.
 std::string sass_part(const char* title, const std::vector<const SassInstruction*>& from,
                       const std::vector<const SassInstruction*>& to, bool open, const Comparison& comparison,
                       SourceText& source) {
   const auto rows = align_by_opcode(from, to);
   std::string text = fmt::format(
       "<details{}><summary>{}: {} instructions, and {}</summary>\n<table class=\"sass\">\n<tr><th scope=\"col\">{}</th><th "
-      "scope=\"col\">{}</th></tr>\n",
+      "scope=\"col\">{}</th></tr></table>\n",
       open ? " open" : "", title, from.size(), to.size(), escaped(label(comparison.from)),
       escaped(label(comparison.to)));
-  for (const AlignedInstructions& row : rows)
-    text += fmt::format("<tr><td{}>{}</td><td{}>{}</td></tr>\n",
-                        row.same_opcode() || !row.from ? "" : " class=\"only-from\"", sass_cell(row.from, source),
-                        row.same_opcode() || !row.to ? "" : " class=\"only-to\"", sass_cell(row.to, source));
-  return text + "</table></details>\n";
+  std::size_t shown = 0;  // rows before this one are written
+  for (std::size_t i = 0; i < rows.size();) {
+    std::size_t end = i;
+    while (end < rows.size() && rows[end].same_opcode()) ++end;
+    const std::size_t first = i == 0 ? 0 : i + kContext,
+                      last = end == rows.size() ? end : end - std::min(end, kContext);
+    if (last > first + 1) {
+      text += sass_rows(rows, shown, first, source);
+      text += fmt::format("<details class=\"equal\"><summary>{} rows with equal opcodes</summary>\n{}</details>\n",
+                          last - first, sass_rows(rows, first, last, source));
+      shown = last;
+    }
+    i = std::max(end, i + 1);
+  }
+  return text + sass_rows(rows, shown, rows.size(), source) + "</details>\n";
 }
 
 std::string opcode_table(const char* caption, const OpcodeCounts& from, const OpcodeCounts& to,
@@ -308,7 +362,16 @@ std::string opcode_table(const char* caption, const OpcodeCounts& from, const Op
   const auto add = [&](const std::string& name, int a, int b) {
     table.add({name, std::to_string(a), std::to_string(b), a == b ? "" : fmt::format("{:+}", b - a)});
   };
-  for (const OpcodeChange& change : changes(from, to)) add(change.opcode, change.before, change.after);
+  int unchanged = 0, sum = 0;
+  for (const OpcodeChange& change : changes(from, to)) {
+    if (change.change() != 0) {
+      add(change.opcode, change.before, change.after);
+    } else {
+      ++unchanged;
+      sum += change.after;
+    }
+  }
+  if (unchanged > 0) add(fmt::format("{} unchanged opcode{}", unchanged, unchanged == 1 ? "" : "s"), sum, sum);
   add("total", total(from), total(to));
   return table.text();
 }
@@ -337,8 +400,9 @@ std::string code_section(const Comparison& comparison, const Options& options) {
     text += opcode_table("Opcodes in the hot loop, per iteration", compiled.code_from->hot_loop_sass,
                          compiled.code_to->hot_loop_sass, comparison);
   text += paragraph(
-      "Below, instructions of the same opcode stand beside each other. Coloured is what has no partner. The small number is the "
-      "line of the version's file; point at it to read the line.");
+      "Below, instructions with the same opcode are side by side; coloured cells have no counterpart. Long runs of equal rows "
+      "are folded: n and p jump to the next and the previous difference. The small number is the line of the version's file; "
+      "point at it to read the line.");
   try {
     const auto code_of = [&](const Version& version, const Configuration& configuration) {
       return sass_text(version, configuration, code_name(version, compiled.sm), options.paths.study,
@@ -371,7 +435,13 @@ std::string comparison_page(const Comparison& comparison, const Options& options
                                  {"counters", "counters"},
                                  {"sass", "machine code"}})
     text += fmt::format("<a href=\"#{}\">{}</a>", id, name);
-  text += "</nav>\n<dl>\n";
+  text +=
+      "<span><button type=\"button\" data-step=\"-1\">previous difference (p)</button> <button type=\"button\" "
+      "data-step=\"1\">next difference (n)</button></span></nav>\n<dl>\n";
+  const Verdict verdict = verdict_of(comparison);
+  for (const auto& [name, value] :
+       {std::pair("Speed", &verdict.speed), {"Fell", &verdict.fell}, {"Rose", &verdict.rose}})
+    text += fmt::format("<dt>{}</dt><dd>{}</dd>\n", name, escaped(*value));
   const HeaderComment& header = comparison.header;
   for (const auto& [name, value] :
        {std::pair("Idea", &header.idea), {"Changed", &header.changed}, {"Prediction", &header.prediction}})
@@ -379,7 +449,7 @@ std::string comparison_page(const Comparison& comparison, const Options& options
   text += "</dl>\n";
   text += speed_section(comparison) + busy_section(comparison) + source_section(comparison) +
           counters_section(comparison) + code_section(comparison, options);
-  return text + "</main>\n</body>\n</html>\n";
+  return text + fmt::format("</main>\n<script>{}</script>\n</body>\n</html>\n", kScript);
 }
 
 }  // namespace flash_ladder

@@ -19,6 +19,7 @@
 #include "errors.h"
 #include "json_members.h"
 #include "results/atomic_file.h"
+#include "results/counter_text.h"
 #include "results/profile.h"
 
 namespace flash_ladder {
@@ -173,7 +174,7 @@ std::string counter_rows(const Pair& pair) {
   for_each_counter(*pair.b->counters, [&](const std::string& name, std::uint64_t count) {
     const std::uint64_t was = *old++;
     if (count != was)
-      text += pair_row("  " + name, std::to_string(was), std::to_string(count),
+      text += pair_row("  " + in_words(name), std::to_string(was), std::to_string(count),
                        was == 0 ? "" : fmt::format("{:.3f}x", static_cast<double>(count) / static_cast<double>(was)));
   });
   return text.empty() ? "  all counters are the same\n" : text;

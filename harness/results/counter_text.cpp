@@ -35,6 +35,21 @@ std::string grouped(std::uint64_t count) {
   return text;
 }
 
+std::string in_words(std::string_view counter) {
+  std::string text(counter);
+  if (!counter.ends_with("_instructions"))
+    for (const TrafficKind& kind : kTrafficKinds) {
+      if (!counter.starts_with(std::string(kind.name) + '_')) continue;
+      std::string_view what = counter.substr(kind.name.size() + 1);
+      const bool is_ideal = what.starts_with("ideal_");
+      if (is_ideal) what.remove_prefix(std::string_view("ideal_").size());
+      text = fmt::format("{}: {}{}", kind.words, what, is_ideal ? " of the best pattern" : "");
+    }
+  if (counter.starts_with("cp_async_")) text = "cp.async" + text.substr(std::string_view("cp_async").size());
+  std::replace(text.begin(), text.end(), '_', ' ');
+  return text;
+}
+
 std::string count_or_dash(std::uint64_t count) { return count == 0 ? "-" : grouped(count); }
 
 std::string MemoryCost::ratio() const {

@@ -17,6 +17,9 @@ std::string grouped(std::uint64_t count);
 /// The same, or "-" for none.
 std::string count_or_dash(std::uint64_t count);
 
+/// The name of a counter in words: "shared loads: wavefronts of the best pattern" for "shared_load_ideal_wavefronts".
+std::string in_words(std::string_view counter);
+
 /// What memory accesses cost, and the least that it could be.
 struct MemoryCost {
   std::uint64_t actual = 0, ideal = 0;

@@ -19,22 +19,23 @@ using emulator::InstructionClass;
 using emulator::kNumInstructionClasses;
 using emulator::Traffic;
 
-/// One kind of traffic: the name that its counters begin with, and what a transaction of it is called.
+/// One kind of traffic: the name that its counters begin with, the words for it, and what a transaction of it is called.
 struct TrafficKind {
   std::string_view name;
+  std::string_view words;
   std::string_view transactions;
   Traffic Counters::* member;
 };
 inline constexpr std::array<TrafficKind, 9> kTrafficKinds = {{
-    {"global_load", "sectors", &Counters::global_load},
-    {"global_store", "sectors", &Counters::global_store},
-    {"shared_load", "wavefronts", &Counters::shared_load},
-    {"shared_store", "wavefronts", &Counters::shared_store},
-    {"shared_copy", "wavefronts", &Counters::shared_copy},
-    {"local", "sectors", &Counters::local},
-    {"wgmma_operand", "wavefronts", &Counters::wgmma_operands},
-    {"tma_load", "sectors", &Counters::tma_load},
-    {"tma_store", "sectors", &Counters::tma_store},
+    {"global_load", "global loads", "sectors", &Counters::global_load},
+    {"global_store", "global stores", "sectors", &Counters::global_store},
+    {"shared_load", "shared loads", "wavefronts", &Counters::shared_load},
+    {"shared_store", "shared stores", "wavefronts", &Counters::shared_store},
+    {"shared_copy", "copies to shared memory", "wavefronts", &Counters::shared_copy},
+    {"local", "local memory", "sectors", &Counters::local},
+    {"wgmma_operand", "wgmma operands", "wavefronts", &Counters::wgmma_operands},
+    {"tma_load", "TMA loads", "sectors", &Counters::tma_load},
+    {"tma_store", "TMA stores", "sectors", &Counters::tma_store},
 }};
 
 /// Calls visit(name, counter) for each: "mma_instructions", "shared_load_ideal_wavefronts", "barriers" … Of Counters that are not

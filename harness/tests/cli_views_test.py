@@ -134,6 +134,33 @@ def test_diff_has_the_busy_table(recorded: Cli) -> None:
     assert f"issue slots, % - {NCU['busy']['versions']['02_online_softmax']['issue_slots_percent']:.1f}" in words
 
 
+def test_a_diff_begins_with_a_verdict(recorded: Cli) -> None:
+    outcome = recorded("--diff", "06", "07")
+    lines = [line for line in outcome.out.splitlines() if line.strip()]
+    assert lines[0] == "06_swizzle → 07_ldmatrix"
+    speed, fell, rose = (re.search(rf"{one} (.*?)(?= {other} )", outcome.words)[1]
+                         for one, other in (("Speed", "Fell"), ("Fell", "Rose"), ("Rose", "Idea")))  # fmt: skip
+    before, now = sustained("06"), sustained("07")
+    assert speed.startswith(f"{now / before:.2f}x: {before:.1f} → {now:.1f} TFLOP/s on NVIDIA H200, sustained")
+    assert "warp instructions 194,720 → 119,904; wavefronts of shared memory 64,512 → 48,128" in fell
+    assert "hot loop: LDS 416 → 0, PRMT 128 → 0" in fell and "LDSM 0 → 72" in rose and "tensor cores busy" in rose
+    assert "194,720" not in rose and "LDSM" not in fell
+
+
+def test_a_diff_without_figures_has_a_verdict(cli: Cli) -> None:
+    words = cli("--diff", "06", "07").words
+    assert "Speed nothing is recorded of both for batch 16" in words and "Fell registers" in words
+
+
+def test_a_diff_shows_what_changed_in_words(recorded: Cli) -> None:
+    words = recorded("--diff", "05", "06").words
+    assert "shared loads: wavefronts 295,936 54,272 0.18x" in words and "shared_load" not in words.split("Counted")[1]
+    opcodes = words.split("SASS of the hot loop")[1].split("SASS of the whole")[0]
+    assert "LOP3 0 43 +43" in opcodes and " HMMA " not in opcodes
+    unchanged = re.search(r"(\d+) unchanged opcodes (\d+) (\d+) ", opcodes)
+    assert unchanged and int(unchanged[1]) > 10 and unchanged[2] == unchanged[3] and "total 1117 1201 +84" in opcodes
+
+
 def test_diff_as_json(recorded: Cli) -> None:
     file = recorded.folder / "diff.json"
     outcome = recorded("--diff", "05", "06", "--json", str(file))
@@ -183,7 +210,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
         self.loads += [str(given[name]) for name in ("src", "data", "poster") if name in given]
-        if tag == "link" or tag == "script":
+        if tag == "link":
             self.loads.append(tag)
         if "id" in given:
             self.ids.add(str(given["id"]))
@@ -203,8 +230,8 @@ class Page(HTMLParser):
         assert self.open and self.open.pop() == tag, tag
 
     def handle_data(self, data: str) -> None:
-        if "style" in self.open:
-            assert "url(" not in data and "@import" not in data
+        if "style" in self.open or "script" in self.open:
+            assert "url(" not in data and "import" not in data
             return
         self.text += data
         if self.rows and ("td" in self.open or "th" in self.open):
@@ -236,7 +263,7 @@ def test_a_page_is_whole_and_has_everything(recorded: Cli, page: Path) -> None:
         star = "*" if speed["measured_to"] == "record" else ""
         assert any(row[1:3] == [f"{speed[side]:.1f}{star}" for side in ("from", "to")] for row in cells), speed
     counted = document["counted"]
-    assert ["warp_instructions", *(str(counted[side]["warp_instructions"]) for side in ("from", "to"))] in [
+    assert ["warp instructions", *(f"{counted[side]['warp_instructions']:,}" for side in ("from", "to"))] in [
         row[:3] for row in cells
     ]
     for line in counted["lines"]:
@@ -257,6 +284,30 @@ def test_machine_code_side_by_side(recorded: Cli, page: Path) -> None:
     for left, right in rows:
         if "LDSM" in str(right[1]):
             assert right[0] == "only-to" and "LDSM" not in str(left[1])
+
+
+def test_equal_machine_code_is_folded(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    folded = re.findall(
+        r"<summary>(\d+) rows with equal opcodes</summary>\n<table class=\"sass\">(.*?)</table>", text, re.S
+    )
+    assert folded
+    for count, rows in folded:
+        assert rows.count("<tr>") == int(count) > 1 and "only-" not in rows
+    rows = re.findall(r"<tr( data-difference)?><td( class=\"only-from\")?>(.*?)</td><td( class=\"only-to\")?>", text)
+    begins = 0
+    for before, row in zip([None, *rows], rows, strict=False):
+        differs, did = (any(one[i] for i in (1, 3)) if one else False for one in (row, before))
+        begins += bool(row[0])
+        assert bool(row[0]) <= differs and (did or bool(row[0]) == differs)
+    assert begins > 3
+
+
+@needs_chromium
+def test_keys_go_from_difference_to_difference(page: Path, tmp_path: Path) -> None:
+    found = visit(tmp_path, page.parent, [("page", page.name, "differences")])["page"]
+    assert found["keys"] == [0, 1, 2, 1, 0, found["all"] - 1] and found["all"] > 3
+    assert found["visible"] == [True] * 7 and found["by_button"] == 0
 
 
 @needs_chromium
