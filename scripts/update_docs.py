@@ -3,10 +3,11 @@
 
   README.md             the results, between <!-- results --> and <!-- end -->
   docs/ladder_log.md    between the following and <!-- end -->:
-                          <!-- predicted 06 -->     the factor that the header of version 06 predicts
-                          <!-- tflops 06 -->        what it reached, and how many times that of the version before
+                          <!-- score -->            how many predictions came true, and how the others failed
+                          <!-- predicted 06 -->     the gain over the version before that the header of 06 predicts
+                          <!-- tflops 06 -->        what it reached, and its gain over the version before
                           <!-- verdict 06 -->       what that makes of the prediction
-                          <!-- step 06 512 -->      how many times the TFLOP/s of the version before at seq_len 512
+                          <!-- step 06 512 -->      its gain over the version before at seq_len 512
                           <!-- verdict rule -->     how it is judged
                           <!-- other GPUs -->       which steps gain or lose there as they do here
   docs/virtual_gpu_internals.md
@@ -311,29 +312,66 @@ def prediction(kernel: Path) -> Prediction:
     return Prediction(value, is_factor=True)
 
 
+VERDICTS = (
+    "as predicted",
+    "less than predicted",
+    "more than predicted",
+    "slower",
+    "slower than predicted",
+    "faster",
+    "faster than predicted",
+)
+
+
 def verdict(predicted: Prediction, got: float) -> str:
-    """Of a factor, or of TFLOP/s. A factor is judged by its gain: what it is more than 1."""
+    """Of a factor, or of TFLOP/s: one of VERDICTS. A factor is judged by its gain: what it is more than 1."""
     share = (got - 1) / (predicted.value - 1) if predicted.is_factor else got / predicted.value
     if 1 / WITHIN <= share <= WITHIN:
         return "as predicted"
     if predicted.is_factor and (got < 1) != (predicted.value < 1):
         return "slower" if got < 1 else "faster"
+    if predicted.is_factor and predicted.value < 1:
+        return "slower than predicted" if got < predicted.value else "faster than predicted"
     return "less than predicted" if got < predicted.value else "more than predicted"
 
 
 def verdict_rule() -> str:
     return (
-        f"The gain is what a factor is more than 1, so 0.1 for 1.1×. A step is *as predicted* when its gain at seq_len"
-        f" {SHAPE.seq_len} is at most {WITHIN:g} times as much as was predicted, and at least 1/{WITHIN:g} of it;"
-        f" else it is *less* or *more than predicted*; *slower* where it gets below 1× and more than that was"
-        f" predicted, *faster* the other way round. Figures are judged before they are rounded. Of the first version"
-        f" the TFLOP/s are judged so."
+        f"A step comes out *as predicted* if its gain at seq_len {SHAPE.seq_len} is at most {WITHIN:g} times the"
+        f" predicted gain and at least 1/{WITHIN:g} of it; otherwise it gained *less* or *more than predicted*. A step"
+        f" is *slower* if a gain was predicted and it lost speed (*faster* in the opposite case), and *slower than"
+        f" predicted* or *faster than predicted* if a loss was predicted and it came out larger or smaller. Figures are"
+        f" judged before rounding. For the first version, TFLOP/s are judged in the same way."
     )
+
+
+def score(device: Device) -> str:
+    """How many versions have which verdict."""
+    found = [verdict_cell(device, one.source.number) for one in device.rungs() if one.source.number is not None]
+    counts = [(name, found.count(name)) for name in VERDICTS if name in found]
+    return f"of {sum(count for _, count in counts)} predictions, " + ", ".join(f"{n} {name}" for name, n in counts)
+
+
+def gain(factor: float) -> str:
+    """5.4 % for 1.054×; factors from 2 on stay factors."""
+    if factor >= 2:
+        return f"{three_digits(factor)}×"
+    percent = round(100 * (factor - 1), 1)
+    sign = "−" if percent < 0 else "+" if percent > 0 else "±"
+    return f"{sign}{abs(percent):.1f} %"
 
 
 def predicted_cell(number: int) -> str:
     kernel = kernel_file(number)
     return str(prediction(kernel)) if kernel else "–"
+
+
+def predicted_gain(number: int) -> str:
+    kernel = kernel_file(number)
+    predicted = prediction(kernel) if kernel else None
+    if predicted is None:
+        return "–"
+    return gain(predicted.value) if predicted.is_factor and predicted.value < 2 else str(predicted)
 
 
 def verdict_cell(device: Device, number: int) -> str:
@@ -347,16 +385,16 @@ def verdict_cell(device: Device, number: int) -> str:
 
 
 def ladder_log_cell(device: Device, number: int) -> str:
-    """TFLOP/s, and how many times those of the version before: what the predictions are about."""
+    """TFLOP/s, and the gain over the version before: what the predictions are about."""
     here = next((version.tflops.get(SHAPE) for version in device.rungs() if version.source.number == number), None)
     if here is None:
         return "not recorded"
     step = device.step(number, SHAPE)
-    return three_digits(here) + (f" ({three_digits(step)}×)" if step else "")
+    return three_digits(here) + (f" ({gain(step)})" if step else "")
 
 
 def extension_cell(device: Device, name: str, base: str) -> str:
-    """TFLOP/s of an extension, and how many times those of the version that it extends, both by `harness --record`.
+    """TFLOP/s of an extension, and its gain over the version that it extends, both by `harness --record`.
 
     One that computes nothing but e4m3 has those figures.
     """
@@ -369,14 +407,14 @@ def extension_cell(device: Device, name: str, base: str) -> str:
         here = recorded(load_device(device.folder, "e4m3"), name)
     if here is None or there is None:
         return "not recorded"
-    return f"{three_digits(here)} ({three_digits(here / there)}×)"
+    return f"{three_digits(here)} ({gain(here / there)})"
 
 
 def step_cell(device: Device, number: int, seq_len: int) -> str:
-    """How many times the TFLOP/s of the version before."""
+    """The gain over the version before."""
     shape = next((shape for shape in device.shapes() if shape.seq_len == seq_len), None)
     step = device.step(number, shape) if shape else None
-    return f"{three_digits(step)}×" if step else "not recorded"
+    return gain(step) if step else "not recorded"
 
 
 def fill_readme(text: str, device: Device, others: list[Device]) -> str:
@@ -388,7 +426,8 @@ def fill_readme(text: str, device: Device, others: list[Device]) -> str:
 
 def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
     fillers: dict[str, Callable[..., str]] = {
-        r"predicted (\d\d)": lambda number: predicted_cell(int(number)),
+        r"score": lambda: score(device),
+        r"predicted (\d\d)": lambda number: predicted_gain(int(number)),
         r"tflops (\d\d)": lambda number: ladder_log_cell(device, int(number)),
         r"verdict (\d\d)": lambda number: verdict_cell(device, int(number)),
         r"tflops ([a-z]\w*) of (\d\d)": lambda name, base: extension_cell(device, name, base),
@@ -405,7 +444,9 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         )
         found += count
     if found != text.count("<!-- ") - text.count("<!-- end -->") or found != text.count("<!-- end -->"):
-        marks = "predicted NN, tflops NN, tflops NAME of NN, verdict NN, step NN SEQ_LEN, verdict rule, other GPUs"
+        marks = (
+            "score, predicted NN, tflops NN, tflops NAME of NN, verdict NN, step NN SEQ_LEN, verdict rule, other GPUs"
+        )
         raise PageError(f"{LADDER_LOG}: of its marks, some are none of {marks}, or have no <!-- end -->")
     for version in device.rungs():
         number, label = version.source.kernel, version.source.label

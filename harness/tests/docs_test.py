@@ -299,8 +299,8 @@ def test_counters_of_a_version_that_does_not_exist(tree: Path) -> None:
         (0.8125 * 0.97, "0.96x", "as predicted"),
         (0.8125 * 1.02, "1.02x at 4096, and at 512, where they are an eighth of the time, 1.1x", "as predicted"),
         (0.8125 * 1.1, "0.9x", "faster"),
-        (0.8125 * 0.6, "0.85x", "less than predicted"),
-        (0.8125 * 0.95, "0.85x", "more than predicted"),
+        (0.8125 * 0.6, "0.85x", "slower than predicted"),
+        (0.8125 * 0.95, "0.85x", "faster than predicted"),
     ],
 )
 def test_verdicts_follow_the_rule(tree: Path, tflops: float, prediction: str, expected: str) -> None:
@@ -310,7 +310,33 @@ def test_verdicts_follow_the_rule(tree: Path, tflops: float, prediction: str, ex
     assert run(tree, "update_docs.py").returncode == 0
     log = (tree / "docs" / "ladder_log.md").read_text()
     assert f"<!-- verdict 02 -->{expected}<!-- end -->" in log
-    assert "<!-- verdict rule -->The gain is" in log and "at most 1.5 times as much as was predicted" in log
+    assert "<!-- verdict rule -->A step comes out *as predicted* if its gain" in log and "at most 1.5 times" in log
+
+
+def test_a_prediction_and_its_result_read_differently_where_the_verdict_says_so() -> None:
+    """A gain of 1 % that was predicted and one of 0.6 % were both 1.01×, "less than predicted"."""
+    log = (ROOT / "docs" / "ladder_log.md").read_text()
+    cells = re.findall(r"<!-- predicted \d\d -->(.*?)<!-- end -->.*?\((.*?)\)<!-- end -->.*?-->(.*?)<!--", log)
+    assert len(cells) > 20
+    for predicted, got, verdict in cells:
+        assert predicted != got or verdict == "as predicted", (predicted, got, verdict)
+    assert re.search(r"<!-- predicted 17 -->−15.0 %<.*<!-- verdict 17 -->slower than predicted<", log)
+
+
+def test_the_log_leads_with_the_score() -> None:
+    log = (ROOT / "docs" / "ladder_log.md").read_text()
+    verdicts = re.findall(r"<!-- verdict \d\d -->(.*?)<!-- end -->", log)
+    text = re.search(r"<!-- score -->of (\d+) predictions, (.*?)<!-- end -->", log)
+    assert text and int(text[1]) == len(verdicts) and log.index("<!-- score -->") < log.index("| version |")
+    counted = dict(part.split(" ", 1)[::-1] for part in text[2].split(", "))
+    assert {name: int(count) for name, count in counted.items()} == {v: verdicts.count(v) for v in set(verdicts)}
+
+
+@pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md"))])
+def test_no_line_of_text_begins_with_a_comment(page: str) -> None:
+    """Markdown takes such a line for HTML, so that *emphasis* and `code` in it show as they are typed."""
+    for line in (ROOT / page).read_text().splitlines():
+        assert not re.match(r" {0,3}<!-- .*-->.*[*`[]", line), line
 
 
 @pytest.mark.parametrize(
@@ -337,7 +363,7 @@ def test_factors_are_of_figures_that_were_measured_in_the_same_way(tree: Path) -
 
     edit(tree / "profiles" / "h200" / "peers.json", with_01)
     assert run(tree, "update_docs.py").returncode == 0
-    assert "<!-- tflops 02 -->8.12 (1.00×)<!-- end -->" in (tree / "docs" / "ladder_log.md").read_text()
+    assert "<!-- tflops 02 -->8.12 (±0.0 %)<!-- end -->" in (tree / "docs" / "ladder_log.md").read_text()
 
 
 def test_where_all_took_turns_only(tree: Path) -> None:
@@ -592,7 +618,7 @@ def test_an_extension_stands_beside_what_it_extends(tree: Path) -> None:
     kernel.write_text(HEADER.format(kernel="mine", name="mine", prediction="2x"))
     (tree / "profiles" / "h200" / "mine.json").write_text(json.dumps(profile("mine", "mine", 3.25)))
     assert run(tree, "update_docs.py").returncode == 0
-    assert "<!-- tflops mine of 02 -->3.25 (0.800×)<!-- end -->" in log.read_text()
+    assert "<!-- tflops mine of 02 -->3.25 (−20.0 %)<!-- end -->" in log.read_text()
 
 
 def test_plot_refuses_what_is_not_recorded(tree: Path) -> None:
