@@ -37,7 +37,8 @@ SEQ_LEN = 4096  # where versions are compared
 BATCH = {seq_len: batch for batch, seq_len in SHAPES}
 
 # What no program of this project measures: NVIDIA's data sheet of the H200 SXM, the H100 white paper ("H100 SM
-# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0.
+# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0. The size
+# of L2 is what an H200 reports (cudaDevAttrL2CacheSize, 62,914,560 bytes); the white paper's 50 MB are an H100's.
 GPU: dict[str, float] = {
     "sms": 132,
     "schedulers_per_sm": 4,
@@ -52,7 +53,7 @@ GPU: dict[str, float] = {
     "ffma_per_sm_per_cycle": 128,
     "ex2_per_sm_per_cycle": 16,
     "wgmma_flop_per_sm_per_cycle": 4096,  # 512 multiply-adds in each of four tensor cores, 16-bit inputs, dense
-    "l2_mib": 50,
+    "l2_mib": 60,
     "hbm_gb": 141,
     "hbm_tb_per_s": 4.8,
 }
@@ -348,6 +349,14 @@ class Facts:
             raise NotRecordedError(f"{name} was not measured in e4m3 at seq_len {seq_len}")
         return measured[name][shape]
 
+    def clock_beside_peers_mhz(self, name: str, dtype: str = "fp16", seq_len: int = SEQ_LEN) -> float:
+        """The SM clock that was reported for a version, "27" or "fp8", in the run beside the peers."""
+        shape = Shape(seq_len, BATCH[seq_len])
+        for version in (self._in_e4m3 if dtype == "e4m3" else self.device).versions:
+            if version.source.kernel == name and shape in version.beside_peers.sm_clock_mhz:
+                return version.beside_peers.sm_clock_mhz[shape]
+        raise NotRecordedError(f"{name} has no clock beside the peers at seq_len {seq_len}")
+
     def wgmma_ceiling(self) -> float:
         """TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit leaves it."""
         return self._ceiling("wgmma")
@@ -404,11 +413,13 @@ class Facts:
         """Bytes that pass L2, of those that it could move, %."""
         return self.busy(number, "l2_percent")
 
-    def l2_bytes_per_cycle(self) -> float:
-        """What L2 could move in a cycle of the SMs, as the version says that used most of it."""
-        counted = [number for number in self.numbers() if self.has_busy(number)]
-        most = max(counted, key=self.l2)
-        return self.busy(most, "l2_bytes") / (self.l2(most) / 100 * self.cycles(most))
+    def l2_bytes_per_cycle(self, number: int) -> float:
+        """What L2 could move in a cycle of the SMs. It has a clock of its own, so the slower the SMs, the more."""
+        return self.busy(number, "l2_bytes") / (self.l2(number) / 100 * self.cycles(number))
+
+    def l2_tb_per_s(self) -> float:
+        """What L2 could move, from version 02, which leaves the SMs the highest clock: its cycles and its time give that clock."""
+        return self.l2_bytes_per_cycle(2) * self.clock_while_running_mhz(2) / 1e6
 
     def l2_gb(self, number: int) -> float:
         return self.busy(number, "l2_bytes") / 1e9
