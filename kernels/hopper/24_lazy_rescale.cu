@@ -3,7 +3,7 @@
 // Idea        As in 12 to 16: a maximum is only there to keep 2^x in range, and any recent one will do. Take the exponentials
 //             relative to an old maximum, and look at their sums, which are needed anyway. Only where a sum is 4096 or more is the
 //             maximum taken, O rescaled, and the softmax done again. A step then has neither maxima nor shuffles nor O's 64
-//             multiplications, and at the power limit instructions that are not issued are clock.
+//             multiplications between S and P V, and the tensor cores get P earlier.
 // Changed     softmax(). The exponentials go to registers of their own, since S is wanted again for a second time. The first step
 //             of a query tile always has one, from -inf. The buffer of a stored O is released before the softmax instead of after
 //             it. All else is version 23.
