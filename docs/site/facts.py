@@ -37,8 +37,8 @@ SEQ_LEN = 4096  # where versions are compared
 BATCH = {seq_len: batch for batch, seq_len in SHAPES}
 
 # What no program of this project measures: NVIDIA's data sheet of the H200 SXM, the H100 white paper ("H100 SM
-# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0. The size
-# of L2 is what an H200 reports (cudaDevAttrL2CacheSize, 62,914,560 bytes); the white paper's 50 MB are an H100's.
+# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0. The size of
+# L2 is what an H200 reports (cudaDevAttrL2CacheSize, 62,914,560 bytes); the white paper's 50 MB are an H100's.
 GPU: dict[str, float] = {
     "sms": 132,
     "schedulers_per_sm": 4,
@@ -418,7 +418,7 @@ class Facts:
         return self.busy(number, "l2_bytes") / (self.l2(number) / 100 * self.cycles(number))
 
     def l2_tb_per_s(self) -> float:
-        """What L2 could move, from version 02, which leaves the SMs the highest clock: its cycles and its time give that clock."""
+        """What L2 could move, as 02 says, whose cycles and time give the clock of its SMs."""
         return self.l2_bytes_per_cycle(2) * self.clock_while_running_mhz(2) / 1e6
 
     def l2_gb(self, number: int) -> float:

@@ -76,7 +76,7 @@ def test_the_limits_of_an_sm_are_those_of_the_harness() -> None:
     limits = {name: eval(value) for name, value in re.findall(r"\.(\w+) = ([\d *<]+)", row)}
     assert limits["registers"] == GPU["registers_per_sm"] and limits["ctas"] == GPU["ctas_per_sm"]
     assert limits["threads"] == 32 * GPU["warps_per_sm"] and limits["sm_count"] == GPU["sms"]
-    assert limits["smem_bytes"] == 1024 * GPU["smem_kib_per_sm"]  # L2 differs: an H200, of which the pages speak, has more
+    assert limits["smem_bytes"] == 1024 * GPU["smem_kib_per_sm"]  # L2 is an H100's there, an H200's on the pages
     assert limits["smem_per_cta_bytes"] == 1024 * GPU["smem_kib_per_cta"]
     assert f"kMaxRegistersPerThread = {GPU['registers_per_thread']};" in text
 
