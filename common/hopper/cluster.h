@@ -24,8 +24,9 @@ __device__ inline void cluster_sync() {
 }
 
 /// One arrival at the barrier that lies at this place in the shared memory of another CTA of the cluster, or of this one. It tells
-/// the other CTA that this thread is done with reading; it shows it nothing that this thread has written (its scope is the CTA:
-/// with .cluster, the arrival waits until all writes have reached L2). PTX ISA, "mapa" and "mbarrier.arrive", .shared::cluster.
+/// the other CTA that this thread is done with reading; it shows it nothing that this thread has written. Its scope is the CTA, as
+/// in CUTLASS (ClusterBarrier::arrive): by the letter of the memory model it counts in the other CTA and orders nothing there.
+/// With .cluster, the arrival waits until all writes have reached L2. PTX ISA, "mapa" and "mbarrier.arrive", .shared::cluster.
 __device__ inline void mbarrier_arrive_at(std::uint64_t* barrier, int rank) {
   asm volatile(
       "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::

@@ -7,8 +7,10 @@
 
 namespace flash_ladder {
 
-/// Shows barriers that this thread has initialised to the asynchronous proxy, TMA, as well; the other threads still need a
-/// __syncthreads(). PTX ISA, "fence.mbarrier_init".
+/// Releases the barriers that this thread has initialised to the threads of the cluster, which acquire them by a
+/// __syncthreads() or a barrier of the cluster. It orders nothing but mbarrier_init, and is no proxy fence: TMA uses its
+/// barrier through the generic proxy, which the ISA says from 9.3 on. CUTLASS's pipelines have it after initialisations.
+/// PTX ISA, "membar, fence", .mbarrier_init.
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 /// One arrival, and the phase does not end before TMA has brought this many bytes as well. PTX ISA, "mbarrier.arrive",

@@ -37,8 +37,8 @@ SEQ_LEN = 4096  # where versions are compared
 BATCH = {seq_len: batch for batch, seq_len in SHAPES}
 
 # What no program of this project measures: NVIDIA's data sheet of the H200 SXM, the H100 white paper ("H100 SM
-# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0. The size of
-# L2 is what an H200 reports (cudaDevAttrL2CacheSize, 62,914,560 bytes); the white paper's 50 MB are an H100's.
+# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0. L2's
+# size is what an H200 reports (cudaDevAttrL2CacheSize, 62,914,560 bytes); the white paper's 50 MB are an H100's.
 GPU: dict[str, float] = {
     "sms": 132,
     "schedulers_per_sm": 4,

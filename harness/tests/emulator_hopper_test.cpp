@@ -275,7 +275,7 @@ TEST(HopperFindings, BytesAreNotThoseExpected) {
                "a phase can wait for 1048575 at most");
 }
 
-TEST(HopperFindings, TheBarrierIsNotShownToTma) {
+TEST(HopperFindings, NoFenceFollowsTheInitialisationOfABarrier) {
   expect_found("@!%p0 bra READY; mbarrier.init.shared.b64 [smem+40000], 1; READY: bar.sync 0;\n" + kExpect + kLoad +
                    kAsk + kRead,
                FindingKind::missing_fence, 3, "no fence.mbarrier_init", 1);

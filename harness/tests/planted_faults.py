@@ -829,7 +829,7 @@ HOPPER_FAULTS = [
         LOAD_OF_KV,
     ),
     Fault(
-        "TMA does not see the barriers",
+        "no fence follows the initialisation of the barriers",
         "18_tma",
         "fence_mbarrier_init();",
         "",

@@ -846,12 +846,14 @@ void AsyncUnits::issue_load(CtaExecutor& by, Warp& warp, const Instruction& inst
   if (checks() && !from_peer && barrier.initialised_by_thread >= 0 &&
       mbarrier_fences_[static_cast<std::size_t>(barrier.initialised_by_thread)] < barrier.initialised_at &&
       mbarrier_fences_[own] < barrier.initialised_at) {
-    report(FindingKind::missing_fence, warp, index, lane, barrier.address,
-           fmt::format("the mbarrier at byte {} of shared memory was initialised, and no fence.mbarrier_init (or "
-                       "fence.proxy.async) of the thread that did it shows it to TMA",
-                       barrier.address),
-           "initialised", barrier.initialised_by, barrier.initialised_by_thread / kWarpSize,
-           barrier.initialised_by_thread % kWarpSize);
+    report(
+        FindingKind::missing_fence, warp, index, lane, barrier.address,
+        fmt::format("the mbarrier at byte {} of shared memory was initialised, and no fence.mbarrier_init (or "
+                    "fence.proxy.async) of the thread that did it followed: before 9.3 the PTX ISA does not say that "
+                    "TMA sees the barrier without one",
+                    barrier.address),
+        "initialised", barrier.initialised_by, barrier.initialised_by_thread / kWarpSize,
+        barrier.initialised_by_thread % kWarpSize);
     barrier.initialised_by_thread = -1;
   }
   const std::vector<std::uint32_t> chunks = chunks_of(transfer);

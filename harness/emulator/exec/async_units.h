@@ -103,7 +103,7 @@ class AsyncUnits {
                   const std::uint32_t* offsets);
   /// Another CTA has written to shared memory: whether the asynchronous proxy can see that is not followed.
   void forget_write(std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets);
-  /// fence.proxy.async; `only_mbarriers`: fence.mbarrier_init.
+  /// fence.proxy.async; `only_mbarriers`: fence.mbarrier_init, which releases mbarrier.init and is no proxy fence.
   void fence(const Warp& warp, std::uint32_t lanes, bool only_mbarriers);
   /// A thread has initialised it.
   void note_initialised(Mbarrier& barrier, int warp, int lane, std::int32_t instruction);
