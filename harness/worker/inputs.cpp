@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <span>
 #include <stdexcept>
 
 #include "problem/problem.h"
@@ -22,37 +23,122 @@ constexpr std::uint64_t kGolden = 0x9e3779b97f4a7c15u;  // the step of SplitMix6
 
 enum class TensorName { Q, K, V };
 
-// x = mean + deviation · z.
+// Which of a head's vectors is added to a row.
+enum class Direction { none, normal, unit, rotary };
+
+// x = mean + deviation · z + along · the direction's element.
 struct Elements {
-  float mean, deviation;
+  float mean = 0, deviation = 1, along = 0;
+  Direction direction = Direction::none;
 };
 
-Elements elements(Distribution distribution, TensorName tensor, std::int64_t row, std::int64_t rows) {
+// problem/distribution.h has the definitions in words.
+Elements elements(Distribution distribution, TensorName tensor, std::int64_t head, std::int64_t row,
+                  std::int64_t rows) {
+  const bool is_Q = tensor == TensorName::Q, is_K = tensor == TensorName::K;
+  const float place = rows == 1 ? 0 : static_cast<float>(row) / static_cast<float>(rows - 1);  // from 0 to 1
   switch (distribution) {
     case Distribution::normal:
-      return {0, 1};
+      return {};
     case Distribution::offset_mean:
-      return {tensor == TensorName::V ? 1.0f : 0.5f, 1};
+      return {.mean = is_Q || is_K ? 0.5f : 1.0f};
     case Distribution::large_logit:
-      return {0, tensor == TensorName::Q ? 16.0f : 1.0f};
+      return {.deviation = is_Q ? 16.0f : 1.0f};
     case Distribution::ramp:
       // With Q ≈ 1 everywhere a score is sqrt(head_dim) times the mean of its row of K, which goes from -2 to 2.
-      if (tensor == TensorName::Q) return {1, 0.25f};
-      if (tensor == TensorName::K) return {-2 + 4 * (row + 0.5f) / rows, 0.25f};
-      return {0, 1};
+      if (is_Q) return {.mean = 1, .deviation = 0.25f};
+      if (is_K) return {.mean = -2 + 4 * (row + 0.5f) / rows, .deviation = 0.25f};
+      return {};
+    case Distribution::q_times_3:
+      return {.deviation = is_Q ? 3.0f : 1.0f};
+    case Distribution::q_times_6:
+      return {.deviation = is_Q ? 6.0f : 1.0f};
+    case Distribution::sink:
+      if (is_Q) return {.along = 1, .direction = Direction::normal};
+      if (is_K && row == 0) return {.deviation = 0, .along = 4, .direction = Direction::normal};
+      if (is_K) return {.along = -0.5f, .direction = Direction::normal};
+      return {};
+    case Distribution::rising:
+    case Distribution::falling:
+      if (is_Q) return {.along = 8, .direction = Direction::unit};
+      if (!is_K) return {};
+      return {.along = 16 * (distribution == Distribution::rising ? place : 1 - place), .direction = Direction::unit};
+    case Distribution::steps:
+      if (is_Q) return {.along = 16, .direction = Direction::unit};
+      if (is_K) return {.along = static_cast<float>(row / 64), .direction = Direction::unit};
+      return {};
+    case Distribution::zeros:
+      return {.deviation = 0};
+    case Distribution::equal_keys:
+      if (is_K) return {.deviation = 0, .along = 1, .direction = Direction::normal};
+      return {};
+    case Distribution::diagonal:
+      if (is_Q || is_K) return {.along = 5, .direction = Direction::rotary};
+      return {};
+    case Distribution::four_sinks:
+      if (is_Q || (is_K && row < 4)) return {.along = 10, .direction = Direction::unit};
+      return {};
+    case Distribution::broad:
+      return {.deviation = is_Q ? 0.25f : 1.0f};
+    case Distribution::trained: {
+      constexpr Distribution kKinds[] = {Distribution::diagonal, Distribution::four_sinks, Distribution::broad};
+      return elements(kKinds[head % 3], tensor, head, row, rows);
+    }
   }
   throw std::logic_error("a Distribution without elements");
 }
 
-// Fills one row with normal numbers, two at a time (Box & Muller, 1958).
-void fill_row(std::uint16_t* row, std::int64_t head_dim, Dtype dtype, Elements elements, std::uint64_t row_seed) {
+// Two standard normal numbers (Box & Muller, 1958), the first times `deviation`.
+struct NormalPair {
+  float first, second;
+};
+NormalPair normal_pair(std::uint64_t bits, float deviation) {
+  const float u = ((bits >> 32) + 0.5f) * 0x1p-32f;  // in (0, 1]
+  const float angle = static_cast<float>(bits & 0xffffffffu) * 0x1p-32f * 2 * std::numbers::pi_v<float>;
+  const float radius = deviation * std::sqrt(-2 * std::log(u));
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
+
+// The vectors of one head of K and V: [head_dim].
+struct HeadVectors {
+  std::vector<float> normal, unit;
+};
+HeadVectors head_vectors(std::int64_t head_dim, std::uint64_t seed) {
+  HeadVectors vectors;
+  double squares = 0;
   for (std::int64_t d = 0; d < head_dim; d += 2) {
-    const std::uint64_t bits = mix(row_seed + kGolden * (d / 2 + 1));
-    const float u = ((bits >> 32) + 0.5f) * 0x1p-32f;  // in (0, 1]
-    const float angle = static_cast<float>(bits & 0xffffffffu) * 0x1p-32f * 2 * std::numbers::pi_v<float>;
-    const float radius = elements.deviation * std::sqrt(-2 * std::log(u));
-    row[d] = element_from_float(dtype, elements.mean + radius * std::cos(angle));
-    if (d + 1 < head_dim) row[d + 1] = element_from_float(dtype, elements.mean + radius * std::sin(angle));
+    const auto [first, second] = normal_pair(mix(seed + kGolden * (d / 2 + 1)), 1);
+    vectors.normal.push_back(first);
+    if (d + 1 < head_dim) vectors.normal.push_back(second);
+  }
+  for (const float x : vectors.normal) squares += double{x} * x;
+  for (const float x : vectors.normal) vectors.unit.push_back(static_cast<float>(x / std::sqrt(squares)));
+  return vectors;
+}
+
+// r(place) of Distribution::diagonal: [head_dim].
+std::vector<float> rotary_vector(std::int64_t head_dim, std::int64_t place) {
+  constexpr std::int64_t kFrequencies = 16;
+  std::vector<float> vector(head_dim);
+  for (std::int64_t i = 0; i < kFrequencies && 2 * i + 1 < head_dim; ++i) {
+    const double angle = place * std::pow(10000.0, -2.0 * i / head_dim);
+    vector[2 * i] = static_cast<float>(std::cos(angle));
+    vector[2 * i + 1] = static_cast<float>(std::sin(angle));
+  }
+  return vector;
+}
+
+// Fills one row. `direction` has head_dim elements, or none.
+void fill_row(std::uint16_t* row, std::int64_t head_dim, Dtype dtype, const Elements& elements,
+              std::span<const float> direction, std::uint64_t row_seed) {
+  for (std::int64_t d = 0; d < head_dim; d += 2) {
+    const NormalPair pair = normal_pair(mix(row_seed + kGolden * (d / 2 + 1)), elements.deviation);
+    const auto element = [&](std::int64_t at, float normal) {
+      const float added = direction.empty() ? 0 : elements.along * direction[at];
+      return element_from_float(dtype, elements.mean + normal + added);
+    };
+    row[d] = element(d, pair.first);
+    if (d + 1 < head_dim) row[d + 1] = element(d + 1, pair.second);
   }
 }
 
@@ -95,20 +181,6 @@ void quantise(Inputs& inputs) {
 }
 
 }  // namespace
-
-std::string to_string(Distribution distribution) {
-  switch (distribution) {
-    case Distribution::normal:
-      return "normal";
-    case Distribution::offset_mean:
-      return "offset-mean";
-    case Distribution::large_logit:
-      return "large-logit";
-    case Distribution::ramp:
-      return "ramp";
-  }
-  throw std::logic_error("a Distribution without a name");
-}
 
 const std::uint16_t* Inputs::Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const {
   return buffers[Q_buffer].data() + Q.row(batch, head, row);
@@ -186,6 +258,27 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
   const std::int64_t pieces_per_batch = pieces(parts[0]) + pieces(parts[1]) + pieces(parts[2]);
   // Padding is NaN, so that it is seen in the output of a kernel that reads it.
   const std::uint16_t padding = element_from_float(dtype, std::numeric_limits<float>::quiet_NaN());
+  std::vector<HeadVectors> of_heads(batch * kv_heads);
+  for (std::int64_t i = 0; i < std::ssize(of_heads); ++i)
+    of_heads[i] = head_vectors(
+        head_dim, hash(seed, 3 + 4 * static_cast<std::uint64_t>(distribution), i / kv_heads, i % kv_heads));
+  const auto fill_one = [&](std::uint16_t* to, const Part& part, std::int64_t b, std::int64_t head, std::int64_t row) {
+    const std::int64_t head_of_K = head / (part.heads / kv_heads);
+    const Elements like = elements(distribution, part.name, head_of_K, row, part.rows);
+    const HeadVectors& vectors = of_heads[b * kv_heads + head_of_K];
+    std::vector<float> rotary;
+    std::span<const float> direction;
+    if (like.direction == Direction::normal) direction = vectors.normal;
+    if (like.direction == Direction::unit) direction = vectors.unit;
+    if (like.direction == Direction::rotary) {
+      const std::int64_t keys_more = num_keys(problem, b) - num_queries(problem, b);
+      rotary = rotary_vector(head_dim, part.name == TensorName::Q ? row + keys_more : row);
+      direction = rotary;
+    }
+    const std::uint64_t row_seed =
+        hash(seed, static_cast<std::uint64_t>(part.name) + 4 * static_cast<std::uint64_t>(distribution), b, head, row);
+    fill_row(to, head_dim, dtype, like, direction, row_seed);
+  };
   const auto fill = [&](std::int64_t work) {
     const std::int64_t b = work / pieces_per_batch;
     std::int64_t piece = work % pieces_per_batch;
@@ -198,9 +291,7 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
         if (row >= part->num_rows(problem, b))
           std::fill_n(to, head_dim, padding);
         else
-          fill_row(to, head_dim, dtype, elements(distribution, part->name, row, part->rows),
-                   hash(seed, static_cast<std::uint64_t>(part->name) + 4 * static_cast<std::uint64_t>(distribution), b,
-                        head, row));
+          fill_one(to, *part, b, head, row);
       }
   };
   parallel_for(batch * pieces_per_batch, fill, progress, threads);

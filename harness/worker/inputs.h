@@ -8,19 +8,11 @@
 #include <vector>
 
 #include "host/problem.h"
+#include "problem/distribution.h"
 #include "worker/parallel.h"
 #include "worker/tensors.h"
 
 namespace flash_ladder {
-
-/// What the elements are like. z is a standard normal number.
-enum class Distribution {
-  normal,       // Q, K, V = z
-  offset_mean,  // Q, K = 0.5 + z and V = 1 + z: sums that do not average out to 0
-  large_logit,  // Q = 16 z: scores of about ±50, so that softmax is close to a maximum and most of P underflows
-  ramp,  // scores grow from about -22 to 22 along the keys: the running maximum of every row changes in every tile
-};
-std::string to_string(Distribution distribution);
 
 /// How the three lie in memory.
 enum class Packing {
