@@ -172,7 +172,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
 
   Options options;
   std::vector<std::string> diff, profiles;
-  std::string device = "auto", sm, seed, repeat, timeout, max_instructions, source, row, head;
+  std::string device = "auto", sm, data, seed, repeat, timeout, max_instructions, source, row, head;
   bool list = false, sass = false, listing = false, quiz = false, record = false, no_check = false, no_bench = false;
 
   app.add_option("--kernel", options.kernels,
@@ -233,6 +233,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
       ->group("Where");
 
   ProblemFlags problem(app);
+  app.add_option("--data", data,
+                 fmt::format("What Q, K and V are like ({}): {}", to_string(Distribution::normal), all_distributions()))
+      ->type_name("NAME")
+      ->group("The problem");
   app.add_option("--seed", seed, "Of the random inputs (0)")->type_name("N")->group("The problem");
 
   app.add_flag("--no-check", no_check, "Do not compare with the reference")->group("How");
@@ -288,9 +292,13 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--list", {"--diff", "--kernel", "--sass", "--record"}, "--list only shows the versions");
   refuse_together(app, "--list", {"--device", "--config", "--sm"}, "--list shows all devices and configurations");
   for (const char* what : {"--list", "--sass", "--ptx", "--quiz"})
-    refuse_together(app, what,
-                    {"--seed", "--repeat", "--timeout", "--lines", "--max-instructions", "--no-check", "--no-bench"},
-                    "it runs nothing");
+    refuse_together(
+        app, what,
+        {"--data", "--seed", "--repeat", "--timeout", "--lines", "--max-instructions", "--no-check", "--no-bench"},
+        "it runs nothing");
+  for (const char* what : {"--diff", "--record", "--tune"})
+    refuse_together(app, what, {"--data"},
+                    "what is in profiles/ was measured with normal data, and so is what it is compared with");
   refuse_together(app, "--diff", {"--device"}, "--diff compares recordings, and counts on the virtual GPU");
   refuse_together(app, "--sass", {"--device"}, "--sass runs nothing, and --sm says whose code it shows");
   refuse_together(app, "--diff", {"--kernel", "--sass", "--record"}, "--diff only compares two versions");
@@ -329,9 +337,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   const bool two_profiles = profiles.size() == 2;
   if (two_profiles) {
     std::vector<std::string> others = ProblemFlags::names();  // all that both have in common is compared
-    for (const char* flag : {"--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune", "--debug",
-                             "--trace", "--device", "--sm", "--config", "--seed", "--no-check", "--no-bench",
-                             "--repeat", "--lines", "--timeout", "--max-instructions"})
+    for (const char* flag : {"--list",     "--diff",   "--sass",  "--ptx",     "--quiz",
+                             "--record",   "--tune",   "--debug", "--trace",   "--device",
+                             "--sm",       "--config", "--data",  "--seed",    "--no-check",
+                             "--no-bench", "--repeat", "--lines", "--timeout", "--max-instructions"})
       others.emplace_back(flag);
     for (const std::string& other : others)
       if (given(other))
@@ -398,6 +407,11 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   constexpr auto kMostRows = std::numeric_limits<std::int64_t>::max();
   if (given("--row")) options.row = parse_integer<std::int64_t>("--row", row, 0, kMostRows);
   if (given("--head")) options.head = parse_integer<std::int64_t>("--head", head, 0, kMostRows);
+  if (given("--data")) {
+    const auto known = distribution_from_string(data);
+    if (!known) throw UsageError(fmt::format("--data '{}' is unknown; allowed: {}", data, all_distributions()));
+    options.data = *known;
+  }
   if (given("--seed"))
     options.seed = parse_integer<std::uint64_t>("--seed", seed, 0, std::numeric_limits<std::uint64_t>::max());
   options.check = !no_check;

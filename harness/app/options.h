@@ -11,6 +11,7 @@
 
 #include "host/problem.h"
 #include "host/versions.h"
+#include "problem/distribution.h"
 
 namespace flash_ladder {
 
@@ -54,6 +55,7 @@ struct Options {
   bool dtype_given = false;               // was there a --dtype?
   AttentionProblem debug_problem;         // the same without defaults: 0 for each size that was not typed
   std::optional<std::int64_t> head, row;  // --head and --row: what --debug shows
+  Distribution data = Distribution::normal;
   std::uint64_t seed = 0;
   bool check = true;
   bool benchmark = true;

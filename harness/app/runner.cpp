@@ -34,7 +34,8 @@ int choose_sm(const Options& options, const DeviceChoice& device) {
 
 // An answer about something else would be shown under a wrong name.
 bool answers(const Result& result, const Request& request) {
-  return result.kernel == request.kernel && result.config == request.config && result.problem == request.problem;
+  return result.kernel == request.kernel && result.config == request.config && result.problem == request.problem &&
+         result.data == request.data;
 }
 
 }  // namespace
@@ -62,8 +63,10 @@ ConfigurationChoice Runner::choose(const Version& version, const std::string& na
   ConfigurationChoice choice = choose_configuration(version, wanted, problem, device_.gpu, sm(version));
   choice.tuning_not_used = tuned.why_not;
   if (tuned.entry)
-    choice.tuned = fmt::format("{}, the fastest of {} for this problem (--tune, {}); --config picks another", wanted,
-                               tuned.entry->ranking.size(), tuned.entry->date.substr(0, 10));
+    choice.tuned =
+        fmt::format("{}, the fastest of {} for this problem{} (--tune, {}); --config picks another", wanted,
+                    tuned.entry->ranking.size(), options_.data == Distribution::normal ? "" : " with normal data",
+                    tuned.entry->date.substr(0, 10));
   return choice;
 }
 
@@ -74,6 +77,7 @@ Request Runner::request_for(const Version& version, const AttentionProblem& prob
   request.max_instructions = options_.max_instructions;
   request.kernel = kernel_id(version);
   request.problem = problem;
+  request.data = options_.data;
   request.seed = options_.seed;
   request.repeat = options_.repeat;
   return request;
@@ -85,6 +89,7 @@ Result Runner::run(const Version& version, const Run& run) const {
   result.kernel = kernel_id(version);
   result.name = version.name;
   result.problem = run.problem;
+  result.data = options_.data;
   if (choice.configuration) result.config = choice.configuration->name;
   const auto with_static_study = [&](Result final) {
     if (choice.configuration) final.static_study = static_study(version, *choice.configuration, options_.paths.study);
@@ -120,7 +125,7 @@ Result Runner::run(const Version& version, const Run& run) const {
   const auto& ran = std::get<Result>(answer);
   if (!answers(ran, request)) {
     result.status = Status::failed;
-    result.reason = "the worker answered about another version, configuration or problem";
+    result.reason = "the worker answered about another version, configuration, problem or data";
     return with_static_study(result);
   }
   return with_static_study(ran);

@@ -26,8 +26,9 @@
 namespace flash_ladder {
 namespace {
 
-// The folders of profiles/ that matter: the GPU's own, or all when no GPU runs.
-std::vector<std::string> devices_to_show(const Recorded& recorded, const DeviceChoice& device) {
+// The folders of profiles/ that matter: the GPU's own, or all when no GPU runs. None for other data than the recordings are of.
+std::vector<std::string> devices_to_show(const Recorded& recorded, const DeviceChoice& device, Distribution data) {
+  if (data != Distribution::normal) return {};
   if (device.gpu && !device.gpu->is_virtual) return {device_slug(device.gpu->info.name)};
   return recorded.devices();
 }
@@ -104,7 +105,7 @@ std::vector<std::string> read_on(const Version& version, const Version* before, 
 
 std::string card_of(const Version& version, const Result& result, const Options& options, const Runner& runner,
                     Recorded& recorded, const Paint& paint) {
-  const auto devices = devices_to_show(recorded, runner.device());
+  const auto devices = devices_to_show(recorded, runner.device(), options.data);
   const Version* before = version_before(version);
   // The virtual GPU runs a smaller problem than those that GPUs are recorded at.
   const AttentionProblem& recorded_problem = options.problem;
@@ -146,7 +147,7 @@ class VersionTable {
     for (const Version* version : selected) ways_.add(speed(*version));
     say(options,
         labelled("Device", describe_device(device.why, device.gpu.has_value(), paint)) +
-            labelled("Problem", describe(runner.problem())) +
+            labelled("Problem", describe_with_data(runner.problem(), options.data)) +
             (runner.is_virtual() ? labelled("Columns",
                                             "instr: warp instructions; shared and global: wavefronts and sectors as "
                                             "multiples of the ideal; recorded: TFLOP/s at " +
@@ -161,7 +162,7 @@ class VersionTable {
     const std::string recorded = ways_.figure(speed(version));
     std::optional<double> factor;
     if (result.tflops && tflops_before_) factor = *result.tflops / *tflops_before_;
-    if (const auto devices = devices_to_show(recorded_, runner_.device());
+    if (const auto devices = devices_to_show(recorded_, runner_.device(), options_.data);
         before_ != nullptr && !runner_.device().gpu && !devices.empty())
       if (const auto both =
               recorded_.speeds(devices.front(), *before_, version, options_.problem, options_.config, options_.config))
@@ -223,7 +224,7 @@ class VersionTable {
   // On the first device that has a figure; beside one that is measured now, the figure that was measured in the same way.
   std::optional<RecordedSpeed> speed(const Version& version) const {
     const bool measures = runner_.device().gpu && !runner_.is_virtual();
-    for (const std::string& device : devices_to_show(recorded_, runner_.device()))
+    for (const std::string& device : devices_to_show(recorded_, runner_.device(), options_.data))
       if (auto found = measures ? recorded_.speed_by_record(device, version, options_.problem, options_.config)
                                 : recorded_.speed(device, version, options_.problem, options_.config))
         return found;
@@ -321,8 +322,9 @@ int study(const Options& asked) {
   nlohmann::json document = results_document(results);
   auto& busy = document["busy"] = nlohmann::json::array();
   for (std::size_t i = 0; i < selected.size(); ++i)
-    for (auto& counted : busy_document(*selected[i], busy_of(recorded, devices_to_show(recorded, runner.device()),
-                                                             *selected[i], results[i].config)))
+    for (auto& counted :
+         busy_document(*selected[i], busy_of(recorded, devices_to_show(recorded, runner.device(), options.data),
+                                             *selected[i], results[i].config)))
       busy.push_back(std::move(counted));
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);

@@ -107,6 +107,11 @@ std::string describe_device(const std::string& why, bool ran, const Paint& paint
                      why);
 }
 
+std::string describe_with_data(const AttentionProblem& problem, Distribution data) {
+  const std::string text = fmt::format("{}; {} data", describe(problem), to_string(data));
+  return data == Distribution::normal ? text : fmt::format("{}: {}", text, definition(data));
+}
+
 std::string describe_resources(const StaticStudy& study) {
   const std::string spills = study.spill_bytes == 0 ? "no spills" : fmt::format("{} bytes spilled", study.spill_bytes);
   return fmt::format("{} registers, {}, {:.4g} KiB of shared memory", study.registers, spills,
@@ -147,7 +152,7 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Prediction", card.header.prediction);
   text += '\n';
   line("Device", describe_device(card.device, card.ran, paint));
-  line("Problem", describe(result.problem));
+  line("Problem", describe_with_data(result.problem, result.data));
   line("Tuned", card.tuned);
   if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
   if (card.ran && !result.counters) line("Speed", format_speed(card, paint));
@@ -156,7 +161,10 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   for (const RecordedSpeed& recorded : card.recorded)
     line(&recorded == &card.recorded.front() ? "Recorded" : "", format_recorded(recorded, paint));
   if (!card.recorded.empty() && !card.recorded_problem.empty()) line("", "at " + card.recorded_problem);
-  if (card.recorded.empty()) line("Recorded", "nothing for this problem; --record measures the standard shapes");
+  if (card.recorded.empty())
+    line("Recorded", result.data == Distribution::normal
+                         ? "nothing for this problem; --record measures the standard shapes"
+                         : "nothing to compare with, since recordings are of normal data");
   if (card.before) line("Step", format_change(card, paint));
   line("Peers", format_peers(card.beside_peers));
   for (const BusyVersion& busy : card.busy)

@@ -58,6 +58,9 @@ std::string format_mismatches(const Result& result, const Paint& paint);
 /// Which device it is and why, or that nothing was run and why not.
 std::string describe_device(const std::string& why, bool ran, const Paint& paint);
 
+/// The problem, and what Q, K and V are like: "batch 16, heads 16, …, fp16; normal data".
+std::string describe_with_data(const AttentionProblem& problem, Distribution data);
+
 /// "168 registers, no spills, 48 KiB of shared memory"
 std::string describe_resources(const StaticStudy& study);
 /// "3 CTAs per SM, limited by registers"

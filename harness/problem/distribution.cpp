@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <vector>
 
@@ -49,6 +50,15 @@ std::optional<Distribution> distribution_from_string(std::string_view text) {
   for (const Known& one : kDistributions)
     if (text == one.name) return one.distribution;
   return std::nullopt;
+}
+
+void to_json(nlohmann::json& json, Distribution distribution) { json = to_string(distribution); }
+
+void from_json(const nlohmann::json& json, Distribution& distribution) {
+  const auto name = json.get<std::string>();
+  const auto known = distribution_from_string(name);
+  if (!known) throw std::runtime_error(fmt::format("data '{}' is unknown; allowed: {}", name, all_distributions()));
+  distribution = *known;
 }
 
 std::string definition(Distribution distribution) { return known(distribution).definition; }

@@ -2,6 +2,7 @@
 // harness/worker/inputs.cpp makes them.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -55,6 +56,9 @@ std::string to_string(Distribution distribution);
 std::optional<Distribution> distribution_from_string(std::string_view text);
 /// The definition in one line.
 std::string definition(Distribution distribution);
+/// In JSON, its name. Reading throws std::runtime_error for what is none.
+void to_json(nlohmann::json& json, Distribution distribution);
+void from_json(const nlohmann::json& json, Distribution& distribution);
 /// "normal, offset-mean, …".
 std::string all_distributions();
 

@@ -4,6 +4,7 @@
 
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "json_members.h"
 #include "results/document.h"
@@ -39,6 +40,10 @@ void from_json(const json& json, Profile& profile) {
   read_known(json.at("clocks"), "memory_max_mhz", profile.clocks.memory_max_mhz);
   read_known(json, "date", profile.date);
   json.at("results").get_to(profile.results);
+  for (const Result& result : profile.results)
+    if (result.data != Distribution::normal)
+      throw std::runtime_error(
+          fmt::format("a result is of {} data, and a profile holds normal data alone", to_string(result.data)));
 }
 
 json results_document(const std::vector<Result>& results) { return {{"results", results}}; }

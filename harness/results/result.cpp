@@ -224,6 +224,7 @@ void to_json(json& json, const Result& result) {
           {"counters", nullptr},
           {"findings", result.findings},
           {"static", known_or_null(result.static_study)}};
+  if (result.data != Distribution::normal) json["data"] = result.data;  // so that older files say the same
   if (result.counters) json["counters"] = counters_to_json(*result.counters, Zeros::kept);
   if (result.load) json["load"] = *result.load;
   if (!result.lines.empty()) json["lines"] = result.lines;
@@ -247,6 +248,7 @@ void from_json(const json& json, Result& result) {
   read_known(json, "config", result.config);
   read_known(json, "device", result.device);
   json.at("problem").get_to(result.problem);
+  read_known(json, "data", result.data);
   const auto status_name = json.at("status").get<std::string>();
   const auto status = status_from_string(status_name);
   if (!status) throw std::runtime_error(fmt::format("status '{}' is unknown", status_name));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "problem/distribution.h"
 #include "problem/problem.h"
 #include "results/counters.h"
 
@@ -115,6 +116,7 @@ struct Result {
   std::string config;
   std::optional<std::string> device;  // "NVIDIA H200"; nullopt when nothing ran
   AttentionProblem problem;
+  Distribution data = Distribution::normal;  // that it was timed with, and checked with last
   Status status = Status::skipped;
   std::string reason;          // empty when ok
   bool device_cannot = false;  // skipped, since the device cannot run the version whatever the problem; not in JSON

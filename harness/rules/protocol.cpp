@@ -57,6 +57,7 @@ void to_json(json& json, const Request& request) {
           {"only_requested_problem", request.only_requested_problem},
           {"launches", request.launches},
           {"problem", request.problem},
+          {"data", request.data},
           {"seed", request.seed},
           {"check", request.check},
           {"benchmark", request.benchmark},
@@ -81,6 +82,7 @@ void from_json(const json& json, Request& request) {
   json.at("problem").get_to(request.problem);
   read_known(json, "config", request.config);
   read_known(json, "configs", request.configs);
+  read_known(json, "data", request.data);
   read_known(json, "seed", request.seed);
   read_known(json, "check", request.check);
   read_known(json, "benchmark", request.benchmark);

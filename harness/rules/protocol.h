@@ -23,6 +23,7 @@
 
 #include "host/problem.h"
 #include "host/sm_limits.h"
+#include "problem/distribution.h"
 #include "rules/device_info.h"
 
 namespace flash_ladder {
@@ -42,6 +43,7 @@ struct Request {
   std::string config;                // "run", "debug"; empty: the first that fits the device
   std::vector<std::string> configs;  // "time"
   AttentionProblem problem;
+  Distribution data = Distribution::normal;  // of the problem
   std::uint64_t seed = 0;
   bool check = true;
   bool benchmark = true;

@@ -165,7 +165,7 @@ def test_a_range_in_which_some_tiles_do_not_fit(cli: Cli) -> None:
         ("cuda", "an illegal memory access was encountered"),
         ("silent", "ended with status 7 and gave no answer"),
         ("garbage", "wrote what is no event: Segmentation fault (core dumped)"),
-        ("other", "answered about another version, configuration or problem"),
+        ("other", "answered about another version, configuration, problem or data"),
     ],
 )
 def test_a_version_that_ends_badly_is_not_the_end_of_the_others(cli: Cli, behaviour: str, reason: str) -> None:

@@ -82,6 +82,7 @@ def right_result(config: str, check: bool, benchmark: bool) -> dict:
         "config": config,
         "device": devices["name"] if isinstance(devices, dict) else devices[request["device"]]["name"],
         "problem": problem,
+        **({} if request["data"] == "normal" else {"data": request["data"]}),
         "status": "ok",
         "reason": None,
         "correct": True if check else None,

@@ -477,7 +477,7 @@ TEST(Blockwise, ARowThatSeesNoKeyIsZero) {
 }
 
 Microscope look_at(HostKernel& kernel, const AttentionProblem& problem = kProblem, const ShownRow& shown = {}) {
-  return look_closely(problem, 5, kernel.tiling, shown,
+  return look_closely(problem, Distribution::normal, 5, kernel.tiling, shown,
                       [&](const Inputs& inputs) { return Examined{.output = kernel.run(inputs), .findings = {}}; });
 }
 
@@ -565,7 +565,7 @@ TEST(Microscope, AFaultEndsTheLookAndAFindingIsWrong) {
     return Examined{.output = inputs.problem.seq_len_kv > 32 ? std::nullopt : std::optional(kernel.run(inputs)),
                     .findings = {}};
   };
-  const Microscope faulted = look_closely(kProblem, 5, kernel.tiling, {}, faults);
+  const Microscope faulted = look_closely(kProblem, Distribution::normal, 5, kernel.tiling, {}, faults);
   ASSERT_THAT(faulted.cuts, SizeIs(2u));
   EXPECT_TRUE(faulted.cuts[0].right());
   EXPECT_TRUE(faulted.first_wrong()->faulted);
@@ -575,7 +575,7 @@ TEST(Microscope, AFaultEndsTheLookAndAFindingIsWrong) {
     race.kind = "race";
     return Examined{.output = kernel.run(inputs), .findings = {race}};
   };
-  const Microscope found = look_closely(kProblem, 5, kernel.tiling, {}, finds);
+  const Microscope found = look_closely(kProblem, Distribution::normal, 5, kernel.tiling, {}, finds);
   EXPECT_FALSE(found.right());
   EXPECT_EQ(found.first_wrong()->tiles, 1);
   EXPECT_EQ(found.first_wrong()->wrong, 0);

@@ -50,6 +50,7 @@ Result result_of(const Version& version, const Configuration& configuration, con
   result.config = configuration.name;
   result.device = device.name;
   result.problem = request.problem;
+  result.data = request.data;
   result.status = Status::ok;
   return result;
 }
@@ -182,6 +183,8 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
   Checked checked;
   std::vector<CheckSet> sets = check_sets(version, configuration, request.problem);
   // The last is the requested problem, which the benchmark needs.
+  sets.back().distribution = request.data;
+  if (request.data != Distribution::normal) sets.back().name += fmt::format(" with {} inputs", to_string(request.data));
   if (!request.check || request.only_requested_problem) sets.erase(sets.begin(), sets.end() - 1);
   // The virtual GPU does all in the same order every time. A second launch still finds what the first has left behind.
   if (device.is_virtual)
@@ -275,8 +278,8 @@ Microscope debug(const Request& request, EventWriter& events) {
     return examined;
   };
   Microscope microscope =
-      look_closely(problem, request.seed, tiling_of(configuration), {.head = request.head, .row = request.row}, examine,
-                   events.reporter("reference"));
+      look_closely(problem, request.data, request.seed, tiling_of(configuration),
+                   {.head = request.head, .row = request.row}, examine, events.reporter("reference"));
   microscope.kernel = kernel_id(version);
   microscope.name = version.name;
   microscope.config = configuration.name;
@@ -296,8 +299,8 @@ std::vector<Result> time_in_turn(const Request& request, EventWriter& events) {
     results.push_back(result_of(version, *configurations.back(), request, device));
   }
 
-  const Inputs inputs = make_inputs(request.problem, Distribution::normal, Packing::separate, request.seed,
-                                    events.reporter("make inputs"));
+  const Inputs inputs =
+      make_inputs(request.problem, request.data, Packing::separate, request.seed, events.reporter("make inputs"));
   events.progress("copy inputs", 0, 1);
   const DeviceProblem problem(version, configurations, inputs);
   const Nvml nvml(pci_bus_id(request.device));

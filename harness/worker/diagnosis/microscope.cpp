@@ -106,17 +106,17 @@ class Microscopy {
   Microscopy(const Microscopy&) = delete;
   Microscopy& operator=(const Microscopy&) = delete;
 
-  Microscope look(const ShownRow& shown) {
+  Microscope look(Distribution data, const ShownRow& shown) {
     seen_.problem = problem_;
     seen_.seed = seed_;
     seen_.block_q = tiling_.block_q;
     seen_.block_kv = tiling_.block_kv;
     seen_.step_kv = tiling_.step_kv;
 
-    use(Distribution::normal);
+    use(data);
     cut_keys();
     for (const Distribution other : {Distribution::ramp, Distribution::large_logit, Distribution::offset_mean}) {
-      if (seen_.first_wrong() != nullptr) break;
+      if (data != Distribution::normal || seen_.first_wrong() != nullptr) break;
       use_if_wrong(other);
     }
     seen_.inputs = to_string(distribution_);
@@ -332,9 +332,9 @@ class Microscopy {
 
 }  // namespace
 
-Microscope look_closely(const AttentionProblem& problem, std::uint64_t seed, const Tiling& tiling,
+Microscope look_closely(const AttentionProblem& problem, Distribution data, std::uint64_t seed, const Tiling& tiling,
                         const ShownRow& shown, const Examine& examine, const Progress& progress) {
-  return Microscopy(problem, seed, tiling, examine, progress).look(shown);
+  return Microscopy(problem, seed, tiling, examine, progress).look(data, shown);
 }
 
 }  // namespace flash_ladder

@@ -27,9 +27,9 @@ struct ShownRow {
   std::optional<std::int64_t> head, row;
 };
 
-/// With normal inputs, unless those come out right and one of the check's other distributions does not. Fills all but what names
+/// With these data; normal ones that come out right give way to one of the check's other distributions that does not. Fills all but what names
 /// the version, and `look_at`. Which problem it is, the members of Microscope say too.
-Microscope look_closely(const AttentionProblem& problem, std::uint64_t seed, const Tiling& tiling,
+Microscope look_closely(const AttentionProblem& problem, Distribution data, std::uint64_t seed, const Tiling& tiling,
                         const ShownRow& shown, const Examine& examine, const Progress& progress = {});
 
 }  // namespace flash_ladder
