@@ -7,6 +7,7 @@
             time); on a GPU also of a problem that fills it, and of 1,080 query tiles, of which every CTA of a
             persistent version takes several, with one K/V tile and with five
             batch 70,000 and heads 70,000: right, or refused with the limit
+            the data of harness --data, of which the first part has but a few
             the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): CTAs that stay take several query tiles there, too
   --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations). K and
             V have many heads rather than a million keys, over which sums in fp32 lose more than the check allows for,
@@ -31,6 +32,8 @@ from ladder import HEAD_DIM
 from worker_request import Configuration, add_arguments, ask_worker, configurations
 
 DTYPES = ("fp16", "bf16", "e4m3")
+# Those of harness/problem/distribution.h that no check has. The three heads of "trained" are of its three kinds.
+DATA = ("q-times-3", "q-times-6", "sink", "rising", "falling", "steps", "zeros", "equal-keys", "trained")
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
 # SMs of the virtual GPU: so few that a CTA of 15 and 16 takes several query tiles, and not all CTAs take as many.
 VIRTUAL_SM_COUNT = "3"
@@ -75,6 +78,7 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
         case("an odd number of tiles, 40 heads", c, (1, 40, q, 3 * kv)),
         case("more queries than keys", c, (5, 1, 3 * q, kv)),
         case(f"{launches} launches", c, (2, 3, 2 * q, 5 * kv), launches=launches),
+        *(case(f"{data} data", c, (1, 3, q, 5 * kv), data=data) for data in DATA),
         case("batch beyond a grid", c, (BEYOND_A_GRID, 1, q, kv), may_be_refused=True),
         case("heads beyond a grid", c, (1, BEYOND_A_GRID, q, kv), may_be_refused=True),
     ]

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -64,6 +65,41 @@ def test_flags_reach_the_worker(cli: Cli) -> None:
     assert cli(K, "04", "--seq-len", "128", "--no-bench").rc == 0
     request = cli.requests()[-1]
     assert request["problem"]["seq_len_kv"] == 128 and request["benchmark"] is False
+
+
+def test_other_data_are_named_and_compared_with_nothing_recorded(cli: Cli) -> None:
+    """The recordings and peers of profiles/h200 are of normal data."""
+    shutil.copytree(Path(__file__).parents[2] / "profiles/h200", cli.profiles / "h200")
+    normal = cli(K, "07")
+    assert "head_dim 128, fp16; normal data" in normal.words and "recorded on" in normal.words
+    assert "Peers" in normal.out and "Busy" in normal.out
+    assert [request["data"] for request in cli.requests()] == ["normal"]
+    assert "data" not in json.loads(cli(K, "07", "--json", "-").out)["results"][0]
+
+    earlier = len(cli.requests())
+    rising = cli(K, "07", "--data", "rising")
+    assert "fp16; rising data: q = z + 8 u, k = z + t u, t from 0 to 16 over the keys" in rising.words
+    assert "Recorded nothing to compare with, since recordings are of normal data" in rising.words
+    assert "measured now)" in rising.words and "recorded on" not in rising.words
+    assert "Peers" not in rising.out and "Busy" not in rising.out
+    asked = cli.requests()[earlier:]
+    assert [(request["kernel"], request["data"]) for request in asked] == [("07", "rising"), ("06", "rising")]
+
+    done = cli(K, "06-07", "--data", "rising", "--json", "-")
+    document = json.loads(done.out)
+    assert [result["data"] for result in document["results"]] == ["rising", "rising"] and document["busy"] == []
+    table = cli(K, "06-07", "--data", "zeros")
+    assert "zeros data: q, k, v = 0" in table.words
+
+
+def test_a_profile_of_other_data_is_not_read(cli: Cli) -> None:
+    recorded = Path(__file__).parents[2] / "profiles/h200/07_ldmatrix.json"
+    text = recorded.read_text(encoding="utf-8").replace('"problem":', '"data":"zeros","problem":', 1)
+    (cli.profiles / "h200").mkdir()
+    (cli.profiles / "h200" / recorded.name).write_text(text, encoding="utf-8")
+    outcome = cli(K, "07")
+    assert "a result is of zeros data, and a profile holds normal data alone" in outcome.err
+    assert "Recorded nothing for this problem" in outcome.words
 
 
 def static_study(cli: Cli, kernel: str, sm: str) -> dict[str, Any]:

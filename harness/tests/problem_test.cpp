@@ -8,6 +8,7 @@
 #include <set>
 
 #include "host/versions.h"
+#include "problem/distribution.h"
 
 namespace flash_ladder {
 namespace {
@@ -291,6 +292,23 @@ cudaError_t plain(const AttentionArgs& args, cudaStream_t) {
 }
 cudaError_t extended(const ExtendedArgs& args, cudaStream_t) {
   return args.batch == 3 && args.causal ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+TEST(Distribution, EveryNameIsKnownAndHasADefinition) {
+  std::set<std::string> names, definitions;
+  for (int i = 0; i <= static_cast<int>(Distribution::trained); ++i) {
+    const auto distribution = static_cast<Distribution>(i);
+    const std::string name = to_string(distribution);
+    EXPECT_EQ(distribution_from_string(name), distribution);
+    EXPECT_EQ(json(distribution).get<Distribution>(), distribution);
+    EXPECT_THAT(all_distributions(), HasSubstr(name));
+    names.insert(name);
+    definitions.insert(definition(distribution));
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(Distribution::trained) + 1);
+  EXPECT_EQ(definitions.size(), names.size());
+  EXPECT_EQ(distribution_from_string("Normal"), std::nullopt);
+  EXPECT_THROW(json("steep").get<Distribution>(), std::runtime_error);
 }
 
 TEST(Registration, ALaunchTakesWhatItsVersionKnows) {

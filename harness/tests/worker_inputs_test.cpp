@@ -101,7 +101,10 @@ TEST_P(EveryDistribution, IsFinite) {
 
 INSTANTIATE_TEST_SUITE_P(Inputs, EveryDistribution,
                          testing::Values(Distribution::normal, Distribution::offset_mean, Distribution::large_logit,
-                                         Distribution::ramp),
+                                         Distribution::ramp, Distribution::q_times_3, Distribution::q_times_6,
+                                         Distribution::sink, Distribution::rising, Distribution::falling,
+                                         Distribution::steps, Distribution::equal_keys, Distribution::diagonal,
+                                         Distribution::four_sinks, Distribution::broad, Distribution::trained),
                          [](const auto& info) {
                            std::string name = to_string(info.param);
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -248,6 +251,172 @@ TEST(Inputs, RampRaisesTheMaximumOfEveryRowInEveryTile) {
           running_max = tile_max;
         }
       }
+}
+
+// Recordings are of these: their elements are what they were when those were made.
+TEST(Inputs, TheFirstDistributionsAreBitForBitWhatTheyWere) {
+  const std::pair<Distribution, std::uint64_t> kKnown[] = {{Distribution::normal, 0x436cde62c6784945},
+                                                           {Distribution::offset_mean, 0x6796453eed478704},
+                                                           {Distribution::large_logit, 0xfc49201faa2d98f1},
+                                                           {Distribution::ramp, 0x7726485f176b05a8}};
+  for (const auto& [distribution, known] : kKnown) {
+    std::uint64_t sum = 0xcbf29ce484222325;  // FNV-1a, of elements
+    const Inputs inputs = make_inputs(kProblem, distribution, Packing::separate, 7);
+    for (const HostBuffer& buffer : inputs.buffers)
+      for (std::int64_t i = 0; i < buffer.size(); ++i) sum = (sum ^ buffer.data()[i]) * 0x100000001b3;
+    EXPECT_EQ(sum, known) << to_string(distribution);
+  }
+}
+
+// softmax of the scores of one query.
+std::vector<double> weights(const Inputs& inputs, std::int64_t batch, std::int64_t head, std::int64_t query) {
+  std::vector<double> P = scores(inputs, batch, head, query);
+  const double largest = *std::max_element(P.begin(), P.end());
+  double sum = 0;
+  for (double& p : P) sum += p = std::exp(p - largest);
+  for (double& p : P) p /= sum;
+  return P;
+}
+
+// The mean of f(query) over all queries of one head.
+template <typename F>
+double mean_over_queries(const Inputs& inputs, F f) {
+  double sum = 0;
+  for (std::int64_t query = 0; query < inputs.problem.seq_len; ++query) sum += f(query);
+  return sum / inputs.problem.seq_len;
+}
+
+std::vector<double> mean_row(const Inputs& inputs, bool of_Q, std::int64_t first, std::int64_t end) {
+  std::vector<double> mean(inputs.problem.head_dim);
+  for (std::int64_t row = first; row < end; ++row)
+    for (std::size_t d = 0; d < mean.size(); ++d)
+      mean[d] += element_to_float(inputs.problem.dtype, (of_Q ? inputs.Q_row(1, 2, row) : inputs.K_row(1, 2, row))[d]) /
+                 (end - first);
+  return mean;
+}
+
+double dot(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (std::size_t d = 0; d < a.size(); ++d) sum += a[d] * b[d];
+  return sum;
+}
+
+const AttentionProblem kLong{.batch = 2, .heads = 3, .seq_len = 512, .seq_len_kv = 512};
+
+TEST(Data, QTimesNHasThatDeviation) {
+  EXPECT_NEAR(statistics(make_inputs(kProblem, Distribution::q_times_3, Packing::separate, 7), 0).deviation, 3, 0.05);
+  EXPECT_NEAR(statistics(make_inputs(kProblem, Distribution::q_times_6, Packing::separate, 7), 0).deviation, 6, 0.1);
+  EXPECT_NEAR(statistics(make_inputs(kProblem, Distribution::q_times_6, Packing::separate, 7), 1).deviation, 1, 0.02);
+}
+
+TEST(Data, SinkHasAKeyOfFourW) {
+  const Inputs inputs = make_inputs(kLong, Distribution::sink, Packing::separate, 7);
+  std::vector<double> w = mean_row(inputs, false, 0, 1);
+  for (double& x : w) x /= 4;
+  EXPECT_NEAR(std::sqrt(dot(w, w) / 128), 1, 0.2);
+  // Of z's mean over so many rows remains less than 0.05 an element.
+  EXPECT_NEAR(dot(mean_row(inputs, true, 0, 512), w) / dot(w, w), 1, 0.02);
+  EXPECT_NEAR(dot(mean_row(inputs, false, 1, 512), w) / dot(w, w), -0.5, 0.02);
+  EXPECT_GT(weights(inputs, 1, 2, 100)[0], 0.999);
+}
+
+// The direction u is that of Q's mean; K's part along it is measured over runs of keys.
+double along_u(const Inputs& inputs, std::int64_t first, std::int64_t end) {
+  std::vector<double> u = mean_row(inputs, true, 0, inputs.problem.seq_len);
+  const double length = std::sqrt(dot(u, u));
+  for (double& x : u) x /= length;
+  return dot(mean_row(inputs, false, first, end), u);
+}
+
+TEST(Data, RisingFallingAndStepsMoveKAlongOneDirection) {
+  // z's mean over 64 keys is 1/8 along any direction.
+  const Inputs rising = make_inputs(kLong, Distribution::rising, Packing::separate, 7),
+               falling = make_inputs(kLong, Distribution::falling, Packing::separate, 7),
+               steps = make_inputs(kLong, Distribution::steps, Packing::separate, 7);
+  const auto length = [](const Inputs& inputs) {
+    const auto mean = mean_row(inputs, true, 0, 512);
+    return std::sqrt(dot(mean, mean) - 128.0 / 512);
+  };
+  EXPECT_NEAR(length(rising), 8, 0.3);
+  EXPECT_NEAR(length(falling), 8, 0.3);
+  EXPECT_NEAR(length(steps), 16, 0.3);
+  for (std::int64_t first = 0; first < 512; first += 64) {
+    const double middle = (first + 31.5) / 511;
+    EXPECT_NEAR(along_u(rising, first, first + 64), 16 * middle, 0.6);
+    EXPECT_NEAR(along_u(falling, first, first + 64), 16 * (1 - middle), 0.6);
+    EXPECT_NEAR(along_u(steps, first, first + 64), first / 64, 0.6);
+  }
+}
+
+TEST(Data, ZerosAreZerosAndEqualKeysAreEqual) {
+  const auto bits = all_bits(make_inputs(kProblem, Distribution::zeros, Packing::separate, 7));
+  EXPECT_EQ(std::count(bits.begin(), bits.end(), 0), std::ssize(bits));
+  const Inputs inputs = make_inputs(kProblem, Distribution::equal_keys, Packing::separate, 7);
+  for (std::int64_t key = 1; key < kProblem.seq_len_kv; ++key)
+    ASSERT_TRUE(std::equal(inputs.K_row(1, 2, 0), inputs.K_row(1, 2, 0) + 128, inputs.K_row(1, 2, key)));
+  EXPECT_FALSE(std::equal(inputs.K_row(1, 2, 0), inputs.K_row(1, 2, 0) + 128, inputs.K_row(1, 1, 0)));
+  EXPECT_NEAR(statistics(inputs, 2).deviation, 1, 0.02);
+}
+
+std::int64_t heaviest_key(const Inputs& inputs, std::int64_t head, std::int64_t query) {
+  const auto P = weights(inputs, 1, head, query);
+  return std::max_element(P.begin(), P.end()) - P.begin();
+}
+
+TEST(Data, DiagonalHeadsLookAtTheKeyOfTheirPlace) {
+  AttentionProblem problem = kLong;
+  problem.seq_len = 256;  // the last query is aligned with the last key
+  const Inputs inputs = make_inputs(problem, Distribution::diagonal, Packing::separate, 7);
+  EXPECT_GT(mean_over_queries(inputs, [&](auto query) { return heaviest_key(inputs, 2, query) == query + 256; }), 0.8);
+  EXPECT_GT(mean_over_queries(inputs,
+                              [&](auto query) {
+                                const auto P = weights(inputs, 1, 2, query);
+                                double near = 0;
+                                for (std::int64_t key = query + 252; key < std::min<std::int64_t>(query + 261, 512);
+                                     ++key)
+                                  near += P[key];
+                                return near;
+                              }),
+            0.9);
+}
+
+double weight_of_first_four(const Inputs& inputs, std::int64_t head, std::int64_t query) {
+  const auto P = weights(inputs, 1, head, query);
+  return P[0] + P[1] + P[2] + P[3];
+}
+
+TEST(Data, FourSinksHaveALargeShareAndNoneIsAll) {
+  const Inputs inputs = make_inputs(kLong, Distribution::four_sinks, Packing::separate, 7);
+  const double share = mean_over_queries(inputs, [&](auto query) { return weight_of_first_four(inputs, 2, query); });
+  EXPECT_GT(share, 0.7);
+  EXPECT_LT(mean_over_queries(inputs, [&](auto query) { return weights(inputs, 1, 2, query)[0]; }), 0.7);
+}
+
+double largest_weight(const Inputs& inputs, std::int64_t head, std::int64_t query) {
+  const auto P = weights(inputs, 1, head, query);
+  return *std::max_element(P.begin(), P.end());
+}
+
+TEST(Data, BroadHeadsGiveNoKeyMuch) {
+  const Inputs inputs = make_inputs(kLong, Distribution::broad, Packing::separate, 7);
+  EXPECT_LT(mean_over_queries(inputs, [&](auto query) { return largest_weight(inputs, 2, query); }), 3.0 / 512);
+}
+
+TEST(Data, TrainedHasHeadsOfAllThreeKinds) {
+  const Inputs inputs = make_inputs(kLong, Distribution::trained, Packing::separate, 7);
+  EXPECT_GT(mean_over_queries(inputs, [&](auto query) { return heaviest_key(inputs, 0, query) == query; }), 0.8);
+  EXPECT_GT(mean_over_queries(inputs, [&](auto query) { return weight_of_first_four(inputs, 1, query); }), 0.7);
+  EXPECT_LT(mean_over_queries(inputs, [&](auto query) { return largest_weight(inputs, 2, query); }), 3.0 / 512);
+}
+
+// Two heads of Q of one group share their vectors, which are K's.
+TEST(Data, DirectionsBelongToTheHeadsOfK) {
+  AttentionProblem grouped = kLong;
+  grouped.heads = 4;
+  grouped.kv_heads = 2;
+  const Inputs inputs = make_inputs(grouped, Distribution::four_sinks, Packing::separate, 7);
+  for (std::int64_t head = 0; head < 4; ++head)
+    EXPECT_GT(mean_over_queries(inputs, [&](auto query) { return weight_of_first_four(inputs, head, query); }), 0.7);
 }
 
 TEST(Elements, RoundToNearestEven) {
