@@ -34,6 +34,7 @@ constexpr Known kDistributions[] = {
     {Distribution::four_sinks, "four-sinks", "q = z + 10 u, keys 0 to 3 = z + 10 u, u a unit vector per head"},
     {Distribution::broad, "broad", "q = z/4"},
     {Distribution::trained, "trained", "heads that are diagonal, four-sinks and broad in turn"},
+    {Distribution::adversarial, "adversarial", "weights and maxima at the limits of fp16 and of what versions skip"},
 };
 
 const Known& known(Distribution distribution) {

@@ -48,6 +48,9 @@ enum class Distribution {
   four_sinks,  // q = z + 10 u; keys 0 to 3 are z + 10 u
   broad,       // q = z/4
   trained,     // the three kinds in turn: head h of K and V is diagonal, four-sinks or broad, for h mod 3 = 0, 1 or 2
+
+  // Each head of K and V is one of harness/worker/adversarial.h, those beyond the designed ones drawn from the seed.
+  adversarial,
 };
 
 /// "normal", "q-times-3", …

@@ -296,7 +296,7 @@ cudaError_t extended(const ExtendedArgs& args, cudaStream_t) {
 
 TEST(Distribution, EveryNameIsKnownAndHasADefinition) {
   std::set<std::string> names, definitions;
-  for (int i = 0; i <= static_cast<int>(Distribution::trained); ++i) {
+  for (int i = 0; i <= static_cast<int>(Distribution::adversarial); ++i) {
     const auto distribution = static_cast<Distribution>(i);
     const std::string name = to_string(distribution);
     EXPECT_EQ(distribution_from_string(name), distribution);
@@ -305,7 +305,7 @@ TEST(Distribution, EveryNameIsKnownAndHasADefinition) {
     names.insert(name);
     definitions.insert(definition(distribution));
   }
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(Distribution::trained) + 1);
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(Distribution::adversarial) + 1);
   EXPECT_EQ(definitions.size(), names.size());
   EXPECT_EQ(distribution_from_string("Normal"), std::nullopt);
   EXPECT_THROW(json("steep").get<Distribution>(), std::runtime_error);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "problem/problem.h"
+#include "worker/adversarial.h"
 
 namespace flash_ladder {
 namespace {
@@ -36,6 +37,14 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
        {Distribution::normal, Distribution::offset_mean, Distribution::large_logit, Distribution::ramp})
     sets.push_back(
         {.name = to_string(distribution) + " inputs", .problem = small, .distribution = distribution, .launches = 3});
+
+  AttentionProblem designed = small;
+  designed.batch = 1;
+  designed.heads = kDesignedHeads;
+  designed.seq_len = configuration.block_q;
+  sets.push_back({.name = to_string(Distribution::adversarial) + " inputs",
+                  .problem = designed,
+                  .distribution = Distribution::adversarial});
 
   AttentionProblem one_tile = small;
   one_tile.seq_len_kv = configuration.block_kv;

@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "problem/problem.h"
+#include "worker/adversarial.h"
 
 namespace flash_ladder {
 namespace {
@@ -84,6 +85,8 @@ Elements elements(Distribution distribution, TensorName tensor, std::int64_t hea
       constexpr Distribution kKinds[] = {Distribution::diagonal, Distribution::four_sinks, Distribution::broad};
       return elements(kKinds[head % 3], tensor, head, row, rows);
     }
+    case Distribution::adversarial:
+      break;  // its rows are not drawn
   }
   throw std::logic_error("a Distribution without elements");
 }
@@ -262,8 +265,19 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
   for (std::int64_t i = 0; i < std::ssize(of_heads); ++i)
     of_heads[i] = head_vectors(
         head_dim, hash(seed, 3 + 4 * static_cast<std::uint64_t>(distribution), i / kv_heads, i % kv_heads));
+  std::vector<std::vector<DesignedKey>> designed(distribution == Distribution::adversarial ? batch * kv_heads : 0);
+  for (std::int64_t i = 0; i < std::ssize(designed); ++i)
+    designed[i] = adversarial_keys(i, num_keys(problem, i / kv_heads), dtype, seed);
+  const auto design_one = [&](std::uint16_t* to, TensorName name, std::int64_t head, std::int64_t row) {
+    std::vector<float> elements;
+    if (name == TensorName::Q) elements = adversarial_query(head_dim);
+    if (name == TensorName::K) elements = adversarial_key(designed[head][row].log2_weight, head_dim, dtype);
+    if (name == TensorName::V) elements.assign(head_dim, designed[head][row].value);
+    for (std::int64_t d = 0; d < head_dim; ++d) to[d] = element_from_float(dtype, elements[d]);
+  };
   const auto fill_one = [&](std::uint16_t* to, const Part& part, std::int64_t b, std::int64_t head, std::int64_t row) {
     const std::int64_t head_of_K = head / (part.heads / kv_heads);
+    if (distribution == Distribution::adversarial) return design_one(to, part.name, b * kv_heads + head_of_K, row);
     const Elements like = elements(distribution, part.name, head_of_K, row, part.rows);
     const HeadVectors& vectors = of_heads[b * kv_heads + head_of_K];
     std::vector<float> rotary;

@@ -1,0 +1,144 @@
+#include "worker/adversarial.h"
+
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <numbers>
+
+#include "worker/inputs.h"
+
+namespace flash_ladder {
+namespace {
+
+constexpr float kQuery = 64;           // an element of Q that counts
+constexpr std::int64_t kElements = 8;  // so many of Q's do
+constexpr float kLarge = 57344;        // 7 · 2^13, which every type has times a scale
+
+using Keys = std::vector<DesignedKey>;
+
+// Steps between thirds, for a softmax that takes a new maximum when a sum reaches `limit`. Each third has one key at its peak, with
+// V = 0, and the others 2^below of a power of two under it, with V = 1.
+Keys with_peaks(Keys keys, double second, double third, int below) {
+  const std::int64_t size = std::max<std::int64_t>(std::ssize(keys) / 3, 1);
+  const double peaks[] = {0, second, third};
+  for (std::int64_t key = 0; key < std::ssize(keys); ++key) {
+    const double peak = peaks[std::min<std::int64_t>(key / size, 2)];
+    keys[key] = key % size == 0 && key / size < 3 ? DesignedKey{peak, 0} : DesignedKey{std::floor(peak) - below, 1};
+  }
+  return keys;
+}
+
+// One level for each third.
+Keys with_levels(Keys keys, std::initializer_list<DesignedKey> levels) {
+  const std::int64_t size = std::max<std::int64_t>(std::ssize(keys) / 3, 1);
+  for (std::int64_t key = 0; key < std::ssize(keys); ++key)
+    keys[key] = levels.begin()[std::min<std::int64_t>(key / size, 2)];
+  return keys;
+}
+
+// Four keys with V = 0, one in each lane's share of the first tile: a lane of an mma or wgmma holds two keys of every eight.
+Keys with_four(Keys keys, double level) {
+  for (std::int64_t key = 0; key < std::min<std::int64_t>(std::ssize(keys), 8); key += 2) keys[key] = {level, 0};
+  return keys;
+}
+
+Keys drawn(std::int64_t head, std::int64_t num_keys, int least, std::uint64_t seed) {
+  std::uint64_t draws = 0;
+  const auto draw = [&](std::int64_t from, std::int64_t to) {  // both included
+    return from + static_cast<std::int64_t>(hash(seed, 0x616476, head, draws++) % (to - from + 1));
+  };
+  Keys keys(num_keys);
+  switch (draw(0, 2)) {
+    case 0: {  // a few keys, around a guess, carry the row, and have V = 0
+      const std::int64_t guess = draw(0, 1) * -3, few = draw(1, 8);
+      for (DesignedKey& key : keys) key = {static_cast<double>(guess + draw(least, least + 4)), 1};
+      for (std::int64_t i = 0; i < few; ++i)
+        keys[std::min(draw(0, 31), num_keys - 1)] = {guess + static_cast<double>(draw(-448, 128)) / 64, 0};
+      return keys;
+    }
+    case 1: {  // the maximum moves
+      keys = with_peaks(std::move(keys), static_cast<double>(draw(-20, 20)), static_cast<double>(draw(-20, 20)),
+                        static_cast<int>(draw(4, 12)));
+      return keys;
+    }
+    default:  // levels
+      return with_levels(std::move(keys), {{static_cast<double>(draw(-30, 30)), 1},
+                                           {static_cast<double>(draw(-30, 30)), -1},
+                                           {static_cast<double>(draw(-30, 30)), 0.5f}});
+  }
+}
+
+// Significant bits of an element.
+int digits(Dtype dtype) { return dtype == Dtype::fp16 ? 11 : dtype == Dtype::bf16 ? 8 : 4; }
+
+}  // namespace
+
+std::vector<DesignedKey> adversarial_keys(std::int64_t head, std::int64_t num_keys, Dtype dtype, std::uint64_t seed) {
+  // Relative to the largest of a row, fp16 and its denormals keep weights down to 2^-24; e4m3, of which P may become larger before a
+  // new maximum is taken, down to 2^-14.
+  const bool in_8_bits = dtype == Dtype::e4m3;
+  const int lost = in_8_bits ? -14 : -26, kept = in_8_bits ? -12 : -24;
+  const auto all = [&](double level, float value = 1) { return Keys(num_keys, {level, value}); };
+  switch (head) {
+    // The maximum is above or below what a kernel may take for it.
+    case 0:
+      return with_four(all(lost), -5.9);
+    case 1:
+      return with_four(all(lost + 1), -5.9);
+    case 2:
+      return with_four(all(lost - 3), -8.9);
+    case 3:
+      return with_four(all(8 + kept), 8);
+    // Sums and maxima at the limits of 12 to 16 and of 24 to 27, 2^12, and at the largest power of two of fp16; in e4m3, at 448/32.
+    case 4:
+      return with_peaks(all(0), std::log2(in_8_bits ? 13 : 4090), std::log2(in_8_bits ? 13 : 4090), in_8_bits ? 9 : 18);
+    case 5:
+      return with_peaks(all(0), std::log2(in_8_bits ? 15 : 4100), std::log2(in_8_bits ? 15 * 13 : 4100.0 * 4090),
+                        in_8_bits ? 9 : 18);
+    case 6:
+      return with_peaks(all(0), std::log2(32700), std::log2(32700), in_8_bits ? 9 : 18);
+    case 7:
+      return with_peaks(all(0), std::log2(32800), std::log2(32800.0 * 32700), in_8_bits ? 9 : 18);
+    case 8:
+      return with_levels(all(0), {{0, 0}, {7, 1}, {10, -0.5f}});
+    // All scores equal, and huge: q·k = ±2^19.
+    case 9:
+    case 10: {
+      Keys keys = all((head == 9 ? 1 : -1) * 0x1p19 * softmax_scale(128) * std::numbers::log2e);
+      for (std::int64_t key = 0; key < num_keys; key += 2) keys[key].value = 0;
+      return keys;
+    }
+    // A first maximum far below, and large values of small weight.
+    case 11: {
+      Keys keys = with_levels(all(0), {{-1000, kLarge}, {-1000, kLarge}, {in_8_bits ? kept : -16.0, kLarge}});
+      keys[num_keys / 3] = {0, 0};
+      return keys;
+    }
+    case 12: {
+      Keys keys = all(kept, kLarge);
+      keys[0] = {0, 0};
+      return keys;
+    }
+    default:
+      return drawn(head, num_keys, lost, seed);
+  }
+}
+
+std::vector<float> adversarial_query(std::int64_t head_dim) {
+  std::vector<float> row(head_dim);
+  std::fill_n(row.begin(), kElements, kQuery);
+  return row;
+}
+
+std::vector<float> adversarial_key(double log2_weight, std::int64_t head_dim, Dtype dtype) {
+  std::vector<float> row(head_dim);
+  double rest = log2_weight / (std::numbers::log2e * softmax_scale(head_dim) * kQuery);
+  for (std::int64_t d = 0; d < kElements && rest != 0; ++d) {
+    const double unit = std::exp2(std::ilogb(rest) - digits(dtype) + 1);
+    row[d] = static_cast<float>(std::nearbyint(rest / unit) * unit);
+    rest -= row[d];
+  }
+  return row;
+}
+
+}  // namespace flash_ladder
