@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli import BUILD, H200, KERNELS, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
-from schemas import validate_peers, validate_profile, validate_tuning
+from schemas import validate_peers, validate_peers_by_data, validate_profile, validate_tuning
 
 K = "--kernel"
 
@@ -467,6 +467,9 @@ def test_profiles_are_of_these_sources(cli: Cli) -> None:
     entries = [(path, entry) for path in ROOT.glob("profiles/*/tuning.json") for entry in read(path)["entries"]]
     for path in ROOT.glob("profiles/*/peers.json"):
         entries += [(path, entry) for regime in read(path)["regimes"].values() for entry in regime["versions"]]
+    entries += [
+        (path, entry) for path in ROOT.glob("profiles/*/peers_by_data.json") for entry in read(path)["versions"]
+    ]
     for path, entry in entries:
         assert entry["code_hash"] == hashes[entry["kernel"]], f"{path} is stale: measure it anew"
     for path in ROOT.glob("profiles/*/ncu.json"):
@@ -491,8 +494,8 @@ def test_the_card_in_the_readme(cli: Cli) -> None:
 
 
 def test_other_files_of_the_repository() -> None:
-    paths = [*ROOT.glob("profiles/*/peers.json"), *ROOT.glob("profiles/*/tuning.json")]
+    validate = {"peers": validate_peers, "peers_by_data": validate_peers_by_data, "tuning": validate_tuning}
+    paths = [path for name in validate for path in ROOT.glob(f"profiles/*/{name}.json")]
     assert paths
     for path in paths:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        (validate_peers if path.stem == "peers" else validate_tuning)(document)
+        validate[path.stem](json.loads(path.read_text(encoding="utf-8")))

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 from cli import Cli
+from made_up_machine import machine, peers  # noqa: F401 (fixtures)
 from python_package import install
 
 

@@ -4,130 +4,20 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import importlib.machinery
-import importlib.util
 import json
 import math
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from comparison import timing
+from ladder import SHAPES
+from made_up_machine import HASH, KNOWN, SCRIPT, MadeUpMachine
 from schemas import validate_peers
-
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "scripts" / "peers"
-HASH = "sha256:" + "7" * 64
-KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax", "causal", "fp8"]
-
-
-@pytest.fixture(scope="module")
-def peers() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("peers", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("peers", loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["peers"] = module  # dataclasses look there
-    writes_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    loader.exec_module(module)
-    sys.dont_write_bytecode = writes_bytecode
-    return module
-
-
-class MadeUpMachine:
-    """A GPU on which every implementation takes as long as is said, and may be wrong."""
-
-    device_name = "NVIDIA H200"
-
-    def __init__(self, peers: ModuleType) -> None:
-        self.peers_module = peers
-        self.milliseconds = {"FlashAttention-2": 8.0}
-        self.errors: dict[str, float] = {}
-        self.broken: set[str] = set()
-        self.broken_alone: set[str] = set()
-        self.rounds: list[int] = []
-        self.alone: list[str] = []  # what was timed alone
-        self.stops_after = 10**6  # so many of them
-        self.problems: list[tuple[int, int, str, int]] = []
-
-    def kernels(self) -> list[str]:
-        return KNOWN
-
-    def ours(self, kernel: Any) -> Any:  # noqa: ANN401 (peers.Kernel, peers.Implementation)
-        return self.peers_module.Implementation(kernel.label, "", self._prepare(kernel.label), kernel)
-
-    def computes(self, kernel: str, dtype: str) -> bool:
-        return (kernel == "fp8") == (dtype == "e4m3")
-
-    def peers(self, without: set[str], dtype: str) -> tuple[list[Any], dict[str, str]]:
-        if dtype == "e4m3":
-            return [self.peers_module.Implementation("FlashAttention-3", "", self._prepare("FA3"))], {"fa2": "no e4m3"}
-        missing = {name: "left out by --without" for name in sorted(without)} | {"fa3": "not installed"}
-        names = {"fa2": "FlashAttention-2", "cudnn": "cuDNN"}
-        found = [self.peers_module.Implementation(name, "a note", self._prepare(name))
-                 for short, name in names.items() if short not in without]  # fmt: skip
-        return found, missing
-
-    def _prepare(self, name: str) -> Callable[..., Callable[[], str]]:
-        return lambda *tensors: lambda: name
-
-    def describe(self) -> dict[str, Any]:
-        clocks = {"sm_max_mhz": 1980, "memory_max_mhz": None}
-        names = ("driver", "cuda", "pytorch", "triton", "flash_ladder", "python")
-        return dict.fromkeys(names, "1.0") | {"cudnn": 91002, "clocks": clocks, "power_limit_watts": 700.0}
-
-    def tensors(self, batch: int, seq_len: int, dtype: str, seed: int) -> tuple[int, int, int, int]:
-        self.problems.append((batch, seq_len, dtype, seed))
-        return (0, 0, 0, 0)
-
-    def reference(self, tensors: object) -> MadeUpMachine:
-        return self
-
-    def relative_error(self, output: str) -> float:
-        return self.errors.get(output, 0.25)
-
-    def launcher(self, implementation: Any, tensors: tuple[Any, ...]) -> Callable[[], str]:  # noqa: ANN401
-        if implementation.name in self.broken:
-            raise RuntimeError("No available kernel. Aborting execution.")
-        return implementation.prepare(*tensors)
-
-    def time_in_turn(self, launches: list[Callable[[], str]], rounds: int) -> list[list[float]]:
-        self.rounds.append(rounds)
-        return [[self.milliseconds.get(launch(), 4.0)] * rounds for launch in launches]
-
-    def time_alone(self, launch: Callable[[], str]) -> Any:  # noqa: ANN401 (peers.Timing)
-        """Half as fast as in turns: 400 W to the one who is fast, 500 W to all others."""
-        name = launch()
-        if name in self.broken_alone:
-            raise RuntimeError("40 of its launches reached the GPU late")
-        if len(self.alone) == self.stops_after:
-            raise KeyboardInterrupt
-        self.alone.append(name)
-        watts = 400.0 if name == "FlashAttention-2" else 500.0
-        return self.peers_module.Timing([2 * self.milliseconds.get(name, 4.0)] * 30, watts, 1725)
-
-    def ceiling(self, ceiling: Any) -> tuple[Callable[[], str], float]:  # noqa: ANN401 (peers.Ceiling)
-        if "ceiling" in self.broken:
-            raise RuntimeError("this PyTorch compiles no CUDA")
-        return lambda: f"ceiling of {ceiling.name}", 8e12  # in 8 ms
-
-    def why_no_load(self) -> str:
-        return ""
-
-
-@pytest.fixture
-def machine(peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> MadeUpMachine:
-    monkeypatch.setattr(peers, "ROOT", tmp_path)
-    harness = tmp_path / "harness"
-    versions = [{"kernel": name[:2] if "_" in name else name, "code_hash": HASH} for name in KNOWN]
-    harness.write_text(f"#!/bin/sh\necho '{json.dumps({'versions': versions})}'\n", encoding="utf-8")
-    harness.chmod(0o755)
-    monkeypatch.setattr(peers, "HARNESS", harness)
-    return MadeUpMachine(peers)
 
 
 def written(tmp_path: Path) -> dict[str, Any]:
@@ -149,7 +39,7 @@ def test_a_whole_run(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path, 
         assert {version["code_hash"] for version in regime["versions"]} == {HASH}
         assert [peer["name"] for peer in regime["peers"]] == ["FlashAttention-2", "cuDNN"]
         assert regime["run"]["left_out"] == {"fa3": "not installed"}
-    assert machine.problems == [(batch, seq_len, "fp16", 3) for batch, seq_len in peers.SHAPES]
+    assert machine.problems == [(batch, seq_len, "fp16", 3) for batch, seq_len in SHAPES]
     assert machine.rounds == [25] * 6 and len(machine.alone) == 2 + 6 * 5
     operations = 4 * 16 * 16 * 4096**2 * 128
 
@@ -351,7 +241,7 @@ def on_made_up_torch(peers: ModuleType, torch: MadeUpTorch, rounds: int) -> list
 
 
 def test_launches_are_timed_alone_and_in_turn(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "WARM_UP_SECONDS", {"sustained": 0.0, "interleaved": 0.0})
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", {"sustained": 0.0, "interleaved": 0.0})
     torch = MadeUpTorch(gpu_is_ahead=False)
     # MadeUpEvent knows only what stood between its two events: a launch, and nothing else.
     assert on_made_up_torch(peers, torch, 3) == [[2.0] * 3, [1.0] * 3]
@@ -363,7 +253,7 @@ def test_launches_are_timed_alone_and_in_turn(peers: ModuleType, monkeypatch: py
 
 
 def test_a_gpu_that_waited_for_the_host_is_not_believed(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "WARM_UP_SECONDS", {"sustained": 0.0, "interleaved": 0.0})
+    monkeypatch.setattr(timing, "WARM_UP_SECONDS", {"sustained": 0.0, "interleaved": 0.0})
     torch = MadeUpTorch(gpu_is_ahead=True)
     with pytest.raises(peers.UnavailableError, match="40 of 40 launches reached the GPU late"):
         on_made_up_torch(peers, torch, 20)
@@ -433,7 +323,7 @@ def timed_alone(peers: ModuleType, torch: SteadyTorch, monkeypatch: pytest.Monke
     machine = object.__new__(peers.Machine)
     machine.torch = torch
     machine.properties = type("Properties", (), {"L2_cache_size": 1000})
-    monkeypatch.setattr(peers, "time", torch)
+    monkeypatch.setattr(timing, "time", torch)
     sampled = contextlib.nullcontext([(400.0, 1700), (500.0, 1800), (900.0, 1900)])
     monkeypatch.setattr(machine, "_sampled_load", lambda: sampled)
     return machine.time_alone(torch.launch)
@@ -459,7 +349,7 @@ def test_a_launch_that_takes_longer_than_the_kernel_hides_behind_a_graph(
 
 
 def test_watts_are_read_while_it_is_timed(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(timing, "SAMPLE_SECONDS", 0.0)
     read = threading.Event()
 
     class Cuda:
@@ -578,8 +468,8 @@ def test_bad_usage(
 def test_quantiles_are_those_of_the_harness(peers: ModuleType) -> None:
     # As harness/tests/worker_test.cpp expects of summarise().
     times = [5.0, 1.0, 4.0, 2.0, 3.0]
-    assert [peers.quantile(times, at) for at in (0.1, 0.5, 0.9)] == pytest.approx([1.4, 3.0, 4.6])
-    assert peers.quantile([7.0], 0.9) == 7.0
+    assert [timing.quantile(times, at) for at in (0.1, 0.5, 0.9)] == pytest.approx([1.4, 3.0, 4.6])
+    assert timing.quantile([7.0], 0.9) == 7.0
 
 
 def test_a_folder_is_named_as_the_harness_names_it(peers: ModuleType) -> None:

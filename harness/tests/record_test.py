@@ -77,6 +77,7 @@ def sitting(tmp_path: Path) -> Sitting:
 
 
 PROFILES = [f"harness --kernel {kernel} --record" for kernel in ("01", "02", "causal")]
+BY_DATA = "peers --data all"
 TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in SHAPES]
 
 
@@ -93,9 +94,9 @@ def regime(hours: float, code: str = HASHES["02_online_softmax"]) -> dict[str, A
 def test_all_is_recorded(sitting: Sitting) -> None:
     done = sitting.run()
     assert done.returncode == 0, done.stderr
-    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", "ncu_counters.py"]
-    assert [line.split(",")[0] for line in done.stdout.splitlines()[-4:]] == [
-        "profiles: recorded", "tuning: recorded", "peers: recorded", "counters: recorded"
+    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", BY_DATA, "ncu_counters.py"]
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[-5:]] == [
+        "profiles: recorded", "tuning: recorded", "peers: recorded", "by_data: recorded", "counters: recorded"
     ]  # fmt: skip
 
 
@@ -105,13 +106,23 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     entry = {"code_hash": HASHES["02_online_softmax"], "date": ago(1), "problem": {"batch": 16, "seq_len": 1024}}
     sitting.write("tuning.json", {"entries": [entry]})
     sitting.write("peers.json", {"regimes": {"sustained": regime(1), "interleaved": regime(30)}})
+    sitting.write("peers_by_data.json", regime(1))
     sitting.write("causal.json", {"code_hash": "sha256:3", "date": ago(1)})
     sitting.write("ncu.json", {"code_hash": HASHES | {"causal": "sha256:3"}, "date": ago(1)})
     assert sitting.run().returncode == 0
     rest = [line for line in TUNING if "1024" not in line]
     assert sitting.ran() == [PROFILES[1], *rest, "peers --regime interleaved"], "02 has changed, and turns are too old"
     assert sitting.run("--fresh", "0").returncode == 0
-    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", "ncu_counters.py"]
+    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", BY_DATA, "ncu_counters.py"]
+
+
+def test_the_table_by_data_is_recorded_again_when_it_is_old_or_of_other_code(sitting: Sitting) -> None:
+    for found in (regime(30), regime(1, "sha256:" + "0" * 64)):
+        sitting.write("peers_by_data.json", found)
+        assert sitting.run("--only", "by_data").returncode == 0
+        assert sitting.ran() == [BY_DATA]
+    sitting.write("peers_by_data.json", regime(1))
+    assert sitting.run("--only", "by_data").returncode == 0 and sitting.ran() == []
 
 
 def test_the_first_versions_take_long_and_may_be_left_out(sitting: Sitting) -> None:
@@ -139,7 +150,8 @@ def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
 
 def test_what_is_missing(sitting: Sitting) -> None:
     done = sitting.run("--only", "peers,plots")
-    assert done.returncode == 2 and "'plots' is no step; there are profiles, tuning, peers, counters" in done.stderr
+    assert done.returncode == 2
+    assert "'plots' is no step; there are profiles, tuning, peers, by_data, counters" in done.stderr
     (sitting.root / "build" / "harness").unlink()
     done = sitting.run()
     assert done.returncode == 3 and "scripts/setup" in done.stderr

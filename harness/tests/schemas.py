@@ -17,13 +17,14 @@ _PROFILE = _load("profile.schema.json")
 _TUNING = _load("tuning.schema.json")
 _VERSIONS = _load("versions.schema.json")
 _PEERS = _load("peers.schema.json")
+_PEERS_BY_DATA = _load("peers_by_data.schema.json")
 _DEBUG = _load("debug.schema.json")
 _NCU = _load("ncu.schema.json")
 _COMPARISON = _load("comparison.schema.json")
 _RECORDINGS = _load("recordings.schema.json")
 _GRADE = _load("grade.schema.json")
 _REGISTRY = Registry().with_resources(
-    (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE)
+    (schema["$id"], Resource.from_contents(schema)) for schema in (_RESULTS, _PROFILE, _PEERS)
 )
 
 
@@ -55,6 +56,11 @@ def validate_debug(document: dict[str, Any]) -> None:
 def validate_peers(document: dict[str, Any]) -> None:
     """A peers.json as scripts/peers writes it."""
     _validate(_PEERS, document)
+
+
+def validate_peers_by_data(document: dict[str, Any]) -> None:
+    """A peers_by_data.json as scripts/peers --data writes it."""
+    _validate(_PEERS_BY_DATA, document)
 
 
 def validate_profile(document: dict[str, Any]) -> None:

@@ -1,0 +1,221 @@
+"""scripts/peers --data on a made-up GPU, and the data themselves."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from types import ModuleType
+
+import distributions
+import numpy as np
+import pytest
+from made_up_machine import ROOT, MadeUpMachine
+from schemas import validate_peers_by_data
+
+KNOWN = ["16_optimized_softmax", "23_overlap", "25_first_guess", "26_ping_pong", "27_three_consumers", "fp8"]
+SHAPES = [(16, 1024), (16, 4096), (4, 16384)]
+
+
+class DataMachine(MadeUpMachine):
+    """Takes longer for some data."""
+
+    def __init__(self, peers: ModuleType) -> None:
+        super().__init__(peers)
+        self.data, self.filled, self.seconds = "normal", [], set()
+        self.prepared: list[str] = []
+        self.wrong_on = ""
+
+    def kernels(self) -> list[str]:
+        return KNOWN
+
+    def launcher(self, implementation: object, tensors: tuple[object, ...]) -> object:
+        self.prepared.append(implementation.name)
+        return super().launcher(implementation, tensors)
+
+    def fill(self, tensors: object, data: str, seed: int) -> None:
+        self.data = data
+        self.filled.append((data, seed))
+
+    def reference(self, tensors: object, every: int = 1) -> DataMachine:
+        assert every > 1 and every % 2 == 1, "else some lanes' rows are never looked at"
+        return self
+
+    def output(self, launch: object, tensors: object) -> str:
+        return launch()
+
+    def relative_error(self, output: str) -> float:
+        return 7.0 if self.data == self.wrong_on and output == "cuDNN" else 0.25
+
+    def time_alone(self, launch: object, warm_up_seconds: float, timed_seconds: float) -> object:
+        self.seconds.add((warm_up_seconds, timed_seconds))
+        timing = super().time_alone(launch)
+        timing.milliseconds = [2 * x if self.data == "steps" else x for x in timing.milliseconds]
+        timing.watts = None
+        return timing
+
+
+@pytest.fixture
+def by_data(peers: ModuleType, machine: MadeUpMachine) -> DataMachine:
+    del machine  # has set where files go
+    return DataMachine(peers)
+
+
+def test_the_whole_table(peers: ModuleType, by_data: DataMachine, tmp_path: Path) -> None:
+    assert peers.main(["--data", "all", "--seed", "5"], lambda: by_data) == 0
+    folder = tmp_path / "profiles" / "h200"
+    assert [path.name for path in folder.iterdir()] == ["peers_by_data.json"]
+    document = json.loads((folder / "peers_by_data.json").read_text(encoding="utf-8"))
+    validate_peers_by_data(document)
+    assert document["data"] == distributions.DEFINITIONS
+    assert [version["kernel"] for version in document["versions"]] == ["16", "23", "26", "27"]
+    assert [peer["name"] for peer in document["peers"]] == ["FlashAttention-2", "cuDNN"]
+    assert (document["run"]["warm_up_seconds"], document["run"]["timed_seconds"]) == (0.25, 0.2)
+    assert by_data.seconds == {(0.25, 0.2)}
+    cells = {(data, dtype, *shape) for data in document["data"] for dtype in ("fp16", "bf16") for shape in SHAPES}
+    for one in (*document["versions"], *document["peers"]):
+        assert {(r["data"], r["dtype"], r["batch"], r["seq_len"]) for r in one["results"]} == cells
+        assert len(one["results"]) == len(cells)
+    assert len(by_data.prepared) == 6 * 6, "once for each type and length, since some compile or tune themselves"
+    of_27 = {(r["data"], r["seq_len"]): r["ms"]["median"] for r in document["versions"][3]["results"]}
+    assert of_27["steps", 4096] == 2 * of_27["normal", 4096]
+    assert set(by_data.filled) == {(data, 5) for data in document["data"]}
+
+
+@pytest.mark.parametrize(
+    "less", [["--data", "normal,steps"], ["--shapes", "4096"], ["--dtype", "bf16"], ["--without", "fa2"]]
+)
+def test_a_part_is_written_where_it_is_asked_for_alone(
+    peers: ModuleType,
+    by_data: DataMachine,
+    tmp_path: Path,
+    less: list[str],
+) -> None:
+    without = ["--without", "cudnn"] if "--without" in less else []
+    arguments = ["--data", "all", *less, *without, "--kernels", "27"]
+    assert peers.main(arguments, lambda: by_data) == 0
+    assert not (tmp_path / "profiles").exists()
+    assert peers.main([*arguments, "--out", str(tmp_path / "part.json")], lambda: by_data) == 0
+    document = json.loads((tmp_path / "part.json").read_text(encoding="utf-8"))
+    validate_peers_by_data(document)
+    assert [version["kernel"] for version in document["versions"]] == ["27"]
+    if "--data" in less:
+        assert list(document["data"]) == ["normal", "steps"]
+
+
+def test_what_is_wrong_on_some_data_has_no_figure_there(
+    peers: ModuleType,
+    by_data: DataMachine,
+    tmp_path: Path,
+) -> None:
+    by_data.wrong_on, by_data.broken_alone = "sink", {"23_overlap"}
+    assert peers.main(["--data", "all"], lambda: by_data) == 1
+    document = json.loads((tmp_path / "profiles" / "h200" / "peers_by_data.json").read_text(encoding="utf-8"))
+    cudnn = document["peers"][1]["results"]
+    assert len(cudnn) == 6 * 12 and not any(result["data"] == "sink" for result in cudnn)
+    left_out = document["run"]["left_out"]
+    assert left_out["cuDNN, sink, seq_len 4096, bf16"] == "wrong: 7 times the error that is allowed"
+    assert left_out["23_overlap, normal, seq_len 1024, fp16"] == "40 of its launches reached the GPU late"
+    assert [version["kernel"] for version in document["versions"]] == ["16", "26", "27"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--data", "sinks"], ["'sinks' is no distribution", "four-sinks, broad, trained"]),
+        (["--data", "all", "--regime", "sustained"], ["--regime does not go with --data"]),
+        (["--data", "all", "--resume"], ["--resume does not go with --data"]),
+        (["--data", "all", "--repeat", "30"], ["--repeat does not go with --data"]),
+        (["--data", "all", "--dtype", "e4m3"], ["fp16 and bf16"]),
+        (["--data", "all", "--seconds", "-1"], ["--seconds -1", "0 to 3600"]),
+        (["--data", "all", "--seconds", "nan"], ["--seconds nan", "0 to 3600"]),
+        (["--warm-up", "1"], ["--warm-up needs --data"]),
+    ],
+)
+def test_bad_usage(
+    peers: ModuleType,
+    by_data: DataMachine,
+    capsys: pytest.CaptureFixture,
+    arguments: list[str],
+    words: list[str],
+) -> None:
+    assert peers.main(arguments, lambda: by_data) == 2
+    err = capsys.readouterr().err
+    assert all(word in err for word in words) and by_data.problems == []
+
+
+# ---- the data ----
+
+
+def made(name: str, seq_len: int = 256) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    random = np.random.default_rng(3)
+    source = distributions.Source(np, random.standard_normal, lambda n: np.arange(n, dtype=np.float64))
+    return distributions.make(name, 2, seq_len, 6, source)
+
+
+def scores(q: np.ndarray, k: np.ndarray, head: int = 0) -> np.ndarray:
+    return q[1, :, head] @ k[1, :, head].T / math.sqrt(128)
+
+
+def test_names_and_definitions_are_those_of_the_harness() -> None:
+    text = (ROOT / "harness" / "problem" / "distribution.cpp").read_text(encoding="utf-8")
+    found = dict(re.findall(r'\{Distribution::\w+,\s*"([a-z0-9-]+)",\s*"([^"]+)"\}', text))
+    assert distributions.DEFINITIONS.items() <= found.items()
+    assert found.keys() - distributions.DEFINITIONS.keys() == {"offset-mean", "large-logit", "ramp"}, (
+        "data that the check alone uses; all others are in the table"
+    )
+
+
+@pytest.mark.parametrize("name", distributions.DEFINITIONS)
+def test_heads_have_data_of_their_own(name: str) -> None:
+    for x in made(name):
+        assert x.shape == (2, 256, 6, 128)
+        if name == "zeros":
+            assert not x.any()
+        else:
+            assert not np.allclose(x[0, :, 0], x[0, :, 3]) and not np.allclose(x[0], x[1])
+
+
+def test_the_data_are_what_their_definitions_say() -> None:
+    normal_q, normal_k, normal_v = made("normal")
+    assert np.allclose(made("q-times-3")[0], 3 * normal_q) and np.allclose(made("q-times-6")[0], 6 * normal_q)
+    assert np.allclose(made("broad")[0], normal_q / 4) and np.allclose(made("broad")[2], normal_v)
+    k = made("equal-keys")[1]
+    assert (k == k[:, :1]).all()
+
+    q, k, _ = made("sink")
+    w = (q - normal_q)[:, :1]
+    assert np.allclose(q - normal_q, w) and np.allclose(k[:, :1], 4 * w)
+    assert np.allclose((k - normal_k)[:, 1:], -w / 2)
+
+    q, k, _ = made("rising")
+    u = (q - normal_q)[:, :1] / 8
+    assert np.allclose((u * u).sum(-1), 1)
+    at = np.linspace(0, 16, 256)[None, :, None, None]
+    assert np.allclose(k - normal_k, at * u)
+    assert np.allclose(made("falling")[1] - normal_k, (16 - at) * u)
+    q, k, _ = made("steps")
+    assert np.allclose(q - normal_q, 16 * u) and np.allclose(
+        k - normal_k, np.arange(256)[None, :, None, None] // 64 * u
+    )
+
+    q, k, _ = made("four-sinks")
+    assert np.allclose(q - normal_q, 10 * u) and np.allclose((k - normal_k)[:, :4], 10 * u)
+    assert (k[:, 4:] == normal_k[:, 4:]).all()
+
+    q, k, _ = made("diagonal")
+    assert (scores(q, k).argmax(axis=1) == np.arange(256)).mean() > 0.5, "each query finds its own place"
+    q, k, _ = made("trained")
+    for head, name in enumerate(("diagonal", "four-sinks", "broad") * 2):
+        assert np.allclose((q - normal_q)[0, :, head], (made(name)[0] - normal_q)[0, :, head])
+
+
+def test_a_single_key_has_no_way_to_rise() -> None:
+    for name in ("rising", "falling"):
+        assert np.isfinite(made(name, 1)[1]).all()
+
+
+def test_an_unknown_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="'even' is no distribution; there are normal, "):
+        made("even")

@@ -1,0 +1,130 @@
+"""Other implementations of attention, as far as they can be imported."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from comparison.implementations import Implementation
+
+
+class Adapters:
+    """The peers. It has `torch`, `properties` of the GPU, and `scales` of the tensors that were made last."""
+
+    torch: ModuleType
+    properties: Any
+    scales: Any
+
+    def peers(self, without: set[str], dtype: str) -> tuple[list[Implementation], dict[str, str]]:
+        """Those that can be imported and compute the type, and why the others cannot."""
+        found: list[Implementation] = []
+        missing: dict[str, str] = {}
+        for name, make in (
+            ("fa2", lambda: self._sdpa("FlashAttention-2", "FLASH_ATTENTION", "PyTorch SDPA flash backend")),
+            ("flex", self._flex),
+            ("cudnn", lambda: self._sdpa("cuDNN", "CUDNN_ATTENTION", "PyTorch SDPA cuDNN backend")),
+            ("flash-attn", self._flash_attn),
+            ("fa3", self._flash_attention_3),
+            ("from-scratch", self._from_scratch),
+        ):
+            if name in without:
+                missing[name] = "left out by --without"
+                continue
+            if dtype == "e4m3" and name != "fa3":
+                missing[name] = "computes no e4m3 here"
+                continue
+            try:
+                found.append(make())
+            except (ImportError, AttributeError, OSError, RuntimeError) as error:  # one built for another PyTorch, say
+                missing[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        return found, missing
+
+    def _hopper(self) -> str:
+        return ", Hopper instructions" if self.properties.major == 9 else ""
+
+    def _sdpa(self, name: str, backend_name: str, note: str) -> Implementation:
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        backend = getattr(SDPBackend, backend_name)
+        attention = self.torch.nn.functional.scaled_dot_product_attention
+
+        def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401
+            q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))  # views: SDPA wants heads before seq_len
+
+            def launch() -> Any:  # noqa: ANN401
+                with sdpa_kernel(backend):
+                    return attention(q, k, v).transpose(1, 2)
+
+            return launch
+
+        return Implementation(name, note + (self._hopper() if name == "cuDNN" else ""), prepare)
+
+    def _flex(self) -> Implementation:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401
+            q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
+            self.torch.compiler.reset()  # each shape is compiled for itself
+            compiled = self.torch.compile(flex_attention, dynamic=False)
+            return lambda: compiled(q, k, v).transpose(1, 2)
+
+        return Implementation("FlexAttention", "Triton" + self._hopper(), prepare)
+
+    def _flash_attn(self) -> Implementation:
+        from flash_attn import flash_attn_func
+
+        note = f"its own package, {importlib.metadata.version('flash-attn')}"
+        return Implementation("flash-attn", note, lambda q, k, v, out: lambda: flash_attn_func(q, k, v))
+
+    def _flash_attention_3(self) -> Implementation:
+        from flash_attn_interface import flash_attn_func
+
+        def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401
+            names = ("q_descale", "k_descale", "v_descale")  # [batch, heads] each
+            descales = {} if self.scales is None else dict(zip(names, self.scales, strict=True))
+
+            def launch() -> Any:  # noqa: ANN401
+                output = flash_attn_func(q, k, v, **descales)
+                return output[0] if isinstance(output, tuple) else output  # some releases add the log of the sums
+
+            return launch
+
+        return Implementation("FlashAttention-3", "Hopper instructions", prepare)
+
+    def _from_scratch(self) -> Implementation:
+        import flash_attention
+        from flash_helpers import kernel_configs
+
+        tiles: set[str] = set()
+
+        def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401
+            """Its own tuning times all configurations at each shape; so does this, with those that were built."""
+            element = kernel_configs.DType.FP16 if q.dtype == self.torch.float16 else kernel_configs.DType.BF16
+            timed: list[tuple[float, Any]] = []
+            for config in kernel_configs.get_autotuning_kernel_configs([element]):
+                with contextlib.suppress(RuntimeError):  # "Kernel configuration was not found"
+                    timed.append((self._briefly(lambda c=config: flash_attention.forward(c, q, k, v, out)), config))
+            if not timed:
+                raise RuntimeError("none of the configurations that its tuning tries was built")
+            config = min(timed, key=lambda one: one[0])[1]
+            tiles.add(f"{config.B_r}x{config.B_c}, {config.n_warps} warps")
+            implementation.note = f"its final kernel, fastest tile: {' or '.join(sorted(tiles))}"
+            return lambda: flash_attention.forward(config, q, k, v, out)
+
+        implementation = Implementation("flash_attention_from_scratch", "its final kernel", prepare)
+        return implementation
+
+    def _briefly(self, launch: Callable[[], Any]) -> float:
+        """Milliseconds of the fastest of a few launches: enough to choose by."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        times = []
+        for _ in range(5):
+            begin.record()
+            launch()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end))
+        return min(times)

@@ -1,0 +1,31 @@
+"""What does not run, or is wrong, is left out of a comparison with the reason, and the comparison goes on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from comparison.implementations import Implementation
+from comparison.recording import Session
+from comparison.report import show
+
+
+@contextlib.contextmanager
+def attempt(session: Session, regimes: Sequence[str], one: Implementation, where: str, failed: str) -> Iterator[None]:
+    """Leaves out what fails in the block; `failed` says what that was, as in "did not run"."""
+    try:
+        yield
+    except (RuntimeError, ValueError, MemoryError) as problem:
+        reason = " ".join(str(problem).split())[:200]
+        show(f"  {one.name:<28} {failed}: {reason}")
+        session.leave_out(regimes, f"{one.name}, {where}", reason)
+
+
+def is_right(session: Session, regimes: Sequence[str], one: Implementation, where: str, error: float) -> bool:
+    """Of an error as a multiple of what is allowed. What is wrong is left out, and counted."""
+    if error <= 1:  # a NaN is not
+        return True
+    show(f"  {one.name:<28} WRONG: {error:.3g} times the error that is allowed, so it is not timed")
+    session.leave_out(regimes, f"{one.name}, {where}", f"wrong: {error:.3g} times the error that is allowed")
+    session.wrong += 1
+    return False

@@ -1,0 +1,92 @@
+"""What is compared: versions of the ladder and other implementations, and how they are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ladder import SHAPES, number_of
+
+
+class UsageError(Exception):
+    """Bad arguments: exit status 2."""
+
+
+class UnavailableError(Exception):
+    """Something that is needed is missing or failed: exit status 3."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A version of the ladder, and which of its configurations: None is its own choice."""
+
+    name: str  # "16_optimized_softmax", or of an extension "causal"
+    config: str | None = None
+
+    @property
+    def number(self) -> int | None:
+        """None: an extension of the ladder has none."""
+        return number_of(self.name)
+
+    @property
+    def kernel(self) -> str:
+        """What JSON calls it: "16", "causal"."""
+        return self.name if self.number is None else self.name[:2]
+
+    @property
+    def label(self) -> str:
+        return self.name + (f":{self.config}" if self.config else "")
+
+    @property
+    def parts(self) -> tuple[str, str]:
+        """("16", "optimized_softmax"); of an extension, its name twice, as the harness has it."""
+        return (self.name[:2], self.name[3:]) if self.name[:2].isdigit() else (self.name, self.name)
+
+
+@dataclass
+class Implementation:
+    """Something that computes attention."""
+
+    name: str
+    note: str
+    # Makes what launches it once on (q, k, v, out), tensors [batch, seq_len, heads, head_dim]. Launching returns the
+    # output, of the same shape, in `out` or elsewhere.
+    prepare: Callable[[Any, Any, Any, Any], Callable[[], Any]]
+    kernel: Kernel | None = None  # where it is ours
+    results: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by regime
+
+    def result(self, regime: str, batch: int, seq_len: int) -> dict[str, Any] | None:
+        shape = (batch, seq_len)
+        return next((r for r in self.results.get(regime, []) if (r["batch"], r["seq_len"]) == shape), None)
+
+
+def select_kernels(text: str, known: Sequence[str]) -> list[Kernel]:
+    """7, 07, 07_ldmatrix, 05-08, all, or several with commas between; 16:NAME asks for a configuration by name."""
+    names = {number: name for name in known if (number := number_of(name)) is not None}
+    selected: list[Kernel] = []
+    for part in text.split(","):
+        word, _, config = part.partition(":")
+        if word == "all":
+            found = list(known)
+        elif matched := re.fullmatch(r"(\d+)-(\d+)", word):
+            found = [name for number, name in names.items() if int(matched[1]) <= number <= int(matched[2])]
+        elif re.fullmatch(r"\d+", word):
+            found = [names[int(word)]] if int(word) in names else []
+        else:
+            found = [name for name in known if name == word]
+        if not found:
+            raise UsageError(f"--kernels: '{part}' names no version; there are {', '.join(known)}")
+        selected += [Kernel(name, config or None) for name in found]
+    return list(dict.fromkeys(selected))
+
+
+def select_shapes(text: str) -> list[tuple[int, int]]:
+    if text == "all":
+        return list(SHAPES)
+    allowed = {str(seq_len): (batch, seq_len) for batch, seq_len in SHAPES}
+    for part in text.split(","):
+        if part not in allowed:
+            raise UsageError(f"--shapes: '{part}' is not a standard seq_len; allowed: all, {', '.join(allowed)}")
+    return [shape for seq_len, shape in allowed.items() if seq_len in text.split(",")]

@@ -1,0 +1,173 @@
+"""The files of profiles/<device>/ that a comparison writes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ladder import HEAD_DIM, HEADS, ROOT, write_whole
+
+from comparison.implementations import Implementation, UnavailableError
+from comparison.timing import INTERLEAVED, SUSTAINED, TIMED_SECONDS, WARM_UP_SECONDS
+
+
+def schema_of(file: str) -> int:
+    """Which form of a document a file of harness/results/ describes."""
+    text = (ROOT / "harness" / "results" / file).read_text(encoding="utf-8")
+    return json.loads(text)["properties"]["schema"]["const"]
+
+
+SCHEMA = schema_of("peers.schema.json")
+
+
+def read_regimes(path: Path, device: str, dtype: str) -> dict[str, Any]:
+    """The regimes that a file holds, by name; none where there is no file. Raises UnavailableError for a broken one."""
+    if not path.exists():
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"it has schema {document['schema']}, and this program writes schema {SCHEMA}")
+        if document["problem"]["dtype"] != dtype:
+            raise ValueError(f"its figures are of {document['problem']['dtype']}, and not of {dtype}")
+        if document["device"] != device:
+            raise ValueError(f"its figures are of {document['device']}, and not of {device}")
+        for regime in document["regimes"].values():
+            regime["run"], regime["versions"], regime["peers"], regime["ceilings"]  # what is needed below
+        return document["regimes"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnavailableError(
+            f"{path} cannot be used: {type(error).__name__}: {error}; figures in it would be lost. Take it anew from"
+            " the repository, delete it, or write elsewhere with --out"
+        ) from error
+
+
+def code_hashes(harness: Path) -> dict[str, str]:
+    """Of the versions' sources: {"16": "sha256:…"}; empty where the harness is not built."""
+    try:
+        done = subprocess.run([harness, "--list", "--json", "-"], capture_output=True, text=True, check=False)
+        return {version["kernel"]: version["code_hash"] for version in json.loads(done.stdout)["versions"]}
+    except (OSError, ValueError, KeyError):
+        return {}
+
+
+@dataclass
+class Session:
+    """A run: what it measures, what it ran with, and what of it is done."""
+
+    device: str
+    dtype: str
+    regimes: list[str]
+    implementations: list[Implementation]
+    environment: dict[str, Any]  # versions of everything
+    hashes: dict[str, str]
+    missing: dict[str, str]  # peers that are not there, and why
+    dates: dict[str, str] = field(default_factory=dict)  # by regime: when its first figure was measured
+    failed: dict[str, dict[str, str]] = field(default_factory=dict)  # by regime: what did not run, and why
+    ceilings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    wrong: int = 0  # results
+    warm_up_seconds: dict[str, float] = field(default_factory=lambda: WARM_UP_SECONDS)  # by regime
+    timed_seconds: float = TIMED_SECONDS  # where each runs alone
+
+    def add(self, one: Implementation, regime: str, result: dict[str, Any]) -> None:
+        self.begin(regime)
+        one.results.setdefault(regime, []).append(result)
+
+    def begin(self, regime: str) -> None:
+        now = datetime.datetime.now(datetime.timezone.utc)
+        self.dates.setdefault(regime, now.strftime("%Y-%m-%dT%H:%M:%SZ"))
+
+    def leave_out(self, regimes: Iterable[str], what: str, why: str) -> None:
+        for regime in regimes:
+            self.failed.setdefault(regime, {})[what] = why
+
+    def to_do(self, one: Implementation, batch: int, seq_len: int) -> list[str]:
+        """Its regimes that are not yet measured. Who takes turns does so with all others, or not at all."""
+        missing = [regime for regime in self.regimes if not one.result(regime, batch, seq_len)]
+        others = [other for other in self.implementations if not other.result(INTERLEAVED, batch, seq_len)]
+        if INTERLEAVED in self.regimes and INTERLEAVED not in missing and others:
+            missing.append(INTERLEAVED)
+        return missing
+
+    def resume(self, regimes: dict[str, Any]) -> None:
+        """Takes over what a part of a run has measured, with the same code and under the same conditions."""
+        for regime in self.regimes:
+            if regime not in regimes:
+                continue
+            found = regimes[regime]
+            differing = [name for name, value in self.environment.items() if found["run"].get(name) != value]
+            if differing:
+                raise UnavailableError(
+                    f"--resume: the part's figures of the {regime} regime are of another {', '.join(differing)};"
+                    " measure anew without --resume"
+                )
+            self.dates[regime] = found["run"]["date"]
+            self.ceilings[regime] = found["ceilings"]
+            for one in self.implementations:
+                known = one.kernel is None or one.kernel.kernel in self.hashes  # of which code they are
+                for entry in found["versions"] if one.kernel else found["peers"]:
+                    if known and self.describe(one).items() <= entry.items():
+                        one.results[regime] = entry["results"]
+                        one.note = entry.get("note", one.note)
+
+    def describe(self, one: Implementation) -> dict[str, Any]:
+        if one.kernel is None:
+            return {"name": one.name}
+        kernel, name = one.kernel.kernel, one.kernel.name
+        version = {"kernel": kernel, "name": name.removeprefix(f"{kernel}_"), "config": one.kernel.config}
+        return version | {"code_hash": self.hashes.get(kernel)}
+
+    def regime(self, name: str) -> dict[str, Any]:
+        """A regime as peers.json has it."""
+        measured = [(one, one.results[name]) for one in self.implementations if one.results.get(name)]
+        run = {
+            "date": self.dates[name],
+            "warm_up_seconds": self.warm_up_seconds[name],
+            "timed_seconds": self.timed_seconds if name == SUSTAINED else None,
+        }
+        return {
+            "run": run | self.environment | {"left_out": self.missing | self.failed.get(name, {})},
+            "versions": [self.describe(one) | {"results": results} for one, results in measured if one.kernel],
+            "peers": [
+                self.describe(one) | {"note": one.note, "results": results}
+                for one, results in measured
+                if not one.kernel
+            ],
+            "ceilings": self.ceilings.get(name, []),
+        }
+
+    def document(self, others: dict[str, Any]) -> dict[str, Any]:
+        """profiles/<device>/peers.json (harness/results/peers.schema.json); `others` are regimes of another run."""
+        mine = {name: self.regime(name) for name in self.regimes if name in self.dates}
+        return {
+            "schema": SCHEMA,
+            "device": self.device,
+            "problem": {"dtype": self.dtype, "heads": HEADS, "head_dim": HEAD_DIM, "causal": False},
+            "regimes": others | mine,
+        }
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        write_whole(path, text)
+    except OSError as error:
+        raise UnavailableError(
+            f"writing {path} failed: {error}; free some space, or choose another place with --out"
+        ) from error
+
+
+def formatted(value: Any, indent: str = "") -> str:  # noqa: ANN401 (any JSON)
+    """JSON with one result a line, so that a diff shows whose figures moved."""
+    deeper = indent + "  "
+    flat = json.dumps(value, ensure_ascii=False)
+    if len(indent + flat) <= 300 or not isinstance(value, dict | list):
+        return flat
+    if isinstance(value, dict):
+        lines = [f"{deeper}{json.dumps(name)}: {formatted(member, deeper)}" for name, member in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(deeper + formatted(element, deeper) for element in value) + f"\n{indent}]"

@@ -1,0 +1,70 @@
+"""Attention in float32, which every result is held against."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+
+class Reference:
+    """Attention in float32, and how far from it a good kernel may be."""
+
+    def __init__(
+        self,
+        torch: ModuleType,
+        q: Any,  # noqa: ANN401 (a tensor)
+        k: Any,  # noqa: ANN401
+        v: Any,  # noqa: ANN401
+        scales: Any,  # noqa: ANN401
+        every: int = 1,
+    ) -> None:
+        """q, k and v have shape [batch, seq_len, heads, head_dim]; scales are None, or of e4m3 [3, batch, heads].
+
+        Where one in `every` rows is checked, that is both quicker and no less strict: the error that is allowed is one
+        of these rows as well.
+        """
+        self.torch, self.every = torch, every
+        q = q[:, ::every]
+        out = q.dtype if scales is None else torch.float16
+        scales = torch.ones((3, *q.shape[::2]), device=q.device) if scales is None else scales  # [3, batch, heads]
+        batch, seq_len, heads, head_dim = q.shape
+        scale = 1 / math.sqrt(head_dim)
+        rows = max(1, (1 << 28) // (4 * k.shape[1]))  # 256 MB of scores at a time
+        self.output = torch.empty(q.shape, dtype=torch.float32, device=q.device)
+        error = torch.empty((batch, heads), dtype=torch.float32, device=q.device)  # of rounding P and the output
+        for b in range(batch):
+            for head in range(heads):
+                of_q, of_k, of_v = scales[:, b, head]
+                keys, values = k[b, :, head].float() * of_k, v[b, :, head].float() * of_v
+                errors = []
+                for first in range(0, seq_len, rows):
+                    part = slice(first, first + rows)
+                    scores = (q[b, part, head].float() * of_q @ keys.T) * scale
+                    p = torch.exp(scores - scores.amax(dim=1, keepdim=True))
+                    exact = (p @ values) / p.sum(dim=1, keepdim=True)
+                    rounded = self._rounded(p, values, q.dtype, first * every).to(out).float()
+                    errors.append((rounded - exact).abs().amax())
+                    self.output[b, part, head] = exact
+                error[b, head] = torch.stack(errors).amax()
+        largest = self.output.abs().amax(dim=(1, 3))
+        ulp = torch.finfo(out).eps * torch.exp2(torch.floor(torch.log2(largest)))
+        self.allowed = 2 * error + ulp  # [batch, heads]; as the harness's checker allows
+
+    def _rounded(self, p: Any, values: Any, dtype: Any, first: int) -> Any:  # noqa: ANN401 (tensors)
+        """P V over the sums, P rounded as harness/worker/tensors.h has it (round_P); `first` is the first row's."""
+        if dtype != self.torch.float8_e4m3fn:
+            return (p.to(dtype).float() @ values) / p.sum(dim=1, keepdim=True)
+        rows = first + self.every * self.torch.arange(len(p), device=p.device)
+        p = (p * 2 ** (7 + rows[:, None] % 8 / 8)).to(dtype).float()
+        return (p @ values) / p.sum(dim=1, keepdim=True)
+
+    def relative_error(self, output: Any) -> float:  # noqa: ANN401 (a tensor)
+        """The largest over (batch, head) of max|output - float32| over what is allowed: right when at most 1."""
+        errors = []
+        for mine, exact, allowed in zip(output[:, :: self.every], self.output, self.allowed, strict=True):
+            error = (mine.float() - exact).abs().amax(dim=(0, 2))  # of one batch entry at a time; a NaN stays
+            errors.append(self.torch.where(error == 0, error, error / allowed))  # where all is 0, none is allowed
+        return max(
+            (float(error.amax()) for error in errors), key=lambda error: math.inf if math.isnan(error) else error
+        )

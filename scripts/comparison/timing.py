@@ -1,0 +1,243 @@
+"""How launches are timed, alone and in turn, and the figures that come of it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ladder import HEAD_DIM, HEADS, REGIMES
+
+from comparison.implementations import UnavailableError
+
+LAUNCHES = 20  # of each, at least: for the median, p10 and p90
+SUSTAINED, INTERLEAVED = REGIMES
+WARM_UP_SECONDS = {SUSTAINED: 1.0, INTERLEAVED: 0.3}
+WARM_UP_LAUNCHES = 3
+TIMED_SECONDS = 1.0  # in the sustained regime
+WATTS_SECONDS = 1.0  # over which NVML averages watts: after a shorter warm-up they would be those of what ran before
+SAMPLE_SECONDS = 0.05  # between two readings of watts and clock
+
+
+@dataclass
+class Timing:
+    """Of single launches, and what NVML said meanwhile; None where it cannot be asked."""
+
+    milliseconds: list[float]
+    watts: float | None = None
+    sm_clock_mhz: int | None = None
+
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """Interpolated between the two nearest values, as the harness does."""
+    ordered = sorted(values)
+    position = fraction * (len(ordered) - 1)
+    below = math.floor(position)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+
+
+def speed(operations: float, timing: Timing) -> dict[str, Any]:
+    """What peers.json says of any timing. Watts belong to who runs alone: they are null where all take turns."""
+    parts = (("median", 0.5), ("p10", 0.1), ("p90", 0.9))
+    ms = {name: round(quantile(timing.milliseconds, at), 6) for name, at in parts}
+    tflops = operations / ms["median"] / 1e9
+    return {
+        "tflops": round(tflops, 2),
+        "ms": ms,
+        "launches": len(timing.milliseconds),
+        "power_watts": timing.watts and round(timing.watts, 1),
+        "sm_clock_mhz": timing.sm_clock_mhz,
+        "tflops_per_watt": round(tflops / timing.watts, 4) if timing.watts else None,
+    }
+
+
+def figures(batch: int, seq_len: int, timing: Timing, relative_error: float) -> dict[str, Any]:
+    """One result as peers.json has it."""
+    work = 4.0 * batch * HEADS * seq_len * seq_len * HEAD_DIM
+    shape = {"batch": batch, "seq_len": seq_len}
+    return shape | speed(work, timing) | {"relative_error": round(relative_error, 4)}
+
+
+class Timer:
+    """Times launches on the GPU. It has `torch`, and `properties` of the GPU."""
+
+    torch: ModuleType
+    properties: Any
+
+    def time_in_turn(self, launches: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
+        """Milliseconds of single launches, a list for each. Raises RuntimeError for CUDA's errors."""
+        torch = self.torch
+        flushed = self._flushed()
+        start = time.monotonic()
+        warm = 0
+        while warm < WARM_UP_LAUNCHES or time.monotonic() - start < WARM_UP_SECONDS[INTERLEAVED]:
+            for launch in launches:
+                launch()
+            torch.cuda.synchronize()
+            warm += 1
+
+        # A launch from Python may take longer than a short kernel. The GPU first waits while launches queue up, and so
+        # never waits for a launch between the two events around it; whether that held is then looked at.
+        seconds_of_sleep = 0.02
+        for _ in range(3):
+            base = torch.cuda.Event(enable_timing=True)
+            base.record()
+            base.synchronize()
+            base_time = time.perf_counter()
+            torch.cuda._sleep(int(seconds_of_sleep * 1.5e9))  # cycles
+            events: list[list[tuple[Any, Any]]] = [[] for _ in launches]
+            launched: list[list[float]] = [[] for _ in launches]
+            for round_ in range(rounds):
+                for turn in range(len(launches)):
+                    i = (turn + round_) % len(launches)  # each round begins with another one
+                    flushed.fill_(255)
+                    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                    begin.record()
+                    launches[i]()
+                    end.record()
+                    events[i].append((begin, end))
+                    launched[i].append(1000 * (time.perf_counter() - base_time))
+            torch.cuda.synchronize()
+            late = sum(
+                done > base.elapsed_time(begin)
+                for pairs, times in zip(events, launched, strict=True)
+                for (begin, _), done in zip(pairs, times, strict=True)
+            )
+            if not late:
+                return [[begin.elapsed_time(end) for begin, end in pairs] for pairs in events]
+            seconds_of_sleep *= 4
+        raise UnavailableError(
+            f"{late} of {rounds * len(launches)} launches reached the GPU late, so that it waited while it was timed:"
+            " this host is too slow or too busy; stop other work, or time fewer versions with --kernels"
+        )
+
+    def _flushed(self) -> Any:  # noqa: ANN401 (a tensor)
+        """What is written between launches, so that they find nothing of their tensors in the L2."""
+        size = 2 * self.properties.L2_cache_size or 64 << 20
+        return self.torch.empty(size, dtype=self.torch.uint8, device="cuda")
+
+    def time_alone(
+        self,
+        launch: Callable[[], Any],
+        warm_up_seconds: float = WARM_UP_SECONDS[SUSTAINED],
+        timed_seconds: float = TIMED_SECONDS,
+    ) -> Timing:
+        """At steady power. Raises RuntimeError for CUDA's errors, and where the host cannot keep the GPU busy."""
+        flushed = self._flushed()
+
+        def step() -> None:
+            flushed.fill_(255)
+            launch()
+
+        for _ in range(WARM_UP_LAUNCHES):
+            step()
+        self.torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(WARM_UP_LAUNCHES):
+            step()
+        self.torch.cuda.synchronize()
+        seconds = (time.perf_counter() - start) / WARM_UP_LAUNCHES
+        count = min(max(int(0.02 / seconds), 1), 100)  # two chunks of so many launches fit into the GPU's queue
+
+        seconds = (warm_up_seconds, timed_seconds)
+        timing, late = self._at_steady_power(launch, flushed, count, lambda: None, *seconds)
+        if not late:
+            return timing
+        # The kernel is shorter than its launch from Python. A graph of the same steps, which is launched at once and is
+        # not timed, keeps the GPU as busy while the host goes on ahead.
+        graph = self.torch.cuda.CUDAGraph()
+        with self.torch.cuda.graph(graph):
+            for _ in range(2 * count):
+                step()
+        timing, late = self._at_steady_power(launch, flushed, count, graph.replay, *seconds)
+        if late:
+            raise RuntimeError(
+                f"{late} of its launches reached the GPU late, so that it waited while it was timed: this host is too"
+                " slow or too busy"
+            )
+        return timing
+
+    def _at_steady_power(
+        self,
+        launch: Callable[[], Any],
+        flushed: Any,  # noqa: ANN401 (a tensor)
+        count: int,
+        fill: Callable[[], None],
+        warm_up_seconds: float,
+        timed_seconds: float,
+    ) -> tuple[Timing, int]:
+        """Launches in chunks of `count`, each behind `fill`, and the next queued before the last is done.
+
+        Returns also how many launches were late: 0 where few were, which are then left out.
+        """
+        torch = self.torch
+        base = torch.cuda.Event(enable_timing=True)
+        base.record()
+        base.synchronize()
+        base_time = time.perf_counter()
+        queued: deque[list[tuple[Any, Any, float]]] = deque()
+
+        def run_for(seconds: float, least: int) -> list[tuple[Any, Any, float]]:
+            done: list[tuple[Any, Any, float]] = []
+            start = time.monotonic()
+            while len(done) < least or time.monotonic() - start < seconds:
+                fill()
+                chunk = []
+                for _ in range(count):
+                    flushed.fill_(255)
+                    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                    begin.record()
+                    launch()
+                    end.record()
+                    chunk.append((begin, end, 1000 * (time.perf_counter() - base_time)))
+                queued.append(chunk)
+                if len(queued) > 1:
+                    queued[0][-1][1].synchronize()
+                    done += queued.popleft()
+            return done
+
+        run_for(warm_up_seconds, 1)
+        with self._sampled_load() as load:
+            timed = run_for(timed_seconds, LAUNCHES)
+        torch.cuda.synchronize()
+        in_time = [begin.elapsed_time(end) for begin, end, at in timed if base.elapsed_time(begin) >= at]
+        late = len(timed) - len(in_time)
+        if len(in_time) >= LAUNCHES and late <= len(timed) // 10:
+            late = 0
+        watts = quantile([w for w, _ in load], 0.5) if load and warm_up_seconds >= WATTS_SECONDS else None
+        clock = round(quantile([mhz for _, mhz in load], 0.5)) if load else None
+        return Timing(in_time, watts, clock), late
+
+    @contextlib.contextmanager
+    def _sampled_load(self) -> Iterator[list[tuple[float, int]]]:
+        """Fills a list of (watts, MHz of the SMs) until the block ends; it stays empty where NVML cannot be asked."""
+        samples: list[tuple[float, int]] = []
+        over = threading.Event()
+
+        def sample() -> None:
+            with contextlib.suppress(Exception):  # no NVML, no permission: all kinds of errors, and none matters here
+                while not over.wait(SAMPLE_SECONDS):
+                    samples.append((self.torch.cuda.power_draw() / 1000, self.torch.cuda.clock_rate()))
+
+        thread = threading.Thread(target=sample)
+        thread.start()
+        try:
+            yield samples
+        finally:
+            over.set()
+            thread.join()
+
+    def why_no_load(self) -> str:
+        """Empty where watts and clocks can be read."""
+        try:
+            self.torch.cuda.power_draw()
+        except Exception as error:  # NVML's are of many types
+            return f"{type(error).__name__}: {error}"
+        return ""
