@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Draws the ladder from profiles/: docs/figures/ladder.svg and docs/figures/seq_len.svg.
+"""Draws the ladder from profiles/: docs/figures/ladder.svg, docs/figures/seq_len.svg, and, once it is recorded, the
+table by data: docs/figures/by_data.svg.
 
 Each figure carries a hash of what it shows and of this script in its metadata, so that scripts/update_docs.py --check
 can tell whether it is out of date without drawing it again.
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ladder import ROOT, check_writable, write_whole
-from profile_data import Device, ProfileError, Shape, devices, load_device, three_digits
+from profile_data import Cell, Device, ProfileError, Shape, devices, load_device, three_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +79,18 @@ def plots(device: Device, shape: Shape) -> list[Plot]:
         "versions": [[one.source.label, [one.tflops.get(s) for s in device.shapes()]] for one in device.rungs()],
         "peers": [[peer.name, [peer.tflops.get(s) for s in device.shapes()]] for peer in device.peers],
     }
-    return [Plot("ladder", ladder, _draw_ladder), Plot("seq_len", seq_len, _draw_seq_len)]
+    found = [Plot("ladder", ladder, _draw_ladder), Plot("seq_len", seq_len, _draw_seq_len)]
+    if device.by_data is not None and device.by_data.has(device.dtype, shape.seq_len):
+        cells = [Cell(data, device.dtype, shape.seq_len) for data in device.by_data.definitions]
+        shown = f"batch {shape.batch}, seq_len {shape.seq_len}, {device.dtype}, {device.name}, sustained"
+        by_data = {
+            "title": f"TFLOP/s by data: {shown}",
+            "data": list(device.by_data.definitions),
+            "versions": [[label, [of.get(c) for c in cells]] for label, of in device.by_data.versions.items()],
+            "peers": [[name, [of.get(c) for c in cells]] for name, of in device.by_data.peers.items()],
+        }
+        found.append(Plot("by_data", by_data, _draw_by_data))
+    return found
 
 
 def _first_fast(best: Sequence[float | None], peers: list[float]) -> int:
@@ -194,6 +206,43 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
         _set_log_limits(axes, values)
     _label_at_right(figure, axes, labels)
     return figure
+
+
+def _draw_by_data(data: dict[str, Any]) -> Figure:
+    """A place for each kind of data, a mark in it for each implementation; the newest version's are joined."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    axes = figure.add_subplot()
+    _style(axes)
+    axes.set_title(data["title"], loc="left", fontsize=10)
+    axes.set_xticks(range(len(data["data"])), data["data"], fontsize=8, rotation=25, ha="right", rotation_mode="anchor")
+    axes.set_xlim(-0.5, len(data["data"]) - 0.5)
+
+    colors = matplotlib.colormaps["viridis"]
+    labels: list[tuple[str, float, Any]] = []
+    values: list[float] = []
+    count = len(data["versions"])
+    lines = [(name, y, "s--", RED if i == 0 else GREY) for i, (name, y) in enumerate(_fastest_first(data["peers"]))]
+    lines += [(name, y, "o-", colors(0.8 * i / max(count - 1, 1))) for i, (name, y) in enumerate(data["versions"])]
+    for i, (name, y, style, faint) in enumerate(lines):
+        points = [(x, value) for x, value in enumerate(y) if value is not None]
+        if not points:
+            continue
+        newest = count > 0 and i == len(lines) - 1
+        color, width, size = (BLUE, 1.8, 6) if newest else (faint, 0.8, 4)
+        axes.plot(*zip(*points, strict=True), style, color=color, linewidth=width, markersize=size)
+        labels.append((name, points[-1][1], color))
+        values.extend(value for _, value in points)
+    axes.set_ylim(0, 1.05 * max(values))
+    _label_at_right(figure, axes, labels)
+    return figure
+
+
+def _fastest_first(rows: list[list[Any]]) -> list[list[Any]]:
+    """By the first of their figures."""
+    return sorted(rows, key=lambda row: -(row[1][0] or 0.0))
 
 
 def _style(axes: Axes) -> None:

@@ -82,6 +82,36 @@ class Regime:
     ceilings: dict[str, float]  # TFLOP/s of one kind of instruction
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A place of the table by data."""
+
+    data: str
+    dtype: str
+    seq_len: int
+
+
+@dataclass
+class ByData:
+    """What scripts/peers --data measured: each alone, on several kinds of data, all in one run."""
+
+    run: dict[str, Any]  # as peers_by_data.json has it
+    definitions: dict[str, str]  # by name, in the order in which they are shown
+    versions: dict[str, dict[Cell, float]]  # TFLOP/s by label, of those whose profile is of the same code
+    peers: dict[str, dict[Cell, float]]
+    sm_clock_mhz: dict[str, dict[Cell, int]]  # of both
+
+    def of_fastest_peer(self, label: str, cell: Cell) -> float | None:
+        """How many times the TFLOP/s of the fastest peer on these data."""
+        mine = self.versions[label].get(cell)
+        theirs = [tflops[cell] for tflops in self.peers.values() if cell in tflops]
+        return mine / max(theirs) if mine and theirs else None
+
+    def has(self, dtype: str, seq_len: int) -> bool:
+        measured = (*self.versions.values(), *self.peers.values())
+        return any((cell.dtype, cell.seq_len) == (dtype, seq_len) for tflops in measured for cell in tflops)
+
+
 @dataclass
 class Device:
     """Everything that is recorded of one device, for one element type."""
@@ -92,6 +122,7 @@ class Device:
     versions: list[Version]  # those that have a profile
     regimes: list[Regime]  # the first is the one that is shown
     missing: list[str]  # files of versions that have no profile
+    by_data: ByData | None  # of fp16 and bf16, whatever `dtype` is
 
     def rungs(self) -> list[Version]:
         """Those with a number. Where an extension solves the plain problem, its curve lies on that of its base."""
@@ -155,6 +186,11 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         if document["problem"]["dtype"] == dtype:
             regimes = [_regime(name, document["regimes"][name]) for name in REGIMES if name in document["regimes"]]
     beside_peers = regimes[0].versions if regimes else {}
+    path = folder / "peers_by_data.json"
+    document_by_data = _read(path, "peers_by_data.schema.json") if path.exists() else None
+    if document_by_data is not None:
+        names.add(document_by_data["device"])
+    labels: dict[tuple[str, str | None], str] = {}  # by kernel and code hash
     for kernel in kernel_files(ROOT):
         path = folder / f"{kernel.stem}.json"
         if not path.exists():
@@ -162,6 +198,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
             continue
         profile = _read(path, "profile.schema.json")
         names.add(profile["device"])
+        labels[kernel.kernel, profile["code_hash"]] = kernel.label
         standard = [result for result in profile["results"] if _is_standard(result, dtype)]
         if not any(result["problem"]["dtype"] == dtype for result in profile["results"]):
             continue  # of another comparison, as fp8 is
@@ -179,7 +216,27 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
 
     if len(names) > 1:
         raise ProfileError(f"the files in {folder} are of different devices: {', '.join(sorted(names))}")
-    return Device(names.pop() if names else device, device, dtype, versions, regimes, missing)
+    by_data = _by_data(document_by_data, labels) if document_by_data else None
+    return Device(names.pop() if names else device, device, dtype, versions, regimes, missing, by_data)
+
+
+def _by_data(document: dict[str, Any], labels: dict[tuple[str, str | None], str]) -> ByData:
+    """Versions of other code than their profile's are left out."""
+    found = ByData(document["run"], document["data"], {}, {}, {})
+    rows = [(found.versions, labels.get((one["kernel"], one["code_hash"])), one) for one in document["versions"]]
+    rows += [(found.peers, peer["name"], peer) for peer in document["peers"]]
+    for table, label, one in rows:
+        if label is None:
+            continue
+        tflops, clocks = table.setdefault(label, {}), found.sm_clock_mhz.setdefault(label, {})
+        for result in one["results"]:
+            cell = Cell(result["data"], result["dtype"], result["seq_len"])
+            if result["tflops"] > tflops.get(cell, 0.0):  # the faster one of several configurations
+                tflops[cell] = result["tflops"]
+                clocks.pop(cell, None)
+                if result["sm_clock_mhz"] is not None:
+                    clocks[cell] = result["sm_clock_mhz"]
+    return found
 
 
 def _regime(name: str, regime: dict[str, Any]) -> Regime:

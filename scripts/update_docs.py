@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Writes what was measured into the docs, from profiles/, so that no figure is ever typed:
 
-  README.md             the results, between <!-- results --> and <!-- end -->
+  README.md             the results, between <!-- results --> and <!-- end -->, and those for other data than random
+                        normal numbers, between <!-- by data --> and <!-- end -->
   docs/ladder_log.md    between the following and <!-- end -->:
                           <!-- score -->            how many predictions came true, and how the others failed
                           <!-- predicted 06 -->     the gain over the version before that the header of 06 predicts
@@ -38,6 +39,8 @@ import plot
 from kernel_files import KernelFile, kernel_files
 from ladder import HEAD_DIM, HEADS, ROOT, is_fast, write_whole
 from profile_data import (
+    ByData,
+    Cell,
     Device,
     Peer,
     ProfileError,
@@ -123,7 +126,8 @@ def results_table(device: Device, others: list[Device]) -> str:
     batches = {shape.batch: [str(s.seq_len) for s in shapes if s.batch == shape.batch] for shape in shapes}
     batch = "; ".join(f"{size} at {', '.join(seq_lens)}" for size, seq_lens in batches.items())
     text = (
-        f"{device.name}, {device.dtype}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal; batch {batch}."
+        f"{device.name}, {device.dtype}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal, random normal inputs; batch"
+        f" {batch}."
         f" {recorded_with(device.versions)}"
     )
     for name, tflops in device.ceilings.items():
@@ -241,6 +245,51 @@ def steps_elsewhere(shown: list[Device]) -> str:
         text += f". The factors differ most at {label}: {three_digits(here)}× and {three_digits(there)}×."
         sentences.append(text)
     return " ".join(sentences) or "No other GPU is recorded."
+
+
+def data_table(by_data: ByData, dtype: str, seq_len: int) -> list[list[str]]:
+    """TFLOP/s: a heading and a row per implementation, the slowest first on normal numbers; then the newest version's
+    speed as a multiple of the fastest peer's."""
+    cells = [Cell(data, dtype, seq_len) for data in by_data.definitions]
+    rows = [["TFLOP/s", *by_data.definitions]]
+    for table, shown in ((by_data.peers, "*{}*"), (by_data.versions, "{}")):
+        measured = [(label, tflops) for label, tflops in table.items() if any(cell in tflops for cell in cells)]
+        if table is by_data.peers:
+            measured.sort(key=lambda one: one[1].get(cells[0], 0.0))
+        rows += [
+            [shown.format(label), *(three_digits(tflops.get(cell)) for cell in cells)] for label, tflops in measured
+        ]
+    if by_data.versions and by_data.peers:
+        newest = list(by_data.versions)[-1]
+        factors = [by_data.of_fastest_peer(newest, cell) for cell in cells]
+        rows.append(
+            [f"{newest.split()[0]} / fastest peer", *(f"{factor:.2f}×" if factor else "–" for factor in factors)]
+        )
+    return rows
+
+
+def about_data_run(device: Device) -> str:
+    """How the table by data was measured."""
+    assert device.by_data is not None
+    run = device.by_data.run
+    seconds = f"{run['warm_up_seconds']:g} s to warm up, at least {run['timed_seconds']:g} s timed"
+    text = f"{device.name}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal; each ran alone, {seconds}."
+    text += f" Measured {run['date'][:10]} by `scripts/peers --data`."
+    if run["left_out"]:
+        text += f" Left out: {'; '.join(f'{what} ({why})' for what, why in run['left_out'].items())}."
+    return text
+
+
+def results_by_data(device: Device) -> str:
+    """README's second table."""
+    if device.by_data is None:
+        return "Not recorded yet: `scripts/peers --data all` measures it on a GPU."
+    header, *rows = data_table(device.by_data, "fp16", SHAPE.seq_len)
+    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
+    lines += [f"| {' | '.join(row)} |" for row in rows]
+    note = f"At seq_len {SHAPE.seq_len}, batch {SHAPE.batch}, in fp16. {about_data_run(device)}"
+    plotted = "![TFLOP/s of the newest version and its peers on each kind of data](docs/figures/by_data.svg)"
+    return "\n\n".join(["\n".join(lines), note, plotted])
 
 
 def ranges(versions: list[KernelFile]) -> str:
@@ -418,10 +467,14 @@ def step_cell(device: Device, number: int, seq_len: int) -> str:
 
 
 def fill_readme(text: str, device: Device, others: list[Device]) -> str:
-    marked = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- end -->)", re.DOTALL)
-    if len(marked.findall(text)) != 1:
-        raise PageError(f"{README} needs the marks <!-- results --> and <!-- end --> once, each on a line of its own")
-    return marked.sub(lambda _: results_table(device, others) + "\n", text)
+    for mark, filling in (("results", results_table(device, others)), ("by data", results_by_data(device))):
+        marked = re.compile(rf"(?<=<!-- {mark} -->\n).*?(?=<!-- end -->)", re.DOTALL)
+        if len(marked.findall(text)) != 1:
+            raise PageError(
+                f"{README} needs the marks <!-- {mark} --> and <!-- end --> once, each on a line of its own"
+            )
+        text = marked.sub(lambda _, filling=filling: filling + "\n", text)
+    return text
 
 
 def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:

@@ -22,13 +22,14 @@ from typing import Any, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+import bits  # noqa: E402
 import layouts  # noqa: E402
 import schedule  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from ladder import SHAPES  # noqa: E402
-from profile_data import Device, Shape, load_device, three_digits  # noqa: E402
+from profile_data import Cell, Device, Shape, load_device, three_digits  # noqa: E402
 from roles import RoleTrace  # noqa: E402
 
 DEVICE = "h200"
@@ -56,6 +57,7 @@ GPU: dict[str, float] = {
     "l2_mib": 60,
     "hbm_gb": 141,
     "hbm_tb_per_s": 4.8,
+    "watts": 700,  # its power limit
 }
 
 
@@ -338,6 +340,32 @@ class Facts:
                 return version.beside_peers.tflops[shape] / self.peer(name, seq_len)
         raise NotRecordedError(f"version {number:02} was not measured beside {name} at seq_len {seq_len}")
 
+    # On other data than random normal numbers, by scripts/peers --data: never beside figures of another run.
+
+    def by_data(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
+        """TFLOP/s of a version, by its number, or of a peer."""
+        return self._by_data("TFLOP/s", name, data, seq_len, dtype)
+
+    def clock_by_data(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
+        """The SM clock in MHz meanwhile."""
+        return self._by_data("clock", name, data, seq_len, dtype)
+
+    def of_normal(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
+        """How many times its TFLOP/s on random normal numbers."""
+        return self.by_data(name, data, seq_len, dtype) / self.by_data(name, "normal", seq_len, dtype)
+
+    def _by_data(self, what: str, name: int | str, data: str, seq_len: int, dtype: str) -> float:
+        found = self.device.by_data
+        label = self._kernel(name).label if isinstance(name, int) else name
+        if found is not None and data not in found.definitions:
+            raise FactError(f"there are no data {data}: {', '.join(found.definitions)}")
+        if found is not None:
+            table = found.sm_clock_mhz if what == "clock" else found.versions | found.peers
+            cell = Cell(data, dtype, seq_len)
+            if cell in table.get(label, {}):
+                return table[label][cell]
+        raise NotRecordedError(f"{label} has no {what} on {data} data at seq_len {seq_len} in {dtype}")
+
     # Of e4m3, by scripts/peers --dtype e4m3: never beside figures of 16 bits.
 
     def e4m3(self, name: str, seq_len: int = SEQ_LEN) -> float:
@@ -599,6 +627,7 @@ class Facts:
             if not name.startswith("_") and name != "registry" and callable(getattr(type(self), name))
         }
         names |= {name: getattr(layouts, name) for name in dir(layouts) if not name.startswith("_")}
+        names["flipped_bits"] = bits.flipped_bits
         names |= {"steps": worked.steps, "output": worked.output, "SCORES": worked.SCORES}
         names |= {"min": min, "max": max, "range": range, "sum": sum, "exp": math.exp}
         try:

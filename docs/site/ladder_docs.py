@@ -8,6 +8,7 @@
 ```{prediction} NN          the header's prediction, folded away, and how to be asked for one in the terminal
 ```{measured} NN            TFLOP/s of the step and of the one before, over seq_len; what was predicted, and the verdict
 ```{busy} NN NN …           how busy which unit is
+```{by_data} DTYPE SEQ_LEN  TFLOP/s on each kind of data
 ```{sass} NN NN             instructions of the hot loop
 ```{drawing} NAME           a drawing of drawings.py; the content is its caption, :alt: what it shows
 ```{interactive} NAME       a part that ladder.js brings to life
@@ -36,7 +37,7 @@ import update_docs
 import worked
 from docutils import nodes
 from docutils.parsers.rst import directives
-from facts import DEVICE, FactError, Facts, NotRecordedError, check_blank
+from facts import BATCH, DEVICE, FactError, Facts, NotRecordedError, check_blank
 from profile_data import ProfileError, three_digits
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -252,6 +253,20 @@ class BusyDirective(LadderDirective):
         if missing:
             note += f" Not counted yet: {', '.join(missing)}."
         return [self.table(headings, rows, ["busy"]), nodes.paragraph("", note, classes=["table-note"])]
+
+
+class ByDataDirective(LadderDirective):
+    required_arguments = 2
+
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        dtype, seq_len = self.arguments[0], int(self.arguments[1])
+        by_data = facts.device.by_data
+        if by_data is None or not by_data.has(dtype, seq_len):
+            return [nodes.paragraph("", "Not recorded yet.", classes=["table-note"])]
+        header, *rows = update_docs.data_table(by_data, dtype, seq_len)
+        named = [[re.sub(r"\*(.*)\*", r"<em>\1</em>", html.escape(row[0])), *row[1:]] for row in rows]
+        note = f"At seq_len {seq_len}, batch {BATCH[seq_len]}, in {dtype}. {update_docs.about_data_run(facts.device)}"
+        return [self.table(header, named, ["by-data"]), nodes.paragraph("", note, classes=["table-note"])]
 
 
 class SassDirective(LadderDirective):
@@ -470,6 +485,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "prediction": PredictionDirective,
         "measured": MeasuredDirective,
         "busy": BusyDirective,
+        "by_data": ByDataDirective,
         "sass": SassDirective,
         "drawing": DrawingDirective,
         "interactive": InteractiveDirective,

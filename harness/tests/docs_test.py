@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kernel_files import KernelFile, kernel_files
 from ladder import SHAPES
-from profile_data import three_digits
+from profile_data import load_device, three_digits
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTERS = ("shared_load_wavefronts", "shared_store_wavefronts", "global_load_sectors", "global_store_sectors")
@@ -129,6 +129,30 @@ def peers() -> dict:
         "device": "NVIDIA H200",
         "problem": {"dtype": "fp16", "heads": 16, "head_dim": 128, "causal": False},
         "regimes": {"sustained": regime(1.0, 650.0), "interleaved": regime(2.0, None)},
+    }
+
+
+def peers_by_data() -> dict:
+    """Version 02 is slower than its fastest peer where the data are steps, and the other peer has no figure there."""
+
+    def cells(factor: float, *names: str) -> list[dict]:
+        one = measured(8.125, None)[3]
+        speeds = {"normal": 8.125, "steps": 4.0625, "zeros": 16.25}
+        return [{"data": name, "dtype": "fp16"} | one | {"tflops": speeds[name] * factor, "sm_clock_mhz": 1500}
+                for name in names or speeds]  # fmt: skip
+
+    of_peers = regime(1.0, 650.0)
+    version = of_peers["versions"][0] | {"results": cells(1.0)}
+    peers = [("Another", cells(0.5, "normal", "zeros")), ("FlashAttention-2", cells(0.9))]
+    peers[1][1][1]["tflops"] = 8.125
+    return {
+        "schema": 1,
+        "device": "NVIDIA H200",
+        "problem": {"heads": 16, "head_dim": 128, "causal": False},
+        "data": {"normal": "q, k, v = z", "steps": "k = z + j u", "zeros": "q, k, v = 0"},
+        "run": of_peers["run"] | {"warm_up_seconds": 0.25, "timed_seconds": 0.2},
+        "versions": [version, version | {"kernel": "01", "name": "naive", "code_hash": "sha256:" + "9" * 64}],
+        "peers": [{"name": name, "note": "", "results": results} for name, results in peers],
     }
 
 
@@ -436,6 +460,48 @@ def test_other_code_than_that_of_the_profile_is_not_compared_by_its_run(tree: Pa
     assert run(tree, "update_docs.py").returncode == 0
     readme = (tree / "README.md").read_text()
     assert "| 4.06 | 1.25 % | 1.46 % | – | – |" in readme and "01–02 did not take part" in readme
+
+
+def test_the_table_by_data(tree: Path) -> None:
+    readme, figure = tree / "README.md", tree / "docs" / "figures" / "by_data.svg"
+    assert "Not recorded yet: `scripts/peers --data all` measures it" in readme.read_text()
+    assert not figure.exists()
+    (tree / "profiles" / "h200" / "peers_by_data.json").write_text(json.dumps(peers_by_data()))
+    assert outdated(tree) == ["README.md", "docs/figures/by_data.svg"]
+    assert run(tree, "update_docs.py").returncode == 0 and outdated(tree) == []
+    shown = readme.read_text().partition("<!-- by data -->")[2].partition("<!-- end -->")[0].splitlines()
+    assert shown[1:7] == [
+        "| TFLOP/s | normal | steps | zeros |",
+        "|---|---:|---:|---:|",
+        "| *Another* | 4.06 | – | 8.12 |",
+        "| *FlashAttention-2* | 7.31 | 8.12 | 14.6 |",
+        "| 02 online_softmax | 8.12 | 4.06 | 16.2 |",  # 01 is of other code than its profile
+        "| 02 / fastest peer | 1.11× | 0.50× | 1.11× |",
+    ]
+    assert "At seq_len 4096, batch 16, in fp16." in shown[8] and "0.25 s to warm up, at least 0.2 s timed" in shown[8]
+    assert "docs/figures/by_data.svg" in shown[10]
+    drawn = figure.read_text()
+    assert "TFLOP/s by data: batch 16, seq_len 4096, fp16, NVIDIA H200, sustained" in drawn
+
+    edit(tree / "profiles" / "h200" / "peers_by_data.json", lambda d: d["versions"][0]["results"].pop())
+    assert outdated(tree) == ["README.md", "docs/figures/by_data.svg"]
+    edit(tree / "profiles" / "h200" / "peers_by_data.json", lambda d: d.pop("data"))
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3 and "peers_by_data.json does not follow schema 1" in done.stderr
+
+
+def test_what_the_readme_claims_is_what_was_measured() -> None:
+    """Of random normal numbers, in the regime that is shown."""
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert "On an H200 and random normal inputs, 16 is faster than FlashAttention-2 and 27 faster than" in readme
+    assert "FlashAttention-3 and cuDNN, at every length that was measured." in readme
+    device = load_device("h200")
+    versions = {version.source.kernel: version.beside_peers.tflops for version in device.versions}
+    of_peers = {peer.name: peer.tflops for peer in device.peers}
+    for kernel, name in (("16", "FlashAttention-2"), ("27", "FlashAttention-3"), ("27", "cuDNN")):
+        assert of_peers[name].keys() == versions[kernel].keys() == set(device.shapes())
+        for shape, tflops in of_peers[name].items():
+            assert versions[kernel][shape] > tflops, f"version {kernel} is not faster than {name} at {shape}"
 
 
 def test_without_peers(tree: Path) -> None:
