@@ -34,6 +34,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import plot
 from kernel_files import KernelFile, kernel_files
@@ -274,10 +275,13 @@ def about_data_run(device: Device) -> str:
     run = device.by_data.run
     seconds = f"{run['warm_up_seconds']:g} s to warm up, at least {run['timed_seconds']:g} s timed"
     text = f"{device.name}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal; each ran alone, {seconds}."
-    text += f" Measured {run['date'][:10]} by `scripts/peers --data`."
-    if run["left_out"]:
-        text += f" Left out: {'; '.join(f'{what} ({why})' for what, why in run['left_out'].items())}."
-    return text
+    return f"{text} Measured {run['date'][:10]} by `scripts/peers --data`."
+
+
+def left_out(run: dict[str, Any]) -> str:
+    """What a run of scripts/peers could not measure, as a sentence; empty where that is nothing."""
+    found = "; ".join(f"{what} ({why})" for what, why in run["left_out"].items())
+    return f" Left out: {found}." if found else ""
 
 
 def results_by_data(device: Device) -> str:
@@ -287,7 +291,7 @@ def results_by_data(device: Device) -> str:
     header, *rows = data_table(device.by_data, "fp16", SHAPE.seq_len)
     lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    note = f"At seq_len {SHAPE.seq_len}, batch {SHAPE.batch}, in fp16. {about_data_run(device)}"
+    note = f"At seq_len {SHAPE.seq_len}, batch {SHAPE.batch}, in fp16. {about_data_run(device)}{left_out(device.by_data.run)}"
     plotted = "![TFLOP/s of the newest version and its peers on each kind of data](docs/figures/by_data.svg)"
     return "\n\n".join(["\n".join(lines), note, plotted])
 
@@ -310,9 +314,7 @@ def about_peers(regime: Regime, peers: list[Peer]) -> str:
     programs = {"PyTorch": "pytorch", "its CUDA": "cuda", "cuDNN": "cudnn", "Triton": "triton", "driver": "driver"}
     used = ", ".join(f"{name} {run[member]}" for name, member in programs.items() if run[member] is not None)
     text = f"The peers: {'; '.join(named) or 'none'}. Measured {run['date'][:10]} by `scripts/peers`, with {used}."
-    if run["left_out"]:
-        text += f" Left out: {'; '.join(f'{what} ({why})' for what, why in run['left_out'].items())}."
-    return text
+    return text + left_out(run)
 
 
 def recorded_with(versions: list[Version]) -> str:

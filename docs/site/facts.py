@@ -29,7 +29,7 @@ import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from ladder import SHAPES  # noqa: E402
-from profile_data import Cell, Device, Shape, load_device, three_digits  # noqa: E402
+from profile_data import Cell, Device, Shape, Speeds, load_device, three_digits  # noqa: E402
 from roles import RoleTrace  # noqa: E402
 
 DEVICE = "h200"
@@ -325,6 +325,22 @@ class Facts:
             if problem["dtype"] == "fp16" and problem["seq_len"] == seq_len and result.get("load"):
                 return result["load"]
         raise NotRecordedError(f"version {number:02} has no clock and watts at seq_len {seq_len}")
+
+    def steady_watts(self, number: int, seq_len: int = SEQ_LEN) -> float:
+        """The power while it ran alone beside its peers, after a second of load."""
+        return self._steady(number, seq_len).watts[Shape(seq_len, BATCH[seq_len])]
+
+    def steady_clock_mhz(self, number: int, seq_len: int = SEQ_LEN) -> float:
+        """The SM clock meanwhile."""
+        return self._steady(number, seq_len).sm_clock_mhz[Shape(seq_len, BATCH[seq_len])]
+
+    def _steady(self, number: int, seq_len: int) -> Speeds:
+        shape = Shape(seq_len, BATCH[seq_len])
+        for version in self.device.rungs():
+            speeds = version.beside_peers
+            if version.source.stem == self.stem(number) and shape in speeds.watts and shape in speeds.sm_clock_mhz:
+                return speeds
+        raise NotRecordedError(f"version {number:02} was not measured alone beside its peers at seq_len {seq_len}")
 
     def peer(self, name: str, seq_len: int = SEQ_LEN) -> float:
         for peer in self.device.peers:

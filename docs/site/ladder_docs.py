@@ -266,7 +266,7 @@ class ByDataDirective(LadderDirective):
         header, *rows = update_docs.data_table(by_data, dtype, seq_len)
         named = [[re.sub(r"\*(.*)\*", r"<em>\1</em>", html.escape(row[0])), *row[1:]] for row in rows]
         note = f"At seq_len {seq_len}, batch {BATCH[seq_len]}, in {dtype}. {update_docs.about_data_run(facts.device)}"
-        return [self.table(header, named, ["by-data"]), nodes.paragraph("", note, classes=["table-note"])]
+        return [self.table(header, named, ["by-data"]), *self.parsed(note)]
 
 
 class SassDirective(LadderDirective):
