@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks every version, in all configurations and types, at problems that the harness's own check does not reach.
 
-  first     the whole check: normal, offset-mean, large-logit and ramp inputs, one K/V tile, a packed Q, K, V tensor
+  first     the whole check (harness/worker/check_sets.cpp): its inputs, one and many K/V tiles, strides of all kinds
   then      heads 1, 3 and 40; batch 1 and 5; one, two and an odd number of K/V tiles; keys fewer and more than queries
             100 launches that must agree bit for bit (3 on the virtual GPU, which does all in the same order every
             time); on a GPU also of a problem that fills it, and of 1,080 query tiles, of which every CTA of a

@@ -162,7 +162,8 @@ int record(const Options& options) {
       all_right = all_right && result.status == Status::ok && result.correct == true && measured;
       // The host's mathematics library has a part in these, and so they are not the same everywhere.
       if (runner.is_virtual()) result.max_abs_error = result.relative_error = std::nullopt;
-      result.roles.clear();  // the code says them
+      result.roles.clear();    // the code says them
+      result.checked.clear();  // and check_sets() these
       kept.push_back(std::move(result));
     }
     const auto path = file_of(*version);

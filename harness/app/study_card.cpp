@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "app/counters.h"
 #include "app/opcode_counts.h"
 #include "host/sm_limits.h"
@@ -32,6 +34,16 @@ std::string format_correctness(const StudyCard& card, const Paint& paint) {
   if (result.relative_error) text += fmt::format(", {:.2f} of what is allowed", *result.relative_error);
   if (!result.reason.empty()) text += fmt::format(": {}", result.reason);
   return text;
+}
+
+// With few SMs each CTA of a persistent version takes several query tiles.
+std::string format_checked(const Result& result) {
+  if (result.checked.empty()) return "";
+  const auto on_few_sms = [](const std::string& name) { return name.ends_with(" SMs"); };
+  const char* what = std::ranges::any_of(result.checked, on_few_sms)
+                         ? ". On few SMs a CTA takes several query tiles, on 5 not all take as many"
+                         : "";
+  return fmt::format("{}{}", fmt::join(result.checked, "; "), what);
 }
 
 std::string format_speed(const StudyCard& card, const Paint& paint) {
@@ -155,6 +167,7 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   line("Problem", describe_with_data(result.problem, result.data));
   line("Tuned", card.tuned);
   if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
+  line("Checked", format_checked(result));
   if (card.ran && !result.counters) line("Speed", format_speed(card, paint));
   text += format_findings(result, paint);
   text += format_diagnosis(result, paint);

@@ -226,6 +226,7 @@ void to_json(json& json, const Result& result) {
           {"static", known_or_null(result.static_study)}};
   if (result.data != Distribution::normal) json["data"] = result.data;  // so that older files say the same
   if (result.counters) json["counters"] = counters_to_json(*result.counters, Zeros::kept);
+  if (!result.checked.empty()) json["checked"] = result.checked;
   if (result.load) json["load"] = *result.load;
   if (!result.lines.empty()) json["lines"] = result.lines;
   if (!result.roles.empty()) json["roles"] = roles_to_json(result.roles);
@@ -254,6 +255,7 @@ void from_json(const json& json, Result& result) {
   if (!status) throw std::runtime_error(fmt::format("status '{}' is unknown", status_name));
   result.status = *status;
   read_known(json, "reason", result.reason);
+  read_known(json, "checked", result.checked);
   read_known(json, "correct", result.correct);
   read_number(json, "max_abs_error", result.max_abs_error);
   read_number(json, "relative_error", result.relative_error);

@@ -42,6 +42,22 @@ def test_without_a_gpu_the_virtual_one_runs(emulator: Cli) -> None:
     assert "Speed" not in outcome.out, "it has no clock"
 
 
+@pytest.mark.parametrize("kernel", ["15", "26", "multicast"])
+def test_a_version_whose_ctas_stay_is_checked_with_few_sms(emulator: Cli, kernel: str) -> None:
+    card = emulator(K, kernel, *EMULATOR).words
+    assert "Checked normal inputs; offset-mean inputs on 2 SMs; large-logit inputs on 5 SMs; ramp inputs on 3 SMs;" in card
+    assert "the requested problem. On few SMs a CTA takes several query tiles" in card
+    (result,) = results(emulator, K, kernel, *EMULATOR)
+    assert {"normal inputs", "a single tile", "tensors with gaps on 5 SMs"} <= set(result["checked"])
+
+
+def test_the_number_of_sms_is_not_named_where_the_grid_does_not_depend_on_it(emulator: Cli) -> None:
+    card = emulator(K, "14", *EMULATOR).words
+    assert "Checked normal inputs; offset-mean inputs; " in card and " SMs" not in card.partition("Checked")[2]
+    (result,) = results(emulator, K, "14", *EMULATOR)
+    assert result["checked"][-1] == "the requested problem"
+
+
 def test_a_gpu_that_runs_none_of_the_versions_is_what_is_named(emulator: Cli) -> None:
     outcome = emulator(K, "17-18", *EMULATOR, "--sm", "80")
     assert outcome.rc == 2 and "none of these versions runs on sm_80" in outcome.err, outcome

@@ -11,17 +11,12 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", Path(__file__).resolve().p
 REFERENCES = tempfile.TemporaryDirectory()  # many requests are checked with the same problems: removed at the end
 
 
-def run_worker(program: str, *, sm_count: int | None = None, **request: object) -> dict[str, Any]:
-    """The result of one version: worker and request are those of harness/rules/protocol.h.
-
-    The virtual GPU has `sm_count` SMs, or as many as such a GPU really has.
-    """
-    return run_worker_that_prints(program, sm_count=sm_count, **request)[0]
+def run_worker(program: str, **request: object) -> dict[str, Any]:
+    """The result of one version: worker and request are those of harness/rules/protocol.h."""
+    return run_worker_that_prints(program, **request)[0]
 
 
-def run_worker_that_prints(
-    program: str, *, sm_count: int | None = None, **request: object
-) -> tuple[dict[str, Any], str]:
+def run_worker_that_prints(program: str, **request: object) -> tuple[dict[str, Any], str]:
     """The same, and what the kernels printed."""
     problem = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "head_dim": 128, "dtype": "fp16"}
     whole = {"command": "run", "benchmark": False, "problem": problem, "reference_cache": REFERENCES.name} | request
@@ -30,7 +25,6 @@ def run_worker_that_prints(
         capture_output=True,
         text=True,
         check=True,
-        env=os.environ | ({"FLASH_LADDER_SM_COUNT": str(sm_count)} if sm_count else {}),
     )
     last = json.loads(done.stdout.splitlines()[-1])
     assert last["event"] == "result", (last, done.stderr)

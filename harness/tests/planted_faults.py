@@ -26,7 +26,6 @@ class Fault:
     new: str  # with as many lines
     finding: str | None = None  # its kind; None: a wrong result will do
     at: str = ""  # text of a line that the finding has to name
-    sm_count: int | None = None  # of the virtual GPU: few, where a CTA has to take several query tiles
     suggests: str | None = None  # what the diagnosis of a wrong result has to suggest
     says: tuple[str, ...] = ()  # and what it has to say
 
@@ -41,11 +40,9 @@ class Fault:
         return f"fault_{[*FAULTS, *PROBES].index(self)}"
 
 
-def in_each(
-    kernels: tuple[str, ...], name: str, old: str, new: str, *finding_and_at: str, sm_count: int | None = None
-) -> list[Fault]:
+def in_each(kernels: tuple[str, ...], name: str, old: str, new: str, *finding_and_at: str) -> list[Fault]:
     """The same edit in several kernels."""
-    return [Fault(name, kernel, old, new, *finding_and_at, sm_count=sm_count) for kernel in kernels]
+    return [Fault(name, kernel, old, new, *finding_and_at) for kernel in kernels]
 
 
 # Rescale O now and then.
@@ -378,8 +375,6 @@ FAULTS = [
         "out_of_bounds",
         "copy_KV_tile(next_stage);",
     ),
-    # Not with three SMs: 15 has two CTAs on each, and a CTA's next query tile is then of the same head of the next
-    # batch entry, whose K and V are just what follows.
     *in_each(
         PERSISTENT,
         "K and V run on when the query tile changes",
@@ -387,14 +382,12 @@ FAULTS = [
         "",
         "out_of_bounds",
         "copy_KV_tile(next_stage);",
-        sm_count=2,
     ),
     Fault(
         "K and V are those of the query tile before",
         "15_persistent_ctas",
         "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "if (is_last_tile && !is_last) turn_to(q_tile);",
-        sm_count=3,
     ),
     Fault(
         "nothing is copied for the next query tile",
@@ -403,14 +396,12 @@ FAULTS = [
         "if (!is_last_tile) {",
         "deadlock",
         "wait(&full[stage], tile / kStages % 2);",
-        sm_count=3,
     ),
     Fault(
         "Q is that of the query tile before",
         "15_persistent_ctas",
         "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(q_tile);",
-        sm_count=3,
     ),
     Fault(
         "the ring starts over with every query tile",
@@ -419,7 +410,14 @@ FAULTS = [
         "for (int kv_tile = tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
         "deadlock",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
-        sm_count=3,
+    ),
+    Fault(
+        "the last query tile but one is thought to be the last",
+        "16_optimized_softmax",
+        "const bool is_last = next_q_tile >= num_q_tiles;",
+        "const bool is_last = next_q_tile >= num_q_tiles - 1;",
+        "deadlock",
+        "wait(&full[first_tile % kStages], first_tile / kStages % 2);",
     ),
     Fault(
         "V is that of the wrong step",
@@ -474,7 +472,6 @@ FAULTS = [
         "",
         "deadlock",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
-        sm_count=3,
     ),
     Fault(
         "a query tile's last buffer is free before the last of its V is read",
@@ -487,7 +484,6 @@ FAULTS = [
     finish_step();""",
         "race",
         "copy_KV_tile(next_stage);",
-        sm_count=3,
     ),
     Fault(
         "the first tile is waited for as if it were the CTA's first",
@@ -496,21 +492,18 @@ FAULTS = [
         "wait(&full[first_tile % kStages], 0);",
         "race",
         "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
-        sm_count=3,
     ),
     Fault(
         "the first K and V are those of the CTA's first tile",
         "16_optimized_softmax",
         "start_step(first_tile % kStages * kStageSize, 0);",
         "start_step(0, 0);",
-        sm_count=3,
     ),
     Fault(
         "Q is that of the query tile after the next",
         "16_optimized_softmax",
         "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(min(next_q_tile + int(gridDim.x), num_q_tiles - 1));",
-        sm_count=3,
     ),
     # Wrong results that have to be diagnosed.
     Fault(
@@ -553,7 +546,7 @@ FAULTS = [
         "= row_sum[mma_m][half] * rescale[mma_m][half] + group_sum",
         "= row_sum[mma_m][half] + group_sum",
         suggests="sum_not_rescaled",
-        says=("right with 1 K/V tile, wrong with 2", "Right: one K/V tile."),
+        says=("right with 1 K/V tile, wrong with 2", "Right: one K/V tile, a single tile."),
     ),
     Fault(
         "the maximum is overwritten before the rescaling is computed from it",
@@ -966,7 +959,6 @@ HOPPER_FAULTS = [
         "if (!is_leader) return;\n",
         "race",
         STORE_OF_O,
-        sm_count=1,
     ),
     # 23: two products under way at a time.
     Fault(
@@ -993,6 +985,13 @@ HOPPER_FAULTS = [
         "\n    wgmma_wait<1>();",
         "deadlock",
         "named_barrier_sync(turn, 256);",
+    ),
+    Fault(
+        "a query tile's sums go on from those of the one before",
+        "26_ping_pong",
+        "row_sum[0] = new_sum[0];",
+        "row_sum[0] += new_sum[0];",
+        says=("With all SMs, where each CTA has one query tile, it is right",),
     ),
     # Those of the chapters.
     Fault(

@@ -15,14 +15,14 @@ KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 def test_fault_is_caught(fault: Fault) -> None:
     request = {"kernel": fault.version, "max_instructions": 1_000_000}
     if fault.finding is None:
-        result = run_worker("harness-worker-faults", sm_count=fault.sm_count, **request)
+        result = run_worker("harness-worker-faults", **request)
         assert result["status"] == "wrong", result
         assert result["correct"] is False and result["tile_map"]
         assert_diagnosis(fault, result)
         return
     # Most are found at a single problem already, and a few at one of the whole check.
     for alone in (True, False):
-        result = run_worker("harness-worker-faults", sm_count=fault.sm_count, only_requested_problem=alone, **request)
+        result = run_worker("harness-worker-faults", only_requested_problem=alone, **request)
         if is_found(fault, result):
             return
     pytest.fail("\n".join(finding["text"] for finding in result["findings"]) or str(result))

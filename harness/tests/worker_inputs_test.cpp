@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 #include "worker/inputs.h"
 
@@ -82,6 +83,7 @@ TEST_P(EveryDistribution, DoesNotDependOnThePacking) {
   ASSERT_EQ(packed.buffers.size(), 1u);
   EXPECT_EQ(packed.buffers[0].size(), 3 * separate.buffers[0].size());
   EXPECT_EQ(all_bits(separate), all_bits(packed));
+  EXPECT_EQ(all_bits(separate), all_bits(make_inputs(square, GetParam(), Packing::with_gaps, 7)));
 }
 
 TEST_P(EveryDistribution, DependsOnTheSeed) {
@@ -181,6 +183,24 @@ TEST(Inputs, HeadsOfAGroupReadTheSameRowsOfKAndV) {
   const auto packed = make_inputs(grouped, Distribution::normal, Packing::packed_qkv, 7);
   EXPECT_EQ(packed.buffers[0].size(), 2 * 192 * (6 + 2 + 2) * 128);
   EXPECT_EQ(all_bits(separate), all_bits(packed));
+}
+
+TEST(Inputs, GapsAreNanAndNoTwoTensorsHaveAStrideInCommon) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::e4m3}) {
+    const auto problem = with_dtype(kProblem, dtype);
+    const auto inputs = make_inputs(problem, Distribution::normal, Packing::with_gaps, 7);
+    std::set<std::int64_t> strides;
+    for (const TensorLayout& layout : {inputs.Q, inputs.K, inputs.V, output_layout(problem)})
+      for (const std::int64_t stride : {layout.batch_stride, layout.row_stride, layout.head_stride}) {
+        EXPECT_TRUE(strides.insert(stride).second) << stride;
+        EXPECT_EQ(stride % 16, 0) << "TMA and loads of 16 bytes";
+      }
+    std::int64_t numbers = 0;
+    for (const HostBuffer& buffer : inputs.buffers)
+      numbers += std::count_if(buffer.data(), buffer.data() + buffer.size(),
+                               [&](std::uint16_t x) { return !std::isnan(element_to_float(dtype, x)); });
+    EXPECT_EQ(numbers, std::ssize(all_bits(inputs)));
+  }
 }
 
 TEST(Inputs, WhatALengthLeavesOutIsNan) {

@@ -279,7 +279,7 @@ TEST(Support, BytesAreReadable) {
   EXPECT_EQ(format_bytes(25.8e9), "25.8 GB");
 }
 
-TEST(CheckSets, HaveTheFourDistributionsOddAndSingleTilesAndPackedInputs) {
+TEST(CheckSets, HaveTheFourDistributionsSeveralNumbersOfTilesAndStridesOfAllKinds) {
   for (const auto& [block_q, block_kv] :
        {std::pair{64, 64}, {16, 16}, {16, 1}, {128, 64}, {256, 128}, {64, 32}, {128, 176}, {128, 96}}) {
     const Configuration configuration = make_configuration("", Dtype::bf16, block_q, block_kv, 0);
@@ -289,9 +289,10 @@ TEST(CheckSets, HaveTheFourDistributionsOddAndSingleTilesAndPackedInputs) {
     requested.dtype = Dtype::bf16;
     requested.seq_len = 2048;
     requested.seq_len_kv = 16 * block_kv;
-    const auto sets = check_sets(version, configuration, requested);
+    const auto sets = check_sets(version, configuration, requested, {});
     std::set<Distribution> with_odd_tiles;
-    bool single = false, packed = false;
+    bool single = false, packed = false, with_gaps = false, alone = false, ring = false;
+    std::set<int> sms;
     for (const CheckSet& set : sets) {
       EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt) << set.name;
       EXPECT_GE(set.launches, 2);
@@ -299,12 +300,25 @@ TEST(CheckSets, HaveTheFourDistributionsOddAndSingleTilesAndPackedInputs) {
       EXPECT_EQ(set.problem == requested, last);
       if (last) continue;
       EXPECT_EQ(set.row_tile, 1);
+      sms.insert(set.sms);
+      const std::int64_t tiles = set.problem.seq_len_kv / block_kv;
+      if (set.problem.batch == 1) {
+        EXPECT_EQ(set.problem.heads, 1);
+        EXPECT_EQ(set.problem.seq_len, block_q);
+        alone = alone || tiles == 1;
+        ring = ring || tiles > 3;
+        continue;
+      }
       EXPECT_EQ(set.problem.batch, 2);
       EXPECT_EQ(set.problem.heads, 3);
       EXPECT_GE(set.problem.seq_len, 2 * block_q);
-      const std::int64_t tiles = set.problem.seq_len_kv / block_kv;
       if (tiles >= 3 && tiles % 2 == 1) with_odd_tiles.insert(set.distribution);
       single = single || tiles == 1;
+      if (set.packing == Packing::with_gaps) {
+        with_gaps = true;
+        EXPECT_EQ(set.problem.seq_len, 3 * block_q) << "an odd number, and as many as heads";
+        EXPECT_EQ(tiles, 2);
+      }
       if (set.packing != Packing::packed_qkv) continue;
       packed = true;
       EXPECT_GE(tiles, 2);
@@ -313,15 +327,55 @@ TEST(CheckSets, HaveTheFourDistributionsOddAndSingleTilesAndPackedInputs) {
     EXPECT_EQ(with_odd_tiles.size(), 4u);
     EXPECT_TRUE(single);
     EXPECT_TRUE(packed);
+    EXPECT_TRUE(with_gaps);
+    EXPECT_TRUE(alone);
+    EXPECT_TRUE(ring);
+    EXPECT_EQ(sms, (std::set{0, 2, 3, 5}));
+  }
+}
+
+TEST(CheckSets, ARingOfBuffersGoesRoundFourTimes) {
+  Configuration configuration = make_configuration("", Dtype::fp16, 128, 64, 0);
+  const Version version{
+      .number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
+  for (int stages = 1; stages < 5; ++stages) {
+    configuration.stages = stages;
+    const auto sets = check_sets(version, configuration, kProblem, {});
+    EXPECT_TRUE(
+        std::ranges::any_of(sets, [&](const CheckSet& set) { return set.problem.seq_len_kv / 64 > 4 * stages; }));
+  }
+}
+
+// The virtual GPU can be given few SMs; a GPU needs more CTAs than it runs at a time.
+TEST(CheckSets, AGpuGetsMoreQueryTilesThanItRunsAtATime) {
+  // Two of these CTAs fit on an SM of 228 KB, and sixteen of those without shared memory by their threads.
+  for (const auto& [smem_bytes, ctas] : {std::pair{100'000, 2 * 132}, {0, 16 * 132}}) {
+    const Configuration configuration = make_configuration("", Dtype::fp16, 128, 64, smem_bytes);
+    const Version version{
+        .number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
+    DeviceInfo device;
+    device.compute_capability = 90;
+    device.sm_count = 132;
+    const auto most_tiles = [&] {
+      std::int64_t most = 0;
+      for (const CheckSet& set : check_sets(version, configuration, kProblem, device))
+        most = std::max(most, set.problem.batch * set.problem.heads * set.problem.seq_len / 128);
+      return most;
+    };
+    EXPECT_GT(most_tiles(), 2 * ctas);
+    EXPECT_LT(most_tiles(), 3 * ctas);
+    EXPECT_NE(most_tiles() % ctas, 0) << "some CTAs take one more";
+    device.is_virtual = true;
+    EXPECT_LT(most_tiles(), 20);
   }
 }
 
 TEST(CheckSets, AVersionThatSolvesMoreIsCheckedWithMore) {
   const Configuration configuration = make_configuration("", Dtype::fp16, 128, 64, 0);
   Version version{.number = 6, .name = "swizzle", .source = "kernels/06_swizzle.cu", .configurations = {configuration}};
-  const auto plain = check_sets(version, configuration, kProblem);
+  const auto plain = check_sets(version, configuration, kProblem, {});
   const auto count = [&](auto&& what) {
-    const auto sets = check_sets(version, configuration, kProblem);
+    const auto sets = check_sets(version, configuration, kProblem, {});
     for (const CheckSet& set : sets)
       EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt) << set.name;
     EXPECT_GE(sets.size(), plain.size());

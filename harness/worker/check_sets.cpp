@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
+#include "host/sm_limits.h"
 #include "problem/problem.h"
 #include "worker/adversarial.h"
 
@@ -22,10 +24,23 @@ std::int64_t odd_tiles(std::int64_t block_kv) {
   return tiles;
 }
 
+// How many CTAs of the configuration the GPU runs at a time, as far as shared memory and threads allow.
+std::int64_t ctas_at_a_time(const Configuration& configuration, const DeviceInfo& device) {
+  const SmLimits* limits = sm_limits(device.compute_capability);
+  if (limits == nullptr) return device.sm_count;
+  const int per_sm = std::min({limits->smem_bytes / (configuration.smem_bytes + kReservedSmemBytes),
+                               limits->threads / (configuration.num_warps * 32), limits->ctas});
+  return std::int64_t{device.sm_count} * std::max(per_sm, 1);
+}
+
 }  // namespace
 
+std::string full_name(const CheckSet& set) {
+  return set.sms == 0 ? set.name : fmt::format("{} on {} SMs", set.name, set.sms);
+}
+
 std::vector<CheckSet> check_sets(const Version& version, const Configuration& configuration,
-                                 const AttentionProblem& problem) {
+                                 const AttentionProblem& problem, const DeviceInfo& device) {
   const AttentionProblem small{.batch = 2,
                                .heads = 3,
                                .seq_len = 2 * configuration.block_q,
@@ -33,10 +48,15 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
                                .head_dim = configuration.head_dim,
                                .dtype = configuration.dtype};
   std::vector<CheckSet> sets;
-  for (const Distribution distribution :
-       {Distribution::normal, Distribution::offset_mean, Distribution::large_logit, Distribution::ramp})
-    sets.push_back(
-        {.name = to_string(distribution) + " inputs", .problem = small, .distribution = distribution, .launches = 3});
+  for (const auto& [distribution, sms] : {std::pair{Distribution::normal, 0},
+                                          {Distribution::offset_mean, 2},
+                                          {Distribution::large_logit, 5},
+                                          {Distribution::ramp, 3}})
+    sets.push_back({.name = to_string(distribution) + " inputs",
+                    .problem = small,
+                    .distribution = distribution,
+                    .launches = 3,
+                    .sms = sms});
 
   AttentionProblem designed = small;
   designed.batch = 1;
@@ -48,21 +68,48 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
 
   AttentionProblem one_tile = small;
   one_tile.seq_len_kv = configuration.block_kv;
-  sets.push_back({.name = "one K/V tile", .problem = one_tile, .distribution = Distribution::offset_mean});
+  sets.push_back({.name = "one K/V tile", .problem = one_tile, .distribution = Distribution::offset_mean, .sms = 2});
+
+  AttentionProblem single = one_tile;
+  single.batch = single.heads = 1;
+  single.seq_len = configuration.block_q;
+  sets.push_back({.name = "a single tile", .problem = single, .distribution = Distribution::offset_mean});
+
+  AttentionProblem many_tiles = single;  // each buffer is filled four times
+  many_tiles.seq_len_kv = small.seq_len_kv + (4 * configuration.stages - 1) / 2 * 2 * configuration.block_kv;
+  sets.push_back({.name = "many K/V tiles", .problem = many_tiles, .distribution = Distribution::offset_mean});
 
   AttentionProblem square = small;  // packed Q, K and V have the same length
   // Whole tiles of both kinds, and two or more of each.
   const std::int64_t whole = std::lcm(configuration.block_q, configuration.block_kv);
   const bool single_tile = whole == configuration.block_q || whole == configuration.block_kv;
   square.seq_len = square.seq_len_kv = single_tile ? 2 * whole : whole;
-  sets.push_back({.name = "packed Q, K, V", .problem = square, .packing = Packing::packed_qkv});
+  sets.push_back({.name = "packed Q, K, V", .problem = square, .packing = Packing::packed_qkv, .sms = 3});
+
+  AttentionProblem apart = small;  // as many query tiles as heads, and as many K/V tiles as batch entries
+  apart.seq_len = 3 * configuration.block_q;
+  apart.seq_len_kv = 2 * configuration.block_kv;
+  sets.push_back({.name = "tensors with gaps",
+                  .problem = apart,
+                  .distribution = Distribution::offset_mean,
+                  .packing = Packing::with_gaps,
+                  .sms = 5});
+
+  if (!device.is_virtual && device.sm_count > 0) {
+    AttentionProblem many_ctas = small;
+    const std::int64_t in_a_batch_entry = many_ctas.heads * 2;
+    many_ctas.batch = ctas_at_a_time(configuration, device) * 12 / 5 / in_a_batch_entry + 1;
+    sets.push_back({.name = "more query tiles than the GPU runs at a time",
+                    .problem = many_ctas,
+                    .row_tile = std::gcd<std::int64_t>(configuration.block_q, 64)});
+  }
 
   const auto add = [&](const char* name, std::int64_t seq_len, std::int64_t seq_len_kv, bool causal) {
     AttentionProblem other = small;
     other.seq_len = seq_len;
     other.seq_len_kv = seq_len_kv;
     other.causal = causal;
-    sets.push_back({.name = name, .problem = other, .distribution = Distribution::offset_mean});
+    sets.push_back({.name = name, .problem = other, .distribution = Distribution::offset_mean, .sms = 2});
   };
   const std::int64_t block_q = configuration.block_q, block_kv = configuration.block_kv;
   if (version.solves.any_length) {
@@ -82,7 +129,8 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   }
 
   const auto add_changed = [&](const std::string& name, const AttentionProblem& other) {
-    sets.push_back({.name = name, .problem = in_plainest_form(other), .distribution = Distribution::offset_mean});
+    sets.push_back(
+        {.name = name, .problem = in_plainest_form(other), .distribution = Distribution::offset_mean, .sms = 3});
     if (!version.solves.causal) return;
     sets.push_back(sets.back());
     sets.back().name += ", causal";

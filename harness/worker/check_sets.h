@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "host/versions.h"
+#include "rules/device_info.h"
 #include "worker/inputs.h"
 
 namespace flash_ladder {
@@ -17,13 +18,20 @@ struct CheckSet {
   Packing packing = Packing::separate;
   std::int64_t row_tile = 1;  // of the RowSelection
   int launches = 2;           // which have to agree bit for bit
+  // How many SMs the virtual GPU has for a version whose CTAs take several query tiles there; 0: all. With 2 and 3 each CTA takes
+  // several, with 5 not all take as many.
+  int sms = 0;
 };
 
+/// The set's name, with the number of SMs where it is not that of all sets: "ramp inputs on 3 SMs".
+std::string full_name(const CheckSet& set);
+
 /// The sets for a configuration and the problem that was asked for, which comes last. The small ones have the configuration's
-/// dtype, two query tiles, and an odd number of K/V tiles, or a single one; more where the version solves more than the plain
-/// problem.
+/// dtype, one to three query tiles, and an odd or even number of K/V tiles, a single one, or so many that a ring of buffers is used
+/// several times; more where the version solves more than the plain problem. On a GPU, which has all its SMs, there is also one of
+/// more query tiles than it runs at a time.
 std::vector<CheckSet> check_sets(const Version& version, const Configuration& configuration,
-                                 const AttentionProblem& problem);
+                                 const AttentionProblem& problem, const DeviceInfo& device);
 
 /// Of how many neighbouring rows one is compared with the reference, for a problem with this many scores: every row when that
 /// takes a second or so; else one row in 64, or fewer so that every query tile has one. Nearly all configurations have query

@@ -37,6 +37,7 @@ std::vector<int> in_32_bits(const std::vector<std::int64_t>& numbers) { return {
 HostBuffer to_e4m3(const Inputs& inputs, int buffer) {
   const HostBuffer& from = inputs.buffers[buffer];
   HostBuffer to(from.size() / 2);
+  std::fill_n(to.data(), to.size(), 0x7f7f);  // gaps are NaN here, too
   for_each_scaled_row(inputs, buffer, [&](std::int64_t offset, float scale) {
     for (std::int64_t d = 0; d < inputs.problem.head_dim; d += 2) {
       const auto bits = [&](std::int64_t i) {

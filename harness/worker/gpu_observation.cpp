@@ -15,6 +15,12 @@ std::int64_t guard_band_bytes() { return kGuardBytes; }
 
 void mark_poisoned(const void* /*device_pointer*/, std::int64_t /*bytes*/) {}
 
+bool has_persistent_ctas(const std::function<void()>& /*launch*/) { return false; }
+
+FewSms::FewSms(int /*count*/) : before_(0) {}
+
+FewSms::~FewSms() = default;
+
 Observation take_observation() { return {}; }
 
 bool add_findings(Result& /*result*/) { return false; }

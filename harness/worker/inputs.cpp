@@ -239,11 +239,27 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
   } else {
     inputs.Q = contiguous_layout(seq_len, heads, head_dim);
     inputs.K = inputs.V = contiguous_layout(seq_len_kv, kv_heads, head_dim);
-    for (const TensorLayout& layout : {inputs.Q, inputs.K, inputs.V})
-      inputs.buffers.emplace_back(batch * layout.batch_stride);
+    std::int64_t sizes[] = {batch * inputs.Q.batch_stride, batch * inputs.K.batch_stride,
+                            batch * inputs.V.batch_stride};
+    if (packing == Packing::with_gaps) {
+      // Rows begin at multiples of 16 elements, which TMA wants of 8 bits, too.
+      const std::int64_t Q_head = head_dim + 16, K_row = head_dim + 32, V_row = 5 * head_dim;
+      inputs.Q = {.batch_stride = seq_len * heads * Q_head, .row_stride = heads * Q_head, .head_stride = Q_head};
+      inputs.K = {
+          .batch_stride = kv_heads * seq_len_kv * K_row, .row_stride = K_row, .head_stride = seq_len_kv * K_row};
+      inputs.V = {.batch_stride = seq_len_kv * V_row, .row_stride = V_row, .head_stride = batch * seq_len_kv * V_row};
+      sizes[0] = batch * inputs.Q.batch_stride;
+      sizes[1] = batch * inputs.K.batch_stride;
+      sizes[2] = kv_heads * inputs.V.head_stride;
+    }
+    for (const std::int64_t size : sizes) inputs.buffers.emplace_back(size);
     inputs.K_buffer = 1;
     inputs.V_buffer = 2;
   }
+  // Gaps and padding are NaN, so that they are seen in the output of a kernel that reads them.
+  const std::uint16_t padding = element_from_float(dtype, std::numeric_limits<float>::quiet_NaN());
+  if (packing == Packing::with_gaps)
+    for (HostBuffer& buffer : inputs.buffers) std::fill_n(buffer.data(), buffer.size(), padding);
 
   struct Part {
     TensorName name;
@@ -259,8 +275,6 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
   constexpr std::int64_t kRows = 64;
   const auto pieces = [](const Part& part) { return (part.rows + kRows - 1) / kRows; };
   const std::int64_t pieces_per_batch = pieces(parts[0]) + pieces(parts[1]) + pieces(parts[2]);
-  // Padding is NaN, so that it is seen in the output of a kernel that reads it.
-  const std::uint16_t padding = element_from_float(dtype, std::numeric_limits<float>::quiet_NaN());
   std::vector<HeadVectors> of_heads(batch * kv_heads);
   for (std::int64_t i = 0; i < std::ssize(of_heads); ++i)
     of_heads[i] = head_vectors(

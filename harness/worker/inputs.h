@@ -17,6 +17,7 @@ namespace flash_ladder {
 /// How the three lie in memory.
 enum class Packing {
   separate,    // each in its own buffer [batch, rows, heads, head_dim]
+  with_gaps,   // the same with gaps of NaN, and strides that no two tensors share
   packed_qkv,  // one buffer [batch, rows, heads of Q, K and V, head_dim], as a fused projection leaves them; needs seq_len = seq_len_kv
 };
 

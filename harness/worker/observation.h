@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -33,6 +34,22 @@ std::int64_t guard_band_bytes();
 
 /// Tells the device that a buffer was filled with poison: to read it is wrong until it is written again.
 void mark_poisoned(const void* device_pointer, std::int64_t bytes);
+
+/// Whether `launch` starts fewer CTAs where there are fewer SMs, since each of them then takes several query tiles. Nothing runs.
+/// False for a GPU: it has the SMs that it has.
+bool has_persistent_ctas(const std::function<void()>& launch);
+
+/// Makes the virtual GPU say that it has so many SMs, for as long as this lives; 0: as many as before. A GPU takes no notice.
+class FewSms {
+ public:
+  explicit FewSms(int count);
+  ~FewSms();
+  FewSms(const FewSms&) = delete;
+  FewSms& operator=(const FewSms&) = delete;
+
+ private:
+  int before_;
+};
 
 /// What was counted of the launches since the last call; nothing for a GPU.
 struct Observation {

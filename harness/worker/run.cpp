@@ -123,12 +123,12 @@ void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
   result.relative_error = worst(result.relative_error, verdict.relative_error);
   if (verdict.correct()) return;
   if (result.status == Status::wrong) {
-    result.reason += fmt::format("; also wrong: {}", set.name);
+    result.reason += fmt::format("; also wrong: {}", full_name(set));
     return;
   }
   result.status = Status::wrong;
   result.correct = false;
-  result.reason = fmt::format("{} ({}): {}", set.name, describe(set.problem), verdict.reason);
+  result.reason = fmt::format("{} ({}): {}", full_name(set), describe(set.problem), verdict.reason);
   result.mismatches = verdict.mismatches;
   result.tile_map = verdict.tile_map;
 }
@@ -156,8 +156,14 @@ std::optional<HostBuffer> launch_once(const Version& version, const Configuratio
   }
 }
 
+// What became of the sets, and the first whose output was wrong.
+struct Checked {
+  std::vector<std::pair<CheckSet, bool>> sets;  // and whether the output was right
+  std::optional<CheckSet> first_wrong;
+};
+
 // Why the output of a set may be wrong, from a few more launches. Empty when this time it is right.
-Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& checked, const Version& version,
+Diagnosis diagnose_set(const CheckSet& set, const Checked& checked, const Version& version,
                        const Configuration& configuration, const Request& request, EventWriter& events) {
   int launches = 0;
   const Relaunch launch = [&](const Inputs& inputs) {
@@ -166,22 +172,32 @@ Diagnosis diagnose_set(const CheckSet& set, const std::vector<CheckedSet>& check
   };
   const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed);
   const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
-  const auto output = launch(inputs);
+  // What is wrong on all SMs, too, is found there: on few, more can be wrong than the cause.
+  auto output = launch(inputs);
+  const auto is_right = [&](const HostBuffer& o) {
+    return check_output(inputs, reference, o, configuration.block_q).correct();
+  };
+  const bool wrong_on_few_sms = set.sms > 0 && output && is_right(*output);
+  const FewSms few(wrong_on_few_sms ? set.sms : 0);
+  if (wrong_on_few_sms) output = launch(inputs);
   if (!output) return {};
-  return diagnose({inputs, set.distribution, reference, *output}, checked, tiling_of(configuration), launch,
-                  events.reporter("diagnose " + set.name));
-}
-
-// What became of the sets, and the first whose output was wrong.
-struct Checked {
   std::vector<CheckedSet> sets;
-  std::optional<CheckSet> first_wrong;
-};
+  for (const auto& [other, right] : checked.sets)
+    sets.push_back({.name = wrong_on_few_sms ? full_name(other) : other.name, .right = right});
+  Diagnosis diagnosis = diagnose({inputs, set.distribution, reference, *output}, sets, tiling_of(configuration), launch,
+                                 events.reporter("diagnose " + set.name));
+  if (wrong_on_few_sms)
+    diagnosis.sentences.insert(diagnosis.sentences.begin(),
+                               fmt::format("With all SMs, where each CTA has one query tile, it is right: something is "
+                                           "wrong from a CTA's second query tile on (FLASH_LADDER_SM_COUNT={}).",
+                                           set.sms));
+  return diagnosis;
+}
 
 Checked run_sets(const Request& request, const DeviceInfo& device, const Version& version,
                  const Configuration& configuration, Result& result, EventWriter& events) {
   Checked checked;
-  std::vector<CheckSet> sets = check_sets(version, configuration, request.problem);
+  std::vector<CheckSet> sets = check_sets(version, configuration, request.problem, device);
   // The last is the requested problem, which the benchmark needs.
   sets.back().distribution = request.data;
   if (request.data != Distribution::normal) sets.back().name += fmt::format(" with {} inputs", to_string(request.data));
@@ -190,19 +206,22 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
   if (device.is_virtual)
     for (CheckSet& set : sets) set.launches = &set == &sets.front() ? 2 : 1;
   sets.back().launches = std::max(sets.back().launches, request.launches);
-  for (const CheckSet& set : sets) {
+  for (CheckSet& set : sets) {
     const bool last = &set == &sets.back();
     if (!request.check && !request.benchmark && !device_counts()) break;
     const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed,
                                       events.reporter("make inputs for " + set.name));
     events.progress("copy inputs for " + set.name, 0, 1);
     DeviceProblem problem(version, {&configuration}, inputs);
+    if (set.sms > 0 && !has_persistent_ctas([&] { problem.launch(configuration, Stream()); })) set.sms = 0;
+    const FewSms few(set.sms);
     if (request.check) {
       result.correct = result.correct.value_or(true);
       const Verdict verdict = check_set(set, inputs, problem, configuration, request, result, events);
       add_verdict(result, set, verdict);
       const bool right = verdict.mismatches.empty();
-      checked.sets.push_back({set.name, right});
+      result.checked.push_back(full_name(set));
+      checked.sets.push_back({set, right});
       if (!right && !checked.first_wrong) checked.first_wrong = set;
     } else if (device_counts()) {
       events.progress("count", 0, 1);
@@ -246,7 +265,7 @@ Result run(const Request& request, EventWriter& events) {
   const bool has_findings = add_findings(result);
   // The probes of a diagnosis are numbers that e4m3 has not.
   if (!checked.first_wrong || request.problem.dtype == Dtype::e4m3) return result;
-  Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked.sets, version, configuration, request, events);
+  Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
   Result again;  // with other inputs: most likely what was found before
   add_findings(has_findings ? again : result);

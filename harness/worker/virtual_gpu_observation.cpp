@@ -90,6 +90,21 @@ void mark_poisoned(const void* device_pointer, std::int64_t bytes) {
   runtime::mark_unwritten(device_pointer, static_cast<std::size_t>(bytes));
 }
 
+bool has_persistent_ctas(const std::function<void()>& launch) {
+  // Even numbers, for CTAs that come in pairs. Few, so that the smallest problem has more query tiles.
+  const auto ctas_on = [&](int sms) {
+    const FewSms few(sms);
+    return runtime::count_ctas(launch);
+  };
+  return ctas_on(2) < ctas_on(4);
+}
+
+FewSms::FewSms(int count) : before_(runtime::settings().sm_count) {
+  if (count > 0) runtime::settings().sm_count = count;
+}
+
+FewSms::~FewSms() { runtime::settings().sm_count = before_; }
+
 Observation take_observation() {
   Observation observation;
   for (const runtime::KernelCounters& kernel : runtime::take_counters()) {

@@ -244,6 +244,18 @@ std::vector<KernelCounters> take_counters() {
   return std::exchange(device.counters, {});
 }
 
+std::uint64_t count_ctas(const std::function<void()>& work) {
+  Device& device = runtime::device();
+  const std::lock_guard lock(device.mutex);
+  device.ctas_asked_for = 0;
+  const struct RunAgain {
+    Device& device;
+    ~RunAgain() { device.ctas_asked_for.reset(); }
+  } run_again{device};
+  work();
+  return *device.ctas_asked_for;
+}
+
 std::vector<std::shared_ptr<const CtaTrace>> take_traces() {
   Device& device = runtime::device();
   const std::lock_guard lock(device.mutex);

@@ -159,6 +159,7 @@ struct Device {
   cudaError_t pending_error = cudaSuccess;
   cudaError_t sticky_error = cudaSuccess;
 
+  std::optional<std::uint64_t> ctas_asked_for;  // while launches are only counted: see count_ctas()
   std::vector<KernelCounters> counters;
   std::vector<std::shared_ptr<const CtaTrace>> traces;
   Findings findings;

@@ -213,6 +213,10 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                   "argument " + std::to_string(i) + " of " + std::to_string(function.kernel->parameters().size()) +
                       " is null: the array of arguments holds a pointer to each of them");
   }
+  if (device.ctas_asked_for) {
+    *device.ctas_asked_for += num_ctas;
+    return cudaSuccess;
+  }
   const Settings& settings = runtime::settings();
   const std::vector<std::byte> parameters = pack_parameters(*function.kernel, arguments);
   const GridWorkspace workspace(device.memory, cooperative);

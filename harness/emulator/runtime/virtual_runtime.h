@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,9 @@ struct Settings {
 /// FLASH_LADDER_ASYNC. Throws
 /// std::invalid_argument for what they cannot be: they were meant to have an effect.
 Settings& settings();
+
+/// How many CTAs there are in the launches that `work` asks for, none of which runs.
+std::uint64_t count_ctas(const std::function<void()>& work);
 
 /// Makes device memory as if it had not been written since it was allocated; its bytes stay. A kernel that reads it then, without
 /// having written it, gets a finding.
