@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""How far attention in 8 bits is from float64, beside 16: with and without outliers in Q and K, and with a rotation.
+"""How far attention in 8 bits is from float64, beside 16 bits and FlashAttention-3's e4m3, for several kinds of data.
 
     scripts/fp8_error.py                          on the virtual GPU, small
-    scripts/fp8_error.py --seq-len 4096 --gpu     on a Hopper GPU, through PyTorch
+    scripts/fp8_error.py --seq-len 4096 --gpu     on a Hopper GPU, through PyTorch; --record keeps it in profiles/, as
+                                                  scripts/record does
 
-Q, K and V are normal numbers. With outliers, one element of Q and K in a thousand has another normal number added, of
-standard deviation 10 (Shah et al., FlashAttention-3, section 4.3). `fp16` is version 27 on all of them rounded to fp16,
-`fp8` the extension fp8 on all of them rounded to e4m3 with a scale for each head. `rotated` first multiplies Q and K by
-the same random orthogonal matrix (incoherent processing, section 3.3): Q Kᵀ stays what it is, and an outlier spreads
-over all 128 columns, so that it no longer makes the scale of its head. The matrix is a Hadamard one with random signs,
-D H / sqrt(128). `arithmetic` is what the rounding of Q, K and V alone costs, in float64.
+The data are those of scripts/peers --data, but for zeros, of which nothing can be off; and `outliers`: normal numbers,
+with another normal number of standard deviation 10 added to one element of Q and K in a thousand (Shah et al.,
+FlashAttention-3, section 4.3). `27` is version 27 on all of them rounded to fp16; `fp8` is the extension fp8, and
+FlashAttention-3 its own kernel where it can be imported, on all of them rounded to e4m3 with a scale for each head.
 
-Errors are ‖O - exact‖ / ‖exact‖, with exact in float64 from the numbers before any rounding. Needs the Python package
-of the ladder, NumPy, and for --gpu PyTorch.
+`rotated` first multiplies Q and K by the same random orthogonal matrix (incoherent processing, section 3.3): Q Kᵀ stays
+what it is, and an outlier spreads over all 128 columns, so that it no longer makes the scale of its head. The matrix is
+a Hadamard one with random signs, D H / sqrt(128).
+
+Errors are ‖O - exact‖ / ‖exact‖, with exact in float64 from the numbers before any rounding. `rounding` is what the
+rounding of Q, K and V to e4m3 costs by itself, in float64. `kernel alone` sets the kernel's O against float64 on the
+rounded numbers. Needs the Python package of the ladder, NumPy, and for --gpu PyTorch.
 
 Exit status: 0 done, 2 bad usage, 3 something is missing.
 """
@@ -20,9 +24,17 @@ Exit status: 0 done, 2 bad usage, 3 something is missing.
 from __future__ import annotations
 
 import argparse
+import datetime
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import distributions
+from comparison import adapters, recording
+from comparison.implementations import UnavailableError
+from ladder import HARNESS, HEAD_DIM, ROOT, device_slug
 
 try:
     import numpy as np
@@ -31,8 +43,9 @@ except ImportError as missing:
     print(f"fp8_error: {missing}; install it for this Python: {sys.executable} -m pip install numpy", file=sys.stderr)
     raise SystemExit(3) from missing
 
-HEAD_DIM = 128
 LARGEST = 448.0  # of e4m3
+NAMES = (*(name for name in distributions.DEFINITIONS if name != "zeros"), "outliers")
+ROTATED = ("normal", "outliers")  # data that are measured with a rotation, too
 Floats = NDArray[np.float64]
 
 
@@ -64,6 +77,17 @@ def quantise(x: Floats) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     return to_e4m3(x / scales[:, None, :, None]), scales
 
 
+def data(name: str, batch: int, seq_len: int, heads: int, random: np.random.Generator) -> tuple[Floats, Floats, Floats]:
+    """Q, K and V, [batch, seq_len, heads, head_dim]."""
+    if name != "outliers":
+        source = distributions.Source(np, random.standard_normal, lambda n: np.arange(n, dtype=np.float64))
+        return distributions.make(name, batch, seq_len, heads, source)
+    shape = (batch, seq_len, heads, HEAD_DIM)
+    q, k, v = (random.standard_normal(shape) for _ in range(3))
+    q, k = (x + 10 * random.standard_normal(shape) * (random.random(shape) < 0.001) for x in (q, k))
+    return q, k, v
+
+
 def rotation(random: np.random.Generator) -> Floats:
     """A Hadamard matrix with random signs, orthogonal: each element is ± 1 / sqrt(128)."""
     hadamard = np.ones((1, 1))
@@ -87,7 +111,7 @@ def error(o: Floats, exact: Floats) -> float:
     return float(np.linalg.norm(o - exact) / np.linalg.norm(exact))
 
 
-def forward(arrays: Sequence[np.ndarray], scales: np.ndarray | None, kernel: str, gpu: bool) -> Floats:
+def ours(arrays: Sequence[np.ndarray], scales: np.ndarray | None, kernel: str, gpu: bool) -> Floats:
     """By the ladder's kernel."""
     import flash_ladder
 
@@ -100,31 +124,85 @@ def forward(arrays: Sequence[np.ndarray], scales: np.ndarray | None, kernel: str
     return flash_ladder.forward(*moved, kernel=kernel, scales=on_gpu).double().cpu().numpy()
 
 
-def in_8_bits(q: Floats, k: Floats, v: Floats, gpu: bool) -> tuple[Floats, Floats]:
-    """What the kernel makes of them, and what float64 makes of the same rounded numbers."""
-    rounded = [quantise(x) for x in (q, k, v)]
-    scales = np.stack([scale for _, scale in rounded])
-    exact = [from_e4m3(bits) * scale[:, None, :, None] for bits, scale in rounded]
-    return forward([bits for bits, _ in rounded], scales, "fp8", gpu), attention(*exact)
+def flash_attention_3(arrays: Sequence[np.ndarray], scales: np.ndarray) -> Floats:
+    """By FlashAttention-3, of e4m3. Raises what importing or launching it raises."""
+    import torch
+
+    q, k, v = (torch.from_numpy(array).cuda().view(torch.float8_e4m3fn) for array in arrays)
+    attention = adapters.flash_attention_3()
+    return attention(q, k, v, torch.from_numpy(scales).cuda()).double().cpu().numpy()
 
 
-def report(batch: int, heads: int, seq_len: int, seed: int, gpu: bool) -> None:
+def measure(name: str, shape: tuple[int, int, int], seed: int, rotated: bool, gpu: bool) -> dict[str, Any]:
+    """A result as profiles/<device>/fp8_error.json has it: of one kind of data, (batch, seq_len, heads) in shape."""
     random = np.random.default_rng(seed)
-    shape = (batch, seq_len, heads, HEAD_DIM)
-    print(f"batch {batch}, {heads} heads, seq_len {seq_len}: relative error      kernel  arithmetic")
-    for outliers in (False, True):
-        q, k, v = (random.standard_normal(shape) for _ in range(3))
-        if outliers:
-            q, k = (x + 10 * random.standard_normal(shape) * (random.random(shape) < 0.001) for x in (q, k))
-        exact = attention(q, k, v)
+    q, k, v = data(name, *shape, random)
+    exact = attention(q, k, v)
+    errors: list[dict[str, Any]] = []
+
+    def add(kernel: str, dtype: str, o: Floats, of_rounded: Floats) -> None:
+        found = {"name": kernel, "dtype": dtype, "error": error(o, exact), "kernel_alone": error(o, of_rounded)}
+        errors.append(found)
+
+    if not rotated:
         half = [x.astype(np.float16) for x in (q, k, v)]
-        name = "with outliers" if outliers else "normal"
-        print(f"  {name:<14} fp16            {error(forward(half, None, '27', gpu), exact):18.2e}"
-              f"  {error(attention(*(x.astype(np.float64) for x in half)), exact):10.2e}", flush=True)  # fmt: skip
-        turn = rotation(random)
-        for which, pair in (("fp8", (q, k)), ("fp8, rotated", (q @ turn, k @ turn))):
-            o, arithmetic = in_8_bits(*pair, v, gpu)
-            print(f"  {name:<14} {which:<15} {error(o, exact):18.2e}  {error(arithmetic, exact):10.2e}", flush=True)
+        add("27", "fp16", ours(half, None, "27", gpu), attention(*(x.astype(np.float64) for x in half)))
+    turn = rotation(random) if rotated else np.eye(HEAD_DIM)
+    rounded = [quantise(x) for x in (q @ turn, k @ turn, v)]
+    bits, scales = [bits for bits, _ in rounded], np.stack([scale for _, scale in rounded])
+    of_rounded = attention(*(from_e4m3(bits) * scale[:, None, :, None] for bits, scale in rounded))
+    add("fp8", "e4m3", ours(bits, scales, "fp8", gpu), of_rounded)
+    why_not = "it needs a GPU: --gpu"
+    if gpu:
+        try:
+            add("FlashAttention-3", "e4m3", flash_attention_3(bits, scales), of_rounded)
+            why_not = ""
+        except (ImportError, AttributeError, OSError, RuntimeError, TypeError) as problem:
+            why_not = f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+    left_out = {"FlashAttention-3": why_not} if why_not else {}
+    found = {"data": name, "rotated": rotated, "rounding": error(of_rounded, exact), "errors": errors}
+    return found | {"left_out": left_out}
+
+
+def report(shape: tuple[int, int, int], names: Sequence[str], seed: int, gpu: bool) -> list[dict[str, Any]]:
+    """All results, a line for each while they come."""
+    batch, seq_len, heads = shape
+    print(f"batch {batch}, {heads} heads, seq_len {seq_len}: relative error (of the kernel alone)")
+    results = []
+    for name in names:
+        for rotated in (False, True) if name in ROTATED else (False,):
+            found = measure(name, shape, seed, rotated, gpu)
+            cells = [f"{one['name']} {one['error']:.2e} ({one['kernel_alone']:.2e})" for one in found["errors"]]
+            label = f"{name}{', rotated' if rotated else ''}"
+            print(f"  {label:<17} rounding {found['rounding']:.2e}  {'  '.join(cells)}", flush=True)
+            results.append(found)
+    for name, why in results[0]["left_out"].items():
+        print(f"without {name}: {why}")
+    return results
+
+
+def record(results: list[dict[str, Any]], shape: tuple[int, int, int], seed: int) -> Path:
+    """Writes profiles/<device>/fp8_error.json (harness/results/fp8_error.schema.json). Raises UnavailableError."""
+    import torch
+
+    device = torch.cuda.get_device_name()
+    hashes = recording.code_hashes(HARNESS)
+    if not {"27", "fp8"} <= hashes.keys():
+        raise UnavailableError(f"{HARNESS} says no code hashes, and a recording needs them: scripts/setup builds it")
+    batch, seq_len, heads = shape
+    now = datetime.datetime.now(datetime.timezone.utc)
+    document = {
+        "schema": recording.schema_of("fp8_error.schema.json"),
+        "device": device,
+        "date": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "code_hash": {kernel: hashes[kernel] for kernel in ("27", "fp8")},
+        "problem": {"batch": batch, "heads": heads, "seq_len": seq_len, "head_dim": HEAD_DIM, "seed": seed},
+        "left_out": results[0]["left_out"],
+        "results": [{name: value for name, value in one.items() if name != "left_out"} for one in results],
+    }
+    path = ROOT / "profiles" / device_slug(device) / "fp8_error.json"
+    recording.write(path, recording.formatted(document) + "\n")
+    return path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -134,20 +212,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--heads", type=int, default=2, metavar="N", help="(2)")
     parser.add_argument("--seq-len", type=int, default=384, metavar="N", help="(384)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(0)")
+    parser.add_argument("--data", metavar="NAME[,NAME...]", default="all", help=f"of {', '.join(NAMES)} (all)")
     parser.add_argument("--gpu", action="store_true", help="on a Hopper GPU; else on the virtual GPU")
+    parser.add_argument("--record", action="store_true", help="keep all of it in profiles/<device>/fp8_error.json")
     parsed = parser.parse_args(arguments)
     for name in ("batch", "heads", "seq_len"):
         if getattr(parsed, name) < 1:
             parser.error(f"--{name.replace('_', '-')} is {getattr(parsed, name)}; allowed: 1 and more")
     if parsed.seed < 0:
         parser.error(f"--seed is {parsed.seed}; allowed: 0 and more")
+    names = list(NAMES) if parsed.data == "all" else parsed.data.split(",")
+    for name in names:
+        if name not in NAMES:
+            parser.error(f"--data: '{name}' is not one of all, {', '.join(NAMES)}")
+    if parsed.record and (not parsed.gpu or parsed.data != "all"):
+        parser.error("--record keeps what a GPU computes of all data: it needs --gpu, and no --data")
+    shape = (parsed.batch, parsed.seq_len, parsed.heads)
     try:
-        report(parsed.batch, parsed.heads, parsed.seq_len, parsed.seed, parsed.gpu)
+        results = report(shape, names, parsed.seed, parsed.gpu)
+        if parsed.record:
+            print(f"wrote {record(results, shape, parsed.seed)}")
     except ImportError as missing:
         remedy = "install the ladder's Python package: pip install ./harness/python"
         if missing.name == "torch":
             remedy = f"install PyTorch for this Python, {sys.executable}, or leave --gpu out"
         print(f"fp8_error: {missing}; {remedy}", file=sys.stderr)
+        return 3
+    except UnavailableError as missing:
+        print(f"fp8_error: {missing}", file=sys.stderr)
         return 3
     except ValueError as refused:  # by the package, in the words of its arguments
         print(f"fp8_error: {refused}", file=sys.stderr)

@@ -220,6 +220,12 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
     return Device(names.pop() if names else device, device, dtype, versions, regimes, missing, by_data)
 
 
+def load_fp8_error(device: str) -> dict[str, Any] | None:
+    """profiles/<device>/fp8_error.json; None where it is not recorded. Raises ProfileError."""
+    path = ROOT / "profiles" / device / "fp8_error.json"
+    return _read(path, "fp8_error.schema.json") if path.exists() else None
+
+
 def _by_data(document: dict[str, Any], labels: dict[tuple[str, str | None], str]) -> ByData:
     """Versions of other code than their profile's are left out."""
     found = ByData(document["run"], document["data"], {}, {}, {})

@@ -279,7 +279,7 @@ def about_data_run(device: Device) -> str:
 
 
 def left_out(run: dict[str, Any]) -> str:
-    """What a run of scripts/peers could not measure, as a sentence; empty where that is nothing."""
+    """What a run could not measure, as a sentence; empty where that is nothing."""
     found = "; ".join(f"{what} ({why})" for what, why in run["left_out"].items())
     return f" Left out: {found}." if found else ""
 
@@ -291,7 +291,8 @@ def results_by_data(device: Device) -> str:
     header, *rows = data_table(device.by_data, "fp16", SHAPE.seq_len)
     lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
     lines += [f"| {' | '.join(row)} |" for row in rows]
-    note = f"At seq_len {SHAPE.seq_len}, batch {SHAPE.batch}, in fp16. {about_data_run(device)}{left_out(device.by_data.run)}"
+    note = f"At seq_len {SHAPE.seq_len}, batch {SHAPE.batch}, in fp16. {about_data_run(device)}"
+    note += left_out(device.by_data.run)
     plotted = "![TFLOP/s of the newest version and its peers on each kind of data](docs/figures/by_data.svg)"
     return "\n\n".join(["\n".join(lines), note, plotted])
 

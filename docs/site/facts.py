@@ -29,7 +29,7 @@ import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
 from ladder import SHAPES  # noqa: E402
-from profile_data import Cell, Device, Shape, Speeds, load_device, three_digits  # noqa: E402
+from profile_data import Cell, Device, Shape, Speeds, load_device, load_fp8_error, three_digits  # noqa: E402
 from roles import RoleTrace  # noqa: E402
 
 DEVICE = "h200"
@@ -401,6 +401,28 @@ class Facts:
                 return version.beside_peers.sm_clock_mhz[shape]
         raise NotRecordedError(f"{name} has no clock beside the peers at seq_len {seq_len}")
 
+    def fp8_error(self, data: str, name: str, kernel_alone: bool = False, rotated: bool = False) -> float:
+        """How far from float64 scripts/fp8_error.py found "27", "fp8" or a peer; or the "rounding" of Q, K and V."""
+        results = self._fp8_error["results"] if self._fp8_error else []
+        for result in results:
+            if (result["data"], result["rotated"]) == (data, rotated):
+                if name == "rounding":
+                    return result["rounding"]
+                for one in result["errors"]:
+                    if one["name"] == name:
+                        return one["kernel_alone" if kernel_alone else "error"]
+        raise NotRecordedError(f"the error of {name} on {data} data is not recorded")
+
+    def fp8_error_recording(self) -> dict[str, Any]:
+        """As scripts/fp8_error.py wrote it."""
+        if self._fp8_error is None:
+            raise NotRecordedError(f"there is no profiles/{DEVICE}/fp8_error.json")
+        return self._fp8_error
+
+    @cached_property
+    def _fp8_error(self) -> dict[str, Any] | None:
+        return load_fp8_error(DEVICE)
+
     def wgmma_ceiling(self) -> float:
         """TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit leaves it."""
         return self._ceiling("wgmma")
@@ -645,7 +667,7 @@ class Facts:
         names |= {name: getattr(layouts, name) for name in dir(layouts) if not name.startswith("_")}
         names["flipped_bits"] = bits.flipped_bits
         names |= {"steps": worked.steps, "output": worked.output, "SCORES": worked.SCORES}
-        names |= {"min": min, "max": max, "range": range, "sum": sum, "exp": math.exp}
+        names |= {"min": min, "max": max, "range": range, "sum": sum, "exp": math.exp, "log": math.log}
         try:
             return eval(expression, {"__builtins__": {}, **names})
         except FactError:

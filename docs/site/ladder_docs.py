@@ -9,6 +9,7 @@
 ```{measured} NN            TFLOP/s of the step and of the one before, over seq_len; what was predicted, and the verdict
 ```{busy} NN NN …           how busy which unit is
 ```{by_data} DTYPE SEQ_LEN  TFLOP/s on each kind of data
+```{fp8_errors}             how far attention in 8 bits is from float64, on each kind of data
 ```{sass} NN NN             instructions of the hot loop
 ```{drawing} NAME           a drawing of drawings.py; the content is its caption, :alt: what it shows
 ```{interactive} NAME       a part that ladder.js brings to life
@@ -269,6 +270,32 @@ class ByDataDirective(LadderDirective):
         return [self.table(header, named, ["by-data"]), *self.parsed(note)]
 
 
+class Fp8ErrorsDirective(LadderDirective):
+    def build(self, facts: Facts) -> list[nodes.Node]:
+        try:
+            recording = facts.fp8_error_recording()
+        except NotRecordedError:
+            command = "scripts/fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
+            return self.parsed(f"Not recorded yet: `{command}` measures it.")
+        kernels = (("27", "fp16"), ("fp8", "e4m3"), ("FlashAttention-3", "e4m3"))
+        alone = kernels[1:]
+        headings = ["error, %", *(f"{name}, {dtype}" for name, dtype in kernels), "rounding of Q, K, V alone"]
+        headings += [f"kernel alone: {name}" for name, _ in alone]
+        rows = []
+        for result in recording["results"]:
+            errors = {one["name"]: one for one in result["errors"]}
+            cells = [errors.get(name, {}).get("error") for name, _ in kernels] + [result["rounding"]]
+            cells += [errors.get(name, {}).get("kernel_alone") for name, _ in alone]
+            label = html.escape(result["data"]) + (", rotated" if result["rotated"] else "")
+            rows.append([label, *("–" if cell is None else f"{100 * cell:.2g}" for cell in cells)])
+        problem = recording["problem"]
+        note = (
+            f"{recording['device']}, batch {problem['batch']}, {problem['heads']} heads, seq_len {problem['seq_len']},"
+            f" head_dim {problem['head_dim']}. Measured {recording['date'][:10]}.{update_docs.left_out(recording)}"
+        )
+        return [self.table(headings, rows, ["fp8-errors"]), *self.parsed(note)]
+
+
 class SassDirective(LadderDirective):
     """Opcodes of the hot loop; those with fewer than :least: instructions in every column are added up.
 
@@ -486,6 +513,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
         "measured": MeasuredDirective,
         "busy": BusyDirective,
         "by_data": ByDataDirective,
+        "fp8_errors": Fp8ErrorsDirective,
         "sass": SassDirective,
         "drawing": DrawingDirective,
         "interactive": InteractiveDirective,

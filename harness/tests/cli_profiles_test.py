@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cli import BUILD, H200, KERNELS, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
-from schemas import validate_peers, validate_peers_by_data, validate_profile, validate_tuning
+from schemas import validate_fp8_error, validate_peers, validate_peers_by_data, validate_profile, validate_tuning
 
 K = "--kernel"
 
@@ -472,6 +472,9 @@ def test_profiles_are_of_these_sources(cli: Cli) -> None:
     ]
     for path, entry in entries:
         assert entry["code_hash"] == hashes[entry["kernel"]], f"{path} is stale: measure it anew"
+    for path in ROOT.glob("profiles/*/fp8_error.json"):
+        for kernel, code_hash in read(path)["code_hash"].items():
+            assert code_hash == hashes[kernel], f"{path} is stale: measure it anew"
     for path in ROOT.glob("profiles/*/ncu.json"):
         for name, code_hash in json.loads(path.read_text(encoding="utf-8"))["code_hash"].items():
             assert code_hash == of_files[name], f"{path} is stale: count it anew"
@@ -494,7 +497,12 @@ def test_the_card_in_the_readme(cli: Cli) -> None:
 
 
 def test_other_files_of_the_repository() -> None:
-    validate = {"peers": validate_peers, "peers_by_data": validate_peers_by_data, "tuning": validate_tuning}
+    validate = {
+        "fp8_error": validate_fp8_error,
+        "peers": validate_peers,
+        "peers_by_data": validate_peers_by_data,
+        "tuning": validate_tuning,
+    }
     paths = [path for name in validate for path in ROOT.glob(f"profiles/*/{name}.json")]
     assert paths
     for path in paths:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import distributions
 import ml_dtypes
 import numpy as np
 import pytest
+from schemas import validate_fp8_error
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
@@ -51,6 +54,89 @@ def test_with_outliers_a_rotation_makes_the_error_less() -> None:
     assert error(q @ turn, k @ turn, v) < 0.9 * error(q, k, v)
 
 
+class Kernels:
+    """Exact ones in the place of the ladder's and FlashAttention-3's: what is left is the rounding of Q, K and V."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        self.calls: list[str] = []
+        monkeypatch.setattr(fp8_error, "ours", self.ours)
+        monkeypatch.setattr(fp8_error, "flash_attention_3", lambda bits, scales: self.of_bits(bits, scales))
+        monkeypatch.setattr(fp8_error, "ROOT", tmp_path)
+        torch = SimpleNamespace(cuda=SimpleNamespace(get_device_name=lambda: "NVIDIA H200"))
+        monkeypatch.setitem(sys.modules, "torch", torch)
+        hashes = {"27": "sha256:" + "2" * 64, "fp8": "sha256:" + "8" * 64, "16": "sha256:" + "1" * 64}
+        monkeypatch.setattr(fp8_error.recording, "code_hashes", lambda harness: hashes)
+
+    def ours(self, arrays: list[np.ndarray], scales: np.ndarray | None, kernel: str, gpu: bool) -> np.ndarray:
+        del gpu
+        self.calls.append(kernel)
+        if kernel == "27":
+            return 1.01 * fp8_error.attention(*(x.astype(np.float64) for x in arrays))
+        return self.of_bits(arrays, scales)
+
+    def of_bits(self, bits: list[np.ndarray], scales: np.ndarray) -> np.ndarray:
+        pairs = zip(bits, scales, strict=True)
+        return fp8_error.attention(*(fp8_error.from_e4m3(b) * scale[:, None, :, None] for b, scale in pairs))
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kernels:
+    return Kernels(monkeypatch, tmp_path)
+
+
+def test_all_data_are_recorded(kernels: Kernels, tmp_path: Path) -> None:
+    assert fp8_error.main(["--seq-len", "96", "--heads", "3", "--gpu", "--record"]) == 0
+    path = tmp_path / "profiles" / "h200" / "fp8_error.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    validate_fp8_error(document)
+    assert document["problem"] == {"batch": 1, "heads": 3, "seq_len": 96, "head_dim": 128, "seed": 0}
+    assert document["code_hash"] == {"27": "sha256:" + "2" * 64, "fp8": "sha256:" + "8" * 64}
+    assert document["left_out"] == {}
+    found = {(one["data"], one["rotated"]): one for one in document["results"]}
+    assert {data for data, _ in found} == {*distributions.DEFINITIONS, "outliers"} - {"zeros"}
+    assert {data for data, rotated in found if rotated} == {"normal", "outliers"}
+    of_normal = {one["name"]: one for one in found["normal", False]["errors"]}
+    assert list(of_normal) == ["27", "fp8", "FlashAttention-3"]
+    assert of_normal["27"]["kernel_alone"] == pytest.approx(0.01)
+    for one in document["results"]:
+        assert 0.01 < one["rounding"] < 0.5, "three bits of mantissa"
+        for kernel in one["errors"][-2:]:
+            assert kernel["error"] == pytest.approx(one["rounding"]) and kernel["kernel_alone"] < 1e-12
+    assert found["outliers", True]["rounding"] < found["outliers", False]["rounding"]
+
+
+def test_without_a_gpu_or_the_peer(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    assert fp8_error.main(["--seq-len", "32", "--data", "steps,outliers"]) == 0
+    out = capsys.readouterr().out
+    assert "steps " in out and "outliers, rotated " in out and "normal" not in out
+    assert "without FlashAttention-3: it needs a GPU: --gpu" in out and kernels.calls == ["27", "fp8"] * 2 + ["fp8"]
+
+    def missing(_bits: list[np.ndarray], _scales: np.ndarray) -> np.ndarray:
+        raise ImportError("No module named 'flash_attn_interface'")
+
+    monkeypatch.setattr(fp8_error, "flash_attention_3", missing)
+    assert fp8_error.main(["--seq-len", "32", "--gpu", "--data", "steps"]) == 0
+    assert "without FlashAttention-3: ImportError: No module named" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("output", ["out", ("out", "lse")])
+def test_flash_attention_3_may_return_the_log_of_the_sums_as_well(
+    monkeypatch: pytest.MonkeyPatch, output: object
+) -> None:
+    asked = []
+
+    def flash_attn_func(q: str, k: str, v: str, **descales: str) -> object:
+        asked.append((q, k, v, descales))
+        return output
+
+    monkeypatch.setitem(sys.modules, "flash_attn_interface", SimpleNamespace(flash_attn_func=flash_attn_func))
+    attention = fp8_error.adapters.flash_attention_3()
+    assert attention("q", "k", "v", None) == "out" and attention("q", "k", "v", ["a", "b", "c"]) == "out"
+    assert asked == [("q", "k", "v", {}), ("q", "k", "v", {"q_descale": "a", "k_descale": "b", "v_descale": "c"})]
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False)
 
@@ -68,6 +154,11 @@ def test_refusals() -> None:
     assert done.returncode == 2 and "--seq-len is 0; allowed: 1 and more" in done.stderr
     done = run("--seed", "-1")
     assert done.returncode == 2 and "--seed is -1; allowed: 0 and more" in done.stderr
+    done = run("--data", "normal,sinks")
+    assert done.returncode == 2 and "--data: 'sinks' is not one of all, normal, " in done.stderr
+    for arguments in (["--record"], ["--record", "--gpu", "--data", "normal"]):
+        done = run(*arguments)
+        assert done.returncode == 2 and "it needs --gpu, and no --data" in done.stderr
     done = run_without("flash_ladder", "--seq-len", "64")
     assert done.returncode == 3 and "install the ladder's Python package" in done.stderr
     done = run_without("torch", "--seq-len", "64", "--gpu")

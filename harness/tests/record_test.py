@@ -36,7 +36,7 @@ class Sitting:
         (root / "scripts").mkdir()
         for script in ("record", "ladder.py"):
             shutil.copy(ROOT / "scripts" / script, root / "scripts")
-        for program in ("build/harness", "scripts/peers", "scripts/ncu_counters.py"):
+        for program in ("build/harness", "scripts/peers", "scripts/fp8_error.py", "scripts/ncu_counters.py"):
             self.program(program)
         nvidia_smi = root / "bin" / "nvidia-smi"
         nvidia_smi.parent.mkdir()
@@ -78,6 +78,7 @@ def sitting(tmp_path: Path) -> Sitting:
 
 PROFILES = [f"harness --kernel {kernel} --record" for kernel in ("01", "02", "causal")]
 BY_DATA = "peers --data all"
+FP8_ERROR = "fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
 TUNING = [f"harness --tune 02 --seq-len {seq_len} --batch {batch}" for batch, seq_len in SHAPES]
 
 
@@ -94,10 +95,9 @@ def regime(hours: float, code: str = HASHES["02_online_softmax"]) -> dict[str, A
 def test_all_is_recorded(sitting: Sitting) -> None:
     done = sitting.run()
     assert done.returncode == 0, done.stderr
-    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", BY_DATA, "ncu_counters.py"]
-    assert [line.split(",")[0] for line in done.stdout.splitlines()[-5:]] == [
-        "profiles: recorded", "tuning: recorded", "peers: recorded", "by_data: recorded", "counters: recorded"
-    ]  # fmt: skip
+    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", BY_DATA, FP8_ERROR, "ncu_counters.py"]
+    steps = ("profiles", "tuning", "peers", "by_data", "fp8_error", "counters")
+    assert [line.split(",")[0] for line in done.stdout.splitlines()[-6:]] == [f"{step}: recorded" for step in steps]
 
 
 def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
@@ -107,13 +107,14 @@ def test_what_is_fresh_is_not_recorded_again(sitting: Sitting) -> None:
     sitting.write("tuning.json", {"entries": [entry]})
     sitting.write("peers.json", {"regimes": {"sustained": regime(1), "interleaved": regime(30)}})
     sitting.write("peers_by_data.json", regime(1))
+    sitting.write("fp8_error.json", {"code_hash": {"01": HASHES["01_naive"]}, "date": ago(1)})
     sitting.write("causal.json", {"code_hash": "sha256:3", "date": ago(1)})
     sitting.write("ncu.json", {"code_hash": HASHES | {"causal": "sha256:3"}, "date": ago(1)})
     assert sitting.run().returncode == 0
     rest = [line for line in TUNING if "1024" not in line]
     assert sitting.ran() == [PROFILES[1], *rest, "peers --regime interleaved"], "02 has changed, and turns are too old"
     assert sitting.run("--fresh", "0").returncode == 0
-    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", BY_DATA, "ncu_counters.py"]
+    assert sitting.ran() == [*PROFILES, *TUNING, "peers --regime both", BY_DATA, FP8_ERROR, "ncu_counters.py"]
 
 
 def test_the_table_by_data_is_recorded_again_when_it_is_old_or_of_other_code(sitting: Sitting) -> None:
@@ -123,6 +124,13 @@ def test_the_table_by_data_is_recorded_again_when_it_is_old_or_of_other_code(sit
         assert sitting.ran() == [BY_DATA]
     sitting.write("peers_by_data.json", regime(1))
     assert sitting.run("--only", "by_data").returncode == 0 and sitting.ran() == []
+
+
+def test_errors_in_8_bits_are_recorded_again_when_they_are_old_or_of_other_code(sitting: Sitting) -> None:
+    for code, hours in ((HASHES["01_naive"], 30), ("sha256:" + "0" * 64, 1)):
+        sitting.write("fp8_error.json", {"code_hash": {"01": code}, "date": ago(hours)})
+        assert sitting.run("--only", "fp8_error").returncode == 0
+        assert sitting.ran() == [FP8_ERROR]
 
 
 def test_the_first_versions_take_long_and_may_be_left_out(sitting: Sitting) -> None:
@@ -151,7 +159,7 @@ def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
 def test_what_is_missing(sitting: Sitting) -> None:
     done = sitting.run("--only", "peers,plots")
     assert done.returncode == 2
-    assert "'plots' is no step; there are profiles, tuning, peers, by_data, counters" in done.stderr
+    assert "'plots' is no step; there are profiles, tuning, peers, by_data, fp8_error, counters" in done.stderr
     (sitting.root / "build" / "harness").unlink()
     done = sitting.run()
     assert done.returncode == 3 and "scripts/setup" in done.stderr

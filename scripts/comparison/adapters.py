@@ -11,6 +11,22 @@ from typing import Any
 from comparison.implementations import Implementation
 
 
+def flash_attention_3() -> Callable[[Any, Any, Any, Any], Any]:
+    """What computes attention on (q, k, v, scales), where scales are None, or of e4m3 [3, batch, heads].
+
+    Raises whatever importing it raises.
+    """
+    from flash_attn_interface import flash_attn_func
+
+    def attention(q: Any, k: Any, v: Any, scales: Any) -> Any:  # noqa: ANN401 (tensors)
+        names = ("q_descale", "k_descale", "v_descale")  # [batch, heads] each
+        descales = {} if scales is None else dict(zip(names, scales, strict=True))
+        output = flash_attn_func(q, k, v, **descales)
+        return output[0] if isinstance(output, tuple) else output  # some releases add the log of the sums
+
+    return attention
+
+
 class Adapters:
     """The peers. It has `torch`, `properties` of the GPU, and `scales` of the tensors that were made last."""
 
@@ -80,19 +96,12 @@ class Adapters:
         return Implementation("flash-attn", note, lambda q, k, v, out: lambda: flash_attn_func(q, k, v))
 
     def _flash_attention_3(self) -> Implementation:
-        from flash_attn_interface import flash_attn_func
-
-        def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401
-            names = ("q_descale", "k_descale", "v_descale")  # [batch, heads] each
-            descales = {} if self.scales is None else dict(zip(names, self.scales, strict=True))
-
-            def launch() -> Any:  # noqa: ANN401
-                output = flash_attn_func(q, k, v, **descales)
-                return output[0] if isinstance(output, tuple) else output  # some releases add the log of the sums
-
-            return launch
-
-        return Implementation("FlashAttention-3", "Hopper instructions", prepare)
+        attention = flash_attention_3()
+        return Implementation(
+            "FlashAttention-3",
+            "Hopper instructions",
+            lambda q, k, v, out: lambda scales=self.scales: attention(q, k, v, scales),
+        )
 
     def _from_scratch(self) -> Implementation:
         import flash_attention
