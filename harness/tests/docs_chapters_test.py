@@ -6,14 +6,18 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from math import exp, isclose
 from pathlib import Path
 
+import ml_dtypes
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 
+import bits  # noqa: E402
 import drawings  # noqa: E402
 import drawings_hopper  # noqa: E402, F401 (its drawings)
 import layouts  # noqa: E402
@@ -25,6 +29,7 @@ from kernel_files import kernel_files  # noqa: E402
 from matplotlib import rc_context  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from planted_faults import FAULTS  # noqa: E402
+from profile_data import ByData, Cell  # noqa: E402
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "chapters").glob("*.md")])
@@ -233,6 +238,52 @@ def test_what_is_not_recorded_is_a_dash_and_what_is_not_there_an_error(facts: Fa
         facts.text("speed(6)")
     with pytest.raises(FactError, match="0 versions have the number 99"):
         facts.text("tflops(99)")
+
+
+def test_figures_by_data(facts: Facts) -> None:
+    cells = {Cell("normal", "fp16", 4096): 600.0, Cell("steps", "fp16", 4096): 450.0}
+    label = next(kernel.label for kernel in kernel_files(ROOT) if kernel.number == 27)
+    definitions = {"normal": "z", "steps": "z + j u", "zeros": "0"}
+    clocks = {label: {Cell("normal", "fp16", 4096): 1500}}
+    recorded = Facts()
+    by_data = ByData({}, definitions, {label: cells}, {"P": cells}, clocks)
+    recorded.__dict__["device"] = replace(facts.device, by_data=by_data)
+    for expression, text in {
+        "by_data(27, 'steps'); .0f": "450",
+        "by_data('P', 'steps'); .0f": "450",
+        "of_normal(27, 'steps')": "0.750",
+        "clock_by_data(27, 'normal')": "1,500",
+        "by_data(27, 'zeros')": "–",
+        "by_data(26, 'steps')": "–",
+        "by_data('Q', 'steps')": "–",
+        "clock_by_data('P', 'steps')": "–",
+        "by_data(27, 'steps', 1024)": "–",
+        "by_data(27, 'steps', dtype='bf16')": "–",
+    }.items():
+        assert recorded.text(expression) == text
+    with pytest.raises(FactError, match="there are no data stairs: normal, steps, zeros"):
+        recorded.text("by_data(27, 'stairs')")
+    recorded.__dict__["device"] = replace(facts.device, by_data=None)
+    assert recorded.text("by_data(27, 'steps')") == "–"
+
+
+def test_errors_in_8_bits() -> None:
+    errors = [{"name": "fp8", "dtype": "e4m3", "error": 0.05, "kernel_alone": 0.02}]
+    results = [{"data": "outliers", "rotated": True, "rounding": 0.04, "errors": errors}]
+    recorded = Facts()
+    recorded.__dict__["_fp8_error"] = {"results": results}
+    assert recorded.evaluate("fp8_error('outliers', 'fp8', rotated=True)") == 0.05
+    assert recorded.evaluate("fp8_error('outliers', 'fp8', kernel_alone=True, rotated=True)") == 0.02
+    assert recorded.evaluate("fp8_error('outliers', 'rounding', rotated=True)") == 0.04
+    assert recorded.text("fp8_error('outliers', 'fp8')") == recorded.text("fp8_error('normal', 'rounding')") == "–"
+
+
+@pytest.mark.parametrize(("dtype", "numbers"), [("fp16", np.float16), ("bf16", ml_dtypes.bfloat16)])
+def test_bits_that_change(dtype: str, numbers: type) -> None:
+    random = np.random.default_rng(0)
+    here, there = (random.standard_normal(200000).astype(numbers).view(np.uint16) for _ in range(2))
+    counted = np.unpackbits((here ^ there).view(np.uint8)).sum() / len(here)
+    assert bits.flipped_bits(dtype) == pytest.approx(counted, abs=0.02)
 
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=name)

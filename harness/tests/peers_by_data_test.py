@@ -161,10 +161,7 @@ def scores(q: np.ndarray, k: np.ndarray, head: int = 0) -> np.ndarray:
 def test_names_and_definitions_are_those_of_the_harness() -> None:
     text = (ROOT / "harness" / "problem" / "distribution.cpp").read_text(encoding="utf-8")
     found = dict(re.findall(r'\{Distribution::\w+,\s*"([a-z0-9-]+)",\s*"([^"]+)"\}', text))
-    assert distributions.DEFINITIONS.items() <= found.items()
-    assert found.keys() - distributions.DEFINITIONS.keys() == {"offset-mean", "large-logit", "ramp"}, (
-        "data that the check alone uses; all others are in the table"
-    )
+    assert distributions.DEFINITIONS.items() <= found.items(), "the others are data that the check alone uses"
 
 
 @pytest.mark.parametrize("name", distributions.DEFINITIONS)
