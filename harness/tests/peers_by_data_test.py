@@ -11,6 +11,7 @@ from types import ModuleType
 import distributions
 import numpy as np
 import pytest
+from comparison.reference import Reference
 from made_up_machine import ROOT, MadeUpMachine
 from schemas import validate_peers_by_data
 
@@ -143,6 +144,84 @@ def test_bad_usage(
     assert peers.main(arguments, lambda: by_data) == 2
     err = capsys.readouterr().err
     assert all(word in err for word in words) and by_data.problems == []
+
+
+# ---- what is right ----
+
+
+class Tensor(np.ndarray):
+    """What Reference uses of PyTorch's tensors, by NumPy."""
+
+    device = "cpu"
+
+    def float(self) -> Tensor:
+        return self.astype(np.float32)
+
+    def to(self, dtype: type) -> Tensor:
+        return self.astype(dtype)
+
+    def abs(self) -> Tensor:
+        return np.abs(self)
+
+    def amax(self, dim: int | tuple[int, ...] | None = None, keepdim: bool = False) -> Tensor:
+        return np.max(self, axis=dim, keepdims=keepdim)
+
+    def sum(self, dim: int, keepdim: bool = False) -> Tensor:
+        return np.sum(np.asarray(self), axis=dim, keepdims=keepdim).view(Tensor)
+
+
+class NumpyTorch:
+    float16, float32, float8_e4m3fn = np.float16, np.float32, "e4m3"
+    exp, exp2, floor, log2 = np.exp, np.exp2, np.floor, np.log2
+
+    @staticmethod
+    def ones(shape: tuple[int, ...], device: str) -> Tensor:
+        return np.ones(shape, np.float32).view(Tensor)
+
+    @staticmethod
+    def empty(shape: tuple[int, ...], dtype: type, device: str) -> Tensor:
+        return np.full(shape, np.nan, dtype).view(Tensor)
+
+    @staticmethod
+    def stack(tensors: list[np.float32]) -> Tensor:
+        return np.stack(tensors).view(Tensor)
+
+    @staticmethod
+    def where(condition: Tensor, here: Tensor, there: Tensor) -> Tensor:
+        return np.where(condition, here, there).view(Tensor)
+
+    @staticmethod
+    def finfo(dtype: type) -> np.finfo:
+        return np.finfo(dtype)
+
+
+def in_fp16(name: str) -> list[Tensor]:
+    return [x.astype(np.float16).view(Tensor) for x in made(name)]
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """In float64, rounded to fp16."""
+    out = np.empty(q.shape, np.float16)
+    q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+    for b, head in np.ndindex(q.shape[0], q.shape[2]):
+        s = q[b, :, head] @ k[b, :, head].T / math.sqrt(128)
+        p = np.exp(s - s.max(axis=1, keepdims=True))
+        out[b, :, head] = p @ v[b, :, head] / p.sum(axis=1, keepdims=True)
+    return out.view(Tensor)
+
+
+@pytest.mark.parametrize("name", ["normal", "sink", "steps", "zeros"])
+@pytest.mark.parametrize("every", [1, 61])
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")  # PyTorch says nothing
+def test_a_row_in_so_many_is_enough_to_find_a_mistake(name: str, every: int) -> None:
+    q, k, v = in_fp16(name)
+    reference = Reference(NumpyTorch, q, k, v, None, every)
+    out = attended(q, k, v)
+    assert reference.relative_error(out) <= 1
+    for mistake in (0.01 + out, np.full_like(out, np.nan), np.roll(out, 1, axis=2) if name != "zeros" else 1 + out):
+        assert not reference.relative_error(mistake.view(Tensor)) <= 1
+    out[1, 61, 3, 5] += 0.5
+    assert not reference.relative_error(out) <= 1, "row 61 is looked at"
 
 
 # ---- the data ----
