@@ -2,10 +2,10 @@
 //
 // Idea        As in multicast, whose two CTAs of a cluster take two query tiles of one head and have TMA write each tile of K and V
 //             into the shared memory of both; here with three consumers. So K and V are read from L2 once for 384 query rows, where
-//             multicast reads them once for 256 and 28 once for 192.
+//             multicast reads them once for 256 and 27 once for 192.
 // Changed     Which CTA copies, and where a release goes: a buffer is empty when the warps of both CTAs have read it. All else is
-//             version 28.
-// Prediction  Half of 28's bytes come from L2, and at the power limit that is clock; but six warpgroups now wait for the slowest of
+//             power_of_two.
+// Prediction  Half of the bytes come from L2, and at the power limit that is clock; but six warpgroups now wait for the slowest of
 //             them at each tile, and a head's last pair may have a tile without rows: 1.00x at 4096, 1.02x at 16,384.
 
 #include <algorithm>
@@ -451,7 +451,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 
 const Registration registration({
     .source = __FILE__,
-    .extends = "28",
+    .extends = "power_of_two",
     .architecture = Architecture::sm_90a,
     .solves = {.any_length = true},
     .configurations = {configuration<Traits<__half, 3, 64, 3>>("192x64", launch<Traits<__half, 3, 64, 3>>),

@@ -1,12 +1,12 @@
 // in_step
 //
-// Idea        Where scores rise with the keys, each warp of 28 redoes a softmax now and then, each at a tile of its own. The consumers
-//             take turns, so all twelve warps wait for each redo. Let all warps raise their references at the same tiles, every
-//             fourth, before a redo is due: then they wait once.
+// Idea        Where scores rise with the keys, each warp of power_of_two redoes a softmax now and then, each at a tile of its own.
+//             The consumers take turns, so all twelve warps wait for each redo. Let all warps raise their references at the same
+//             tiles, every fourth, before a redo is due: then they wait once.
 // Changed     raise(). After every fourth tile, a warp whose sums have reached 2^9 multiplies O, P and the sums by the power of two
-//             that brings the row's largest P to 1. All else is version 28.
-// Prediction  Scores that rise by less than a power of two per ten keys need no redo: 1.05x in fp16 where 28 redoes one softmax in
-//             seven. On normal data it costs one more vote in four tiles: 0.995x. A version would have to cost nothing there.
+//             that brings the row's largest P to 1. All else is power_of_two.
+// Prediction  Scores that rise by less than a power of two per ten keys need no redo: 1.05x in fp16 where power_of_two redoes one
+//             softmax in seven. On normal data it costs one more vote in four tiles: 0.995x.
 
 #include <algorithm>
 #include <type_traits>
@@ -470,7 +470,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 
 const Registration registration({
     .source = __FILE__,
-    .extends = "28",
+    .extends = "power_of_two",
     .architecture = Architecture::sm_90a,
     .solves = {.any_length = true},
     .configurations = {configuration<Traits<__half, 3, 64, 3>>("192x64", launch<Traits<__half, 3, 64, 3>>),

@@ -1,4 +1,4 @@
-// 28 · power_of_two
+// power_of_two
 //
 // Idea        Exponentials that leave the range of fp16 are not wrong: in fp32 they have all their digits, and are only too large or
 //             too small. So do not compute them a second time: multiply them by the power of two that brings the row's maximum
@@ -22,7 +22,7 @@
 #include "ptx.h"
 #include "registry.h"
 
-namespace flash_ladder::v28 {
+namespace flash_ladder::power_of_two {
 
 template <typename Element_, int kConsumers_, int kBlockKV_, int kStages_>
 struct Traits {
@@ -439,6 +439,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
 
 const Registration registration({
     .source = __FILE__,
+    .extends = "27",
     .architecture = Architecture::sm_90a,
     .solves = {.any_length = true},
     .configurations = {configuration<Traits<__half, 3, 64, 3>>("192x64", launch<Traits<__half, 3, 64, 3>>),
@@ -449,4 +450,4 @@ const Registration registration({
                                                                        launch<Traits<__nv_bfloat16, 2, 128, 2>>)},
 });
 
-}  // namespace flash_ladder::v28
+}  // namespace flash_ladder::power_of_two
