@@ -78,6 +78,7 @@ class Regime:
     name: str  # one of REGIMES
     run: dict[str, Any]  # as peers.json has it
     versions: dict[tuple[str, str | None], Speeds]  # by name and code hash
+    earlier: list[str]  # kernels whose speeds are of an earlier text than their profile is
     peers: list[Peer]
     ceilings: dict[str, float]  # TFLOP/s of one kind of instruction
 
@@ -185,7 +186,6 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         names.add(document["device"])
         if document["problem"]["dtype"] == dtype:
             regimes = [_regime(name, document["regimes"][name]) for name in REGIMES if name in document["regimes"]]
-    beside_peers = regimes[0].versions if regimes else {}
     path = folder / "peers_by_data.json"
     document_by_data = _read(path, "peers_by_data.schema.json") if path.exists() else None
     if document_by_data is not None:
@@ -210,7 +210,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
                 date=profile["date"],
                 recorded=_fastest(standard),
                 watts_recorded=[watts for result in standard if (watts := result.get("load", {}).get("power_watts"))],
-                beside_peers=beside_peers.get((kernel.kernel, profile["code_hash"]), Speeds()),
+                beside_peers=_beside_peers(regimes, kernel.kernel, profile["code_hash"]),
             )
         )
 
@@ -255,7 +255,21 @@ def _regime(name: str, regime: dict[str, Any]) -> Regime:
         peers.append(Peer(peer["name"], peer["note"], Speeds()))
         _add(peers[-1].speeds, peer["results"])
     ceilings = {ceiling["name"]: ceiling["tflops"] for ceiling in regime["ceilings"]}
-    return Regime(name, regime["run"], versions, peers, ceilings)
+    return Regime(name, regime["run"], versions, [], peers, ceilings)
+
+
+def _beside_peers(regimes: list[Regime], kernel: str, code_hash: str) -> Speeds:
+    """What the first regime has of this text of a version's code; else of the one text it has, marked in `earlier`."""
+    if not regimes:
+        return Speeds()
+    versions = regimes[0].versions
+    if (kernel, code_hash) in versions:
+        return versions[kernel, code_hash]
+    of_other_texts = [speeds for (name, _), speeds in versions.items() if name == kernel]
+    if len(of_other_texts) != 1:
+        return Speeds()
+    regimes[0].earlier.append(kernel)
+    return of_other_texts[0]
 
 
 def _add(speeds: Speeds, results: list[dict[str, Any]]) -> None:

@@ -167,6 +167,9 @@ def about_regimes(device: Device) -> str:
             f" {plot.SHORT_REFERENCE} is {plot.REFERENCE}; the mean is the harmonic one, over the lengths that"
             f" {plot.SHORT_REFERENCE} was measured at."
         )
+    earlier = [version.source for version in device.versions if version.source.kernel in shown.earlier]
+    if earlier:
+        text += f" {ranges(earlier)}: recorded from an earlier text of these versions, {shown.run['date'][:10]}."
     unmeasured = not_beside_peers(device)
     apart = [one for one in device.versions if not one.beside_peers.tflops and one not in unmeasured]
     if unmeasured:

@@ -176,6 +176,8 @@ class Facts:
                 found.append(f"profiles/{device}/{stem}.json")
         if self._ncu["code_hash"].get(stem, current) != current:
             found.append(f"profiles/{DEVICE}/ncu.json")
+        if self.device.regime and f"{number:02}" in self.device.regime.earlier:
+            found.append(f"profiles/{DEVICE}/peers.json")
         return found
 
     def missing(self, number: int) -> list[str]:

@@ -45,7 +45,8 @@ def test_without_a_gpu_the_virtual_one_runs(emulator: Cli) -> None:
 @pytest.mark.parametrize("kernel", ["15", "26", "multicast"])
 def test_a_version_whose_ctas_stay_is_checked_with_few_sms(emulator: Cli, kernel: str) -> None:
     card = emulator(K, kernel, *EMULATOR).words
-    assert "Checked normal inputs; offset-mean inputs on 2 SMs; large-logit inputs on 5 SMs; ramp inputs on 3 SMs;" in card
+    few = "Checked normal inputs; offset-mean inputs on 2 SMs; large-logit inputs on 5 SMs; ramp inputs on 3 SMs;"
+    assert few in card
     assert "the requested problem. On few SMs a CTA takes several query tiles" in card
     (result,) = results(emulator, K, kernel, *EMULATOR)
     assert {"normal inputs", "a single tile", "tensors with gaps on 5 SMs"} <= set(result["checked"])
