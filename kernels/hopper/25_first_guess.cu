@@ -1,9 +1,9 @@
 // 25 · first_guess
 //
-// Idea        If any number near the maximum will do, then 0 may do as well. Scores of rows that are normalised, as those of most
-//             networks are, lie around 0, so begin each query tile with the guess that its maximum is 0, and look whether the
-//             first sums say otherwise: not only 4096 or more, but also so small that exponentials are lost as fp16.
-// Changed     Where a row begins, row_max is 0, and the sums have a lower limit as well. All else is version 24.
+// Idea        If any number near the maximum will do, a number from before the first score may do as well. Scores of rows that are
+//             normalised, as those of most networks are, lie around 0. So begin each query tile with the guess that its maximum is at
+//             least -3, and take the first sums as proof: they must be below 4096, and large enough that the guess is not too high.
+// Changed     Where a row begins, row_max is -3, and the sums have a lower limit as well. All else is version 24.
 // Prediction  For scores like those of the benchmark nothing is done twice any more: a quarter of the softmax at seq_len 512, 1.05x
 //             there, and 1.01x at 4096. Where scores are large, the first step is done twice as in 24.
 

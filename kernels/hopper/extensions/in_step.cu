@@ -6,7 +6,7 @@
 // Changed     raise(). After every fourth tile, a warp whose sums have reached 2^9 multiplies O, P and the sums by the power of two
 //             that brings the row's largest P to 1. All else is power_of_two.
 // Prediction  Scores that rise by less than a power of two per ten keys need no redo: 1.05x in fp16 where power_of_two redoes one
-//             softmax in seven. On normal data it costs one more vote in four tiles: 0.995x.
+//             softmax in six. On normal data it costs one more vote in four tiles: 0.995x.
 
 #include <algorithm>
 #include <type_traits>
