@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import exp, floor, log, log2
+from random import Random
 
 import layouts
 import sources
@@ -418,22 +420,71 @@ def sass_stack_hopper(facts: Facts) -> Figure:
 @drawing
 def guess_window(facts: Facts) -> Figure:
     """25: which first sums are taken, on the scale of the exponentials."""
-    del facts
-    figure, axes = canvas(7.4, 2.3, (-31, 22), (-2.0, 5.6))
+    figure, axes = canvas(7.4, 2.5, (-31, 22), (-2.0, 6.2))
     for low, high, text, fill in (
-        (-30, -24, "lost", FILLS[1]),
-        (-24, -14, "fp16, fewer digits", FILLS[3]),
+        (-30, -25, "lost", FILLS[1]),
+        (-25, -14, "fp16, fewer digits", FILLS[3]),
         (-14, 16, "fp16, 11 binary digits", FILLS[2]),
         (16, 21, "infinity", FILLS[1]),
     ):
         cell(axes, low, 0, text, fill, 7.5, width=high - low, height=1.2, edge=MUTED)
-    for x in (-24, -14, 0, 16):
+    for x in (-25, -14, 0, 5, 12, 16):
         note(axes, x, -0.7, f"2^{x}" if x else "1", 7.5, "center", MUTED)
-    cell(axes, -6, 2.0, "first sum: 1/64 to 4096", FILLS[0], 7.5, width=18, height=1.2, edge=BLUE)
-    cell(axes, -30, 2.0, "done again", FILLS[7], 7.5, width=24, height=1.2, edge=MUTED)
+    too_high = "done again: the guess may be above the maximum"
+    cell(axes, -30, 2.0, too_high, FILLS[7], 7.5, width=35, height=1.2, edge=MUTED)
+    cell(axes, 5, 2.0, "taken", FILLS[0], 7.5, width=7, height=1.2, edge=BLUE)
     cell(axes, 12, 2.0, "done again", FILLS[7], 7.5, width=9, height=1.2, edge=MUTED)
-    note(axes, -30, 4.2, "above: what an exponential becomes as P in fp16; below: a lane's first sum of them, on the"
-         " same scale", 8)  # fmt: skip
+    keys = facts.block_kv(25) // 4
+    expected = keys * exp(0.5) * 8  # of normal scores
+    axes.plot([log2(expected)] * 2, [3.2, 4.0], color=BLUE, linewidth=1.2)
+    note(axes, log2(expected), 4.4, f"normal data: {expected:.0f}", 7.5, "center", BLUE)
+    note(axes, -30, 5.7, "above: what an exponential becomes as P in fp16; below: a lane's first sum of"
+         f" {keys} of them, on the same scale", 8)  # fmt: skip
+    return figure
+
+
+def done_again(most: int, *, whole: bool, rise: float, tiles: int) -> tuple[list[float], list[int]]:
+    """The softmaxes of a warp of 27 or power_of_two where scores rise by `rise` powers of two per tile of 64 keys.
+
+    The largest exponential of each tile, as a power of two, and the tiles whose softmax is done again, since a lane's
+    sum reached 2^most. whole: references are rounded down to integers.
+    """
+    random, rows, lanes, keys = Random(28), 16, 4, 16  # keys of each lane in a tile
+    reference, largest, again = [-3.0] * rows, [], []
+    for tile in range(tiles):
+        mean = rise * tile
+        scores = [[[random.gauss(mean, 1 / log(2)) for _ in range(keys)] for _ in range(lanes)] for _ in range(rows)]
+        maxima = [max(map(max, row)) for row in scores]
+        largest.append(max(m - r for m, r in zip(maxima, reference, strict=True)))
+        sums = (sum(2 ** (s - reference[i]) for s in lane) for i, row in enumerate(scores) for lane in row)
+        if max(sums) >= 2**most:
+            again.append(tile)
+            reference = [max(r, floor(m) if whole else m) for r, m in zip(reference, maxima, strict=True)]
+    return largest, again
+
+
+@drawing
+def redone(facts: Facts) -> Figure:
+    """power_of_two: how large exponentials become on `steps`, and when a softmax is done again."""
+    rise, tiles = 16 / layouts.HEAD_DIM**0.5 / log(2), 4096 // facts.block_kv(27)
+    figure = Figure(figsize=(7.4, 3.4))
+    axes = figure.add_subplot()
+    for name, most, whole, color, style in (
+        ("power_of_two, bf16", 32, True, GREEN, "-."),
+        ("power_of_two, fp16", 15, True, BLUE, "-"),
+        ("27", 12, False, AMBER, "--"),
+    ):
+        largest, again = done_again(most, whole=whole, rise=rise, tiles=tiles)
+        axes.plot(range(tiles), largest, style, color=color, linewidth=1.2)
+        axes.plot(again, [largest[tile] for tile in again], "o", color=color, markersize=4)
+        axes.text(tiles, most - 1.2, f"{name}: {len(again)} of {tiles}", color=color, fontsize=8, va="center")
+        axes.axhline(most, xmax=0.72, color=color, linewidth=0.6, linestyle=":")
+    axes.set_yticks((0, 12, 15, 32), ["1", "2^12", "2^15", "2^32"])
+    axes.set_xticks(range(0, tiles + 1, 8))
+    axes.set_xlim(-1, tiles * 1.39)
+    axes.set_ylim(-2, 35)
+    axes.set_xlabel("tile of 64 keys")
+    axes.set_ylabel("largest exponential")
     return figure
 
 

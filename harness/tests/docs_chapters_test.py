@@ -19,7 +19,7 @@ sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 
 import bits  # noqa: E402
 import drawings  # noqa: E402
-import drawings_hopper  # noqa: E402, F401 (its drawings)
+import drawings_hopper  # noqa: E402
 import layouts  # noqa: E402
 import schedule  # noqa: E402
 import sources  # noqa: E402
@@ -610,6 +610,42 @@ def test_heads_and_query_tiles_of_the_bug_of_21() -> None:
     assert pairs(3, 2) == 6 and pairs(16, 32) == 16 * 32 // 16
 
 
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "each", "most"),
+    [("27", "fp16", 34, 12), ("power_of_two", "fp16", 2, 15), ("power_of_two", "bf16", 2, 32)],
+)
+def test_softmaxes_that_are_done_again_on_steps(kernel: str, dtype: str, each: int, most: int) -> None:
+    """As the chapter of power_of_two counts them with the virtual GPU, and about as many as the model that it draws."""
+    page = (ROOT / "docs" / "chapters" / "power_of_two.md").read_text(encoding="utf-8")
+    told = re.search(r"`scripts/harness --kernel power_of_two (--device emulator --data steps .*?)`", page)
+    counts = re.search(r"redoes (\d+) of 1,536 softmaxes, and (\d+) in bf16; 27 redoes (\d+)", page)
+    assert told and counts
+
+    def special(data: str) -> int:
+        arguments = told[1].replace("steps", data).split()
+        command = [BUILD / "harness", "--kernel", kernel, *arguments, "--dtype", dtype]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return int(re.search(r"special ([\d,]+)", done.stdout)[1].replace(",", ""))
+
+    redone = (special("steps") - special("normal")) / each
+    assert redone == int(counts[3 if kernel == "27" else 2 if dtype == "bf16" else 1])
+    _, again = drawings_hopper.done_again(most, whole=kernel != "27", rise=2.04, tiles=64)
+    assert isclose(len(again) / 64, redone / 1536, rel_tol=0.1)
+
+
+def test_machine_code_of_power_of_two_is_as_its_chapter_says() -> None:
+    page = (ROOT / "docs" / "chapters" / "power_of_two.md").read_text(encoding="utf-8")
+    command = [BUILD / "harness", "--kernel", "power_of_two", "--sass"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    cold = {row[0]: row[4] for line in listed.splitlines() if len(row := line.split()) == 5}
+    for opcode, said in (
+        ("MUFU", r"MUFU for 27 and (\d+) for `power_of_two`"),
+        ("FMUL", r"become (\d+): "),
+        ("FMNMX", r"The \{blank\}`(\d+) = .*?FMNMX for the maxima stay"),
+    ):
+        assert re.search(said, page)[1] == cold[opcode]
+
+
 # ---- the online softmax that the learning path works by hand ----
 
 
@@ -707,6 +743,7 @@ SAID = [
     ("26, around 1 from 2048 on", "max((step(26, n) - 1) ** 2 for n in (2048, 4096, 16384)) < 0.03 ** 2"),
     ("27, more at 16,384 than at 4096", "step(27, 16384) > step(27) > 0.99"),
     ("27, less through L2", "l2_gb(27) < l2_gb(26)"),
+    ("power_of_two, at most a little slower on normal data", "0.96 < extension('power_of_two', 27) < 1.03"),
     *(
         (f"README, {number} is faster than {peer}", f"min(of_peer({number}, '{peer}', 2**n) for n in range(9, 15)) > 1")
         for number, peer in ((16, "FlashAttention-2"), (27, "FlashAttention-3"), (27, "cuDNN"))
