@@ -696,14 +696,19 @@ def check_blank(facts: Facts, text: str) -> str:
 
     Where the figure is not recorded nothing can be checked; the chapter then says that its profile is stale.
     """
+    return blank_of(facts, text)[0]
+
+
+def blank_of(facts: Facts, text: str) -> tuple[str, float]:
+    """The answer as it is written, and the figure that it is of, which has more digits where the answer is rounded."""
     answer, equals, expression = (part.strip() for part in text.partition("="))
     if not equals or not answer.replace(".", "", 1).isdigit():
         raise FactError(f"a blank is written ANSWER = EXPRESSION, not {text!r}")
     try:
         value = facts.evaluate(expression)
     except NotRecordedError:
-        return answer
+        return answer, float(answer)
     digits = len(answer.partition(".")[2])
     if round(value, digits) != float(answer):
         raise FactError(f"the answer {answer} is not {expression}, which is {value}")
-    return answer
+    return answer, float(value)

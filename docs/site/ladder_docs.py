@@ -38,7 +38,7 @@ import update_docs
 import worked
 from docutils import nodes
 from docutils.parsers.rst import directives
-from facts import BATCH, DEVICE, FactError, Facts, NotRecordedError, check_blank
+from facts import BATCH, DEVICE, FactError, Facts, NotRecordedError, blank_of
 from profile_data import ProfileError, three_digits
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -68,13 +68,14 @@ class Num(SphinxRole):
 class Blank(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         try:
-            answer = check_blank(facts_of(self.env), self.text)
+            answer, exact = blank_of(facts_of(self.env), self.text)
         except (FactError, ProfileError) as error:
             logger.error("{blank}: %s", error, location=self.get_location())
             return [nodes.literal(text=self.text)], []
         # Without scripts the answer is what a reader sees: better than nothing at all.
         shown = f"{float(answer):,.{len(answer.partition('.')[2])}f}"
-        return [nodes.raw("", f'<span class="blank" data-answer="{answer}">{shown}</span>', format="html")], []
+        text = f'<span class="blank" data-answer="{answer}" data-exact="{exact!r}">{shown}</span>'
+        return [nodes.raw("", text, format="html")], []
 
 
 class LadderDirective(SphinxDirective):

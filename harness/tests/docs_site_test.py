@@ -234,6 +234,25 @@ def test_blanks_and_the_chart_answer(site: Path, tmp_path: Path) -> None:
 
 
 @needs_chromium
+def test_blanks_take_what_rounds_to_the_answer_or_is_more_precise(site: Path, tmp_path: Path) -> None:
+    pages = {"06": "chapters/06_swizzle.html", "path": "learning_path.html"}
+    found = visit(tmp_path, site, [(name, page, "all_blanks") for name, page in pages.items()])
+    blanks = {blank["answer"]: (blank["exact"], blank["judged"]) for page in found.values() for blank in page}
+    assert {"5.5", "0.1353", "1298"} <= set(blanks)
+    for answer, (exact, judged) in blanks.items():
+        assert judged[answer] and not judged[f"-{answer}"], judged
+        if float(answer) == exact:
+            assert not judged[f"{answer}7"] and not judged[f"0x{int(exact):x}"], judged
+        else:
+            assert judged[f"{exact:.3f}"], judged
+    _, judged = blanks["5.5"]
+    assert judged["5.5"] and judged["5.54"] and judged["5.538"] and not judged["0.14"]
+    _, judged = blanks["0.1353"]
+    assert judged["0.135"] and not judged["0.14"] and not judged["5.54"]
+    assert not blanks["1298"][1]["0x512"]
+
+
+@needs_chromium
 def test_predictions_are_folded_and_search_finds_words_in_the_text(site: Path, tmp_path: Path) -> None:
     tasks = [("fold", "chapters/06_swizzle.html", "fold"), ("search", "search.html?q=permute", "search")]
     found = visit(tmp_path, site, tasks)

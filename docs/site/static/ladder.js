@@ -23,14 +23,31 @@
 
   // ---- blanks ----
 
+  const decimals = (text) => (text.split(".")[1] ?? "").length;
+  const significant = (text) => text.replace(".", "").replace(/^0+/, "").length;
+  // What a typed text may mean: 1,298 is a thousand and more, 5,5 has a decimal comma, and 5,538 may be either.
+  const readings = (text) => {
+    const plain = text.trim().replace(/\s/g, "");
+    const meant = [plain.replace(/^([1-9]\d{0,2})((?:,\d{3})+)(?=\.|$)/, (all) => all.replaceAll(",", "")), plain.replace(",", ".")];
+    return meant.filter((number) => /^\d*\.?\d+$/.test(number));
+  };
+  // Right is the answer; of a figure that the answer rounds, also what rounds to the answer, and the figure to any other number of
+  // digits, down to three.
+  const isRight = (text, answer, exact) => {
+    const number = Number(text), near = (other, places) => Math.abs(number - other) <= 0.5 * 10 ** -places * (1 + 1e-9);
+    if (number === Number(answer)) return true;
+    if (Number(answer) === exact) return false;
+    return near(Number(answer), decimals(answer)) || (near(exact, decimals(text)) && significant(text) >= Math.min(3, significant(answer)));
+  };
+
   for (const blank of document.querySelectorAll(".blank")) {
-    const answer = Number(blank.dataset.answer), shown = blank.textContent;
+    const { answer, exact } = blank.dataset, shown = blank.textContent;
     const input = element("input", { type: "text", inputmode: "decimal", "aria-label": "your answer", autocomplete: "off" });
     const output = element("output");
     const button = element("button", { type: "button" }, "show");
     const judge = () => {
-      const text = input.value.replace(/[,\s]/g, "");
-      const right = text !== "" && Number(text) === answer;
+      const text = input.value.trim();
+      const right = readings(text).some((number) => isRight(number, answer, Number(exact)));
       blank.classList.toggle("right", right);
       blank.classList.toggle("wrong", text !== "" && !right);
       output.textContent = text === "" ? "" : right ? "✓ right" : "✗ not yet";
