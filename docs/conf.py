@@ -11,7 +11,7 @@ sys.path[:0] = [str(ROOT / folder) for folder in ("docs/site", "harness/grader",
 
 project = "flash-ladder"
 copyright = "the authors of flash-ladder; MIT licence"
-extensions = ["myst_parser", "ladder_docs"]
+extensions = ["myst_parser", "ladder_docs", "reading"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["site"]
 nitpicky = True
@@ -25,14 +25,15 @@ myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = "flash-ladder"
+html_favicon = "site/static/favicon.svg"
 html_static_path = ["site/static"]
 html_css_files = ["ladder.css"]
 html_js_files = ["ladder.js"]
 html_copy_source = False
 html_show_sourcelink = False
-# The summaries are fetched, which a browser refuses for file://. Search itself works without.
+# The summaries are fetched, which a browser refuses for file://. reading.py and search.js show others.
 html_show_search_summary = False
 html_theme_options = {
-    "light_css_variables": {"color-brand-primary": "#1f5fa8", "color-brand-content": "#1f5fa8"},
-    "dark_css_variables": {"color-brand-primary": "#8ab8f0", "color-brand-content": "#8ab8f0"},
+    "light_css_variables": {"color-brand-primary": "#0452eb", "color-brand-content": "#0452eb"},
+    "dark_css_variables": {"color-brand-primary": "#9fcffe", "color-brand-content": "#9fcffe"},
 }

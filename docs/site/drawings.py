@@ -25,7 +25,10 @@ from profile_data import Shape, three_digits
 
 # A colour here stands for a variable of ladder.css, which has a value for light pages and one for dark ones.
 INK, MUTED, GRID, PAPER = "#101010", "#606060", "#d8d8d8", "#fefefe"
-BLUE, RED, GREEN, AMBER, VIOLET = "#1f5fa8", "#b03030", "#2f7d4f", "#9a5b00", "#6b4fa0"
+# With INK and MUTED these are eight colours that colour-blind readers can tell apart (a test simulates that).
+# A unit has one colour in every drawing, or the fill in the same place, which is its lighter shade: tensor cores BLUE,
+# HBM RED, shared memory GREEN, fp32 and MUFU (softmax) AMBER, L2 and copies VIOLET, issue slots and addresses CYAN.
+BLUE, RED, GREEN, AMBER, VIOLET, CYAN = "#0452eb", "#74090c", "#1f7a42", "#946f0f", "#a91f93", "#053558"
 FILLS = ["#d6e4f5", "#f7d9d4", "#d8efdc", "#fbe8c4", "#e6dcf5", "#d3eef0", "#f3dcea", "#e4e4d4"]
 VARIABLES = {
     INK: "ink",
@@ -37,9 +40,13 @@ VARIABLES = {
     GREEN: "green",
     AMBER: "amber",
     VIOLET: "violet",
+    CYAN: "cyan",
     **{fill: f"fill-{i}" for i, fill in enumerate(FILLS)},
 }
+HATCH = {"wait": "....", "P V": "////"}  # patterns beside the colours
 STYLE = {
+    "hatch.color": MUTED,
+    "hatch.linewidth": 0.5,
     "svg.fonttype": "none",
     "font.size": 9,
     "text.color": INK,
@@ -66,9 +73,19 @@ def drawing(function: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
-    """The drawing as an <svg> element. `links`: the chapters' addresses by number, for drawings that lead there."""
+    """The drawing as an <svg> element. `links`: the chapters' addresses by number, for drawings that lead there.
+
+    Where there is a drawing NAME_narrow it follows, and the page shows it on a phone instead.
+    """
     if name not in DRAWINGS:
         raise DrawingError(f"there is no drawing {name}; there are {', '.join(sorted(DRAWINGS))}")
+    if f"{name}_narrow" not in DRAWINGS:
+        return _svg(name, facts, alt, links, "")
+    narrow = _svg(f"{name}_narrow", facts, alt, links, ' data-width="narrow"')
+    return _svg(name, facts, alt, links, ' data-width="wide"') + narrow
+
+
+def _svg(name: str, facts: Facts, alt: str, links: dict[str, str], attributes: str) -> str:
     with rc_context({**STYLE, "svg.hashsalt": name}):
         figure = DRAWINGS[name](facts)
         buffer = io.StringIO()
@@ -94,8 +111,9 @@ def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
     text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', text)
     text = re.sub(r"#[0-9a-f]{6}\b", lambda m: _variable(name, m[0]), text)
     for number, link in links.items():
-        text = text.replace(f'xlink:href="chapter:{number}"', f'href="{html.escape(link)}"')
-    text = re.sub(r'<a xlink:href="chapter:\d\d"[^>]*>(.*?)</a>', r"\1", text)  # there is no such chapter
+        address = f'href="{html.escape(link)}"'
+        text = re.sub(rf'xlink:href="chapter:{number}:([^"]*)"', lambda m, a=address: f'{a} aria-label="{m[1]}"', text)
+    text = re.sub(r'<a xlink:href="chapter:[^"]*"[^>]*>(.*?)</a>', r"\1", text)  # there is no such chapter
     has_links = ' href="' in text
     role = "group" if has_links else "img"
     opening = re.match(r"<svg[^>]*>", text)
@@ -103,7 +121,7 @@ def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', opening[0])
     assert box is not None
     label = html.escape(alt)
-    new = f'<svg class="ladder-drawing" role="{role}" aria-label="{label}" viewBox="{box[0][9:-1]}" '
+    new = f'<svg class="ladder-drawing"{attributes} role="{role}" aria-label="{label}" viewBox="{box[0][9:-1]}" '
     new += 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
     return new + text[opening.end() :].strip()
 
@@ -162,11 +180,16 @@ def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> N
 
 
 def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: float, least: float) -> None:
-    """Texts at their heights (in the axes' scale, as a part of it), moved apart to at least `least`."""
+    """Texts at their heights (in the axes' scale, as a part of it), moved apart to at least `least`.
+
+    A line leads from the axes' right edge, at the height that the text is about, to the text.
+    """
     placed: list[float] = []
     for text, y, color in sorted(labels, key=lambda label: label[1]):
         place = max(y, placed[-1] + least) if placed else y
         placed.append(place)
+        axes.plot([x - 0.06, x - 0.03, x - 0.005], [y, y, place], color=color, linewidth=0.6, linestyle=(0, (1, 1.5)),
+                  transform=axes.transAxes, clip_on=False)  # fmt: skip
         axes.text(x, place, text, transform=axes.transAxes, va="center", fontsize=8, color=color)
 
 
@@ -176,14 +199,26 @@ def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: flo
 @drawing
 def ladder(facts: Facts) -> Figure:
     """A bar per version, which leads to its chapter, if it has one; the peers as lines."""
+    return _ladder(facts, 7.4)
+
+
+@drawing
+def ladder_narrow(facts: Facts) -> Figure:
+    """The same for a phone, on which the wide one would be cut off where the second track begins."""
+    return _ladder(facts, 3.9)
+
+
+def _ladder(facts: Facts, width: float) -> Figure:
     shape = Shape(SEQ_LEN, BATCH[SEQ_LEN])
     tflops = {version.source.number: version.tflops.get(shape) for version in facts.device.rungs()}
     versions = facts.numbers()
-    figure = Figure(figsize=(7.4, 0.3 * len(versions) + 1.2))
+    figure = Figure(figsize=(width, 0.3 * len(versions) + 1.2))
     axes = figure.add_subplot()
     for i, number in enumerate(versions):
-        value, link = tflops.get(number), f"chapter:{number:02}" if facts.has_chapter(number) else None
+        value = tflops.get(number)
         name = facts.stem(number).replace("_", " ", 1)
+        reached = "not recorded" if value is None else f"{three_digits(value)} TFLOP/s"
+        link = f"chapter:{number:02}:{name}, {reached}" if facts.has_chapter(number) else None
         label = axes.text(-6, i, name, ha="right", va="center", fontsize=9, color=BLUE)
         label.set_url(link)
         if value is None:
@@ -191,7 +226,7 @@ def ladder(facts: Facts) -> Figure:
             continue
         bar = axes.barh(i, value, color=BLUE, height=0.72)[0]
         bar.set_url(link)
-        inside = value > 60
+        inside = value > 450 / width
         x, ha, color = (value - 5, "right", PAPER) if inside else (value + 5, "left", INK)
         axes.text(x, i, three_digits(value), ha=ha, va="center", fontsize=8, color=color)
     lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
@@ -201,7 +236,7 @@ def ladder(facts: Facts) -> Figure:
     placed: list[tuple[float, int]] = []
     for name, value, color in sorted(lines, key=lambda line: line[1]):
         text = f"{name} {three_digits(value)}"
-        start = value - 5 * len(text) * top / 390  # of 8 points, in TFLOP/s
+        start = value - 5 * len(text) * top / (390 * width / 7.4)  # of 8 points, in TFLOP/s
         level = max((k + 1 for other, k in placed if other > start), default=0)
         placed.append((value, level))
         height = -0.9 - 0.75 * level
@@ -212,9 +247,10 @@ def ladder(facts: Facts) -> Figure:
     axes.set_xlim(0, 1.02 * top)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
+    break_line = " " if width > 6 else "\n"
     axes.set_xlabel(
-        f"TFLOP/s: {facts.device.name}, {facts.device.dtype}, batch {shape.batch}, 16 heads,"
-        f" seq_len {shape.seq_len}, head_dim 128"
+        f"TFLOP/s: {facts.device.name}, {facts.device.dtype}, batch {shape.batch}, 16 heads,{break_line}"
+        f"seq_len {shape.seq_len}, head_dim 128"
     )
     return figure
 
@@ -228,7 +264,7 @@ def busy(facts: Facts) -> Figure:
     axes = figure.add_subplot()
     labels = []
     for name, color, read, marker in (
-        ("issue slots", AMBER, facts.issue, "s"),
+        ("issue slots", CYAN, facts.issue, "s"),
         ("shared memory", GREEN, facts.shared, "^"),
         ("tensor cores", BLUE, facts.tensor, "o"),
     ):
@@ -261,7 +297,7 @@ def ceilings(facts: Facts) -> Figure:
     for name, color, read, marker in (
         ("L2", VIOLET, facts.l2, "v"),
         ("shared memory", GREEN, facts.shared, "^"),
-        ("issue slots", AMBER, facts.issue, "s"),
+        ("issue slots", CYAN, facts.issue, "s"),
         ("tensor cores", BLUE, facts.tensor, "o"),
     ):
         # A version without mmas has no such roof.
@@ -343,7 +379,7 @@ def over_seq_len(facts: Facts) -> Figure:
     axes = figure.add_subplot()
     labels = []
     top = max(tflops for measured in (*device.rungs(), *device.peers) for tflops in measured.tflops.values())
-    shown = [v for v in device.rungs() if v.source.number in (5, 6, 7, 10, 11) or v is device.rungs()[-1]]
+    shown = [v for v in device.rungs() if v.source.number in (5, 6, 7, 10, 11, 16) or v is device.rungs()[-1]]
     for measured, name, color, style in [
         *((version, version.source.label, BLUE, "o-") for version in shown),
         *((peer, peer.name, RED if peer.name == "FlashAttention-2" else MUTED, "--") for peer in device.peers),
@@ -372,18 +408,18 @@ def clock_and_watts(facts: Facts) -> Figure:
     figure = Figure(figsize=(7.4, 3.2))
     upper, lower = figure.subplots(2, 1, sharex=True)
     for axes, read, color, marker, unit in (
-        (upper, facts.clock_mhz, BLUE, "o", "SM clock, MHz"),
-        (lower, facts.watts, AMBER, "s", "power, W"),
+        (upper, facts.clock_mhz, INK, "o", "SM clock, MHz"),
+        (lower, facts.watts, INK, "s", "power, W"),
     ):
         axes.plot(numbers, [read(n) for n in numbers], marker=marker, color=color, markersize=4, linewidth=1.3)
         axes.set_ylabel(unit)
         axes.grid(axis="y", color=GRID, linewidth=0.6)
         axes.set_axisbelow(True)
     counted = [n for n in numbers if facts.has_busy(n)]
-    upper.plot(counted, [facts.clock_while_running_mhz(n) for n in counted], "--", color=GREEN, linewidth=1.3)
+    upper.plot(counted, [facts.clock_while_running_mhz(n) for n in counted], "--", color=MUTED, linewidth=1.3)
     low, high = upper.get_ylim()
     last = (facts.clock_mhz(numbers[-1]), facts.clock_while_running_mhz(counted[-1]))
-    names = (("reported", BLUE), ("cycles by time", GREEN))
+    names = (("reported", INK), ("cycles by time", MUTED))
     labels = [(name, (y - low) / (high - low), color) for (name, color), y in zip(names, last, strict=True)]
     labels_at_right(upper, labels, 1.02, 0.13)
     lower.set_xticks(numbers, [f"{n:02}" for n in numbers])
@@ -403,11 +439,11 @@ def sm(facts: Facts) -> Figure:
     note(axes, 0.4, 0.62, f"one SM of {GPU['sms']:.0f}", 9, weight="bold")
     for i in range(int(GPU["schedulers_per_sm"])):
         x = 0.4 + i * 3.02
-        box(axes, x, 1.0, 2.8, 1.0, "warp scheduler\n1 instruction a cycle", FILLS[3], 7.5)
-        box(axes, x, 2.1, 2.8, 0.9, f"registers\n{GPU['registers_per_sm'] / 4 / 1024:.0f} Ki × 32 bits", FILLS[4], 7.5)
-        box(axes, x, 3.1, 1.35, 0.9, f"FP32\n{GPU['ffma_per_sm_per_cycle'] / 4:.0f} lanes", FILLS[0], 7.5)
-        box(axes, x + 1.45, 3.1, 1.35, 0.9, f"MUFU\n{GPU['ex2_per_sm_per_cycle'] / 4:.0f} lanes", FILLS[5], 7.5)
-        box(axes, x, 4.1, 2.8, 0.8, "tensor core", FILLS[1], 7.5)
+        box(axes, x, 1.0, 2.8, 1.0, "warp scheduler\n1 instruction a cycle", FILLS[5], 7.5)
+        box(axes, x, 2.1, 2.8, 0.9, f"registers\n{GPU['registers_per_sm'] / 4 / 1024:.0f} Ki × 32 bits", FILLS[6], 7.5)
+        box(axes, x, 3.1, 1.35, 0.9, f"FP32\n{GPU['ffma_per_sm_per_cycle'] / 4:.0f} lanes", FILLS[3], 7.5)
+        box(axes, x + 1.45, 3.1, 1.35, 0.9, f"MUFU\n{GPU['ex2_per_sm_per_cycle'] / 4:.0f} lanes", FILLS[3], 7.5)
+        box(axes, x, 4.1, 2.8, 0.8, "tensor core", FILLS[0], 7.5)
     memory = f"L1 and shared memory: {GPU['l1_and_smem_kib_per_sm']:.0f} KiB"
     memory += f", of which up to {GPU['smem_kib_per_sm']:.0f} KiB are shared memory"
     box(axes, 0.4, 5.2, 11.86, 1.0, memory, FILLS[2], 8)
@@ -424,7 +460,7 @@ def sm(facts: Facts) -> Figure:
         15.7,
         0.75,
         f"L2 cache, {GPU['l2_mib']:.0f} MiB, in sectors of {layouts.SECTOR} bytes, for all SMs",
-        FILLS[6],
+        FILLS[4],
         8.5,
     )
     box(
@@ -442,31 +478,34 @@ def sm(facts: Facts) -> Figure:
 
 @drawing
 def memory_levels(facts: Facts) -> Figure:
-    """Size of each level and what it delivers, all SMs together."""
+    """Size of each level and what it delivers, all SMs together. One scale: HBM's bar leaves the drawing."""
     clock = facts.max_clock_mhz() * 1e6
     sms = GPU["sms"]
     rows = [
-        ("registers", sms * GPU["registers_per_sm"] * 4, None, BLUE),
+        ("registers", sms * GPU["registers_per_sm"] * 4, None, MUTED),
         ("shared memory", sms * GPU["smem_kib_per_sm"] * 1024, sms * GPU["smem_bytes_per_cycle"] * clock / 1e12, GREEN),
         ("L2", GPU["l2_mib"] * 2**20, None, VIOLET),
         ("HBM", GPU["hbm_gb"] * 1e9, GPU["hbm_tb_per_s"], RED),
     ]
     figure = Figure(figsize=(7.4, 2.2))
     axes = figure.add_subplot()
+    end = 120.0  # MiB
     for i, (name, size, rate, color) in enumerate(rows):
-        axes.barh(i, size, left=1e6, color=color, height=0.6)
-        text = f"{size / 2**20:.0f} MiB" if size < 1e9 else f"{size / 1e9:.0f} GB"
+        mib, leaves = size / 2**20, size / 2**20 > end
+        axes.barh(i, min(mib, end), color=color, height=0.6)
+        text = f"{size / 1e9:.0f} GB" if leaves else f"{mib:.0f} MiB"
         if rate:
             text += f", {rate:.3g} TB/s"
-        axes.text(size * 1.25, i, text, va="center", fontsize=8.5)
-        axes.text(0.8e6, i, name, ha="right", va="center", fontsize=9)
-    axes.set_xscale("log")
-    axes.set_xlim(1e6, 6e12)
+        if leaves:
+            axes.plot([end, end + 3, end], [i - 0.3, i, i + 0.3], color=color, linewidth=1.4)
+            text += f": at this scale {size / rows[2][1]:,.0f} times as long as the bar of L2"
+        axes.text(3 if leaves else mib + 2, i, text, va="center", fontsize=8.5, color=PAPER if leaves else INK)
+        axes.text(-2, i, name, ha="right", va="center", fontsize=9)
+    axes.set_xlim(0, end + 4)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
-    axes.set_xticks([1e6, 1e8, 1e10], ["1 MB", "100 MB", "10 GB"])
-    axes.minorticks_off()
+    axes.set_xticks([0, 25, 50, 75, 100], ["0", "25 MiB", "50 MiB", "75 MiB", "100 MiB"])
     return figure
 
 
@@ -796,14 +835,14 @@ def address_bits(facts: Facts) -> Figure:
 
 def _sass_stack(facts: Facts, numbers: list[int]) -> Figure:
     """What hot loops consist of, per 128 mmas: from 14 on a loop has half as many."""
-    uniform = ("UIADD3", "ULEA", "ULOP3", "USHF", "UIMAD")
+    addresses = ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV", "UIADD3", "ULEA", "ULOP3", "USHF", "UIMAD")
     groups = [
         ("tensor cores: HMMA", ("HMMA",), BLUE),
         ("shared memory: LDS, LDSM, STS", ("LDS", "LDSM", "STS"), GREEN),
         ("copies: LDG, LDGSTS", ("LDG", "LDGSTS"), VIOLET),
         ("fp32: FMUL, FADD, FFMA, FMNMX, MUFU", ("FMUL", "FADD", "FFMA", "FMNMX", "MUFU"), AMBER),
-        ("addresses: IMAD, LEA, LOP3, IADD3 …", ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV", *uniform), RED),
-        ("rounding and packing: F2FP, PRMT", ("F2FP", "PRMT"), FILLS[4]),
+        ("addresses: IMAD, LEA, LOP3, IADD3 …", addresses, CYAN),
+        ("rounding and packing: F2FP, PRMT", ("F2FP", "PRMT"), FILLS[7]),
         ("others", (), MUTED),
     ]
     figure = Figure(figsize=(7.4, 0.36 * len(numbers) + 0.5))
@@ -937,10 +976,11 @@ PHASES = {  # as they are drawn, in order of the legend: what they are called, c
     "load": ("loads fragments", FILLS[2]),
     "S": ("mma of S = Q Kᵀ", BLUE),
     "arithmetic": ("softmax, exchanges of lanes", FILLS[3]),
-    "O": ("mma of O += P V", RED),
+    "O": ("mma of O += P V", FILLS[0]),
     "store": ("stores", MUTED),
     "other": ("addresses at the start", GRID),
 }
+PATTERNS = {"wait": HATCH["wait"], "O": HATCH["P V"]}
 SLIVERS = 560  # a drawing is so many pieces wide; each shows what a warp does in most of its steps
 
 
@@ -997,8 +1037,9 @@ def _timeline(facts: Facts, number: int) -> Figure:
             by_phase.setdefault(phase, []).append((begin, min(end, last) - begin))
         for phase, spans in by_phase.items():
             used.add(phase)
-            edge = {"edgecolor": MUTED, "linewidth": 0.6} if phase == "wait" else {"linewidth": 0}
-            axes.broken_barh(spans, (warp - 0.38, 0.76), facecolor=PHASES[phase][1], **edge)
+            edge = {"edgecolor": MUTED, "linewidth": 0.6} if phase in PATTERNS else {"linewidth": 0}
+            hatch = PATTERNS.get(phase)
+            axes.broken_barh(spans, (warp - 0.38, 0.76), facecolor=PHASES[phase][1], hatch=hatch, **edge)
         asked = [interval.begin for interval in mine if interval.phase in ("wait: barrier", "wait: mbarrier")]
         axes.vlines(asked, warp - 0.46, warp + 0.46, color=INK, linewidth=1.4)
     axes.set_xlim(0, last)
@@ -1006,7 +1047,7 @@ def _timeline(facts: Facts, number: int) -> Figure:
     axes.set_yticks(warps, [f"warp {warp}" for warp in warps])
     axes.set_xlabel("warp instructions issued, and not time")
     handles: list[Artist] = [
-        Rectangle((0, 0), 1, 1, facecolor=color, edgecolor=MUTED, linewidth=0.6, label=name)
+        Rectangle((0, 0), 1, 1, facecolor=color, edgecolor=MUTED, linewidth=0.6, label=name, hatch=PATTERNS.get(phase))
         for phase, (name, color) in PHASES.items()
         if phase in used
     ]

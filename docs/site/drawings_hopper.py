@@ -11,9 +11,10 @@ import sources
 from drawings import (
     AMBER,
     BLUE,
+    CYAN,
     FILLS,
-    GREEN,
     GRID,
+    HATCH,
     INK,
     MUTED,
     PAPER,
@@ -202,22 +203,45 @@ def stmatrix_banks(facts: Facts) -> Figure:
 # ---- who waits for whom ----
 
 
-CONSUMERS = (BLUE, RED, GREEN)
 WAITS = ("wait", "wgmma")
+WORK = {  # as the legends call it: colour, pattern
+    "softmax": (FILLS[3], None),
+    "wgmma: S = Q Kᵀ": (BLUE, None),
+    "wgmma: O += P V": (FILLS[0], HATCH["P V"]),
+    "copy by TMA": (FILLS[4], None),
+    "waits": (PAPER, HATCH["wait"]),
+}
 
 
-def _bars(axes: Axes, y: float, spans: Sequence[Span], color: str, label: bool = True, height: float = 0.7) -> None:
+def _legend(axes: Axes, names: Sequence[str]) -> None:
+    handles = [
+        Rectangle((0, 0), 1, 1, facecolor=color, hatch=hatch, edgecolor=MUTED, linewidth=0.6, label=name)
+        for name in names
+        for color, hatch in [WORK[name]]
+    ]
+    axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=len(names), frameon=False,
+                fontsize=7.5, handlelength=1.6, columnspacing=1.4)  # fmt: skip
+
+
+def _bars(axes: Axes, y: float, spans: Sequence[Span], work: str, height: float = 0.7) -> None:
     for span in spans:
         width = span.end - span.begin
-        waits = span.what in WAITS
+        name = "waits" if span.what in WAITS else "wgmma: O += P V" if span.what.startswith("P") else work
+        color, hatch = WORK[name]
         axes.add_patch(
-            Rectangle((span.begin, y - height / 2), width, height, facecolor=PAPER if waits else color,
-                      edgecolor=MUTED, linewidth=0.6)
-        )
-        if label and not waits and width > 0:
-            dark = color in (BLUE, RED, GREEN, AMBER, VIOLET)
-            axes.text(span.begin + width / 2, y, span.what.replace("softmax ", "soft "), ha="center", va="center",
-                      fontsize=6, color=PAPER if dark else INK, clip_on=True)  # fmt: skip
+            Rectangle((span.begin, y - height / 2), width, height, facecolor=color, edgecolor=MUTED, linewidth=0.6,
+                      hatch=hatch)
+        )  # fmt: skip
+        if name != "waits" and width > 0:
+            _label(axes, span.begin + width / 2, y, span.what.replace("softmax ", "soft "), color)
+
+
+def _label(axes: Axes, x: float, y: float, text: str, fill: str) -> None:
+    """On a pattern the text has a ground of its own."""
+    has_pattern = fill in (FILLS[0], PAPER)
+    ground = {"boxstyle": "round,pad=0.1", "facecolor": fill, "edgecolor": "none"} if has_pattern else None
+    axes.text(x, y, text, ha="center", va="center", fontsize=6, color=PAPER if fill == BLUE else INK, clip_on=True,
+              bbox=ground)  # fmt: skip
 
 
 def _timeline(facts: Facts, number: int, until: float, rings: bool = False, begin: float = 0.0) -> Figure:
@@ -228,27 +252,28 @@ def _timeline(facts: Facts, number: int, until: float, rings: bool = False, begi
         for which in ("K", "V"):
             for buffer in range(planned.stages):
                 mine = [s for s in spans if s.who == f"{which} {buffer}"]
-                rows.append((f"copy to {which}[{buffer}]", mine, FILLS[4]))
+                rows.append((f"copy to {which}[{buffer}]", mine, "copy by TMA"))
     for i in range(planned.consumers):
         name = "consumer" if planned.consumers == 1 else f"consumer {i}"
-        rows.append((name, [s for s in spans if s.who == f"consumer {i}"], FILLS[3]))
+        rows.append((name, [s for s in spans if s.who == f"consumer {i}"], "softmax"))
     for i in range(planned.consumers):
         name = "tensor cores" if planned.consumers == 1 else f"wgmmas of {i}"
-        rows.append((name, [s for s in spans if s.who == f"tensor {i}"], CONSUMERS[i]))
-    figure = Figure(figsize=(7.4, 0.36 * len(rows) + 0.85))
+        rows.append((name, [s for s in spans if s.who == f"tensor {i}"], "wgmma: S = Q Kᵀ"))
+    figure = Figure(figsize=(7.4, 0.36 * len(rows) + 0.95))
     axes = figure.add_subplot()
-    for y, (_, mine, color) in enumerate(rows):
+    for y, (_, mine, work) in enumerate(rows):
         shown = [
             Span(s.who, s.what, max(s.begin, begin), min(s.end, until))
             for s in mine
             if s.begin < until - 1 and s.end > begin + 1
         ]
-        _bars(axes, y, shown, color)
+        _bars(axes, y, shown, work)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
     axes.set_xlim(begin, until)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("cycles of the model")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _legend(axes, [name for name in WORK if rings or name != "copy by TMA"])
     return figure
 
 
@@ -284,11 +309,11 @@ def three_27(facts: Facts) -> Figure:
 
 def _waits(trace: RoleTrace, warp: int) -> list[tuple[int, int, str, str]]:
     steps = [step for step in trace.steps(warp) if step.what == "wait" and step.end - step.begin > 1]
-    return [(step.begin, step.end, step.barrier, PAPER) for step in steps]
+    return [(step.begin, step.end, step.barrier, "waits") for step in steps]
 
 
 def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, list[tuple[int, int, str, str]]]]:
-    """(name, [(begin, end, text, colour)]): buffers, the producer, consumers, their wgmmas."""
+    """(name, [(begin, end, text, what of WORK)]): buffers, the producer, consumers, their wgmmas."""
     rows: list[tuple[str, list[tuple[int, int, str, str]]]] = []
     producer = trace.warps(multiply=False)[0]
     ends, tiles = trace.ends_of_phases(), {"K": 0, "V": 0}
@@ -300,7 +325,7 @@ def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, l
             continue
         read = ends.get((step.barrier.replace("full", "empty"), step.phase or 0), last)
         name = step.barrier.replace("_full", "")
-        buffers.setdefault(name, []).append((step.begin, read, f"{which}{tiles[which]}", FILLS[4]))
+        buffers.setdefault(name, []).append((step.begin, read, f"{which}{tiles[which]}", "copy by TMA"))
         tiles[which] += 1
     rows += [(f"tile in {name}", buffers[name]) for name in sorted(buffers)]
     rows.append(("producer waits for", _waits(trace, producer)))
@@ -308,12 +333,15 @@ def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, l
     consumers = trace.warps(multiply=True)
     for i, warp in enumerate(consumers):
         name = f" {i}" if len(consumers) > 1 else ""
-        bars = [(begin, end, "", FILLS[3]) for begin, end in trace.arithmetic(warp)]
+        bars = [(begin, end, "", "softmax") for begin, end in trace.arithmetic(warp)]
         bars += _waits(trace, warp)
         rows.append((f"consumer{name}", bars))
-        for product, accumulator in (("S", "S_rmem"), ("P V", "O_rmem")):
+        for product, accumulator, what in (
+            ("S", "S_rmem", "wgmma: S = Q Kᵀ"),
+            ("P V", "O_rmem", "wgmma: O += P V"),
+        ):
             mine = [w for w in trace.wgmmas(warp) if accumulator in source[w.line - 1]]
-            work = [(w.begin, w.end, product, CONSUMERS[i]) for w in mine]
+            work = [(w.begin, w.end, product, what) for w in mine]
             rows.append((f"{product} of {i} under way" if name else f"{product} under way", work))
     return rows
 
@@ -321,21 +349,21 @@ def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, l
 def _roles(facts: Facts, number: int) -> Figure:
     rows = _role_rows(facts.role_trace(number, 4), facts, number)
     last = max(end for _, bars in rows for _, end, _, _ in bars)
-    figure = Figure(figsize=(7.4, 0.34 * len(rows) + 0.75))
+    figure = Figure(figsize=(7.4, 0.34 * len(rows) + 0.85))
     axes = figure.add_subplot()
     for y, (_, bars) in enumerate(rows):
-        for begin, end, text, color in bars:
-            plain = color == FILLS[3]
-            axes.add_patch(Rectangle((begin, y - 0.36), end - begin, 0.72, facecolor=color,
+        for begin, end, text, what in bars:
+            (color, hatch), plain = WORK[what], what == "softmax"
+            axes.add_patch(Rectangle((begin, y - 0.36), end - begin, 0.72, facecolor=color, hatch=hatch,
                                      edgecolor=color if plain else MUTED, linewidth=0 if plain else 0.6))  # fmt: skip
             if text and (end - begin) / last > 0.011 * len(text):
-                axes.text((begin + end) / 2, y, text, ha="center", va="center", fontsize=6,
-                          color=PAPER if color in CONSUMERS else INK)  # fmt: skip
+                _label(axes, (begin + end) / 2, y, text, color)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])
     axes.set_xlim(0, last)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.set_xlabel("warp instructions issued, and not time")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    _legend(axes, list(WORK))
     return figure
 
 
@@ -366,18 +394,24 @@ def clock_and_share(facts: Facts) -> Figure:
         at = high if share < 1 else low + 60
         axes.text(at, share * facts.wgmma_tflops_at(at), f" {share:.0%}", fontsize=7.5, color=MUTED, va="center")
     axes.plot(clocks, reached, "o", color=BLUE, markersize=4)
-    placed: list[tuple[float, float]] = []
-    for n, x, y in sorted(zip(numbers, clocks, reached, strict=True), key=lambda point: -point[2]):
-        # Where two versions lie close to each other, the lower label moves down.
-        place = y
-        for other_x, other in placed:
-            if abs(other_x - x) < 40 and other - place < 34:
-                place = other - 34
-        placed.append((x, place))
-        axes.text(x + 8, place, f"{n}", fontsize=8, color=INK, va="center")
+    # Labels are in a column of their own, beside the group of points that they name, with a line to their point.
+    points = sorted(zip(numbers, clocks, reached, strict=True), key=lambda point: point[2])
+    groups: list[list[tuple[int, float, float]]] = []
+    for point in points:
+        if groups and abs(point[1] - groups[-1][-1][1]) < 120 and point[2] - groups[-1][-1][2] < 60:
+            groups[-1].append(point)
+        else:
+            groups.append([point])
+    for group in groups:
+        x = max(point[1] for point in group) + 28
+        y = sum(point[2] for point in group) / len(group) - 34 * (len(group) - 1) / 2
+        for n, clock, tflops in group:
+            axes.plot([clock, x - 3], [tflops, y], color=MUTED, linewidth=0.6)
+            axes.text(x, y, f"{n}", fontsize=8, color=INK, va="center")
+            y += 34
     axes.set_xlim(low, high + 45)
     axes.set_ylim(150, 950)
-    axes.set_xlabel("SM clock that the card reports, MHz")
+    axes.set_xlabel("SM clock that the GPU reports, MHz")
     axes.set_ylabel("TFLOP/s, seq_len 4096")
     return figure
 
@@ -387,26 +421,26 @@ def sass_stack_hopper(facts: Facts) -> Figure:
     """The hot loops of a consumer, per 64 rows × 128 keys."""
     numbers = [n for n in hopper(facts) if facts.has_machine_code(n)]
     groups = [
-        ("exponentials: MUFU", ("MUFU",), AMBER),
-        ("FFMA, FADD, FMUL", ("FFMA", "FADD", "FMUL"), BLUE),
-        ("maxima: FMNMX", ("FMNMX",), GREEN),
-        ("packing: F2FP", ("F2FP",), FILLS[4]),
-        ("for the whole warp: U…", (), VIOLET),
-        ("others", (), MUTED),
+        ("exponentials: MUFU", ("MUFU",), AMBER, None),
+        ("FFMA, FADD, FMUL", ("FFMA", "FADD", "FMUL"), FILLS[3], None),
+        ("maxima: FMNMX", ("FMNMX",), FILLS[3], "////"),
+        ("packing: F2FP", ("F2FP",), FILLS[7], None),
+        ("for the whole warp: U…", (), CYAN, None),
+        ("others", (), MUTED, None),
     ]
     figure = Figure(figsize=(7.4, 0.33 * len(numbers) + 0.5))
     axes = figure.add_subplot()
     for i, n in enumerate(numbers):
         loop = facts.hot_loop(n)
         scale, left = 128 / facts.block_kv(n), 0.0
-        for name, opcodes, color in groups:
+        for name, opcodes, color, hatch in groups:
             if name == "others":
                 count = scale * sum(loop.values()) - left
             elif not opcodes:
                 count = scale * sum(c for o, c in loop.items() if o.startswith("U"))
             else:
                 count = scale * sum(loop.get(o, 0) for o in opcodes)
-            axes.barh(i, count, left=left, color=color, height=0.7, edgecolor=PAPER, linewidth=0.8,
+            axes.barh(i, count, left=left, color=color, height=0.7, edgecolor=MUTED, linewidth=0.6, hatch=hatch,
                       label=name if i == 0 else None)  # fmt: skip
             left += count
         axes.text(left + 4, i, f"{left:.0f}", va="center", fontsize=8)

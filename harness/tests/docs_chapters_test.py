@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from math import exp, isclose
+from math import dist, exp, isclose
 from pathlib import Path
 
 import ml_dtypes
@@ -313,7 +313,90 @@ def test_drawings_have_alt_texts_and_captions(page: Path) -> None:
 
 def test_all_drawings_are_shown() -> None:
     texts = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert set(drawings.DRAWINGS) == set(re.findall(r"^```\{drawing\} (\w+)$", texts, re.MULTILINE))
+    drawn = {name for name in drawings.DRAWINGS if name.removesuffix("_narrow") not in set(drawings.DRAWINGS) - {name}}
+    assert drawn == set(re.findall(r"^```\{drawing\} (\w+)$", texts, re.MULTILINE))
+
+
+# Linear RGB as people without one kind of cone see it: Machado, Oliveira and Fernandes, 2009, severity 1.
+SEEN = {
+    "all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+
+
+def lab(color: str, seen: tuple[tuple[float, ...], ...]) -> tuple[float, float, float]:
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    r, g, b = (min(1, max(0, sum(m * part for m, part in zip(row, linear, strict=True)))) for row in seen)
+    xyz = (
+        (0.4124564 * r + 0.3575761 * g + 0.1804375 * b) / 0.95047,
+        0.2126729 * r + 0.7151522 * g + 0.0721750 * b,
+        (0.0193339 * r + 0.1191920 * g + 0.9503041 * b) / 1.08883,
+    )
+    x, y, z = (part ** (1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in xyz)
+    return 116 * y - 16, 500 * (x - y), 200 * (y - z)
+
+
+@pytest.mark.parametrize("seen", SEEN)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_eight_colours_differ_for_colour_blind_readers(scheme: str, seen: str) -> None:
+    """Under protanopia copies and tensor cores were the same; a difference of 2 can just be seen."""
+    css = (ROOT / "docs" / "site" / "static" / "ladder.css").read_text(encoding="utf-8")
+    names = ("ink", "muted", "blue", "red", "green", "amber", "violet", "cyan")
+    blocks = re.findall(r"\{([^{}]*--fl-ink:[^{}]*)\}", css)
+    assert len(blocks) == 3, "light, dark by the button, dark by the system"
+    of_block = [dict(re.findall(r"--fl-([\w-]+): (#\w+);", block)) for block in blocks]
+    assert of_block[1] == of_block[2]
+    colors = of_block[0 if scheme == "light" else 1]
+    if scheme == "light":
+        own = {drawings.VARIABLES[c]: c for c in drawings.VARIABLES}
+        assert {name: colors[name] for name in names[2:]} == {name: own[name] for name in names[2:]}
+    for i, one in enumerate(names):
+        for other in names[:i]:
+            assert dist(lab(colors[one], SEEN[seen]), lab(colors[other], SEEN[seen])) > 15, (one, other)
+
+
+@pytest.mark.parametrize("drawing", ["over_seq_len", "clock_and_share"])
+def test_labels_are_not_next_to_other_points(drawing: str, facts: Facts) -> None:
+    with rc_context(drawings.STYLE):
+        figure = drawings.DRAWINGS[drawing](facts)
+        figure.draw_without_rendering()
+    (axes,) = figure.axes
+    points = [
+        (float(x), float(y))
+        for line in axes.lines
+        if line.get_marker() not in ("None", None, "")
+        for x, y in axes.transData.transform(line.get_xydata())
+    ]
+    assert len(points) > 8
+    for text in axes.texts:
+        box = Text.get_window_extent(text).padded(3)
+        assert not [point for point in points if box.contains(*point)], text.get_text()
+
+
+def test_version_16_is_among_the_curves(facts: Facts) -> None:
+    with rc_context(drawings.STYLE):
+        (axes,) = drawings.DRAWINGS["over_seq_len"](facts).axes
+    assert any(text.get_text().startswith("16 ") for text in axes.texts)
+
+
+def test_memory_has_one_linear_scale(facts: Facts) -> None:
+    with rc_context(drawings.STYLE):
+        (axes,) = drawings.DRAWINGS["memory_levels"](facts).axes
+    assert axes.get_xscale() == "linear"
+
+
+@pytest.mark.parametrize("drawing", ["rings_19", "consumers_20", "overlap_23", "turns_26", "three_27", "roles_23"])
+def test_timelines_explain_their_waits(drawing: str, facts: Facts) -> None:
+    with rc_context(drawings.STYLE):
+        (axes,) = drawings.DRAWINGS[drawing](facts).axes
+    legend = axes.get_legend()
+    named = {text.get_text(): box for text, box in zip(legend.get_texts(), legend.get_patches(), strict=True)}
+    assert {"softmax", "waits"} <= set(named)
+    explained = {(box.get_facecolor(), box.get_hatch()) for box in named.values()}
+    assert {(box.get_facecolor(), box.get_hatch()) for box in axes.patches} <= explained
 
 
 @pytest.mark.parametrize("drawing", drawings.DRAWINGS)

@@ -100,7 +100,46 @@ def test_the_bars_of_the_landing_page_lead_to_the_chapters(site: Path) -> None:
     chart = text[start : text.index("</svg>", start)]
     for chapter in CHAPTERS_OF_VERSIONS:
         assert chart.count(f'href="chapters/{chapter}.html"') == 2, chapter  # the bar and its name
+        number, _, name = chapter.partition("_")
+        assert len(re.findall(rf'aria-label="{number} {name}, (?:[\d.]+ TFLOP/s|not recorded)"', chart)) == 2, chapter
     assert "chapter:" not in chart
+
+
+def test_headings_do_not_skip_levels(site: Path) -> None:
+    for page in pages(site):
+        article = (site / page).read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
+        levels = [int(level) for level in re.findall(r"<h([1-6])\b", article)]
+        skipped = [(a, b) for a, b in zip([0, *levels], levels, strict=False) if b > a + 1]
+        assert not skipped, (page, levels)
+
+
+def test_pages_have_a_description_and_an_icon(site: Path) -> None:
+    found = {}
+    for page in pages(site):
+        text = (site / page).read_text(encoding="utf-8")
+        assert re.search(r'<link rel="(?:shortcut )?icon" href="[^"]*favicon\.svg"', text), page
+        if page not in ("search.html", "genindex.html"):
+            description = re.search(r'<meta name="description" content="([^"]*)"', text)
+            assert description and 40 < len(html.unescape(description[1])) <= 160, page
+            found[page] = description[1]
+    assert len(set(found.values())) == len(found), "each page has its own"
+
+
+def test_terms_have_their_definition_as_a_tooltip(site: Path) -> None:
+    text = (site / "chapters" / "06_swizzle.html").read_text(encoding="utf-8")
+    titles = re.findall(r'<a class="reference internal" href="[^"]*#term-[^"]*" title="([^"]*)"', text)
+    assert titles and all(len(title) > 15 for title in titles)
+
+
+def test_the_search_knows_no_embedded_source(site: Path) -> None:
+    """A word that is in every kernel's file, and in no page's text."""
+    word = "cudaError_t"
+    assert word in (ROOT / "kernels" / "03_tiled.cu").read_text(encoding="utf-8")
+    assert word in (site / "chapters" / "03_tiled.html").read_text(encoding="utf-8"), "the page embeds the file"
+    listed = json.loads((site / "_static" / "pages.js").read_text(encoding="utf-8").partition("= ")[2].rstrip(";\n"))
+    assert "shared memory" in listed["chapters/03_tiled"]["text"]
+    assert not [page for page, shown in listed.items() if word in shown["text"]]
+    assert word.lower() not in (site / "searchindex.js").read_text(encoding="utf-8").lower()
 
 
 def test_a_stale_profile_is_a_banner(site: Path) -> None:
@@ -238,18 +277,60 @@ def test_blanks_take_what_rounds_to_the_answer_or_is_more_precise(site: Path, tm
     pages = {"06": "chapters/06_swizzle.html", "path": "learning_path.html"}
     found = visit(tmp_path, site, [(name, page, "all_blanks") for name, page in pages.items()])
     blanks = {blank["answer"]: (blank["exact"], blank["judged"]) for page in found.values() for blank in page}
-    assert {"5.5", "0.1353", "1298"} <= set(blanks)
+    assert {"5.54", "0.1353", "1298"} <= set(blanks)
     for answer, (exact, judged) in blanks.items():
         assert judged[answer] and not judged[f"-{answer}"], judged
         if float(answer) == exact:
             assert not judged[f"{answer}7"] and not judged[f"0x{int(exact):x}"], judged
         else:
             assert judged[f"{exact:.3f}"], judged
-    _, judged = blanks["5.5"]
-    assert judged["5.5"] and judged["5.54"] and judged["5.538"] and not judged["0.14"]
+    _, judged = blanks["5.54"]
+    assert judged["5.54"] and judged["5.538"] and not judged["0.14"]
     _, judged = blanks["0.1353"]
     assert judged["0.135"] and not judged["0.14"] and not judged["5.54"]
     assert not blanks["1298"][1]["0x512"]
+
+
+@needs_chromium
+def test_no_code_is_cut_off(site: Path, tmp_path: Path) -> None:
+    """At 1280 and at 400 pixels; drawings that are made of characters may scroll."""
+    tasks = [(page, page, "code") for page in pages(site)]
+    found = visit(tmp_path, site, tasks)
+    assert sum(of_page["all"] for of_page in found.values()) > 100
+    assert {
+        page: of_page["overflowing"] for page, of_page in found.items() if any(of_page["overflowing"].values())
+    } == {}
+    assert all(of_page["copied"] for of_page in found.values())
+
+
+@needs_chromium
+def test_all_banks_and_all_bars_are_in_sight(site: Path, tmp_path: Path) -> None:
+    tasks = [("banks", "chapters/06_swizzle.html", "bank_columns"), ("ladder", "index.html", "ladder")]
+    found = visit(tmp_path, site, tasks)
+    assert found["banks"] == {str(width): list(range(32)) for width in (1280, 800, 400)}
+    for width in ("1280", "390"):
+        at = found["ladder"][width]
+        assert at["others"] == 0 and not at["cut"], (width, at)
+        assert len(at["names"]) == 2 * len(CHAPTERS_OF_VERSIONS) and all(
+            "TFLOP/s" in name or "not" in name for name in at["names"]
+        )
+
+
+@needs_chromium
+def test_arrow_keys_turn_pages_but_not_inside_of_parts(site: Path, tmp_path: Path) -> None:
+    found = visit(tmp_path, site, [("keys", "chapters/04_mma.html", "arrow_keys")])
+    assert found["keys"] == ["04_mma.html", "05_cp_async.html", "04_mma.html"]
+
+
+@needs_chromium
+def test_search_results_say_what_they_are_and_show_the_words(site: Path, tmp_path: Path) -> None:
+    results = visit(tmp_path, site, [("search", "search.html?q=swizzle", "search_results")])["search"]
+    by_page = {result["page"]: result for result in results}
+    assert by_page["chapters/06_swizzle.html"]["kind"] == "chapter 06"
+    assert by_page["assignments/06_swizzle.html"]["kind"] == "assignment 06"
+    for result in results:
+        assert result["kind"] and result["excerpt"], result
+    assert "swizzl" in by_page["chapters/06_swizzle.html"]["excerpt"].lower()
 
 
 @needs_chromium

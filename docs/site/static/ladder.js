@@ -79,7 +79,7 @@
     const result = element("p", { role: "status", "aria-live": "polite", class: "result" });
     const grid = element("div", { class: "grid-scroll", tabindex: 0, role: "group", "aria-label": "lanes by bank" });
     const controls = element("div", { class: "controls" }, accessLabel, element("label", {}, "row stride in bytes", stride), swizzleLabel);
-    part.replaceChildren(element("h4", {}, "Bank-conflict calculator"), controls, result, grid);
+    part.replaceChildren(element("p", { class: "part-title" }, "Bank-conflict calculator"), controls, result, grid);
 
     const show = () => {
       const [, size, place, lanes = 32] = ACCESSES[access.value];
@@ -115,20 +115,28 @@
         `${depth} wavefront${depth > 1 ? "s" : ""}: the busiest bank has ${depth} different word${depth > 1 ? "s" : ""}. ` +
         `${useful} bytes wanted, ${depth * BANKS * WORD} could have been delivered.`;
       part.dataset.wavefronts = depth;
-      const table = element("table");
-      table.append(element("tr", {}, element("th", { scope: "row" }, "wavefront, bank"), ...words.map((_, bank) => element("th", { scope: "col" }, String(bank)))));
-      for (let i = 0; i < depth; ++i) {
-        const row = element("tr", {}, element("th", { scope: "row" }, String(i + 1)));
-        for (const found of words) {
-          const lanesHere = [...found.values()][i];
-          const text = !lanesHere ? "" : lanesHere.length > 3 ? `${lanesHere[0]} … ${lanesHere.at(-1)}` : lanesHere.join(" ");
-          row.append(element("td", lanesHere ? { class: `fill-${(lanesHere[0] >> 2) % 8}` } : {}, text));
+      // All banks are in sight: where 32 columns have no room they are in two or four tables.
+      const across = part.clientWidth >= 620 ? 32 : part.clientWidth >= 330 ? 16 : 8;
+      const tables = [];
+      for (let first = 0; first < BANKS; first += across) {
+        const table = element("table", { class: "banks" });
+        const shown = words.slice(first, first + across);
+        table.append(element("tr", {}, element("th", { scope: "row" }, "bank"), ...shown.map((_, i) => element("th", { scope: "col" }, String(first + i)))));
+        for (let i = 0; i < depth; ++i) {
+          const row = element("tr", {}, element("th", { scope: "row" }, String(i + 1)));
+          for (const found of shown) {
+            const lanesHere = [...found.values()][i];
+            const text = !lanesHere ? "" : lanesHere.length > 3 ? `${lanesHere[0]} … ${lanesHere.at(-1)}` : lanesHere.join(" ");
+            row.append(element("td", lanesHere ? { class: `fill-${(lanesHere[0] >> 2) % 8}` } : {}, text));
+          }
+          table.append(row);
         }
-        table.append(row);
+        tables.push(table);
       }
-      grid.replaceChildren(table);
+      grid.replaceChildren(...tables);
     };
     for (const control of [access, stride, swizzle]) control.addEventListener("input", show);
+    addEventListener("resize", show);
     show();
   }
 
@@ -144,7 +152,7 @@
     const [whichLabel, which] = select("operand", Object.entries(FRAGMENTS).map(([k, v]) => [k, v[0]]), asked.get("operand") ?? "A");
     const result = element("p", { role: "status", "aria-live": "polite", class: "result" });
     const grid = element("div", { class: "grid-scroll" });
-    part.replaceChildren(element("h4", {}, "Which lane holds which element"), element("div", { class: "controls" }, whichLabel), result, grid);
+    part.replaceChildren(element("p", { class: "part-title" }, "Which lane holds which element"), element("div", { class: "controls" }, whichLabel), result, grid);
     let chosen = [Number(asked.get("row") ?? 5), Number(asked.get("col") ?? 9)];
 
     const show = (focus) => {
@@ -177,12 +185,43 @@
       const move = KEYS[event.key];
       if (!move) return;
       event.preventDefault();
+      event.stopPropagation();
       chosen = [chosen[0] + move[0], chosen[1] + move[1]];
       show(true);
     });
     which.addEventListener("input", () => show(false));
     show(false);
   }
+
+  // ---- code: a button that copies it; drawings made of characters are not wrapped ----
+
+  for (const code of document.querySelectorAll("article div.highlight > pre")) {
+    if (/[─│┌┐└┘├┤┬┴┼╭╮╯╰═║]/.test(code.textContent)) code.classList.add("characters");
+    const button = element("button", { type: "button", class: "copybtn", "aria-label": "copy this code" }, "copy");
+    button.addEventListener("click", async () => {
+      const copied = code.cloneNode(true);
+      copied.querySelectorAll(".linenos").forEach((number) => number.remove());
+      try {
+        await navigator.clipboard.writeText(copied.textContent.trimEnd());
+        button.textContent = "copied";
+      } catch {
+        getSelection().selectAllChildren(code);
+        button.textContent = "selected";
+      }
+      setTimeout(() => { button.textContent = "copy"; }, 2000);
+    });
+    code.parentElement.append(button);
+  }
+
+  // ---- ← and → turn pages, except where they move something ----
+
+  addEventListener("keydown", (event) => {
+    const which = { ArrowLeft: "prev", ArrowRight: "next" }[event.key];
+    if (!which || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
+    if (event.target.closest?.("input, textarea, select, button, [tabindex], [contenteditable], summary")) return;
+    const page = document.querySelector(`link[rel="${which}"]`);
+    if (page) location.href = page.href;
+  });
 
   const PARTS = { banks, fragments };
   for (const part of document.querySelectorAll(".interactive")) PARTS[part.dataset.part](part);
