@@ -42,29 +42,41 @@ Keys with_four(Keys keys, double level) {
   return keys;
 }
 
-Keys drawn(std::int64_t head, std::int64_t num_keys, int least, std::uint64_t seed) {
+// All values are positive, so that nothing cancels. All weights are powers of two, so that whichever of its maxima a version has as its reference, it rounds none that counts. None is
+// at 2^-25 of the row's maximum: there fp16 is at a tie, and two right exponentials may round it to 0 and to 2^-24. In e4m3 none that
+// counts is below 2^-12.
+Keys drawn(std::int64_t head, std::int64_t num_keys, bool in_8_bits, std::uint64_t seed) {
   std::uint64_t draws = 0;
   const auto draw = [&](std::int64_t from, std::int64_t to) {  // both included
     return from + static_cast<std::int64_t>(hash(seed, 0x616476, head, draws++) % (to - from + 1));
   };
+  const int most = in_8_bits ? 3 : 20;  // of a maximum, and of how far it moves down
   Keys keys(num_keys);
   switch (draw(0, 2)) {
-    case 0: {  // a few keys, around a guess, carry the row, and have V = 0
+    case 0: {  // a few keys of the first tile, above or below a guess, carry the row, and have V = 0
+      std::int64_t largest = -7;
       const std::int64_t guess = draw(0, 1) * -3, few = draw(1, 8);
-      for (DesignedKey& key : keys) key = {static_cast<double>(guess + draw(least, least + 4)), 1};
-      for (std::int64_t i = 0; i < few; ++i)
-        keys[std::min(draw(0, 31), num_keys - 1)] = {guess + static_cast<double>(draw(-448, 128)) / 64, 0};
+      std::vector<std::int64_t> levels(few);
+      for (std::int64_t& level : levels) largest = std::max(largest, level = draw(-7, 2));
+      const std::int64_t kept[] = {-22, -23, -24, -26, -27}, kept_in_8_bits[] = {-10, -11, -12, -22, -23};
+      for (DesignedKey& key : keys) {
+        const std::int64_t below = (in_8_bits ? kept_in_8_bits : kept)[draw(0, 4)];
+        key = {static_cast<double>(guess + largest + below), 1};
+      }
+      for (const std::int64_t level : levels)
+        keys[std::min(draw(0, 15), num_keys - 1)] = {static_cast<double>(guess + level), 0};
       return keys;
     }
-    case 1: {  // the maximum moves
-      keys = with_peaks(std::move(keys), static_cast<double>(draw(-20, 20)), static_cast<double>(draw(-20, 20)),
-                        static_cast<int>(draw(4, 12)));
-      return keys;
+    case 1: {  // the maximum moves, and what counts is a little below
+      const std::int64_t second = draw(-most, most), third = draw(-most, most), below = draw(4, in_8_bits ? 6 : 12);
+      return with_peaks(std::move(keys), static_cast<double>(second), static_cast<double>(third),
+                        static_cast<int>(below));
     }
-    default:  // levels
-      return with_levels(std::move(keys), {{static_cast<double>(draw(-30, 30)), 1},
-                                           {static_cast<double>(draw(-30, 30)), -1},
-                                           {static_cast<double>(draw(-30, 30)), 0.5f}});
+    default: {
+      const auto level = [&] { return static_cast<double>(draw(-2 * most, 2 * most)); };
+      const double first = level(), second = level(), third = level();
+      return with_levels(std::move(keys), {{first, 1}, {second, 2}, {third, 0.5f}});
+    }
   }
 }
 
@@ -120,7 +132,7 @@ std::vector<DesignedKey> adversarial_keys(std::int64_t head, std::int64_t num_ke
       return keys;
     }
     default:
-      return drawn(head, num_keys, lost, seed);
+      return drawn(head, num_keys, in_8_bits, seed);
   }
 }
 
