@@ -8,7 +8,9 @@
             persistent version takes several, with one K/V tile and with five
             batch 70,000 and heads 70,000: right, or refused with the limit
             the data of harness --data, of which the first part has but a few
+            30 heads of adversarial scores, drawn from the seed 0: docs/numerics.md
             the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): CTAs that stay take several query tiles there, too
+  --fuzz N  instead of these: adversarial scores drawn from the seeds 0 to N - 1
   --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations). K and
             V have many heads rather than a million keys, over which sums in fp32 lose more than the check allows for,
             in every version
@@ -79,6 +81,7 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
         case("more queries than keys", c, (5, 1, 3 * q, kv)),
         case(f"{launches} launches", c, (2, 3, 2 * q, 5 * kv), launches=launches),
         *(case(f"{data} data", c, (1, 3, q, 5 * kv), data=data) for data in DATA),
+        fuzz_case(c, seed=0),
         case("batch beyond a grid", c, (BEYOND_A_GRID, 1, q, kv), may_be_refused=True),
         case("heads beyond a grid", c, (1, BEYOND_A_GRID, q, kv), may_be_refused=True),
     ]
@@ -89,6 +92,13 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
         for name, sizes in (("one K/V tile each", (27, 40, q, kv)), ("five K/V tiles each", (9, 40, 3 * q, 5 * kv))):
             found.append(case(f"{launches} launches of 1,080 query tiles, {name}", c, sizes, launches=launches))
     return found
+
+
+def fuzz_case(c: Configuration, seed: int) -> Case:
+    """The heads that are designed one by one, and as many drawn ones as make 30. Odd seeds have more tiles."""
+    tiles = 5 if seed % 2 else 3
+    sizes = (1, 30, c.block_q, tiles * max(c.block_kv, 32))
+    return case(f"adversarial scores, seed {seed}", c, sizes, data="adversarial", seed=seed)
 
 
 def large_cases(c: Configuration) -> list[Case]:
@@ -124,6 +134,7 @@ def main() -> int:
     add_arguments(parser)
     parser.add_argument("--device", choices=("gpu", "emulator"), default="gpu", help="(%(default)s)")
     parser.add_argument("--large", action="store_true", help="tensors of more than 4 GiB; takes 30 GB of memory a job")
+    parser.add_argument("--fuzz", type=int, metavar="N", help="adversarial scores alone, drawn from N seeds")
     parser.add_argument("--dtype", choices=DTYPES, action="append", help="one type alone; again for another (all)")
     parser.add_argument("--jobs", type=int, metavar="N", help="so many at a time (8; 2 for --large and the emulator)")
     parser.add_argument("--worker", help="program in the build folder to ask (that of the device)")
@@ -133,6 +144,10 @@ def main() -> int:
         parser.error("--large does not go with --device emulator, which would take hours; leave one out")
     if arguments.large and arguments.dtype:
         parser.error("--large does not go with --dtype, since it checks fp16 alone; leave one out")
+    if arguments.fuzz is not None and arguments.fuzz < 1:
+        parser.error(f"--fuzz {arguments.fuzz} is out of range; give 1 or more")
+    if arguments.fuzz is not None and arguments.large:
+        parser.error("--fuzz does not go with --large, since each replaces the other problems; leave one out")
     if arguments.jobs is not None and arguments.jobs < 1:
         parser.error(f"--jobs {arguments.jobs} is out of range; give 1 or more")
     jobs = arguments.jobs or min(os.cpu_count() or 1, 8 if on_gpu and not arguments.large else 2)
@@ -141,7 +156,13 @@ def main() -> int:
 
     dtypes = ("fp16",) if arguments.large else tuple(arguments.dtype or DTYPES)
     found = configurations(arguments.build, arguments.kernel, dtypes, worker, every=not arguments.large)
-    todo = [case for c in found for case in (large_cases(c) if arguments.large else cases(c, on_gpu))]
+
+    def cases_of(c: Configuration) -> list[Case]:
+        if arguments.fuzz is not None:
+            return [fuzz_case(c, seed) for seed in range(arguments.fuzz)]
+        return large_cases(c) if arguments.large else cases(c, on_gpu)
+
+    todo = [case for c in found for case in cases_of(c)]
     failures = 0
     with tempfile.TemporaryDirectory() as references, ThreadPoolExecutor(jobs) as pool:
         outcomes = pool.map(lambda case: run(arguments.build / worker, case, references), todo)

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <set>
 
+#include "worker/adversarial.h"
 #include "worker/inputs.h"
 
 namespace flash_ladder {
@@ -427,6 +429,44 @@ TEST(Data, TrainedHasHeadsOfAllThreeKinds) {
   EXPECT_GT(mean_over_queries(inputs, [&](auto query) { return heaviest_key(inputs, 0, query) == query; }), 0.8);
   EXPECT_GT(mean_over_queries(inputs, [&](auto query) { return weight_of_first_four(inputs, 1, query); }), 0.7);
   EXPECT_LT(mean_over_queries(inputs, [&](auto query) { return largest_weight(inputs, 2, query); }), 3.0 / 512);
+}
+
+// The first head is the example of docs/numerics.md; 60 heads are the designed ones and drawn ones.
+TEST(Data, AdversarialScoresAndValuesAreThoseOfTheDesign) {
+  for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::e4m3}) {
+    const AttentionProblem problem{.batch = 1, .heads = 60, .seq_len = 2, .seq_len_kv = 96, .dtype = dtype};
+    const Inputs inputs = make_inputs(problem, Distribution::adversarial, Packing::separate, 7);
+    for (std::int64_t head = 0; head < 60; ++head) {
+      const auto keys = adversarial_keys(head, 96, dtype, 7);
+      const auto S = scores(inputs, 0, head, 1);
+      for (std::int64_t key = 0; key < 96; ++key) {
+        const double log2_weight = S[key] * std::numbers::log2e;
+        // Of e4m3 the smallest elements of a row are below its range.
+        EXPECT_NEAR(log2_weight, keys[key].log2_weight,
+                    std::abs(keys[key].log2_weight) * 1e-6 + (dtype == Dtype::e4m3 ? 0.01 : 1e-6))
+            << head << ' ' << key;
+        EXPECT_EQ(element_to_float(dtype, inputs.V_row(0, head, key)[5]), keys[key].value);
+      }
+    }
+  }
+  const auto keys = adversarial_keys(0, 512, Dtype::fp16, 0);
+  EXPECT_EQ(
+      std::ranges::count_if(keys, [](const DesignedKey& key) { return key.log2_weight == -5.9 && key.value == 0; }), 4);
+  EXPECT_EQ(
+      std::ranges::count_if(keys, [](const DesignedKey& key) { return key.log2_weight == -26 && key.value == 1; }),
+      508);
+}
+
+// In fp16 a drawn row has no key that is at a tie, 2^-25 of its maximum.
+TEST(Data, DrawnWeightsAreNoTies) {
+  for (std::int64_t head = kDesignedHeads; head < 2000; ++head) {
+    const auto keys = adversarial_keys(head, 384, Dtype::fp16, 3);
+    const auto by_weight = [](const DesignedKey& key) { return key.log2_weight; };
+    const double largest = std::ranges::max(keys, {}, by_weight).log2_weight;
+    if (largest > 2) continue;  // the rows whose maximum moves have weights that count far more
+    if (keys[20].log2_weight - largest > -20) continue;
+    for (const DesignedKey& key : keys) ASSERT_NE(key.log2_weight - largest, -25) << head;
+  }
 }
 
 // Two heads of Q of one group share their vectors, which are K's.

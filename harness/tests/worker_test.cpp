@@ -13,6 +13,7 @@
 #include "problem/problem.h"
 #include "rules/protocol.h"
 #include "rules/support.h"
+#include "worker/adversarial.h"
 #include "worker/check_sets.h"
 #include "worker/events.h"
 #include "worker/timing.h"
@@ -291,7 +292,7 @@ TEST(CheckSets, HaveTheFourDistributionsSeveralNumbersOfTilesAndStridesOfAllKind
     requested.seq_len_kv = 16 * block_kv;
     const auto sets = check_sets(version, configuration, requested, {});
     std::set<Distribution> with_odd_tiles;
-    bool single = false, packed = false, with_gaps = false, alone = false, ring = false;
+    bool single = false, packed = false, with_gaps = false, alone = false, ring = false, adversarial = false;
     std::set<int> sms;
     for (const CheckSet& set : sets) {
       EXPECT_EQ(why_unsupported(version, configuration, set.problem), std::nullopt) << set.name;
@@ -302,6 +303,11 @@ TEST(CheckSets, HaveTheFourDistributionsSeveralNumbersOfTilesAndStridesOfAllKind
       EXPECT_EQ(set.row_tile, 1);
       sms.insert(set.sms);
       const std::int64_t tiles = set.problem.seq_len_kv / block_kv;
+      if (set.distribution == Distribution::adversarial) {
+        adversarial = true;
+        EXPECT_EQ(set.problem.heads, kDesignedHeads) << "all that are designed";
+        continue;
+      }
       if (set.problem.batch == 1) {
         EXPECT_EQ(set.problem.heads, 1);
         EXPECT_EQ(set.problem.seq_len, block_q);
@@ -326,6 +332,7 @@ TEST(CheckSets, HaveTheFourDistributionsSeveralNumbersOfTilesAndStridesOfAllKind
     }
     EXPECT_EQ(with_odd_tiles.size(), 4u);
     EXPECT_TRUE(single);
+    EXPECT_TRUE(adversarial);
     EXPECT_TRUE(packed);
     EXPECT_TRUE(with_gaps);
     EXPECT_TRUE(alone);

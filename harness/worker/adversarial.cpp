@@ -42,9 +42,9 @@ Keys with_four(Keys keys, double level) {
   return keys;
 }
 
-// All values are positive, so that nothing cancels. All weights are powers of two, so that whichever of its maxima a version has as its reference, it rounds none that counts. None is
-// at 2^-25 of the row's maximum: there fp16 is at a tie, and two right exponentials may round it to 0 and to 2^-24. In e4m3 none that
-// counts is below 2^-12.
+// All values are positive, so that nothing cancels. All weights are powers of two, so that whichever of a row's maxima so far a
+// version has as its reference, it rounds none that counts. None is at 2^-25 of the row's maximum: there fp16 is at a tie, and two
+// right exponentials may become 0 and 2^-24. In e4m3 none that counts is below 2^-12.
 Keys drawn(std::int64_t head, std::int64_t num_keys, bool in_8_bits, std::uint64_t seed) {
   std::uint64_t draws = 0;
   const auto draw = [&](std::int64_t from, std::int64_t to) {  // both included
@@ -63,8 +63,9 @@ Keys drawn(std::int64_t head, std::int64_t num_keys, bool in_8_bits, std::uint64
         const std::int64_t below = (in_8_bits ? kept_in_8_bits : kept)[draw(0, 4)];
         key = {static_cast<double>(guess + largest + below), 1};
       }
-      for (const std::int64_t level : levels)
-        keys[std::min(draw(0, 15), num_keys - 1)] = {static_cast<double>(guess + level), 0};
+      const std::int64_t first = draw(0, 15);
+      for (std::int64_t i = 0; i < few; ++i)  // each at a place of its own among the first 16
+        keys[std::min((first + 3 * i) % 16, num_keys - 1)] = {static_cast<double>(guess + levels[i]), 0};
       return keys;
     }
     case 1: {  // the maximum moves, and what counts is a little below
