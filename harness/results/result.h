@@ -121,7 +121,7 @@ struct Result {
   std::string reason;          // empty when ok
   bool device_cannot = false;  // skipped, since the device cannot run the version whatever the problem; not in JSON
 
-  std::vector<std::string> checked;  // the inputs that were tried, by name; of a wrong one up to the first that faulted
+  std::vector<std::string> checked;  // the inputs that were tried, by name; the last, if it faulted, too
   std::optional<bool> correct;       // false when wrong, whether by the output or by a finding
   std::optional<double> max_abs_error;
   // The largest over (batch, head) of max|out - ref| / bound: correct when at most 1.

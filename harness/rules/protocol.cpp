@@ -55,6 +55,7 @@ void to_json(json& json, const Request& request) {
           {"config", request.config},
           {"configs", request.configs},
           {"only_requested_problem", request.only_requested_problem},
+          {"stop_when_wrong", request.stop_when_wrong},
           {"launches", request.launches},
           {"problem", request.problem},
           {"data", request.data},
@@ -88,6 +89,7 @@ void from_json(const json& json, Request& request) {
   read_known(json, "benchmark", request.benchmark);
   read_known(json, "repeat", request.repeat);
   read_known(json, "only_requested_problem", request.only_requested_problem);
+  read_known(json, "stop_when_wrong", request.stop_when_wrong);
   read_known(json, "launches", request.launches);
   read_known(json, "reference_cache", request.reference_cache);
   if (json.contains("head")) request.head = json.at("head").get<std::int64_t>();

@@ -49,6 +49,7 @@ struct Request {
   bool benchmark = true;
   int repeat = 20;
   bool only_requested_problem = false;  // check it alone, without the small problems that are hard in different ways
+  bool stop_when_wrong = false;         // check nothing more then, and do not look for the cause
   // "debug": which row to show; none: the first wrong one
   std::optional<std::int64_t> head, row;
   int launches = 0;  // of the requested problem, which have to agree bit for bit; 0: the check's own number

@@ -469,6 +469,7 @@ TEST(Protocol, RequestsSurviveTheWayThroughJson) {
   request.repeat = 5;
   request.configs = {"64x64", "128x64"};
   request.only_requested_problem = true;
+  request.stop_when_wrong = true;
   request.launches = 100;
   request.reference_cache = "/tmp/references";
   const json first = request;

@@ -217,12 +217,13 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
     const FewSms few(set.sms);
     if (request.check) {
       result.correct = result.correct.value_or(true);
+      result.checked.push_back(full_name(set));
       const Verdict verdict = check_set(set, inputs, problem, configuration, request, result, events);
       add_verdict(result, set, verdict);
       const bool right = verdict.mismatches.empty();
-      result.checked.push_back(full_name(set));
       checked.sets.push_back({set, right});
       if (!right && !checked.first_wrong) checked.first_wrong = set;
+      if (request.stop_when_wrong && (add_findings(result) || result.status == Status::wrong)) break;
     } else if (device_counts()) {
       events.progress("count", 0, 1);
       const Stream stream;
@@ -264,7 +265,7 @@ Result run(const Request& request, EventWriter& events) {
   if (!request.trace.empty()) write_trace(request.trace, result);
   const bool has_findings = add_findings(result);
   // The probes of a diagnosis are numbers that e4m3 has not.
-  if (!checked.first_wrong || request.problem.dtype == Dtype::e4m3) return result;
+  if (!checked.first_wrong || request.stop_when_wrong || request.problem.dtype == Dtype::e4m3) return result;
   Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
   Result again;  // with other inputs: most likely what was found before
