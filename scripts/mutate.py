@@ -188,7 +188,7 @@ def changes_of(code: str, names: set[str]) -> Iterator[tuple[str, int, str]]:
             continue
         for new in other_numbers(match[0]):
             yield "constant", match.start(), code[: match.start()] + new + code[match.end() :]
-    for match in re.finditer(r"(?<![\w.])[A-Za-z_]\w*(\.[xyz]\b)?|(?<=\.)\w+", code):
+    for match in re.finditer(NAME, code):
         if match.start() < begin:
             continue
         for new in sorted(names.intersection(SIBLINGS.get(match[0], ()))):
@@ -204,11 +204,18 @@ def other_numbers(number: str) -> list[str]:
     return [str(value + 1)] + ([str(value - 1)] if value > 0 else [])
 
 
+NAME = r"(?<![\w.])[A-Za-z_]\w*(?:\.[xyz]\b)?|(?<=\.)\w+"
+
+
+def names_of(lines: list[tuple[int, str]]) -> set[str]:
+    return {name for _, code in lines for name in re.findall(NAME, code)}
+
+
 def mutants_of(version: KernelFile, text: str, seed: int) -> list[Mutant]:
     """All that there are, one for each place, in the order in which they are tried: of all kinds in turn."""
     by_kind: dict[str, list[Mutant]] = {}
     lines = list(lines_of_code(text))
-    names = {name for _, code in lines for name in re.findall(r"(?<![\w.])[A-Za-z_]\w*(?:\.[xyz]\b)?|(?<=\.)\w+", code)}
+    names = names_of(lines)
     for number, code in lines:
         for kind, column, new in changes_of(code, names):
             by_kind.setdefault(kind, []).append(Mutant(number, column, kind, code.strip(), new.strip()))
@@ -529,7 +536,11 @@ def equivalent(path: Path = EQUIVALENT) -> list[dict[str, Any]]:
 def reason_of(stem: str, mutant: dict[str, Any], known: list[dict[str, Any]]) -> str | None:
     """Why a mutant is no mistake, if somebody has found out."""
     for entry in known:
-        if mutant["old"] == entry["old"] and mutant["new"] == entry["new"] and stem in entry.get("versions", [stem]):
+        if (
+            mutant["old"] == entry["old"]
+            and mutant["new"] == entry.get("new", mutant["new"])
+            and stem in entry.get("versions", [stem])
+        ):
             return entry["reason"]
     return None
 
@@ -580,23 +591,27 @@ def survivors(data: dict[str, Any]) -> Iterator[str]:
 
 
 def published(data: dict[str, Any]) -> dict[str, Any]:
-    """What the docs show: counts of both checks, and what neither finds."""
+    """What the docs show of whole versions: counts of both checks, what only this one finds, and what neither does."""
     known = equivalent()
     versions = {}
     for stem, version in sorted(data["versions"].items()):
         mutants = [mutant for mutant in version["mutants"].values() if "before" in mutant and "now" in mutant]
-        left = [
-            mutant
-            for mutant in mutants
-            if mutant["now"]["outcome"] == "survived" and not reason_of(stem, mutant, known)
-        ]
-        if mutants:
-            versions[stem] = {
-                "code": version["code"],
-                "before": tally(stem, mutants, "before", known),
-                "now": tally(stem, mutants, "now", known),
-                "survivors": [{name: mutant[name] for name in ("line", "kind", "old", "new")} for mutant in left],
-            }
+        if sum(not is_none(mutant) for mutant in mutants) < data["places"]:
+            print(f"{stem}: left out, since not all of its mutants were tried by both checks", file=sys.stderr)
+            continue
+
+        def those(before: tuple[str, ...], now: tuple[str, ...], of: list[dict[str, Any]] = mutants) -> list[Any]:
+            found = [one for one in of if one["before"]["outcome"] in before and one["now"]["outcome"] in now]
+            return [{name: one[name] for name in ("line", "kind", "old", "new", "now")} for one in found]
+
+        survivors = those(COLUMNS, ("survived",))
+        versions[stem] = {
+            "code": version["code"],
+            "before": tally(stem, mutants, "before", known),
+            "now": tally(stem, mutants, "now", known),
+            "found_since": those(("survived",), KILLED),
+            "survivors": [mutant for mutant in survivors if not reason_of(stem, mutant, known)],
+        }
     return {"seed": data["seed"], "places": data["places"], "versions": versions}
 
 

@@ -13,7 +13,8 @@
                           <!-- other GPUs -->       which steps gain or lose there as they do here
   docs/virtual_gpu_internals.md
                         between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
-                        GPU and Nsight Compute count of these versions, side by side
+                        GPU and Nsight Compute count of these versions, side by side; between <!-- mutation --> and
+                        <!-- end --> how many of scripts/mutate.py's mistakes the check finds
   docs/figures/*.svg    by scripts/plot.py
 
 The device is the first of profiles/ (profiles/shown_first.txt names it); the README sets others beside it.
@@ -36,6 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import mutate
 import plot
 from kernel_files import KernelFile, kernel_files
 from ladder import HEAD_DIM, HEADS, ROOT, is_fast, write_whole
@@ -569,7 +571,38 @@ def fill_virtual_gpu(text: str, device: Device) -> str:
         raise PageError(
             f"{VIRTUAL_GPU} needs the marks <!-- counters 03 04 … --> and <!-- end --> once, each on a line of its own"
         )
-    return marked.sub(lambda m: f"{m[1]}{m[2]}{counters_table(device, [int(n) for n in m[1].split()])}\n", text)
+    text = marked.sub(lambda m: f"{m[1]}{m[2]}{counters_table(device, [int(n) for n in m[1].split()])}\n", text)
+    mutation = re.compile(r"(?<=<!-- mutation -->\n).*?(?=<!-- end -->)", re.DOTALL)
+    if len(mutation.findall(text)) != 1:
+        raise PageError(
+            f"{VIRTUAL_GPU} needs the marks <!-- mutation --> and <!-- end --> once, each on a line of its own"
+        )
+    return mutation.sub(lambda _: f"{mutation_table()}\n", text)
+
+
+def mutation_table() -> str:
+    """How many mistakes scripts/mutate.py made in each version, and how many the check found, then and now."""
+    try:
+        versions = json.loads(mutate.PUBLISHED.read_text(encoding="utf-8"))["versions"]
+        lines = ["| version | mistakes | found before | found now | not found |", "|---|---|---|---|---|"]
+        total = [0, 0, 0]
+        for kernel in kernel_files(ROOT):
+            if kernel.stem not in versions:
+                continue
+            version = versions[kernel.stem]
+            found = [sum(version[name][outcome] for outcome in mutate.KILLED) for name in ("before", "now")]
+            mistakes = found[1] + version["now"]["survived"]
+            total = [sum(pair) for pair in zip(total, (mistakes, *found), strict=True)]
+            text = (ROOT / kernel.file).read_text(encoding="utf-8")
+            older = "" if version["code"] == mutate.code_digest(text) else " (its code has changed since)"
+            lines.append(f"| {kernel.label}{older} | {mistakes} | {found[0]} | {found[1]} | {mistakes - found[1]} |")
+        mistakes, before, now = total
+        shares = [f"{100 * found / mistakes:.1f} %" for found in (before, now)]
+        lines.append(f"| all | {mistakes} | {before}: {shares[0]} | {now}: {shares[1]} | {mistakes - now} |")
+        return "\n".join(lines)
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError) as error:
+        path = mutate.PUBLISHED
+        raise ProfileError(f"{path} cannot be used: {error!r}; scripts/mutate.py --publish writes it") from error
 
 
 def update(check: bool) -> list[str]:
