@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import mutate
 import pytest
 from kernel_files import KernelFile, kernel_files
 from ladder import SHAPES
@@ -193,6 +194,7 @@ def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, counts in (("01_naive", (0, 0, 1234567, 64)), ("02_online_softmax", (256, 0, 512, 32))):
         counted = [{"problem": {"dtype": "fp16"}, "counters": dict(zip(COUNTERS, counts, strict=True))}]
         (emulator / f"{name}.json").write_text(json.dumps({"results": counted}))
+    (emulator / "mutation.json").write_text(json.dumps(mutation("another text of it")))
     on_device = {"versions": {"01_naive": dict(zip(COUNTERS, (0, 0, 1234568, 64), strict=True))}}
     (profiles / "ncu.json").write_text(json.dumps(on_device))
     page = root / "docs" / "virtual_gpu_internals.md"
@@ -200,6 +202,15 @@ def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(root, "update_docs.py")
     assert done.returncode == 0, done.stderr
     return root
+
+
+def mutation(code: str) -> dict:
+    """As scripts/mutate.py publishes: of 01, three mistakes in four were found, and now all."""
+    outcomes = ("wrong", "finding", "refusal", "timeout", "survived", "equivalent", "compile error", "same code")
+    before, now = (
+        dict(zip(outcomes, counts, strict=True)) for counts in ((1, 1, 0, 1, 1, 2, 3, 4), (2, 1, 0, 1, 0, 2, 3, 4))
+    )
+    return {"seed": 0, "places": 6, "versions": {"01_naive": {"code": code, "before": before, "now": now}}}
 
 
 @pytest.fixture
@@ -223,6 +234,20 @@ def outdated(tree: Path) -> list[str]:
 def test_docs_of_this_repository_are_up_to_date() -> None:
     done = run(ROOT, "update_docs.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_docs_say_how_many_mistakes_the_check_finds(tree: Path) -> None:
+    page = (tree / "docs" / "virtual_gpu.md").read_text()
+    assert "| 01 naive (its code has changed since) | 4 | 3 | 4 | 0 |" in page
+    assert "| all | 4 | 3: 75.0 % | 4: 100.0 % | 0 |" in page
+    path = tree / "profiles" / "emulator" / "mutation.json"
+    code = mutate.code_digest((tree / "kernels" / "01_naive.cu").read_text())
+    path.write_text(json.dumps(mutation(code)))
+    assert run(tree, "update_docs.py").returncode == 0
+    assert "| 01 naive | 4 | 3 | 4 | 0 |" in (tree / "docs" / "virtual_gpu.md").read_text()
+    path.unlink()
+    done = run(tree, "update_docs.py")
+    assert done.returncode == 3 and "mutate.py --publish writes it" in done.stderr
 
 
 def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
@@ -662,6 +687,7 @@ def test_figures_have_three_digits_or_all_before_the_point(value: float | None, 
         ("README.md", "<!-- results -->"),
         ("docs/ladder_log.md", "(5.00×)<!-- end -->"),
         ("docs/virtual_gpu_internals.md", "<!-- counters 01 02 -->"),
+        ("docs/virtual_gpu_internals.md", "<!-- mutation -->"),
     ],
 )
 def test_a_page_without_its_marks_is_named(tree: Path, page: str, mark: str) -> None:
