@@ -294,7 +294,7 @@ def compile_command(words: list[str]) -> list[str]:
     architecture = "compute_90a" if any("90a" in word for word in words) else "compute_80"
     dropped = ("--generate-code", "-lineinfo", "--Werror", "-Xcompiler=-W", "-frandom-seed", "-x", "cu")
     kept = [word for word in words if not (word.startswith(dropped[:-2]) or word in dropped)]
-    return [*kept, f"-arch={architecture}", "-w", "-frandom-seed=mutant"]
+    return [*kept, f"--generate-code=arch={architecture},code={architecture}", "-w", "-frandom-seed=mutant"]
 
 
 # As harness/cmake/steady_nvcc.cmake has it, so that the same code gives the same PTX. Where it does not, such a mutant
@@ -352,9 +352,7 @@ class Workshop:
 
     def _with_device_code(self, ptx: Path, folder: Path) -> Path:
         """The object of the version as it is, with other device code: half of a compilation is the host's."""
-        architecture = next(word for word in self.command if word.startswith("-arch=compute_")).removeprefix(
-            "-arch=compute_"
-        )
+        architecture = next(word for word in self.command if "arch=" in word).rpartition("compute_")[2]
         fatbinary = Path(self.command[0]).with_name("fatbinary")
         image = f"--image3=kind=ptx,sm={architecture},file={ptx}"
         subprocess.run([fatbinary, "-64", "-compress=false", image, f"--create={folder / 'fatbin'}"], check=True)

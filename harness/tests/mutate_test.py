@@ -174,6 +174,14 @@ def test_a_few_mutants_are_made_and_kept(tmp_path: Path) -> None:
     assert other.returncode == 3 and "has --seed 0 and --places 3" in other.stderr
 
 
+def test_a_version_of_hopper_has_mutants_too(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "scripts" / "mutate.py", "--build", BUILD, "--versions", "26", "--places", "1"]
+    done = subprocess.run(
+        [*command, "--output", tmp_path / "mutation.json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0 and " s)" in done.stdout, done.stderr
+
+
 def test_bad_usage_is_one_message() -> None:
     for arguments, said in ((["--versions", "99"], "no such version"), (["--jobs", "0"], "--jobs 0 is out of range")):
         done = subprocess.run(
