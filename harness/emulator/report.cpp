@@ -58,6 +58,8 @@ std::string_view to_string(FindingKind kind) {
       return "layout_mismatch";
     case FindingKind::race:
       return "race";
+    case FindingKind::overlapping_copies:
+      return "overlapping_copies";
     case FindingKind::divergent_barrier:
       return "divergent_barrier";
     case FindingKind::missing_lanes:
@@ -158,7 +160,12 @@ std::string describe(const std::vector<Role>& roles) {
 std::string format(const Finding& finding) {
   std::string text = fmt::format("{}: {}", to_string(finding.kind), finding.message);
   if (!finding.position.empty()) text += fmt::format("\n  at {}", to_string(finding.position));
-  if (finding.ptx_line > 0) text += fmt::format("\n  PTX line {}: {}", finding.ptx_line, finding.instruction);
+  if (finding.ptx_line > 0) {
+    constexpr std::size_t kMost = 120;  // a wgmma names up to 128 registers
+    const bool fits = finding.instruction.size() <= kMost;
+    text +=
+        fmt::format("\n  PTX line {}: {}{}", finding.ptx_line, finding.instruction.substr(0, kMost), fits ? "" : " …");
+  }
   // A wrong call of the host has neither kernel nor block, a launch that was refused has no block.
   if (!finding.kernel.empty()) text += fmt::format("\n  kernel {}", function_name(finding.kernel));
   if (!finding.kernel.empty() && finding.kind != FindingKind::launch_limits) {
@@ -172,6 +179,9 @@ std::string format(const Finding& finding) {
     if (finding.other->warp >= 0) text += fmt::format("warp {}, lane {}, ", finding.other->warp, finding.other->lane);
     text += "at " + to_string(finding.other->position);
   }
+  for (const LastWait& wait : finding.waits)
+    text += fmt::format("\n  last wait of warp {}, lane {}: {}, at {}", wait.warp, wait.lane, wait.what,
+                        to_string(wait.position));
   if (finding.count > 1) text += fmt::format("\n  {} times", finding.count);
   return text;
 }

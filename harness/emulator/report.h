@@ -134,17 +134,18 @@ enum class FindingKind : std::uint8_t {
   uninitialised_read,  // shared, local or poisoned global memory, or registers
   missing_fence,  // wgmma.fence, fence.proxy.async or fence.mbarrier_init: what was done is not visible to what follows
   in_flight,      // a register or shared memory of what wgmma or TMA has under way
-  transaction_count,  // expect_tx and the bytes that TMA brings differ
-  layout_mismatch,    // a matrix descriptor and the tensor map say different swizzles
-  race,               // two accesses to the same memory that nothing orders, at least one of them a write
-  divergent_barrier,  // lanes or warps that miss a barrier that others wait at
-  missing_lanes,      // shuffle, vote, mma …: lanes that the mask names, or that must take part, are not there
-  assertion,          // assert() of device code failed
-  invalid_operation,  // a misuse that the PTX ISA forbids: an mbarrier that was not initialised, a negative count …
-  launch_limits,      // more threads, shared memory or registers than the sm has; nothing ran
-  endless_loop,       // instruction budget used up
-  deadlock,           // all warps of the CTA wait for something that cannot happen
-  overwritten,        // shared memory that was filled again before anybody had read it, in a CTA that then cannot go on
+  transaction_count,   // expect_tx and the bytes that TMA brings differ
+  layout_mismatch,     // a matrix descriptor and the tensor map say different swizzles
+  race,                // two accesses to the same memory that nothing orders, at least one of them a write
+  overlapping_copies,  // an asynchronous copy to bytes that another one, still under way, writes
+  divergent_barrier,   // lanes or warps that miss a barrier that others wait at
+  missing_lanes,       // shuffle, vote, mma …: lanes that the mask names, or that must take part, are not there
+  assertion,           // assert() of device code failed
+  invalid_operation,   // a misuse that the PTX ISA forbids: an mbarrier that was not initialised, a negative count …
+  launch_limits,       // more threads, shared memory or registers than the sm has; nothing ran
+  endless_loop,        // instruction budget used up
+  deadlock,            // all warps of the CTA wait for something that cannot happen
+  overwritten,  // shared memory that was filled again before anybody had read it, in a CTA that then cannot go on
 };
 
 /// "out_of_bounds", "race", …: as in the JSON.
@@ -159,6 +160,14 @@ struct OtherAccess {
   std::optional<Dim3> cta = {};  // if it is another one
 };
 
+/// The last time that a thread waited before it made an access too early: for its own copies, or for a phase of an mbarrier.
+struct LastWait {
+  std::string what;  // "for parity 1 of the mbarrier at byte 512 of shared memory, …"
+  SourcePosition position;
+  int warp = -1;
+  int lane = -1;
+};
+
 struct Finding {
   FindingKind kind = FindingKind::out_of_bounds;
   std::string message;      // one line, complete but for position, CTA, warp and lane, which format() adds
@@ -171,7 +180,8 @@ struct Finding {
   int lane = -1;                   // the lowest lane concerned, -1: the whole warp
   std::optional<Address> address;  // global address, or offset in the CTA's shared or the thread's local memory
   std::optional<OtherAccess> other;
-  std::uint64_t count = 1;  // how often, lanes counted each, this happened at this line (with this other line)
+  std::vector<LastWait> waits = {};  // of the thread, and of that of `other`, where they have waited
+  std::uint64_t count = 1;           // how often, lanes counted each, this happened at this line (with this other line)
 };
 
 /// The whole finding as text, a few lines.

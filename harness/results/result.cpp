@@ -173,6 +173,7 @@ void to_json(json& json, const Finding& finding) {
           {"lane", known_or_null(finding.lane)},
           {"address", known_or_null(finding.address)},
           {"other_position", known_or_null(finding.other_position)},
+          {"waits", finding.waits},
           {"count", finding.count},
           {"text", finding.text}};
 }
@@ -188,6 +189,7 @@ void from_json(const json& json, Finding& finding) {
   read_known(json, "lane", finding.lane);
   read_known(json, "address", finding.address);
   read_known(json, "other_position", finding.other_position);
+  json.at("waits").get_to(finding.waits);
   json.at("count").get_to(finding.count);
   json.at("text").get_to(finding.text);
 }

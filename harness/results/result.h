@@ -99,6 +99,7 @@ struct Finding {
   std::optional<int> warp, lane;
   std::optional<std::uint64_t> address;  // global address, or offset in shared or local memory
   SourcePosition other_position;         // of the access that it collides with, where there is one
+  std::vector<SourcePosition> waits;     // of an access that came too early: the last waits of the threads
   std::int64_t count = 1;                // how often
   std::string text;                      // all of it, for a reader; some lines
 };

@@ -136,11 +136,11 @@ TEST(HopperFindings, NoneInRightPrograms) {
 
 TEST(HopperFindings, AccumulatorIsReadTooEarly) {
   expect_found(kVisible + kFence + kMma + kCommit + kUse + kWait, FindingKind::in_flight, 5,
-               "a read of a register of the accumulator", 3);
-  expect_found(kVisible + kFence + kMma + kWait + kUse + kCommit + kWait, FindingKind::in_flight, 5, "the accumulator",
-               3);
+               "a read of a register of the accumulator of a wgmma that is under way: no wgmma.wait_group has come", 3);
+  expect_found(kVisible + kFence + kMma + kWait + kUse + kCommit + kWait, FindingKind::in_flight, 5,
+               "no wgmma.commit_group has put it into a group", 3);
   expect_found(kVisible + kFence + kMma + kCommit + "wgmma.wait_group.sync.aligned 1;\n" + kUse + kWait,
-               FindingKind::in_flight, 6, "no wgmma.wait_group", 3);
+               FindingKind::in_flight, 6, "wgmma.wait_group 1 at kernel.cu:5 leaves the newest group", 3);
 }
 
 TEST(HopperFindings, RegistersAreWrittenTooEarly) {
@@ -245,7 +245,14 @@ TEST(HopperFindings, ALoadIsNotWaitedFor) {
   // The wrong parity: that phase has ended before the barrier was there.
   expect_found(kBarrier + kExpect + kLoad +
                    "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+40000], 1; @!%p1 bra ASK;\n" + kRead,
-               FindingKind::race, 5, "a load by TMA is under way", 3);
+               FindingKind::race, 5, "it tells phase 0 (parity 0) of the mbarrier at byte 40000", 3);
+  const Report report =
+      report_of(kBarrier + kExpect + kLoad +
+                "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+40000], 1; @!%p1 bra ASK;\n" + kRead);
+  ASSERT_FALSE(report.findings.empty());
+  ASSERT_EQ(report.findings[0].waits.size(), 1u) << all(report);
+  EXPECT_EQ(report.findings[0].waits[0].position.back().line, 4);
+  EXPECT_THAT(report.findings[0].waits[0].what, testing::HasSubstr("parity 1 of the mbarrier at byte 40000"));
 }
 
 // What is loaded when it is overwritten: late what comes, and early what was.
@@ -667,7 +674,7 @@ TEST(HopperAsyncStores, AddToWhatIsThere) {
                        "to which nothing has been written");
   expect_found_in_pair(
       body(start, promise(256) + add + show + kReceive), FindingKind::race, 7,
-      "to which a reduction by red.async is under way: nobody has waited for the phase of its mbarrier", 6);
+      "to which a reduction by red.async is under way: it tells phase 0 (parity 0) of the mbarrier at byte 4000", 6);
   expect_found_in_pair(
       body(
           start,
@@ -678,7 +685,7 @@ TEST(HopperAsyncStores, AddToWhatIsThere) {
 
 TEST(HopperAsyncStores, NobodyWaits) {
   expect_found_in_pair(kInitPair + promise(256) + kSend + kShow + kReceive, FindingKind::race, 5,
-                       "to which a store by st.async is under way: nobody has waited for the phase of its mbarrier", 4);
+                       "to which a store by st.async is under way: it tells phase 0 (parity 0) of the mbarrier", 4);
   // The wrong parity: that phase has ended before the barrier was there.
   expect_found_in_pair(kInitPair + promise(256) + kSend +
                            "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+4000], 1; @!%p1 bra ASK;\n" +

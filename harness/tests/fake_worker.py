@@ -132,6 +132,7 @@ elif behaviour == "finding":
         "lane": None,
         "address": 0,
         "other_position": ["kernels/07_ldmatrix.cu:62"],
+        "waits": [],
         "count": 3,
         "text": "race: a read of byte 0 of shared memory",
     }

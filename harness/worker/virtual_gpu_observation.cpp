@@ -60,6 +60,7 @@ Finding finding_for_results(const emulator::Finding& found) {
   if (found.lane >= 0) finding.lane = found.lane;
   finding.address = found.address;
   if (found.other) finding.other_position = source_position(found.other->position);
+  for (const emulator::LastWait& wait : found.waits) finding.waits.push_back(source_position(wait.position));
   finding.count = static_cast<std::int64_t>(found.count);
   finding.text = format(found);
   return finding;

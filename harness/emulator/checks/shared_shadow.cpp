@@ -166,6 +166,7 @@ inline bool SharedShadow::known(std::uint32_t cell, const SharedAccess& access, 
   conflict.other_warp = other;
   conflict.other_lane = record->as_lane >= 0 ? record->as_lane : other_lane;
   conflict.other_rank = clocks_.rank_of_engine(record->engine);
+  if (by_reader && !record->async) conflict.other_number = number;
   return false;
 }
 
@@ -402,24 +403,24 @@ void SharedShadow::describe_pending(std::uint32_t cell, Conflict& conflict) cons
   }
 }
 
-void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchanged) {
+void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchanged, bool is_copy) {
   const Range range = range_of(access);
   const Pages pages = pages_of(range);
   if (access.mask != unchanged && (access.peer != nullptr || !has_known_pages(pages, access.warp))) {
-    check_write_against(writers_.data(), known_before(access), -1, access, access.mask & ~unchanged);
+    check_write_against(writers_.data(), known_before(access), -1, access, access.mask & ~unchanged, is_copy);
   }
   for (int reader = 0; reader < num_readers_; ++reader) {
     const bool of_peers = access.peer != nullptr || reader >= num_warps_;
     const AccessNumber bound = of_peers ? 1 : known_reads(access.warp, reader);
     if (!has_read_since(pages, reader, bound)) continue;  // all that it has read there is in order
     if (reader < num_warps_) enter_reads_in(range, reader, bound);
-    check_write_against(readers(reader), bound, reader, access, access.mask);
+    check_write_against(readers(reader), bound, reader, access, access.mask, is_copy);
   }
 }
 
 // `cells`: of the writers (reader < 0), or of one warp as a reader. All accesses below `bound` are in order.
 void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber bound, int reader,
-                                       const SharedAccess& access, std::uint32_t lanes) {
+                                       const SharedAccess& access, std::uint32_t lanes, bool is_copy) {
   const std::uint32_t limit = bound << kLaneBits;
   const unsigned count = cells_of(access);
   if (access.mask == kAllLanes && !lanes::any_at_least(count, cells, access.offsets, shift_, limit)) {
@@ -436,6 +437,7 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
       if ((found & kPending) != 0) {
         if (is_atomic_pending(found, access)) continue;
         describe_pending(found, conflict);
+        conflict.kind = is_copy ? Conflict::Kind::overlapping_copies : Conflict::Kind::write_to_pending_copy;
       } else if (known(found, access, by, reader >= 0, reader, conflict)) {
         continue;
       } else {
@@ -534,7 +536,7 @@ void SharedShadow::look_for_lost(const SharedAccess& access) {
 }
 
 void SharedShadow::issue_copy(const SharedAccess& access, bool checks) {
-  if (checks) check_write(access, 0);
+  if (checks) check_write(access, 0, true);
   set_writers(access, kPending, add_record(access, false));
 }
 

@@ -25,9 +25,11 @@ namespace flash_ladder::emulator {
 /// An access that is in conflict with what went before.
 struct Conflict {
   enum class Kind : std::uint8_t {
-    uninitialised,     // a read of what was never written
-    pending_copy,      // an access to what a cp.async is still to write
-    read_after_write,  // races: no order between the access and the earlier one
+    uninitialised,  // a read of what was never written
+    pending_copy,   // a read of what a copy is still to write
+    write_to_pending_copy,
+    overlapping_copies,  // a copy to where another one, which is under way, writes
+    read_after_write,    // races: no order between the access and the earlier one
     write_after_read,
     write_after_write,
     written_during_read,  // the later one is the earlier access here: it met a read of wgmma or TMA that was under way
@@ -40,6 +42,7 @@ struct Conflict {
   int other_lane = -1;
   bool at_once = false;                        // two lanes of one execution of an instruction
   std::optional<std::size_t> other_rank = {};  // of the earlier access, if it is one of another CTA of the cluster
+  AccessNumber other_number = 0;               // of a read that a thread made itself; 0: it is not that
 };
 
 class ConflictSink;
@@ -212,9 +215,9 @@ class SharedShadow {
     const Record* const record = record_of((cell & ~kPending) >> kLaneBits);
     return record != nullptr && !can_race(access.strength, record->strength, false);
   }
-  void check_write(const SharedAccess& access, std::uint32_t unchanged);
+  void check_write(const SharedAccess& access, std::uint32_t unchanged, bool is_copy = false);
   void check_write_against(const std::uint32_t* cells, AccessNumber bound, int reader, const SharedAccess& access,
-                           std::uint32_t lanes);
+                           std::uint32_t lanes, bool is_copy);
   void set_writers(const SharedAccess& access, std::uint32_t flags, AccessNumber number);
 
   ConflictSink& sink_;

@@ -155,7 +155,7 @@ void AsyncUnits::finish() {
     if (queue.done == queue.issued) continue;
     const Warp& warp = cta_.warps()[w];
     report(FindingKind::in_flight, warp, issue_of(warp, queue.done).instruction, -1, std::nullopt,
-           "the warp ends while this wgmma is under way: no wgmma.wait_group has waited for it");
+           "the warp ends while this wgmma is under way: " + why_in_flight(warp, queue.done));
   }
   loads_.clear();
   stores_.clear();
@@ -444,6 +444,18 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
   }
 }
 
+// Why a wgmma has not been waited for.
+std::string AsyncUnits::why_in_flight(const Warp& warp, std::uint64_t number) const {
+  const WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
+  if (number >= queue.committed) return "no wgmma.commit_group has put it into a group";
+  if (number >= queue.seen) return "no wgmma.wait_group has come since";
+  const std::string at = to_string(cta_.position_of(queue.waited));
+  if (queue.leaves == 1)
+    return fmt::format("wgmma.wait_group 1 at {} leaves the newest group pending, and this wgmma is in it", at);
+  return fmt::format("wgmma.wait_group {} at {} leaves the {} newest groups pending, and this wgmma is in one of them",
+                     queue.leaves, at, queue.leaves);
+}
+
 // wgmma may use registers that were touched before only after a wgmma.fence, and not those that another has under way, but for
 // accumulators of the same shape.
 void AsyncUnits::check_registers(const Warp& warp, const Instruction& instruction) {
@@ -477,9 +489,10 @@ void AsyncUnits::check_registers(const Warp& warp, const Instruction& instructio
     const bool other_shape = other.n != wgmma.n && is_in(other.d, wgmma.d[0]);
     if (!reads_its_d && !writes_its_a && !other_shape) continue;
     report(FindingKind::in_flight, warp, index, -1, std::nullopt,
-           reads_its_d    ? "A is the accumulator of a wgmma that is under way: no wgmma.wait_group has waited for it"
-           : writes_its_a ? "the accumulator is A of a wgmma that is under way: no wgmma.wait_group has waited for it"
-                          : "the accumulator is one of a wgmma of another shape that is under way",
+           (reads_its_d    ? "A is the accumulator of a wgmma that is under way: "
+            : writes_its_a ? "the accumulator is A of a wgmma that is under way: "
+                           : "the accumulator is one of a wgmma of another shape that is under way: ") +
+               why_in_flight(warp, number),
            "wgmma issued", before.instruction, warp.index, 0);
     break;
   }
@@ -518,11 +531,15 @@ void AsyncUnits::fence_registers(Warp& warp) {
 void AsyncUnits::commit_wgmma(Warp& warp) {
   WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
   queue.groups.push_back(queue.issued);
+  queue.committed = queue.issued;
 }
 
 void AsyncUnits::wait_for_wgmma(Warp& warp, const Instruction& instruction) {
   WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
   queue.waits_until = queue.done;
+  queue.seen = queue.issued;
+  queue.leaves = static_cast<unsigned>(instruction.count);
+  queue.waited = cta_.index_of(instruction);
   while (queue.groups.size() > instruction.count) {
     queue.waits_until = queue.groups.front();
     queue.groups.pop_front();
@@ -689,8 +706,9 @@ void AsyncUnits::probe(Warp& warp, const Instruction& instruction) {
       const bool of_a = k < instruction.writes && std::find(wgmma.a.begin(), wgmma.a.end(), reg) != wgmma.a.end();
       if (!of_d && !of_a) continue;
       report(FindingKind::in_flight, warp, index, -1, std::nullopt,
-             fmt::format("a {} of a register of {} of a wgmma that is under way: no wgmma.wait_group has waited for it",
-                         k < instruction.writes ? "write" : "read", of_d ? "the accumulator" : "A"),
+             fmt::format("a {} of a register of {} of a wgmma that is under way: {}",
+                         k < instruction.writes ? "write" : "read", of_d ? "the accumulator" : "A",
+                         why_in_flight(warp, number)),
              "wgmma issued", issue.instruction, warp.index, 0);
       break;
     }
@@ -966,6 +984,26 @@ std::string AsyncUnits::describe_transactions(const Mbarrier& barrier) const {
   for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).bytes();
   return fmt::format(", and {} bytes, of which {} {}", barrier.transactions, bringers(barrier),
                      under_way == 0 ? "any" : std::to_string(under_way));
+}
+
+const Mbarrier* AsyncUnits::told_by_load(std::int32_t instruction, std::uint32_t offset) const {
+  const auto writes = [&](const Load& load) {
+    if (const auto* const stores = std::get_if<LaneStores>(&load.what)) {
+      for (std::uint32_t rest = stores->lanes; rest != 0; rest &= rest - 1)
+        if (offset - stores->offsets[static_cast<std::size_t>(std::countr_zero(rest))] < stores->bytes_each)
+          return true;
+      return false;
+    }
+    const std::vector<std::uint32_t> chunks = chunks_of(std::get<BulkTransfer>(load.what));
+    return std::ranges::any_of(chunks, [&](std::uint32_t chunk) { return offset - chunk < kChunk; });
+  };
+  for (auto entry = loads_.rbegin(); entry != loads_.rend(); ++entry) {
+    const Load& load = entry->second;
+    if (load.instruction != instruction || !writes(load)) continue;
+    const auto barrier = std::ranges::find(cta_.mbarriers(), load.barrier, &Mbarrier::address);
+    return barrier == cta_.mbarriers().end() ? nullptr : &*barrier;
+  }
+  return nullptr;
 }
 
 void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lane, BulkTransfer transfer) {

@@ -139,6 +139,8 @@ class AsyncUnits {
   void end_phase(Mbarrier& barrier);
   /// "… and 1024 bytes, of which TMA brings 512"; empty if it waits for no bytes.
   std::string describe_transactions(const Mbarrier& barrier) const;
+  /// The mbarrier that hears when what an instruction brings to this byte is there; null if none of it is under way.
+  const Mbarrier* told_by_load(std::int32_t instruction, std::uint32_t offset) const;
 
   // setmaxnreg.
 
@@ -179,6 +181,10 @@ class AsyncUnits {
     std::uint64_t done = 0;            // how many it has waited for
     std::int32_t waiting = -1;         // the instruction
     std::uint64_t waits_until = 0;     // so many have to be done
+    std::uint64_t committed = 0;       // how many are in a group
+    std::uint64_t seen = 0;            // how many were issued before its last wait
+    unsigned leaves = 0;               // so many groups, the newest, that wait leaves under way
+    std::int32_t waited = -1;          // that wait
     bool fenced = false;               // a wgmma.fence was executed
     std::vector<std::pair<std::int32_t, std::int32_t>>
         touched;  // registers since the last fence, and by which instruction
@@ -226,6 +232,7 @@ class AsyncUnits {
                                        int rows, bool transposed);
   void check_operands(const Warp& warp, const Instruction& instruction, const WgmmaIssue& issue, bool first);
   void check_registers(const Warp& warp, const Instruction& instruction);
+  std::string why_in_flight(const Warp& warp, std::uint64_t number) const;
   void check_visible(const Warp& warp, std::int32_t instruction, int lane, const std::vector<std::uint32_t>& chunks);
   void execute(const WgmmaIssue& issue, int first_warp, int warps);
   bool try_to_wait(Warp& warp);

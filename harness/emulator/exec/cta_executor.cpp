@@ -411,12 +411,14 @@ void CtaExecutor::start(std::uint64_t index) {
     warp.copies.clear();
     warp.executed = 0;
     warp.failed_wait = {};
+    warp.last_arrival = {};
     warp.cluster = {};
     warp.turn.taken = warp.turn.records = false;
     warp.tried = warp.waited = 0;
     warp.gave_way = false;
     warp.has_been_stuck = false;
     std::memset(warp.groups, 0, sizeof warp.groups);
+    warp.waits.clear();
     if (context_.options.checks) warp.undefined.assign(context_.kernel.num_watched, {.lanes = kAllLanes});
   }
   trace_.reset();
@@ -827,98 +829,10 @@ void CtaExecutor::renumber(const Renumbering& renumbering) {
     renumbering.apply_to(barrier.arriving);
     renumbering.apply_to(barrier.completed);
   }
+  for (Warp& warp : warps_)
+    for (EndedWait& wait : warp.waits) wait.before = renumbering(wait.before);
   ordering_->renumber(renumbering);
   if (async_ != nullptr) async_->renumber(renumbering);
-}
-
-// Turns what the shadow of shared memory finds into findings.
-void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
-  // Only CUDA's own headers use what the system reserves. They do not initialise all of it, and take it that shfl.sync and vote.sync
-  // order what lanes of a warp do to memory, which the PTX ISA does not say.
-  if (conflict.offset < context_.kernel.reserved_shared_bytes) return;
-  const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
-  const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
-  const std::string memory = access.peer == nullptr
-                                 ? "shared memory"
-                                 : fmt::format("the shared memory of CTA {} of the cluster", access.peer->owner);
-  const FindingKind kind =
-      conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read : FindingKind::race;
-  if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
-  // What may be under way where the access meets it.
-  const auto other_class = conflict.other_instruction < 0
-                               ? InstructionClass::other
-                               : code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class;
-  const bool by_tma = other_class == InstructionClass::tma;
-  const bool by_warp = other_class == InstructionClass::cp_async || other_class == InstructionClass::other;
-  const char* const under_way = by_tma                                          ? "load by TMA"
-                                : by_warp                                       ? "cp.async"
-                                : other_class == InstructionClass::shared_store ? "store by st.async"
-                                                                                : "reduction by red.async";
-  std::string message;
-  std::string other;
-  switch (conflict.kind) {
-    case Conflict::Kind::uninitialised:
-      message = fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory);
-      break;
-    case Conflict::Kind::pending_copy:
-      message = fmt::format("an access to byte {} of {}, to which a {} is under way: nobody has waited for {}",
-                            conflict.offset, memory, under_way, by_warp ? "it" : "the phase of its mbarrier");
-      other = by_tma ? "TMA load issued" : fmt::format("{} issued", under_way);
-      break;
-    case Conflict::Kind::written_during_read:
-      message =
-          fmt::format("byte {} of shared memory was written while this {} that reads it was under way", conflict.offset,
-                      instruction.wgmma >= 0                      ? "wgmma"
-                      : instruction.role == MemoryRole::tma_store ? "store by TMA"
-                                                                  : "copy by TMA");
-      other = by_tma ? "TMA load issued" : "written";
-      break;
-    case Conflict::Kind::read_after_write:
-      message = fmt::format("a read of byte {} of {}, and nothing orders it after the write", conflict.offset, memory);
-      other = "written";
-      break;
-    case Conflict::Kind::write_after_read:
-      message = fmt::format("a write to byte {} of {}, and nothing orders it after a read", conflict.offset, memory);
-      other = "read";
-      break;
-    case Conflict::Kind::write_after_write:
-      message = conflict.at_once
-                    ? fmt::format("two lanes write different values to byte {} of {}", conflict.offset, memory)
-                    : fmt::format("a write to byte {} of {}, and nothing orders it after the write before it",
-                                  conflict.offset, memory);
-      other = "written";
-      break;
-  }
-  RawFinding raw = describe(kind, &warp, &instruction, conflict.lane, conflict.offset, message);
-  raw.other_place = place_of(conflict.other_instruction);
-  if (conflict.other_instruction >= 0) {
-    raw.finding.other = {.what = other,
-                         .position = position_of(conflict.other_instruction),
-                         .warp = conflict.other_warp,
-                         .lane = conflict.other_lane};
-    const std::size_t owner = access.peer == nullptr ? rank_ : access.peer->owner,
-                      other_rank = conflict.other_rank.value_or(owner);
-    if (other_rank != rank_) raw.finding.other->cta = peers_[other_rank]->cta_;
-  }
-  findings_.add(std::move(raw));
-}
-
-// The same for global memory.
-void CtaExecutor::report(const GlobalAccess& access, const GlobalConflict& conflict) {
-  const bool of_another_block = conflict.other_cta != cta_index_;
-  if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
-  RawFinding raw = emulator::describe(
-      context_, FindingKind::race, cta_, access.warp, access.instruction, conflict.lane, conflict.address,
-      conflict.at_once ? fmt::format("two lanes write different values to global memory at {:#x}: {}", conflict.address,
-                                     context_.memory.describe(conflict.address))
-                       : message_of(context_, conflict.kind, conflict.address, of_another_block));
-  raw.other_place = place_of(conflict.other_instruction);
-  raw.finding.other = {.what = conflict.kind == GlobalConflict::Kind::write_after_read ? "read" : "written",
-                       .position = position_of(conflict.other_instruction),
-                       .warp = conflict.other_warp,
-                       .lane = conflict.other_lane};
-  if (of_another_block) raw.finding.other->cta = cta_at(context_, conflict.other_cta);
-  findings_.add(std::move(raw));
 }
 
 }  // namespace flash_ladder::emulator

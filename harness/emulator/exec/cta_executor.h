@@ -398,6 +398,11 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void end_in_cluster(const Warp& warp, std::uint32_t mask);  // lanes have ended
   const Clocks& clocks() const { return ordering_->clocks(); }
 
+  // conflicts.cpp
+  void add_wait(Finding& finding, int warp, int lane, AccessNumber number, const Mbarrier* at) const;
+  std::string why_under_way(const CtaExecutor& by, const SharedAccess& access, const Conflict& conflict,
+                            const Mbarrier* told) const;
+
   // deadlock.cpp
   void report_deadlock();
   void report_lost();

@@ -101,10 +101,35 @@ void CtaExecutor::report_deadlock() {
     if (&group != &groups.front() && !position.empty()) text += ", at " + to_string(position);
   }
   if (!ended.empty()) text += fmt::format("; {} {} ended", list_of_warps(ended), ended.size() == 1 ? "has" : "have");
+  // An arrival at an mbarrier at which no warp waits may have been meant for another.
+  const auto is_waited_for = [&](std::uint32_t address) {
+    return std::ranges::any_of(warps_, [&](const Warp& warp) {
+      return warp.failed_wait.instruction >= 0 && warp.failed_wait.address == address;
+    });
+  };
   const Warp& first = warps_[static_cast<std::size_t>(groups.front().warps.front())];
   report_lost();
-  find(FindingKind::deadlock, &first, &code_[static_cast<std::size_t>(groups.front().at)], -1, std::nullopt,
-       "the block cannot go on: " + text);
+  const std::int32_t at = groups.front().at;
+  if (!findings_.is_new(FindingKind::deadlock, place_of(at), -1)) return;
+  RawFinding raw = describe(FindingKind::deadlock, &first, &code_[static_cast<std::size_t>(at)], -1, std::nullopt,
+                            "the block cannot go on: " + text);
+  // It is one of a warp that others wait for, where there is such a warp.
+  const std::vector<int>& waiting = groups.front().warps;
+  const auto awaited = std::ranges::find(mbarriers_, first.failed_wait.address, &Mbarrier::address);
+  const bool none_came =
+      first.failed_wait.instruction >= 0 && awaited != mbarriers_.end() && awaited->pending == awaited->expected;
+  const auto elsewhere = std::ranges::find_if(warps_, [&](const Warp& warp) {
+    const bool waits = std::ranges::find(waiting, warp.index) != waiting.end() && waiting.size() < warps_.size();
+    return none_came && !waits && warp.last_arrival.instruction >= 0 && !is_waited_for(warp.last_arrival.address);
+  });
+  if (elsewhere != warps_.end()) {
+    const auto& [instruction, address] = elsewhere->last_arrival;
+    raw.finding.other = {.what = fmt::format("the last arrival was at the mbarrier at byte {},", address),
+                         .position = position_of(instruction),
+                         .warp = elsewhere->index,
+                         .lane = 0};
+  }
+  findings_.add(std::move(raw));
 }
 
 // What a stage of a ring held was overwritten before anybody had read it: then somebody waits for a phase that has gone by.

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "emulator/checks/clocks.h"
@@ -30,6 +31,21 @@ struct PendingCopy {
   std::uint8_t from_bytes[kWarpSize];  // that are read there; the rest is filled with zeros
 
   PendingCopy() {}  // so that what is filled in anyway is not filled with zeros before
+};
+
+/// A wait of some lanes that has come to its end: for their own copies, or for a phase of an mbarrier.
+struct EndedWait {
+  std::int32_t instruction = -1;
+  std::uint32_t lanes = 0;
+  AccessNumber before = 0;  // numbers of accesses to shared memory from here on came after it
+  // cp.async.wait_group and wait_all: copies of the warp that had been issued, and how many of the newest groups it leaves.
+  std::uint64_t copies_issued = 0;
+  std::uint32_t newest_left = 0;
+  // mbarrier.test_wait and try_wait:
+  bool of_mbarrier = false;
+  std::uint32_t address = 0;
+  std::uint32_t parity = 0;
+  std::uint32_t phases_ended = 0;  // so far
 };
 
 /// Of a register that may be read before anything has written it.
@@ -82,6 +98,12 @@ struct Warp {
     std::uint32_t lanes = 0;
   };
   FailedWait failed_wait;
+  // Its last arrival at an mbarrier of the CTA, for a deadlock.
+  struct Arrival {
+    std::int32_t instruction = -1;  // -1: it has never arrived
+    std::uint32_t address = 0;
+  };
+  Arrival last_arrival;
   /// Whether that was the last thing that it did.
   bool asked_mbarrier() const { return failed_wait.instruction >= 0 && failed_wait.instruction == pc - 1; }
 
@@ -108,6 +130,14 @@ struct Warp {
   std::vector<PendingCopy> copies;  // oldest first
   std::uint64_t copies_issued = 0;
   std::uint32_t groups[kWarpSize] = {};  // committed so far, per lane
+
+  // For findings: the latest of them, oldest first. Empty where nobody looks for races.
+  static constexpr std::size_t kKeptWaits = 64;
+  std::deque<EndedWait> waits;
+  void note_wait(const EndedWait& wait) {
+    if (waits.size() == kKeptWaits) waits.pop_front();
+    waits.push_back(wait);
+  }
 
   std::vector<UndefinedLanes> undefined;  // by number (WatchedOperands); empty without checks
 };

@@ -105,8 +105,39 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   return {};
 }
 
+// What was read before anything had been written there, and then was written without an order, was read too early: one finding says
+// so, with both sides, and the other follows from it.
+void merge_early_reads(std::vector<Finding>& findings) {
+  std::vector<bool> follows(findings.size());
+  for (std::size_t i = 0; i < findings.size(); ++i) {
+    const Finding& early = findings[i];
+    if (early.kind != FindingKind::uninitialised_read) continue;
+    for (Finding& race : findings) {
+      if (race.kind != FindingKind::race || !race.other || race.other->what != "read" || race.other->cta) continue;
+      if (race.other->position != early.position || race.kernel != early.kernel) continue;
+      follows[i] = true;
+      const OtherAccess write{.what = "written", .position = race.position, .warp = race.warp, .lane = race.lane};
+      race.message =
+          fmt::format("a read of byte {} of shared memory before the write that it needs: nothing orders the two",
+                      race.address.value_or(0));
+      race.position = early.position;
+      race.instruction = early.instruction;
+      race.ptx_line = early.ptx_line;
+      race.warp = race.other->warp;
+      race.lane = race.other->lane;
+      race.other = write;
+      race.waits = early.waits;
+    }
+  }
+  std::vector<Finding> first, after;
+  for (std::size_t i = 0; i < findings.size(); ++i) (follows[i] ? after : first).push_back(std::move(findings[i]));
+  findings = std::move(first);
+  std::ranges::move(after, std::back_inserter(findings));
+}
+
 // A barrier that threads miss makes races, and a missing one makes races inside warps as well as between them.
 void put_causes_first(std::vector<Finding>& findings) {
+  merge_early_reads(findings);
   const auto is_race = [](const Finding& finding) { return finding.kind == FindingKind::race; };
   std::vector<Finding> races;
   for (Finding& finding : findings) {

@@ -107,6 +107,16 @@ void commit_copies(CtaExecutor&, Warp& warp, const Instruction&, std::uint32_t m
   for (int lane = 0; lane < kWarpSize; ++lane) warp.groups[lane] += (mask >> lane) & 1;
 }
 
+void note_wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask,
+               std::uint32_t newest_left) {
+  if (cta.shadow() == nullptr) return;
+  warp.note_wait({.instruction = cta.index_of(instruction),
+                  .lanes = mask,
+                  .before = cta.shadow()->clocks().next(),
+                  .copies_issued = warp.copies_issued,
+                  .newest_left = newest_left});
+}
+
 // Completes the copies of all groups but the newest `count` of each lane.
 void wait_for_copies(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const std::uint32_t newest_left = instruction.count;
@@ -120,13 +130,15 @@ void wait_for_copies(CtaExecutor& cta, Warp& warp, const Instruction& instructio
     if (lanes != 0) cta.complete(warp, copy, lanes, false);
   }
   std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
+  note_wait(cta, warp, instruction, mask, newest_left);
 }
 
-void wait_for_all_copies(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask) {
+void wait_for_all_copies(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   for (PendingCopy& copy : warp.copies) {
     if ((copy.mask & mask) != 0) cta.complete(warp, copy, copy.mask & mask, false);
   }
   std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
+  note_wait(cta, warp, instruction, mask, 0);
 }
 
 void decode_cp(KernelDecoder& d) {

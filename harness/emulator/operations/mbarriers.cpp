@@ -224,6 +224,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         }
         if (operation == Operation::arrive_drop) barrier->count -= count;
         barrier->warps |= 1u << warp.index;
+        warp.last_arrival = {cta.index_of(instruction), address};
         if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier->arriving);
         if (TraceRecorder* trace = cta.trace()) {
           barrier->trace_arrival(trace->clock(warp.index), warp.index);
@@ -288,6 +289,13 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
     for (const auto& [address, lanes] : acquired) {
       const Mbarrier* barrier = find_mbarrier(cta, warp, instruction, std::countr_zero(lanes), address);
       cta.shadow()->clocks().acquire(warp.index, lanes, warp.alive, barrier->completed);
+      warp.note_wait({.instruction = cta.index_of(instruction),
+                      .lanes = lanes,
+                      .before = cta.shadow()->clocks().next(),
+                      .of_mbarrier = true,
+                      .address = address,
+                      .parity = (barrier->phase & 1) ^ 1,
+                      .phases_ended = barrier->phase});
     }
   }
   if (!all_passed) warp.status = WarpStatus::yielded;

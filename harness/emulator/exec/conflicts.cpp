@@ -1,0 +1,217 @@
+// Turns what the shadows of memory find into findings: what happened, why, and what the threads last waited for.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "emulator/exec/cta_executor.h"
+
+namespace flash_ladder::emulator {
+namespace {
+
+std::string describe_ended(const EndedWait& wait) {
+  if (!wait.of_mbarrier) {
+    if (wait.newest_left == 0) return "for all of its own copies";
+    return fmt::format("for its own copies, but not for those of its newest {}",
+                       wait.newest_left == 1 ? "group" : fmt::format("{} groups", wait.newest_left));
+  }
+  const std::string text =
+      fmt::format("for parity {} of the mbarrier at byte {} of shared memory", wait.parity, wait.address);
+  if (wait.phases_ended == 0) return text + ", of which no phase had ended: parity 1 passes at once there";
+  return text + fmt::format(", whose phase {} had ended", wait.phases_ended - 1);
+}
+
+// The copy of its own that a thread of the CTA has under way there; null if it has none.
+const PendingCopy* pending_copy(const Warp& warp, const Conflict& conflict) {
+  const auto copy = std::find_if(warp.copies.rbegin(), warp.copies.rend(), [&](const PendingCopy& pending) {
+    return pending.instruction == conflict.other_instruction && ((pending.mask >> conflict.other_lane) & 1) != 0 &&
+           conflict.offset - pending.to[conflict.other_lane] < pending.bytes;
+  });
+  return copy == warp.copies.rend() ? nullptr : &*copy;
+}
+
+// The mbarrier of the CTA that hears of the end of a copy to its shared memory; null: none.
+const Mbarrier* told_by_copy(CtaExecutor& cta, const Conflict& conflict) {
+  if (cta.async() != nullptr) {
+    if (const Mbarrier* barrier = cta.async()->told_by_load(conflict.other_instruction, conflict.offset))
+      return barrier;
+  }
+  const Warp& warp = cta.warps()[static_cast<std::size_t>(conflict.other_warp)];
+  const PendingCopy* const copy = pending_copy(warp, conflict);
+  if (copy == nullptr) return nullptr;
+  for (const Mbarrier& barrier : cta.mbarriers())
+    for (const Mbarrier::AsyncArrival& arrival : barrier.async)
+      if (arrival.warp == warp.index && ((arrival.mask >> conflict.other_lane) & 1) != 0 &&
+          copy->number < arrival.issued)
+        return &barrier;
+  return nullptr;
+}
+
+}  // namespace
+
+// The last wait of a thread that ended before it made the access of this number; 0: the access that it makes now. `at`: the last one
+// at this mbarrier, if there was any.
+void CtaExecutor::add_wait(Finding& finding, int warp, int lane, AccessNumber number, const Mbarrier* at) const {
+  const std::deque<EndedWait>& waits = warps_[static_cast<std::size_t>(warp)].waits;
+  const auto find = [&](auto also) {
+    return std::find_if(waits.rbegin(), waits.rend(), [&](const EndedWait& wait) {
+      return ((wait.lanes >> lane) & 1) != 0 && (number == 0 || wait.before <= number) && also(wait);
+    });
+  };
+  auto last = waits.rend();
+  if (at != nullptr)
+    last = find([&](const EndedWait& wait) { return wait.of_mbarrier && wait.address == at->address; });
+  if (last == waits.rend()) last = find([](const EndedWait&) { return true; });
+  if (last == waits.rend()) return;
+  finding.waits.push_back(
+      {.what = describe_ended(*last), .position = position_of(last->instruction), .warp = warp, .lane = lane});
+}
+
+// Why a copy to this CTA's shared memory is still under way when a warp of this CTA or of another one meets it.
+std::string CtaExecutor::why_under_way(const CtaExecutor& by, const SharedAccess& access, const Conflict& conflict,
+                                       const Mbarrier* told) const {
+  if (told != nullptr)
+    return fmt::format("it tells phase {} (parity {}) of the mbarrier at byte {}, which this thread has not waited for",
+                       told->phase, told->phase & 1, told->address);
+  const Warp& warp = warps_[static_cast<std::size_t>(conflict.other_warp)];
+  const int lane = conflict.other_lane;
+  const PendingCopy* const copy = pending_copy(warp, conflict);
+  if (copy == nullptr) return "nothing has waited for it";
+  const auto wait = std::find_if(warp.waits.rbegin(), warp.waits.rend(), [&](const EndedWait& ended) {
+    return !ended.of_mbarrier && ((ended.lanes >> lane) & 1) != 0 && copy->number < ended.copies_issued;
+  });
+  const bool own = &by == this && access.warp == warp.index && conflict.lane == lane;
+  if (wait == warp.waits.rend()) {
+    if (own) return "nothing has waited for it";
+    return fmt::format(
+        "it is a copy of another thread, warp {}, lane {}, which has not waited for it yet; a barrier must come between "
+        "its wait and this access",
+        warp.index, lane);
+  }
+  const std::string at = to_string(position_of(wait->instruction));
+  if (copy->group[lane] == warp.groups[lane])
+    return fmt::format("no cp.async.commit_group has put it into a group, so the wait at {} is not for it", at);
+  if (wait->newest_left == 1)
+    return fmt::format("cp.async.wait_group 1 at {} leaves the newest group pending, and this copy is in it", at);
+  return fmt::format(
+      "cp.async.wait_group {} at {} leaves the {} newest groups pending, and this copy is in one of them",
+      wait->newest_left, at, wait->newest_left);
+}
+
+void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
+  // Only CUDA's own headers use what the system reserves. They do not initialise all of it, and take it that shfl.sync and vote.sync
+  // order what lanes of a warp do to memory, which the PTX ISA does not say.
+  if (conflict.offset < context_.kernel.reserved_shared_bytes) return;
+  const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
+  const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
+  const std::string memory = access.peer == nullptr
+                                 ? "shared memory"
+                                 : fmt::format("the shared memory of CTA {} of the cluster", access.peer->owner);
+  // A thread fills at the same line what it has filled there; else two copies have one destination.
+  const bool again = conflict.kind == Conflict::Kind::overlapping_copies && conflict.other_warp == access.warp &&
+                     conflict.other_lane == conflict.lane &&
+                     place_of(access.instruction) == place_of(conflict.other_instruction);
+  const FindingKind kind = conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read
+                           : conflict.kind == Conflict::Kind::overlapping_copies && !again
+                               ? FindingKind::overlapping_copies
+                               : FindingKind::race;
+  if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
+  // What may be under way where the access meets it.
+  const auto other_class = conflict.other_instruction < 0
+                               ? InstructionClass::other
+                               : code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class;
+  const bool by_tma = other_class == InstructionClass::tma;
+  const bool by_warp = other_class == InstructionClass::cp_async || other_class == InstructionClass::other;
+  const char* const under_way = by_tma                                          ? "load by TMA"
+                                : by_warp                                       ? "cp.async"
+                                : other_class == InstructionClass::shared_store ? "store by st.async"
+                                                                                : "reduction by red.async";
+  const std::string issued = by_tma ? "TMA load issued" : fmt::format("{} issued", under_way);
+  CtaExecutor& owner = access.peer == nullptr ? *this : *peers_[access.peer->owner];
+  const bool under_way_still =
+      conflict.kind == Conflict::Kind::pending_copy || conflict.kind == Conflict::Kind::write_to_pending_copy;
+  const Mbarrier* const told = under_way_still ? told_by_copy(owner, conflict) : nullptr;
+  std::string message;
+  std::string other;
+  switch (conflict.kind) {
+    case Conflict::Kind::uninitialised:
+      message = fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory);
+      break;
+    case Conflict::Kind::pending_copy:
+    case Conflict::Kind::write_to_pending_copy:
+      message = fmt::format("a {} byte {} of {}, to which a {} is under way: {}",
+                            conflict.kind == Conflict::Kind::pending_copy ? "read of" : "write to", conflict.offset,
+                            memory, under_way, owner.why_under_way(*this, access, conflict, told));
+      other = issued;
+      break;
+    case Conflict::Kind::overlapping_copies:
+      message = again
+                    ? fmt::format(
+                          "a copy to byte {} of {}, where the last copy by this line is still under way: the buffer is "
+                          "filled again before anything has waited for it",
+                          conflict.offset, memory)
+                    : fmt::format(
+                          "two copies write the same byte, byte {} of {}: the {} issued before this one is still under "
+                          "way",
+                          conflict.offset, memory, under_way);
+      other = issued;
+      break;
+    case Conflict::Kind::written_during_read:
+      message =
+          fmt::format("byte {} of shared memory was written while this {} that reads it was under way", conflict.offset,
+                      instruction.wgmma >= 0                      ? "wgmma"
+                      : instruction.role == MemoryRole::tma_store ? "store by TMA"
+                                                                  : "copy by TMA");
+      other = by_tma ? "TMA load issued" : "written";
+      break;
+    case Conflict::Kind::read_after_write:
+      message = fmt::format("a read of byte {} of {}, and nothing orders it after the write", conflict.offset, memory);
+      other = "written";
+      break;
+    case Conflict::Kind::write_after_read:
+      message = fmt::format("a write to byte {} of {}, and nothing orders it after a read", conflict.offset, memory);
+      other = "read";
+      break;
+    case Conflict::Kind::write_after_write:
+      message = conflict.at_once
+                    ? fmt::format("two lanes write different values to byte {} of {}", conflict.offset, memory)
+                    : fmt::format("a write to byte {} of {}, and nothing orders it after the write before it",
+                                  conflict.offset, memory);
+      other = "written";
+      break;
+  }
+  RawFinding raw = describe(kind, &warp, &instruction, conflict.lane, conflict.offset, message);
+  raw.other_place = place_of(conflict.other_instruction);
+  if (conflict.other_instruction >= 0) {
+    raw.finding.other = {.what = other,
+                         .position = position_of(conflict.other_instruction),
+                         .warp = conflict.other_warp,
+                         .lane = conflict.other_lane};
+    const std::size_t other_rank = conflict.other_rank.value_or(owner.rank_);
+    if (other_rank != rank_) raw.finding.other->cta = peers_[other_rank]->cta_;
+  }
+  add_wait(raw.finding, access.warp, instruction.wgmma >= 0 ? 0 : conflict.lane, 0, told);
+  if (conflict.other_number != 0 && conflict.other_rank.value_or(rank_) == rank_ && access.peer == nullptr)
+    add_wait(raw.finding, conflict.other_warp, conflict.other_lane, conflict.other_number, nullptr);
+  findings_.add(std::move(raw));
+}
+
+// The same for global memory.
+void CtaExecutor::report(const GlobalAccess& access, const GlobalConflict& conflict) {
+  const bool of_another_block = conflict.other_cta != cta_index_;
+  if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
+  RawFinding raw = emulator::describe(
+      context_, FindingKind::race, cta_, access.warp, access.instruction, conflict.lane, conflict.address,
+      conflict.at_once ? fmt::format("two lanes write different values to global memory at {:#x}: {}", conflict.address,
+                                     context_.memory.describe(conflict.address))
+                       : message_of(context_, conflict.kind, conflict.address, of_another_block));
+  raw.other_place = place_of(conflict.other_instruction);
+  raw.finding.other = {.what = conflict.kind == GlobalConflict::Kind::write_after_read ? "read" : "written",
+                       .position = position_of(conflict.other_instruction),
+                       .warp = conflict.other_warp,
+                       .lane = conflict.other_lane};
+  if (of_another_block) raw.finding.other->cta = cta_at(context_, conflict.other_cta);
+  findings_.add(std::move(raw));
+}
+
+}  // namespace flash_ladder::emulator
