@@ -187,16 +187,4 @@ std::string format_line_changes(const std::vector<LineChange>& changes, const Pa
   return text;
 }
 
-std::string format_findings(const Result& result, const Paint& paint) {
-  if (result.findings.empty()) return "";
-  constexpr std::size_t kMost = 10;
-  const std::int64_t kinds = result.findings_kinds;
-  std::string text = paint.bad(fmt::format("{} mistake{} found\n", kinds, kinds == 1 ? "" : "s"));
-  const std::size_t shown = std::min(result.findings.size(), kMost);
-  for (std::size_t i = 0; i < shown; ++i) text += wrapped(result.findings[i].text, output_width(), 4) + '\n';
-  if (const auto more = kinds - static_cast<std::int64_t>(shown); more > 0)
-    text += fmt::format("… and {} more\n", more);
-  return text;
-}
-
 }  // namespace flash_ladder

@@ -1,4 +1,4 @@
-// What the virtual GPU counted and found, for a reader.
+// What the virtual GPU counted, for a reader.
 #pragma once
 
 #include <cstddef>
@@ -52,8 +52,5 @@ LineCells cells(const LineChange& change);
 
 /// A row for each.
 std::string format_line_changes(const std::vector<LineChange>& changes, const Paint& paint);
-
-/// The first ten findings, and how many more there are; empty when there is none.
-std::string format_findings(const Result& result, const Paint& paint);
 
 }  // namespace flash_ladder

@@ -5,15 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "app/counters.h"
+#include "app/hints.h"
 #include "app/output.h"
 #include "app/runner.h"
 #include "app/selection.h"
@@ -68,107 +66,6 @@ std::pair<const Configuration*, AttentionProblem> choose(const Version& version,
     throw UsageError(choice.why_not);
   }
   return {choice.configuration, problem};
-}
-
-// ---- Where to look ----
-
-// A place in a kernel file: the first line, or the last, that has one of these words; the first of them that is in the file
-// counts. The names are those that all kernels use.
-struct Place {
-  std::vector<std::string_view> words;
-  bool last = false;
-
-  bool operator==(const Place&) const = default;
-};
-
-// Where a mistake like this one would be.
-std::vector<Place> places_to_look_at(const Microscope& microscope) {
-  std::vector<Place> places;
-  const auto add = [&](std::initializer_list<Place> more) {
-    for (const Place& place : more)
-      if (std::ranges::find(places, place) == places.end()) places.push_back(place);
-  };
-  const Place load_K{{"void load_K_fragments(", "S = Q Kᵀ"}}, use_K{{"load_K_fragments<Traits>("}, true},
-      load_V{{"void load_V_fragments(", "O += P V"}}, use_V{{"load_V_fragments<Traits>("}, true},
-      load_Q{{"void load_Q_fragments(", "load_Q = [", "Copy Q"}}, use_Q{{"load_Q_fragments<Traits>("}, true},
-      pack{{"P_rmem[mma_m][mma_k][i] = pack", "P to 16 bits"}}, store{{"Normalise and store O"}},
-      swizzle{{"int smem_offset("}}, copy{{"Copy K and V", "copy_KV_tile = [", "Copy V", "void copy_tile("}};
-  const Place row_max{{"row_max[mma_m][half] = new_max", "row_max = "}},
-      row_sum{{"row_sum[mma_m][half] = ", "row_sum[mma_m][half] *= ", "row_sum *= ", "row_sum = "}},
-      add_sum{{"row_sum[mma_m][half] += "}}, all_sync{{"!__all_sync("}},
-      rescale_O{{"O_rmem[mma_m][mma_n][i] *= ", "*= rescale"}}, group_sum{{"float group_sum("}},
-      divide{{"inverse_sum = ", "/ row_sum"}};
-  for (const SeenLayout& layout : microscope.layouts) {
-    if (layout.wrong == 0) continue;
-    const bool whole_rows = !layout.first;
-    if (layout.tensor == "V" || whole_rows) add({load_V, use_V});
-    if (layout.tensor == "K") add({load_K, use_K, load_Q, use_Q});
-    if (whole_rows) add({pack});
-    add({swizzle});
-  }
-  if (!microscope.diagnosis) return places;
-  const auto& [sentences, suggests, first, experiments] = *microscope.diagnosis;
-  for (const std::string& name : suggests) {
-    const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-    const char tensor = name.size() > 1 && name[1] == '_' ? name[0] : ' ';
-    if (has("other_head") || has("other_tile")) {
-      if (tensor == 'Q') add({Place{{"args.Q.row<", "row_of(args.Q"}}});
-      if (tensor == 'K' || has("KV_")) add({Place{{"args.K.row<", "row_of(args.K"}}});
-      if (tensor == 'V' || has("KV_")) add({Place{{"args.V.row<", "row_of(args.V"}}});
-      if (tensor == 'O') add({Place{{"args.O.row<", "row_of(args.O"}}});
-    } else if (has("tile") || has("step") || has("last_key") || has("seq_len")) {
-      add({copy, Place{{"< args.seq_len_kv"}}});
-    } else {
-      if (tensor == 'K') add({load_K, use_K});
-      if (tensor == 'V') add({load_V, use_V});
-      if (tensor == 'Q') add({load_Q, use_Q});
-    }
-    if (tensor == 'Q' || name.starts_with("V_columns")) add({store});
-    if (has("_rows_xor")) add({pack});
-    if (has("swizzle")) add({swizzle});
-    if (has("max_of_one_lane")) add({Place{{"= group_max(", "group_max(S_max)"}}, Place{{"float group_max("}}});
-    if (has("sum_of_one_lane")) add({group_sum, divide});
-    if (has("sum_not_rescaled")) add({row_sum});
-    if (has("O_not_rescaled")) add({rescale_O});
-    if (has("nothing_rescaled") || has("max_not_kept")) add({row_max});
-    if (has("scale_") || has("log2e") || has("score_factor"))
-      add({Place{{"*= args.softmax_scale", "args.softmax_scale *", "args.softmax_scale"}},
-           Place{{"float exp_approx("}}});
-  }
-  if (!suggests.empty()) return places;
-  const auto failed = [&](const char* name) {
-    return std::ranges::any_of(experiments, [&](const Experiment& e) { return e.name == name && !e.right; });
-  };
-  if (failed("V = 1"))
-    add({group_sum, all_sync, row_max, rescale_O, row_sum, add_sum, divide});
-  else if (failed("Q = 0"))
-    add({load_V, use_V, store});
-  return places;
-}
-
-struct SourceLine {
-  std::int64_t number;
-  std::string text;
-};
-
-std::vector<SourceLine> lines_to_look_at(const Microscope& microscope, const std::filesystem::path& source) {
-  std::vector<std::string> lines;
-  std::ifstream file(source);
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  std::vector<SourceLine> found;
-  for (const Place& place : places_to_look_at(microscope))
-    for (const std::string_view word : place.words) {
-      const auto has_word = [&](const std::string& line) { return line.find(word) != std::string::npos; };
-      const auto first = std::ranges::find_if(lines, has_word);
-      if (first == lines.end()) continue;
-      const auto line = place.last ? std::prev(std::find_if(lines.rbegin(), lines.rend(), has_word).base()) : first;
-      found.push_back({line - lines.begin() + 1, line->substr(line->find_first_not_of(' '))});
-      break;
-    }
-  std::ranges::stable_sort(found, {}, &SourceLine::number);
-  const auto repeated = std::ranges::unique(found, {}, &SourceLine::number);
-  found.erase(repeated.begin(), repeated.end());
-  return found;
 }
 
 // ---- Text ----
@@ -334,8 +231,8 @@ std::string format_verdict(const Microscope& microscope, const Paint& paint) {
   return labelled(paint.dim("Correct"), text + ".");
 }
 
-std::string report(const Version& version, const Microscope& microscope, const Runner& runner,
-                   const std::vector<SourceLine>& lines, const Paint& paint) {
+std::string report(const Version& version, const Microscope& microscope, const Runner& runner, const Hints& hints,
+                   const Options& options, const Paint& paint) {
   std::string text = paint.bold(title(version)) +
                      fmt::format("   {}   {}\n\n", microscope.config, to_string(microscope.problem.dtype));
   const auto line = [&](std::string_view label, const std::string& value) {
@@ -345,6 +242,14 @@ std::string report(const Version& version, const Microscope& microscope, const R
   line("Problem",
        fmt::format("{}; {} inputs, seed {}", describe(microscope.problem), microscope.inputs, microscope.seed));
   text += format_verdict(microscope, paint);
+  Result result;
+  result.diagnosis = microscope.diagnosis;
+  result.findings = microscope.findings;
+  result.findings_kinds = std::ssize(result.findings);
+  const std::string look_at = format_hints(hints, options.paths.source, paint);
+  // What was found says more than values, which are those of a launch that went wrong somewhere else.
+  const bool found = !result.findings.empty();
+  if (found) text += format_findings(result, options.all_findings, paint) + look_at;
   line("Row", describe_row(microscope));
   text += '\n' + format_cuts(microscope, paint);
   text +=
@@ -354,17 +259,9 @@ std::string report(const Version& version, const Microscope& microscope, const R
           text_width(), 0) +
       "\n\n";
   if (microscope.P) text += format_P(microscope, paint) + '\n';
-  text += format_layouts(microscope, paint);
-  Result result;
-  result.diagnosis = microscope.diagnosis;
-  result.findings = microscope.findings;
-  for (const Finding& finding : result.findings) result.findings_total += finding.count;
-  result.findings_kinds = std::ssize(result.findings);
-  text += format_findings(result, paint) + format_diagnosis(result, paint);
-  const std::size_t width = text_width() - std::min<std::size_t>(text_width(), 12);
-  for (const SourceLine& at : lines)
-    text += pad(&at == &lines.front() ? paint.dim("Look at") : "", 12) +
-            shortened(fmt::format("{}:{}  {}", version.source, at.number, at.text), width) + '\n';
+  if (!found) text += format_layouts(microscope, paint);
+  text += format_diagnosis(result, paint);
+  if (!found) text += look_at;
   line("Read on", fmt::format("scripts/blockwise_attention.py  ·  harness --debug {} --json FILE", kernel_id(version)));
   return text;
 }
@@ -382,10 +279,11 @@ int debug(const Options& options) {
   if (!runner.device().gpu) throw UnavailableError("--debug runs the version, and nothing can: " + runner.device().why);
   const auto [configuration, problem] = choose(version, options, runner);
   Microscope microscope = runner.debug(version, configuration->name, problem, options.head, options.row);
-  const auto lines = microscope.right() ? std::vector<SourceLine>{}
-                                        : lines_to_look_at(microscope, source_file(version, options.paths.source));
-  for (const SourceLine& line : lines) microscope.look_at.push_back(fmt::format("{}:{}", version.source, line.number));
-  say(options, report(version, microscope, runner, lines, Paint()));
+  const Hints hints = microscope.right()            ? Hints{}
+                      : microscope.findings.empty() ? hints_from(microscope, version, options.paths.source)
+                                                    : hints_from(microscope.findings.front(), options.paths.source);
+  microscope.look_at = hints.places;
+  say(options, report(version, microscope, runner, hints, options, Paint()));
   write_json(options, nlohmann::json(microscope));
   return microscope.right() ? kExitOk : kExitWrong;
 }

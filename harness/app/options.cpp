@@ -251,6 +251,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--head", head, "--debug: its head")->type_name("N")->group("How");
   app.add_flag("--lines", options.lines, "Emulator: the counters of all source lines, not only the costliest")
       ->group("How");
+  app.add_flag("--all-findings", options.all_findings,
+               "Emulator: all that it found, not only the first, from which the others may follow")
+      ->group("How");
   app.add_option("--trace", options.trace,
                  "Emulator: what each warp of CTA 0 does, for https://ui.perfetto.dev (docs/virtual_gpu.md)")
       ->type_name("FILE")
@@ -292,10 +295,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   refuse_together(app, "--list", {"--diff", "--kernel", "--sass", "--record"}, "--list only shows the versions");
   refuse_together(app, "--list", {"--device", "--config", "--sm"}, "--list shows all devices and configurations");
   for (const char* what : {"--list", "--sass", "--ptx", "--quiz"})
-    refuse_together(
-        app, what,
-        {"--data", "--seed", "--repeat", "--timeout", "--lines", "--max-instructions", "--no-check", "--no-bench"},
-        "it runs nothing");
+    refuse_together(app, what,
+                    {"--data", "--seed", "--repeat", "--timeout", "--lines", "--all-findings", "--max-instructions",
+                     "--no-check", "--no-bench"},
+                    "it runs nothing");
   for (const char* what : {"--diff", "--record", "--tune"})
     refuse_together(app, what, {"--data"},
                     "what is in profiles/ was measured with normal data, and so is what it is compared with");
@@ -311,7 +314,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
                   "--tune takes the version itself and only times its configurations");
   refuse_together(app, "--tune", {"--config"}, "--tune compares all configurations");
   refuse_together(app, "--tune", {"--no-check", "--no-bench"}, "what it keeps was checked and timed");
-  refuse_together(app, "--tune", {"--lines", "--max-instructions"},
+  refuse_together(app, "--tune", {"--lines", "--all-findings", "--max-instructions"},
                   "these are for the virtual GPU, which has no clock");
   refuse_together(app, "--trace", {"--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune", "--debug"},
                   "a trace is of one run of one version");
@@ -337,10 +340,10 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   const bool two_profiles = profiles.size() == 2;
   if (two_profiles) {
     std::vector<std::string> others = ProblemFlags::names();  // all that both have in common is compared
-    for (const char* flag : {"--list",     "--diff",   "--sass",  "--ptx",     "--quiz",
-                             "--record",   "--tune",   "--debug", "--trace",   "--device",
-                             "--sm",       "--config", "--data",  "--seed",    "--no-check",
-                             "--no-bench", "--repeat", "--lines", "--timeout", "--max-instructions"})
+    for (const char* flag :
+         {"--list",     "--diff",     "--sass",   "--ptx",   "--quiz",         "--record",  "--tune",
+          "--debug",    "--trace",    "--device", "--sm",    "--config",       "--data",    "--seed",
+          "--no-check", "--no-bench", "--repeat", "--lines", "--all-findings", "--timeout", "--max-instructions"})
       others.emplace_back(flag);
     for (const std::string& other : others)
       if (given(other))

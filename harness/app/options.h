@@ -67,6 +67,7 @@ struct Options {
   std::string trace;                                         // --trace; empty: none
   std::vector<std::string> grading;                          // what the grader is told, as it was typed
   bool lines = false;                                        // show the counters of all source lines
+  bool all_findings = false;                                 // show them all, not only the first
   Paths paths;
 };
 

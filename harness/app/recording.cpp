@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "app/counters.h"
+#include "app/hints.h"
 #include "app/output.h"
 #include "app/runner.h"
 #include "app/selection.h"
@@ -155,7 +156,8 @@ int record(const Options& options) {
       const bool known = !checked.insert(configuration).second && runner.is_virtual();
       Result result =
           runner.run(*version, {.problem = problem, .config = configuration->name, .only_requested_problem = known});
-      say(options, line(result) + format_findings(result, paint) + format_mismatches(result, paint));
+      say(options,
+          line(result) + format_findings(result, options.all_findings, paint) + format_mismatches(result, paint));
       all.push_back(result);
       if (result.status == Status::skipped) continue;  // what this device cannot hold is no fault of the version
       const bool measured = runner.is_virtual() ? result.counters.has_value() : result.ms && result.tflops;

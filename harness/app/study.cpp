@@ -7,6 +7,7 @@
 
 #include "app/busy_view.h"
 #include "app/counters.h"
+#include "app/hints.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
 #include "app/recorded.h"
@@ -126,6 +127,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
                  .static_before = {},
                  .lines = options.lines ? kAllLines : kCostliestLines,
                  .source_tree = options.paths.source,
+                 .all_findings = options.all_findings,
                  .read_on = read_on(version, before, options.paths)};
   if (!devices.empty())
     card.beside_peers = recorded.beside_peers(devices.front(), version, options.config, recorded_problem);
@@ -193,7 +195,10 @@ class VersionTable {
     if (const auto choice = runner_.choose(version, options_.config, result.problem); !choice.tuned.empty())
       line += labelled("", "tuned: " + choice.tuned);
     if (!result.reason.empty()) line += labelled("", result.reason);
-    line += format_findings(result, paint_) + format_diagnosis(result, paint_) + format_mismatches(result, paint_);
+    line += format_findings(result, options_.all_findings, paint_);
+    if (!result.findings.empty())
+      line += format_hints(hints_from(result.findings.front(), options_.paths.source), options_.paths.source, paint_);
+    line += format_diagnosis(result, paint_) + format_mismatches(result, paint_);
     if (options_.lines) line += format_lines(result, kAllLines, options_.paths.source, paint_);
     say(options_, line);
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "app/counters.h"
+#include "app/hints.h"
 #include "app/opcode_counts.h"
 #include "host/sm_limits.h"
 #include "rules/support.h"
@@ -169,7 +170,9 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   if (card.ran || result.status == Status::skipped) line("Correct", format_correctness(card, paint));
   line("Checked", format_checked(result));
   if (card.ran && !result.counters) line("Speed", format_speed(card, paint));
-  text += format_findings(result, paint);
+  text += format_findings(result, card.all_findings, paint);
+  if (!result.findings.empty())
+    text += format_hints(hints_from(result.findings.front(), card.source_tree), card.source_tree, paint);
   text += format_diagnosis(result, paint);
   for (const RecordedSpeed& recorded : card.recorded)
     line(&recorded == &card.recorded.front() ? "Recorded" : "", format_recorded(recorded, paint));
@@ -202,6 +205,8 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
 std::string format_diagnosis(const Result& result, const Paint& paint) {
   std::string text;
   if (!result.diagnosis) return text;
+  // Values that a race has left suggest nothing, unless a known mistake explains them all.
+  if (!result.findings.empty() && result.diagnosis->suggests.empty()) return text;
   for (const std::string& sentence : result.diagnosis->sentences)
     text += labelled(text.empty() ? paint.dim("Diagnosis") : "", sentence);
   return text;

@@ -43,6 +43,7 @@ struct StudyCard {
 
   std::size_t lines;                  // how many of the counted source lines to show
   std::filesystem::path source_tree;  // that they are in
+  bool all_findings = false;          // not only the first
 
   std::vector<std::string> read_on;
 };

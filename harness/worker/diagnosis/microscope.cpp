@@ -140,8 +140,16 @@ class Microscopy {
 
   std::optional<HostBuffer> note(Examined examined) {
     findings_of_launch_ = std::ssize(examined.findings);
-    for (Finding& finding : examined.findings)
-      if (seen_.findings.size() < kMaxFindings) seen_.findings.push_back(std::move(finding));
+    for (Finding& finding : examined.findings) {
+      const auto same = std::ranges::find_if(seen_.findings, [&](const Finding& known) {
+        return known.kind == finding.kind && known.position == finding.position &&
+               known.other_position == finding.other_position;
+      });
+      if (same != seen_.findings.end())
+        same->count += finding.count;
+      else if (seen_.findings.size() < kMaxFindings)
+        seen_.findings.push_back(std::move(finding));
+    }
     return std::move(examined.output);
   }
 
