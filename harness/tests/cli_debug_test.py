@@ -1,6 +1,8 @@
 """`harness --debug` on the virtual GPU: right versions, and planted faults that it has to lead to."""
 
 import json
+import os
+import shutil
 from math import inf, isclose
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ import pytest
 from blockwise_attention import attend, recorded_row
 from cli import AMPERE, BUILD, H200, ROOT, Cli
 from cli_terminal_test import lines_on_a_terminal
-from planted_faults import FAULTS, Fault
+from planted_faults import FAULTS, Fault, number_of_line
 from programs import write_program
 from schemas import validate_debug
 
@@ -165,6 +167,7 @@ def test_inputs_that_show_the_fault_are_found(planted: Cli) -> None:
     environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
     seen = debug(planted, "12", rc=1, **environment)
     assert seen["inputs"] == "ramp" and seen["also_right"] == ["normal"]
+    assert all(layout["wrong"] == 0 for layout in seen["layouts"]), "rows of V are scaled, and no other rows"
 
 
 def test_what_the_virtual_gpu_finds_counts(planted: Cli) -> None:
@@ -173,6 +176,92 @@ def test_what_the_virtual_gpu_finds_counts(planted: Cli) -> None:
     seen = debug(planted, "07", rc=1, **environment)
     assert seen["cuts"][0]["findings"] > 0 and seen["findings"][0]["kind"] == "race"
     assert "race: " in planted("--debug", "07", **environment).out
+
+
+def look_at(planted: Cli, kernel: str, name: str) -> tuple[dict[str, Any], list[int]]:
+    """What --debug says of a fault, and the numbers of the lines that it leads to."""
+    (fault,) = [fault for fault in FAULTS if fault.kernel == kernel and fault.name == name]
+    environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
+    seen = debug(planted, kernel[:2], rc=1, **environment)
+    return seen, [int(place.rpartition(":")[2]) for place in seen["look_at"]]
+
+
+def line_with(kernel: str, text: str) -> int:
+    return number_of_line(ROOT / "kernels" / f"{'hopper/' if kernel >= '17' else ''}{kernel}.cu", text)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name", "texts"),
+    [
+        (
+            "05_cp_async",
+            "V begins in the middle of K",
+            ["copy_tile<Traits, kBlockKV>(K_smem", "copy_tile<Traits, kBlockKV>(V_smem"],
+        ),
+        (
+            "05_cp_async",
+            "K and V are one group",
+            ["copy_tile<Traits, kBlockQ>(Q_smem", "cp_async_wait<1>();", "load_Q_fragments<Traits>(Q_rmem"],
+        ),
+        (
+            "08_pipelined_kv",
+            "the next K overwrites one that is still read",
+            ["copy_tile<Traits, kBlockKV>(V_smem", "copies of V have arrived", "load_V_fragments<Traits>(V_rmem"],
+        ),
+        (
+            "14_q_in_registers",
+            "V begins in the middle of K",
+            ["copy_tile<Traits, kBlockKV>(K_smem + stage", "copy_tile<Traits, kBlockKV>(V_smem + stage"],
+        ),
+        (
+            "18_tma",
+            "the parity changes with each tile",
+            ["copy_K(kv_tile + 1);", "wait(&K_full[stage], parity);", "start_S<Traits>(S_rmem, Q_smem"],
+        ),
+    ],
+)
+def test_what_is_found_leads_the_way(planted: Cli, kernel: str, name: str, texts: list[str]) -> None:
+    """The lines of the first finding: one access, the wait that was in vain, the other access. No guess by values."""
+    seen, lines = look_at(planted, kernel, name)
+    assert lines == [line_with(kernel, text) for text in texts], seen["findings"][0]["text"]
+    found = [(finding["kind"], finding["position"], finding["other_position"]) for finding in seen["findings"]]
+    assert all(found.count(one) == 1 for one in found), "each once, not once for each launch"
+    (fault,) = [fault for fault in FAULTS if fault.kernel == kernel and fault.name == name]
+    out = planted("--debug", kernel[:2], FLASH_LADDER_FAULT=fault.version, FLASH_LADDER_BUILD_DIR=str(BUILD)).out
+    assert "Diagnosis" not in out and "Layouts" not in out
+    assert out.index("Look at") < out.index("tile  keys")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name", "text"),
+    [
+        ("02_online_softmax", "a row sum is not rescaled", "row_sum = row_sum * rescale + p;"),
+        ("03_tiled", "P is stored in another order of keys", "&P_smem[(thread_col"),
+        ("06_swizzle", "two registers of a fragment of P are swapped", "P_rmem[mma_m][mma_k][i] = pack"),
+        ("08_pipelined_kv", "the next K is copied from where this one was", "// Copy the next K."),
+    ],
+)
+def test_a_wrong_value_leads_to_its_line(planted: Cli, kernel: str, name: str, text: str) -> None:
+    seen, lines = look_at(planted, kernel, name)
+    assert line_with(kernel, text) in lines, (seen["look_at"], seen["diagnosis"])
+
+
+def test_a_line_that_is_missing_is_a_gap(planted: Cli, tmp_path: Path) -> None:
+    """The line is not in the file, but in that of the version before: the two lines around are named."""
+    planted.source = tmp_path / "source"
+    shutil.copytree(ROOT / "kernels", planted.source / "kernels")
+    source = planted.source / "kernels" / "07_ldmatrix.cu"
+    text, line = source.read_text(encoding="utf-8"), "        row_max[mma_m][half] = new_max;\n"
+    times = source.stat()
+    source.write_text(text.replace(line, ""), encoding="utf-8")
+    os.utime(source, (times.st_atime, times.st_mtime))
+    before = text[: text.index(line)].count("\n")  # the line before it
+    (fault,) = [fault for fault in FAULTS if fault.name == "the new maximum is not kept"]
+    environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
+    seen = debug(planted, "07", rc=1, **environment)
+    assert {f"kernels/07_ldmatrix.cu:{number}" for number in (before, before + 1)} <= set(seen["look_at"])
+    out = planted("--debug", "07", **environment).words
+    assert f"Between :{before} and :{before + 1}, 06_swizzle has `row_max[mma_m][half] = new_max;`" in out
 
 
 def test_a_kernel_that_faults_is_wrong(planted: Cli) -> None:

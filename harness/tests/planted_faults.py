@@ -28,6 +28,8 @@ class Fault:
     at: str = ""  # text of a line that the finding has to name
     suggests: str | None = None  # what the diagnosis of a wrong result has to suggest
     says: tuple[str, ...] = ()  # and what it has to say
+    first: bool = False  # the finding has to come before all others
+    waits_at: str = ""  # text of the line where the thread of the first finding had last waited
 
     @property
     def file(self) -> str:
@@ -661,6 +663,102 @@ FAULTS = [
         "const int col = (mma_k == 3 ? 5 : mma_k) * 16 + lane_id / 8 % 2 * 8;",
         says=("the fragments of Q or K", "columns 48–63; where K[0][48] (key, column) belongs, there is K[0][80]"),
     ),
+    # What a first finding has to say, so that it does not mislead.
+    Fault(
+        "V begins in the middle of K",
+        "05_cp_async",
+        "Element* V_smem = K_smem + kBlockKV * kHeadDim;",
+        "Element* V_smem = K_smem + kBlockKV * kHeadDim / 2;",
+        "overlapping_copies",
+        "copy_tile<Traits, kBlockKV>(V_smem",
+        first=True,
+    ),
+    Fault(
+        "K and V are one group",
+        "05_cp_async",
+        "args.K.row_stride);\n    cp_async_commit();",
+        "args.K.row_stride);\n",
+        "race",
+        "copy_tile<Traits, kBlockQ>(Q_smem",
+        first=True,
+        waits_at="cp_async_wait<1>();",
+    ),
+    Fault(
+        "a stage too far on is said to be free",
+        "13_decoupled_warps",
+        "mbarrier_arrive(&empty[stage]);",
+        "mbarrier_arrive(&empty[next_stage]);",
+        "deadlock",
+        "mbarrier_arrive(&empty[stage]);",
+        first=True,
+    ),
+    Fault(
+        "the parity changes with each tile",
+        "13_decoupled_warps",
+        "wait(&full[stage], tile / kStages % 2);",
+        "wait(&full[stage], tile % 2);",
+        "race",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        first=True,
+        waits_at="wait(&full[stage], tile / kStages % 2);",
+    ),
+    Fault(
+        "V begins in the middle of K",
+        "14_q_in_registers",
+        "Element* V_smem = K_smem + kBlockKV * kHeadDim;  ",
+        "Element* V_smem = K_smem + kBlockKV * kHeadDim / 2;  ",
+        "overlapping_copies",
+        "copy_tile<Traits, kBlockKV>(V_smem + stage",
+        first=True,
+    ),
+    Fault(
+        "a tile is waited for as if it were of the first round",
+        "14_q_in_registers",
+        "wait(&full[stage], tile / kStages % 2);",
+        "wait(&full[stage], 0);",
+        "race",
+        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        first=True,
+        waits_at="wait(&full[stage], tile / kStages % 2);",
+    ),
+    # Wrong results: rows that are mixed up, and keys.
+    Fault(
+        "P is stored in another order of keys",
+        "03_tiled",
+        "&P_smem[(thread_col * kKeys + key) * kBlockQ",
+        "&P_smem[(key * kThreadCols + thread_col) * kBlockQ",
+        says=("that the P of a key meets the V of another",),
+    ),
+    Fault(
+        "two registers of a fragment of P are swapped",
+        "06_swizzle",
+        """S_rmem[mma_m][2 * mma_k + i / 2];
+          P_rmem[mma_m][mma_k][i] = pack<Element>(S[i % 2 * 2], S[i % 2 * 2 + 1]);""",
+        """S_rmem[mma_m][2 * mma_k + i % 2];
+          P_rmem[mma_m][mma_k][i] = pack<Element>(S[i / 2 * 2], S[i / 2 * 2 + 1]);""",
+        says=("Suggests that rows are mixed up: fragments of P hold elements of other rows",),
+    ),
+    Fault(
+        "a row sum is not rescaled",
+        "02_online_softmax",
+        "row_sum = row_sum * rescale + p;",
+        "row_sum = row_sum + p;",
+        suggests="sum_not_rescaled",
+    ),
+    Fault(
+        "the next K is copied from where this one was",
+        "08_pipelined_kv",
+        "K_gmem + next_kv_row * args.K.row_stride",
+        "K_gmem + kv_row * args.K.row_stride",
+        suggests="K_tile_before",
+    ),
+    Fault(
+        "the new maximum is not kept",
+        "07_ldmatrix",
+        "        row_max[mma_m][half] = new_max;",
+        "",
+        says=("With V = 1 every O must be 1, and is NaN or infinite.",),
+    ),
     # Slips of the pen, to see that `harness --debug` leads to them.
     Fault(
         "two elements of a register of P are swapped",
@@ -860,6 +958,25 @@ HOPPER_FAULTS = [
         "if (warp_id == 0) wait(Q_full, 0);",
         "race",
         "tma_load(Q_smem, Q_map",
+    ),
+    Fault(
+        "the parity changes with each tile",
+        "18_tma",
+        "parity = kv_tile / kStages % 2;",
+        "parity = kv_tile % 2;",
+        "race",
+        WGMMA_OF_S,
+        first=True,
+        waits_at="wait(&K_full[stage], parity);",
+    ),
+    Fault(
+        "V is copied to K's ring",
+        "18_tma",
+        "copy(V_smem, V_full, V_map, kv_tile); };",
+        "copy(K_smem, V_full, V_map, kv_tile); };",
+        "overlapping_copies",
+        LOAD_OF_KV,
+        first=True,
     ),
     # 19: rings between a producer and a consumer.
     Fault(
@@ -1116,8 +1233,13 @@ def broken(fault: Fault, source: Path) -> str:
 
 def line_of(fault: Fault, source: Path) -> int:
     """The number of the line that a finding has to name."""
+    return number_of_line(source, fault.at)
+
+
+def number_of_line(source: Path, text: str) -> int:
+    """The number of the first line that has a text."""
     lines = source.read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(lines, 1) if fault.at in line)
+    return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from emulator_worker import run_worker, run_worker_that_prints
-from planted_faults import FAULTS, MOVED, PROBES, Fault, line_of
+from planted_faults import FAULTS, MOVED, PROBES, Fault, line_of, number_of_line
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
@@ -24,6 +24,7 @@ def test_fault_is_caught(fault: Fault) -> None:
     for alone in (True, False):
         result = run_worker("harness-worker-faults", only_requested_problem=alone, **request)
         if is_found(fault, result):
+            assert_first(fault, result)
             return
     pytest.fail("\n".join(finding["text"] for finding in result["findings"]) or str(result))
 
@@ -37,6 +38,18 @@ def is_found(fault: Fault, result: dict[str, Any]) -> bool:
     named = re.compile(rf"\b{Path(place).name}\b")
     at_the_line = place in places or any(named.search(finding["message"]) for finding in found)
     return result["status"] == "wrong" and at_the_line
+
+
+def assert_first(fault: Fault, result: dict[str, Any]) -> None:
+    """The finding that a reader sees first is the fault, and names the wait that was in vain."""
+    if not fault.first:
+        return
+    (first, *_) = result["findings"]
+    assert is_found(fault, result | {"findings": [first]}), first["text"]
+    if fault.waits_at:
+        source = KERNELS / f"{fault.file}.cu"
+        place = f"kernels/{fault.file}.cu:{number_of_line(source, fault.waits_at)}"
+        assert any(place in wait for wait in first["waits"]), first["text"]
 
 
 def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:

@@ -279,18 +279,25 @@ Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& lab
   return {first_wrong, sentence + "."};
 }
 
-std::vector<std::string> describe_probes(const Probes& probes, Diagnosis& diagnosis) {
+// `rescales`: something has been rescaled before the output is wrong.
+std::vector<std::string> describe_probes(const Probes& probes, bool rescales, Diagnosis& diagnosis) {
   diagnosis.experiments.push_back({"V = 1", probes.ones});
   diagnosis.experiments.push_back({"Q = 0", probes.uniform});
   diagnosis.experiments.push_back({"scores that depend on the key alone", probes.scores_by_key});
   if (probes.S) diagnosis.experiments.push_back({"one-hot Q and V show S", probes.S->wrong == 0});
   if (probes.PV) diagnosis.experiments.push_back({"one-hot P shows V", probes.PV->wrong == 0});
   std::vector<std::string> sentences;
+  const bool mixes_rows = probes.uniform && !rescales;  // where all P are equal, it makes no difference whose they are
+  const std::string ones = probes.least_of_ones <= probes.most_of_ones
+                               ? fmt::format("{:.3g} to {:.3g}", probes.least_of_ones, probes.most_of_ones)
+                               : "NaN or infinite";
   if (!probes.ones)
     sentences.push_back(
-        fmt::format("With V = 1 every O must be 1, and is {:.3g} to {:.3g}. Suggests row_sum, row_max or their "
-                    "rescaling: what a row is divided by is not the sum of the P that O adds up.",
-                    probes.least_of_ones, probes.most_of_ones));
+        fmt::format("With V = 1 every O must be 1, and is {}. {}", ones,
+                    mixes_rows ? "Suggests that rows are mixed up: fragments of P hold elements of other rows, or O is "
+                                 "multiplied by the factor of another row."
+                               : "Suggests row_sum, row_max or their rescaling: a row is not divided by the sum of the "
+                                 "P that O adds up."));
   else if (!probes.uniform)
     sentences.push_back(
         "With Q = 0 all P are equal and O is the mean of V, and that is wrong. Suggests V (its copy, its "
@@ -398,10 +405,12 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
     else if (const auto factors = describe_tile_factors(wrong, samples, tiling))
       sentences.push_back(*factors);
     constexpr std::int64_t kMaxProbedTiles = 3;
+    const bool rescales = start.tiles > 1 || tiling.step_kv < tiling.block_kv;
     if (start.tiles <= kMaxProbedTiles)
       if (const auto probes = probe(problem, wrong.distribution, tiling, start.tiles, laboratory);
           probes && !probes->all_right())
-        for (std::string& sentence : describe_probes(*probes, diagnosis)) sentences.push_back(std::move(sentence));
+        for (std::string& sentence : describe_probes(*probes, rescales, diagnosis))
+          sentences.push_back(std::move(sentence));
   }
   sentences.push_back(describe_places(elements, problem, tiling));
   sentences.push_back(start.sentence);

@@ -136,6 +136,17 @@ std::optional<Layout> LayoutReader::read_PV(const AttentionProblem& problem, con
   if (heads() == 0) return std::nullopt;
   Layout layout = empty_layout();
   const TensorLayout rows = output_layout(problem);
+  // A row of V times a factor is where it belongs, and was divided by the wrong sum: then values do not tell which element it is.
+  const auto is_scaled = [&](std::int64_t key) {
+    const std::uint16_t* columns = output.data() + rows.row(0, first + bits() + kHeadsOfPV - 1, key);
+    const double factor = element_to_float(problem.dtype, columns[head_dim_ - 1]) / static_cast<double>(head_dim_ - 1);
+    for (std::int64_t d = 1; d < head_dim_; ++d)
+      if (!(std::abs(element_to_float(problem.dtype, columns[d]) / static_cast<double>(d) - factor) <= 0.01 * factor))
+        return false;
+    return factor > 0 && std::abs(factor - 1) > 0.01;
+  };
+  for (std::int64_t key = 0; key < block_kv_; ++key)
+    if (is_scaled(key)) return std::nullopt;
   for (std::int64_t key = 0; key < block_kv_; ++key)
     for (std::int64_t column = 0; column < head_dim_; ++column) {
       std::int64_t shown[kHeadsOfPV];

@@ -236,7 +236,7 @@ std::string describe_places(const WrongElements& wrong, const AttentionProblem& 
   if (wrong.unwritten == wrong.wrong)
     text += "; none of them was written";
   else if (wrong.unwritten + wrong.not_finite == wrong.wrong)
-    text += "; all of them are NaN or infinite, as 0 / 0 or a read of what nobody wrote gives";
+    text += "; all of them are NaN or infinite, as after 0 / 0 or a read of uninitialised memory";
   else if (wrong.unwritten + wrong.not_finite > 0)
     text += fmt::format("; {} of them are NaN, infinite or not written", wrong.unwritten + wrong.not_finite);
   return text + ".";
