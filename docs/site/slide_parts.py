@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import parts
 from docutils import nodes
-from facts import FactError, check_blank
-from profile_data import ProfileError
+from facts import check_blank
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
@@ -148,11 +148,10 @@ class Answer(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         try:
             answer = check_blank(self.env.app.ladder_facts, self.text)
-        except (FactError, ProfileError) as error:
+        except parts.ERRORS as error:
             logger.error("{blank}: %s", error, location=self.get_location())
             return [nodes.literal(text=self.text)], []
-        shown = f"{float(answer):,.{len(answer.partition('.')[2])}f}"
-        return [nodes.inline("", shown, classes=["fragment", "answer"])], []
+        return [nodes.inline("", parts.answer_shown(answer), classes=["fragment", "answer"])], []
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

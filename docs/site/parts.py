@@ -1,0 +1,444 @@
+"""What the directives of a page say, as data. ladder_docs.py turns it into the site's nodes, pages.py into Markdown.
+
+In a page:
+
+{num}`step(6)`              a figure of profiles/ or the registry: an expression of facts.py; "; FORMAT" may follow
+{blank}`128 = EXPRESSION`   a blank in a calculation by hand; where the answer is not the figure, no page is built
+{term}`bank`                a word of the glossary; {term}`banks <bank>` under another form
+```{quote} FILE             lines of a source file by the text they start and end with (:start:, :end:); with
+                            :against: FILE (:start-against:, :end-against:) the change from there
+```{chapter} NN             the top of a chapter: what it adds, from which file; a banner where one is stale or missing
+```{prediction} NN          the header's prediction, folded away, and how to be asked for one in the terminal
+```{measured} NN            TFLOP/s of the step and of the one before, over seq_len; what was predicted, and the verdict
+```{busy} NN NN …           how busy which unit is
+```{by_data} DTYPE SEQ_LEN  TFLOP/s on each kind of data
+```{fp8_errors}             how far attention in 8 bits is from float64, on each kind of data
+```{sass} NN NN             instructions of the hot loop
+```{drawing} NAME           a drawing of drawings.py; the content is its caption, :alt: what it shows
+```{interactive} NAME       a part that ladder.js brings to life
+```{worked} QUERY           the online softmax of worked.py, step by step
+```{folded} SUMMARY         its content, folded away
+```{recorded} EXPRESSION    its content, left out as long as that figure is not recorded
+```{source} NN              the whole file
+```{graded}                 of an assignment's page: what is graded, with points
+```{hints}                  of an assignment's page: its hints, folded away one by one
+```{mistakes} NN NN …       what the tests plant in a kernel, and how it shows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import assignment
+import drawings
+import planted_faults
+import sources
+import update_docs
+import worked
+from facts import BATCH, DEVICE, FactError, Facts, NotRecordedError
+from profile_data import ProfileError, three_digits
+
+ERRORS = (
+    FactError,
+    ProfileError,
+    ValueError,  # a format that {num} does not know, a number that is none
+    assignment.AssignmentError,
+    drawings.DrawingError,
+    sources.QuoteError,
+    update_docs.PageError,
+)
+
+
+@dataclass(frozen=True)
+class Markdown:
+    text: str
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A paragraph that is no Markdown; `quoted`: in somebody else's words; `note`: in small print, below a table."""
+
+    text: str
+    quoted: bool = False
+    note: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """The first column is text, *emphasised* or code; the others are figures."""
+
+    kind: str
+    headings: list[str]
+    rows: list[list[str]]
+    code: bool = False  # names in the first column that are in capitals
+
+
+@dataclass(frozen=True)
+class Quotation:
+    text: str
+    language: str
+    found: sources.Quote
+    against: str | None
+
+    def place(self) -> str:
+        """kernels/06_swizzle.cu, lines 45–47"""
+        first, last = self.found.first, self.found.first + len(self.found.lines) - 1
+        lines = f"line {first}" if last == first else f"lines {first}–{last}"
+        return f"{self.found.file}, {lines}" + (f", against {self.against}" if self.against else "")
+
+
+@dataclass(frozen=True)
+class Source:
+    file: str
+
+
+@dataclass(frozen=True)
+class Banner:
+    title: str
+    text: str  # Markdown
+    refused: str  # what scripts/docs --strict says instead
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Its caption is the directive's content."""
+
+    name: str
+    alt: str
+
+
+@dataclass(frozen=True)
+class Interactive:
+    name: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """Of the directive, as it stands there."""
+
+
+@dataclass(frozen=True)
+class Folded:
+    summary: str
+    parts: Sequence[Part]
+    kind: str = ""
+
+
+Part = Markdown | Plain | Table | Quotation | Source | Banner | Drawing | Interactive | Content | Folded
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A directive, as a page has it."""
+
+    page: str  # "chapters/06_swizzle"
+    argument: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+    def numbers(self) -> list[int]:
+        return [int(number) for number in self.argument.split()]
+
+
+Says = Callable[[Facts, Asked], list[Part]]
+
+
+@dataclass(frozen=True)
+class Directive:
+    says: Says
+    options: tuple[str, ...] = ()
+    has_argument: bool = True
+    has_content: bool = False
+
+
+DIRECTIVES: dict[str, Directive] = {}
+
+
+def directive(*options: str, **has: bool) -> Callable[[Says], Says]:
+    def add(says: Says) -> Says:
+        DIRECTIVES[says.__name__.rstrip("_")] = Directive(says, options, **has)
+        return says
+
+    return add
+
+
+def answer_shown(answer: str) -> str:
+    """1298 as 1,298"""
+    return f"{float(answer):,.{len(answer.partition('.')[2])}f}"
+
+
+def label(facts: Facts, number: int) -> str:
+    """06 swizzle"""
+    return facts.stem(number).replace("_", " ", 1)
+
+
+# ---- code ----
+
+
+@directive("start", "end", "against", "start-against", "end-against")
+def quote(facts: Facts, asked: Asked) -> list[Part]:
+    del facts
+    start, end, against = (asked.options.get(name) for name in ("start", "end", "against"))
+    if start is None:
+        raise sources.QuoteError("a quotation needs :start:")
+    found = sources.quote(asked.argument, start, end)
+    if against is None:
+        return [Quotation(found.text, "cuda", found, None)]
+    before = sources.quote(against, asked.options.get("start-against", start), asked.options.get("end-against", end))
+    return [Quotation(sources.hunk(before, found), "diff", found, against)]
+
+
+@directive()
+def source(facts: Facts, asked: Asked) -> list[Part]:
+    return [Source(facts.file(asked.numbers()[0]))]
+
+
+# ---- a version's chapter ----
+
+
+@directive()
+def chapter(facts: Facts, asked: Asked) -> list[Part]:
+    number = asked.numbers()[0]
+    file = facts.file(number)
+    found: list[Part] = []
+    if stale := facts.stale(number):
+        text = f"**The figures of this chapter are out of date.** {file} has changed since `{'`, `'.join(stale)}` was"
+        text += " recorded. The idea and the counts by hand still hold; the measured figures may not."
+        refused = f"version {number:02} has changed since {', '.join(stale)} was recorded"
+        found.append(Banner("Stale profile", text, refused))
+    if missing := facts.missing(number):
+        text = f"**This chapter is not recorded yet:** there is no `{'`, `'.join(missing)}`."
+        refused = f"version {number:02} is not recorded yet: there is no {', '.join(missing)}"
+        found.append(Banner("Not recorded", text, refused))
+    speed = f"{facts.text(f'tflops({number})')} TFLOP/s on the {facts.device.name}, fp16, seq_len 4096"
+    if number > 1:
+        added, removed = sources.code_lines_changed(facts.file(number - 1), file)
+        speed += f" · {facts.text(f'step({number})')}× version {number - 1:02}"
+        speed += f" · {added} lines of code added, {removed} removed"
+    return [*found, Markdown(f"`{file}` · {speed}")]
+
+
+@directive()
+def prediction(facts: Facts, asked: Asked) -> list[Part]:
+    number = asked.numbers()[0]
+    header = Plain(sources.header(facts.file(number))["Prediction"], quoted=True)
+    summary = "Write your figure down first. Then open what the header of the file predicts."
+    folded = Folded(summary, [header], "prediction")
+    if number == 1:
+        return [folded]
+    quiz = (
+        f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for your factor, and then shows the"
+        " header, the count and the measurement."
+    )
+    return [Markdown(quiz), folded]
+
+
+@directive()
+def measured(facts: Facts, asked: Asked) -> list[Part]:
+    number = asked.numbers()[0]
+    numbers = [number - 1, number] if number > 1 else [number]
+    versions = [version for version in facts.device.rungs() if version.source.number in numbers]
+    shapes = [s for s in facts.device.shapes() if all(s in version.tflops for version in versions)]
+    rows = [[version.source.label, *(three_digits(version.tflops[s]) for s in shapes)] for version in versions]
+    if number > 1:
+        rows.append(["step", *(f"{facts.text(f'step({number}, {s.seq_len})')}×" for s in shapes)])
+    predicted = [update_docs.predicted_cell(number) if s == update_docs.SHAPE else "" for s in shapes]
+    rows.append(["predicted", *predicted])
+    table = Table("measured", ["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows)
+    verdict = f"The verdict, by the rule of the [ladder's log](../ladder_log.md): *{facts.verdict(number)}*."
+    return [table, Markdown(verdict)]
+
+
+@directive()
+def busy(facts: Facts, asked: Asked) -> list[Part]:
+    numbers = [n for n in facts.numbers() if facts.has_busy(n)] if asked.argument == "all" else asked.numbers()
+    headings = [
+        "busy, % of the cycles",
+        "issue slots",
+        "shared memory",
+        "tensor cores",
+        "L2",
+        "through L2, GB",
+        "from memory, GB",
+        "instructions per score",
+        "cycles, millions",
+    ]
+    figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2({}); .0f")
+    figures += ("l2_gb({}); .1f", "dram_gb({}); .2f", "instructions_per_score({})", "cycles({}) / 1e6")
+    # – where nothing is recorded
+    rows = [[label(facts, n), *(facts.text(figure.format(n)) for figure in figures)] for n in numbers]
+    note = (
+        f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
+        f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores: of the cycles of an SM that has work. Shared"
+        " memory: the pipe that it shares with L1. L2: of the bytes that it could move."
+    )
+    missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
+    if missing:
+        note += f" Not counted yet: {', '.join(missing)}."
+    return [Table("busy", headings, rows), Plain(note, note=True)]
+
+
+@directive()
+def by_data(facts: Facts, asked: Asked) -> list[Part]:
+    dtype, seq_len = asked.argument.split()[0], int(asked.argument.split()[-1])
+    recorded = facts.device.by_data
+    if recorded is None or not recorded.has(dtype, seq_len):
+        return [Plain("Not recorded yet.", note=True)]
+    header, *rows = update_docs.data_table(recorded, dtype, seq_len)
+    note = f"At seq_len {seq_len}, batch {BATCH[seq_len]}, in {dtype}. {update_docs.about_data_run(facts.device)}"
+    return [Table("by-data", header, rows), Markdown(note)]
+
+
+@directive(has_argument=False)
+def fp8_errors(facts: Facts, asked: Asked) -> list[Part]:
+    del asked
+    try:
+        recording = facts.fp8_error_recording()
+    except NotRecordedError:
+        command = "scripts/fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
+        return [Markdown(f"Not recorded yet: `{command}` measures it.")]
+    kernels = (("27", "fp16"), ("fp8", "e4m3"), ("FlashAttention-3", "e4m3"))
+    alone = kernels[1:]
+    headings = ["error, %", *(f"{name}, {dtype}" for name, dtype in kernels), "rounding of Q, K, V alone"]
+    headings += [f"kernel alone: {name}" for name, _ in alone]
+    rows = []
+    for result in recording["results"]:
+        errors = {one["name"]: one for one in result["errors"]}
+        cells = [errors.get(name, {}).get("error") for name, _ in kernels] + [result["rounding"]]
+        cells += [errors.get(name, {}).get("kernel_alone") for name, _ in alone]
+        data = result["data"] + (", rotated" if result["rotated"] else "")
+        rows.append([data, *("–" if cell is None else f"{100 * cell:.2g}" for cell in cells)])
+    problem = recording["problem"]
+    note = (
+        f"{recording['device']}, batch {problem['batch']}, {problem['heads']} heads, seq_len {problem['seq_len']},"
+        f" head_dim {problem['head_dim']}. Measured {recording['date'][:10]}.{update_docs.left_out(recording)}"
+    )
+    return [Table("fp8-errors", headings, rows), Markdown(note)]
+
+
+@directive("least")
+def sass(facts: Facts, asked: Asked) -> list[Part]:
+    """Opcodes of the hot loop; those with fewer than :least: instructions in every column are added up.
+
+    A version that is not recorded has no column.
+    """
+    numbers = [n for n in asked.numbers() if facts.has_machine_code(n)]
+    if not numbers:
+        return [Plain("Not recorded.", note=True)]
+    least = int(asked.options.get("least", 8))
+    loops = [facts.hot_loop(n) for n in numbers]
+    opcodes = {opcode for loop in loops for opcode in loop}
+    shown = {opcode for opcode in opcodes if max(loop.get(opcode, 0) for loop in loops) >= least}
+    ordered = sorted(shown, key=lambda o: (-max(loop.get(o, 0) for loop in loops), o))
+    rows = [[o, *(str(loop.get(o, 0)) for loop in loops)] for o in ordered]
+    if opcodes - shown:
+        rows.append(["others", *(str(sum(n for o, n in loop.items() if o not in shown)) for loop in loops)])
+    rows.append(["all", *(str(sum(loop.values())) for loop in loops)])
+    rows.append(["registers per thread", *(str(facts.registers(n)) for n in numbers)])
+    rows.append(["CTAs per SM", *(str(facts.ctas(n)) for n in numbers)])
+    return [Table("sass", ["in the hot loop, sm_90", *(label(facts, n) for n in numbers)], rows, code=True)]
+
+
+# ---- what is shown, or folded away ----
+
+
+@directive("alt", has_content=True)
+def drawing(facts: Facts, asked: Asked) -> list[Part]:
+    del facts
+    alt = asked.options.get("alt")
+    if not alt:
+        raise drawings.DrawingError(f"{asked.argument} has no :alt:")
+    return [Drawing(asked.argument, alt)]
+
+
+@directive()
+def interactive(facts: Facts, asked: Asked) -> list[Part]:
+    del facts
+    known = {"banks": "Bank-conflict calculator", "fragments": "Which lane holds which element"}
+    if asked.argument not in known:
+        raise FactError(f"there is no interactive part {asked.argument}: {', '.join(known)}")
+    return [Interactive(asked.argument, known[asked.argument])]
+
+
+@directive(has_content=True)
+def folded(facts: Facts, asked: Asked) -> list[Part]:
+    del facts
+    return [Folded(asked.argument, [Content()])]
+
+
+@directive(has_content=True)
+def recorded(facts: Facts, asked: Asked) -> list[Part]:
+    """What can only be said of figures that are there."""
+    try:
+        facts.evaluate(asked.argument)
+    except NotRecordedError:
+        return []
+    return [Content()]
+
+
+@directive()
+def worked_(facts: Facts, asked: Asked) -> list[Part]:
+    """The online softmax of one query of worked.py: every score, m, l and O."""
+    del facts
+    query = asked.numbers()[0]
+    rows = []
+    for key, (score, step) in enumerate(zip(worked.SCORES[query], worked.steps(query), strict=True)):
+        O = ", ".join(f"{o:.4f}" for o in step.O)  # noqa: E741 (the paper's symbol)
+        rows.append([str(key), f"{score:g}", f"{step.m:g}", f"{step.rescale:.4f}", f"{step.p:.4f}", f"{step.l:.4f}", O])
+    rows.append(["O / l", "", "", "", "", "", ", ".join(f"{o:.4f}" for o in worked.output(query))])
+    headings = ["key", "score s", "m", "r = exp(m before − m)", "p = exp(s − m)", "l", "O"]
+    return [Table("worked", headings, rows)]
+
+
+# ---- assignments ----
+
+KINDS = {
+    "correct": "the result, for sizes and inputs that you have not seen",
+    "findings": "no findings: races, reads of what nobody wrote, accesses out of bounds …, and a right result",
+}
+
+
+def graders_part(page: str) -> dict[str, Any]:
+    """What the grader reads of an assignment's page."""
+    return assignment.read_assignment(Path(page).name).data
+
+
+@directive(has_argument=False)
+def graded(facts: Facts, asked: Asked) -> list[Part]:
+    del facts
+    data = graders_part(asked.page)
+    rows = [[check.get("name") or KINDS[check["kind"]], str(check["points"])] for check in data["check"]]
+    note = (
+        f"{data['pass_mark']} of 100 points pass. What is counted gives points only where the result is right, in"
+        " proportion between the starter's kind of answer and the reference answer."
+    )
+    return [Table("graded", ["what", "points"], rows), Plain(note, note=True)]
+
+
+@directive(has_argument=False)
+def hints(facts: Facts, asked: Asked) -> list[Part]:
+    del facts
+    found = graders_part(asked.page)["hints"]
+    return [Folded(f"Hint {number}", [Plain(hint)]) for number, hint in enumerate(found, 1)]
+
+
+@directive()
+def mistakes(facts: Facts, asked: Asked) -> list[Part]:
+    """What the tests plant in a kernel, and how it shows."""
+    kernels = [facts.stem(number) for number in asked.numbers()]
+    rows = [[fault.name, _shows(fault)] for fault in planted_faults.FAULTS if fault.kernel in kernels]
+    if not rows:
+        raise FactError(f"no fault is planted in {', '.join(kernels)}")
+    return [Table("mistakes", ["mistake", "how it shows"], rows)]
+
+
+def _shows(fault: planted_faults.Fault) -> str:
+    if fault.finding:
+        return f"a finding: {fault.finding.replace('_', ' ')}"
+    says = [f"“{words}”" for words in fault.says]
+    if fault.suggests:
+        says.insert(0, f"--debug suggests {fault.suggests}")
+    return "a wrong result" + (f"; {', '.join(says)}" if says else "")
