@@ -1,7 +1,7 @@
-"""The drawings of the site, by matplotlib, as SVG that a page holds inline: it takes the page's colours, light or dark.
+"""The drawings, by matplotlib, as SVG. A page of the site holds it inline: it takes the page's colours, light or dark.
 
 A drawing is a function that is marked with @drawing and gets the facts. Everything in it that is a number comes from
-facts.py or layouts.py. Nothing is written to disk: drawings are made when the page is.
+facts.py or layouts.py. The site's are made when the page is; pages.py writes those of the pages on GitHub.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from math import log
+from pathlib import Path
 
 import layouts
 import sources
@@ -60,6 +61,10 @@ STYLE = {
 }
 
 
+PX_PER_PT = 4 / 3  # matplotlib counts in points
+MARGIN = 6  # of a drawing on its own paper
+
+
 class DrawingError(Exception):
     """A drawing that does not exist, or uses a colour that pages do not know."""
 
@@ -77,8 +82,6 @@ def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
 
     Where there is a drawing NAME_narrow it follows, and the page shows it on a phone instead.
     """
-    if name not in DRAWINGS:
-        raise DrawingError(f"there is no drawing {name}; there are {', '.join(sorted(DRAWINGS))}")
     if f"{name}_narrow" not in DRAWINGS:
         return _svg(name, facts, alt, links, "")
     narrow = _svg(f"{name}_narrow", facts, alt, links, ' data-width="narrow"')
@@ -86,34 +89,21 @@ def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
 
 
 def _svg(name: str, facts: Facts, alt: str, links: dict[str, str], attributes: str) -> str:
+    if name not in DRAWINGS:
+        raise DrawingError(f"there is no drawing {name}; there are {', '.join(sorted(DRAWINGS))}")
     with rc_context({**STYLE, "svg.hashsalt": name}):
         figure = DRAWINGS[name](facts)
         buffer = io.StringIO()
         figure.savefig(
             buffer, format="svg", transparent=True, bbox_inches="tight", pad_inches=0.04, metadata={"Date": None}
         )
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"font: ([^;\"]*?)'DejaVu Sans'[^;\"]*", r"font: \1sans-serif", text)
-    # Leave out what a page does not need: comments, clipping, ids that nothing refers to, and spaces.
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
-    text = re.sub(r' clip-path="[^"]*"', "", text)
-    text = re.sub(r"<clipPath.*?</clipPath>", "", text, flags=re.DOTALL)
-    used = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text))
-    # Several drawings on a page must not share their ids.
-    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
-    text = re.sub(r"\s*\n\s*", " ", text)
-    text = text.replace("> <", "><").replace("; stroke-linejoin: miter", "")
-    places = r' (?:d|x|y|width|height|transform)="[^"]*"'
-    text = re.sub(places, lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
-    text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', text)
+    text = _shortened(buffer.getvalue(), name)
     text = re.sub(r"#[0-9a-f]{6}\b", lambda m: _variable(name, m[0]), text)
     for number, link in links.items():
         address = f'href="{html.escape(link)}"'
         text = re.sub(rf'xlink:href="chapter:{number}:([^"]*)"', lambda m, a=address: f'{a} aria-label="{m[1]}"', text)
     text = re.sub(r'<a xlink:href="chapter:[^"]*"[^>]*>(.*?)</a>', r"\1", text)  # there is no such chapter
+    text = _with_classes(text, name)
     has_links = ' href="' in text
     role = "group" if has_links else "img"
     opening = re.match(r"<svg[^>]*>", text)
@@ -124,6 +114,59 @@ def _svg(name: str, facts: Facts, alt: str, links: dict[str, str], attributes: s
     new = f'<svg class="ladder-drawing"{attributes} role="{role}" aria-label="{label}" viewBox="{box[0][9:-1]}" '
     new += 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
     return new + text[opening.end() :].strip()
+
+
+def _shortened(text: str, name: str) -> str:
+    """Matplotlib's <svg>, without what a page does not need: comments, clipping, ids that nothing refers to, spaces."""
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r' clip-path="[^"]*"', "", text)
+    text = re.sub(r"<clipPath.*?</clipPath>", "", text, flags=re.DOTALL)
+    used = set(re.findall(r'(?:xlink:href="#|url\(#)([^")]+)', text))
+    # Several drawings on a page must not share their ids.
+    text = re.sub(r' id="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', text)
+    text = re.sub(r"\s*\n\s*", " ", text).replace("> <", "><")
+    # The font is the page's. No text is turned by 0 degrees.
+    text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
+    text = re.sub(r' transform="rotate\(-?0 [^)]*\)"', "", text)
+    text = text.replace("; stroke-linejoin: miter", "")
+    places = r' (?:d|x|y|width|height|transform)="[^"]*"'
+    text = re.sub(places, lambda m: re.sub(r"(\.\d\d)\d+", r"\1", m[0]), text)
+    rectangle = r'd="M ([\d.]+) ([\d.]+) L ([\d.]+) \2 L \3 ([\d.]+) L \1 \4 (?:L \1 \2 )?z ?"'
+    text = re.sub(rectangle, r'd="M\1 \2H\3V\4H\1z"', text)
+    while (shorter := re.sub(r"<g>(<(path|text)\b[^>]*(?:/>|>[^<]*</\2>))</g>", r"\1", text)) != text:
+        text = shorter
+    return text
+
+
+def _with_classes(text: str, name: str) -> str:
+    """With a class for each style, since most cells of a drawing look alike."""
+    classes: dict[str, str] = {}
+
+    def class_of(style: re.Match[str]) -> str:
+        return f'class="{classes.setdefault(style[1], f"{name}-{len(classes)}")}"'
+
+    text = re.sub(r'style="([^"]*)"', class_of, text)
+    rules = "".join(f".{class_}{{{style}}}" for style, class_ in classes.items())
+    return text.replace("</style>", f"{rules}</style>", 1)
+
+
+def standalone(name: str, facts: Facts) -> str:
+    """The same as a file of its own, which reads on light and on dark pages alike: in the colours of the light ones."""
+    css = (Path(__file__).parent / "static" / "ladder.css").read_text(encoding="utf-8")
+    colors = dict(re.findall(r"(--fl-[\w-]+): (#\w+);", css[: css.index("}")]))
+    text = re.sub(r"var\((--fl-[\w-]+)\)", lambda m: colors[m[1]], _svg(name, facts, "", {}, ""))
+    opening = re.match(r'<svg .*? viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
+    assert opening is not None
+    width, height = (float(side) + 2 * MARGIN for side in opening.groups())
+    new = f'<svg width="{width * PX_PER_PT:.0f}" height="{height * PX_PER_PT:.0f}" font-family="sans-serif"'
+    new += f' viewBox="{-MARGIN} {-MARGIN} {width:.2f} {height:.2f}"'
+    text = new + text[opening.end() :]
+    paper = f'<rect x="{-MARGIN}" y="{-MARGIN}" width="100%" height="100%" fill="{colors["--fl-paper"]}"/>'
+    return text.replace("<defs>", f"{paper}<defs>", 1).replace("><", ">\n<") + "\n"
 
 
 def _variable(name: str, color: str) -> str:

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import bits  # noqa: E402
 import layouts  # noqa: E402
 import schedule  # noqa: E402
+import sources  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
@@ -102,8 +103,10 @@ class NotRecordedError(FactError):
 
 
 class Facts:
-    def __init__(self, harness: Path | None = None) -> None:
+    def __init__(self, harness: Path | None = None, of_the_build: bool = True) -> None:
+        """`of_the_build`: whether machine code that no GPU has recorded is that of the build."""
         self._harness = harness
+        self._of_the_build = of_the_build
 
     # ---- where it comes from ----
 
@@ -151,7 +154,7 @@ class Facts:
         return found[0]
 
     def has_chapter(self, number: int) -> bool:
-        return (ROOT / "docs" / "chapters" / f"{self.stem(number)}.md").is_file()
+        return (sources.PAGES / "chapters" / f"{self.stem(number)}.md").is_file()
 
     def numbers(self) -> list[int]:
         return [kernel.number for kernel in kernel_files(ROOT) if kernel.number is not None]
@@ -623,7 +626,7 @@ class Facts:
         try:
             results = self._profile(DEVICE, number)["results"]
         except NotRecordedError:
-            if self._harness is None:
+            if self._harness is None or not self._of_the_build:
                 raise
             results = self._told_by_harness("--kernel", f"{number:02}", "--sass")["results"]
         for result in results:

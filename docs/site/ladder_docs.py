@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import re
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +87,8 @@ class PartsDirective(SphinxDirective):
                 text = (ROOT / file).read_text(encoding="utf-8")
                 block = nodes.literal_block(text, text, language="cuda", linenos=True)
                 return self.folded(f"The whole file, {file}", [block], "source")
+            case parts.Lead(file, text):
+                return self.parse_text_to_nodes(f"`{file}` · {text}")
             case parts.Banner(title, text, refused):
                 if self.config.ladder_strict:
                     logger.error("{%s}: %s", self.name, refused, location=self.get_location())
@@ -155,10 +156,8 @@ def read_all(app: Sphinx, env: Any, docnames: list[str]) -> None:  # noqa: ANN40
 
 
 def without_the_graders_part(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Starters, reference answers and keys are no part of the site's pages."""
-    del app
-    if docname.startswith("assignments/"):
-        source[0] = re.sub(r"^<!-- grader\n.*?^-->$", "", source[0], flags=re.DOTALL | re.MULTILINE)
+    del app, docname
+    source[0] = parts.without_the_graders_part(source[0])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

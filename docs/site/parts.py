@@ -27,18 +27,23 @@ In a page:
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import assignment
 import drawings
-import planted_faults
 import sources
-import update_docs
 import worked
 from facts import BATCH, DEVICE, FactError, Facts, NotRecordedError
+
+sys.path += [str(sources.ROOT / "harness" / folder) for folder in ("grader", "tests")]
+
+import assignment
+import planted_faults
+import update_docs
 from profile_data import ProfileError, three_digits
 
 ERRORS = (
@@ -96,6 +101,14 @@ class Source:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """The line below a chapter's title."""
+
+    file: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Banner:
     title: str
     text: str  # Markdown
@@ -128,7 +141,7 @@ class Folded:
     kind: str = ""
 
 
-Part = Markdown | Plain | Table | Quotation | Source | Banner | Drawing | Interactive | Content | Folded
+Part = Markdown | Plain | Table | Quotation | Source | Lead | Banner | Drawing | Interactive | Content | Folded
 
 
 @dataclass(frozen=True)
@@ -218,7 +231,7 @@ def chapter(facts: Facts, asked: Asked) -> list[Part]:
         added, removed = sources.code_lines_changed(facts.file(number - 1), file)
         speed += f" · {facts.text(f'step({number})')}× version {number - 1:02}"
         speed += f" · {added} lines of code added, {removed} removed"
-    return [*found, Markdown(f"`{file}` · {speed}")]
+    return [*found, Lead(file, speed)]
 
 
 @directive()
@@ -394,6 +407,12 @@ def worked_(facts: Facts, asked: Asked) -> list[Part]:
 
 
 # ---- assignments ----
+
+
+def without_the_graders_part(text: str) -> str:
+    """Starters, reference answers and keys are no part of a page."""
+    return re.sub(r"^<!-- grader\n.*?^-->$", "", text, flags=re.DOTALL | re.MULTILINE)
+
 
 KINDS = {
     "correct": "the result, for sizes and inputs that you have not seen",

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import parts
+import sources
 from docutils import nodes
 from facts import check_blank
 from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
-CHAPTERS = Path(__file__).resolve().parents[1] / "chapters"
+CHAPTERS = sources.PAGES / "chapters"
 NO_SLIDES = ("Further reading", "Words on cards", "How to do the exercises")  # sections
 # Directives; the others are for readers.
 SHOWN = ("quote", "drawing", "measured", "busy", "sass", "worked", "prediction")

@@ -32,7 +32,7 @@ from planted_faults import FAULTS  # noqa: E402
 from profile_data import ByData, Cell  # noqa: E402
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "chapters").glob("*.md")])
+PAGES = sorted([*sources.PAGES.glob("*.md"), *(sources.PAGES / "chapters").glob("*.md")])
 CHAPTERS = [page for page in PAGES if re.match(r"(0[1-9]|[12]\d)_", page.name)]
 KERNELS = {kernel.stem: kernel.file for kernel in kernel_files(ROOT)}
 HOPPER = [page for page in CHAPTERS if KERNELS[page.stem].startswith("kernels/hopper/")]
@@ -419,7 +419,7 @@ def test_texts_of_a_drawing_do_not_cover_each_other(drawing: str, facts: Facts) 
 
 
 def test_every_instruction_of_the_hot_loops_is_in_the_glossary(facts: Facts) -> None:
-    page = (ROOT / "docs" / "chapters" / "00_gpu.md").read_text(encoding="utf-8")
+    page = (sources.PAGES / "chapters" / "00_gpu.md").read_text(encoding="utf-8")
     glossary = page[page.index("## Words on cards") :]
     opcodes = {opcode for n in facts.numbers() if facts.has_machine_code(n) for opcode in facts.hot_loop(n)}
     assert len(opcodes) > 30
@@ -748,7 +748,7 @@ def test_the_worked_softmax_is_attention(query: int) -> None:
 
 
 def test_the_worked_example_is_the_one_on_the_page() -> None:
-    page = (ROOT / "docs" / "learning_path.md").read_text(encoding="utf-8")
+    page = (sources.PAGES / "learning_path.md").read_text(encoding="utf-8")
     block = page[page.index("Q = (1 0)") : page.index("```", page.index("Q = (1 0)"))]
     rows = [
         [tuple(float(x) for x in row.split()) for row in re.findall(r"\(([^)]*)\)", line)]

@@ -19,18 +19,20 @@ from browser import needs_chromium, visit
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
-CHAPTERS = sorted((ROOT / "docs" / "chapters").glob("[0-9]*.md"))  # the others are about extensions
-CHAPTERS_OF_VERSIONS = [path.stem for path in CHAPTERS if path.stem != "00_gpu"]
 sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 
 import layouts  # noqa: E402
+from sources import PAGES  # noqa: E402
+
+CHAPTERS = sorted((PAGES / "chapters").glob("[0-9]*.md"))  # the others are about extensions
+CHAPTERS_OF_VERSIONS = [path.stem for path in CHAPTERS if path.stem != "00_gpu"]
 
 pytest.importorskip("sphinx", reason="Sphinx is not installed: scripts/docs does that")
 pytest.importorskip("furo", reason="the theme is not installed: scripts/docs does that")
 
 
 def build(
-    out: Path, harness: Path, docs: Path = ROOT / "docs", strict: bool = False, pages: tuple[Path, ...] = ()
+    out: Path, harness: Path, docs: Path = PAGES, strict: bool = False, pages: tuple[Path, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
     """All pages are read, and all are written, unless some are named."""
     command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-D", f"ladder_strict={int(strict)}"]
@@ -149,18 +151,18 @@ def test_a_stale_profile_is_a_banner(site: Path) -> None:
 
 
 def without_07s_profile(folder: Path) -> Path:
-    """A copy of the repository, in which version 07 is not recorded."""
+    """The sources in a copy of the repository, in which version 07 is not recorded."""
     repository = folder / "repository"
     for name in ("docs", "profiles"):
         shutil.copytree(ROOT / name, repository / name)
     for name in ("kernels", "scripts", "harness", "common"):
         (repository / name).symlink_to(ROOT / name)
     (repository / "profiles" / "h200" / "07_ldmatrix.json").unlink()
-    return repository
+    return repository / PAGES.relative_to(ROOT)
 
 
 def test_a_profile_that_is_not_there_is_none_that_is_stale(tmp_path: Path) -> None:
-    docs = without_07s_profile(tmp_path) / "docs"
+    docs = without_07s_profile(tmp_path)
     build(tmp_path, BUILD / "harness", docs=docs, pages=(docs / "chapters" / "07_ldmatrix.md",))
     text = (tmp_path / "site" / "chapters" / "07_ldmatrix.html").read_text(encoding="utf-8")
     assert "This chapter is not recorded yet:" in text and "profiles/h200/07_ldmatrix.json" in text
@@ -184,7 +186,7 @@ MISTAKES = [
 
 
 def test_what_does_not_hold_does_not_build(tmp_path: Path, other_harness: Path) -> None:
-    docs = without_07s_profile(tmp_path) / "docs"
+    docs = without_07s_profile(tmp_path)
     page = docs / "chapters" / "06_swizzle.md"
     text = page.read_text(encoding="utf-8")
     for old, new, _ in MISTAKES:

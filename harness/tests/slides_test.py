@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 pytest.importorskip("sphinx_revealjs", reason="sphinx-revealjs is not installed: scripts/slides does that")
 
 import slide_parts  # noqa: E402
+import sources  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_a_session_is_made_of_its_chapters(session: Path, built: Path) -> None:
     chapters = re.findall(r"\{slides of (\w+)\}", session.read_text(encoding="utf-8"))
     assert chapters and "{slides of" not in page
     for chapter in chapters:
-        text = (ROOT / "docs" / "chapters" / f"{chapter}.md").read_text(encoding="utf-8")
+        text = (sources.PAGES / "chapters" / f"{chapter}.md").read_text(encoding="utf-8")
         if "## By hand" in text:
             assert "fragment answer" in page, "answers appear with a key press"
         assert page.count("<figure") >= text.count("```{drawing}") > 0
