@@ -14,6 +14,7 @@ drawn anew only where the version's code, or the program that draws it, has chan
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import hashlib
 import html
 import inspect
@@ -98,16 +99,20 @@ class Library:
     """What the pages share."""
 
     facts: Facts
-    sources: dict[str, str]  # by page, "chapters/06_swizzle"
+    sources: dict[str, str] = field(default_factory=dict)  # by page, "chapters/06_swizzle"
+    titles: dict[str, str] = field(default_factory=dict)  # also of pages that are plain Markdown
 
     @classmethod
     def of(cls, facts: Facts, folder: Path) -> Library:
-        texts = {}
+        library = cls(facts)
         for path in sorted(folder.rglob("*.md")):
-            text = path.read_text(encoding="utf-8")
-            if not re.fullmatch(r"```\{include\} \.\./\S+\n```\n", text):
-                texts[path.relative_to(folder).with_suffix("").as_posix()] = text
-        return cls(facts, texts)
+            name, text = path.relative_to(folder).with_suffix("").as_posix(), path.read_text(encoding="utf-8")
+            if plain := re.fullmatch(r"```\{include\} (\S+)\n```\n", text):
+                text = (path.parent / plain[1]).read_text(encoding="utf-8")
+            else:
+                library.sources[name] = text
+            library.titles[name] = text.partition("\n")[0].removeprefix("# ")
+        return library
 
     @cached_property
     def terms(self) -> dict[str, Term]:
@@ -132,6 +137,7 @@ class Page:
     drawings: list[str] = field(default_factory=list)  # that it shows
     errors: list[str] = field(default_factory=list)
     answers: list[str] = field(default_factory=list)  # of the section's blanks
+    has_contents: bool = False
     depth: int = 0  # of directives within each other
 
     def markdown(self) -> str:
@@ -243,7 +249,7 @@ class Page:
             lines = lines[1:]
         content = "\n".join(lines)
         if name == "toctree":
-            return ""
+            return self.contents(options.get("caption", ""), lines)
         if name == "glossary":
             return "\n\n".join(self.entry(names, meaning) for names, meaning in entries_of(content + "\n"))
         try:
@@ -257,6 +263,14 @@ class Page:
         except (*parts.ERRORS, SourceError) as error:
             self.errors.append(f"{self.name}.md: {{{name}}} {argument}: {error}")
             return ""
+
+    def contents(self, caption: str, patterns: list[str]) -> str:
+        """The site has them beside each page."""
+        heading = "" if self.has_contents else "## Contents\n\n"
+        self.has_contents = True
+        names = [name for pattern in patterns for name in fnmatch.filter(self.library.titles, pattern.strip() or "-")]
+        links = [f"- [{self.library.titles[name]}]({self.link(f'docs/{name}.md')})" for name in names]
+        return f"{heading}**{caption}**\n\n" + "\n".join(links)
 
     def entry(self, names: list[str], meaning: str) -> str:
         return f'<a id="term-{slug(names[0])}"></a>**{", ".join(names)}**: {self.inline(meaning)}'

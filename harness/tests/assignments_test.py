@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 sys.path.insert(0, str(ROOT / "harness" / "grader"))
 
-from assignment import Assignment, draw, names_of_assignments, read_assignment  # noqa: E402
+from assignment import FOLDER, Assignment, draw, names_of_assignments, read_assignment  # noqa: E402
 from compiler import Machine  # noqa: E402
 from engine import Grader  # noqa: E402
 
@@ -260,7 +260,7 @@ def test_every_variation_can_be_written(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_has_what_a_student_and_a_teacher_need(name: str) -> None:
     assignment = read_assignment(name)
-    text = (ROOT / "docs" / "assignments" / f"{name}.md").read_text(encoding="utf-8").split("<!-- grader")[0]
+    text = (FOLDER / f"{name}.md").read_text(encoding="utf-8").split("<!-- grader")[0]
     headings = re.findall(r"^## (.*)$", text, flags=re.MULTILINE)
     assert headings[:5] == ["Goal", "Reading", "What you get", "What is graded", "Before you write"], headings
     assert re.fullmatch(r"(A question|Questions) to answer in words", headings[5])
