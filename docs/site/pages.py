@@ -326,6 +326,7 @@ def table(part: parts.Table) -> str:
     lines.append("|---|" + "".join("---|" if re.search("[a-z]{3}", "".join(c)) else "---:|" for c in columns[1:]))
     for first, *others in part.rows:
         name = f"`{first}`" if part.code and first.isupper() else escaped(first)
+        name = re.sub(r"^\\\*(.*)\\\*$", r"*\1*", name)
         lines.append(f"| {cell(name)} | {' | '.join(escaped(other) for other in others)} |")
     return "\n".join(lines)
 
