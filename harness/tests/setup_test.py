@@ -6,7 +6,6 @@ And what scripts answer to --help and to options that they do not have.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -188,16 +187,6 @@ def test_a_student_gets_no_packages_of_the_tests(tmp_path: Path) -> None:
     assert "PYTHON_PACKAGE:FILEPATH=ON" in cache.read_text(encoding="utf-8")
     assert machine.setup(slim=True) == BUILD
     assert machine.setup() == BUILD
-
-
-def test_workflows_install_what_setup_asks_for() -> None:
-    """A runner's user is not root, so setup would only print the line."""
-    setup = (ROOT / "scripts" / "setup").read_text(encoding="utf-8")
-    packages = re.findall(r"^ +need \S+ (\S+)$", setup, re.MULTILINE) + re.findall(r"packages\+=\(([a-z]\S*)\)", setup)
-    packages += re.findall(r"for package in (.*); do", setup)[0].split()
-    action = (ROOT / ".github" / "actions" / "packages" / "action.yml").read_text(encoding="utf-8")
-    assert len(packages) > 10
-    assert set(packages) == set(action.partition("--no-install-recommends")[2].split())
 
 
 @pytest.mark.parametrize("script", ["setup", "docs", "slides", "test", "emulator_coverage"])
