@@ -13,6 +13,7 @@ from drawings import (
     BLUE,
     CYAN,
     FILLS,
+    GREEN,
     GRID,
     HATCH,
     INK,
