@@ -1177,12 +1177,6 @@ HOPPER_FAULTS = [
         "is_first ? 1.0f / 64 : 0;",
     ),
     Fault(
-        "a guess may be 2^6 above the maximum",
-        "28_power_of_two",
-        "kLeastSum = kIsHalf ? kBlockKV / 4 : 0x1p-16f;",
-        "kLeastSum = 1.0f / 64;",
-    ),
-    Fault(
         "nobody has the first turn",
         "26_ping_pong",
         "if (next_turn == 4) named_barrier_arrive(next_turn, 256);",
