@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs"  # as they are written
+PAGES = ROOT / "docs" / "source"  # as they are written
 MOST_LINES = 15  # of a quotation
 
 

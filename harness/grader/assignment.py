@@ -18,7 +18,7 @@ except ModuleNotFoundError:  # Python 3.10: scripts/requirements-toml.txt
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "scripts"))  # ladder.py, for all who import this first
-FOLDER = ROOT / "docs" / "assignments"
+FOLDER = ROOT / "docs" / "source" / "assignments"
 ELEMENTS = {"fp16": "__half", "bf16": "__nv_bfloat16"}
 KINDS = ("correct", "findings", "counter")
 # What a counter's check may name as `where`, and what is counted there.

@@ -699,7 +699,7 @@ def test_heads_and_query_tiles_of_the_bug_of_21() -> None:
 )
 def test_softmaxes_that_are_done_again_on_steps(kernel: str, dtype: str, each: int, most: int) -> None:
     """As the chapter of power_of_two counts them with the virtual GPU, and about as many as the model that it draws."""
-    page = (ROOT / "docs" / "chapters" / "power_of_two.md").read_text(encoding="utf-8")
+    page = (sources.PAGES / "chapters" / "power_of_two.md").read_text(encoding="utf-8")
     told = re.search(r"`scripts/harness --kernel power_of_two (--device emulator --data steps .*?)`", page)
     counts = re.search(r"redoes (\d+) of 1,536 softmaxes, and (\d+) in bf16; 27 redoes (\d+)", page)
     assert told and counts
@@ -717,7 +717,7 @@ def test_softmaxes_that_are_done_again_on_steps(kernel: str, dtype: str, each: i
 
 
 def test_machine_code_of_power_of_two_is_as_its_chapter_says() -> None:
-    page = (ROOT / "docs" / "chapters" / "power_of_two.md").read_text(encoding="utf-8")
+    page = (sources.PAGES / "chapters" / "power_of_two.md").read_text(encoding="utf-8")
     command = [BUILD / "harness", "--kernel", "power_of_two", "--sass"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     cold = {row[0]: row[4] for line in listed.splitlines() if len(row := line.split()) == 5}

@@ -124,7 +124,7 @@ def test_an_array_grades_a_class(cluster: Cluster, tmp_path: Path) -> None:
         if name != "harness":
             (ladder / name).symlink_to(ROOT / name)
     shutil.copytree(ROOT / "harness" / "grader", ladder / "harness" / "grader")
-    assignments = ladder / "docs" / "assignments"
+    assignments = ladder / "docs" / "source" / "assignments"
     assignments.mkdir(parents=True)
     (assignments / "00_small.md").write_text(SMALL)
     handed_in = tmp_path / "submissions"

@@ -6,14 +6,13 @@ import os
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
 project = "flash-ladder"
 copyright = "the authors of flash-ladder; MIT licence"
 extensions = ["myst_parser", "ladder_docs", "reading"]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["site"]
 nitpicky = True
 language = "en"
 highlight_language = "text"
@@ -25,8 +24,8 @@ myst_heading_anchors = 3
 
 html_theme = "furo"
 html_title = "flash-ladder"
-html_favicon = "site/static/favicon.svg"
-html_static_path = ["site/static"]
+html_favicon = "../site/static/favicon.svg"
+html_static_path = ["../site/static"]
 html_css_files = ["ladder.css"]
 html_js_files = ["ladder.js"]
 html_copy_source = False
