@@ -41,6 +41,7 @@ DRAWINGS = PAGES / "figures" / "drawings"
 
 FENCE = re.compile(r"( *)(`{3,}|:{3,}|~{3,})(?:\{(\w+)\})? *(.*)")
 OPTION = re.compile(r":([\w-]+): *(.*)")
+IMAGE = re.compile(r"(?P<alt>!\[[^\]]*\])\((?P<path>[^)\s:]+)\)")
 HEADING = re.compile(r"#{1,6} ")
 # A code span is first, so that what looks like a role within it is none.
 INLINE = re.compile(
@@ -194,7 +195,12 @@ class Page:
     # ---- roles ----
 
     def inline(self, text: str) -> str:
-        return INLINE.sub(self.role, text)
+        return INLINE.sub(self.role, IMAGE.sub(self.image, text))
+
+    def image(self, found: re.Match[str]) -> str:
+        """A picture of docs/, whose path in the source begins at docs/source/."""
+        file = (sources.PAGES / self.name).parent / found["path"]
+        return f"{found['alt']}({self.link(os.path.relpath(file, ROOT))})"
 
     def role(self, found: re.Match[str]) -> str:
         if found["code"]:
