@@ -179,7 +179,8 @@ class Facts:
                 found.append(f"profiles/{device}/{stem}.json")
         if self._ncu["code_hash"].get(stem, current) != current:
             found.append(f"profiles/{DEVICE}/ncu.json")
-        if self.device.regime and f"{number:02}" in self.device.regime.earlier:
+        beside_peers = self.device.regime.versions if self.device.regime else {}
+        if any(kernel == f"{number:02}" and code_hash != current for kernel, code_hash in beside_peers):
             found.append(f"profiles/{DEVICE}/peers.json")
         return found
 

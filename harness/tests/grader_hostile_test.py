@@ -66,7 +66,7 @@ IN_THE_KERNEL = {
     ),
     "reads all of memory": (
         "for (unsigned long long a = n * 4ull; a < (1ull << 49); a += 1ull << 44) y[0] += *(const float*)a;",
-        "uninitialised",
+        "which is in no allocation",
     ),
     "copies what was in the output before": (
         INDEX + "volatile float* v = y; if (i < n) v[i] = v[i];",
