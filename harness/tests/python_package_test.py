@@ -149,6 +149,26 @@ def test_the_newest_kernel_is_the_default(fl: ModuleType) -> None:
     assert same_bits(fl.forward(q, k, v), fl.forward(q, k, v, kernel=NEWEST))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kernel", IN_16_BITS)
+def test_what_is_not_finite_stays_in_its_row_or_head(fl: ModuleType, kernel: str, dtype: np.dtype) -> None:
+    """Rows that share a warp with it, and the decision about their maxima, are right: docs/numerics.md."""
+    q, k, v = inputs(dtype, batch=1, heads=2, keys=lcm(128, *(config.block_kv for config in fl.configs(kernel))))
+    expected = reference(q, k, v)
+    for tensor, value in (("q", np.nan), ("q", np.inf), ("k", np.nan), ("v", np.nan)):
+        spoilt = {"q": q.copy(), "k": k.copy(), "v": v.copy()}
+        spoilt[tensor][0, 37, 1, 5] = value
+        out = fl.forward(**spoilt, kernel=kernel)
+        assert_close(out[:, :, :1], expected[:, :, :1])
+        if tensor == "q":
+            others = np.arange(QUERIES) != 37
+            assert np.isnan(out[0, 37, 1].astype(np.float32)).all(), (tensor, value)
+            assert_close(out[:, others], expected[:, others])
+        else:
+            columns = slice(None) if tensor == "k" else 5
+            assert np.isnan(out[0, :, 1, columns].astype(np.float32)).all(), tensor
+
+
 @pytest.mark.parametrize("name", ["7", "07", "07_ldmatrix", 7, np.int64(7)])
 def test_names_of_a_kernel(fl: ModuleType, name: str | int) -> None:
     # 02 sums in another order: its output shows which one ran.
