@@ -71,7 +71,7 @@ def test_other_data_are_named_and_compared_with_nothing_recorded(cli: Cli) -> No
     """The recordings and peers of profiles/h200 are of normal data."""
     shutil.copytree(Path(__file__).parents[2] / "profiles/h200", cli.profiles / "h200")
     normal = cli(K, "07")
-    assert "head_dim 128, fp16; normal data" in normal.words and "recorded on" in normal.words
+    assert "head_dim 128, fp16; normal data" in normal.words and "TFLOP/s by --record on NVIDIA H200)" in normal.words
     assert "Peers" in normal.out and "Busy" in normal.out
     assert [request["data"] for request in cli.requests()] == ["normal"]
     assert "data" not in json.loads(cli(K, "07", "--json", "-").out)["results"][0]
@@ -80,7 +80,7 @@ def test_other_data_are_named_and_compared_with_nothing_recorded(cli: Cli) -> No
     rising = cli(K, "07", "--data", "rising")
     assert "fp16; rising data: q = z + 8 u, k = z + t u, t from 0 to 16 over the keys" in rising.words
     assert "Recorded nothing to compare with, since recordings are of normal data" in rising.words
-    assert "measured now)" in rising.words and "recorded on" not in rising.words
+    assert "measured now)" in rising.words and "by --record" not in rising.words
     assert "Peers" not in rising.out and "Busy" not in rising.out
     asked = cli.requests()[earlier:]
     assert [(request["kernel"], request["data"]) for request in asked] == [("07", "rising"), ("06", "rising")]
