@@ -244,7 +244,7 @@ def test_the_docs_say_how_many_mistakes_the_check_finds(tree: Path) -> None:
     code = mutate.code_digest((tree / "kernels" / "01_naive.cu").read_text())
     path.write_text(json.dumps(mutation(code)))
     assert run(tree, "update_docs.py").returncode == 0
-    assert "| 01 naive | 4 | 3 | 4 | 0 |" in (tree / "docs" / "virtual_gpu.md").read_text()
+    assert "| 01 naive | 4 | 3 | 4 | 0 |" in (tree / "docs" / "virtual_gpu_internals.md").read_text()
     path.unlink()
     done = run(tree, "update_docs.py")
     assert done.returncode == 3 and "mutate.py --publish writes it" in done.stderr
