@@ -25,7 +25,7 @@ REGIMES = ("sustained", "interleaved")  # of scripts/peers, in the order in whic
 
 
 def number_of(name: str) -> int | None:
-    """Of a version that has one: 16 for "16_optimized_softmax"."""
+    """Of a version that has one: 16 for "16_overlapped_softmax"."""
     return int(name[:2]) if re.match(r"\d\d_", name) else None
 
 

@@ -26,7 +26,7 @@ std::optional<std::string> why_not_whole_tiles(const Version& version, const Con
                      tile, unit, label(version), configuration.name, words.use_size(name), use);
 }
 
-// "--causal is not supported by 16_optimized_softmax; leave it out, or use …".
+// "--causal is not supported by 16_overlapped_softmax; leave it out, or use …".
 std::string why_not_solved(const Version& version, const char* field, bool Solves::* member, const char* without) {
   std::vector<std::string> others;
   for (const Version& other : versions())

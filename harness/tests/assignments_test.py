@@ -94,7 +94,7 @@ def test_the_ladders_own_lines_do_not_pass(name: str, course: str, graders: dict
 
 def test_what_later_versions_do_is_not_enough_for_16(graders: dict, tmp_path: Path) -> None:
     """The softmax of 12 and the registers of 14 without a thought about the mask: right, and below the pass mark."""
-    grader = graders["16_optimized_softmax", COURSES[0]]
+    grader = graders["16_overlapped_softmax", COURSES[0]]
     answer = grader.assignment.reference_answer()
     ported = re.sub(r"const int begin = .*;", "const int begin = 0, end = args.seq_len_kv;", answer)
     ported = re.sub(r"const bool is_seen = .*;", "const bool is_seen = true;", ported)
@@ -126,7 +126,7 @@ def test_02_without_a_running_maximum_does_not_pass(course: str, hidden: str, ma
         ("03_tiled", "fmaxf(new_max, S_rmem[row][key])", ["large scores"]),
         ("08_bug_hunt", "fmaxf(row_max, x[col])", ["softmax_rows, long rows", "softmax_rows, short rows"]),
         ("08_bug_hunt", "fmaxf(row_max, score)", ["attend"]),
-        ("16_optimized_softmax", "fmaxf(row_max[mma_m][half], group_max(S_max) * scale)", ["large scores"]),
+        ("16_overlapped_softmax", "fmaxf(row_max[mma_m][half], group_max(S_max) * scale)", ["large scores"]),
     ],
 )
 def test_a_missing_maximum_is_wrong_in_every_type(

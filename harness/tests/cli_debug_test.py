@@ -100,7 +100,7 @@ def test_lines_fit(emulator: Cli, columns: int, kernel: str) -> None:
 WRONG = [
     fault
     for fault in FAULTS
-    if fault.kernel in ("07_ldmatrix", "12_lean_softmax") and fault.finding is None
+    if fault.kernel in ("07_ldmatrix", "12_optimized_softmax") and fault.finding is None
     and fault.name not in ("V is that of the other batch entry", "the keys end at seq_len")
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "peers"
 HASH = "sha256:" + "7" * 64
-KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_optimized_softmax", "causal", "fp8"]
+KNOWN = ["03_tiled", "04_mma", "05_cp_async", "16_overlapped_softmax", "causal", "fp8"]
 
 
 @pytest.fixture(scope="module")

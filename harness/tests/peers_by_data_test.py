@@ -15,7 +15,7 @@ from comparison.reference import Reference
 from made_up_machine import ROOT, MadeUpMachine
 from schemas import validate_peers_by_data
 
-KNOWN = ["16_optimized_softmax", "23_overlap", "25_first_guess", "26_ping_pong", "27_three_consumers", "fp8"]
+KNOWN = ["16_overlapped_softmax", "23_overlap", "25_first_guess", "26_ping_pong", "27_three_consumers", "fp8"]
 SHAPES = [(16, 1024), (16, 4096), (4, 16384)]
 
 

@@ -123,7 +123,7 @@ def test_a_run_is_not_resumed_with_other_code_or_under_other_conditions(
 
 
 def test_a_wrong_result_is_not_kept(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path) -> None:
-    machine.errors = {"16_optimized_softmax": math.nan, "cuDNN": 1.5}
+    machine.errors = {"16_overlapped_softmax": math.nan, "cuDNN": 1.5}
     assert peers.main([], lambda: machine) == 1
     for regime in regimes(tmp_path).values():
         assert [version["kernel"] for version in regime["versions"]] == ["04", "05"]
@@ -433,11 +433,11 @@ def test_the_earlier_ladder_is_tuned_as_it_tunes_itself(peers: ModuleType, monke
 @pytest.mark.parametrize(
     ("text", "labels"),
     [
-        ("16", ["16_optimized_softmax"]),
+        ("16", ["16_overlapped_softmax"]),
         ("4,05", ["04_mma", "05_cp_async"]),
         ("04-05,5", ["04_mma", "05_cp_async"]),
         ("all", KNOWN),
-        ("16,16:256x64", ["16_optimized_softmax", "16_optimized_softmax:256x64"]),
+        ("16,16:256x64", ["16_overlapped_softmax", "16_overlapped_softmax:256x64"]),
         ("03_tiled", ["03_tiled"]),
         ("causal", ["causal"]),
     ],

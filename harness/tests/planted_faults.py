@@ -50,11 +50,11 @@ def in_each(kernels: tuple[str, ...], name: str, old: str, new: str, *finding_an
 # Rescale O now and then.
 # Rescale O now and then.
 LAZY = (
-    "12_lean_softmax",
+    "12_optimized_softmax",
     "13_decoupled_warps",
     "14_q_in_registers",
     "15_persistent_ctas",
-    "16_optimized_softmax",
+    "16_overlapped_softmax",
 )
 RINGS = LAZY[1:]  # have a ring of K/V tiles
 PERSISTENT = LAZY[3:]  # keep their CTAs for further query tiles
@@ -260,7 +260,7 @@ FAULTS = [
     ),
     Fault(
         "a row's sum is that of one lane",
-        "12_lean_softmax",
+        "12_optimized_softmax",
         "1 / group_sum(row_sum[mma_m][half])",
         "1 / (row_sum[mma_m][half])",
         suggests="sum_of_one_lane",
@@ -275,13 +275,13 @@ FAULTS = [
     ),
     Fault(
         "row sums stay behind when a maximum moves",
-        "12_lean_softmax",
+        "12_optimized_softmax",
         "row_sum[mma_m][half] *= rescale;",
         "row_sum[mma_m][half] *= 1;",
     ),
     Fault(
         "no exponential is ever out of range",
-        "12_lean_softmax",
+        "12_optimized_softmax",
         "if (!__all_sync(0xffffffff, in_range)) {",
         "if (!__all_sync(0xffffffff, in_range) && kv_row == 0) {",
     ),
@@ -415,7 +415,7 @@ FAULTS = [
     ),
     Fault(
         "the last query tile but one is thought to be the last",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "const bool is_last = next_q_tile >= num_q_tiles;",
         "const bool is_last = next_q_tile >= num_q_tiles - 1;",
         "deadlock",
@@ -423,13 +423,13 @@ FAULTS = [
     ),
     Fault(
         "V is that of the wrong step",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "V_step = V_lane + offset;",
         "V_step = V_lane;",
     ),
     Fault(
         "the first tile is not waited for",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "wait(&full[first_tile % kStages], first_tile / kStages % 2);",
         "",
         "race",
@@ -437,7 +437,7 @@ FAULTS = [
     ),
     Fault(
         "a tile is not waited for",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "if (kv_row % kBlockKV == 0) wait(&full[stage], tile / kStages % 2);",
         "",
         "race",
@@ -445,7 +445,7 @@ FAULTS = [
     ),
     Fault(
         "the wrong buffer is said to be free",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "mbarrier_arrive(&empty[(tile - 1) % kStages]);",
         "mbarrier_arrive(&empty[stage]);",
         "deadlock",
@@ -453,7 +453,7 @@ FAULTS = [
     ),
     Fault(
         "no warp says that it is done with a buffer",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);",
         "",
         "deadlock",
@@ -461,7 +461,7 @@ FAULTS = [
     ),
     Fault(
         "a buffer is free before the last of its V is read",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);",
         "if ((kv_row + kStepKV) % kBlockKV == 0 && kv_row + kStepKV < args.seq_len_kv) mbarrier_arrive(&empty[stage]);",
         "race",
@@ -469,7 +469,7 @@ FAULTS = [
     ),
     Fault(
         "a query tile's last buffer is never free",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "mbarrier_arrive(&empty[(first_tile - 1) % kStages]);",
         "",
         "deadlock",
@@ -477,7 +477,7 @@ FAULTS = [
     ),
     Fault(
         "a query tile's last buffer is free before the last of its V is read",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         """finish_step();
     first_tile += num_tiles;
     mbarrier_arrive(&empty[(first_tile - 1) % kStages]);""",
@@ -489,7 +489,7 @@ FAULTS = [
     ),
     Fault(
         "the first tile is waited for as if it were the CTA's first",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "wait(&full[first_tile % kStages], first_tile / kStages % 2);",
         "wait(&full[first_tile % kStages], 0);",
         "race",
@@ -497,13 +497,13 @@ FAULTS = [
     ),
     Fault(
         "the first K and V are those of the CTA's first tile",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "start_step(first_tile % kStages * kStageSize, 0);",
         "start_step(0, 0);",
     ),
     Fault(
         "Q is that of the query tile after the next",
-        "16_optimized_softmax",
+        "16_overlapped_softmax",
         "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(min(next_q_tile + int(gridDim.x), num_q_tiles - 1));",
     ),
@@ -797,33 +797,33 @@ FAULTS = [
     ),
     Fault(
         "the base of the exponential is forgotten",
-        "12_lean_softmax",
+        "12_optimized_softmax",
         "args.softmax_scale * 1.44269504f;",
         "args.softmax_scale;",
         suggests="log2e_left_out",
     ),
     Fault(
         "P is that of the old maximum",
-        "12_lean_softmax",
+        "12_optimized_softmax",
         "        }\n      exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);",
         "        }\n      ",
     ),
     Fault(
         "a row sum forgets what was there before",
-        "12_lean_softmax",
+        "12_optimized_softmax",
         "row_sum[mma_m][half] += new_sum[mma_m][half];",
         "row_sum[mma_m][half] = new_sum[mma_m][half];",
         says=("Keys truncated: right with 1 K/V tile, wrong with 2", "With V = 1 every O must be 1"),
     ),
     Fault(
         "V's fragments all go to one buffer",
-        "12_lean_softmax",
+        "12_optimized_softmax",
         "load_V_fragments<Traits>(V_rmem[next % 2], V_smem",
         "load_V_fragments<Traits>(V_rmem[0], V_smem",
     ),
     Fault(
         "a fragment of Q is one mma_k behind",
-        "12_lean_softmax",
+        "12_optimized_softmax",
         "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, next_mma_k);",
         "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, mma_k);",
     ),

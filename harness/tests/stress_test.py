@@ -49,7 +49,7 @@ def pretend(build: Path, condition: str, answer: str) -> None:
 
 # The last of each track, whose CTAs take several query tiles, in the other type, too. In the others it is but the type
 # of an element, and cli_emulator_test.py has the whole check of both types in every configuration.
-BOTH_TYPES = ["16_optimized_softmax", "27_three_consumers"]
+BOTH_TYPES = ["16_overlapped_softmax", "27_three_consumers"]
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ shift 4
     assert done.returncode == 0, done.stdout
     lines = [line for line in done.stdout.splitlines() if line.endswith(": clean")]
     assert {line.split()[0] for line in lines} == set(NAMES) and len(lines) % (2 * 4) == 0
-    assert "16_optimized_softmax 256x64 bf16 synccheck (batch 1, heads 2, seq_len 512, seq_len_kv 192): clean" in lines
+    assert "16_overlapped_softmax 256x64 bf16 synccheck (batch 1, heads 2, seq_len 512, seq_len_kv 192): clean" in lines
     assert (
-        "16_optimized_softmax 256x64 bf16 synccheck (batch 2, heads 150, seq_len 256, seq_len_kv 128): clean" in lines
+        "16_overlapped_softmax 256x64 bf16 synccheck (batch 2, heads 150, seq_len 256, seq_len_kv 128): clean" in lines
     )
     pretend(build, 'request["problem"]["dtype"] == "bf16"', REFUSED)
     done = run("sanitize.py", "--kernel", "07", "--tool", "racecheck", "--build", str(build), PATH=path)

@@ -22,7 +22,7 @@ class UnavailableError(Exception):
 class Kernel:
     """A version of the ladder, and which of its configurations: None is its own choice."""
 
-    name: str  # "16_optimized_softmax", or of an extension "causal"
+    name: str  # "16_overlapped_softmax", or of an extension "causal"
     config: str | None = None
 
     @property
@@ -41,7 +41,7 @@ class Kernel:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """("16", "optimized_softmax"); of an extension, its name twice, as the harness has it."""
+        """("16", "overlapped_softmax"); of an extension, its name twice, as the harness has it."""
         return (self.name[:2], self.name[3:]) if self.name[:2].isdigit() else (self.name, self.name)
 
 

@@ -1,4 +1,4 @@
-// 12 · lean_softmax
+// 12 · optimized_softmax
 //
 // Idea        softmax does not need the maximum: any number that keeps the exponentials in range gives the same result. So
 //             a row keeps an old maximum for as long as that will do, and only a sum that grows large makes it look for a

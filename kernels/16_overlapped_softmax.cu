@@ -1,4 +1,4 @@
-// 16 · optimized_softmax
+// 16 · overlapped_softmax
 //
 // Idea        Hide what is left of the softmax. Its instructions are few since 12, but in 15 the tensor cores get nothing from
 //             a warp that computes them, nor while it waits at both ends of its two short runs of mmas, S and P V. P V of one
