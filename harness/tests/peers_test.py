@@ -137,7 +137,7 @@ def test_an_update_measures_peers_and_changed_versions_and_keeps_the_rest_with_i
     machine.alone.clear()
     assert peers.main(["--update", "--regime", "sustained"], lambda: machine) == 0
     assert collections.Counter(machine.alone) == {
-        "05": 6, "FlashAttention-2": 6, "cuDNN": 6, "ceiling of mma.sync": 1, "ceiling of wgmma": 1
+        "05_cp_async": 6, "FlashAttention-2": 6, "cuDNN": 6, "ceiling of mma.sync": 1, "ceiling of wgmma": 1
     }  # fmt: skip
     found = regimes(tmp_path)
     assert found["interleaved"] == before["regimes"]["interleaved"]
