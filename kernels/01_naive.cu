@@ -2,7 +2,7 @@
 //
 // Idea        The attention formula, implemented literally: S = Q Kᵀ, P = softmax(S), O = P V, one launch each. A thread
 //             computes one element of S, one row of P or one element of O. S and P are full matrices in global memory.
-// Changed     Nothing: this is where the ladder starts.
+// Changed     Nothing: the ladder starts here.
 // Prediction  S and P have seq_len² elements per head. Writing and reading each of them once moves 12 bytes per
 //             element, and both products reload both operands for every multiplication, so at seq_len 4096 the caches
 //             have to deliver over a thousand times the bytes of Q, K, V and O. About 1 TFLOP/s of the 67 that the fp32

@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // For each of this CTA's query tiles:
   const int num_tiles = args.seq_len_kv / kBlockKV;
-  int first_tile = 0;  // the number of its first K/V tile, counted through all query tiles
+  int first_tile = 0;  // number of this query tile's first K/V tile, counted through all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     const int next_q_tile = q_tile + gridDim.x;
@@ -424,7 +424,7 @@ const Registration registration({
     .source = __FILE__,
     .configurations = {configuration<Traits<__half, 128, 2>>("256x128", launch<Traits<__half, 128, 2>>),
                        configuration<Traits<__nv_bfloat16, 128, 2>>("256x128", launch<Traits<__nv_bfloat16, 128, 2>>),
-                       // For the 99 KB of shared memory that a CTA gets on sm_86 and sm_89.
+                       // Fits in the 99 KB of shared memory that a CTA gets on sm_86 and sm_89.
                        configuration<Traits<__half, 64, 3>>("256x64", launch<Traits<__half, 64, 3>>),
                        configuration<Traits<__nv_bfloat16, 64, 3>>("256x64", launch<Traits<__nv_bfloat16, 64, 3>>)},
 });

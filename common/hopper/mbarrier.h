@@ -9,8 +9,8 @@ namespace flash_ladder {
 
 /// Releases the barriers that this thread has initialised to the threads of the cluster, which acquire them through a
 /// __syncthreads() or a cluster barrier. It orders nothing but mbarrier_init, and is no proxy fence: TMA uses its
-/// barrier through the generic proxy, as the ISA says from 9.3 on. CUTLASS's pipelines have it after initialisations.
-/// PTX ISA, "membar, fence", .mbarrier_init.
+/// barrier through the generic proxy, as the ISA says from 9.3 on. CUTLASS's pipelines execute it after they initialise
+/// barriers. PTX ISA, "membar, fence", .mbarrier_init.
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 /// One arrival; the phase does not end before TMA has brought this many bytes as well. PTX ISA, "mbarrier.arrive",

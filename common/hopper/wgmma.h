@@ -12,7 +12,7 @@
 //     row 2         2   3   0   1   6   7   4   5       the other half of head_dim follows after the last row
 //     …
 //
-// A descriptor names the operand of one wgmma inside such a tile. PTX ISA, "Matrix Descriptor Format":
+// A descriptor describes the operand of one wgmma inside such a tile. PTX ISA, "Matrix Descriptor Format":
 //
 //     bits 0–13    start address / 16
 //     bits 16–29   leading dimension offset / 16     the meaning of these two depends

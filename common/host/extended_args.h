@@ -1,4 +1,4 @@
-// The argument of a launch, for any problem.
+// What a launch receives for any problem, plain or extended.
 #pragma once
 
 #include "attention.h"
@@ -15,8 +15,8 @@ struct ExtendedArgs : AttentionArgs {
   int window = -1;                  // negative: no window
   const int* lengths = nullptr;     // [batch], in device memory: valid rows of Q and O; nullptr: all
   const int* lengths_kv = nullptr;  // [batch], in device memory: the same for K and V
-  // [3][batch][heads], in device memory: the scales of Q, K and V, each of the head that this head of Q reads; nullptr
-  // if they are not e4m3.
+  // [3][batch][heads], in device memory: the scales of Q, K and V, for each head of Q and the head of K and V that it
+  // reads; nullptr if they are not e4m3.
   const float* scales = nullptr;
 };
 

@@ -1,4 +1,4 @@
-// The compute capabilities of host/sm_limits.h as text; a separate file, as kernels include that one and <string> is long to parse.
+// The compute capabilities of host/sm_limits.h as text; separate, as kernels include that header and <string> takes long to parse.
 #pragma once
 
 #include <string>

@@ -14,7 +14,7 @@
 #include "host/problem.h"
 #include "host/traits_limits.h"
 
-// From cuda_fp16.h and cuda_bf16.h, which are long to parse and not needed by code that only reads the list of versions.
+// From cuda_fp16.h and cuda_bf16.h, which take long to parse; code that only reads the list of versions does without them.
 struct __half;
 struct __nv_bfloat16;
 struct __nv_fp8_e4m3;

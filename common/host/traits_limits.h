@@ -14,7 +14,7 @@ constexpr int most_smem_per_cta() {
   return most;
 }
 
-// Templates of their own, so that the compiler prints the figures with the message.
+// Separate templates, so that the compiler prints the figures with the message.
 template <int kSmemBytes, int kMost>
 struct SharedMemoryOfACta {
   static_assert(

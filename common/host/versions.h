@@ -42,7 +42,7 @@ struct Version {
   bool is_extension() const { return track == Track::extension; }
 };
 
-/// What --kernel, JSON and requests call it: "06", "causal".
+/// Its name in --kernel, JSON and requests: "06", "causal".
 std::string kernel_id(const Version& version);
 /// The name of its file, and of its profiles: "06_swizzle", "causal".
 std::string label(const Version& version);

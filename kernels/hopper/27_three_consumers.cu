@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);

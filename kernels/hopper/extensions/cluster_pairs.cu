@@ -234,8 +234,8 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
   cluster_sync();  // the barriers are initialised in all its CTAs
 
   if (warp_id < 4) {
-    // The producer: one thread. The one of each CTA waits until a buffer is empty in both CTAs, and announces the bytes
-    // to its barrier; one of the two then copies, the first CTA K and the second V.
+    // The producer: one thread. Each CTA's producer waits until a buffer is empty in both CTAs and announces the bytes
+    // to its barrier; then the first CTA's producer copies K, or the second's copies V.
     keep_registers<Traits::kProducerRegisters>();
     if (threadIdx.x != 0) return;
     Position<2> Q_next{1};
@@ -348,7 +348,7 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);

@@ -153,10 +153,10 @@ __device__ void transpose_V(Element* Vt_smem, const Element* V_smem, int warp) {
 }
 
 // Online softmax: computes the exponentials 2^(scale · S - row_max) as P in 8 bits. Four neighbouring accumulators of S, 16 rows ×
-// 32 keys, become one fragment A of P V: each lane uses the four of 16 keys that it has in place of those that it should have, and
-// transpose_V() puts the keys in that order. If one is 448, the largest value there is, or in a row's first tile, row_max becomes
-// the maximum minus 5, and they are computed again: the largest is then 2^5, later ones may be 14 times as large, and those down
-// to 2^-11 of it keep three bits. Returns whether they were; if so, the sums so far, and O, have to be multiplied by `rescale`.
+// 32 keys, become one fragment A of P V: each lane uses the four of 16 keys that it has in place of those that the fragment calls
+// for, and transpose_V() puts the keys in that order. If one is 448, the largest value there is, or in a row's first tile, row_max
+// becomes the maximum minus 5, and they are computed again: the largest is then 2^5, later ones may be 14 times as large, and those
+// down to 2^-11 of it keep three bits. Returns whether they were; if so, the sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
                         const float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&rescale)[2],
@@ -185,7 +185,7 @@ __device__ bool softmax(std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int half = i % 2;
-        const auto exp = [&](int j) {  // fmaf, or the compiler keeps scale · S besides S
+        const auto exp = [&](int j) {  // with fmaf, or the compiler would keep scale · S in addition to S
           return exp2_approx(fmaf(S_rmem[4 * mma_k + i / 2 * 2 + j / 2][half * 2 + j % 2], scale, -row_max[half]));
         };
         P_rmem[mma_k][i] = pack_e4m3(exp(0), exp(1), exp(2), exp(3));
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       next_V_scale = scale_of(2, q_tile + gridDim.x);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);

@@ -202,7 +202,7 @@ __device__ void raise(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&
       largest = __hmax2(largest, __hmax2(pairs[mma_k][half], pairs[mma_k][half + 2]));
     const float P_max = group_max(fmaxf(__low2float(largest), __high2float(largest)));
     const int exponent = __float_as_int(P_max) / (1 << 23) - 127;  // P_max is at least 2^exponent
-    const int shift = max(exponent, 0);                            // lowering would lose what O already has
+    const int shift = max(exponent, 0);                            // lowering it would lose what O already has
     factor[half] = __int_as_float((127 - shift) << 23);            // 2^-shift
     row_max[half] += shift;
     row_sum[half] *= factor[half];
@@ -368,7 +368,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);

@@ -73,7 +73,7 @@ __device__ inline float group_sum(float x) {
 
 // 2^x without the exponential unit: 2^n for the nearest integer n, through its exponent bits, times a polynomial for
 // the rest, from -1/2 to 1/2. The relative error is at most 8e-5, a sixth of what rounding P to fp16 may cost. A NaN
-// stays one. Beyond 2^127, where ex2 gives infinity, it gives 2^127, which is out of range as well.
+// stays a NaN. Beyond 2^127, where ex2 gives infinity, it gives 2^127, which is out of range as well.
 __device__ inline float exp2_polynomial(float x) {
   x = x < -126 ? -126.0f : x > 127 ? 127.0f : x;
   const float shifted = x + 12583039.0f;  // 1.5 · 2^23 + 127: the low bits are n plus the bias of an exponent
@@ -322,7 +322,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);

@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       if (Traits::kQInRegisters && !is_last) load_Q<Traits>(Q_rmem, Q_next_smem());
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);
