@@ -2,8 +2,8 @@
 //
 // Idea        Hide the rest of the softmax. It has had few instructions since 12, but in 15 a warp feeds nothing to the
 //             tensor cores while it executes them, nor while it waits at both ends of its two short runs of mmas, S and P
-//             V. P V of one step and S of the next do not depend on each other: back to back, they form one run of 64 mmas
-//             without a gap, during which the scheduler's other warp computes its softmax. Then the two change places.
+//             V. The P V of one step and S of the next do not depend on each other: back to back, they form one run of 64
+//             mmas without a gap, during which the scheduler's other warp computes its softmax. Then the two change places.
 // Changed     The loop is rotated: it begins with O += P V of the previous step, then come S and the softmax of its own
 //             step. A tile's buffer is free one step later, so the larger tile is the first choice. A parameter that is
 //             always 0 forces the compiler to keep the order, and V_lane is kept in its register as well.
