@@ -120,8 +120,8 @@ __device__ inline float power_of_two(int n) { return __int_as_float((n + 127) <<
 // than kMostSum, then every exponential is, too, and fits the type of P; an infinity or a NaN is not. Relative to a guess, a
 // lane's exponentials must in fp16 be at least 1 on average: then one of them is 1 or more, so the guess is not above the
 // row's maximum, and fp16, which ends at 2^-24, loses no more than relative to the maximum. bf16 has the exponents of fp32
-// and loses nothing. Otherwise, exponentials and sums are divided by a power of two that leaves the row a sum between 1 and
-// 2, and row_max grows by its exponent. Only if they have left fp32 does row_max become the maximum, and they are computed
+// and loses nothing. Otherwise, exponentials and sums are divided by the power of two that brings the row's largest between 1
+// and 2, and row_max grows by its exponent. Only if they have left fp32 does row_max become the maximum, and they are computed
 // again. Returns whether row_max has changed; if so, all sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
