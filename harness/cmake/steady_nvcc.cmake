@@ -1,5 +1,6 @@
-# nvcc 13.0 makes one of a few PTX texts of the same source. What the virtual GPU counts is compared with profiles/emulator to
-# the last instruction, so three things that the text depends on are taken away here; scripts/steady_ptx.py counts what is left.
+# nvcc 13.0 generates one of a few different PTX texts from the same source. What the virtual GPU counts is compared
+# with profiles/emulator to the last instruction, so this file removes three things on which the text depends;
+# scripts/steady_ptx.py counts the differences that remain.
 #
 #   names      Internal names hold a hash of the process id, the time and the environment, and the order of names decides the
 #              order of some instructions. -frandom-seed says what to hash instead: flash_ladder_steady() below.
@@ -19,14 +20,14 @@ if(FLASH_LADDER_SETARCH)
     list(APPEND steady ${FLASH_LADDER_SETARCH} -R -L)
   endif()
 endif()
-# Before a launcher of the user's, ccache perhaps, which stays in the cache as it was given.
+# Goes before a launcher of the user's (ccache perhaps), which stays in the cache as it was given.
 list(PREPEND CMAKE_CUDA_COMPILER_LAUNCHER ${steady})
 
 execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --help OUTPUT_VARIABLE nvcc_help ERROR_QUIET)
 string(FIND "${nvcc_help}" "--frandom-seed" FLASH_LADDER_NVCC_SEED)
 
-# flash_ladder_steady(SOURCES…): CUDA sources of the current folder whose PTX is to be the same each time. Two sources of one
-# program must not have the same name.
+# flash_ladder_steady(SOURCES…): CUDA sources of the current folder whose PTX must be the same each time. Two sources of
+# one program must not have the same name.
 function(flash_ladder_steady)
   if(FLASH_LADDER_NVCC_SEED EQUAL -1)
     return()
