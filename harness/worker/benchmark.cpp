@@ -8,11 +8,11 @@
 namespace flash_ladder {
 namespace {
 
-// The clocks take a while to rise; the first launch also loads the code.
+// The clocks take a while to rise, and the first launch also loads the code.
 constexpr int kWarmUpLaunches = 3;
 constexpr std::chrono::milliseconds kWarmUpTime{300};
 
-// Enqueued together, so that the GPU is never idle between them, and the launch itself is not in the time.
+// Enqueued together, so that the GPU is never idle between them and the time excludes the launch itself.
 constexpr int kBatch = 50;
 
 void warm_up(const std::vector<Timed>& timed, const Stream& stream, EventWriter& events) {
@@ -45,7 +45,8 @@ std::vector<Timing> time_launches(const std::vector<Timed>& timed, const DeviceI
 
   const int turns = static_cast<int>(timed.size());
   const int launches = repeat * turns;
-  const auto turn = [&](int launch) { return (launch / turns + launch) % turns; };  // round r begins with r % turns
+  const auto turn = [&](int launch) { return (launch / turns + launch) % turns; };  // round r begins with entry r %
+                                                                                    // turns
 
   std::vector<Timing> timings(turns);
   std::vector<Event> starts(std::min(launches, kBatch)), stops(std::min(launches, kBatch));
