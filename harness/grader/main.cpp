@@ -1,4 +1,4 @@
-// Runs what strangers have handed in, and the compiler on it, in isolation. harness/grader/grade.py starts it:
+// Runs submissions, and the compiler on them, in isolation. harness/grader/grade.py starts it:
 //
 //   harness-grader missing                        prints, as a JSON list, what this machine lacks to isolate a process
 //   harness-grader sandbox [limits] -- COMMAND    becomes COMMAND, which sees the named files alone
