@@ -1,4 +1,4 @@
-"""The files of profiles/<device>/ that a comparison writes."""
+"""The files in profiles/<device>/ that a comparison writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from comparison.timing import INTERLEAVED, SUSTAINED, TIMED_SECONDS, WARM_UP_SEC
 
 
 def schema_of(file: str) -> int:
-    """Which form of a document a file of harness/results/ describes."""
+    """The schema number of documents that a file of harness/results/ describes."""
     text = (ROOT / "harness" / "results" / file).read_text(encoding="utf-8")
     return json.loads(text)["properties"]["schema"]["const"]
 
@@ -26,7 +26,7 @@ SCHEMA = schema_of("peers.schema.json")
 
 
 def read_regimes(path: Path, device: str, dtype: str) -> dict[str, Any]:
-    """The regimes that a file holds, by name; none where there is no file. Raises UnavailableError for a broken one."""
+    """The regimes in a file, by name; empty if there is no file. Raises UnavailableError for a broken one."""
     if not path.exists():
         return {}
     try:
@@ -38,7 +38,7 @@ def read_regimes(path: Path, device: str, dtype: str) -> dict[str, Any]:
         if document["device"] != device:
             raise ValueError(f"its figures are of {document['device']}, and not of {device}")
         for regime in document["regimes"].values():
-            regime["run"], regime["versions"], regime["peers"], regime["ceilings"]  # what is needed below
+            regime["run"], regime["versions"], regime["peers"], regime["ceilings"]  # these members are needed below
         return document["regimes"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnavailableError(
@@ -48,7 +48,7 @@ def read_regimes(path: Path, device: str, dtype: str) -> dict[str, Any]:
 
 
 def code_hashes(harness: Path) -> dict[str, str]:
-    """Of the versions' sources: {"16": "sha256:…"}; empty where the harness is not built."""
+    """Hashes of the versions' sources: {"16": "sha256:…"}; empty if the harness is not built."""
     try:
         done = subprocess.run([harness, "--list", "--json", "-"], capture_output=True, text=True, check=False)
         return {version["kernel"]: version["code_hash"] for version in json.loads(done.stdout)["versions"]}
@@ -58,21 +58,21 @@ def code_hashes(harness: Path) -> dict[str, str]:
 
 @dataclass
 class Session:
-    """A run: what it measures, what it ran with, and what of it is done."""
+    """A run: what it measures, its environment, and the results so far."""
 
     device: str
     dtype: str
     regimes: list[str]
     implementations: list[Implementation]
-    environment: dict[str, Any]  # versions of everything
+    environment: dict[str, Any]  # versions of all software
     hashes: dict[str, str]
-    missing: dict[str, str]  # peers that are not there, and why
+    missing: dict[str, str]  # missing peers, with the reasons
     dates: dict[str, str] = field(default_factory=dict)  # by regime: when its first figure was measured
     failed: dict[str, dict[str, str]] = field(default_factory=dict)  # by regime: what did not run, and why
     ceilings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    wrong: int = 0  # results
+    wrong: int = 0  # number of wrong results
     warm_up_seconds: dict[str, float] = field(default_factory=lambda: WARM_UP_SECONDS)  # by regime
-    timed_seconds: float = TIMED_SECONDS  # where each runs alone
+    timed_seconds: float = TIMED_SECONDS  # for each implementation that runs alone
 
     def add(self, one: Implementation, regime: str, result: dict[str, Any]) -> None:
         self.begin(regime)
@@ -87,7 +87,8 @@ class Session:
             self.failed.setdefault(regime, {})[what] = why
 
     def to_do(self, one: Implementation, batch: int, seq_len: int) -> list[str]:
-        """Its regimes that are not yet measured. Who takes turns does so with all others, or not at all."""
+        """Its regimes that are not yet measured. An implementation that takes turns does so with all others, or not at
+        all."""
         missing = [regime for regime in self.regimes if not one.result(regime, batch, seq_len)]
         others = [other for other in self.implementations if not other.result(INTERLEAVED, batch, seq_len)]
         if INTERLEAVED in self.regimes and INTERLEAVED not in missing and others:
@@ -95,7 +96,7 @@ class Session:
         return missing
 
     def resume(self, regimes: dict[str, Any]) -> None:
-        """Takes over what a part of a run has measured, with the same code and under the same conditions."""
+        """Adopts what an interrupted run has measured, with the same code and under the same conditions."""
         for regime in self.regimes:
             if regime not in regimes:
                 continue
@@ -109,7 +110,7 @@ class Session:
             self.dates[regime] = found["run"]["date"]
             self.ceilings[regime] = found["ceilings"]
             for one in self.implementations:
-                known = one.kernel is None or one.kernel.kernel in self.hashes  # of which code they are
+                known = one.kernel is None or one.kernel.kernel in self.hashes  # the code that they belong to
                 for entry in found["versions"] if one.kernel else found["peers"]:
                     if known and self.describe(one).items() <= entry.items():
                         one.results[regime] = entry["results"]
@@ -123,7 +124,7 @@ class Session:
         return version | {"code_hash": self.hashes.get(kernel)}
 
     def regime(self, name: str) -> dict[str, Any]:
-        """A regime as peers.json has it."""
+        """A regime in the form of peers.json."""
         measured = [(one, one.results[name]) for one in self.implementations if one.results.get(name)]
         run = {
             "date": self.dates[name],
@@ -162,7 +163,7 @@ def write(path: Path, text: str) -> None:
 
 
 def formatted(value: Any, indent: str = "") -> str:  # noqa: ANN401 (any JSON)
-    """JSON with one result a line, so that a diff shows whose figures moved."""
+    """JSON with one result per line, so that a diff shows which figures changed."""
     deeper = indent + "  "
     flat = json.dumps(value, ensure_ascii=False)
     if len(indent + flat) <= 300 or not isinstance(value, dict | list):
