@@ -61,11 +61,12 @@ class Reference:
         return (p @ values) / p.sum(dim=1, keepdim=True)
 
     def relative_error(self, output: Any) -> float:  # noqa: ANN401 (a tensor)
-        """The largest over (batch, head) of max|output - float32| over what is allowed: right when at most 1."""
+        """The largest over (batch, head) of max|output - float32| divided by the allowed error: right if at most 1."""
         errors = []
         for mine, exact, allowed in zip(output[:, :: self.every], self.output, self.allowed, strict=True):
-            error = (mine.float() - exact).abs().amax(dim=(0, 2))  # of one batch entry at a time; a NaN stays
-            errors.append(self.torch.where(error == 0, error, error / allowed))  # where all is 0, none is allowed
+            error = (mine.float() - exact).abs().amax(dim=(0, 2))  # of one batch entry at a time; a NaN is kept
+            errors.append(self.torch.where(error == 0, error, error / allowed))  # if everything is 0, no error is
+                                                                                 # allowed
         return max(
             (float(error.amax()) for error in errors), key=lambda error: math.inf if math.isnan(error) else error
         )
