@@ -2,8 +2,8 @@
 """Attention one K/V tile at a time, in float64 and plain Python: the computation of every version from 02 on, written
 to be read.
 
-    scripts/blockwise_attention.py --seq-len-kv 8 --head-dim 4 --block-kv 4   every m, l and O, of random numbers
-    scripts/blockwise_attention.py --from FILE   the same of the row in FILE, of `harness --debug 07 --json FILE`
+    scripts/blockwise_attention.py --seq-len-kv 8 --head-dim 4 --block-kv 4   every m, l and O, for random numbers
+    scripts/blockwise_attention.py --from FILE   the same for the row in FILE, written by `harness --debug 07 --json FILE`
 
 One query q has the scores s_j = q · k_j / sqrt(head_dim), and by definition its output is
 
@@ -15,10 +15,10 @@ all keys. So each tile may find a larger one, and then the sums computed with th
 m_new), which makes them what they would have been with the new one.
 
     m_new = max(m_old, largest s_j of the tile)
-    r     = exp(m_old - m_new)                 0 for the first tile, where m_old is -infinity; 1 where m stays
+    r     = exp(m_old - m_new)                 0 for the first tile, for which m_old is -infinity; 1 if m does not change
     p_j   = exp(s_j - m_new)                   for the keys of the tile
     l_new = l_old * r + sum_j p_j
-    O_new = O_old * r + sum_j p_j v_j          not divided yet
+    O_new = O_old * r + sum_j p_j v_j          not yet divided
 
 After the last tile the output is O / l. Dividing after an earlier tile gives attention over the keys so far, with which
 `harness --debug` compares a kernel, tile by tile. Sources: Milakov & Gimelshein, "Online normalizer calculation for

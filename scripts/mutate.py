@@ -7,16 +7,16 @@ is compiled for the virtual GPU only, in its first configuration, linked with th
 checked as `scripts/harness --kernel NN --device emulator` checks it, up to the first inputs that reveal something. The
 outcome is one of these:
 
-  killed       wrong: another output than the reference's          finding: the virtual GPU names a mistake
-               refusal: CUDA or the worker answers an error        timeout: no end within --limit seconds
-  survived     nothing of it is seen: a gap of the check, unless scripts/equivalent_mutants.toml says why it is right
-  no mutant    it does not compile, or the compiler makes the same code of it
+  killed       wrong: the output differs from the reference        finding: the virtual GPU reports a mistake
+               refusal: CUDA or the worker returns an error        timeout: longer than --limit seconds
+  survived     the check misses it: a gap, unless scripts/equivalent_mutants.toml says why the mutant is right
+  no mutant    it does not compile, or the compiler generates the same code
 
 The score is the fraction killed of the mutants that exist and are not equivalent. Results are kept in --output, and a
 run resumes where the last one ended.
 
-  scripts/mutate.py --versions 01,08,16 --jobs 2                three versions, and what survived
-  scripts/mutate.py --jobs 16 --before OLD/build --publish      all, by this check and an older one, for the docs
+  scripts/mutate.py --versions 01,08,16 --jobs 2                three versions, and the survivors
+  scripts/mutate.py --jobs 16 --before OLD/build --publish      all, with this check and an older one, for the docs
 
 Needs a build of harness-worker-emulator made with ninja (cmake --build BUILD --target harness-worker-emulator), the
 nvcc of that build, objcopy, and no Python packages. A mutant takes 2 to 3 s of CPU time. Exit status: 0 done, 2 bad

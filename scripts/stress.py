@@ -3,16 +3,16 @@
 
   first     the whole check (harness/worker/check_sets.cpp): its inputs, one and many K/V tiles, strides of all kinds
   then      heads 1, 3 and 40; batch 1 and 5; one, two and an odd number of K/V tiles; keys fewer and more than queries
-            100 launches that must agree bit for bit (3 on the virtual GPU, which does all in the same order every
-            time); on a GPU also of a problem that fills it, and of 1,080 query tiles, of which every CTA of a
-            persistent version takes several, with one K/V tile and with five
+            100 launches that must agree bit for bit (3 on the virtual GPU, which executes in the same order every
+            time); on a GPU also a problem that fills it, and one of 1,080 query tiles, several of which go to every
+            CTA of a persistent version, with one K/V tile and with five
             batch 70,000 and heads 70,000: right, or refused with the limit
-            the data of harness --data, of which the first part has but a few
-            30 heads of adversarial scores, drawn from the seed 0: docs/numerics.md
-            the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): CTAs that stay take several query tiles there, too
-  --fuzz N  instead of these: adversarial scores drawn from the seeds 0 to N - 1
+            the data of harness --data, only a few of which are in the first part
+            30 heads of adversarial scores, drawn from seed 0: docs/numerics.md
+            the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): persistent CTAs process several query tiles there, too
+  --fuzz N  instead of these: adversarial scores drawn from seeds 0 to N - 1
   --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations). K and
-            V have many heads rather than a million keys, over which sums in fp32 lose more than the check allows for,
+            V have many heads rather than a million keys, over which fp32 sums lose more accuracy than the check allows
             in every version
 
 Needs a GPU, or --device emulator. For compute-sanitizer's tools, see scripts/sanitize.py. Exit status: 0 all right, 1

@@ -5,15 +5,15 @@
                         normal numbers, between <!-- by data --> and <!-- end -->
   docs/ladder_log.md    between the following and <!-- end -->:
                           <!-- score -->            how many predictions came true, and how the others failed
-                          <!-- predicted 06 -->     the gain over the version before that the header of 06 predicts
+                          <!-- predicted 06 -->     the gain over the version before, as predicted by the header of 06
                           <!-- tflops 06 -->        what it reached, and its gain over the version before
-                          <!-- verdict 06 -->       what that makes of the prediction
+                          <!-- verdict 06 -->       the verdict on the prediction
                           <!-- step 06 512 -->      its gain over the version before at seq_len 512
-                          <!-- verdict rule -->     how it is judged
-                          <!-- other GPUs -->       which steps gain or lose there as they do here
+                          <!-- verdict rule -->     how predictions are judged
+                          <!-- other GPUs -->       which steps gain or lose there as on the first device
   docs/virtual_gpu_internals.md
-                        between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
-                        GPU and Nsight Compute count of these versions, side by side; between <!-- mutation --> and
+                        between <!-- counters 03 04 … --> and <!-- end -->, each on a separate line: what the virtual
+                        GPU and Nsight Compute count for these versions, side by side; between <!-- mutation --> and
                         <!-- end --> how many of scripts/mutate.py's mistakes the check finds
   docs/figures/*.svg    by scripts/plot.py
 

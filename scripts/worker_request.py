@@ -31,7 +31,7 @@ class Configuration:
 
     @property
     def label(self) -> str:
-        """ "06_swizzle", and of an extension its name."""
+        """ "06_swizzle"; for an extension, its name."""
         return self.name if self.kernel == self.name else f"{self.kernel}_{self.name}"
 
     def __str__(self) -> str:

@@ -3,15 +3,15 @@ Markdown.
 
 In a page:
 
-{num}`step(6)`              a figure of profiles/ or the registry: an expression of facts.py; "; FORMAT" may follow
-{blank}`128 = EXPRESSION`   a blank in a calculation by hand; where the answer is not the figure, no page is built
-{term}`bank`                a word of the glossary; {term}`banks <bank>` under another form
-```{quote} FILE             lines of a source file by the text they start and end with (:start:, :end:); with
-                            :against: FILE (:start-against:, :end-against:) the change from there
-```{chapter} NN             the top of a chapter: what it adds, from which file; a banner where one is stale or missing
-```{prediction} NN          the header's prediction, folded away, and how to be asked for one in the terminal
-```{measured} NN            TFLOP/s of the step and of the one before, over seq_len; what was predicted, and the verdict
-```{busy} NN NN …           how busy which unit is
+{num}`step(6)`              a figure from profiles/ or the registry: an expression of facts.py; "; FORMAT" may follow
+{blank}`128 = EXPRESSION`   a blank in a calculation; if the answer is not the figure, the page does not build
+{term}`bank`                a term of the glossary; {term}`banks <bank>` for another form of it
+```{quote} FILE             lines of a source file, located by their text (:start:, :end:); with
+                            :against: FILE (:start-against:, :end-against:) the difference from there
+```{chapter} NN             the top of a chapter: what it adds, in which file; a banner if a recording is stale or missing
+```{prediction} NN          the header's prediction, folded away, and the command that asks for one in the terminal
+```{measured} NN            TFLOP/s of the step and of the step before, over seq_len; the prediction, and the verdict
+```{busy} NN NN …           how busy each unit is
 ```{by_data} DTYPE SEQ_LEN  TFLOP/s on each kind of data
 ```{fp8_errors}             how far attention in 8 bits is from float64, on each kind of data
 ```{sass} NN NN             instructions of the hot loop
@@ -19,11 +19,11 @@ In a page:
 ```{interactive} NAME       a part that ladder.js brings to life
 ```{worked} QUERY           the online softmax of worked.py, step by step
 ```{folded} SUMMARY         its content, folded away
-```{recorded} EXPRESSION    its content, left out as long as that figure is not recorded
+```{recorded} EXPRESSION    its content, left out until that figure is recorded
 ```{source} NN              the whole file
-```{graded}                 of an assignment's page: what is graded, with points
-```{hints}                  of an assignment's page: its hints, folded away one by one
-```{mistakes} NN NN …       what the tests plant in a kernel, and how it shows
+```{graded}                 on an assignment's page: what is graded, with points
+```{hints}                  on an assignment's page: its hints, each folded away
+```{mistakes} NN NN …       the mistakes that the tests plant in a kernel, and their symptoms
 """
 
 from __future__ import annotations

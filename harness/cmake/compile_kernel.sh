@@ -4,7 +4,7 @@
 #
 #   compile_kernel.sh STUDY nvcc … -c …/NN_name.cu -o OBJECT
 #
-#   STUDY/NN_name.compute_80.ptx   the PTX              for each architecture that the object is made for
+#   STUDY/NN_name.compute_80.ptx   the PTX              for each architecture for which the object is compiled
 #   STUDY/NN_name.sm_80.cubin      the machine code
 #   STUDY/NN_name.sm_80.ptxas      ptxas's report: registers and spills
 #

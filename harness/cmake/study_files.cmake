@@ -1,6 +1,6 @@
 # The files for studying the kernels without running them, in ${PROJECT_BINARY_DIR}/study. For each NN_name.cu:
 #
-#   NN_name.compute_80.ptx   PTX with line information, as the virtual GPU runs it;   and the same three for sm_90
+#   NN_name.compute_80.ptx   PTX with line information, which the virtual GPU runs;   and the same three for sm_90
 #   NN_name.sm_80.cubin      machine code
 #   NN_name.sm_80.ptxas      ptxas's report: registers and spills
 #

@@ -4,10 +4,10 @@
 //
 //   {"command": "device", "device": 0}
 //   {"command": "time", "device": 0, "repeat": 20,
-//    "files": [{"name", "ptx", "cubin"}, …],                 files: the PTX names the kernels that the cubin has
+//    "files": [{"name", "ptx", "cubin"}, …],                 files: the PTX contains the names of the kernels in the cubin
 //    "kernel", "grid", "block", "shared", "arguments", "problem", "layouts", "softmax_scale", "inputs", "seed",
 //                                                            as in kernel_run.h, for all files
-//    "version": "06_swizzle"}                                of the ladder, for the same problem with its own head_dim and layout
+//    "version": "06_swizzle"}                                of the ladder, on the same problem with its own head_dim and layout
 //
 // Answers go to standard output, one JSON object per line, in the form of a worker's events (rules/protocol.h); the
 // last one counts:

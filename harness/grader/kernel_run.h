@@ -22,7 +22,7 @@ struct RunLimits {
 
 /// Performs one launch as described by the request:
 ///
-///   {"kernel": "flash_attention<Traits<__half>>",  as simple_name() writes it
+///   {"kernel": "flash_attention<Traits<__half>>",  as returned by simple_name()
 ///    "grid": [2, 3, 1], "block": [128, 1, 1], "shared": 49152, "sm": 80, "instructions": 1000000,
 ///    "arguments": [{"tensors": true} | {"buffer": "Q"} | {"int": 3} | {"float": 0.5}, …],    {"tensors": true}: AttentionArgs
 ///    "problem": {…}, "layout": "bshd" | "bhsd", "softmax_scale": 0.125, "inputs": "normal", "seed": 7}
@@ -30,12 +30,12 @@ struct RunLimits {
 /// or, in place of the last line, "buffers": {"x": {"bytes": "0000803f…"}, "y": {"size": 4096}}; without bytes, a
 /// buffer is uninitialised. The answer:
 ///
-///   {"status": "ran" | "refused" | "not_graded",   refused: what the kernel is or asks for cannot run; not_graded: no verdict
+///   {"status": "ran" | "refused" | "not_graded",   refused: the kernel, or its request, cannot run; not_graded: no verdict
 ///    "message": "…",                               unless it ran
 ///    "findings": [{"kind", "message", "line", "text", "count"}], "counters": {…}, "lines": [{"line", "position", "counters"}],
-///    "printed": "…",                               the beginning of what the kernel printed
-///    "wrong": "…",                                 of a problem: why the output is wrong; empty when right
-///    "buffers": {"y": "…"}}                        of buffers: their bytes after the launch
+///    "printed": "…",                               the beginning of the kernel's output
+///    "wrong": "…",                                 for a problem: why the output is wrong; empty if it is right
+///    "buffers": {"y": "…"}}                        for buffers: their bytes after the launch
 ///
 /// `line` is a line of the submission, or null. Throws std::exception for an invalid request.
 nlohmann::json run_kernel(const std::string& ptx, const std::string& source_name, const nlohmann::json& request,

@@ -1,7 +1,7 @@
 // Machine code instruction by instruction, with the source lines of each, read from the files that the build leaves:
 //
 //   <directory>/06_swizzle.sm_90.lines       nvdisasm's text with lines of the PTX
-//   <directory>/06_swizzle.compute_90.ptx    the PTX, which says the lines of the source
+//   <directory>/06_swizzle.compute_90.ptx    the PTX, which contains the lines of the source
 //
 // nvdisasm can print the source lines itself, but it merges two adjacent calls of the same function into one. Counts of
 // the same code are in sass_code.h.

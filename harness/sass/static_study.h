@@ -1,7 +1,7 @@
 // What the compiled code reveals without being run: registers, spills, CTAs per SM, SASS counts. It is all read from
 // the files that the build leaves for each version and architecture:
 //
-//   <directory>/06_swizzle.sm_80.sass   nvdisasm's text of the cubin
+//   <directory>/06_swizzle.sm_80.sass   nvdisasm's output for the cubin
 //   <directory>/06_swizzle.sm_80.ptxas  ptxas's report (-v): registers and spills per function
 //
 // and the same for sm_90. A version with Hopper's own instructions has files for sm_90a instead.

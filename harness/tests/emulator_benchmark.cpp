@@ -1,6 +1,6 @@
 // How fast the virtual GPU runs the versions of the ladder, with and without its checks.
 //
-//   emulator-benchmark [SEQ_LEN [HEADS [VERSION]]]      256, 1 and all of them unless given; batch 1, fp16
+//   emulator-benchmark [SEQ_LEN [HEADS [VERSION]]]      default: 256, 1 and all versions; batch 1, fp16
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/resource.h>

@@ -3,7 +3,7 @@
 When the build runs it, it writes the broken versions of a few kernels into one file, which registers each under its own
 name:
 
-    planted_faults.py --kernels            prints the kernels that faults are planted in
+    planted_faults.py --kernels            prints the kernels in which faults are planted
     planted_faults.py OUTPUT KERNEL…       writes the broken versions of kernels/KERNEL.cu, …
 
 An edit adds no lines, so that the virtual GPU's finding has the same line number as in the kernel's own file.

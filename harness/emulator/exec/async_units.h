@@ -6,11 +6,11 @@
 // results either way; a program that is right only by luck gets a finding:
 //
 //   wgmma         reads its operands and writes its registers when the first warp of the warpgroup waits for it
-//   TMA load      its bytes arrive when somebody asks for the phase of its mbarrier, and all that the phase needs are under way
-//   st.async      likewise, and so does what red.async adds: to the shared memory of another CTA of the cluster
-//   TMA copy      from shared memory to that of a CTA of the cluster: reads it when the bytes arrive
-//   TMA store     reads shared memory when the thread that asked for it waits, and writes global memory when it waits for that
-//   setmaxnreg    takes registers from those that the CTA's warps have given back, and waits for them
+//   TMA load      its bytes arrive when a thread tests its mbarrier's phase and all that the phase needs is in flight
+//   st.async      likewise, and so do the summands of red.async: in the shared memory of another CTA of the cluster
+//   TMA copy      from shared memory to that of another CTA of the cluster: reads it when the bytes arrive
+//   TMA store     reads shared memory when the requesting thread waits for the read, and writes when it waits for the write
+//   setmaxnreg    takes registers that other warps of the CTA have released, and waits for them
 //
 // A kernel that uses none of these has no AsyncUnits.
 #pragma once

@@ -1,7 +1,7 @@
 """FlashAttention's forward pass in numbered CUDA kernels, each of which adds one idea to the one before.
 
-    out = flash_ladder.forward(q, k, v)                    # by the newest kernel
-    out = flash_ladder.forward(q, k, v, kernel="07")       # by version 07
+    out = flash_ladder.forward(q, k, v)                    # with the newest kernel
+    out = flash_ladder.forward(q, k, v, kernel="07")       # with version 07
     out, milliseconds = flash_ladder.forward_timed(q, k, v)
 
 q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Their location decides
@@ -147,19 +147,19 @@ def forward(
     multiple of the kernel's tile: see configs(). Extensions of the ladder solve more; a kernel refuses what it does not
     solve.
 
-    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest that the device runs
-                   (with strides below 0, which TMA cannot have, the newest that needs no Hopper GPU)
-    out            where to write, an array like q that shares no memory with an input; None is a new one
+    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest one that the device runs
+                   (for negative strides, which TMA does not support, the newest one that needs no Hopper GPU)
+    out            the array to write to, like q, which shares no memory with an input; None creates one
     softmax_scale  None is 1 / sqrt(head_dim)
-    scales         of float8_e4m3fn: float32 [3, batch, heads of q], what an element of q, of k and of v stands for is
-                   this times itself, for the head that this head of q reads
+    scales         for float8_e4m3fn: float32 [3, batch, heads of q], the factors by which the elements of q, k and v are
+                   multiplied; those of k and v are listed for each head of q that reads them
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
                    a query that sees none gets zeros
-    window         query i sees the keys that are at most so many places from key i + k.shape[1] - q.shape[1], to either
+    window         query i sees the keys that are at most this many places from key i + k.shape[1] - q.shape[1], on either
                    side: FlashAttention's window_size=(window, window)
-    lengths        of each batch entry, how many rows of q count; the others are padding: zeros in out
-    lengths_kv     the same of k and v; None is as lengths. Both take the place of shape[1] in the two masks
-    config         one of configs(kernel) by name; None is the first that fits the device
+    lengths        for each batch entry, how many rows of q count; the others are padding, and 0 in out
+    lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the two masks
+    config         the name of one of configs(kernel); None is the first one that fits the device
 
     Returns out. There is no backward pass.
 

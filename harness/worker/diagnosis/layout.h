@@ -1,10 +1,10 @@
 // Which element of K meets which element of Q in S = Q Kᵀ, and which element of V ends up where in O: read from the
 // output of a kernel whose inputs make it visible.
 //
-//   S   Q is one-hot: row r has its only number in column r % head_dim, so S[r][key] is one element of K, as the kernel finds
-//       it. V is one-hot: O[r][c] is P of the c-th key of the last tile. K holds one bit of the element's own address, another
-//       in each head: P is large where it is 1. Together the heads spell the address that was read.
-//   PV  Q and K are one-hot, so that row r has P = 1 at the r-th key of the last tile. V holds the element's own key, or its
+//   S   Q is one-hot: the only non-zero element of row r is in column r % head_dim, so S[r][key] is one element of K as the
+//       kernel reads it. V is one-hot: O[r][c] is P of the c-th key of the last tile. K holds one bit of the element's own
+//       address, a different bit in each head: P is large if it is 1. Together the heads give the address that was read.
+//   PV  Q and K are one-hot, so row r has P = 1 at the r-th key of the last tile. V holds the element's own key, or its
 //       own column, and O shows it.
 #pragma once
 
