@@ -244,8 +244,7 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
               '\n';
     }
     text += shortened(fmt::format("{:>8}  {}", instruction.line, instruction.text), width) + '\n';
-    if (i + 1 < followed.ptx.size() && followed.ptx[i + 1].line == instruction.line) continue;  // only its line is
-                                                                                                // known
+    if (i + 1 < followed.ptx.size() && followed.ptx[i + 1].line == instruction.line) continue;  // known by line
     if (const auto found = followed.sass.find(instruction.line); found != followed.sass.end())
       for (const SassInstruction* made : found->second) text += paint.good(format_sass_line(*made, width));
   }

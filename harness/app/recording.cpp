@@ -159,8 +159,7 @@ int record(const Options& options) {
       say(options,
           line(result) + format_findings(result, options.all_findings, paint) + format_mismatches(result, paint));
       all.push_back(result);
-      if (result.status == Status::skipped) continue;  // that a problem does not fit this device is not the version's
-                                                       // fault
+      if (result.status == Status::skipped) continue;  // does not fit this device: not the version's fault
       const bool measured = runner.is_virtual() ? result.counters.has_value() : result.ms && result.tflops;
       all_right = all_right && result.status == Status::ok && result.correct == true && measured;
       // The host's mathematics library affects these values, so they are not the same everywhere.

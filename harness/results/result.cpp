@@ -81,8 +81,7 @@ void to_json(json& json, const StaticStudy& study) {
           {"hot_loop_sass", known_or_null(study.hot_loop_sass)},
           {"hot_loop_cold_sass", nullptr},
           {"sass_hash", known_or_null(study.sass_hash)}};
-  if (!study.hot_loop_sass.empty()) json["hot_loop_cold_sass"] = study.hot_loop_cold_sass;  // {} means that it has no
-                                                                                            // cold blocks
+  if (!study.hot_loop_sass.empty()) json["hot_loop_cold_sass"] = study.hot_loop_cold_sass;  // {}: no cold blocks
 }
 
 void from_json(const json& json, StaticStudy& study) {

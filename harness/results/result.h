@@ -67,8 +67,7 @@ struct StaticStudy {
   int spill_bytes = 0;  // stores + loads, per thread, as ptxas reports them
   int smem_bytes = 0;   // static + dynamic, per CTA
   int ctas_per_sm = 0;
-  std::string
-      limited_by;  // what limits ctas_per_sm: "registers", "shared memory", "threads" or "CTAs"
+  std::string limited_by;  // what limits ctas_per_sm: "registers", "shared memory", "threads" or "CTAs"
   // Opcode with its modifiers folded → number of instructions in the code. Empty for sm_86 and sm_89, which run the
   // code of sm_80.
   std::map<std::string, int> sass;

@@ -9,7 +9,7 @@ namespace flash_ladder {
 
 struct Token {
   std::string text;
-  int line;  // line where it starts, from 1; a line that ends in a backslash and the next line count as one
+  int line;          // line where it starts, from 1; lines joined by a backslash count as one
   bool after_space;  // white space or a comment precedes it
 };
 

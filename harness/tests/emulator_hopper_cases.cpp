@@ -471,8 +471,7 @@ void add_cluster_cases(std::vector<ConformanceCase>& cases) {
                     op, at, operand);
     at += 16;
   };
-  for (const char* op : {"inc.u32", "dec.u32"}) reduce(op, "%r4");  // the result does not depend on the order of the
-                                                                    // threads
+  for (const char* op : {"inc.u32", "dec.u32"}) reduce(op, "%r4");  // in any order of the threads
   for (const char* op :
        {"min.u32", "max.u32", "add.u32", "min.s32", "max.s32", "add.s32", "and.b32", "or.b32", "xor.b32"})
     reduce(op, "%r3");

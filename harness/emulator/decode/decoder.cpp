@@ -459,8 +459,7 @@ void KernelDecoder::find_variables() {
       int sources = kNone;
       for (std::size_t k = instruction.writes; k < instruction.operands; ++k) {
         const auto reg = static_cast<std::size_t>(instruction.r[k]);
-        if (registers_[reg].slot == Slot::predicate) continue;  // a comparison's operands are not part of the selected
-                                                                // value
+        if (registers_[reg].slot == Slot::predicate) continue;  // does not affect the selected value
         if (from[reg] != kNone && from[reg] != sources) sources = sources == kNone ? from[reg] : kSeveral;
       }
       if (sources == kNone) continue;

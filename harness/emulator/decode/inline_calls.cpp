@@ -48,8 +48,7 @@ bool can_be_called(const Function& function) { return !function.entry && functio
 
 // The functions whose address is taken by an instruction or a variable. They must be defined.
 std::vector<const Function*> addressed_functions(const ptx::Text& text) {
-  if (std::none_of(text.functions.begin(), text.functions.end(), can_be_called)) return {};  // true of almost all
-                                                                                             // kernels
+  if (std::none_of(text.functions.begin(), text.functions.end(), can_be_called)) return {};  // the usual case
   std::set<std::string_view> names;
   for (const ptx::Variable& variable : text.variables) {
     for (const ptx::Variable::Relocation& relocation : variable.relocations) names.insert(relocation.symbol);

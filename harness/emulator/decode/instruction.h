@@ -46,8 +46,7 @@ inline constexpr int kMaxOperands = 16;
 
 /// What to check before an instruction is executed, in a kernel with wgmma (decode/wgmma_registers.cpp).
 inline constexpr std::uint8_t kMayBeInFlight = 1;  // it accesses a register that a wgmma may still read or write
-inline constexpr std::uint8_t kIsUnfenced = 2;  // a wgmma may use a register that it accesses, without a fence in
-                                                // between
+inline constexpr std::uint8_t kIsUnfenced = 2;     // a wgmma may use a register that it accesses: no fence between
 
 struct Instruction {
   Action action = Action::operation;
@@ -89,8 +88,7 @@ struct Instruction {
   std::int32_t variable = -1;
   std::int32_t wgmma = -1;  // index into CompiledKernel::wgmmas; -1: not a wgmma
   std::uint8_t probe = 0;   // kMayBeInFlight, kIsUnfenced
-  bool hands_on =
-      false;  // a load that may read uninitialised local memory: only the use of its result is checked
+  bool hands_on = false;    // a load that may read uninitialised local memory: only the use of its result is checked
 };
 
 /// The parts of a wgmma besides its descriptors and scale-d, which are ordinary operands of the Instruction.

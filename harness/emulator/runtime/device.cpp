@@ -307,8 +307,7 @@ cudaError_t last_error(bool reset) {
 
 int answer_not_supported(const char* function, const char* why) {
   tell(std::string(function) + " answers cudaErrorNotSupported: " + why);
-  if (std::strstr(function, "Launch") !=
-      nullptr) {  // work was not done, and the program may not check the error code
+  if (std::strstr(function, "Launch") != nullptr) {  // work was not done, and the program may not check the error code
     Device& device = runtime::device();
     const std::lock_guard lock(device.mutex);
     device.kernels_not_run = true;

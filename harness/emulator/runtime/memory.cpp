@@ -68,8 +68,7 @@ cudaMemPool_t the_pool() {
 cudaError_t free_on_device(Device& device, void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
   if (release_host_memory(device, pointer, true) == cudaSuccess) return cudaSuccess;
-  if (device.ended_by_reset.contains(address_of(pointer))) return cudaErrorInvalidValue;  // harmless, because
-                                                                                          // destructors do it
+  if (device.ended_by_reset.contains(address_of(pointer))) return cudaErrorInvalidValue;  // harmless in a destructor
   device.memory.free(address_of(pointer));
   device.allocated.erase(address_of(pointer));
   return cudaSuccess;
