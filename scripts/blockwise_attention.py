@@ -61,8 +61,7 @@ class Step:
 
 
 def attend(q: Row, K: Sequence[Row], V: Sequence[Row], block_kv: int, scale: float | None = None) -> list[Step]:
-    """Processes one query, a tile of `block_kv` keys at a time. `scale` applies to the scores; None: 1 /
-    sqrt(head_dim)."""
+    """Processes one query, a tile of `block_kv` keys at a time. `scale`: of the scores; None: 1 / sqrt(head_dim)."""
     if scale is None:
         scale = 1 / math.sqrt(len(q))
     m, l, O = -math.inf, 0.0, [0.0] * len(q)  # noqa: E741

@@ -135,7 +135,7 @@ def flash_attention_3(arrays: Sequence[np.ndarray], scales: np.ndarray) -> Float
 
 
 def measure(name: str, shape: tuple[int, int, int], seed: int, rotated: bool, gpu: bool) -> dict[str, Any]:
-    """A result in the form of profiles/<device>/fp8_error.json, for one kind of data; shape is (batch, seq_len,
+    """A result in the form of profiles/<device>/fp8_error.json, for one kind of data; shape: (batch, seq_len,
     heads)."""
     random = np.random.default_rng(seed)
     q, k, v = data(name, *shape, random)

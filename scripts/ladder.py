@@ -30,8 +30,7 @@ def number_of(name: str) -> int | None:
 
 
 def is_fast(name: str) -> bool:
-    """Whether a version uses the tensor cores, which 04 introduces. Versions that do not would take most of the
-    time."""
+    """Whether a version uses the tensor cores, which 04 introduces. The others would take most of the time."""
     number = number_of(name)
     return number is None or number >= 4
 
@@ -73,8 +72,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes the file under another name first, so that a reader never sees half of it. Creates the folder. Raises
-    OSError."""
+    """Writes under another name first, so that a reader never sees half a file. Creates the folder. Raises OSError."""
     data = content if isinstance(content, bytes) else content.encode()
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

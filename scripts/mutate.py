@@ -353,8 +353,7 @@ class Workshop:
         return None
 
     def _with_device_code(self, ptx: Path, folder: Path) -> Path:
-        """The unchanged object of the version with different device code, because half of a compilation is spent on
-        host code."""
+        """The version's own object with other device code, because half of a compilation is spent on host code."""
         architecture = next(word for word in self.command if "arch=" in word).rpartition("compute_")[2]
         fatbinary = Path(self.command[0]).with_name("fatbinary")
         image = f"--image3=kind=ptx,sm={architecture},file={ptx}"
@@ -488,8 +487,7 @@ def run_version(
         return all(name in known.get(mutant.key, {}) for name in toolchains)
 
     def todo() -> list[Mutant]:
-        """Of the first mutants, excluding those that turned out not to be mutants, the ones that have not been
-        tried."""
+        """Those of the first mutants that have not been tried, not counting those that turned out not to be mutants."""
         first = [mutant for mutant in mutants if not (is_known(mutant) and is_none(known[mutant.key]))][
             : arguments.places
         ]
@@ -593,8 +591,8 @@ def survivors(data: dict[str, Any]) -> Iterator[str]:
 
 
 def published(data: dict[str, Any]) -> dict[str, Any]:
-    """What the docs show for complete versions: the counts of both checks, the mutants that only this one finds, and
-    those that neither finds."""
+    """What the docs show for complete versions: the counts of both checks, what only this one finds, and what both
+    miss."""
     known = equivalent()
     versions = {}
     for stem, version in sorted(data["versions"].items()):

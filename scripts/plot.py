@@ -209,7 +209,7 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
 
 
 def _draw_by_data(data: dict[str, Any]) -> Figure:
-    """One position for each kind of data, with a mark for each implementation; the marks of the newest version are
+    """One position for each kind of data, with a mark per implementation; the marks of the newest version are
     joined."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -268,8 +268,7 @@ def _label_at_right(figure: Figure, axes: Axes, labels: list[tuple[str, float, A
     figure.draw_without_rendering()  # determines the height of the axes
     low, high = axes.get_ylim()
     to_scale = log if axes.get_yscale() == "log" else float
-    line_height = 11 / (axes.get_window_extent().height * 72 / figure.dpi)  # 11 points, as a fraction of the axes'
-                                                                            # height
+    line_height = 11 / (axes.get_window_extent().height * 72 / figure.dpi)  # 11 points, as a fraction of the height
 
     labels = sorted(labels, key=lambda label: label[1])
     height = to_scale(high) - to_scale(low)

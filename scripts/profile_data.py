@@ -126,8 +126,7 @@ class Device:
     by_data: ByData | None  # for fp16 and bf16, whatever `dtype` is
 
     def rungs(self) -> list[Version]:
-        """The versions that have a number. If an extension solves the plain problem, its curve coincides with that of
-        its base."""
+        """The versions that have a number. If an extension solves the plain problem, its curve is that of its base."""
         return [version for version in self.versions if version.source.number is not None]
 
     @property
@@ -260,8 +259,7 @@ def _regime(name: str, regime: dict[str, Any]) -> Regime:
 
 
 def _beside_peers(regimes: list[Regime], kernel: str, code_hash: str) -> Speeds:
-    """The first regime's results for this text of a version's code; otherwise for the only text that it contains,
-    marked in `earlier`."""
+    """The first regime's results for this text of the code; otherwise for its only text, marked in `earlier`."""
     if not regimes:
         return Speeds()
     versions = regimes[0].versions

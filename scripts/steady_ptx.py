@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def ptx_commands(build: Path) -> dict[str, str]:
-    """For each of 01 to 16, a command that generates its PTX for sm_80, run in `build`: the beginning of the command
-    for its object."""
+    """For each of 01 to 16, a command that generates its PTX for sm_80, run in `build`: part of its object's
+    command."""
     command = ["ninja", "-C", str(build), "-t", "commands", "flash_ladder_ladder_kernels"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     commands = {}

@@ -66,8 +66,7 @@ class Case:
 def case(
     name: str, c: Configuration, sizes: tuple[int, int, int, int], may_be_refused: bool = False, **request: object
 ) -> Case:
-    """`sizes` are batch, heads, seq_len and seq_len_kv. Only this problem is checked, unless the request says
-    otherwise."""
+    """`sizes` are batch, heads, seq_len and seq_len_kv. Only this problem is checked, unless requested otherwise."""
     problem = dict(zip(("batch", "heads", "seq_len", "seq_len_kv"), sizes, strict=True))
     problem |= {"head_dim": HEAD_DIM, "dtype": c.dtype}
     return Case(name, c, problem, {"only_requested_problem": True} | request, may_be_refused)

@@ -72,8 +72,7 @@ class PageError(Exception):
 
 
 def shares(tflops: dict[Shape, float], reference: Peer | None) -> list[str]:
-    """The fraction of the reference's speed that it reaches at SHAPE, and in harmonic mean over all of the reference's
-    shapes."""
+    """The fraction of the reference's speed at SHAPE, and in harmonic mean over all of the reference's shapes."""
     if reference is None:
         return ["–", "–"]
     shapes = sorted(reference.tflops)
@@ -382,8 +381,7 @@ VERDICTS = (
 
 
 def verdict(predicted: Prediction, got: float) -> str:
-    """Judges a factor, or TFLOP/s: returns one of VERDICTS. A factor is judged by its gain, which is the factor minus
-    1."""
+    """Judges a factor, or TFLOP/s: returns one of VERDICTS. A factor is judged by its gain, the factor minus 1."""
     share = (got - 1) / (predicted.value - 1) if predicted.is_factor else got / predicted.value
     if 1 / WITHIN <= share <= WITHIN:
         return "as predicted"
@@ -528,8 +526,7 @@ COUNTERS = (
 
 
 def counters_table(device: Device, numbers: list[int]) -> str:
-    """For each version, what the virtual GPU counted, and what Nsight Compute counted on the device for the same
-    problem."""
+    """For each version, the counts of the virtual GPU, and of Nsight Compute on the device for the same problem."""
     path = ROOT / "profiles" / device.folder / "ncu.json"
     counted: dict[str, dict[str, int]] = {}
     if path.exists():

@@ -44,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _harness(build: Path, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
-    """The harness's answer. If it refuses, ends the program with its exit status; the harness has printed the
-    reason."""
+    """The harness's answer. If it refuses, it prints the reason, and the program ends with its exit status."""
     try:
         done = subprocess.run([build / "harness", *arguments, "--json", "-"], stdout=subprocess.PIPE, check=False)
     except OSError as error:
@@ -92,8 +91,7 @@ def configurations(
 
 
 def last_event(events: str, otherwise: str) -> dict[str, Any]:
-    """A worker's answer, which is its last event (harness/rules/protocol.h); if there is none, an error with this
-    text."""
+    """A worker's answer, which is its last event (harness/rules/protocol.h); without one, an error with this text."""
     lines = events.splitlines()
     last = json.loads(lines[-1]) if lines else {"event": "progress"}
     if last["event"] == "progress":

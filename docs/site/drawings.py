@@ -119,8 +119,7 @@ def _svg(name: str, facts: Facts, alt: str, links: dict[str, str], attributes: s
 
 
 def _shortened(text: str, name: str) -> str:
-    """Matplotlib's <svg>, without parts that a page does not need: comments, clipping, ids without references,
-    spaces."""
+    """Matplotlib's <svg>, without comments, clipping, ids without references, and spaces."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -146,8 +145,8 @@ def _shortened(text: str, name: str) -> str:
 
 
 def _with_dots(pattern: re.Match[str]) -> str:
-    """Replaces the dots by a pattern of one dot and the four around it: the curves of all the dots that fill a square
-    inch take 180 kB."""
+    """Replaces the dots by a pattern of one dot and the four around it: all the dots of a square inch are 180 kB of
+    curves."""
     if " C " not in pattern[0]:
         return pattern[0]
     width = 72 / (6 * len(HATCH["wait"]))  # the spacing that matplotlib uses, with every other row offset by half
@@ -537,8 +536,8 @@ def sm(facts: Facts) -> Figure:
 
 @drawing
 def memory_levels(facts: Facts) -> Figure:
-    """The size of each level and its throughput, summed over all SMs. There is one scale, so HBM's bar extends beyond
-    the drawing."""
+    """The size of each level and its throughput, summed over all SMs. With one scale, HBM's bar extends beyond the
+    drawing."""
     clock = facts.max_clock_mhz() * 1e6
     sms = GPU["sms"]
     rows = [
@@ -793,8 +792,7 @@ def _bank_map(axes: Axes, y0: float, title: str, addresses: list[int], size: int
         word = address // layouts.WORD
         words.setdefault(word % layouts.BANKS, {}).setdefault(word, []).append(lane)
     depth = max(len(found) for found in words.values())
-    height = max(len(lanes) for found in words.values() for lanes in found.values())  # two lanes are drawn below each
-                                                                                      # other
+    height = max(len(lanes) for found in words.values() for lanes in found.values())  # two lanes are drawn in two lines
     for bank in range(layouts.BANKS):
         note(axes, bank + 0.5, y0 - 0.3, str(bank), 5.5, "center", MUTED)
         found = words.get(bank, {})
@@ -1055,8 +1053,7 @@ def _phase(interval: Interval, source: list[str]) -> str:
 
 
 def slivers(intervals: Sequence[Interval], source: list[str], width: float) -> list[tuple[str, float, float]]:
-    """One warp's intervals as runs (phase, begin, end) of slivers of that width, each named for what takes up most of
-    it."""
+    """One warp's intervals as runs (phase, begin, end) of slivers of that width, each named for its longest part."""
     runs: list[tuple[str, float, float]] = []
     share: dict[str, float] = {}
     piece = 0

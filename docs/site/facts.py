@@ -410,8 +410,8 @@ class Facts:
         raise NotRecordedError(f"{name} has no clock beside the peers at seq_len {seq_len}")
 
     def fp8_error(self, data: str, name: str, kernel_alone: bool = False, rotated: bool = False) -> float:
-        """The distance from float64 that scripts/fp8_error.py found for "27", "fp8" or a peer, or for the "rounding" of
-        Q, K and V."""
+        """The distance from float64 that scripts/fp8_error.py found for "27", "fp8", a peer, or the "rounding" of Q, K
+        and V."""
         results = self._fp8_error["results"] if self._fp8_error else []
         for result in results:
             if (result["data"], result["rotated"]) == (data, rotated):
@@ -437,8 +437,7 @@ class Facts:
         return self._ceiling("wgmma")
 
     def wgmma_cycles_per_score(self) -> float:
-        """The minimum number of SM cycles that wgmma needs for an element of S and its share of P V, at head_dim
-        128."""
+        """The SM cycles that wgmma needs at least for an element of S and its share of P V, at head_dim 128."""
         return 4 * layouts.HEAD_DIM / GPU["wgmma_flop_per_sm_per_cycle"]
 
     def wgmma_tflops_at(self, mhz: float) -> float:
@@ -490,7 +489,7 @@ class Facts:
         return self.busy(number, "l2_percent")
 
     def l2_bytes_per_cycle(self, number: int) -> float:
-        """The bytes that L2 could move in a cycle of the SMs. L2 has its own clock, so the slower the SMs run, the more
+        """The bytes that L2 could move in a cycle of the SMs. L2 has its own clock, so the slower the SMs, the larger
         this is."""
         return self.busy(number, "l2_bytes") / (self.l2(number) / 100 * self.cycles(number))
 

@@ -179,8 +179,8 @@ def wgmma_D(thread: int, mma_n: int, register: int) -> tuple[int, int]:
 
 
 def stmatrix_wavefronts(swizzled: bool) -> int:
-    """The wavefronts of one stmatrix.x4 of 22: 16 rows of 128 bytes, two chunks of each; eight rows of a chunk at a
-    time."""
+    """The wavefronts of one stmatrix.x4 of 22: 16 rows of 128 bytes, two chunks of each; eight rows of one chunk at
+    once."""
     offsets = [
         half_offset(lane % 16, lane // 16 * 8, 64) if swizzled else lane % 16 * 128 + lane // 16 * 16
         for lane in range(32)

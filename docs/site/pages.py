@@ -389,8 +389,7 @@ def alike(one: str, other: str) -> bool:
 
 
 def wanted(facts: Noting) -> dict[Path, str | None]:
-    """Each file with the contents that it should have; None for a drawing that no page shows any more. Raises
-    SourceError."""
+    """Each file with its intended contents; None for a drawing that no page shows any more. Raises SourceError."""
     library = Library.of(facts, sources.PAGES)
     pages = [Page(library, name) for name in library.sources]
     files: dict[Path, str | None] = {path: None for path in DRAWINGS.glob("*.svg")}

@@ -85,8 +85,7 @@ class RoleTrace:
                 steps.append(
                     Step("copy", self._barrier(arguments), at - 1, at, arguments["phase"], arguments["shared"])
                 )
-        return sorted(steps, key=lambda step: (step.begin, step.what != "arrive"))  # bar.sync first arrives, and then
-                                                                                    # waits
+        return sorted(steps, key=lambda step: (step.begin, step.what != "arrive"))  # bar.sync arrives before it waits
 
     def arithmetic(self, warp: int) -> list[tuple[int, int]]:
         """When a warp computes in floating point: (begin, end)."""

@@ -31,8 +31,7 @@ class Span:
 
 @dataclass
 class Barrier:
-    """An mbarrier: a phase ends after this many arrivals. Phase -1, of parity 1, has ended when the barrier is
-    created."""
+    """An mbarrier: a phase ends after this many arrivals. Phase -1, of parity 1, has ended from the start."""
 
     name: str
     arrivals: int

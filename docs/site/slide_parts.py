@@ -119,8 +119,7 @@ def slides_of_section(text: str) -> list[Slide]:
 
 
 def markdown_of(chapter: str) -> str:
-    """A chapter as slides: the slides of a section are stacked vertically, and sections follow each other
-    horizontally."""
+    """A chapter as slides: the slides of a section are stacked vertically, and sections follow horizontally."""
     text = without_links((CHAPTERS / f"{chapter}.md").read_text(encoding="utf-8"))
     title, *sections = re.split(r"^##? (.*)\n", text, flags=re.MULTILINE)[1:]
     parts = [f"## {title}\n", *(block for block in blocks_of(sections[0]) if block.startswith("```{chapter}"))]

@@ -1,5 +1,5 @@
-"""Excerpts from the kernels, located by their text, so that the code quoted on a page cannot diverge from the code that
-is compiled."""
+"""Excerpts from the kernels, located by their text, so that a page cannot quote code that differs from the compiled
+code."""
 
 from __future__ import annotations
 

@@ -33,8 +33,7 @@ struct SpeedPair {
 
 MeasuredWays ways_of(const std::vector<SpeedPair>& speeds);
 
-/// "423.9", or "256x64: 423.9" if code and counters are shown for another configuration; `none` if nothing was
-/// measured.
+/// "423.9", or "256x64: 423.9" if code and counters are shown for another configuration; `none` if nothing was measured.
 std::string speed_figure(const std::optional<RecordedSpeed>& speed, const Configuration& shown,
                          const MeasuredWays& ways, const std::string& none);
 

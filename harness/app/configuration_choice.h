@@ -12,8 +12,7 @@ namespace flash_ladder {
 
 struct ConfigurationChoice {
   const Configuration* configuration =
-      nullptr;                  // the configuration whose figures to show, even if it cannot run; nullptr: no
-                                // configuration
+      nullptr;                  // the configuration whose figures to show, even if it cannot run; or nullptr
   std::string why_not;          // empty: it can run
   bool device_cannot = false;   // why_not is about the device: it cannot run the version, whatever the problem
   std::string tuned;            // what to say if --tune chose the configuration; empty otherwise

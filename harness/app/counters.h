@@ -40,8 +40,7 @@ struct LineChange {
   std::string code;
   Counters before, after;
 };
-/// Two versions side by side, in the order of the new file. Lines that access no memory and have equal counts are left
-/// out.
+/// Two versions side by side, in the order of the new file. Lines that access no memory and have equal counts are left out.
 std::vector<LineChange> line_changes(const Version& from, const Result& result_from, const Version& to,
                                      const Result& result_to, const std::filesystem::path& source_tree);
 

@@ -31,8 +31,7 @@ constexpr std::size_t kShownTiles = 12;  // rows of the table, which always incl
 
 // ---- What to run ----
 
-// Sizes that were not typed are small, and whole tiles of the configuration: two query tiles, four K/V tiles, two
-// heads.
+// Sizes that were not typed are small, and whole tiles of the configuration: two query tiles, four K/V tiles, two heads.
 AttentionProblem problem_for(const Configuration& configuration, const AttentionProblem& typed) {
   AttentionProblem problem = typed;
   const auto fill = [](std::int64_t& size, std::int64_t otherwise) {

@@ -1,5 +1,4 @@
-// Where to look when a version is wrong: the places that the virtual GPU found, or lines that could cause a wrong
-// output.
+// Where to look when a version is wrong: the places that the virtual GPU found, or lines that could cause a wrong output.
 #pragma once
 
 #include <filesystem>

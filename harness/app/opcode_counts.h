@@ -1,5 +1,4 @@
-// Counts of SASS instructions by opcode: which study of an architecture contains them, and how two sets of counts
-// differ.
+// Counts of SASS instructions by opcode: which study of an architecture contains them, and how two sets of counts differ.
 #pragma once
 
 #include <map>

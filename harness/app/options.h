@@ -62,8 +62,7 @@ struct Options {
   int repeat = 20;
   std::string json;  // empty: none; "-": standard output
   std::chrono::milliseconds step_timeout{60'000};
-  std::chrono::milliseconds emulator_step_timeout{600'000};  // a launch is one step, and on the virtual GPU it may take
-                                                             // minutes
+  std::chrono::milliseconds emulator_step_timeout{600'000};  // a launch is one step, which may take minutes there
   std::uint64_t max_instructions = 0;                        // 0: the virtual GPU's default
   std::string trace;                                         // --trace; empty: none
   std::vector<std::string> grading;                          // the arguments for the grader, as they were typed

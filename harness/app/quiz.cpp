@@ -103,8 +103,7 @@ std::string sass_changes(const Version& before, const Version& version, const Op
                      fmt::join(parts, ", "));
 }
 
-// Asks until a line is a factor. Throws UsageError at the end of the input, or after several lines that are not
-// factors.
+// Asks until a line is a factor. Throws UsageError at the end of the input, or after several lines that are not factors.
 double ask() {
   constexpr int kTries = 5;
   const std::string_view prompt = "Your factor, such as 2 or 0.8: ";

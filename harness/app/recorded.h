@@ -54,8 +54,7 @@ struct Peer {
   double tflops;
 };
 
-/// A run of scripts/peers in one regime: its figures may be compared with each other, but not with figures from
-/// elsewhere.
+/// A run of scripts/peers in one regime: its figures may be compared with each other, but not with figures from elsewhere.
 struct BesidePeers {
   std::string regime;       // "sustained", or "interleaved" if there is no other; empty: there is no run
   std::vector<Peer> peers;  // the slowest first

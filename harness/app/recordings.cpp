@@ -138,8 +138,7 @@ std::string describe_short(const Result& result) {
   return fmt::format("{} {}: {} x {}{}", result.config, to_string(problem.dtype), problem.batch, problem.seq_len, keys);
 }
 
-// Registers and other resources of each configuration, and the opcodes that differ, which are the same for all
-// problems.
+// Registers and other resources of each configuration, and the opcodes that differ, which are the same for all problems.
 std::string static_rows(const Recordings& both) {
   std::string text;
   bool all_same = true;

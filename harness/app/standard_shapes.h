@@ -23,8 +23,7 @@ constexpr StandardShape kDefaultShape = kStandardShapes[3];
 constexpr StandardShape kEmulatorShape{1, 256};
 constexpr std::int64_t kEmulatorHeads = 2;
 
-/// Whether a version uses the tensor cores, which 04 introduces. Versions that do not take very long at the longer
-/// shapes.
+/// Whether a version uses the tensor cores, which 04 introduces. Versions that do not take very long at the longer shapes.
 inline bool is_fast(const Version& version) { return version.is_extension() || version.number >= 4; }
 
 }  // namespace flash_ladder

@@ -20,8 +20,7 @@ namespace flash_ladder::emulator {
 struct LaunchConfig {
   Dim3 grid;
   Dim3 block;
-  Dim3 cluster{0, 0, 0};  // CTAs in each dimension, set by a launch attribute; zeros: as the kernel declares
-                          // (__cluster_dims__)
+  Dim3 cluster{0, 0, 0};  // CTAs in each dimension, from a launch attribute; zeros: as declared (__cluster_dims__)
   std::size_t dynamic_shared_bytes = 0;
   Address grid_workspace = 0;             // for a cooperative launch: the counter of grid.sync(), 8 bytes that are 0
   std::span<const std::byte> parameters;  // as pack_parameters() lays them out
@@ -32,8 +31,7 @@ struct Options {
   unsigned threads = 0;  // host threads, 0: one per core. Results and counters do not depend on it.
   bool checks =
       true;  // look for findings; if false, only errors that could crash the host are found: accesses out of bounds
-  bool early_async = false;    // wgmma and TMA do their work as early as the ISA allows, instead of as late as it
-                               // allows
+  bool early_async = false;    // wgmma and TMA work as early as the ISA allows, instead of as late as it allows
   bool count_lines = true;     // counters per source line, not only totals
   bool list_executed = false;  // Report::executed
   // Endless loops: a CTA that has executed this many warp instructions is stopped, with a finding.

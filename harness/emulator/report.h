@@ -133,9 +133,8 @@ enum class FindingKind : std::uint8_t {
   use_after_free,
   misaligned,
   uninitialised_read,  // shared, local or poisoned global memory, or registers
-  missing_fence,  // wgmma.fence, fence.proxy.async or fence.mbarrier_init: earlier operations are not visible to later
-                  // ones
-  in_flight,      // a register or shared memory that wgmma or TMA still uses
+  missing_fence,       // wgmma.fence, fence.proxy.async or fence.mbarrier_init: earlier operations are not visible
+  in_flight,           // a register or shared memory that wgmma or TMA still uses
   transaction_count,   // expect_tx differs from the number of bytes that TMA brings
   layout_mismatch,     // a matrix descriptor and the tensor map have different swizzles
   race,                // two unordered accesses to the same memory, at least one of them a write
@@ -162,8 +161,7 @@ struct OtherAccess {
   std::optional<Dim3> cta = {};  // if it is a different CTA
 };
 
-/// The last wait of a thread before an access that it made too early: for its own copies, or for a phase of an
-/// mbarrier.
+/// The last wait of a thread before an access that it made too early: for its own copies, or for a phase of an mbarrier.
 struct LastWait {
   std::string what;  // "for parity 1 of the mbarrier at byte 512 of shared memory, …"
   SourcePosition position;

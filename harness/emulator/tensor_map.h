@@ -39,8 +39,7 @@ struct TensorMap {
   int dimensions = 0;         // 1 … 5; the first is the innermost
   int element_bytes = 0;
   Swizzle swizzle = Swizzle::none;
-  bool fills_with_nan = false;                           // how elements outside the tensor are filled; otherwise with
-                                                         // zeros
+  bool fills_with_nan = false;                           // elements outside the tensor become NaN; otherwise 0
   std::array<std::uint64_t, kMostDimensions> sizes{};    // elements
   std::array<std::uint64_t, kMostDimensions> strides{};  // bytes; the first is the element size
   std::array<std::uint32_t, kMostDimensions> box{};      // elements

@@ -31,8 +31,7 @@ std::string_view to_string(Phase phase);
 /// A phase of a barrier, which warps wait for or arrive at.
 struct TraceBarrier {
   bool is_mbarrier = false;
-  std::uint32_t id = 0;    // for an mbarrier, its byte in shared memory; otherwise its number: 16 is the cluster's
-                           // barrier
+  std::uint32_t id = 0;    // an mbarrier's byte in shared memory; otherwise its number: 16 is the cluster's barrier
   std::int64_t phase = 0;  // the first is 0; -1 is the phase that had ended before the mbarrier was initialised
 
   bool operator==(const TraceBarrier&) const = default;

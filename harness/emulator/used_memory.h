@@ -12,8 +12,7 @@ struct UsedMemory {
   Address begin, end;
   bool writes;
   bool somewhere = false;  // only some of these bytes, and it is not known which
-  // The last accesses were volatile, or had system scope: the host may access the bytes in the same way at the same
-  // time.
+  // The last accesses were volatile, or had system scope: the host may access the bytes in the same way at the same time.
   bool of_system = false;
 };
 

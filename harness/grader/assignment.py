@@ -154,8 +154,7 @@ class Assignment:
 
 
 def keep_part(text: str, is_starter: bool) -> str:
-    """Keeps, in the regions between "// answer" and "// end", either the answer or the text of the "// starter:"
-    lines."""
+    """Keeps, between "// answer" and "// end", either the answer or the text of the "// starter:" lines."""
     kept, part = [], ""
     for line in text.split("\n"):
         marker = line.strip()

@@ -1,6 +1,5 @@
 // A case of an assignment that is an attention problem: its tensors in the course's layout, a kernel's arguments, and
-// whether the kernel's output is right. It is independent of the device, so the virtual GPU and a real one get the
-// same.
+// whether the kernel's output is right. It is independent of the device, so the virtual GPU and a real one get the same.
 #pragma once
 
 #include <array>

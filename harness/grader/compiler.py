@@ -257,8 +257,7 @@ def first_error(ended: Ended) -> str:
 
 
 def ptx_hash(ptx: str) -> str:
-    """A hash of what the PTX does: without comments, line and file information, and with names replaced by their
-    order."""
+    """A hash of what the PTX does: without comments, line and file information, and with names replaced by numbers."""
     code = re.sub(r"//[^\n]*|^\s*\.(loc|file)\b[^\n]*", "", ptx.split("\n\t.section")[0], flags=re.MULTILINE)
     names: dict[str, str] = {}
     name = r"[$%]?[A-Za-z_][\w$]*_[\w$]*|_Z[\w$]+"

@@ -170,7 +170,7 @@ class Grader:
         return self._empty_result(path) | self._no_points(error)
 
     def grade(self, path: Path) -> dict[str, Any]:
-        """The result of a file, in the form of harness/results/grade.schema.json. It never raises because of the file's
+        """The result of a file, in the form of harness/results/grade.schema.json. Never raises because of the file's
         contents."""
         result = self._empty_result(path)
         checks = self.assignment.data["check"]
@@ -207,8 +207,7 @@ class Grader:
         return result
 
     def _time(self, ptx: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
-        """The GPU's results for a file. Runs only files that are known to be right, because wrong ones have no
-        speed."""
+        """The GPU's results for a file. Runs only files that are known to be right, because others have no speed."""
         if any(answer["wrong"] or answer["findings"] for answer in answers):
             return self.gpu.nothing("not timed: that takes results that are all right, without a finding")
         try:

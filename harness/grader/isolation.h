@@ -29,9 +29,8 @@ struct VisibleFiles {
   std::vector<std::filesystem::path> writable;  // also readable
 };
 
-/// From now on this process and those that it starts cannot open, create, remove or rename any other file. If the
-/// kernel supports it, they cannot open TCP connections or send signals to processes outside either. Throws
-/// std::system_error.
+/// From now on this process and those that it starts cannot open, create, remove or rename any other file. If the kernel
+/// supports it, they cannot open TCP connections or send signals to processes outside either. Throws std::system_error.
 void hide_files(const VisibleFiles& visible);
 
 /// The set of system calls that still work.
@@ -40,8 +39,7 @@ enum class SystemCalls {
   compile,  // programs can be started, but no sockets, signals, tracing, mounts, changes of owners and permissions …
 };
 
-/// From now on all other system calls fail with EPERM in this process and those that it starts. Throws
-/// std::system_error.
+/// From now on all other system calls fail with EPERM in this process and those that it starts. Throws std::system_error.
 void forbid_system_calls(SystemCalls allowed);
 
 }  // namespace flash_ladder

@@ -11,8 +11,7 @@
 
 namespace flash_ladder {
 
-/// Limits on every launch. A launch that reaches a time limit ends without a verdict, because it depends on the
-/// machine.
+/// Limits on every launch. A launch that reaches a time limit ends without a verdict, because it depends on the machine.
 struct RunLimits {
   bool isolated = true;
   std::uint64_t memory_bytes = std::uint64_t{4} << 30;

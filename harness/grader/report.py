@@ -164,8 +164,7 @@ class Kept:
 
 
 def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
-    """Grades all files of a folder: writes a row for each to args.out, and the pairs that are similar to
-    args.out.similar.csv."""
+    """Grades all files of a folder: writes a row for each to args.out, and similar pairs to args.out.similar.csv."""
     folder: Path = args.grade_dir
     if not folder.is_dir():
         print(f"harness: --grade-dir {folder}: there is no such folder", file=sys.stderr)

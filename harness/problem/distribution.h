@@ -40,10 +40,9 @@ enum class Distribution {
   // and sin(p f) for the 16 highest frequencies f of Su et al. ("RoFormer", 2021), and 0 elsewhere. p is the place of a
   // key, or the key on a query's diagonal.
   //
-  // four_sinks: Xiao et al. ("Efficient Streaming Language Models with Attention Sinks", ICLR 2024) find that most
-  // heads assign a large share of their attention to the first four tokens. Gu et al. ("When Attention Sink Emerges in
-  // Language Models", ICLR 2025) attribute this to the direction of these keys, which all queries share, and not to
-  // their length.
+  // four_sinks: Xiao et al. ("Efficient Streaming Language Models with Attention Sinks", ICLR 2024) find that most heads
+  // assign a large share of their attention to the first four tokens. Gu et al. ("When Attention Sink Emerges in Language
+  // Models", ICLR 2025) attribute this to the direction of these keys, which all queries share, and not to their length.
   //
   // broad: the high-entropy heads of Clark et al., section 3.3, whose output is nearly the mean of V.
   diagonal,    // q = z + 5 r(p), k = z + 5 r(p)

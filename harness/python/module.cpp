@@ -28,8 +28,7 @@ namespace {
 
 using AnyArray = nb::ndarray<nb::ro>;              // `out` is written to; Python has checked that it is writable
 using ExportedArray = nb::ndarray<nb::array_api>;  // an object with __dlpack__ and __dlpack_device__
-constexpr std::size_t kHostAlignment = 64;         // the alignment that JAX requires in order to use memory without a
-                                                   // copy
+constexpr std::size_t kHostAlignment = 64;         // the alignment with which JAX uses memory without a copy
 
 // nanobind passes exceptions to the translator registered last.
 void translate_exception(const std::exception_ptr& exception, void* /*payload*/) {

@@ -19,8 +19,7 @@ using emulator::InstructionClass;
 using emulator::kNumInstructionClasses;
 using emulator::Traffic;
 
-/// One kind of traffic: the prefix of its counters' names, the words for it, and what one of its transactions is
-/// called.
+/// One kind of traffic: the prefix of its counters' names, the words for it, and what one of its transactions is called.
 struct TrafficKind {
   std::string_view name;
   std::string_view words;

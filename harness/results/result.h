@@ -49,8 +49,7 @@ struct Experiment {
 struct Diagnosis {
   std::vector<std::string> sentences;  // the most informative first
   std::vector<std::string>
-      suggests;  // names of the known mistakes that produce exactly this output; if there are several, it may be any of
-                 // them
+      suggests;  // names of the known mistakes that produce exactly this output; if several, it may be any of them
   std::optional<FragmentElement> first;  // place of the first wrong element; nullopt if the version has no fragments
   std::vector<Experiment> experiments;
 };
@@ -106,8 +105,7 @@ struct Finding {
   std::string text;                      // the complete text for a reader, several lines
 };
 
-/// The state of the GPU in the middle of a benchmark, as the driver's management library reports it. nullopt: not
-/// reported.
+/// The state of the GPU in the middle of a benchmark, as the driver's management library reports it. nullopt: not reported.
 struct Load {
   std::optional<int> sm_clock_mhz;
   std::optional<double> power_watts;

@@ -27,8 +27,7 @@ struct TuningEntry {
   std::string kernel;  // "06", or the name of an extension
   std::string name;
   AttentionProblem problem;
-  std::string code_hash;                    // hash of the version's source when it was measured: see
-                                            // source/kernel_source.h
+  std::string code_hash;                    // of the version's source at the time: see source/kernel_source.h
   std::string toolkit;                      // nvcc's release, "13.0.88"
   std::string driver;                       // empty when not known
   std::string date;                         // UTC, "2026-01-31T12:00:00Z"

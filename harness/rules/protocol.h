@@ -37,8 +37,7 @@ struct Request {
   // For the virtual GPU:
   int sm = kDefaultSm;                 // the SM whose limits it has
   std::string trace;                   // "run": the file for the trace of CTA 0; empty: no trace
-  std::uint64_t max_instructions = 0;  // a limit for the warps of one CTA, beyond which it counts as endless; 0: the
-                                       // default
+  std::uint64_t max_instructions = 0;  // of the warps of a CTA, which then counts as endless; 0: the default
   // For "run"; for "time", which times several configurations in turn and checks nothing; for "debug":
   std::string kernel;                // as for --kernel: "7", "07_ldmatrix", "causal"
   std::string config;                // "run", "debug"; empty: the first that fits the device

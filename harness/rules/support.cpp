@@ -51,8 +51,7 @@ std::optional<std::string> why_no_lengths(const char* name, const std::vector<st
 
 constexpr const char* kLeaveOut = "leave it out";
 
-// Scores of all heads. Beyond this limit, workspace_bytes() could overflow, and Q, K, V and O alone take half a
-// terabyte.
+// Scores of all heads. Beyond this limit, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
 
 }  // namespace

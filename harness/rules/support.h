@@ -49,9 +49,8 @@ extern const Words kFlags;
 /// "8.0" for 80, "12.1" for 121.
 std::string compute_capability_name(int compute_capability);
 
-/// Whether the problem is valid at all, for any version: sizes of at least 1 that fit the 32-bit members of
-/// AttentionArgs, grids that CUDA can launch, equal groups of heads, and a length for every batch entry that fits the
-/// tensors.
+/// Whether the problem is valid at all, for any version: sizes of at least 1 that fit the 32-bit members of AttentionArgs,
+/// grids that CUDA can launch, equal groups of heads, and a length for every batch entry that fits the tensors.
 std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words = kFlags);
 
 /// Whether the configuration computes the problem: why_impossible(), the problem's type, head_dim and tiles, and
@@ -101,9 +100,8 @@ FoundConfiguration find_configuration(const Version& version, Dtype dtype, const
 const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
                                           const DeviceInfo& device, const Words& words = kFlags);
 
-/// Device memory that a run needs: Q, K, V, O and the version's workspace, each between guard bands, and the buffer
-/// that the benchmark writes to flush an L2 of `l2_bytes`. A double, because the sizes that a user may type overflow 64
-/// bits.
+/// Device memory that a run needs: Q, K, V, O and the version's workspace, each between guard bands, and the buffer that
+/// the benchmark writes to flush an L2 of `l2_bytes`. A double, because the sizes that a user may type overflow 64 bits.
 double memory_needed_bytes(const Configuration& configuration, const AttentionProblem& problem, std::int64_t l2_bytes);
 
 /// Whether the problem fits in the free memory of the GPU.

@@ -20,8 +20,7 @@ struct PtxInstruction {
   SourcePosition position;  // innermost line first; empty when not known
 };
 
-/// All instructions in the order of the text. Files below `root` are named relative to it, others without their
-/// folders.
+/// All instructions in the order of the text. Files below `root` are named relative to it, others without their folders.
 std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::filesystem::path& root);
 
 }  // namespace flash_ladder

@@ -212,8 +212,7 @@ std::vector<Loop> natural_loops(const SassFunction& function, const Dominators& 
     loop.blocks.assign(members.begin(), members.end());
     result.push_back(std::move(loop));
   }
-  // Two natural loops with different headers are nested or disjoint, so of two that overlap the larger is the outer
-  // one.
+  // Two natural loops with different headers are nested or disjoint, so of two that overlap the larger is the outer one.
   std::stable_sort(result.begin(), result.end(),
                    [](const Loop& a, const Loop& b) { return a.blocks.size() > b.blocks.size(); });
   return result;

@@ -13,9 +13,8 @@ namespace flash_ladder {
 
 /// Opcode without its modifiers (HMMA for HMMA.16816.F32) → number of instructions.
 ///
-/// IMAD.MOV and IMAD.SHL do the work of a MOV and a SHF, but in the multiplier's pipe, so they count as IMAD, whose
-/// pipe they occupy. An instruction that can never execute (`@!PT LDS RZ, [RZ]`, which ptxas puts before copies) counts
-/// as NOP.
+/// IMAD.MOV and IMAD.SHL do the work of a MOV and a SHF, but in the multiplier's pipe, so they count as IMAD, whose pipe
+/// they occupy. An instruction that can never execute (`@!PT LDS RZ, [RZ]`, which ptxas puts before copies) counts as NOP.
 using OpcodeCounts = std::map<std::string, int>;
 
 /// Instructions that run one after another: control enters at the first and leaves at the last.
@@ -50,8 +49,7 @@ std::vector<Loop> natural_loops(const SassFunction& function);
 
 /// The contents of one iteration of a loop.
 struct LoopCounts {
-  // Blocks that every iteration passes through, because they dominate all back edges. An inner loop's blocks count
-  // once.
+  // Blocks that every iteration passes through, because they dominate all back edges. An inner loop's blocks count once.
   OpcodeCounts every_iteration;
   OpcodeCounts cold;        // the loop's other blocks
   std::vector<int> blocks;  // all blocks, in ascending order

@@ -182,8 +182,7 @@ def test_what_is_never_executed_gets_no_points_in_05(graders: dict, tmp_path: Pa
 def test_conflicts_of_the_copy_of_O_alone_are_not_called_those_of_fragments_in_06(
     graders: dict, tmp_path: Path
 ) -> None:
-    """A rotation instead of the XOR separates the rows of fragments, but not the chunks of a row from those of the
-    next."""
+    """A rotation instead of the XOR separates the rows of fragments, but not the chunks of adjacent rows."""
     grader = graders["06_swizzle", COURSES[0]]
     answer = grader.assignment.reference_answer()
     rotated = re.sub(r"\(col / kChunk\) \^ \((.*)\);", r"(col / kChunk + \1) % Traits::kChunksPerRow;", answer)

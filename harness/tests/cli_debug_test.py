@@ -121,8 +121,7 @@ def planted_lines(fault: Fault) -> tuple[int, int]:
 
 
 def nearest(fault: Fault, look_at: list[str]) -> float:
-    """How many lines the reader has to read on from the last named line before the fault; inf: no such line was
-    named."""
+    """How many lines the reader has to read on from the last line named before the fault; inf: no line was named."""
     first, last = planted_lines(fault)
     named = [int(place.rpartition(":")[2]) for place in look_at]
     return min((max(first - line, 0) for line in named if line <= last), default=inf)
@@ -222,8 +221,8 @@ def line_with(kernel: str, text: str) -> int:
     ],
 )
 def test_what_is_found_leads_the_way(planted: Cli, kernel: str, name: str, texts: list[str]) -> None:
-    """The lines of the first finding: one access, the wait that had no effect, the other access. The values do not lead
-    to any guess."""
+    """The lines of the first finding: one access, the wait that had no effect, the other access. Values suggest
+    nothing."""
     seen, lines = look_at(planted, kernel, name)
     assert lines == [line_with(kernel, text) for text in texts], seen["findings"][0]["text"]
     found = [(finding["kind"], finding["position"], finding["other_position"]) for finding in seen["findings"]]
@@ -249,8 +248,7 @@ def test_a_wrong_value_leads_to_its_line(planted: Cli, kernel: str, name: str, t
 
 
 def test_a_line_that_is_missing_is_a_gap(planted: Cli, tmp_path: Path) -> None:
-    """The line is missing from the file but is in that of the version before: the two lines around the gap are
-    named."""
+    """The line is in the file of the version before but not in this one: the two lines around the gap are named."""
     planted.source = tmp_path / "source"
     shutil.copytree(ROOT / "kernels", planted.source / "kernels")
     source = planted.source / "kernels" / "07_ldmatrix.cu"

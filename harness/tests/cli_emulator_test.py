@@ -219,8 +219,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done_early(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """Work of wgmma and TMA that is done as late as the ISA allows when versions are recorded is done as early as it
-    allows here."""
+    """wgmma and TMA work as late as the ISA allows when versions are recorded, and as early as it allows here."""
     cli = Cli(tmp_path_factory.mktemp("early"))
     cli.emulator_worker = BUILD / "harness-worker-emulator"
     found = []
@@ -244,8 +243,7 @@ def test_asynchronous_work_may_be_done_early_too(done_early: dict[str, dict], ke
 
 
 def leave_out_other_texts(old: dict, new: dict) -> list[str]:
-    """Removes from two profiles of one source the parts that were counted or studied from different texts, and
-    describes them."""
+    """Removes from two profiles of one source the parts that belong to different texts, and describes them."""
     notes = []
     if old["code_hash"] != new["code_hash"]:
         return notes  # the profile is stale, so the texts cannot be the same
@@ -347,8 +345,8 @@ def test_a_barrier_or_a_wait_is_not_charged_for_what_was_moved_there(recorded: P
 
 
 def test_every_configuration_runs_within_the_limits_of_its_gpu(cli: Cli, recorded: Path) -> None:
-    """The configuration that each GPU would choose. Each is checked here, or was when it was recorded; check_sets.cpp
-    has the shapes."""
+    """The configuration that each GPU would choose. Each is checked here, or was when it was recorded:
+    check_sets.cpp."""
     cli.emulator_worker = BUILD / "harness-worker-emulator"
     checked = {
         (result["kernel"], result["config"], result["problem"]["dtype"])

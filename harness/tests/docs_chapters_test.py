@@ -178,8 +178,7 @@ def test_that_command_shows_the_counters(page: Path, facts: Facts) -> None:
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=name)
 def test_the_planted_bug_of_a_chapter_is_planted(page: Path) -> None:
-    """It is in planted_faults.py, whose test says how it is caught, with the code and the finding that the chapter
-    names."""
+    """It is in planted_faults.py, whose test says how it is caught, with the chapter's code and finding."""
     text = page.read_text(encoding="utf-8")
     exercise = text[text.index("2. **A planted bug.**") : text.index("3. **Open.**")]
     told = [code or quoted for code, quoted in re.findall(r"`([^`]+)`|“([^”]+)”", exercise)]
@@ -467,8 +466,8 @@ def test_a_change_is_quoted_as_a_diff() -> None:
 
 # ---- the layouts that are drawn ----
 
-PAIRS = 2 * 4 * 4 * 4  # combinations of a warp and a K/V tile: heads, query tiles, warps, tiles in the problem that the
-                       # virtual GPU counts
+PAIRS = 2 * 4 * 4 * 4  # warps times K/V tiles: heads, query tiles, warps, tiles in the problem that the virtual GPU
+                       # counts
 K_REGISTERS = [(n, k, i) for n in range(8) for k in range(8) for i in range(2)]
 V_REGISTERS = [(n, k, i, high) for n in range(16) for k in range(4) for i in range(2) for high in (False, True)]
 
@@ -637,8 +636,7 @@ def _protocol_of_the_model(program: schedule.Program) -> list[str]:
 
 @pytest.mark.parametrize("number", [19, 20, 23, 26, 27])
 def test_the_model_of_the_rings_waits_and_arrives_as_the_kernel_does(number: int, facts: Facts) -> None:
-    """Waits, arrivals and copies of each role, in order: in schedule.py, and in the virtual GPU's trace of the
-    kernel."""
+    """Waits, arrivals and copies of each role, in order: in schedule.py, and in the virtual GPU's trace."""
     steps = 6
     trace = facts.role_trace(number, steps)
     machine = schedule._Machine(facts.plan(number, steps))
@@ -702,8 +700,7 @@ def test_heads_and_query_tiles_of_the_bug_of_21() -> None:
     [("27", "fp16", 34, 12), ("power_of_two", "fp16", 2, 15), ("power_of_two", "bf16", 2, 32)],
 )
 def test_softmaxes_that_are_done_again_on_steps(kernel: str, dtype: str, each: int, most: int) -> None:
-    """As counted with the virtual GPU in the chapter of power_of_two, and about as many as in the model that it
-    draws."""
+    """As counted with the virtual GPU in the chapter of power_of_two, and about as many as in its drawn model."""
     page = (sources.PAGES / "chapters" / "power_of_two.md").read_text(encoding="utf-8")
     told = re.search(r"`scripts/harness --kernel power_of_two (--device emulator --data steps .*?)`", page)
     counts = re.search(r"redoes (\d+) of 1,536 softmaxes, and (\d+) in bf16; 27 redoes (\d+)", page)

@@ -86,8 +86,7 @@ def measured(tflops: float, watts: float | None) -> list[dict]:
 
 
 def regime(factor: float, watts: float | None) -> dict:
-    """A run of scripts/peers that includes version 02, at twice the speed of its profile times `factor`, and two
-    peers."""
+    """A run of scripts/peers with version 02, at twice the speed of its profile times `factor`, and two peers."""
     return {
         "run": {
             "date": "2026-02-03T12:00:00Z",
@@ -171,8 +170,8 @@ int factor_of_9x;  // 8x
 
 @pytest.fixture(scope="session")
 def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of everything that the scripts read and write, with two versions, made-up profiles, and docs that are up
-    to date."""
+    """A copy of all that the scripts read and write, with two versions, made-up profiles, and docs that are up to
+    date."""
     root = tmp_path_factory.mktemp("finished") / "tree"
     for folder in ("scripts", "docs"):
         shutil.copytree(ROOT / folder, root / folder)
@@ -207,8 +206,7 @@ def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mutation(code: str) -> dict:
-    """In the form that scripts/mutate.py publishes: for 01, three mistakes in four were found before, and now all of
-    them."""
+    """In the form that scripts/mutate.py publishes: for 01, three mistakes in four were found before, and now all."""
     outcomes = ("wrong", "finding", "refusal", "timeout", "survived", "equivalent", "compile error", "same code")
     before, now = (
         dict(zip(outcomes, counts, strict=True)) for counts in ((1, 1, 0, 1, 1, 2, 3, 4), (2, 1, 0, 1, 0, 2, 3, 4))
@@ -649,8 +647,7 @@ def test_a_profile_that_cannot_be_used_is_named(
     assert message in done.stderr
     assert name in done.stderr or "different devices" in message
     assert done.stderr.count("\n") == 1
-    assert before == {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}  # nothing is left half
-                                                                                              # done
+    assert before == {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}  # nothing is half done
 
 
 def test_a_profile_without_a_date(tree: Path) -> None:

@@ -293,8 +293,7 @@ ConformanceCase float8_case(const std::string& opcode) {
   return one;
 }
 
-// A case written in full: `body` uses what kernel() declares, and %r<>, %rd<>, %rs<>, %f<>, %p<>, and shared memory
-// `smem`.
+// A case written in full: `body` uses what kernel() declares, and %r<>, %rd<>, %rs<>, %f<>, %p<>, and shared memory `smem`.
 ConformanceCase text_case(const std::string& name, const std::string& body, const std::vector<std::string>& sources,
                           const std::vector<int>& result_widths, unsigned threads = 32, const std::string& before = {},
                           const std::string& target = "sm_80") {
@@ -647,8 +646,7 @@ ConformanceCase mma_case(const std::string& type, int k, bool edges) {
     if (accumulator) {
       one.input[i] = bits(normal(random));
     } else {
-      // Random numbers near 1; in the edge case small integers, whose sums are exact, together with a NaN and
-      // infinities.
+      // Random numbers near 1; in the edge case small integers, whose sums are exact, together with a NaN and infinities.
       const auto element = [&]() -> std::uint64_t {
         if (!edges) {
           const float x = normal(random);

@@ -300,8 +300,7 @@ TEST(Findings, WhatAKernelWroteIsInitialised) {
 // ---- Uninitialised registers
 
 TEST(Findings, UndefinedRegisterThatIsStored) {
-  // As nvcc compiles `float m; for (…) m = max(m, x);`: the first iteration of the loop reads an uninitialised
-  // register.
+  // As nvcc compiles `float m; for (…) m = max(m, x);`: the first iteration of the loop reads an uninitialised register.
   const auto body = [](const std::string& before) {
     return before + "\nmov.u32 %r1, 0;\nL:\nmax.u32 %r2, %r2, %r1;\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 4;\n" +
            "@%p1 bra L;\nadd.u32 %r3, %r2, 1;\nst.global.u32 [%rd91], %r3;\n";
@@ -414,8 +413,7 @@ TEST(Findings, RaceBetweenLanes) {
   expect_clean(report_of(exchange(1, "bar.sync 0;")));
   // A shuffle synchronises lanes, but does not order what they have written.
   expect_finding(report_of(exchange(1, "shfl.sync.bfly.b32 %r3, %r90, 1, 31, -1;")), FindingKind::race, 5);
-  // Half of the warp synchronises, which is enough for those that exchange data with each other, but not for the
-  // others.
+  // Half of the warp synchronises, which is enough for those that exchange data with each other, but not for the others.
   expect_clean(report_of(
       "st.shared.u32 [%r94], %r90;\nsetp.lt.u32 %p1, %r91, 16;\n@!%p1 bra E;\nbar.warp.sync 0xffff;\nxor.b32 %r1, %r90, 1;\nmad.lo.u32 %r1, %r1, 4, %r93;\nld.shared.u32 %r2, [%r1];\nE:\n"));
   expect_finding(
@@ -637,8 +635,7 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
       "has ended");
 }
 
-// Warp 0 fills a stage twice, and warp 1, which should have read it in between, waits for a phase that has already
-// passed.
+// Warp 0 fills a stage twice, and warp 1, which should have read it in between, waits for a phase that has already passed.
 TEST(Findings, AStageThatIsFilledAgainBeforeItWasRead) {
   // The mbarriers are far away, and next to the stage.
   for (const int at : {2048, 256}) {
@@ -793,8 +790,7 @@ TEST(Findings, ThreadsThatEndWithoutComingToABarrier) {
   expect_finding(report_of("setp.lt.u32 %p1, %r92, 1;\n@%p1 bar.sync 0;\n"), FindingKind::divergent_barrier, 2);
 }
 
-// Warp 1 skips the barrier, and so reads what warp 0 has written too early; the barrier is checked when warp 1 has
-// ended.
+// Warp 1 skips the barrier, and so reads what warp 0 has written too early; the barrier is checked when warp 1 has ended.
 TEST(Findings, ABarrierThatIsMissedComesBeforeTheRacesThatFollow) {
   const std::string read = "xor.b32 %r1, %r90, 32;\nmad.lo.u32 %r1, %r1, 4, %r93;\nld.shared.u32 %r2, [%r1];\n";
   const Report report =
@@ -974,8 +970,7 @@ TEST(Findings, EndlessLoopThatChangesRegisters) {
   for (
       const std::string& body : std::vector<std::string>{
           zero + "L:\n" + random + "bra.uni L;\n",
-          // The condition does not change; nor does a number that has become so large that adding 1 makes no
-          // difference.
+          // The condition does not change; nor does a number that has become so large that adding 1 makes no difference.
           zero + "L:\n" + random + "setp.lt.u32 %p1, %r2, %r90;\n@!%p1 bra L;\n",
           "mov.f32 %f1, 0f4b7fff00;\nL:\nadd.f32 %f1, %f1, 0f3f800000;\nsetp.lt.f32 %p1, %f1, 0f4c000000;\n@%p1 bra L;\n",
           // It reads, but not the value that it waits for.
@@ -999,8 +994,7 @@ TEST(Findings, EndlessLoopThatChangesRegisters) {
   }
   for (
       const std::string& body : std::vector<std::string>{
-          // Until the generator returns a certain number; after many sums in a row; after each of many numbers in
-          // memory.
+          // Until the generator returns a certain number; after many sums in a row; after each of many numbers in memory.
           zero + "L:\n" + random + "add.u32 %r2, %r2, 1;\nsetp.lt.u32 %p1, %r1, 0xffff0000;\n@%p1 bra L;\n",
           "mov.f32 %f1, 0f00000000;\nL:\nadd.f32 %f1, %f1, 0f3f800000;\nsetp.lt.f32 %p1, %f1, 0f47800000;\n@%p1 bra L;\n",
           zero + "L:\n" + random +

@@ -1,9 +1,8 @@
 // Runs the conformance suite on a real GPU and writes its results, with which emulator_conformance_test compares the
-// virtual GPU's: emulator-hardware harness/tests/emulator_hardware.json [PART | --missing], with PART only the cases
-// whose names contain it, and with --missing only those that the file lacks; the results of the others stay in the
-// file. Missing cases run one by one, each in its own process, because a failure destroys the CUDA context; it is
-// stored under "failed", with the driver's message. Loads the driver's library at run time, so that it builds
-// everywhere.
+// virtual GPU's: emulator-hardware harness/tests/emulator_hardware.json [PART | --missing], with PART only the cases whose
+// names contain it, and with --missing only those that the file lacks; the results of the others stay in the file. Missing
+// cases run one by one, each in its own process, because a failure destroys the CUDA context; it is stored under "failed",
+// with the driver's message. Loads the driver's library at run time, so that it builds everywhere.
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -1,6 +1,5 @@
 // Possible misuses of wgmma, TMA, mbarriers with bytes and setmaxnreg: each mistake planted in a small kernel, with its
-// line. Correct twins are the conformance cases, which run late and early without a finding, and the one at the top
-// here.
+// line. Correct twins are the conformance cases, which run late and early without a finding, and the one at the top here.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

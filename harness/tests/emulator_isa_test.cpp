@@ -481,8 +481,7 @@ struct SparseMatrix {
   }
 };
 
-// The metadata of lane 4 g + t, as in the figures "Sparse MMA … metadata layout"; a dummy value in lanes that have
-// none.
+// The metadata of lane 4 g + t, as in the figures "Sparse MMA … metadata layout"; a dummy value in lanes that have none.
 std::uint64_t metadata_of(const SparseMatrix& a, int k, int bits, int selector, int g, int t) {
   constexpr std::uint64_t kNone = 0;  // would give a wrong result if it were used
   const bool wide = k * bits == 512;  // 64 bytes of a row of dense A

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
-REFERENCES = tempfile.TemporaryDirectory()  # shared by many requests that are checked with the same problems; removed
-                                            # at the end
+REFERENCES = tempfile.TemporaryDirectory()  # shared by requests that check the same problems; removed at the end
 
 
 def run_worker(program: str, **request: object) -> dict[str, Any]:

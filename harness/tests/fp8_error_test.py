@@ -1,5 +1,4 @@
-"""scripts/fp8_error.py: its rounding compared with ml_dtypes, its rotation, and its messages if something is
-missing."""
+"""scripts/fp8_error.py: its rounding compared with ml_dtypes, its rotation, and its messages if a part is missing."""
 
 from __future__ import annotations
 

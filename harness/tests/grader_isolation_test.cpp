@@ -1,5 +1,4 @@
-// What a process that runs an untrusted kernel cannot do. Each attempt is made in a child, which then reports the
-// outcome.
+// What a process that runs an untrusted kernel cannot do. Each attempt is made in a child, which then reports the outcome.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>

@@ -1,5 +1,4 @@
-"""The Slurm recipe under Slurm: a cluster consisting of this machine only, started here, to which the array is
-submitted."""
+"""The Slurm recipe under Slurm: a cluster of this machine only, started here, to which the array is submitted."""
 
 import contextlib
 import csv

@@ -55,16 +55,14 @@ TEST(Occupancy, LimitedByRegisters) {
   expect(90, 128, 254, 70 * kKiB, 2, "registers");  // 256 × 32 per warp: 2 warps per quarter, 8 in total
   expect(90, 128, 168, 0, 3, "registers");          // 168 × 32 = 5376: 3 warps per quarter
   expect(90, 128, 169, 0, 2, "registers");          // rounded up to 176 × 32 = 5632: only 2 warps per quarter
-  expect(80, 128, 41, 0, 10, "registers");  // rounded up to 48 × 32 = 1536: 10 warps per quarter, whereas 1312 would
-                                            // allow 12
+  expect(80, 128, 41, 0, 10, "registers");  // rounded up to 48 × 32 = 1536: 10 warps per quarter; 1312 would allow 12
   expect(80, 96, 255, 0, 2, "registers");   // 8 warps, 3 per CTA
 }
 
 // A CTA gets shared memory in units of 128 bytes, and the system takes 1 KiB of it.
 TEST(Occupancy, LimitedBySharedMemory) {
   expect(86, 128, 166, 48 * kKiB, 2, "shared memory");  // 2 × 49 KiB of 100
-  expect(86, 128, 16, 33024, 3, "shared memory");       // 33,024 + 1,024 = 266 units: 3 CTAs take 102,144 of 102,400
-                                                        // bytes
+  expect(86, 128, 16, 33024, 3, "shared memory");       // 33,024 + 1,024 = 266 units: 3 take 102,144 of 102,400 bytes
   expect(86, 128, 16, 33109, 2, "shared memory");       // 85 bytes more need a 267th unit: 3 CTAs would take 102,528
   expect(90, 256, 128, 139 * kKiB, 1, "shared memory");
 }

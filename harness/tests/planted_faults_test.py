@@ -67,8 +67,7 @@ def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.kernel)
 def test_the_rare_path_is_checked(probe: Fault) -> None:
-    """With normal inputs the maximum of O never changes. In the check it does, thousands of times, and the result is
-    right."""
+    """With normal inputs the maximum of O never changes. In the check it does, thousands of times, correctly."""
     result, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.version)
     assert result["correct"] is True and printed.count(MOVED) > 1000
     _, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.version, only_requested_problem=True)

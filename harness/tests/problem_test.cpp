@@ -1,5 +1,4 @@
-// The problem that is computed and the file that computes it: problems, the paths of kernels, and the order of
-// versions.
+// The problem that is computed and the file that computes it: problems, the paths of kernels, and the order of versions.
 #include "problem/problem.h"
 
 #include <gmock/gmock.h>

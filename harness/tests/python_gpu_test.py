@@ -185,8 +185,7 @@ def test_the_current_stream_is_used_and_not_waited_for(fl: ModuleType) -> None:
         fl.forward(*arrays, out=out)
         assert not stream.query()  # it returned while the stream was still asleep
     torch.cuda.default_stream().synchronize()
-    on_the_host = out.cpu()  # a copy, because the first launch of a PyTorch kernel loads it, and may wait for all
-                             # streams
+    on_the_host = out.cpu()  # a copy: the first launch of a PyTorch kernel loads it, and may wait for all streams
     assert not stream.query() and not on_the_host.any()  # nothing ran on another stream
     stream.synchronize()
     assert torch.equal(out, expected)

@@ -1,5 +1,4 @@
-// Faults that occur in kernels, planted in otherwise correct outputs: the checker must find each one and say where it
-// is.
+// Faults that occur in kernels, planted in otherwise correct outputs: the checker must find each one and say where it is.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,8 +30,7 @@ struct Fault {
   }
 };
 
-// FlashAttention's loop as the kernels execute it: fp32, tile by tile with a running maximum, P rounded to the input
-// type.
+// FlashAttention's loop as the kernels execute it: fp32, tile by tile with a running maximum, P rounded to the input type.
 HostBuffer attend_like_a_kernel(const Inputs& inputs, const Fault& fault = {}) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t head_dim = problem.head_dim;
@@ -239,8 +237,7 @@ TEST_P(Checker, FindsOneKVTileSkipped) {
   // With large logits the tile that is skipped may have no weight in a row, but not in all rows of a query tile.
   output_ = attend_like_a_kernel(inputs_, {.batch = 1, .head = 2, .q_block = 1, .skip_second_tile = true});
   if (GetParam().distribution == Distribution::ramp) {
-    // Only the last keys have weight there, so skipping the second of three tiles is right, and the other sets reveal
-    // it.
+    // Only the last keys have weight there, so skipping the second of three tiles is right, and the other sets reveal it.
     EXPECT_TRUE(verdict().correct());
     return;
   }

@@ -137,8 +137,7 @@ TEST(Reference, WindowsByHand) {
   EXPECT_EQ(rows(5, 2, 1, false), (Rows{0, 0, 0, 0.5, 0.5}));  // no key, no key, key 0, both, both
 }
 
-// Two sequences in a batch, one with 3 queries and 2 keys, one with 1 query and 3 keys. Padding, which is NaN, is not
-// read.
+// Two sequences in a batch, one with 3 queries and 2 keys, one with 1 query and 3 keys. Padding, which is NaN, is not read.
 TEST(Reference, SequencesOfTheirOwnLengthsByHand) {
   for (const bool causal : {false, true}) {
     SCOPED_TRACE(causal ? "causal" : "not causal");

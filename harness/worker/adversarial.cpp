@@ -43,9 +43,8 @@ Keys with_four(Keys keys, double level) {
 }
 
 // All values are positive, so that nothing cancels. All weights are powers of two, so that whichever of a row's running
-// maxima a version uses as its reference, it rounds no weight that matters. No weight is 2^-25 of the row's maximum:
-// there fp16 has a tie, and two correct exponentials may become 0 and 2^-24. In e4m3, no weight that matters is below
-// 2^-12.
+// maxima a version uses as its reference, it rounds no weight that matters. No weight is 2^-25 of the row's maximum: there
+// fp16 has a tie, and two correct exponentials may become 0 and 2^-24. In e4m3, no weight that matters is below 2^-12.
 Keys drawn(std::int64_t head, std::int64_t num_keys, bool in_8_bits, std::uint64_t seed) {
   std::uint64_t draws = 0;
   const auto draw = [&](std::int64_t from, std::int64_t to) {  // both ends included

@@ -45,8 +45,7 @@ std::vector<Timing> time_launches(const std::vector<Timed>& timed, const DeviceI
 
   const int turns = static_cast<int>(timed.size());
   const int launches = repeat * turns;
-  const auto turn = [&](int launch) { return (launch / turns + launch) % turns; };  // round r begins with entry r %
-                                                                                    // turns
+  const auto turn = [&](int launch) { return (launch / turns + launch) % turns; };  // round r begins with r % turns
 
   std::vector<Timing> timings(turns);
   std::vector<Event> starts(std::min(launches, kBatch)), stops(std::min(launches, kBatch));

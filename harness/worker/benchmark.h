@@ -19,8 +19,7 @@ struct Timing {
 /// Something to time.
 struct Timed {
   std::function<void(const Stream&)> launch;  // enqueues one launch
-  std::function<void()> wait;                 // waits for everything that was enqueued; throws CudaError if a kernel
-                                              // has faulted
+  std::function<void()> wait;                 // for all enqueued work; throws CudaError if a kernel has faulted
 };
 
 /// The configurations of a problem, each of them to be timed. The problem must outlive them.

@@ -86,8 +86,7 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   square.seq_len = square.seq_len_kv = single_tile ? 2 * whole : whole;
   sets.push_back({.name = "packed Q, K, V", .problem = square, .packing = Packing::packed_qkv, .sms = 3});
 
-  AttentionProblem apart = small;  // different numbers of query tiles and heads, and of K/V tiles and batch entries,
-                                   // could be confused
+  AttentionProblem apart = small;  // as many query tiles as heads, and as many K/V tiles as batch entries
   apart.seq_len = 3 * configuration.block_q;
   apart.seq_len_kv = 2 * configuration.block_kv;
   sets.push_back({.name = "tensors with gaps",

@@ -32,16 +32,14 @@ struct Inputs {
   std::optional<float> other_scale;              // scale of the scores; nullopt: softmax_scale(head_dim)
   std::vector<float> scales;                     // as in ExtendedArgs: [3][batch][heads]; empty unless e4m3
 
-  /// The head_dim elements of a row. `head` is one of Q's heads; for K and V, the result is the row that this head
-  /// reads.
+  /// The head_dim elements of a row. `head` is one of Q's heads; for K and V, the result is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* K_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   float scale() const { return other_scale.value_or(softmax_scale(problem.head_dim)); }
 };
 
-/// For an e4m3 problem: the start of each row of a tensor in this buffer, counted in elements, and the scale of its
-/// head.
+/// For an e4m3 problem: the start of each row of a tensor in this buffer, counted in elements, and the scale of its head.
 void for_each_scaled_row(const Inputs& inputs, int buffer,
                          const std::function<void(std::int64_t offset, float scale)>& visit);
 

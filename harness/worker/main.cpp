@@ -67,8 +67,7 @@ json last_event(int argc, char** argv, EventWriter& events) {
 
 int main(int argc, char** argv) {
   EventWriter events(event_file_descriptor());  // first, before CUDA opens files
-  std::signal(SIGPIPE, SIG_IGN);                // if the parent has gone, write() reports an error instead of the
-                                                // worker dying silently
+  std::signal(SIGPIPE, SIG_IGN);                // if the parent has gone, write() then reports an error
   try {
     events.write(last_event(argc, argv, events));
     return 0;

@@ -57,8 +57,7 @@ struct Observation {
   std::optional<Counters> counters;
   std::vector<LineCounters> lines;
   std::vector<emulator::Role> roles;                              // of the first kernel that has roles
-  std::string ptx_hash;                                           // hash of the text that was counted: see
-                                                                  // source/compiled_text.h
+  std::string ptx_hash;                                           // of the counted text: see source/compiled_text.h
   std::vector<std::shared_ptr<const emulator::CtaTrace>> traces;  // see Request::trace
 };
 Observation take_observation();

@@ -22,8 +22,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 // The whole computation in one arithmetic: double for the reference, float for base.
 template <typename T>
 struct Attention {
-  std::int64_t keys, head_dim;     // rounded up, so that no loop has a tail; the added elements are 0 and have no
-                                   // effect
+  std::int64_t keys, head_dim;     // rounded up, so that no loop has a tail; the added elements are 0
   std::vector<T> Q;                // [rows][head_dim]
   std::vector<T> S;                // [rows][keys], later P
   std::vector<T> O;                // [rows][head_dim]

@@ -18,8 +18,7 @@ Result run(const Request& request, EventWriter& events);
 /// Times the configurations in turn, on the same inputs, without checking them. Throws as run() does.
 std::vector<Result> time_in_turn(const Request& request, EventWriter& events);
 
-/// The contents of `harness --debug`. A wrong output is an answer, and so is a kernel that faults. Throws as run()
-/// does.
+/// The contents of `harness --debug`. A wrong output is an answer, and so is a kernel that faults. Throws as run() does.
 Microscope debug(const Request& request, EventWriter& events);
 
 }  // namespace flash_ladder

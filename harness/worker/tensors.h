@@ -29,8 +29,7 @@ float round_P(Dtype dtype, float P, std::int64_t row);
 /// become 448. PTX ISA, "Alternate floating-point data formats".
 std::uint8_t e4m3_from_float(float value);
 float e4m3_to_float(std::uint8_t bits);
-/// The least power of two that brings the largest of these fp16 numbers to at most 448. NaNs are ignored; 1 if all are
-/// 0.
+/// The least power of two that brings the largest of these fp16 numbers to at most 448. NaNs are ignored; 1 if all are 0.
 float e4m3_scale(float largest);
 
 /// Whether an element is a NaN or an infinity.

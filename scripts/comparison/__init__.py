@@ -1,2 +1,1 @@
-"""The modules of scripts/peers. They need only Python until the GPU is requested, because any Python may run
-scripts/peers."""
+"""The modules of scripts/peers. They need only Python until the GPU is requested, because any Python may run it."""

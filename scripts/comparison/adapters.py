@@ -55,8 +55,8 @@ class Adapters:
                 continue
             try:
                 found.append(make())
-            except (ImportError, AttributeError, OSError, RuntimeError) as error:  # for example because it was built
-                                                                                   # for another PyTorch
+            except (ImportError, AttributeError, OSError, RuntimeError) as error:  # for example, built for another
+                                                                                   # PyTorch
                 missing[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return found, missing
 

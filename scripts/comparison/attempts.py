@@ -1,5 +1,4 @@
-"""Implementations that do not run, or are wrong, are left out of a comparison with the reason, and the comparison
-continues."""
+"""Implementations that do not run, or are wrong, are left out with the reason, and the comparison continues."""
 
 from __future__ import annotations
 

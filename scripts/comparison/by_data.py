@@ -67,8 +67,7 @@ def measure(machine: Machine, session: Session, arguments: argparse.Namespace, d
             show(f"batch {batch}, {HEADS} heads, seq_len {seq_len}, head_dim {HEAD_DIM}, {dtype}: TFLOP/s")
             tensors = machine.tensors(batch, seq_len, dtype, arguments.seed)
             launches: list[tuple[Implementation, Callable[[], Any]]] = []
-            for one in session.implementations:  # implementations that tune themselves or compile do so once for all
-                                                 # data
+            for one in session.implementations:  # those that tune themselves or compile do so once for all data
                 with attempt(session, [SUSTAINED], one, f"seq_len {seq_len}, {dtype}", "did not run"):
                     launches.append((one, machine.launcher(one, tensors)))
             for data in arguments.data:

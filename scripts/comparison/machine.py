@@ -80,8 +80,7 @@ class Machine(Adapters, Timer):
         return Implementation(kernel.label, "", prepare, kernel)
 
     def ceiling(self, ceiling: Ceiling) -> tuple[Callable[[], Any], float]:
-        """A function that launches only that kind of instruction, and the number of operations per launch. Raises
-        RuntimeError."""
+        """Returns a launcher of only that kind of instruction, and the operations per launch. Raises RuntimeError."""
         capability = f"{self.properties.major}{self.properties.minor}a"
         if ceiling.capability not in (None, capability):
             raise RuntimeError(f"sm_{ceiling.capability} has {ceiling.name}, and this is sm_{capability}")

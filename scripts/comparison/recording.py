@@ -87,8 +87,7 @@ class Session:
             self.failed.setdefault(regime, {})[what] = why
 
     def to_do(self, one: Implementation, batch: int, seq_len: int) -> list[str]:
-        """Its regimes that are not yet measured. An implementation that takes turns does so with all others, or not at
-        all."""
+        """Its regimes that are not yet measured. An implementation takes turns with all others, or not at all."""
         missing = [regime for regime in self.regimes if not one.result(regime, batch, seq_len)]
         others = [other for other in self.implementations if not other.result(INTERLEAVED, batch, seq_len)]
         if INTERLEAVED in self.regimes and INTERLEAVED not in missing and others:

@@ -52,8 +52,7 @@ class Reference:
         self.allowed = 2 * error + ulp  # [batch, heads]; as in the harness's checker
 
     def _rounded(self, p: Any, values: Any, dtype: Any, first: int) -> Any:  # noqa: ANN401 (tensors)
-        """P V divided by the sums, with P rounded as in harness/worker/tensors.h (round_P); `first` is the number of
-        the first row."""
+        """P V divided by the sums, with P rounded as in harness/worker/tensors.h (round_P), from row `first` on."""
         if dtype != self.torch.float8_e4m3fn:
             return (p.to(dtype).float() @ values) / p.sum(dim=1, keepdim=True)
         rows = first + self.every * self.torch.arange(len(p), device=p.device)
@@ -65,8 +64,7 @@ class Reference:
         errors = []
         for mine, exact, allowed in zip(output[:, :: self.every], self.output, self.allowed, strict=True):
             error = (mine.float() - exact).abs().amax(dim=(0, 2))  # of one batch entry at a time; a NaN is kept
-            errors.append(self.torch.where(error == 0, error, error / allowed))  # if everything is 0, no error is
-                                                                                 # allowed
+            errors.append(self.torch.where(error == 0, error, error / allowed))  # if all is 0, no error is allowed
         return max(
             (float(error.amax()) for error in errors), key=lambda error: math.inf if math.isnan(error) else error
         )

@@ -21,8 +21,7 @@ SUSTAINED, INTERLEAVED = REGIMES
 WARM_UP_SECONDS = {SUSTAINED: 1.0, INTERLEAVED: 0.3}
 WARM_UP_LAUNCHES = 3
 TIMED_SECONDS = 1.0  # in the sustained regime
-WATTS_SECONDS = 1.0  # the period over which NVML averages watts: after a shorter warm-up they would include earlier
-                     # work
+WATTS_SECONDS = 1.0  # over which NVML averages watts: after a shorter warm-up they would include earlier work
 SAMPLE_SECONDS = 0.05  # between two readings of the power and the clock
 
 
@@ -45,8 +44,7 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 
 def speed(operations: float, timing: Timing) -> dict[str, Any]:
-    """The members of peers.json for any timing. Watts can be attributed only to an implementation that runs alone, so
-    they are null if all take turns."""
+    """The members of peers.json for any timing. If all take turns, watts belong to no implementation and are null."""
     parts = (("median", 0.5), ("p10", 0.1), ("p90", 0.9))
     ms = {name: round(quantile(timing.milliseconds, at), 6) for name, at in parts}
     tflops = operations / ms["median"] / 1e9
@@ -131,8 +129,7 @@ class Timer:
         warm_up_seconds: float = WARM_UP_SECONDS[SUSTAINED],
         timed_seconds: float = TIMED_SECONDS,
     ) -> Timing:
-        """Times a launch at steady power. Raises RuntimeError for CUDA errors, and if the host cannot keep the GPU
-        busy."""
+        """Times a launch at steady power. Raises RuntimeError for CUDA errors, and if the GPU cannot be kept busy."""
         flushed = self._flushed()
 
         def step() -> None:
@@ -225,8 +222,7 @@ class Timer:
         over = threading.Event()
 
         def sample() -> None:
-            with contextlib.suppress(Exception):  # no NVML, no permission: there are many kinds of errors, and none
-                                                  # matters here
+            with contextlib.suppress(Exception):  # no NVML, no permission: many kinds of errors, and none matters here
                 while not over.wait(SAMPLE_SECONDS):
                     samples.append((self.torch.cuda.power_draw() / 1000, self.torch.cuda.clock_rate()))
 

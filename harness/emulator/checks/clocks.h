@@ -1,7 +1,6 @@
-// Happens-before, by vector clocks. Every access to shared memory gets a number, counting up over the whole CTA; a
-// thread's knowledge is, for each thread, the number below which that thread's accesses happened before. The lanes of a
-// warp almost always have the same knowledge, so a warp has one clock until an operation of only some of its lanes
-// separates them.
+// Happens-before, by vector clocks. Every access to shared memory gets a number, counting up over the whole CTA; a thread's
+// knowledge is, for each thread, the number below which that thread's accesses happened before. The lanes of a warp almost
+// always have the same knowledge, so a warp has one clock until an operation of only some of its lanes separates them.
 #pragma once
 
 #include <algorithm>
@@ -120,8 +119,7 @@ class Clocks {
 
   /// The knowledge of a thread.
   const Clock& of(int warp, int lane) const { return clock_of(warp, lane); }
-  /// Adds to `into` what lanes of a warp release when they arrive at a barrier: everything that they know and have
-  /// done.
+  /// Adds to `into` what lanes of a warp release when they arrive at a barrier: everything that they know and have done.
   void release(int warp, std::uint32_t lanes, Clock& into);
   /// A number above all accesses so far. Ends the epoch.
   AccessNumber now();
@@ -174,8 +172,7 @@ class Clocks {
   std::vector<AccessNumber> epochs_;  // the number at which each epoch ended, ascending
   bool touched_ = false;              // whether there was an access in the present epoch
   std::vector<WarpClock> warps_;
-  std::vector<AccessNumber> engines_;  // the last access of each; after the CTA's own engines those of the cluster's
-                                       // warps
+  std::vector<AccessNumber> engines_;  // last access of each of the CTA's own engines, then of the cluster's warps
 };
 
 }  // namespace flash_ladder::emulator

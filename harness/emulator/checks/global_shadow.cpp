@@ -334,8 +334,7 @@ MemoryUse GlobalShadow::take_use() {
   std::vector<std::uint32_t> order(used_.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return used_[a] < used_[b]; });
-  // The instruction that all granules of a line have in common, if there is one; otherwise the instructions go to
-  // `mixed`.
+  // The instruction that all granules of a line have in common, if there is one; otherwise the instructions go to `mixed`.
   const auto instruction_of = [&](const std::uint32_t* cells, std::uint32_t& begin, bool all_count, auto counts) {
     const auto one = [&](std::size_t i) {
       return stale(cells[i]) || !counts(i) ? MemoryUse::kNothing : record_of(cells[i]).instruction;

@@ -82,8 +82,7 @@ class GlobalShadow {
   /// Returns the lanes whose data another lane of the same instruction overwrites.
   std::uint32_t write(const GlobalAccess& access, std::uint32_t unchanged, Ordering& ordering,
                       GlobalConflictSink& sink);
-  /// A write to memory that certainly has not been accessed before; if it may have been, returns false and records
-  /// nothing.
+  /// A write to memory that certainly has not been accessed before; if it may have been, returns false and records nothing.
   bool write_untouched(const GlobalAccess& access, Ordering& ordering);
   /// Reports those of the lanes that wrote a different value.
   void report_overwritten(const GlobalAccess& access, std::uint32_t lanes, GlobalConflictSink& sink);

@@ -293,8 +293,7 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
 
 Known Ordering::known_of_other_block(std::uint32_t cta, std::uint32_t thread, std::uint32_t epoch, int warp, int lane,
                                      bool hears) {
-  std::vector<Acquisition> known, own;  // of the whole warp, and of the thread alone; latest first, because the latest
-                                        // contain most
+  std::vector<Acquisition> known, own;  // of the whole warp, and of the thread; latest first: they contain most
   bool of_cluster = false;
   for_each_of_cluster([&](std::uint32_t peer, std::uint32_t rank, const Clocks&) {
     if (peer == cta_) return;

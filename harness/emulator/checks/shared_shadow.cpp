@@ -44,8 +44,7 @@ void SharedShadow::join_cluster(std::size_t size) {
   keeps_reads_ = false;  // other CTAs know nothing about pages
 }
 
-// Numbers keep counting, so that everything that readers_ contains from the last CTA is older than anything in this
-// one.
+// Numbers keep counting, so that everything that readers_ contains from the last CTA is older than anything in this one.
 void SharedShadow::reset() {
   std::fill(writers_.begin(), writers_.end(), 0);
   if (clocks_.next() > kNumbers / 2) {
@@ -76,8 +75,7 @@ void SharedShadow::renumber() {
     return;
   }
   for (int warp = 0; warp < num_warps_; ++warp) enter_reads(warp);
-  const auto index_of = [&](std::uint32_t cell) {  // index of the record; past the end if the cell is from a previous
-                                                   // CTA
+  const auto index_of = [&](std::uint32_t cell) {  // index of the record; past the end if the cell is older
     return std::size_t{((cell & ~kPending) >> kLaneBits) - first_record_};
   };
   std::vector<AccessNumber> to(records_.size() + 1);

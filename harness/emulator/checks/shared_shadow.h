@@ -111,10 +111,9 @@ class SharedShadow {
   void check_read(const SharedAccess& access) {
     check_reads(access, (clocks_.known_to_warp(access.warp) << kLaneBits) - 1);
   }
-  /// Checks whether the present write, by an instruction that has written there before, is the first to overwrite data
-  /// that no thread has read. Most programs do that somewhere, and correctly so; in a ring of buffers that is stuck it
-  /// explains the cause. (For reads that are not in cells yet, everything between the first byte and the last counts as
-  /// read.)
+  /// Checks whether the present write, by an instruction that has written there before, is the first to overwrite data that
+  /// no thread has read. Most programs do that somewhere, and correctly so; in a ring of buffers that is stuck it explains
+  /// the cause. (For reads that are not in cells yet, everything between the first byte and the last counts as read.)
   void look_for_lost(const SharedAccess& access);
   struct Lost {
     SharedAccess access;  // its offsets are no longer valid

@@ -1,5 +1,4 @@
-// What a launch executes: PTX instructions with all names resolved. An operand is an offset into the warp's register
-// file.
+// What a launch executes: PTX instructions with all names resolved. An operand is an offset into the warp's register file.
 #pragma once
 
 #include <array>
@@ -172,8 +171,7 @@ class CompiledKernel {
   std::size_t local_bytes = 0;            // per thread
   int shared_granule = 16;                // the smallest access to shared memory, in bytes
   int global_granule = 16;                // the same of global memory
-  bool serial = false;  // its CTAs communicate, through atomics or flags: run them in order, so that results are the
-                        // same each time
+  bool serial = false;  // its CTAs communicate, through atomics or flags: run in order, so that results are repeatable
   bool uses_shared = false;
   bool uses_mbarriers = false;
 };

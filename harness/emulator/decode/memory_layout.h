@@ -21,8 +21,7 @@ class MemoryLayout {
 
   /// The address of a variable in its space; nullopt if it is not a variable of this function.
   std::optional<std::uint64_t> address(int variable) const;
-  /// The space that contains it: .param variables inside a function are arguments of calls, and are placed in local
-  /// memory.
+  /// The space that contains it: .param variables inside a function are arguments of calls, and are placed in local memory.
   ptx::Space space(int variable) const;
 
   std::size_t static_shared_bytes() const { return static_shared_bytes_; }

@@ -134,8 +134,7 @@ class AsyncUnits {
   void commit_stores(Warp& warp, std::uint32_t lanes);
   /// `read_only`: waits until shared memory may be written again, although global memory may not have been written yet.
   void wait_for_stores(Warp& warp, std::uint32_t lanes, std::uint32_t newest_left, bool read_only);
-  /// A thread tests whether a phase of the barrier has ended: everything arrives that the phase may still be waiting
-  /// for.
+  /// A thread tests whether a phase of the barrier has ended: everything arrives that the phase may still be waiting for.
   void deliver(Mbarrier& barrier);
   /// expect_tx.
   void expect(Warp& warp, const Instruction& instruction, int lane, Mbarrier& barrier, std::uint32_t bytes);

@@ -40,8 +40,7 @@ struct Mbarrier {
   std::uint32_t expected = 0;  // arrivals that this phase expects in total
   std::uint32_t pending = 0;   // arrivals that it still expects
   std::uint32_t phase = 0;
-  struct AsyncArrival {  // cp.async.mbarrier.arrive: takes effect when the copies that the lanes had issued are
-                         // complete
+  struct AsyncArrival {  // cp.async.mbarrier.arrive: takes effect when the copies issued by the lanes are complete
     int warp;
     std::uint32_t mask;
     std::uint64_t issued;  // how many copies the warp had issued
@@ -55,8 +54,7 @@ struct Mbarrier {
   std::int64_t transactions = 0;
   std::int64_t promised = 0;              // bytes promised in this phase
   std::int32_t promised_by = -1;          // the latest instruction that promised bytes
-  std::vector<std::uint64_t> deliveries;  // numbers of the operations in flight that will signal this barrier, in
-                                          // AsyncUnits
+  std::vector<std::uint64_t> deliveries;  // numbers in AsyncUnits of operations in flight that will signal this barrier
   int engine = 0;                         // the engine that represents those arrivals of data in the race detector
   std::uint64_t initialised_at = 0;       // used by AsyncUnits to decide whether the async proxy can see it
   std::int32_t initialised_by = -1;       // instruction

@@ -126,8 +126,7 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const
   while (lanes != 0) {
     const auto rank_at = [&](int lane) {
       const std::uint64_t rank = rank_of(at.at[static_cast<std::size_t>(lane)]).value_or(rank_);
-      return rank < peers_.size() ? static_cast<std::size_t>(rank) : rank_;  // an invalid rank is an out-of-bounds
-                                                                             // access
+      return rank < peers_.size() ? static_cast<std::size_t>(rank) : rank_;  // an invalid rank is out of bounds
     };
     const std::size_t rank = rank_at(std::countr_zero(lanes));
     std::uint32_t same = 0;

@@ -1,5 +1,4 @@
-// Turns conflicts detected by the shadow memories into findings: what happened, why, and what the threads last waited
-// for.
+// Turns conflicts detected by the shadow memories into findings: what happened, why, and what the threads last waited for.
 
 #include <fmt/format.h>
 

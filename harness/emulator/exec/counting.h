@@ -30,8 +30,7 @@ struct ExecutionCount {
 struct DetailCount {
   Traffic global, shared, local;
   std::uint64_t divergent = 0;
-  std::uint64_t shared_accesses = 0;  // for a generic instruction: how many of its executions accessed only shared
-                                      // memory
+  std::uint64_t shared_accesses = 0;  // for a generic instruction: executions that accessed only shared memory
 };
 
 /// The counters of a launch, or of part of it, for each instruction of the kernel.

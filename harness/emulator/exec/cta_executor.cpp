@@ -326,8 +326,7 @@ std::pair<std::int32_t, std::int32_t> CtaExecutor::loop_of(const Warp& warp) con
   return {warp.pc, warp.pc};
 }
 
-// What the loop waits for: the first load or atomic operation in it that decides whether it ends; null if there is
-// none.
+// What the loop waits for: the first load or atomic operation in it that decides whether it ends; null if there is none.
 const Instruction* CtaExecutor::looked_at(const Warp& warp) const {
   const auto [begin, end] = loop_of(warp);
   const std::vector<std::int32_t> deciding = deciding_registers(begin, end, [](std::int32_t) { return true; });

@@ -242,8 +242,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   }
   void check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at, const MemoryAccess& access);
   void note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined);
-  /// Races in global memory. Call write_global() before the write; the data are also stored at kept_at(), see
-  /// GlobalShadow.
+  /// Races in global memory. Call write_global() before the write; the data are also stored at kept_at(), see GlobalShadow.
   void read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                    unsigned bytes);
   std::uint32_t write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
@@ -429,8 +428,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   FindingRecorder findings_;
   std::string output_;
   AccessPatterns patterns_;
-  std::vector<const AccessPattern*> last_patterns_;  // by instruction: pattern of its last access to shared memory, or
-                                                     // null
+  std::vector<const AccessPattern*> last_patterns_;  // by instruction: its last pattern in shared memory, or null
 
   Dim3 cta_;
   std::uint32_t cta_index_ = 0;
@@ -450,8 +448,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::array<Barrier, kNamedBarriers> barriers_;
   struct {
     bool used = false;                            // a thread has arrived
-    Clock told, known;                            // the knowledge of the threads that have arrived; the knowledge that
-                                                  // threads acquire as they pass
+    Clock told, known;                            // the knowledge of the threads that have arrived; what passing
+                                                  // threads acquire
     std::uint64_t traced = 0, traced_passed = 0;  // when the last warp of this CTA arrived
   } cluster_barrier_;
   std::vector<Mbarrier> mbarriers_;
@@ -470,11 +468,9 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     int warp = 0, lane = 0;
   };
   std::vector<PeerUse> peer_uses_;        // by engine: Clocks::engine_of()
-  std::map<std::uint32_t, Clock> flags_;  // by address in this CTA's shared memory: the knowledge of those that wrote
-                                          // it
+  std::map<std::uint32_t, Clock> flags_;  // by address in this CTA's shared memory: the knowledge of its writers
   const Allocation* last_allocation_ = nullptr;
-  const Allocation* whole_access_ = nullptr;  // the allocation that contains everything that check_global() examined
-                                              // last, if there is one
+  const Allocation* whole_access_ = nullptr;  // contains everything that check_global() examined last, if not null
   bool consecutive_ = false;                  // whether those were the adjacent accesses of all 32 lanes
 };
 

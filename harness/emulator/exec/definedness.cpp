@@ -61,8 +61,7 @@ void CtaExecutor::set_undefined(Warp& warp, const Instruction& instruction, std:
   result.origin = to.origin < 0 && !is_move ? index_of(instruction) : to.origin;
 }
 
-// Before the instruction is executed: reports undefined values that matter, and records which results will be
-// undefined.
+// Before the instruction is executed: reports undefined values that matter, and records which results will be undefined.
 void CtaExecutor::follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const WatchedOperands& watched = context_.kernel.watched[static_cast<std::size_t>(instruction.watched)];
   if (watched.guard >= 0) {

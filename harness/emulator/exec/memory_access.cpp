@@ -51,8 +51,7 @@ std::uint32_t lanes_in_window(const std::uint64_t* addresses, std::uint32_t mask
   return lanes;
 }
 
-// Whether everything that 32 lanes access, sizeof(T) bytes each, has been written: the bytes that record it are 0 or
-// 255.
+// Whether everything that 32 lanes access, sizeof(T) bytes each, has been written: the bytes that record it are 0 or 255.
 template <typename T>
 bool all_written(const std::uint8_t* initialised, Address begin, const LaneAddresses& at) {
   T all = static_cast<T>(~T{0});
@@ -158,8 +157,7 @@ void CtaExecutor::free_on_heap(Address address) {
   allocation.data = nullptr;
 }
 
-// The common case of an access to global memory: all lanes take part, and the access is aligned and within one
-// allocation.
+// The common case of an access to global memory: all lanes take part, and the access is aligned and within one allocation.
 bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std::byte** host) {
   const Allocation* const allocation = find_allocation(at.at[0]);
   if (allocation == nullptr || allocation->freed || allocation->size < bytes) return false;
@@ -196,8 +194,7 @@ bool CtaExecutor::check_part_of_warp(const LaneAddresses& at, std::uint32_t mask
   return true;
 }
 
-// The lanes whose accesses are aligned and inside allocations of global memory; `host` receives the addresses of the
-// bytes.
+// The lanes whose accesses are aligned and inside allocations of global memory; `host` receives the addresses of the bytes.
 std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                         std::uint32_t mask, unsigned bytes, std::byte** host) {
   whole_access_ = nullptr;

@@ -126,8 +126,8 @@ struct Warp {
   struct AtCluster {
     std::uint32_t arrived = 0, passed = 0, waiting = 0;
     std::int32_t instruction = -1;  // the waiting instruction
-    Clock fenced;                   // the knowledge of the lanes at their last fence; empty if there was none, or the
-                                    // CTA has no cluster
+    Clock fenced;                   // the knowledge of the lanes at their last fence; empty without one or without a
+                                    // cluster
   };
   AtCluster cluster;
 

@@ -363,8 +363,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
         peers[waiting]->report_stuck(0, 0);
         states[waiting] = CtaExecutor::State::stopped;
       }
-      // If CTAs wait for one that was stopped, their findings are kept; the stopped one is reported as not having
-      // ended.
+      // If CTAs wait for one that was stopped, their findings are kept; the stopped one is reported as not having ended.
       const bool any_stopped = is(CtaExecutor::State::stopped);
       for (std::size_t i = 0; i < peers.size(); ++i) {
         finish(first + i, *peers[i],

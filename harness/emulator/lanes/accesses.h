@@ -9,8 +9,7 @@
 
 namespace flash_ladder::emulator::lanes {
 
-/// The offsets from a register of addresses, with `offset` added; true if all are below `limit` and multiples of
-/// `bytes`.
+/// The offsets from a register of addresses, with `offset` added; true if all are below `limit` and multiples of `bytes`.
 bool shared_offsets(const std::byte* address_register, bool wide, std::int64_t offset, std::uint32_t limit,
                     std::uint32_t bytes, std::uint32_t* offsets);
 /// The lowest and the highest offset.
@@ -36,8 +35,7 @@ void read_cells(unsigned cells, std::uint32_t* readers, std::uint32_t base, cons
 void write_cells(unsigned cells, std::uint32_t* writers, const std::uint32_t* offsets, int shift, std::uint32_t cell);
 bool any_at_least(unsigned cells, const std::uint32_t* of, const std::uint32_t* offsets, int shift,
                   std::uint32_t bound);
-/// The end of the run of cells, from `first` on and of `count` in all, that are equal except for the lowest `shift`
-/// bits.
+/// The end of the run of cells, from `first` on and of `count` in all, that are equal except for the lowest `shift` bits.
 std::uint32_t end_of_run(const std::uint32_t* cells, std::uint32_t first, std::uint32_t count, int shift);
 
 /// For global memory: whether all addresses are aligned and within the `size` bytes from `begin` on; then sets `host`

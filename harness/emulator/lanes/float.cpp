@@ -108,8 +108,7 @@ void add_division(LaneTable& table) {
 template <bool ftz>
 float exp2_approx(float x) {
   x = flushed<ftz>(x);
-  // Beyond these bounds every result is infinite or 0; the clamp also keeps n in range. A NaN passes through to the
-  // end.
+  // Beyond these bounds every result is infinite or 0; the clamp also keeps n in range. A NaN passes through to the end.
   const float clamped = x > 130.0f ? 130.0f : x < -155.0f ? -155.0f : x != x ? 0.0f : x;
   const float shifted = clamped + 12582912.0f;  // 1.5 · 2^23: the integer part is rounded into the low bits
   const s32 n = static_cast<s32>(bits_of(shifted)) - 0x4b400000;

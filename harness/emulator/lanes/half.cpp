@@ -1,6 +1,5 @@
 // f16, bf16 and packed arithmetic. PTX ISA, "Half Precision Floating-Point Instructions". For +, - and ·, an f16 result
-// computed in f32 and rounded once more is correctly rounded, because f32 has more than twice as many bits; fma needs
-// f64.
+// computed in f32 and rounded once more is correctly rounded, because f32 has more than twice as many bits; fma needs f64.
 
 #include "emulator/lanes/float_bits.h"
 #include "emulator/lanes/lane_loops.h"

@@ -397,8 +397,7 @@ void add_integer_operations(LaneTable& table) {
         [](u32 a, u32 b, float c) { return c >= 0 || (bits_of(c) & 0x7f800000) == 0 ? a : b; });
   }
 
-  // Between registers of different widths; the decoder inserts these if an instruction's type differs from the
-  // register's.
+  // Between registers of different widths; the decoder inserts these if an instruction's type differs from the register's.
   add(table, "%narrow.64.32", kInteger, [](u64 a) { return static_cast<u32>(a); });
   add(table, "%narrow.64.16", kInteger, [](u64 a) { return static_cast<u16>(a); });
   add(table, "%narrow.32.16", kInteger, [](u32 a) { return static_cast<u16>(a); });

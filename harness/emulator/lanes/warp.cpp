@@ -1,10 +1,9 @@
 // Operations of all lanes of a warp together. shfl.sync: PTX ISA, "shfl.sync". mma.sync, the tensor cores: PTX ISA,
 // "Matrix Fragments for mma.m16n8k16 with floating point type".
 //
-// Numerics of mma: products of two 16-bit numbers are exact in fp32 (except for bf16 products beyond its range); they
-// are added to C one after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several
-// products at a time with truncation, in an order that NVIDIA does not specify, so their results differ in the last
-// bits.
+// Numerics of mma: products of two 16-bit numbers are exact in fp32 (except for bf16 products beyond its range); they are
+// added to C one after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products
+// at a time with truncation, in an order that NVIDIA does not specify, so their results differ in the last bits.
 
 #include "emulator/lanes/warp.h"
 
@@ -69,8 +68,7 @@ inline void rows_of_k(const std::byte* fragment, u16 (&rows)[8][8]) {
 #endif
 }
 
-// Assembled in one piece, because data stored by halves and read as a whole would have to wait until they are in the
-// cache.
+// Assembled in one piece, because data stored by halves and read as a whole would have to wait until they are in the cache.
 inline void load_row(Row& row, const float* even, const float* odd) {
 #ifdef EMULATOR_HAS_X86_64_V3
   row = reinterpret_cast<Row>(_mm256_loadu2_m128(odd, even));

@@ -12,8 +12,7 @@ inline constexpr Strength kWeak = 0;      // plain
 inline constexpr Strength kStrong = 1;    // atomic operations; relaxed, acquire, release
 inline constexpr Strength kVolatile = 2;  // strong according to the ISA, but cannot hand over data inside a warp
 inline constexpr Strength kPolling = 3;   // volatile, in a loop that waits until it reads a different value
-// Volatile, a read and a write that together update a value (`++*p`): if two threads do so, one of the updates may be
-// lost.
+// Volatile, a read and a write that together update a value (`++*p`): if two threads do so, one of the updates may be lost.
 inline constexpr Strength kUpdate = 4;
 // Plain, and only the first guess of a loop with atom.cas: the value that it reads is compared before it matters.
 inline constexpr Strength kFirstGuess = 5;

@@ -11,8 +11,7 @@ namespace {
 
 constexpr unsigned kBanks = 32;
 
-// The `count` lanes from `first` on, in one pass: as many wavefronts as there are distinct words in the bank with the
-// most.
+// The `count` lanes from `first` on, in one pass: as many wavefronts as there are distinct words in the bank with the most.
 std::uint32_t count_phase(const std::uint32_t* addresses, std::uint32_t mask, unsigned bytes, unsigned first,
                           unsigned count) {
   std::uint32_t words[kBanks][32];  // the distinct words in each bank

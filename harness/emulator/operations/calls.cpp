@@ -169,8 +169,7 @@ void release(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   cta.note_progress();
 }
 
-// The remainder of a call through a pointer, after the pointer has been compared with all functions that it may refer
-// to.
+// The remainder of a call through a pointer, after the pointer has been compared with all functions that it may refer to.
 void call_nothing(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const int lane = std::countr_zero(mask);
   Address address;

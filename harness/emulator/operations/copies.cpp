@@ -125,8 +125,7 @@ void wait_for_copies(CtaExecutor& cta, Warp& warp, const Instruction& instructio
     std::uint32_t lanes = copy.mask & mask;
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
-      // The copies since the last commit belong to group `groups`, which is not committed, so no wait_group waits for
-      // them.
+      // The copies since the last commit belong to group `groups`, which is not committed, so no wait_group waits for them.
       if (std::uint64_t{copy.group[lane]} + newest_left >= warp.groups[lane]) lanes &= ~(1u << lane);
     }
     if (lanes != 0) cta.complete(warp, copy, lanes, false);

@@ -2,10 +2,9 @@
 //
 // All fragments of mma, but those of m8n8k4 with f16, consist of blocks of 8 rows (of A; columns of B) and as many k as
 // four registers hold: lane 4 g + t holds the elements of row g in the t-th register, with k ascending from the lowest
-// bits. Registers come in order of k, and for each k of rows. Accumulators are blocks of 8 × 8, in which lane 4 g + t
-// holds columns 2 t and 2 t + 1 of row g. The ISA does not specify the layout of wmma's fragments. Here it is the same
-// as mma's, as on GPUs from sm_80 on; if a fragment has room for more, as A and B have with f16, its contents are
-// stored twice.
+// bits. Registers come in order of k, and for each k of rows. Accumulators are blocks of 8 × 8, in which lane 4 g + t holds
+// columns 2 t and 2 t + 1 of row g. The ISA does not specify the layout of wmma's fragments. Here it is the same as mma's,
+// as on GPUs from sm_80 on; if a fragment has room for more, as A and B have with f16, its contents are stored twice.
 //
 // Numerics: products are exact, except for f64, and are added to C in order of k, each sum rounded. Tensor cores add
 // several at a time in an unspecified order. An accumulator in f16 is rounded at the end of an instruction.
@@ -256,9 +255,8 @@ void narrow(KernelDecoder& d, const std::vector<int>& values, const std::vector<
 
 namespace {
 
-// All of D = A B + C, 8 columns and at most 16 rows at a time. `a` contains the registers of each block of k in turn,
-// and within it those of each block of rows; `b` those of each block of columns, and within it those of each block of
-// k.
+// All of D = A B + C, 8 columns and at most 16 rows at a time. `a` contains the registers of each block of k in turn, and
+// within it those of each block of rows; `b` those of each block of columns, and within it those of each block of k.
 void emit_all(KernelDecoder& d, const Multiplication& m, const std::vector<int>& to, const std::vector<int>& a,
               const std::vector<int>& b, const std::vector<int>& c) {
   const auto row_blocks = static_cast<std::size_t>(m.row_blocks()), k_blocks = static_cast<std::size_t>(m.k_blocks());

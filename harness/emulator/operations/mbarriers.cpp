@@ -34,10 +34,9 @@ std::uint64_t state_of(std::uint32_t phase, std::uint32_t pending) { return (std
 
 constexpr std::uint32_t kMaxArrivals = (1u << 20) - 1;
 
-// For the race detector, an mbarrier is written when it is initialised or invalidated, and read by all other
-// operations. Whether these come before the invalidation is not checked: an operation that comes after it gets a
-// finding of its own, and cuda::pipeline relies on match.sync, which does not order memory, for the order of a warp's
-// lanes.
+// For the race detector, an mbarrier is written when it is initialised or invalidated, and read by all other operations.
+// Whether these come before the invalidation is not checked: an operation that comes after it gets a finding of its own,
+// and cuda::pipeline relies on match.sync, which does not order memory, for the order of a warp's lanes.
 void note_mbarrier_access(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t lanes,
                           const std::uint32_t* offsets, bool writes, bool initialises = false) {
   if (cta.shadow() == nullptr || lanes == 0) return;
@@ -177,8 +176,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
                        operation == Operation::init || operation == Operation::inval, operation == Operation::init);
   bool all_passed = true;
   std::uint32_t passed = 0;
-  const Mbarrier* ended = nullptr;                  // of the tested barriers, the one whose phase ended last: for a
-                                                    // trace
+  const Mbarrier* ended = nullptr;                  // the tested barrier whose phase ended last: for a trace
   std::map<std::uint32_t, std::uint32_t> acquired;  // mbarrier → lanes that have seen its phase complete
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);

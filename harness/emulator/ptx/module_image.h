@@ -15,8 +15,7 @@ class ModuleImage {
  public:
   std::string source;  // the text that the views in `text` refer to
   ptx::Text text;
-  std::vector<Address> addresses;       // for each of text.variables: its address if it is in global or constant
-                                        // memory, else 0
+  std::vector<Address> addresses;       // for each of text.variables: its address in global or constant memory, else 0
   std::map<int, std::string> unusable;  // for some of text.variables: why a kernel that uses it cannot be run
   Memory* memory = nullptr;
 };

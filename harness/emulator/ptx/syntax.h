@@ -155,8 +155,7 @@ struct Function {
   std::array<std::uint32_t, 3> cluster = {1, 1, 1};
   bool limits_registers = false;  // .minnctapersm or .maxnreg
   int line = 0;
-  // What could not be parsed in its body, which is empty then: only kernels that are or call this function cannot be
-  // run.
+  // What could not be parsed in its body, which is empty then: only kernels that are or call this function cannot be run.
   std::string error = {};
   int error_line = 0;
 };

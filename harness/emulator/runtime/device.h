@@ -84,8 +84,7 @@ struct Stream {
   int priority;
   unsigned long long id;             // unique among streams
   std::shared_ptr<Graph> capture{};  // null: its work is done immediately
-  bool began_capture = false;        // otherwise it joined the capture of another stream by waiting for one of that
-                                     // stream's events
+  bool began_capture = false;        // otherwise it joined another stream's capture by waiting for an event of it
   StreamClock captured{};            // the captured work that precedes the stream's next operation
 };
 
@@ -109,8 +108,7 @@ struct HostMemory {
 /// the place of the other access.
 using FindingKey = std::tuple<FindingKind, std::string, int, SourcePosition, std::string, SourcePosition>;
 
-/// What the program registered about its device code before main(). Later it changes only when a shared library is
-/// loaded.
+/// What the program registered about its device code before main(). Later it changes only when a shared library is loaded.
 struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<Library>> libraries;
@@ -137,8 +135,7 @@ struct Device {
   const int sm;
   const SmLimits& limits;
 
-  // The limits of cudaDeviceSetLimit other than the heap's size. They have no effect: stacks and printf get what they
-  // need.
+  // The limits of cudaDeviceSetLimit other than the heap's size. They have no effect: stacks and printf get what they need.
   std::map<cudaLimit, std::size_t> limit_values = {{cudaLimitStackSize, 1 << 10},
                                                    {cudaLimitPrintfFifoSize, 1 << 20},
                                                    {cudaLimitMaxL2FetchGranularity, 64},
@@ -248,8 +245,7 @@ cudaError_t api_call(const char* name, Work&& work);
 template <typename Work>
 cudaError_t synchronising_call(const char* name, Work&& work);
 
-/// The exception in flight as an error code; details that the code does not express are recorded as a finding or
-/// printed.
+/// The exception in flight as an error code; details that the code does not express are recorded as a finding or printed.
 cudaError_t error_of_exception(const char* name, Device& device);
 
 template <typename Work>

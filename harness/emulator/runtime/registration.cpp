@@ -55,8 +55,7 @@ void __cudaRegisterFunction(void** handle, const char* host_function, char* /*de
       std::make_unique<Function>(Function{.library = library_of(handle), .name = device_name}));
   Function* function = registry.functions.back().get();
   registry.functions_by_host_address[host_function] = function;
-  registry.functions_by_host_address[function] = function;  // a cudaKernel_t is accepted wherever a function is
-                                                            // expected
+  registry.functions_by_host_address[function] = function;  // a cudaKernel_t is accepted as a function
 }
 
 void __cudaRegisterVar(void** handle, char* host_variable, char* /*device_address*/, const char* device_name,

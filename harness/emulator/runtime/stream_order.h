@@ -1,6 +1,5 @@
-// The order between the work of streams and of the host: events, synchronisation, the legacy default stream. All work
-// is done by the time the requesting call returns, so missing synchronisation has no effect here; this class detects
-// it.
+// The order between the work of streams and of the host: events, synchronisation, the legacy default stream. All work is
+// done by the time the requesting call returns, so missing synchronisation has no effect here; this class detects it.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,4 @@
-# Writes unavailable_calls.inc: one line for each function of the toolkit's cuda_runtime_api.h that SOURCES do not
-# define.
+# Writes unavailable_calls.inc: one line for each function of the toolkit's cuda_runtime_api.h that SOURCES do not define.
 #
 # cmake -DHEADER=… -DSOURCES="…;…" -DOUTPUT=… -P unavailable_calls.cmake
 set(defined)

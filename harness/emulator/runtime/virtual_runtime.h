@@ -1,6 +1,5 @@
-// The virtual CUDA runtime: a library with the entry points of NVIDIA's (cudaMalloc, cudaLaunchKernel …) that runs
-// kernels on the virtual GPU. A program is linked with it instead of cudart; its objects remain exactly as nvcc
-// generated them.
+// The virtual CUDA runtime: a library with the entry points of NVIDIA's (cudaMalloc, cudaLaunchKernel …) that runs kernels
+// on the virtual GPU. A program is linked with it instead of cudart; its objects remain exactly as nvcc generated them.
 //
 // This header is for code that needs to know more about the kernels than CUDA's functions report. Programs need not
 // include it.
@@ -35,8 +34,7 @@ struct Settings {
   std::optional<Dim3> trace_cta;                    // the CTA whose trace launches keep
   std::uint64_t max_warp_instructions_per_cta = Options{}.max_warp_instructions_per_cta;
   std::uint64_t max_warp_instructions = Options{}.max_warp_instructions;  // per launch
-  const std::atomic<bool>* interrupt = nullptr;  // if set, launches end early once it is true, instead of through
-                                                 // interrupt_launch()
+  const std::atomic<bool>* interrupt = nullptr;  // launches end early once it is true; replaces interrupt_launch()
   bool tells = true;                             // print on standard error what a program cannot see from an error code
 };
 

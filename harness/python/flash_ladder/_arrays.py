@@ -111,8 +111,7 @@ class PyTorch(Library):
     def _has_memory(self, array: AnyArray) -> bool:
         try:
             return bool(array.untyped_storage().data_ptr())
-        except RuntimeError:  # which kinds of tensors have no memory, and which of them say so, changes between
-                              # versions
+        except RuntimeError:  # which kinds of tensors have no memory, and which of them say so, varies
             return False
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:

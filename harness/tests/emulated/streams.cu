@@ -205,8 +205,7 @@ void freed_in_a_stream(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// A host function comes after everything before it in its stream, and after nothing else. Other threads continue
-// meanwhile.
+// A host function comes after everything before it in its stream, and after nothing else. Other threads continue meanwhile.
 struct ForFunction {
   const int *before, *elsewhere;
   std::atomic<bool> done = false;

@@ -18,8 +18,7 @@ namespace flash_ladder {
 namespace {
 
 constexpr std::int64_t kMaxSampledRows = 16;
-constexpr double kFarOff = 16;               // in tolerances of one row: a guess, as the tolerance of more rows is
-                                             // seldom this large
+constexpr double kFarOff = 16;               // tolerances of one row: a guess, seldom reached by more rows
 constexpr std::int64_t kScoreFactors = 100;  // the approximate number to try
 constexpr std::size_t kMaxNamed = 3;         // suggestions in the sentence; the JSON lists all
 
@@ -55,8 +54,7 @@ std::vector<Sample> sample_rows(const WrongElements& wrong) {
   return samples;
 }
 
-// How far the output is from what the mistake would produce in the first rows of a sample; nullopt if that is not
-// finite.
+// How far the output is from what the mistake would produce in the first rows of a sample; nullopt if that is not finite.
 struct Fit {
   double tolerance, farthest;
   bool tells;  // the mistake makes a row clearly wrong
@@ -290,8 +288,7 @@ std::vector<std::string> describe_probes(const Probes& probes, bool rescales, Di
   if (probes.S) diagnosis.experiments.push_back({"one-hot Q and V show S", probes.S->wrong == 0});
   if (probes.PV) diagnosis.experiments.push_back({"one-hot P shows V", probes.PV->wrong == 0});
   std::vector<std::string> sentences;
-  const bool mixes_rows = probes.uniform && !rescales;  // if all P are equal, it makes no difference which rows they
-                                                        // belong to
+  const bool mixes_rows = probes.uniform && !rescales;  // if all P are equal, it does not matter whose they are
   const std::string ones = probes.least_of_ones <= probes.most_of_ones
                                ? fmt::format("{:.3g} to {:.3g}", probes.least_of_ones, probes.most_of_ones)
                                : "NaN or infinite";

@@ -49,8 +49,7 @@ Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys);
 struct Probes {
   bool ones;           // V = 1: every O is 1, whatever Q and K are
   bool uniform;        // Q = 0: O is the mean of V, whatever K is
-  bool scores_by_key;  // each row of K has one value throughout, and so has Q: neither the order of head_dim nor of Q's
-                       // rows matters
+  bool scores_by_key;  // rows of K and Q have one value each: the order of head_dim, or of Q's rows, does not matter
   double least_of_ones = INFINITY, most_of_ones = -INFINITY;
   bool ones_differ_in_a_row = false;  // a wrong row sum could not cause that
   std::optional<Layout> S, PV;        // nullopt: a tile is too large to be made visible

@@ -13,8 +13,7 @@
 namespace flash_ladder {
 namespace {
 
-constexpr float kGap = 2;  // between the scores of a 0 and a 1: P differs by a factor of e², and small ones remain
-                           // normal numbers
+constexpr float kGap = 2;           // between the scores of a 0 and a 1: P differs by e², and small ones remain normal
 constexpr float kCertain = 24;      // between the score of the one key and all others, whose P is then below any ulp
 constexpr double kTolerance = 1.5;  // of a ratio of two P that should be equal
 

@@ -28,10 +28,8 @@ struct Layout {
   std::int64_t elements = 0, wrong = 0;
   std::vector<bool> keys, columns;      // [block_kv], [head_dim]: keys and columns with a wrong element
   bool whole_rows = true;               // whole rows are wrong: all columns of a key come from those of one other key
-  std::vector<std::int64_t> keys_read;  // [block_kv]: what was read in place of the key, in the first of its columns
-                                        // that was examined
-  std::optional<Wrong> first = {};      // the first wrong element in whose place a single element was read, otherwise
-                                        // the first wrong one
+  std::vector<std::int64_t> keys_read;  // [block_kv]: read in place of the key, in its first examined column
+  std::optional<Wrong> first = {};      // the first wrong one that is a single element, otherwise the first
 };
 
 /// The wrong keys and columns of `tensor`, "K" or "V", with an example. `layout` must contain a known wrong element.
@@ -54,8 +52,7 @@ class LayoutReader {
   std::optional<Layout> read_PV(const AttentionProblem& problem, const HostBuffer& output, std::int64_t first) const;
 
  private:
-  static constexpr std::int64_t kHeadsOfPV = 3;  // V holds its key modulo head_dim, its key divided by head_dim, and
-                                                 // its column
+  static constexpr std::int64_t kHeadsOfPV = 3;  // V holds its key modulo and divided by head_dim, and its column
 
   std::int64_t bits() const { return key_bits_ + column_bits_; }
   bool address_bit(std::int64_t key, std::int64_t column, std::int64_t bit) const;

@@ -1,6 +1,5 @@
 // What a version does to O, tile by tile: launches in which the keys are cut off after each K/V tile, beside the same
-// computation in float64; P made visible with a one-hot V; K and V with one-hot Q, K and P. The kernels need no
-// changes.
+// computation in float64; P made visible with a one-hot V; K and V with one-hot Q, K and P. The kernels need no changes.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
 // Known mistakes in kernels of this kind, each written so that its output can be computed: attention block by block in
-// float64 with one thing wrong. If an output agrees with one of them, element for element, that says more than any
-// pattern.
+// float64 with one thing wrong. If an output agrees with one of them, element for element, that says more than any pattern.
 #pragma once
 
 #include <cstdint>

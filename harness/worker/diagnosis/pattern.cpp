@@ -34,8 +34,7 @@ bool is_half(const Set& rows, int half) {
   return true;
 }
 
-// The units of `size` neighbours that make up the set; empty if a unit is only partly in it, or if it contains all of
-// them.
+// The units of `size` neighbours that make up the set; empty if a unit is only partly in it, or if it contains all of them.
 std::vector<std::int64_t> whole_units(const Set& set, std::int64_t size) {
   std::vector<std::int64_t> units;
   for (std::int64_t first = 0; first < std::ssize(set); first += size) {

@@ -33,8 +33,7 @@ struct WrongElements {
 };
 WrongElements find_wrong(const Reference& reference, const HostBuffer& output, const Tiling& tiling);
 
-/// One sentence: the wrong rows and columns, modulo what, of which tiles, warps and heads. `wrong` contains at least
-/// one.
+/// One sentence: the wrong rows and columns, modulo what, of which tiles, warps and heads. `wrong` contains at least one.
 std::string describe_places(const WrongElements& wrong, const AttentionProblem& problem, const Tiling& tiling);
 
 /// The true members of `wrong` as ranges, modulo the smallest power of two that describes them: "8–15 modulo 16", "0,
