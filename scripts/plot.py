@@ -2,7 +2,7 @@
 """Draws the ladder from profiles/: docs/figures/ladder.svg, docs/figures/seq_len.svg, and, once it is recorded, the
 table of other data: docs/figures/by_data.svg.
 
-The metadata of each figure contain a hash of its data and of this script, so that scripts/update_docs.py --check can
+The metadata of each figure contains a hash of its data and of this script, so that scripts/update_docs.py --check can
 tell whether it is out of date without drawing it again.
 """
 

@@ -43,7 +43,7 @@ VIRTUAL_SM_COUNT = "3"
 TIMEOUT_SECONDS = 600.0
 # More rows of 16 heads than fit in 4 GiB, in whole tiles of every size so far.
 ROWS_OF_4_GIB = (1 << 32) // (16 * HEAD_DIM * 2) + 256
-# More heads than fit in 4 GiB with this many keys: so many more that the last tile of every head is entirely beyond.
+# More heads than fit in 4 GiB with this many keys, so that the last tile of every head is entirely beyond.
 KEYS_OF_MANY_HEADS = 4096
 HEADS_OF_4_GIB = (1 << 32) // (KEYS_OF_MANY_HEADS * HEAD_DIM * 2) + 256
 

@@ -385,7 +385,7 @@ def roofline(facts: Facts) -> Figure:
     clock = facts.max_clock_mhz() * 1e6
     shared_rate = GPU["sms"] * GPU["smem_bytes_per_cycle"] * clock / 1e12  # TB/s
     l2_rate = facts.l2_tb_per_s()
-    ceiling = facts.device.ceilings.get("mma.sync")  # None if it was not recorded: then the roofs have no end
+    ceiling = facts.device.ceilings.get("mma.sync")  # None if it was not recorded: then the roofs extend without limit
     fp32 = GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
     figure = Figure(figsize=(7.4, 3.8))
     axes = figure.add_subplot()

@@ -598,7 +598,7 @@ class Facts:
         return sum((self._static(number, arch)["hot_loop_cold_sass"] or {}).values())
 
     def sass_behind(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
-        """Among the instructions behind branches, those with these opcodes."""
+        """Among the instructions after branches, those with these opcodes."""
         behind = self._static(number, arch)["hot_loop_cold_sass"] or {}
         return sum(behind.get(opcode, 0) for opcode in opcodes)
 

@@ -82,8 +82,8 @@ TEST(Reference, CausalByHand) {
   EXPECT_NEAR(more[7], 4 * 0.1955703, 4e-7);
 }
 
-// With Q = 0 all keys that a query sees have equal weights, and V is the number of the key: the mean of 0 … n - 1 is (n
-// - 1) / 2. Keys are processed 64 at a time, and none of these lengths is a multiple.
+// With Q = 0 all keys that a query sees have equal weights, and V is the number of the key: the mean of 0 … n - 1 is
+// (n - 1) / 2. Keys are processed 64 at a time, and none of these lengths is a multiple.
 TEST(Reference, LengthsThatAreNoMultiplesByHand) {
   for (const std::int64_t seq_len_kv : {1, 3, 63, 65, 129}) {
     for (const bool causal : {false, true}) {

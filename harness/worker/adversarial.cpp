@@ -17,7 +17,7 @@ constexpr float kLarge = 57344;        // 7 · 2^13, which every type can repres
 using Keys = std::vector<DesignedKey>;
 
 // Steps between thirds, for a softmax that takes a new maximum when a sum reaches `limit`. In each third one key is at
-// the peak, with V = 0, and the others are 2^below under a power of two close to it, with V = 1.
+// the peak, with V = 0, and the others are smaller by a factor of 2^below than the power of two at or under it, with V = 1.
 Keys with_peaks(Keys keys, double second, double third, int below) {
   const std::int64_t size = std::max<std::int64_t>(std::ssize(keys) / 3, 1);
   const double peaks[] = {0, second, third};

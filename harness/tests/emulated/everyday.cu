@@ -1,5 +1,5 @@
-// What ordinary programs do beyond a kernel and a copy, each started by its name. emulate_test.py runs them on the virtual GPU.
-// Lines that it expects a finding at are marked: // fault: NAME.
+// What ordinary programs use beyond a kernel and a copy; each is started by its name. emulate_test.py runs them on the
+// virtual GPU. Lines at which it expects a finding are marked: // fault: NAME.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Programs whose threads tell each other something, each in two forms: right, and without what orders the accesses.
+// Programs whose threads communicate, each in two forms: right, and without the synchronisation of the accesses.
 // emulate_test.py runs both on the virtual GPU: ordering NAME right, ordering NAME wrong. Lines at which it expects one of the two
 // accesses of the wrong form are marked: // fault: NAME.
 #include <cooperative_groups.h>

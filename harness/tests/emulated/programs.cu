@@ -1,5 +1,5 @@
 // Small CUDA programs as a student might write them, each started by its name. emulate_test.py runs them on the virtual GPU.
-// Lines that it expects a finding at are marked: // fault: NAME.
+// Lines at which it expects a finding are marked: // fault: NAME.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
