@@ -3,7 +3,7 @@
 to be read.
 
     scripts/blockwise_attention.py --seq-len-kv 8 --head-dim 4 --block-kv 4   every m, l and O, for random numbers
-    scripts/blockwise_attention.py --from FILE   the same for the row in FILE, written by `harness --debug 07 --json FILE`
+    scripts/blockwise_attention.py --from FILE   the same for the row in FILE, from `harness --debug 07 --json FILE`
 
 One query q has the scores s_j = q · k_j / sqrt(head_dim), and by definition its output is
 
@@ -15,7 +15,7 @@ all keys. So each tile may find a larger one, and then the sums computed with th
 m_new), which makes them what they would have been with the new one.
 
     m_new = max(m_old, largest s_j of the tile)
-    r     = exp(m_old - m_new)                 0 for the first tile, for which m_old is -infinity; 1 if m does not change
+    r     = exp(m_old - m_new)                 0 for the first tile, where m_old is -infinity; 1 if m does not change
     p_j   = exp(s_j - m_new)                   for the keys of the tile
     l_new = l_old * r + sum_j p_j
     O_new = O_old * r + sum_j p_j v_j          not yet divided

@@ -3,8 +3,8 @@
 of data.
 
     scripts/fp8_error.py                          on the virtual GPU, a small problem
-    scripts/fp8_error.py --seq-len 4096 --gpu     on a Hopper GPU, through PyTorch; --record stores the result in profiles/,
-                                                  as scripts/record does
+    scripts/fp8_error.py --seq-len 4096 --gpu     on a Hopper GPU, through PyTorch; --record stores the result in
+                                                  profiles/, as scripts/record does
 
 The data are those of scripts/peers --data, except zeros, for which nothing can be wrong; and `outliers`: normal
 numbers, with another normal number of standard deviation 10 added to one element of Q and K in a thousand (Shah et al.,

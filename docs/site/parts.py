@@ -8,7 +8,7 @@ In a page:
 {term}`bank`                a term of the glossary; {term}`banks <bank>` for another form of it
 ```{quote} FILE             lines of a source file, located by their text (:start:, :end:); with
                             :against: FILE (:start-against:, :end-against:) the difference from there
-```{chapter} NN             the top of a chapter: what it adds, in which file; a banner if a recording is stale or missing
+```{chapter} NN             the top of a chapter: what it adds, in which file; a banner if recordings are not current
 ```{prediction} NN          the header's prediction, folded away, and the command that asks for one in the terminal
 ```{measured} NN            TFLOP/s of the step and of the step before, over seq_len; the prediction, and the verdict
 ```{busy} NN NN …           how busy each unit is

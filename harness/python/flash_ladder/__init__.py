@@ -151,11 +151,11 @@ def forward(
                    (for negative strides, which TMA does not support, the newest one that needs no Hopper GPU)
     out            the array to write to, like q, which shares no memory with an input; None creates one
     softmax_scale  None is 1 / sqrt(head_dim)
-    scales         for float8_e4m3fn: float32 [3, batch, heads of q], the factors by which the elements of q, k and v are
+    scales         for float8_e4m3fn: float32 [3, batch, heads of q], the factors by which elements of q, k and v are
                    multiplied; those of k and v are listed for each head of q that reads them
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
                    a query that sees none gets zeros
-    window         query i sees the keys that are at most this many places from key i + k.shape[1] - q.shape[1], on either
+    window         query i sees the keys at most this many places from key i + k.shape[1] - q.shape[1], on either
                    side: FlashAttention's window_size=(window, window)
     lengths        for each batch entry, how many rows of q count; the others are padding, and 0 in out
     lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the two masks

@@ -1,6 +1,6 @@
 // Programs with several streams, and with memory that host and device share, each in two forms: right, and without the
-// synchronisation of the work. emulate_test.py runs both on the virtual GPU: streams NAME right, streams NAME wrong. Lines of the wrong form at which it
-// expects a finding are marked: // fault: NAME.
+// synchronisation of the work. emulate_test.py runs both on the virtual GPU: streams NAME right, streams NAME wrong.
+// Lines of the wrong form at which it expects a finding are marked: // fault: NAME.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
