@@ -123,7 +123,7 @@ std::optional<RecordedSpeed> Recorded::speed_beside_peers(const std::string& dev
       best = RecordedSpeed{.device = recording->profile.device,
                            .config = its_config,
                            .way = regime.name,
-                           .date = regime.date,
+                           .date = measured.date,
                            .toolkit = "",
                            .tflops = *tflops,
                            .stale = recording->stale};

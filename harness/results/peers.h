@@ -25,6 +25,7 @@ struct MeasuredVersion {
   std::string kernel;     // "06", or the name of an extension
   std::string config;     // empty: the version's own choice
   std::string code_hash;  // empty when not known
+  std::string date;       // UTC, "2026-01-31T12:00:00Z"
   std::vector<PeerResult> results;
 };
 
@@ -37,7 +38,7 @@ struct MeasuredPeer {
 /// One way to measure. Figures may be compared within a regime, but not across regimes.
 struct Regime {
   std::string name;  // "sustained", "interleaved"
-  std::string date;  // UTC, "2026-01-31T12:00:00Z"
+  std::string date;  // of the run
   std::vector<MeasuredVersion> versions;
   std::vector<MeasuredPeer> peers;
 };

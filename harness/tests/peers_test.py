@@ -122,6 +122,38 @@ def test_a_run_is_not_resumed_with_other_code_or_under_other_conditions(
     assert len(machine.alone) == measured + 6 * 5 - 7 + 2, "04 is other code, so both its results are measured anew"
 
 
+def test_an_update_measures_peers_and_changed_versions_and_keeps_the_rest_with_its_date(
+    peers: ModuleType, machine: MadeUpMachine, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert peers.main([], lambda: machine) == 0
+    path = tmp_path / "profiles" / "h200" / "peers.json"
+    before = written(tmp_path)
+    sustained = before["regimes"]["sustained"]
+    sustained["run"]["date"] = "2026-01-02T03:04:05Z"
+    sustained["versions"][1]["code_hash"] = "sha256:" + "8" * 64
+    sustained["peers"].append(sustained["peers"][0] | {"name": "no longer there"})
+    path.write_text(json.dumps(before), encoding="utf-8")
+
+    machine.alone.clear()
+    assert peers.main(["--update", "--regime", "sustained"], lambda: machine) == 0
+    assert collections.Counter(machine.alone) == {
+        "05_cp_async": 6, "FlashAttention-2": 6, "cuDNN": 6, "ceiling of mma.sync": 1, "ceiling of wgmma": 1
+    }  # fmt: skip
+    found = regimes(tmp_path)
+    assert found["interleaved"] == before["regimes"]["interleaved"]
+    dates = {version["kernel"]: version.get("date") for version in found["sustained"]["versions"]}
+    assert dates == {"04": "2026-01-02T03:04:05Z", "05": None, "16": "2026-01-02T03:04:05Z"}
+    assert [peer["name"] for peer in found["sustained"]["peers"] if "date" in peer] == ["no longer there"]
+    assert found["sustained"]["run"]["date"] > "2026-01-02T03:04:05Z"
+
+    sustained["run"]["driver"] = "2.0"
+    path.write_text(json.dumps(before), encoding="utf-8")
+    assert peers.main(["--update", "--regime", "sustained"], lambda: machine) == 3
+    assert "figures of the sustained regime are of another driver" in capsys.readouterr().err
+    assert peers.main(["--update"], lambda: machine) == 2
+    assert "--update needs --regime sustained" in capsys.readouterr().err
+
+
 def test_a_wrong_result_is_not_kept(peers: ModuleType, machine: MadeUpMachine, tmp_path: Path) -> None:
     machine.errors = {"16_overlapped_softmax": math.nan, "cuDNN": 1.5}
     assert peers.main([], lambda: machine) == 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ladder import HEAD_DIM, HEADS, ROOT, write_whole
+from ladder import HEAD_DIM, HEADS, ROOT, SHAPES, write_whole
 
 from comparison.implementations import Implementation, UnavailableError
 from comparison.timing import INTERLEAVED, SUSTAINED, TIMED_SECONDS, WARM_UP_SECONDS
@@ -70,6 +70,7 @@ class Session:
     dates: dict[str, str] = field(default_factory=dict)  # by regime: when its first figure was measured
     failed: dict[str, dict[str, str]] = field(default_factory=dict)  # by regime: what did not run, and why
     ceilings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    kept: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"versions": [], "peers": []})
     wrong: int = 0  # number of wrong results
     warm_up_seconds: dict[str, float] = field(default_factory=lambda: WARM_UP_SECONDS)  # by regime
     timed_seconds: float = TIMED_SECONDS  # for each implementation that runs alone
@@ -100,12 +101,7 @@ class Session:
             if regime not in regimes:
                 continue
             found = regimes[regime]
-            differing = [name for name, value in self.environment.items() if found["run"].get(name) != value]
-            if differing:
-                raise UnavailableError(
-                    f"--resume: the part's figures of the {regime} regime are of another {', '.join(differing)};"
-                    " measure anew without --resume"
-                )
+            self.refuse_other_conditions("--resume", regime, found)
             self.dates[regime] = found["run"]["date"]
             self.ceilings[regime] = found["ceilings"]
             for one in self.implementations:
@@ -114,6 +110,33 @@ class Session:
                     if known and self.describe(one).items() <= entry.items():
                         one.results[regime] = entry["results"]
                         one.note = entry.get("note", one.note)
+
+    def update(self, regimes: dict[str, Any]) -> None:
+        """Keeps the sustained figures of versions whose code is the same, and of peers that are not there now.
+
+        Each is kept with the date of its run. Raises UnavailableError where they were measured under other conditions.
+        """
+        if SUSTAINED not in regimes:
+            raise UnavailableError("--update: the file has no sustained figures; measure all without --update")
+        found = regimes[SUSTAINED]
+        self.refuse_other_conditions("--update", SUSTAINED, found)
+        peers = {one.name for one in self.implementations if one.kernel is None}
+        for entry in found["versions"]:
+            same = [one for one in self.implementations if one.kernel and self.describe(one).items() <= entry.items()]
+            if same and len(entry["results"]) == len(SHAPES) and entry["code_hash"]:
+                self.implementations = [one for one in self.implementations if one is not same[0]]
+                self.kept["versions"].append({"date": found["run"]["date"]} | entry)
+        for entry in found["peers"]:
+            if entry["name"] not in peers:
+                self.kept["peers"].append({"date": found["run"]["date"]} | entry)
+
+    def refuse_other_conditions(self, flag: str, regime: str, found: dict[str, Any]) -> None:
+        differing = [name for name, value in self.environment.items() if found["run"].get(name) != value]
+        if differing:
+            raise UnavailableError(
+                f"{flag}: its figures of the {regime} regime are of another {', '.join(differing)};"
+                f" measure anew without {flag}"
+            )
 
     def describe(self, one: Implementation) -> dict[str, Any]:
         if one.kernel is None:
@@ -130,14 +153,16 @@ class Session:
             "warm_up_seconds": self.warm_up_seconds[name],
             "timed_seconds": self.timed_seconds if name == SUSTAINED else None,
         }
+        kept_peers = {entry["name"] for entry in self.kept["peers"]}
+        left_out = {what: why for what, why in self.missing.items() if what not in kept_peers}
+        versions = [self.describe(one) | {"results": results} for one, results in measured if one.kernel]
+        peers = [
+            self.describe(one) | {"note": one.note, "results": results} for one, results in measured if not one.kernel
+        ]
         return {
-            "run": run | self.environment | {"left_out": self.missing | self.failed.get(name, {})},
-            "versions": [self.describe(one) | {"results": results} for one, results in measured if one.kernel],
-            "peers": [
-                self.describe(one) | {"note": one.note, "results": results}
-                for one, results in measured
-                if not one.kernel
-            ],
+            "run": run | self.environment | {"left_out": left_out | self.failed.get(name, {})},
+            "versions": sorted(self.kept["versions"] + versions, key=lambda entry: entry["kernel"]),
+            "peers": peers + self.kept["peers"],
             "ceilings": self.ceilings.get(name, []),
         }
 

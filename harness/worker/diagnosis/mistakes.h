@@ -22,7 +22,7 @@ struct Element {
 /// Online softmax (Milakov & Gimelshein, 2018; Dao, FlashAttention-2, Algorithm 1) with at most one thing wrong.
 struct Mistake {
   std::string name = {};  // "scale_left_out"
-  std::string text = {};  // completes "the output that results if …": "the scores are not scaled"
+  std::string text = {};  // the mistake in words, for messages: "the scores are not scaled"
   double score_factor = 1;
   // The element that is read in place of the requested one. Empty: the requested one.
   std::function<Element(Element)> Q = {}, K = {}, V = {};

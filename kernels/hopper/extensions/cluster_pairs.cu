@@ -4,11 +4,12 @@
 //             into the shared memory of both; here with three consumers. So K and V are read from L2 once for 384 query rows, where
 //             multicast reads them once for 256 and 27 once for 192.
 // Changed     Which CTA copies, and where a release goes: a buffer is empty when the warps of both CTAs have read it. All else is
-//             power_of_two.
+//             version 29.
 // Prediction  Half of the bytes come from L2, and at the power limit that is clock; but six warpgroups now wait for the slowest of
 //             them at each tile, and a head's last pair may have a tile without rows: 1.00x at 4096, 1.02x at 16,384.
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "convert.h"
@@ -38,11 +39,11 @@ struct Traits {
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
   static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
-  static constexpr int kNumBarriers = 4 + 4 * kStages;
   // A lane's sums of a tile, if its exponentials need no rescaling: relative to a guess at least kLeastSum, and less than kMostSum.
   static constexpr bool kIsHalf = std::is_same_v<Element, __half>;
   static constexpr float kLeastSum = kIsHalf ? kBlockKV / 4 : 0x1p-16f;
   static constexpr float kMostSum = kIsHalf ? 0x1p15f : 0x1p32f;  // O's sums must stay within fp32, with V up to 2^80
+  static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
 
@@ -108,24 +109,20 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   wgmma_commit();
 }
 
-// Multiplies the rows of an accumulator.
-template <int kColumns>
-__device__ void scale_rows(float (&D_rmem)[kColumns][4], const float (&factor)[2]) {
-#pragma unroll
-  for (int mma_n = 0; mma_n < kColumns; ++mma_n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) D_rmem[mma_n][i] *= factor[i / 2];
-}
-
 // The reference of a query tile's first exponentials, in the place of a maximum. Scores around 0 make exponentials around 8.
 constexpr float kFirstGuess = -3;
+
+// The power of two in a positive number, rounded down to an integer; and that power.
+__device__ inline int exponent(float x) { return (__float_as_int(x) >> 23) - 127; }
+__device__ inline float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
 
 // Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are less than kMostSum,
 // then every exponential is, too, and fits the type of P; an infinity or a NaN is not. Relative to a guess, a lane's exponentials
 // must in fp16 be at least 1 on average: one of them is at least 1 then, so the guess is not above the row's maximum, and fp16, which
 // ends at 2^-24, loses no more than it would relative to the maximum. bf16 has the exponents of fp32 and loses nothing. Otherwise
-// row_max becomes the maximum, rounded down to an integer, and the exponentials are multiplied by a power of two. Returns whether
-// they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
+// exponentials and sums are divided by a power of two that leaves the row a sum between 1 and 2, and row_max grows by its exponent.
+// Only where they have left fp32 does row_max become the maximum, and they are computed again. Returns whether row_max has changed;
+// then `rescale` is what all sums so far, and O, have to be multiplied by.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -146,6 +143,33 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
     const bool in_range = (new_sum[0] >= least) & (new_sum[0] < most) & (new_sum[1] >= least) & (new_sum[1] < most);
     if (redo || __all_sync(0xffffffff, in_range)) return redo;
 
+    float largest[2] = {};
+#pragma unroll
+    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) largest[i / 2] = fmaxf(largest[i / 2], exp_rmem[mma_n][i]);
+    bool in_fp32 = true;
+    int raise[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      largest[half] = group_max(largest[half]);
+      in_fp32 = in_fp32 & (largest[half] < 0x1p64f) & (largest[half] > 0x1p-64f || !is_first);
+      raise[half] = is_first ? exponent(largest[half]) : max(exponent(largest[half]), 0);
+      rescale[half] = power_of_two(-raise[half]);
+    }
+    if (__all_sync(0xffffffff, in_fp32)) {
+#pragma unroll
+      for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) exp_rmem[mma_n][i] *= rescale[i / 2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        new_sum[half] *= rescale[half];
+        row_max[half] += raise[half];
+      }
+      return true;
+    }
+
     float tile_max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
@@ -154,20 +178,12 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
         const float* S = &S_rmem[mma_n][2 * half];
         tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
       }
-    bool in_fp32 = true;  // no exponential is infinite, and relative to a guess none has lost digits
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float S_max = floorf(group_max(tile_max[half]) * scale);
+      const float S_max = group_max(tile_max[half]) * scale;
       const float new_max = is_first ? S_max : fmaxf(row_max[half], S_max);
       rescale[half] = exp2_approx(row_max[half] - new_max);
       row_max[half] = new_max;
-      in_fp32 = in_fp32 & (rescale[half] > 0x1p-64f) & (rescale[half] < 0x1p64f);
-    }
-    if (__all_sync(0xffffffff, in_fp32)) {
-      scale_rows(exp_rmem, rescale);
-      new_sum[0] *= rescale[0];
-      new_sum[1] *= rescale[1];
-      return true;
     }
   }
 }
@@ -186,11 +202,20 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
     }
 }
 
+// Multiplies the rows of O.
+template <typename Traits>
+__device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
+#pragma unroll
+  for (int mma_n = 0; mma_n < Traits::kHeadDim / 8; ++mma_n)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) O_rmem[mma_n][i] *= factor[i / 2];
+}
+
 template <typename Traits>
 __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNumWarps * 32, 1)
     flash_attention(const __grid_constant__ CUtensorMap Q_map, const __grid_constant__ CUtensorMap K_map,
                     const __grid_constant__ CUtensorMap V_map, const __grid_constant__ CUtensorMap O_map,
-                    AttentionArgs args, float scale, int num_q_tiles) {
+                    AttentionArgs args, float scale, int num_q_tiles, int kv_stride) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
   constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
@@ -265,17 +290,22 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     const auto copy_V = [&](int q_tile, int kv_tile) {
       copy(1, V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
     };
-    // V comes one step after K, since that is when it is used.
+    // V comes one step after K, since that is when it is used. Tiles are visited from the last one on, kv_stride further each time
+    // and round the end; the stride shares no factor with their number, so each is visited once.
+    int last_kv_tile = 0;
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
-      for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+      int kv_tile = num_kv_tiles - 1;
+      for (int step = 0; step < num_kv_tiles; ++step) {
         copy_K(q_tile, kv_tile);
-        if (kv_tile > 0)
-          copy_V(q_tile, kv_tile - 1);
+        if (step > 0)
+          copy_V(q_tile, last_kv_tile);
         else if (q_tile >= gridDim.x)
-          copy_V(q_tile - gridDim.x, num_kv_tiles - 1);
+          copy_V(q_tile - gridDim.x, last_kv_tile);
+        last_kv_tile = kv_tile;
+        kv_tile += kv_tile < num_kv_tiles - kv_stride ? kv_stride : kv_stride - num_kv_tiles;
       }
-      if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, num_kv_tiles - 1);
+      if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, last_kv_tile);
     }
     return;
   }
@@ -309,8 +339,8 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     mbarrier_arrive(&Q_empty[buffer]);
   };
 
-  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf.
-  const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;
+  // The last tile, which comes first, may have fewer keys than kBlockKV. The scores of others become -inf.
+  const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? 0 : -1;
   const auto mask = [&] {
 #pragma unroll
     for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n)
@@ -333,6 +363,7 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
   pack_P<Traits>(P_rmem, exp_rmem);
 
   // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
+  // kv_tile counts the tiles of K and V as they come, not where they lie.
   int q_tile = blockIdx.x, kv_tile = 0;
 #pragma unroll 1
   while (true) {
@@ -379,7 +410,7 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
 
     if (!ends_q_tile) {
       if (redo) {
-        scale_rows(O_rmem, rescale);
+        scale_rows<Traits>(O_rmem, rescale);
         row_sum[0] *= rescale[0];
         row_sum[1] *= rescale[1];
       }
@@ -391,7 +422,7 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
 
     // Normalise O, and store it by way of shared memory, where this warpgroup has read its Q for the last time.
     const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
-    scale_rows(O_rmem, inverse_sum);
+    scale_rows<Traits>(O_rmem, inverse_sum);
     const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
@@ -444,14 +475,18 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const int num_q_tiles = (args.seq_len + kPairRows - 1) / kPairRows * kCluster * args.heads * args.batch;
   const int grid = std::min(num_q_tiles, num_sms / kCluster * kCluster);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
+  // The golden ratio spreads any number of visits evenly; the next number without a common factor makes them complete.
+  const int num_kv_tiles = (args.seq_len_kv + Traits::kBlockKV - 1) / Traits::kBlockKV;
+  int kv_stride = std::max(1, static_cast<int>(0.618 * num_kv_tiles));
+  while (std::gcd(kv_stride, num_kv_tiles) != 1) ++kv_stride;
   kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(Q_map, K_map, V_map, O_map, args, scale,
-                                                                       num_q_tiles);
+                                                                       num_q_tiles, kv_stride);
   return cudaGetLastError();
 }
 
 const Registration registration({
     .source = __FILE__,
-    .extends = "power_of_two",
+    .extends = "29",
     .architecture = Architecture::sm_90a,
     .solves = {.any_length = true},
     .configurations = {configuration<Traits<__half, 3, 64, 3>>("192x64", launch<Traits<__half, 3, 64, 3>>),

@@ -1,14 +1,15 @@
-// in_step
+// 29 · power_of_two
 //
-// Idea        Where scores rise with the keys, each warp of power_of_two redoes a softmax now and then, each at a tile of its own.
-//             The consumers take turns, so all twelve warps wait for each redo. Let all warps raise their references at the same
-//             tiles, every fourth, before a redo is due: then they wait once.
-// Changed     raise(). After every fourth tile, a warp whose sums have reached 2^9 multiplies O, P and the sums by the power of two
-//             that brings the row's largest P to 1. All else is power_of_two.
-// Prediction  Scores that rise by less than a power of two per ten keys need no redo: 1.05x in fp16 where power_of_two redoes one
-//             softmax in six. On normal data it costs one more vote in four tiles: 0.995x.
+// Idea        Exponentials that leave the range of fp16 are not wrong: in fp32 they have all their digits, and are only too large or
+//             too small. So do not look for the maximum and compute them again: divide them by the power of two in their row's sum,
+//             which rounds nothing and leaves the unit for exponentials to the other warps. And use the whole range of the type of
+//             P: fp16 needs it at 2^15, and bf16, whose exponents are those of fp32, hardly ever.
+// Changed     softmax(), and its limits in Traits. Only exponentials beyond fp32 are computed again. All else is version 28.
+// Prediction  1.00x on normal data, where nothing is rescaled. Where scores spread widely (Q x 6), a warp rescales 3 of 64 tiles and
+//             repeats no exponential, where 28 repeats 5: 1.04x there in fp16, and more in bf16.
 
 #include <algorithm>
+#include <numeric>
 #include <type_traits>
 
 #include "convert.h"
@@ -21,7 +22,7 @@
 #include "ptx.h"
 #include "registry.h"
 
-namespace flash_ladder::in_step {
+namespace flash_ladder::v29 {
 
 template <typename Element_, int kConsumers_, int kBlockKV_, int kStages_>
 struct Traits {
@@ -36,12 +37,11 @@ struct Traits {
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
   static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
-  static constexpr int kNumBarriers = 4 + 4 * kStages;
   // A lane's sums of a tile, if its exponentials need no rescaling: relative to a guess at least kLeastSum, and less than kMostSum.
   static constexpr bool kIsHalf = std::is_same_v<Element, __half>;
   static constexpr float kLeastSum = kIsHalf ? kBlockKV / 4 : 0x1p-16f;
-  static constexpr float kRaiseSum = kIsHalf ? 0x1p9f : 0x1p16f;  // from which references are raised
   static constexpr float kMostSum = kIsHalf ? 0x1p15f : 0x1p32f;  // O's sums must stay within fp32, with V up to 2^80
+  static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
 
@@ -107,24 +107,20 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   wgmma_commit();
 }
 
-// Multiplies the rows of an accumulator.
-template <int kColumns>
-__device__ void scale_rows(float (&D_rmem)[kColumns][4], const float (&factor)[2]) {
-#pragma unroll
-  for (int mma_n = 0; mma_n < kColumns; ++mma_n)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) D_rmem[mma_n][i] *= factor[i / 2];
-}
-
 // The reference of a query tile's first exponentials, in the place of a maximum. Scores around 0 make exponentials around 8.
 constexpr float kFirstGuess = -3;
+
+// The power of two in a positive number, rounded down to an integer; and that power.
+__device__ inline int exponent(float x) { return (__float_as_int(x) >> 23) - 127; }
+__device__ inline float power_of_two(int n) { return __int_as_float((n + 127) << 23); }
 
 // Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are less than kMostSum,
 // then every exponential is, too, and fits the type of P; an infinity or a NaN is not. Relative to a guess, a lane's exponentials
 // must in fp16 be at least 1 on average: one of them is at least 1 then, so the guess is not above the row's maximum, and fp16, which
 // ends at 2^-24, loses no more than it would relative to the maximum. bf16 has the exponents of fp32 and loses nothing. Otherwise
-// row_max becomes the maximum, rounded down to an integer, and the exponentials are multiplied by a power of two. Returns whether
-// they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
+// exponentials and sums are divided by a power of two that leaves the row a sum between 1 and 2, and row_max grows by its exponent.
+// Only where they have left fp32 does row_max become the maximum, and they are computed again. Returns whether row_max has changed;
+// then `rescale` is what all sums so far, and O, have to be multiplied by.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -145,6 +141,33 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
     const bool in_range = (new_sum[0] >= least) & (new_sum[0] < most) & (new_sum[1] >= least) & (new_sum[1] < most);
     if (redo || __all_sync(0xffffffff, in_range)) return redo;
 
+    float largest[2] = {};
+#pragma unroll
+    for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) largest[i / 2] = fmaxf(largest[i / 2], exp_rmem[mma_n][i]);
+    bool in_fp32 = true;
+    int raise[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      largest[half] = group_max(largest[half]);
+      in_fp32 = in_fp32 & (largest[half] < 0x1p64f) & (largest[half] > 0x1p-64f || !is_first);
+      raise[half] = is_first ? exponent(largest[half]) : max(exponent(largest[half]), 0);
+      rescale[half] = power_of_two(-raise[half]);
+    }
+    if (__all_sync(0xffffffff, in_fp32)) {
+#pragma unroll
+      for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) exp_rmem[mma_n][i] *= rescale[i / 2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        new_sum[half] *= rescale[half];
+        row_max[half] += raise[half];
+      }
+      return true;
+    }
+
     float tile_max[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int mma_n = 0; mma_n < Traits::kBlockKV / 8; ++mma_n)
@@ -153,20 +176,12 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
         const float* S = &S_rmem[mma_n][2 * half];
         tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));
       }
-    bool in_fp32 = true;  // no exponential is infinite, and relative to a guess none has lost digits
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float S_max = floorf(group_max(tile_max[half]) * scale);
+      const float S_max = group_max(tile_max[half]) * scale;
       const float new_max = is_first ? S_max : fmaxf(row_max[half], S_max);
       rescale[half] = exp2_approx(row_max[half] - new_max);
       row_max[half] = new_max;
-      in_fp32 = in_fp32 & (rescale[half] > 0x1p-64f) & (rescale[half] < 0x1p64f);
-    }
-    if (__all_sync(0xffffffff, in_fp32)) {
-      scale_rows(exp_rmem, rescale);
-      new_sum[0] *= rescale[0];
-      new_sum[1] *= rescale[1];
-      return true;
     }
   }
 }
@@ -185,41 +200,20 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
     }
 }
 
-// Raises the references of rows whose exponentials have become large, before a softmax has to be redone: multiplies O, P and the
-// sums by the power of two that brings the row's largest P of this tile between 1 and 2. P is in 16 bits, two neighbours to a register.
+// Multiplies the rows of O.
 template <typename Traits>
-__device__ void raise(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
-                      float (&row_max)[2], float (&row_sum)[2], const float (&new_sum)[2]) {
-  using Pair = std::conditional_t<Traits::kIsHalf, __half2, __nv_bfloat162>;
-  if (__all_sync(0xffffffff, (new_sum[0] < Traits::kRaiseSum) & (new_sum[1] < Traits::kRaiseSum))) return;
-  Pair(&pairs)[Traits::kBlockKV / 16][4] = reinterpret_cast<Pair(&)[Traits::kBlockKV / 16][4]>(P_rmem);
-  float factor[2];
+__device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    Pair largest = pairs[0][half];
+  for (int mma_n = 0; mma_n < Traits::kHeadDim / 8; ++mma_n)
 #pragma unroll
-    for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
-      largest = __hmax2(largest, __hmax2(pairs[mma_k][half], pairs[mma_k][half + 2]));
-    const float P_max = group_max(fmaxf(__low2float(largest), __high2float(largest)));
-    const int exponent = __float_as_int(P_max) / (1 << 23) - 127;  // P_max is at least 2^exponent
-    const int shift = max(exponent, 0);                            // down it would lose what O has already
-    factor[half] = __int_as_float((127 - shift) << 23);            // 2^-shift
-    row_max[half] += shift;
-    row_sum[half] *= factor[half];
-    const std::uint32_t both = pack<typename Traits::Element>(factor[half], factor[half]);
-#pragma unroll
-    for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
-#pragma unroll
-      for (int i = half; i < 4; i += 2) pairs[mma_k][i] = __hmul2(pairs[mma_k][i], reinterpret_cast<const Pair&>(both));
-  }
-  scale_rows(O_rmem, factor);
+    for (int i = 0; i < 4; ++i) O_rmem[mma_n][i] *= factor[i / 2];
 }
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     flash_attention(const __grid_constant__ CUtensorMap Q_map, const __grid_constant__ CUtensorMap K_map,
                     const __grid_constant__ CUtensorMap V_map, const __grid_constant__ CUtensorMap O_map,
-                    AttentionArgs args, float scale, int num_q_tiles) {
+                    AttentionArgs args, float scale, int num_q_tiles, int kv_stride) {
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
   constexpr int kStages = Traits::kStages, kKVSize = Traits::kKVSize;
@@ -285,17 +279,22 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     };
     const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
     const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
-    // V comes one step after K, since that is when it is used.
+    // V comes one step after K, since that is when it is used. Tiles are visited from the last one on, kv_stride further each time
+    // and round the end; the stride shares no factor with their number, so each is visited once.
+    int last_kv_tile = 0;
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
-      for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
+      int kv_tile = num_kv_tiles - 1;
+      for (int step = 0; step < num_kv_tiles; ++step) {
         copy_K(q_tile, kv_tile);
-        if (kv_tile > 0)
-          copy_V(q_tile, kv_tile - 1);
+        if (step > 0)
+          copy_V(q_tile, last_kv_tile);
         else if (q_tile >= gridDim.x)
-          copy_V(q_tile - gridDim.x, num_kv_tiles - 1);
+          copy_V(q_tile - gridDim.x, last_kv_tile);
+        last_kv_tile = kv_tile;
+        kv_tile += kv_tile < num_kv_tiles - kv_stride ? kv_stride : kv_stride - num_kv_tiles;
       }
-      if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, num_kv_tiles - 1);
+      if (q_tile + gridDim.x >= num_q_tiles) copy_V(q_tile, last_kv_tile);
     }
     return;
   }
@@ -329,8 +328,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     mbarrier_arrive(&Q_empty[buffer]);
   };
 
-  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf.
-  const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;
+  // The last tile, which comes first, may have fewer keys than kBlockKV. The scores of others become -inf.
+  const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? 0 : -1;
   const auto mask = [&] {
 #pragma unroll
     for (int mma_n = 0; mma_n < kBlockKV / 8; ++mma_n)
@@ -353,6 +352,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   pack_P<Traits>(P_rmem, exp_rmem);
 
   // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
+  // kv_tile counts the tiles of K and V as they come, not where they lie.
   int q_tile = blockIdx.x, kv_tile = 0;
 #pragma unroll 1
   while (true) {
@@ -399,20 +399,19 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
     if (!ends_q_tile) {
       if (redo) {
-        scale_rows(O_rmem, rescale);
+        scale_rows<Traits>(O_rmem, rescale);
         row_sum[0] *= rescale[0];
         row_sum[1] *= rescale[1];
       }
       row_sum[0] += new_sum[0];
       row_sum[1] += new_sum[1];
-      if (kv_tile % 4 == 3) raise<Traits>(O_rmem, P_rmem, row_max, row_sum, new_sum);
       ++kv_tile;
       continue;
     }
 
     // Normalise O, and store it by way of shared memory, where this warpgroup has read its Q for the last time.
     const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
-    scale_rows(O_rmem, inverse_sum);
+    scale_rows<Traits>(O_rmem, inverse_sum);
     const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
@@ -463,14 +462,17 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const int num_q_tiles = (args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ * args.heads * args.batch;
   const int grid = std::min(num_q_tiles, num_sms);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
+  // The golden ratio spreads any number of visits evenly; the next number without a common factor makes them complete.
+  const int num_kv_tiles = (args.seq_len_kv + Traits::kBlockKV - 1) / Traits::kBlockKV;
+  int kv_stride = std::max(1, static_cast<int>(0.618 * num_kv_tiles));
+  while (std::gcd(kv_stride, num_kv_tiles) != 1) ++kv_stride;
   kernel<<<grid, Traits::kNumWarps * 32, Traits::kSmemBytes, stream>>>(Q_map, K_map, V_map, O_map, args, scale,
-                                                                       num_q_tiles);
+                                                                       num_q_tiles, kv_stride);
   return cudaGetLastError();
 }
 
 const Registration registration({
     .source = __FILE__,
-    .extends = "power_of_two",
     .architecture = Architecture::sm_90a,
     .solves = {.any_length = true},
     .configurations = {configuration<Traits<__half, 3, 64, 3>>("192x64", launch<Traits<__half, 3, 64, 3>>),
@@ -481,4 +483,4 @@ const Registration registration({
                                                                        launch<Traits<__nv_bfloat16, 2, 128, 2>>)},
 });
 
-}  // namespace flash_ladder::in_step
+}  // namespace flash_ladder::v29
