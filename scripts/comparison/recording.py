@@ -112,9 +112,9 @@ class Session:
                         one.note = entry.get("note", one.note)
 
     def update(self, regimes: dict[str, Any]) -> None:
-        """Keeps the sustained figures of versions whose code is the same, and of peers that are not there now.
+        """Keeps the sustained figures of versions whose code has not changed, and of peers that are missing now.
 
-        Each is kept with the date of its run. Raises UnavailableError where they were measured under other conditions.
+        Each figure keeps the date of its run. Raises UnavailableError if they were measured under other conditions.
         """
         if SUSTAINED not in regimes:
             raise UnavailableError("--update: the file has no sustained figures; measure all without --update")
