@@ -1,4 +1,4 @@
-// Members of JSON objects that are null, or missing, where something is not known.
+// JSON members that are null or missing when a value is not known.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 
 namespace flash_ladder {
 
-/// null for what holds nothing: an empty optional, string or container, and 0.
+/// null for an empty optional, string or container, and for 0.
 template <typename T>
 nlohmann::json known_or_null(const T& value) {
   bool known = false;
@@ -21,7 +21,7 @@ nlohmann::json known_or_null(const std::optional<T>& value) {
   return value ? nlohmann::json(*value) : nlohmann::json(nullptr);
 }
 
-/// Leaves `value` as it is where the member is null or missing.
+/// Leaves `value` unchanged if the member is null or missing.
 template <typename T>
 void read_known(const nlohmann::json& object, const char* member, T& value) {
   const auto found = object.find(member);

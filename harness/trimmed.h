@@ -1,4 +1,4 @@
-// Text without the blanks around it.
+// Text without surrounding blanks.
 #pragma once
 
 #include <cctype>

@@ -1,28 +1,29 @@
 #!/usr/bin/env python3
-"""Attention a K/V tile at a time, in float64 and plain Python: what every version from 02 on computes, to be read.
+"""Attention one K/V tile at a time, in float64 and plain Python: the computation of every version from 02 on, written
+to be read.
 
-    scripts/blockwise_attention.py --seq-len-kv 8 --head-dim 4 --block-kv 4   every m, l and O, of random numbers
-    scripts/blockwise_attention.py --from FILE   the same of the row in FILE, of `harness --debug 07 --json FILE`
+    scripts/blockwise_attention.py --seq-len-kv 8 --head-dim 4 --block-kv 4   every m, l and O, for random numbers
+    scripts/blockwise_attention.py --from FILE   the same for the row in FILE, from `harness --debug 07 --json FILE`
 
-One query q, its scores s_j = q · k_j / sqrt(head_dim), and the definition
+One query q has the scores s_j = q · k_j / sqrt(head_dim), and by definition its output is
 
     O = sum_j exp(s_j) v_j / sum_j exp(s_j)
 
-Any number m may be subtracted from all scores: exp(-m) stands above and below, and falls out. The row's maximum keeps
-every exp() at most 1. But the maximum of the keys seen so far is not that of all keys. So each tile may find a larger
-one, and then what was summed up with the old one is multiplied by exp(m_old - m_new): that makes of it what it would
-have been with the new one.
+Any number m may be subtracted from all scores: exp(-m) then appears in the numerator and the denominator, and cancels.
+Choosing the row's maximum keeps every exp() at most 1. But the maximum of the keys seen so far is not the maximum of
+all keys. So each tile may find a larger one, and then the sums computed with the old one are multiplied by exp(m_old -
+m_new), which makes them what they would have been with the new one.
 
     m_new = max(m_old, largest s_j of the tile)
-    r     = exp(m_old - m_new)                 0 for the first tile, where m_old is -infinity; 1 where m stays
+    r     = exp(m_old - m_new)                 0 for the first tile, where m_old is -infinity; 1 if m does not change
     p_j   = exp(s_j - m_new)                   for the keys of the tile
     l_new = l_old * r + sum_j p_j
-    O_new = O_old * r + sum_j p_j v_j          not divided yet
+    O_new = O_old * r + sum_j p_j v_j          not yet divided
 
-After the last tile the output is O / l. Divided after an earlier one, it is attention over the keys so far: that is
-what `harness --debug` compares a kernel with, tile by tile. Sources: Milakov & Gimelshein, "Online normalizer
-calculation for softmax" (2018), algorithm 3; Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2"
-(2023), algorithm 1.
+After the last tile the output is O / l. Dividing after an earlier tile gives attention over the keys so far, with which
+`harness --debug` compares a kernel, tile by tile. Sources: Milakov & Gimelshein, "Online normalizer calculation for
+softmax" (2018), algorithm 3; Dao et al., "FlashAttention" (2022), algorithm 1; Dao, "FlashAttention-2" (2023),
+algorithm 1.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ Row = Sequence[float]
 
 @dataclass(frozen=True)
 class Step:
-    """One row after one K/V tile."""
+    """The state of one row after one K/V tile."""
 
     first_key: int
     S: list[float]  # the scores of the tile's keys
     m: float  # the largest score so far
-    r: float  # by which what was there before has been multiplied
+    r: float  # factor by which the earlier l and O were multiplied
     P: list[float]  # exp(S - m)
     l: float  # the sum of all exp(s - m) so far  # noqa: E741
     O: list[float]  # [head_dim], not divided by l  # noqa: E741
@@ -60,7 +61,7 @@ class Step:
 
 
 def attend(q: Row, K: Sequence[Row], V: Sequence[Row], block_kv: int, scale: float | None = None) -> list[Step]:
-    """One query, a tile of `block_kv` keys at a time. `scale` is that of the scores; None: 1 / sqrt(head_dim)."""
+    """Processes one query, a tile of `block_kv` keys at a time. `scale`: of the scores; None: 1 / sqrt(head_dim)."""
     if scale is None:
         scale = 1 / math.sqrt(len(q))
     m, l, O = -math.inf, 0.0, [0.0] * len(q)  # noqa: E741
@@ -79,7 +80,7 @@ def attend(q: Row, K: Sequence[Row], V: Sequence[Row], block_kv: int, scale: flo
 
 
 def definition(q: Row, K: Sequence[Row], V: Sequence[Row], scale: float | None = None) -> list[float]:
-    """softmax(q Kᵀ) V as it is written, all keys at once."""
+    """softmax(q Kᵀ) V, implemented literally, with all keys at once."""
     if scale is None:
         scale = 1 / math.sqrt(len(q))
     S = [scale * sum(a * b for a, b in zip(q, k, strict=True)) for k in K]
@@ -91,13 +92,13 @@ def definition(q: Row, K: Sequence[Row], V: Sequence[Row], scale: float | None =
 
 
 def numbers(values: Sequence[float], most: int) -> str:
-    """The first `most` of them."""
+    """The first `most` values."""
     text = " ".join(f"{value:9.5f}" for value in values[:most])
     return text + (" …" if len(values) > most else "")
 
 
 def describe(steps: list[Step], exact: Row, columns: int) -> str:
-    """Every m, l and O of one row; of S, P and O the first `columns`."""
+    """Every m, l and O of one row, and the first `columns` elements of S, P and O."""
     lines = []
     for tile, step in enumerate(steps):
         lines.append(f"  tile {tile}, keys {step.first_key}–{step.first_key + len(step.S) - 1}")
@@ -125,7 +126,7 @@ def elements(text: str, dtype: str) -> list[float]:
 
 
 def recorded_row(debug: dict[str, Any]) -> tuple[list[float], list[list[float]], list[list[float]], int, float]:
-    """q, K, V, block_kv and the scale of the row that a document of `harness --debug --json` shows."""
+    """q, K, V, block_kv and the scale of the row in a document of `harness --debug --json`."""
     dtype, row = debug["problem"]["dtype"], debug["row"]
     return (
         elements(row["Q"], dtype),
@@ -159,7 +160,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale is
+    sys.stdout.reconfigure(encoding="utf-8")  # whatever the locale
     options = parse_arguments()
     if options.file:
         try:

@@ -1,7 +1,7 @@
-"""Other data than random normal numbers, for NumPy and PyTorch.
+"""Data other than random normal numbers, for NumPy and PyTorch.
 
-The names and definitions are those of harness/problem/distribution.h, which also says where those that resemble a
-trained model's heads come from; the numbers themselves are other ones.
+The names and definitions are those of harness/problem/distribution.h, which also gives the sources for the data that
+resemble a trained model's heads; the random numbers themselves differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from ladder import HEAD_DIM
 
-# z is a standard normal number, another one for each element.
+# z is a standard normal number, a new one for each element.
 DEFINITIONS = {
     "normal": "q, k, v = z, standard normal numbers",
     "q-times-3": "q = 3 z",
@@ -34,11 +34,11 @@ KINDS_OF_TRAINED = ("diagonal", "four-sinks", "broad")
 
 @dataclass(frozen=True)
 class Source:
-    """NumPy's numbers, or PyTorch's."""
+    """NumPy's random numbers, or PyTorch's."""
 
-    library: ModuleType  # with cos and sin
-    normal: Callable[[tuple[int, ...]], Any]  # standard normal numbers, of a shape
-    count: Callable[[int], Any]  # 0, 1, … as floating-point numbers, so many
+    library: ModuleType  # provides cos and sin
+    normal: Callable[[tuple[int, ...]], Any]  # standard normal numbers of a given shape
+    count: Callable[[int], Any]  # the numbers 0, 1, … in floating point, as many as requested
 
 
 def make(name: str, batch: int, seq_len: int, heads: int, source: Source) -> tuple[Any, Any, Any]:
@@ -56,7 +56,7 @@ def make(name: str, batch: int, seq_len: int, heads: int, source: Source) -> tup
 
 
 def _change(name: str, q: Any, k: Any, v: Any, w: Any, u: Any, key: Any, library: ModuleType) -> None:  # noqa: ANN401
-    """Makes normal numbers what the name says, in place."""
+    """Turns normal numbers into the named data, in place."""
     last = max(key.shape[1] - 1, 1)
     if name == "q-times-3":
         q *= 3

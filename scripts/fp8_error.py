@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
-"""How far attention in 8 bits is from float64, beside 16 bits and FlashAttention-3's e4m3, for several kinds of data.
+"""Measures how far attention in 8 bits is from float64, beside 16 bits and FlashAttention-3's e4m3, for several kinds
+of data.
 
-    scripts/fp8_error.py                          on the virtual GPU, small
-    scripts/fp8_error.py --seq-len 4096 --gpu     on a Hopper GPU, through PyTorch; --record keeps it in profiles/, as
-                                                  scripts/record does
+    scripts/fp8_error.py                          on the virtual GPU, a small problem
+    scripts/fp8_error.py --seq-len 4096 --gpu     on a Hopper GPU, through PyTorch; --record stores the result in
+                                                  profiles/, as scripts/record does
 
-The data are those of scripts/peers --data, but for zeros, of which nothing can be off; and `outliers`: normal numbers,
-with another normal number of standard deviation 10 added to one element of Q and K in a thousand (Shah et al.,
-FlashAttention-3, section 4.3). `27` is version 27 on all of them rounded to fp16; `fp8` is the extension fp8, and
-FlashAttention-3 its own kernel where it can be imported, on all of them rounded to e4m3 with a scale for each head.
+The data are those of scripts/peers --data, except zeros, for which nothing can be wrong; and `outliers`: normal
+numbers, with another normal number of standard deviation 10 added to one element of Q and K in a thousand (Shah et al.,
+FlashAttention-3, section 4.3). `27` is version 27 on the data rounded to fp16; `fp8` is the extension fp8, and
+FlashAttention-3 its own kernel if it can be imported, both on the data rounded to e4m3 with a scale for each head.
 
-`rotated` first multiplies Q and K by the same random orthogonal matrix (incoherent processing, section 3.3): Q Kᵀ stays
-what it is, and an outlier spreads over all 128 columns, so that it no longer makes the scale of its head. The matrix is
-a Hadamard one with random signs, D H / sqrt(128).
+`rotated` first multiplies Q and K by the same random orthogonal matrix (incoherent processing, section 3.3): Q Kᵀ does
+not change, and an outlier is spread over all 128 columns, so that it no longer determines the scale of its head. The
+matrix is a Hadamard matrix with random signs, D H / sqrt(128).
 
-Errors are ‖O - exact‖ / ‖exact‖, with exact in float64 from the numbers before any rounding. `rounding` is what the
-rounding of Q, K and V to e4m3 costs by itself, in float64. `kernel alone` sets the kernel's O against float64 on the
-rounded numbers. Needs the Python package of the ladder, NumPy, and for --gpu PyTorch.
+Errors are ‖O - exact‖ / ‖exact‖, with exact computed in float64 from the numbers before any rounding. `rounding` is the
+error caused by rounding Q, K and V to e4m3 alone, in float64. `kernel alone` compares the kernel's O with float64 on
+the rounded numbers. Needs the ladder's Python package, NumPy, and for --gpu PyTorch.
 
 Exit status: 0 done, 2 bad usage, 3 something is missing.
 """
@@ -45,19 +46,19 @@ except ImportError as missing:
 
 LARGEST = 448.0  # of e4m3
 NAMES = (*(name for name in distributions.DEFINITIONS if name != "zeros"), "outliers")
-ROTATED = ("normal", "outliers")  # data that are measured with a rotation, too
+ROTATED = ("normal", "outliers")  # data that are also measured with a rotation
 Floats = NDArray[np.float64]
 
 
 def e4m3_values() -> Floats:
-    """What the bits 0 to 126 stand for, in order: four bits of exponent, bias 7, and three of mantissa."""
+    """The numbers represented by the bits 0 to 126, in order: four bits of exponent, bias 7, and three of mantissa."""
     bits = np.arange(127)
     exponent, mantissa = bits >> 3, bits & 7
     return np.where(exponent > 0, (8 + mantissa) * 2.0 ** (exponent - 10), mantissa * 2.0**-9)
 
 
 def to_e4m3(x: Floats) -> NDArray[np.uint8]:
-    """The bits of the nearest e4m3 number, of two the even one; what is beyond 448 becomes 448."""
+    """The bits of the nearest e4m3 number, with ties to even; magnitudes above 448 become 448."""
     values = e4m3_values()
     magnitude = np.minimum(np.abs(x), LARGEST)
     above = np.clip(np.searchsorted(values, magnitude), 1, 126)
@@ -72,7 +73,7 @@ def from_e4m3(bits: NDArray[np.uint8]) -> Floats:
 
 
 def quantise(x: Floats) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """[batch, seq_len, heads, head_dim] as e4m3, and its scales [batch, heads]."""
+    """Converts [batch, seq_len, heads, head_dim] to e4m3 and its scales, [batch, heads]."""
     scales = (np.abs(x).max(axis=(1, 3)) / LARGEST).astype(np.float32)
     return to_e4m3(x / scales[:, None, :, None]), scales
 
@@ -97,7 +98,7 @@ def rotation(random: np.random.Generator) -> Floats:
 
 
 def attention(q: Floats, k: Floats, v: Floats) -> Floats:
-    """In float64."""
+    """Attention in float64."""
     o = np.empty_like(q)
     for b in range(q.shape[0]):
         for head in range(q.shape[2]):
@@ -112,7 +113,7 @@ def error(o: Floats, exact: Floats) -> float:
 
 
 def ours(arrays: Sequence[np.ndarray], scales: np.ndarray | None, kernel: str, gpu: bool) -> Floats:
-    """By the ladder's kernel."""
+    """Attention with the ladder's kernel."""
     import flash_ladder
 
     if not gpu:
@@ -125,7 +126,7 @@ def ours(arrays: Sequence[np.ndarray], scales: np.ndarray | None, kernel: str, g
 
 
 def flash_attention_3(arrays: Sequence[np.ndarray], scales: np.ndarray) -> Floats:
-    """By FlashAttention-3, of e4m3. Raises what importing or launching it raises."""
+    """Attention with FlashAttention-3 in e4m3. Raises any error that importing or launching it raises."""
     import torch
 
     q, k, v = (torch.from_numpy(array).cuda().view(torch.float8_e4m3fn) for array in arrays)
@@ -134,7 +135,8 @@ def flash_attention_3(arrays: Sequence[np.ndarray], scales: np.ndarray) -> Float
 
 
 def measure(name: str, shape: tuple[int, int, int], seed: int, rotated: bool, gpu: bool) -> dict[str, Any]:
-    """A result as profiles/<device>/fp8_error.json has it: of one kind of data, (batch, seq_len, heads) in shape."""
+    """A result in the form of profiles/<device>/fp8_error.json, for one kind of data; shape: (batch, seq_len,
+    heads)."""
     random = np.random.default_rng(seed)
     q, k, v = data(name, *shape, random)
     exact = attention(q, k, v)
@@ -165,7 +167,7 @@ def measure(name: str, shape: tuple[int, int, int], seed: int, rotated: bool, gp
 
 
 def report(shape: tuple[int, int, int], names: Sequence[str], seed: int, gpu: bool) -> list[dict[str, Any]]:
-    """All results, a line for each while they come."""
+    """Computes all results, and prints a line for each as it arrives."""
     batch, seq_len, heads = shape
     print(f"batch {batch}, {heads} heads, seq_len {seq_len}: relative error (of the kernel alone)")
     results = []
@@ -206,7 +208,7 @@ def record(results: list[dict[str, Any]], shape: tuple[int, int, int], seed: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    sys.stdout.reconfigure(encoding="utf-8")  # of --help, whatever the locale is
+    sys.stdout.reconfigure(encoding="utf-8")  # for the output of --help, whatever the locale
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch", type=int, default=1, metavar="N", help="(1)")
     parser.add_argument("--heads", type=int, default=2, metavar="N", help="(2)")
@@ -241,7 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnavailableError as missing:
         print(f"fp8_error: {missing}", file=sys.stderr)
         return 3
-    except ValueError as refused:  # by the package, in the words of its arguments
+    except ValueError as refused:  # from the package, in terms of its arguments
         print(f"fp8_error: {refused}", file=sys.stderr)
         return 2
     return 0

@@ -1,4 +1,4 @@
-"""The kernels, as the files that they are: scripts and tests find a new one by its being there."""
+"""The kernels, as a list of files: scripts and tests find a new one because its file exists."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ladder import number_of
 
 @dataclass(frozen=True)
 class KernelFile:
-    """One version: number and name are those of its file, as common/host/versions.h has them."""
+    """One version: its number and name come from its file, as in common/host/versions.h."""
 
-    file: str  # from the root: "kernels/06_swizzle.cu", "kernels/extensions/causal.cu"
+    file: str  # path from the root: "kernels/06_swizzle.cu", "kernels/extensions/causal.cu"
 
     @property
     def stem(self) -> str:
-        """What profiles and messages call it: "06_swizzle", "causal"."""
+        """Its name in profiles and messages: "06_swizzle", "causal"."""
         return Path(self.file).stem
 
     @property
     def number(self) -> int | None:
-        """None: an extension of the ladder has none."""
+        """None: an extension of the ladder has no number."""
         return None if Path(self.file).parent.name == "extensions" else number_of(self.stem)
 
     @property
     def kernel(self) -> str:
-        """What --kernel and JSON call it: "06", "causal"."""
+        """Its name for --kernel and in JSON: "06", "causal"."""
         return self.stem if self.number is None else self.stem[:2]
 
     @property
@@ -35,12 +35,12 @@ class KernelFile:
 
     @property
     def label(self) -> str:
-        """For tables and plots: "06 swizzle", "causal"."""
+        """Its name in tables and plots: "06 swizzle", "causal"."""
         return self.name if self.number is None else f"{self.kernel} {self.name}"
 
 
 def kernel_files(root: Path) -> list[KernelFile]:
-    """All of a source tree: in order of number, then the extensions by name."""
+    """All kernels of a source tree: in order of number, followed by the extensions by name."""
     patterns = ("[0-9][0-9]_*.cu", "hopper/[0-9][0-9]_*.cu", "extensions/*.cu", "hopper/extensions/*.cu")
     found = [path for pattern in patterns for path in (root / "kernels").glob(pattern)]
     files = [KernelFile(path.relative_to(root).as_posix()) for path in found]

@@ -1,7 +1,7 @@
-"""What all scripts say of the ladder alike. It needs nothing but Python, since any Python may run scripts/peers.
+"""Facts about the ladder that all scripts share. It needs only Python, because any Python may run scripts/peers.
 
-The harness has the shapes, too, in harness/app/standard_shapes.h, and names folders in harness/results/profile.cpp;
-cli_json_test.py compares.
+The harness has a copy of the shapes, in harness/app/standard_shapes.h, and names folders in
+harness/results/profile.cpp; cli_json_test.py compares them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 HARNESS = BUILD / "harness"
 
-# What every version is measured at on a GPU.
+# The shapes at which every version is measured on a GPU.
 SHAPES = [(16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)]  # (batch, seq_len)
 HEADS = 16
 HEAD_DIM = 128
 
-REGIMES = ("sustained", "interleaved")  # of scripts/peers, in the order in which they are shown; never compared
+REGIMES = ("sustained", "interleaved")  # regimes of scripts/peers, in display order; never compared with each other
 
 
 def number_of(name: str) -> int | None:
-    """Of a version that has one: 16 for "16_overlapped_softmax"."""
+    """The number of a version that has one: 16 for "16_overlapped_softmax"."""
     return int(name[:2]) if re.match(r"\d\d_", name) else None
 
 
 def is_fast(name: str) -> bool:
-    """Whether a version uses the tensor cores, which come in with 04. What does not would take most of the time."""
+    """Whether a version uses the tensor cores, which 04 introduces. The others would take most of the time."""
     number = number_of(name)
     return number is None or number >= 4
 
@@ -40,16 +40,16 @@ def device_slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.removeprefix("NVIDIA ").lower()).strip("-") or "unknown"
 
 
-# Both have the rules of harness/results/atomic_file.cpp, except that the folder is made.
+# Both functions follow the rules of harness/results/atomic_file.cpp, except that the folder is created.
 
 
 def is_special(path: Path) -> bool:
-    """Whether there is a device or a pipe, which is written into: a file that is renamed would take its place."""
+    """Whether the path is a device or a pipe, which must be written to directly: renaming a file would replace it."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def written_file(path: Path) -> Path:
-    """What `path` stands for, if it is a symbolic link: the link stays what it is."""
+    """The target of `path`, if it is a symbolic link, so that the link itself is kept."""
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
@@ -57,7 +57,7 @@ def written_file(path: Path) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Raises OSError where write_whole() would, as far as that can be known before. Changes nothing."""
+    """Raises OSError if write_whole() would, as far as that can be known beforehand. Changes nothing."""
     target = path if is_special(path) else written_file(path)
     there = next(place for place in (target, *target.parents) if place.exists())
     if target.is_dir():
@@ -72,7 +72,7 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Under another name first, so that nobody ever reads half a file. Makes the folder. Raises OSError."""
+    """Writes under another name first, so that a reader never sees half a file. Creates the folder. Raises OSError."""
     data = content if isinstance(content, bytes) else content.encode()
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

@@ -1,25 +1,26 @@
 #!/usr/bin/env python3
-"""How many mistakes does the check find? Changes each version in many places, one at a time, and checks what results.
+"""How many mistakes does the check find? Changes each version in many places, one at a time, and checks the result.
 
-A mutant is a version with one token or one line changed: a wait deleted, a bound off by one, K read where V should be,
-another operator or constant. Which places are changed depends on the text of the version and on --seed alone. A mutant
-is compiled for the virtual GPU alone, in its first configuration, linked with the objects of the build's worker, and
-checked as `scripts/harness --kernel NN --device emulator` checks it, up to the first inputs that show something. It is
+A mutant is a version with one token or one line changed: a wait deleted, a bound off by one, K read in place of V,
+another operator or constant. Which places are changed depends only on the text of the version and on --seed. A mutant
+is compiled for the virtual GPU only, in its first configuration, linked with the objects of the build's worker, and
+checked as `scripts/harness --kernel NN --device emulator` checks it, up to the first inputs that reveal something. The
+outcome is one of these:
 
-  killed       wrong: another output than the reference's          finding: the virtual GPU names a mistake
-               refusal: CUDA or the worker answers an error        timeout: no end within --limit seconds
-  survived     nothing of it is seen: a gap of the check, unless scripts/equivalent_mutants.toml says why it is right
-  no mutant    it does not compile, or the compiler makes the same code of it
+  killed       wrong: the output differs from the reference        finding: the virtual GPU reports a mistake
+               refusal: CUDA or the worker returns an error        timeout: longer than --limit seconds
+  survived     the check misses it: a gap, unless scripts/equivalent_mutants.toml says why the mutant is right
+  no mutant    it does not compile, or the compiler generates the same code
 
-The score is the share of killed ones among those that are mutants and not equivalent. Results are kept in --output, and
-a run goes on where the last one ended.
+The score is the fraction killed of the mutants that exist and are not equivalent. Results are kept in --output, and a
+run resumes where the last one ended.
 
-  scripts/mutate.py --versions 01,08,16 --jobs 2                three versions, and what survived
-  scripts/mutate.py --jobs 16 --before OLD/build --publish      all, by this check and an older one, for the docs
+  scripts/mutate.py --versions 01,08,16 --jobs 2                three versions, and the survivors
+  scripts/mutate.py --jobs 16 --before OLD/build --publish      all, with this check and an older one, for the docs
 
-Needs a build of harness-worker-emulator that ninja made (cmake --build BUILD --target harness-worker-emulator), the
-nvcc of that build, objcopy, and nothing of Python but its library. A mutant takes 2 to 3 s of CPU time.
-Exit status: 0 done, 2 bad usage, 3 something is missing.
+Needs a build of harness-worker-emulator made with ninja (cmake --build BUILD --target harness-worker-emulator), the
+nvcc of that build, objcopy, and no Python packages. A mutant takes 2 to 3 s of CPU time. Exit status: 0 done, 2 bad
+usage, 3 something is missing.
 """
 
 from __future__ import annotations
@@ -52,24 +53,24 @@ PUBLISHED = ROOT / "profiles" / "emulator" / "mutation.json"
 KILLED = ("wrong", "finding", "refusal", "timeout")
 NO_MUTANT = ("compile error", "same code")
 COLUMNS = (*KILLED, "survived", "equivalent", *NO_MUTANT)
-MOST_INSTRUCTIONS = 2_000_000  # of a CTA, after which it is taken for endless
-# What the harness asks for where there is no GPU.
+MOST_INSTRUCTIONS = 2_000_000  # of a CTA, beyond which it counts as endless
+# The harness's default problem without a GPU.
 PROBLEM = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "head_dim": HEAD_DIM}
 
 
 class Missing(Exception):
-    """Something that a mutant is made of is not there."""
+    """Something that is needed to make a mutant is missing."""
 
 
 # ---- Mutants ----
 
-# Binary operators have spaces around them, which tells them from pointers, references and templates.
+# Binary operators are surrounded by spaces, which distinguishes them from pointers, references and templates.
 OPERATORS = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&", "+": "-", "-": "+",
     "*": "+", "/": "*", "%": "/", "^": "|", "&": "|", "|": "&", "<<": ">>", ">>": "<<", "=": "+=", "+=": "=",
     "-=": "+=", "*=": "=", "^=": "|=",
 }  # fmt: skip
-# Names that are taken for each other.
+# Names that are easily confused.
 ALIKE = (
     "Q K V", "Q_smem K_smem V_smem", "Q_gmem K_gmem V_gmem", "Q_rmem K_rmem V_rmem", "Q_map K_map V_map O_map",
     "Q_full K_full V_full", "Q_empty K_empty V_empty", "Q_next K_next V_next", "K_lane V_lane", "K_step V_step",
@@ -81,7 +82,7 @@ ALIKE = (
     "chunk.z chunk.w", "O_rmem S_rmem", "half i", "piece next", "x y",
 )  # fmt: skip
 SIBLINGS = {name: [other for other in group.split() if other != name] for group in ALIKE for name in group.split()}
-# A call or an assignment that fills a line.
+# A call or an assignment that occupies a whole line.
 STATEMENT = re.compile(
     r"(?!return\b|const|static|using\b|float\b|int\b|bool\b|auto\b|extern\b|cudaError_t|if\b|for\b|while\b|else\b|case\b|do\b|break\b|"
     r"continue\b|template\b|typename\b|Element\b|Position<|std::uint|uint|struct\b|public|private|dim3\b|CUtensorMap\b|void\b|Traits\b)"
@@ -96,7 +97,7 @@ class Mutant:
     line: int  # from 1
     column: int  # where the change begins
     kind: str  # "delete", "condition", "operator", "constant", "name"
-    old: str  # the line without comment and indentation
+    old: str  # the line without its comment and indentation
     new: str
 
     @property
@@ -109,10 +110,11 @@ def without_comment(line: str) -> str:
 
 
 def lines_of_code(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that can be changed: those of the kernels, of what they call and of the launcher, without declarations.
+    """The lines that can be changed: those of the kernels, of the functions that they call, and of the launcher,
+    without declarations.
 
-    Traits are left out, since other traits are another configuration, which may be right, and handlers of errors, which
-    no check reaches.
+    Traits are left out because different traits are a different configuration, which may be right; error handlers are
+    left out because no check reaches them.
     """
     skipping_until = ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -128,7 +130,7 @@ def lines_of_code(text: str) -> Iterator[tuple[int, str]]:
         elif re.match(
             r"(template|__device__|__global__|__host__|constexpr|inline|cudaError_t \w+\(|static_assert)", words
         ):
-            # Up to its body, or to its end.
+            # Skip to its body, or to its end.
             if not re.search(r"[{;]$", words):
                 skipping_until = r"[{;]$"
         elif words and not re.match(r"#|namespace|using|extern|}|static_assert|struct", words) and "error" not in words:
@@ -136,7 +138,7 @@ def lines_of_code(text: str) -> Iterator[tuple[int, str]]:
 
 
 def code_digest(text: str) -> str:
-    """Of a version without its comments."""
+    """A digest of a version without its comments."""
     return hashlib.sha256("\n".join(filter(None, map(without_comment, text.splitlines()))).encode()).hexdigest()
 
 
@@ -159,14 +161,14 @@ def conditions(code: str) -> Iterator[tuple[int, str]]:
 
 
 def changes_of(code: str, names: set[str]) -> Iterator[tuple[str, int, str]]:
-    """Kind, column and new text of what can be done to a line of a file that has these names."""
+    """Kind, column and new text of the possible changes to a line of a file that contains these names."""
     words = code.strip()
     indent = len(code) - len(words)
     if STATEMENT.match(words) and balanced(words):
         yield "delete", indent, code[:indent] + ";"
     for column, new in conditions(code):
         yield "condition", column, new
-    # The sizes of an array say nothing of what becomes of it.
+    # Changing the size in a declaration does not change how the array is used.
     declares = re.match(r"(const )?(float|std::uint32_t|uint4|bool|int|Element) [\w, \[\]/*+-]*\[", words)
     begin = code.find("=") if declares else 0
     if begin < 0:
@@ -181,7 +183,7 @@ def changes_of(code: str, names: set[str]) -> Iterator[tuple[str, int, str]]:
     for match in re.finditer(r"\+\+|--|!(?=[\w(])", code):
         new = {"++": "--", "--": "++", "!": ""}[match[0]]
         yield "operator", match.start(), code[: match.start()] + new + code[match.end() :]
-    for match in re.finditer(r" \* (?=(\w*scale\w*|inverse_sum)\b)(\w+(\[\w+\])*)", code):  # a factor is left out
+    for match in re.finditer(r" \* (?=(\w*scale\w*|inverse_sum)\b)(\w+(\[\w+\])*)", code):  # omits a factor
         yield "operator", match.start(), code[: match.start()] + code[match.end() :]
     for match in re.finditer(r"(?<![\w.])(0x[0-9a-f]+|\d+\.\d+f?|\d+f?)(?![\w.])", code):
         if match.start() < begin:
@@ -212,14 +214,14 @@ def names_of(lines: list[tuple[int, str]]) -> set[str]:
 
 
 def mutants_of(version: KernelFile, text: str, seed: int) -> list[Mutant]:
-    """All that there are, one for each place, in the order in which they are tried: of all kinds in turn."""
+    """All mutants, one for each place, in the order in which they are tried: alternating between all kinds."""
     by_kind: dict[str, list[Mutant]] = {}
     lines = list(lines_of_code(text))
     names = names_of(lines)
     for number, code in lines:
         for kind, column, new in changes_of(code, names):
             by_kind.setdefault(kind, []).append(Mutant(number, column, kind, code.strip(), new.strip()))
-    # Python keeps the meaning of random() from one version to the next, and of nothing else.
+    # Python guarantees the sequence of random() across versions, but not that of other functions.
     generator = random.Random(f"{seed}:{version.stem}")
     for found in by_kind.values():
         found.sort(key=lambda mutant: (generator.random(), mutant.key))
@@ -252,8 +254,8 @@ class Toolchain:
     """How a build compiles a version and links a worker."""
 
     build: Path
-    compile: dict[str, list[str]]  # of each kernel file, by its place in kernels/
-    link: list[str]  # of the worker without any version, in the folder of the build
+    compile: dict[str, list[str]]  # of each kernel file, by its path in kernels/
+    link: list[str]  # of the worker without any version, to run in the build folder
 
     @staticmethod
     def of_build(build: Path) -> Toolchain:
@@ -289,7 +291,7 @@ def ninja_of(build: Path) -> str:
 
 
 def compile_command(words: list[str]) -> list[str]:
-    """The build's own, for one architecture, without line numbers and without warnings."""
+    """The build's own command, for one architecture, without line numbers and without warnings."""
     words = words[next(i for i, word in enumerate(words) if word.endswith("nvcc")) : words.index("-c")]
     architecture = "compute_90a" if any("90a" in word for word in words) else "compute_80"
     dropped = ("--generate-code", "-lineinfo", "--Werror", "-Xcompiler=-W", "-frandom-seed", "-x", "cu")
@@ -297,24 +299,24 @@ def compile_command(words: list[str]) -> list[str]:
     return [*kept, f"--generate-code=arch={architecture},code={architecture}", "-w", "-frandom-seed=mutant"]
 
 
-# As harness/cmake/steady_nvcc.cmake has it, so that the same code gives the same PTX. Where it does not, such a mutant
+# As in harness/cmake/steady_nvcc.cmake, so that the same code gives the same PTX. If it does not, such a mutant
 # survives.
 STEADY = ["env", "MALLOC_CONF=narenas:1,dirty_decay_ms:-1,muzzy_decay_ms:-1", "sh", "-c",
           'if setarch -R -L true 2>/dev/null; then exec setarch -R -L "$@"; else exec "$@"; fi', "sh"]  # fmt: skip
 
 
 def with_one_configuration(text: str) -> str:
-    """The first is enough, and compiles in a fraction of the time."""
+    """The first one is enough, and compiles in a fraction of the time."""
     return re.sub(r"(\.configurations =\s*\{configuration<.*?\)),.*?\},\n\}\);", r"\1},\n});", text, flags=re.DOTALL)
 
 
 class Workshop:
-    """Where a version's mutants are made and checked."""
+    """Makes and checks the mutants of a version."""
 
     def __init__(
         self, version: KernelFile, text: str, toolchains: dict[str, Toolchain], limit: float, references: str
     ) -> None:
-        """`toolchains`: whose check is tried, by name; the first compiles."""
+        """`toolchains`: those whose check is tried, by name; the first one compiles."""
         self.version, self.text, self.toolchains, self.limit, self.references = (
             version,
             text,
@@ -336,7 +338,7 @@ class Workshop:
                 raise Missing(f"{version.label} as it is, is not right ({name}): {right}")
 
     def _compile(self, text: str, folder: Path, how: str, output: str) -> str | None:
-        """The PTX, or with -c the object's name; None where the text does not compile."""
+        """The PTX, or with -c the object's name; None if the text does not compile."""
         source = folder / self.version.file
         source.parent.mkdir(parents=True, exist_ok=True)
         source.write_text(with_one_configuration(text), encoding="utf-8")
@@ -351,7 +353,7 @@ class Workshop:
         return None
 
     def _with_device_code(self, ptx: Path, folder: Path) -> Path:
-        """The object of the version as it is, with other device code: half of a compilation is the host's."""
+        """The version's own object with other device code, because half of a compilation is spent on host code."""
         architecture = next(word for word in self.command if "arch=" in word).rpartition("compute_")[2]
         fatbinary = Path(self.command[0]).with_name("fatbinary")
         image = f"--image3=kind=ptx,sm={architecture},file={ptx}"
@@ -364,7 +366,7 @@ class Workshop:
         return folder / "mutant.o"
 
     def run(self, mutant: Mutant) -> dict[str, dict[str, Any]]:
-        """The outcome by each toolchain's check."""
+        """The outcome of each toolchain's check."""
         with tempfile.TemporaryDirectory(prefix="mutant-") as name:
             folder = Path(name)
             text = mutated(self.text, mutant)
@@ -379,7 +381,7 @@ class Workshop:
             return {name: self._check(object_file, toolchain, folder) for name, toolchain in self.toolchains.items()}
 
     def _check(self, object_file: Path, toolchain: Toolchain, folder: Path) -> dict[str, Any]:
-        """Links the object and asks the worker: the outcome, and what showed it."""
+        """Links the object and runs the worker: the outcome, and the check that revealed it."""
         worker = folder / "worker"
         command = [
             toolchain.link[0],
@@ -387,7 +389,7 @@ class Workshop:
             *toolchain.link[1:],
             "-o",
             worker,
-        ]  # what uses a library comes before it
+        ]  # objects that use a library must precede it
         done = subprocess.run(command, cwd=toolchain.build, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Missing(f"the worker cannot be linked: {done.stderr.strip()[-500:]}")
@@ -405,7 +407,7 @@ class Workshop:
 
 
 def outcome_of(answer: dict[str, Any]) -> dict[str, Any]:
-    """What became of a mutant, by the last event of its worker."""
+    """The outcome for a mutant, from the last event of its worker."""
     if answer["event"] == "error":
         message = " ".join(answer["message"].split())
         return {"outcome": "timeout" if message.startswith("no end within") else "refusal", "by": message[:200]}
@@ -426,7 +428,7 @@ def outcome_of(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 class Record:
-    """What is known so far, in a file."""
+    """The results so far, kept in a file."""
 
     def __init__(self, path: Path, seed: int, places: int) -> None:
         self.path = path
@@ -449,7 +451,7 @@ class Record:
             self.data = known
 
     def of(self, version: KernelFile, text: str) -> dict[str, Any]:
-        """Of the version's text as it is; what was known of another one is forgotten."""
+        """The results for the version's present text; those for another text are discarded."""
         digest = hashlib.sha256(text.encode()).hexdigest()
         known = self.data["versions"].get(version.stem)
         if known is None or known["sha256"] != digest:
@@ -485,7 +487,7 @@ def run_version(
         return all(name in known.get(mutant.key, {}) for name in toolchains)
 
     def todo() -> list[Mutant]:
-        """Of the first ones, without those that have turned out to be no mutants, what has not been tried."""
+        """Those of the first mutants that have not been tried, not counting those that turned out not to be mutants."""
         first = [mutant for mutant in mutants if not (is_known(mutant) and is_none(known[mutant.key]))][
             : arguments.places
         ]
@@ -519,7 +521,7 @@ def run_version(
 
 
 def is_none(mutant: dict[str, Any]) -> bool:
-    """Whether there is no such mutant: it does not compile, or is the same code."""
+    """Whether it is not a mutant: it does not compile, or the compiled code is the same."""
     return any(mutant[name]["outcome"] in NO_MUTANT for name in ("now", "before") if name in mutant)
 
 
@@ -532,7 +534,7 @@ def equivalent(path: Path = EQUIVALENT) -> list[dict[str, Any]]:
 
 
 def reason_of(stem: str, mutant: dict[str, Any], known: list[dict[str, Any]]) -> str | None:
-    """Why a mutant is no mistake, if somebody has found out."""
+    """Why a mutant is not a mistake, if the reason is known."""
     for entry in known:
         if (
             mutant["old"] == entry["old"]
@@ -544,7 +546,7 @@ def reason_of(stem: str, mutant: dict[str, Any], known: list[dict[str, Any]]) ->
 
 
 def tally(stem: str, mutants: list[dict[str, Any]], name: str, known: list[dict[str, Any]]) -> dict[str, Any]:
-    """How many there are of each outcome."""
+    """The number of mutants with each outcome."""
     counts = dict.fromkeys(COLUMNS, 0)
     for mutant in mutants:
         if name in mutant:
@@ -554,7 +556,7 @@ def tally(stem: str, mutants: list[dict[str, Any]], name: str, known: list[dict[
 
 
 def score(counts: dict[str, int]) -> float | None:
-    """The share of what is found; None of nothing."""
+    """The fraction found; None if there are no mutants."""
     killed = sum(counts[outcome] for outcome in KILLED)
     return killed / (killed + counts["survived"]) if killed + counts["survived"] else None
 
@@ -589,7 +591,8 @@ def survivors(data: dict[str, Any]) -> Iterator[str]:
 
 
 def published(data: dict[str, Any]) -> dict[str, Any]:
-    """What the docs show of whole versions: counts of both checks, what only this one finds, and what neither does."""
+    """What the docs show for complete versions: the counts of both checks, what only this one finds, and what both
+    miss."""
     known = equivalent()
     versions = {}
     for stem, version in sorted(data["versions"].items()):

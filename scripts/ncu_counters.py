@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Counts with Nsight Compute what the first lessons are about, and writes profiles/<device>/ncu.json.
+"""Counts with Nsight Compute the metrics that the first lessons discuss, and writes profiles/<device>/ncu.json.
 
-For every version at a small shape: shared-memory wavefronts against the conflict-free ideal, shared-memory load
-instructions, and the sectors that global loads and stores ask of L1. At a shape that fills the GPU (from version 02
-on): how busy shared memory, the schedulers, the tensor cores and L2 are, instructions, cycles, and bytes of L2 and
-DRAM.
-The file says when that was, and of which code: each version's code_hash, as recorded profiles have it.
+For every version at a small shape: shared-memory wavefronts compared with the conflict-free ideal, shared-memory load
+instructions, and the sectors that global loads and stores request from L1. At a shape that fills the GPU (from version
+02 on): how busy shared memory, the schedulers, the tensor cores and L2 are, instructions, cycles, and bytes through L2
+and DRAM. The file contains the date and each version's code_hash, as in recorded profiles.
 
-Needs a GPU, and ncu on PATH with the permission to read counters. Clocks are left as they are. Exit status: 0 written,
-3 ncu or a device is missing, or ncu refused: then it is said what, and nothing is written.
+Needs a GPU, and ncu on PATH with permission to read counters. Clocks are not changed. Exit status: 0 written; 3 if ncu
+or a device is missing, or ncu refused: then the reason is printed, and nothing is written.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ METRICS = {
     "global_store_sectors": "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
     "global_store_requests": "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
 }
-# The same for the shape that fills the GPU. Percentages are of what the unit can do.
+# The same for the shape that fills the GPU. Percentages are relative to the maximum of the unit.
 BUSY_METRICS = {
     "lsu_data_pipe_percent": "l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed",
     "issue_slots_percent": "smsp__issue_active.avg.pct_of_peak_sustained_active",
@@ -62,13 +61,13 @@ BUSY_PROBLEM = {"batch": 16, "heads": 16, "seq_len": 2048, "seq_len_kv": 2048}
 
 
 class RefusedError(Exception):
-    """ncu did not count; the text says what."""
+    """ncu did not count; the text gives the reason."""
 
 
 def read_counters(output: str, metrics: dict[str, str]) -> dict[str, float]:
-    """Our counters out of ncu's CSV, added up over the launches of one run (01 has three)."""
+    """Extracts our counters from ncu's CSV, summed over the launches of one run (01 has three)."""
     if '"ID"' not in output:
-        # ncu stops at a name that it does not know, and says it: "==ERROR== Failed to find metric …".
+        # ncu stops at a name that it does not know, and prints it: "==ERROR== Failed to find metric …".
         errors = [line for line in output.splitlines() if line.startswith(("==ERROR==", "==WARNING=="))]
         words = set(re.findall(r"\w+", " ".join(errors)))
         named = [metric for metric in metrics.values() if metric.split(".")[0] in words]
@@ -78,7 +77,7 @@ def read_counters(output: str, metrics: dict[str, str]) -> dict[str, float]:
     counters: dict[str, float] = {}
     for row in csv.DictReader(io.StringIO(table)):
         metric, text = row["Metric Name"], row["Metric Value"]
-        if metric not in names:  # what the program or ncu printed after the table
+        if metric not in names:  # printed by the program or ncu after the table
             continue
         try:
             value = float(text.replace(",", ""))
@@ -87,7 +86,8 @@ def read_counters(output: str, metrics: dict[str, str]) -> dict[str, float]:
         if not math.isfinite(value):
             raise RefusedError(f"it has no number for {metric}, but {text!r}")
         counters[names[metric]] = counters.get(names[metric], 0) + (int(value) if value.is_integer() else value)
-    # What is counted at single instructions, memory_…, may be missing where a kernel has none of them; no other may.
+    # Counters of individual instructions, memory_…, may be missing if a kernel has no such instruction; all others must
+    # exist.
     missing = [metric for name, metric in metrics.items() if name not in counters and not metric.startswith("memory_")]
     if missing:
         raise RefusedError(f"it left out {', '.join(missing)}")
@@ -97,13 +97,13 @@ def read_counters(output: str, metrics: dict[str, str]) -> dict[str, float]:
 def count(
     build: Path, selected: list[Configuration], problem: dict[str, Any], metrics: dict[str, str]
 ) -> dict[str, Any]:
-    """The counters of each one's first launch. Ends the program where ncu fails."""
+    """The counters of each version's first launch. Ends the program if ncu fails."""
     versions = {}
     ncu = ["ncu", "--csv", "--print-units", "base", "--clock-control", "none", "--metrics", ",".join(metrics.values())]
     for configuration in selected:
         launches = "3" if configuration.kernel == "01" else "1"
         if configuration.kernel == "01" and problem is BUSY_PROBLEM:
-            continue  # percentages of three launches do not add up
+            continue  # percentages of three launches cannot be added up
         tool = [*ncu, "--kernel-name", "regex:flash_attention|scores|softmax|output", "--launch-count", launches]
         request = {"check": False, "benchmark": True, "repeat": 1, "problem": problem}
         done, answer = run_worker(build, tool, configuration, request)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws the ladder from profiles/: docs/figures/ladder.svg, docs/figures/seq_len.svg, and, once it is recorded, the
-table by data: docs/figures/by_data.svg.
+table of other data: docs/figures/by_data.svg.
 
-Each figure carries a hash of what it shows and of this script in its metadata, so that scripts/update_docs.py --check
-can tell whether it is out of date without drawing it again.
+The metadata of each figure contains a hash of its data and of this script, so that scripts/update_docs.py --check can
+tell whether it is out of date without drawing it again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-REFERENCE, SHORT_REFERENCE = "FlashAttention-2", "FA2"  # the peer that the ladder aims at
+REFERENCE, SHORT_REFERENCE = "FlashAttention-2", "FA2"  # the peer that the ladder tries to match
 BLUE, GREY, RED = "#1f5fa8", "#666666", "#b03030"
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure that can be drawn: the data it shows, and how."""
+    """A figure to draw: its data, and the function that draws it."""
 
     name: str
     data: dict[str, Any]
@@ -65,7 +65,7 @@ class Plot:
 
 
 def plots(device: Device, shape: Shape) -> list[Plot]:
-    """All figures of a device; `shape` is that of the first."""
+    """All figures of a device; `shape` applies to the first."""
     problem = f"{device.dtype}, {device.name}" + (f", {device.regime.name}" if device.regime else "")
     ladder = {
         "title": f"The ladder: batch {shape.batch}, 16 heads, seq_len {shape.seq_len}, head_dim 128, {problem}",
@@ -94,9 +94,9 @@ def plots(device: Device, shape: Shape) -> list[Plot]:
 
 
 def _first_fast(best: Sequence[float | None], peers: list[float]) -> int:
-    """The first version from which on all are at least a quarter as fast as the slowest peer; 0 where there is none.
+    """The first version from which on all are at least a quarter as fast as the slowest peer; 0 if there is none.
 
-    What lies below is told apart on a logarithmic scale only, and what lies above hardly on that.
+    Slower versions can be distinguished only on a logarithmic scale, faster ones hardly on that.
     """
     least = min(peers, default=0.0) / 4
     first = len(best)
@@ -106,7 +106,7 @@ def _first_fast(best: Sequence[float | None], peers: list[float]) -> int:
 
 
 def _draw_ladder(data: dict[str, Any]) -> Figure:
-    """All versions on a logarithmic scale, and beside it the fast ones and the peers on a linear one."""
+    """All versions on a logarithmic scale, and next to it the fast ones and the peers on a linear one."""
     from matplotlib.figure import Figure
 
     values = [value for _, value in data["versions"]]
@@ -118,7 +118,7 @@ def _draw_ladder(data: dict[str, Any]) -> Figure:
     figure.suptitle(data["title"], x=0.01, ha="left", fontsize=10)
     panels = figure.subplots(1, 2, width_ratios=[2, 3]) if first > 0 else [figure.add_subplot()]
     if first > 0:
-        # By number: their names, and the figures of those that follow, stand on the right.
+        # By number: their names, and the figures of the later ones, are in the right-hand plot.
         numbered = [[label[:2], value] for label, value in data["versions"]]
         _draw_steps(panels[0], numbered, lines, with_figures=first + 1)
         _logarithmic(panels[0])
@@ -136,12 +136,12 @@ def _draw_ladder(data: dict[str, Any]) -> Figure:
 
 
 def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, float, str]], with_figures: int) -> None:
-    """A point per version, the first of them with their figures, and a horizontal line per peer."""
+    """One point per version, with figures for the first `with_figures` of them, and a horizontal line per peer."""
     _style(axes)
     measured = [(x, value) for x, (_, value) in enumerate(versions) if value is not None]
     axes.plot([x for x, _ in measured], [value for _, value in measured], "o-", color=BLUE, markersize=5)
-    # Above the points, over the lines of the peers; where the curve is steep, below and to the right of it, unless the
-    # next point is about as high: its figure would stand there.
+    # Figures are above the points, over the lines of the peers; if the curve is steep, below and to the right, unless
+    # the next point is about as high and its figure would be there.
     steep = with_figures < len(versions)
     box = None if steep else {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
     for i, (x, value) in enumerate(measured[:with_figures]):
@@ -151,7 +151,7 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
         axes.annotate(text, (x, value), place, textcoords="offset points", ha=ha, color=BLUE, fontsize=7.5, bbox=box)
     labels = [label for label, _ in versions]
     tilted = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if any(len(text) > 2 for text in labels) else {}
-    every = 1 if tilted else 1 + (len(labels) - 1) // 14  # more numbers than that would run into each other
+    every = 1 if tilted else 1 + (len(labels) - 1) // 14  # more numbers than this would overlap
     shown = [text if x % every == 0 else "" for x, text in enumerate(labels)]
     axes.set_xticks(range(len(labels)), shown, fontsize=8, **tilted)
     axes.set_xlim(-0.6, max(len(labels) - 0.4, 0.6))
@@ -160,7 +160,7 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
 
 
 def _draw_seq_len(data: dict[str, Any]) -> Figure:
-    """The fast versions and the peers on a linear scale; the slow versions hardly change with seq_len."""
+    """The fast versions and the peers on a linear scale, because the slow versions hardly change with seq_len."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -209,7 +209,8 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
 
 
 def _draw_by_data(data: dict[str, Any]) -> Figure:
-    """A place for each kind of data, a mark in it for each implementation; the newest version's are joined."""
+    """One position for each kind of data, with a mark per implementation; the marks of the newest version are
+    joined."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -241,7 +242,7 @@ def _draw_by_data(data: dict[str, Any]) -> Figure:
 
 
 def _fastest_first(rows: list[list[Any]]) -> list[list[Any]]:
-    """By the first of their figures."""
+    """In order of their first figures."""
     return sorted(rows, key=lambda row: -(row[1][0] or 0.0))
 
 
@@ -263,11 +264,11 @@ def _set_log_limits(axes: Axes, values: list[float]) -> None:
 
 
 def _label_at_right(figure: Figure, axes: Axes, labels: list[tuple[str, float, Any]]) -> None:
-    """Writes each label beside the axes at its value, moved where it would cover another."""
-    figure.draw_without_rendering()  # settles how tall the axes are
+    """Writes each label beside the axes at its value, moved if it would cover another one."""
+    figure.draw_without_rendering()  # determines the height of the axes
     low, high = axes.get_ylim()
     to_scale = log if axes.get_yscale() == "log" else float
-    line_height = 11 / (axes.get_window_extent().height * 72 / figure.dpi)  # 11 points, as a part of the axes' height
+    line_height = 11 / (axes.get_window_extent().height * 72 / figure.dpi)  # 11 points, as a fraction of the height
 
     labels = sorted(labels, key=lambda label: label[1])
     height = to_scale(high) - to_scale(low)

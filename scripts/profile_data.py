@@ -1,4 +1,4 @@
-"""What profiles/<device>/ holds, for the plots and the docs: TFLOP/s of each version and of its peers."""
+"""Reads profiles/<device>/ for the plots and the docs: TFLOP/s of each version and of its peers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import referencing
 from kernel_files import KernelFile, kernel_files
 from ladder import HEAD_DIM, HEADS, REGIMES, ROOT
 
-# What a plain problem has; fields of extensions are there only where they say something.
+# The fields of a plain problem; fields of extensions are present only if they differ from the default.
 PLAIN = {"batch", "heads", "seq_len", "seq_len_kv", "head_dim", "dtype"}
 
 
 class ProfileError(Exception):
-    """A profile that cannot be used: says which, why, and what to do."""
+    """A profile that cannot be used: the message says which one, why, and what to do."""
 
 
 @dataclass(frozen=True, order=True)
@@ -33,17 +33,17 @@ class Shape:
 
 @dataclass
 class Speeds:
-    """What scripts/peers measured of one implementation in one regime."""
+    """What scripts/peers measured for one implementation in one regime."""
 
     tflops: dict[Shape, float] = field(default_factory=dict)
-    watts: dict[Shape, float] = field(default_factory=dict)  # where it had the card alone; so are the others
+    watts: dict[Shape, float] = field(default_factory=dict)  # measured if it ran alone; so are the others
     sm_clock_mhz: dict[Shape, int] = field(default_factory=dict)
     tflops_per_watt: dict[Shape, float] = field(default_factory=dict)
 
 
 @dataclass
 class Version:
-    """One rung of the ladder, or an extension: its fastest configuration at each shape."""
+    """One step of the ladder, or an extension: its fastest configuration at each shape."""
 
     source: KernelFile
     toolkit: str
@@ -51,7 +51,7 @@ class Version:
     date: str | None
     recorded: dict[Shape, float]  # by --record
     watts_recorded: list[float]
-    # By scripts/peers in the same run as the peers; empty where it was not, or where the code was another.
+    # From scripts/peers in the same run as the peers; empty if it was not in that run, or had different code then.
     beside_peers: Speeds
 
     @property
@@ -73,19 +73,19 @@ class Peer:
 
 @dataclass
 class Regime:
-    """How scripts/peers measured, and what."""
+    """A run of scripts/peers in one regime, and its results."""
 
     name: str  # one of REGIMES
-    run: dict[str, Any]  # as peers.json has it
+    run: dict[str, Any]  # as in peers.json
     versions: dict[tuple[str, str | None], Speeds]  # by name and code hash
-    earlier: list[str]  # kernels whose speeds are of an earlier text than their profile is
+    earlier: list[str]  # kernels whose speeds belong to an earlier text than that of their profile
     peers: list[Peer]
     ceilings: dict[str, float]  # TFLOP/s of one kind of instruction
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A place of the table by data."""
+    """A cell of the table by data."""
 
     data: str
     dtype: str
@@ -94,16 +94,16 @@ class Cell:
 
 @dataclass
 class ByData:
-    """What scripts/peers --data measured: each alone, on several kinds of data, all in one run."""
+    """What scripts/peers --data measured: each implementation alone, on several kinds of data, all in one run."""
 
-    run: dict[str, Any]  # as peers_by_data.json has it
-    definitions: dict[str, str]  # by name, in the order in which they are shown
-    versions: dict[str, dict[Cell, float]]  # TFLOP/s by label, of those whose profile is of the same code
+    run: dict[str, Any]  # as in peers_by_data.json
+    definitions: dict[str, str]  # by name, in display order
+    versions: dict[str, dict[Cell, float]]  # TFLOP/s by label, for versions whose profile has the same code
     peers: dict[str, dict[Cell, float]]
-    sm_clock_mhz: dict[str, dict[Cell, int]]  # of both
+    sm_clock_mhz: dict[str, dict[Cell, int]]  # of versions and peers
 
     def of_fastest_peer(self, label: str, cell: Cell) -> float | None:
-        """How many times the TFLOP/s of the fastest peer on these data."""
+        """The speed relative to the fastest peer on these data."""
         mine = self.versions[label].get(cell)
         theirs = [tflops[cell] for tflops in self.peers.values() if cell in tflops]
         return mine / max(theirs) if mine and theirs else None
@@ -115,7 +115,7 @@ class ByData:
 
 @dataclass
 class Device:
-    """Everything that is recorded of one device, for one element type."""
+    """Everything that was recorded on one device, for one element type."""
 
     name: str
     folder: str
@@ -123,10 +123,10 @@ class Device:
     versions: list[Version]  # those that have a profile
     regimes: list[Regime]  # the first is the one that is shown
     missing: list[str]  # files of versions that have no profile
-    by_data: ByData | None  # of fp16 and bf16, whatever `dtype` is
+    by_data: ByData | None  # for fp16 and bf16, whatever `dtype` is
 
     def rungs(self) -> list[Version]:
-        """Those with a number. Where an extension solves the plain problem, its curve lies on that of its base."""
+        """The versions that have a number. If an extension solves the plain problem, its curve is that of its base."""
         return [version for version in self.versions if version.source.number is not None]
 
     @property
@@ -146,7 +146,7 @@ class Device:
         return sorted({shape for measured in (*self.versions, *self.peers) for shape in measured.tflops})
 
     def step(self, number: int, shape: Shape) -> float | None:
-        """How many times the TFLOP/s of the version before, both measured in the same way; None where they were not."""
+        """The speedup over the version before, both measured in the same way; None if they were not."""
         versions = {version.source.number: version for version in self.versions}
         if number not in versions or number - 1 not in versions:
             return None
@@ -161,8 +161,8 @@ class Device:
 
 
 def devices() -> list[str]:
-    """Folders of profiles/ with figures of GPUs. The first is named in profiles/shown_first.txt, if that is there.
-    Raises ProfileError."""
+    """Folders of profiles/ with figures of GPUs. The first one is the one that profiles/shown_first.txt names, if that
+    file exists. Raises ProfileError."""
     folders = [path for path in (ROOT / "profiles").glob("*") if path.is_dir() and path.name != "emulator"]
     named = ROOT / "profiles" / "shown_first.txt"
     try:
@@ -201,7 +201,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
         labels[kernel.kernel, profile["code_hash"]] = kernel.label
         standard = [result for result in profile["results"] if _is_standard(result, dtype)]
         if not any(result["problem"]["dtype"] == dtype for result in profile["results"]):
-            continue  # of another comparison, as fp8 is
+            continue  # it belongs to another comparison, as fp8 does
         versions.append(
             Version(
                 source=kernel,
@@ -221,13 +221,13 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
 
 
 def load_fp8_error(device: str) -> dict[str, Any] | None:
-    """profiles/<device>/fp8_error.json; None where it is not recorded. Raises ProfileError."""
+    """profiles/<device>/fp8_error.json; None if it is not recorded. Raises ProfileError."""
     path = ROOT / "profiles" / device / "fp8_error.json"
     return _read(path, "fp8_error.schema.json") if path.exists() else None
 
 
 def _by_data(document: dict[str, Any], labels: dict[tuple[str, str | None], str]) -> ByData:
-    """Versions of other code than their profile's are left out."""
+    """Versions whose code differs from that of their profile are left out."""
     found = ByData(document["run"], document["data"], {}, {}, {})
     rows = [(found.versions, labels.get((one["kernel"], one["code_hash"])), one) for one in document["versions"]]
     rows += [(found.peers, peer["name"], peer) for peer in document["peers"]]
@@ -259,7 +259,7 @@ def _regime(name: str, regime: dict[str, Any]) -> Regime:
 
 
 def _beside_peers(regimes: list[Regime], kernel: str, code_hash: str) -> Speeds:
-    """What the first regime has of this text of a version's code; else of the one text it has, marked in `earlier`."""
+    """The first regime's results for this text of the code; otherwise for its only text, marked in `earlier`."""
     if not regimes:
         return Speeds()
     versions = regimes[0].versions
@@ -273,7 +273,7 @@ def _beside_peers(regimes: list[Regime], kernel: str, code_hash: str) -> Speeds:
 
 
 def _add(speeds: Speeds, results: list[dict[str, Any]]) -> None:
-    """Keeps the faster one where a shape was measured in several configurations."""
+    """Keeps the faster one if a shape was measured in several configurations."""
     for result in results:
         shape = Shape(result["seq_len"], result["batch"])
         if result["tflops"] <= speeds.tflops.get(shape, 0.0):
@@ -290,7 +290,7 @@ def _add(speeds: Speeds, results: list[dict[str, Any]]) -> None:
 
 
 def harmonic_mean(tflops: Mapping[Shape, float], shapes: list[Shape]) -> float | None:
-    """None where one of the shapes was not measured."""
+    """None if one of the shapes was not measured."""
     if not shapes or any(shape not in tflops for shape in shapes):
         return None
     return len(shapes) / sum(1 / tflops[shape] for shape in shapes)
@@ -317,7 +317,7 @@ def _fastest(results: list[dict[str, Any]]) -> dict[Shape, float]:
 
 
 def _finite(text: str) -> int | float:
-    """A number of JSON. Raises ValueError for NaN, and for what is too large, which Python would read as infinite."""
+    """A number in JSON. Raises ValueError for NaN, and for numbers so large that Python would read them as infinite."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text if len(text) <= 20 else text[:20] + '...'} is not a finite number")
@@ -356,7 +356,7 @@ def _read(path: Path, schema_name: str) -> dict[str, Any]:
 
 
 def three_digits(value: float | None) -> str:
-    """0.855, 20.0, 336, 1,234; – where nothing was measured."""
+    """0.855, 20.0, 336, 1,234; "–" if nothing was measured."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:#.3g}".rstrip(".")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs every version under compute-sanitizer, in all configurations and both types: memcheck, racecheck, initcheck and
-synccheck. Versions whose CTAs are persistent, from 15 on, also with so many query tiles that CTAs take several.
+synccheck. Versions with persistent CTAs, from 15 on, also run with enough query tiles that CTAs process several.
 
 Needs a GPU and compute-sanitizer on PATH. Exit status: 0 all clean, 1 something was found, 3 a tool is missing.
 """
@@ -18,9 +18,10 @@ from pathlib import Path
 from worker_request import Configuration, add_arguments, configurations, run_worker
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-# More than all CTAs have that run at a time: no version has more than 6 a CTA, or more than 2 CTAs with any on an SM.
+# More than all concurrently running CTAs have: no version has more than 6 per CTA, or more than 2 CTAs with mbarriers
+# on an SM.
 MBARRIERS = 4096
-FIRST_PERSISTENT = 15  # from this version on CTAs of most take several query tiles
+FIRST_PERSISTENT = 15  # from this version on, the CTAs of most versions take several query tiles
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Run:
 def problems(c: Configuration) -> list[dict[str, int]]:
     # Two query tiles, an odd number of K/V tiles, two heads: every code path, in little time.
     found = [{"batch": 1, "heads": 2, "seq_len": 2 * c.block_q, "seq_len_kv": 3 * c.block_kv}]
-    # More query tiles than two CTAs on each of 148 SMs take at a time, so that some take one more.
+    # More query tiles than two CTAs on each of 148 SMs process at a time, so that some CTAs take one more.
     if not c.kernel.isdigit() or int(c.kernel) >= FIRST_PERSISTENT:
         found.append({"batch": 2, "heads": 150, "seq_len": c.block_q, "seq_len_kv": 2 * c.block_kv})
     return found
@@ -48,13 +49,13 @@ def problems(c: Configuration) -> list[dict[str, int]]:
 def sanitize(build: Path, run: Run) -> tuple[bool, str]:
     """Whether it is clean, and what the tool printed."""
     configuration, tool = run.configuration, run.tool
-    # Without the checker, which is slow here and looks for other things.
+    # Without the checker, which is slow here and looks for other errors.
     request = {"check": False, "benchmark": True, "repeat": 1, "problem": run.problem}
     command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9"]
-    if tool in ("racecheck", "synccheck"):  # of themselves they do not find mbarriers in dynamic shared memory
+    if tool in ("racecheck", "synccheck"):  # by default they do not find mbarriers in dynamic shared memory
         command += ["--num-cuda-barriers", str(MBARRIERS)]
     done, answer = run_worker(build, command, configuration, request)
-    if answer["event"] == "error":  # nothing was launched, or the tool stopped it
+    if answer["event"] == "error":  # the kernel was not launched, or the tool stopped it
         return False, f"{done.stdout}{answer['message']}"
     return done.returncode == 0 and "SUMMARY" in done.stdout, done.stdout
 

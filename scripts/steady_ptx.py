@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How many different PTX texts does nvcc make of one source? Compiles 01 to 16 again and again and counts them.
+"""How many different PTX texts does nvcc generate from one source? Compiles 01 to 16 repeatedly and counts them.
 
-Each trial runs the build's own command (so the build must be configured) in a copy of the sources, in a folder of a
-random name and depth, with a random size of the environment, random folder for temporary files and limit on the stack,
-and without a compiler cache. Two texts are the same when they differ in no line but those that name files.
+Each trial runs the build's own command (so the build must be configured) in a copy of the sources, in a folder with a
+random name and depth, with an environment of random size, a random folder for temporary files and a random stack limit,
+and without a compiler cache. Two texts count as the same if they differ only in lines that name files.
 
 Exit status: 0 one text of each version, 1 several of some, 2 bad usage, 3 the build or a compiler is missing.
 """
@@ -29,7 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def ptx_commands(build: Path) -> dict[str, str]:
-    """For each of 01 to 16 a command that makes its PTX for sm_80, run in `build`: that of its object, cut short."""
+    """For each of 01 to 16, a command that generates its PTX for sm_80, run in `build`: part of its object's
+    command."""
     command = ["ninja", "-C", str(build), "-t", "commands", "flash_ladder_ladder_kernels"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     commands = {}
@@ -49,7 +50,7 @@ def random_name(chance: random.Random, longest: int) -> str:
 
 
 def one_text(command: str, chance: random.Random, everywhere: Path) -> str:
-    """The text of one trial, as a hash."""
+    """The hash of the text from one trial."""
     top = everywhere / random_name(chance, 8)
     tree = top.joinpath(*(random_name(chance, 20) for _ in range(chance.randint(0, 8))))
     temporary = top / random_name(chance, 30)
@@ -60,7 +61,7 @@ def one_text(command: str, chance: random.Random, everywhere: Path) -> str:
     words = shlex.split(command)
     output = tree / "build" / words[words.index("-o") + 1]
     output.parent.mkdir(parents=True)
-    # Kept as it is: PATH. The rest of the environment is of a random size.
+    # PATH is kept. The rest of the environment has a random size.
     environment = {"PATH": os.environ["PATH"], "CCACHE_DISABLE": "1", "TMPDIR": str(temporary)}
     environment |= {f"VARIABLE_{i}": "x" * chance.randint(0, 500) for i in range(chance.randint(0, 20))}
     hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
@@ -78,7 +79,7 @@ def one_text(command: str, chance: random.Random, everywhere: Path) -> str:
     if done.returncode != 0:
         print(f"{command}\n{done.stdout}{done.stderr}", file=sys.stderr)
         raise SystemExit(3)
-    # The debugging sections, at the end, have internal names, and those hold a hash of the file's path.
+    # The debugging sections, at the end, have internal names, which contain a hash of the file's path.
     code = output.read_text().split("\t.section\t.debug")[0]
     text = "\n".join(line for line in code.splitlines() if not line.lstrip().startswith(".file"))
     shutil.rmtree(top)

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Checks every version, in all configurations and types, at problems that the harness's own check does not reach.
+"""Checks every version, in all configurations and types, on problems that the harness's own check does not reach.
 
   first     the whole check (harness/worker/check_sets.cpp): its inputs, one and many K/V tiles, strides of all kinds
   then      heads 1, 3 and 40; batch 1 and 5; one, two and an odd number of K/V tiles; keys fewer and more than queries
-            100 launches that must agree bit for bit (3 on the virtual GPU, which does all in the same order every
-            time); on a GPU also of a problem that fills it, and of 1,080 query tiles, of which every CTA of a
-            persistent version takes several, with one K/V tile and with five
+            100 launches that must agree bit for bit (3 on the virtual GPU, which executes in the same order every
+            time); on a GPU also a problem that fills it, and one of 1,080 query tiles, several of which go to every
+            CTA of a persistent version, with one K/V tile and with five
             batch 70,000 and heads 70,000: right, or refused with the limit
-            the data of harness --data, of which the first part has but a few
-            30 heads of adversarial scores, drawn from the seed 0: docs/numerics.md
-            the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): CTAs that stay take several query tiles there, too
-  --fuzz N  instead of these: adversarial scores drawn from the seeds 0 to N - 1
+            the data of harness --data, only a few of which are in the first part
+            30 heads of adversarial scores, drawn from seed 0: docs/numerics.md
+            the virtual GPU has 3 SMs (FLASH_LADDER_SM_COUNT): persistent CTAs process several query tiles there, too
+  --fuzz N  instead of these: adversarial scores drawn from seeds 0 to N - 1
   --large   instead of these: Q and O, then K and V, of more than 4 GiB (GPU; fp16, the preferred configurations). K and
-            V have many heads rather than a million keys, over which sums in fp32 lose more than the check allows for,
+            V have many heads rather than a million keys, over which fp32 sums lose more accuracy than the check allows
             in every version
 
-Needs a GPU, or --device emulator. compute-sanitizer's tools: scripts/sanitize.py.
-Exit status: 0 all right, 1 something is wrong, 2 bad usage, 3 a device or program is missing.
+Needs a GPU, or --device emulator. For compute-sanitizer's tools, see scripts/sanitize.py. Exit status: 0 all right, 1
+something is wrong, 2 bad usage, 3 a device or program is missing.
 """
 
 from __future__ import annotations
@@ -34,15 +34,16 @@ from ladder import HEAD_DIM
 from worker_request import Configuration, add_arguments, ask_worker, configurations
 
 DTYPES = ("fp16", "bf16", "e4m3")
-# Those of harness/problem/distribution.h that no check has. The three heads of "trained" are of its three kinds.
+# The data of harness/problem/distribution.h that no check uses. The three heads of "trained" are of its three kinds.
 DATA = ("q-times-3", "q-times-6", "sink", "rising", "falling", "steps", "zeros", "equal-keys", "trained")
 BEYOND_A_GRID = 70_000  # CUDA's limit is 65,535 in y and z
-# SMs of the virtual GPU: so few that a CTA of 15 and 16 takes several query tiles, and not all CTAs take as many.
+# SMs of the virtual GPU: few enough that a CTA of 15 and 16 takes several query tiles, and that CTAs take different
+# numbers of them.
 VIRTUAL_SM_COUNT = "3"
 TIMEOUT_SECONDS = 600.0
-# More rows of 16 heads than 4 GiB hold, in whole tiles of every size so far.
+# More rows of 16 heads than fit in 4 GiB, in whole tiles of every size so far.
 ROWS_OF_4_GIB = (1 << 32) // (16 * HEAD_DIM * 2) + 256
-# More heads than 4 GiB hold with so many keys: so many more that the last tile of every head lies wholly beyond.
+# More heads than fit in 4 GiB with this many keys, so that the last tile of every head is entirely beyond.
 KEYS_OF_MANY_HEADS = 4096
 HEADS_OF_4_GIB = (1 << 32) // (KEYS_OF_MANY_HEADS * HEAD_DIM * 2) + 256
 
@@ -65,7 +66,7 @@ class Case:
 def case(
     name: str, c: Configuration, sizes: tuple[int, int, int, int], may_be_refused: bool = False, **request: object
 ) -> Case:
-    """`sizes` are batch, heads, seq_len and seq_len_kv. Only this problem is checked, unless the request is another."""
+    """`sizes` are batch, heads, seq_len and seq_len_kv. Only this problem is checked, unless requested otherwise."""
     problem = dict(zip(("batch", "heads", "seq_len", "seq_len_kv"), sizes, strict=True))
     problem |= {"head_dim": HEAD_DIM, "dtype": c.dtype}
     return Case(name, c, problem, {"only_requested_problem": True} | request, may_be_refused)
@@ -85,17 +86,18 @@ def cases(c: Configuration, on_gpu: bool) -> list[Case]:
         case("batch beyond a grid", c, (BEYOND_A_GRID, 1, q, kv), may_be_refused=True),
         case("heads beyond a grid", c, (1, BEYOND_A_GRID, q, kv), may_be_refused=True),
     ]
-    if on_gpu:  # of all SMs, so that CTAs run beside each other; 01 to 03 would take long for more
+    if on_gpu:  # on all SMs, so that CTAs run at the same time; 01 to 03 would take too long for more
         found.append(case(f"{launches} launches that fill the GPU", c, (2, 16, 1024, 1024), launches=launches))
-        # Several query tiles for every CTA of a persistent version: four where an H200 runs two CTAs on each of its 132
-        # SMs. With five K/V tiles, each begins at another place of a ring of two or three than the one before.
+        # Several query tiles for every CTA of a persistent version: four if an H200 runs two CTAs on each of its 132
+        # SMs. With five K/V tiles, each query tile starts at a different stage of a ring of two or three than the one
+        # before.
         for name, sizes in (("one K/V tile each", (27, 40, q, kv)), ("five K/V tiles each", (9, 40, 3 * q, 5 * kv))):
             found.append(case(f"{launches} launches of 1,080 query tiles, {name}", c, sizes, launches=launches))
     return found
 
 
 def fuzz_case(c: Configuration, seed: int) -> Case:
-    """The heads that are designed one by one, and as many drawn ones as make 30. Odd seeds have more tiles."""
+    """The individually designed heads, and enough drawn ones to make 30. Odd seeds use more tiles."""
     tiles = 5 if seed % 2 else 3
     sizes = (1, 30, c.block_q, tiles * max(c.block_kv, 32))
     return case(f"adversarial scores, seed {seed}", c, sizes, data="adversarial", seed=seed)
@@ -116,7 +118,7 @@ def large_cases(c: Configuration) -> list[Case]:
 
 
 def run(worker: Path, case: Case, references: str) -> str:
-    """What is wrong; empty when all is right."""
+    """What is wrong; empty if all is right."""
     request = {"command": "run", "benchmark": False, "kernel": case.configuration.kernel}
     request |= {"config": case.configuration.config, "problem": case.problem, "reference_cache": references}
     answer = ask_worker(worker, request | case.request, TIMEOUT_SECONDS)

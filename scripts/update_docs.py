@@ -1,29 +1,29 @@
 #!/usr/bin/env python3
-"""Writes what was measured into the docs, from profiles/, so that no figure is ever typed:
+"""Writes measurements from profiles/ into the docs, so that no figure is ever typed:
 
   README.md             the results, between <!-- results --> and <!-- end -->, and those for other data than random
                         normal numbers, between <!-- by data --> and <!-- end -->
   docs/ladder_log.md    between the following and <!-- end -->:
                           <!-- score -->            how many predictions came true, and how the others failed
-                          <!-- predicted 06 -->     the gain over the version before that the header of 06 predicts
+                          <!-- predicted 06 -->     the gain over the version before, as predicted by the header of 06
                           <!-- tflops 06 -->        what it reached, and its gain over the version before
-                          <!-- verdict 06 -->       what that makes of the prediction
+                          <!-- verdict 06 -->       the verdict on the prediction
                           <!-- step 06 512 -->      its gain over the version before at seq_len 512
-                          <!-- verdict rule -->     how it is judged
-                          <!-- other GPUs -->       which steps gain or lose there as they do here
+                          <!-- verdict rule -->     how predictions are judged
+                          <!-- other GPUs -->       which steps gain or lose there as on the first device
   docs/virtual_gpu_internals.md
-                        between <!-- counters 03 04 … --> and <!-- end -->, each on a line of its own: what the virtual
-                        GPU and Nsight Compute count of these versions, side by side; between <!-- mutation --> and
+                        between <!-- counters 03 04 … --> and <!-- end -->, each on a separate line: what the virtual
+                        GPU and Nsight Compute count for these versions, side by side; between <!-- mutation --> and
                         <!-- end --> how many of scripts/mutate.py's mistakes the check finds
   docs/figures/*.svg    by scripts/plot.py
 
-The device is the first of profiles/ (profiles/shown_first.txt names it); the README sets others beside it.
+The device is the first of profiles/ (profiles/shown_first.txt names it); the README compares others with it.
 
 What a version predicts is the last factor in the Prediction of its header: "1.05x", or "gains 5 %", or, for the first
-version, "1 TFLOP/s". Where it predicts for several lengths, "1.02x at 4096" is the one that counts.
+version, "1 TFLOP/s". If it predicts for several lengths, "1.02x at 4096" is the one that counts.
 
-With --check it writes nothing, names what is out of date, and exits 1 if anything is. Exits 3 when a profile, a page or
-a header cannot be used.
+With --check it writes nothing, lists what is out of date, and exits with status 1 if anything is. Exits with status 3
+if a profile, a page or a header cannot be used.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ from profile_data import (
     three_digits,
 )
 
-SHAPE = Shape(seq_len=4096, batch=16)  # where versions are compared
+SHAPE = Shape(seq_len=4096, batch=16)  # the shape at which versions are compared
 
 README = Path("README.md")
 LADDER_LOG = Path("docs/ladder_log.md")
 VIRTUAL_GPU = Path("docs/virtual_gpu_internals.md")
 FIGURES = Path("docs/figures")
 
-WITHIN = 1.5  # a gain is as predicted when it is at most so many times more or less
+WITHIN = 1.5  # a gain is as predicted if it is at most this factor larger or smaller
 
 
 class PageError(Exception):
-    """A page has not the marks that this script fills in, or a header not what goes there."""
+    """A page lacks the marks that this script fills in, or a header lacks the information that goes there."""
 
 
 def shares(tflops: dict[Shape, float], reference: Peer | None) -> list[str]:
-    """How much of the reference it reaches at SHAPE, and in harmonic mean over all of the reference's shapes."""
+    """The fraction of the reference's speed at SHAPE, and in harmonic mean over all of the reference's shapes."""
     if reference is None:
         return ["–", "–"]
     shapes = sorted(reference.tflops)
@@ -88,20 +88,20 @@ def reference_of(device: Device) -> Peer | None:
 
 
 def not_beside_peers(device: Device) -> list[Version]:
-    """Versions that scripts/peers times, but has not yet: none of their figures may be set against a peer's."""
+    """Versions that scripts/peers times, but has not timed yet: their figures must not be compared with a peer's."""
     if device.regime is None:
         return []
     return [one for one in device.versions if is_fast(one.source.stem) and not one.beside_peers.tflops]
 
 
 def load_cells(speeds: Speeds) -> list[str]:
-    """Watts and clock, and TFLOP/s per watt, at SHAPE."""
+    """Watts, clock, and TFLOP/s per watt, at SHAPE."""
     watts, clock, per_watt = (of.get(SHAPE) for of in (speeds.watts, speeds.sm_clock_mhz, speeds.tflops_per_watt))
     return [f"{watts:.0f} W, {clock} MHz" if watts and clock else "–", three_digits(per_watt)]
 
 
 def results_table(device: Device, others: list[Device]) -> str:
-    """README's table: a row per version, then the peers, the slowest first."""
+    """README's table: one row per version, followed by the peers, slowest first."""
     shapes = device.shapes()
     reference = reference_of(device)
     peers = sorted(device.peers, key=lambda peer: peer.tflops.get(SHAPE, 0.0))
@@ -145,7 +145,7 @@ def results_table(device: Device, others: list[Device]) -> str:
 
 
 def about_regimes(device: Device) -> str:
-    """How what the table shows was timed, and what the other way gives."""
+    """How the figures in the table were timed, and what the other regime gives."""
     shown, *others = device.regimes
     text = ""
     if shown.name == "sustained":
@@ -191,7 +191,7 @@ def about_regimes(device: Device) -> str:
 
 
 def differences(device: Device) -> str:
-    """What the other regime gives at SHAPE: the fastest version, and the peers."""
+    """The other regime's figures at SHAPE, for the fastest version and the peers."""
     other = device.regimes[1]
     pairs = [(peer.name, peer.tflops, next((p.tflops for p in other.peers if p.name == peer.name), {}))
              for peer in device.peers]  # fmt: skip
@@ -207,7 +207,7 @@ def differences(device: Device) -> str:
 
 
 def carried_over(shown: list[Device]) -> str:
-    """A short table of all devices: what of the ladder holds on another GPU."""
+    """A short table of all devices: which of the ladder's gains hold on another GPU."""
     header = [f"TFLOP/s at seq_len {SHAPE.seq_len}"]
     for device in shown:
         header += [device.name, f"of {plot.SHORT_REFERENCE}, mean"]
@@ -232,7 +232,7 @@ def carried_over(shown: list[Device]) -> str:
 
 
 def steps_elsewhere(shown: list[Device]) -> str:
-    """Which steps gain or lose on the other devices as they do on the first: a sentence or two for each."""
+    """Which steps gain or lose on the other devices as on the first: a sentence or two for each."""
     first, *others = shown
     sentences = []
     for other in others:
@@ -254,7 +254,7 @@ def steps_elsewhere(shown: list[Device]) -> str:
 
 
 def data_table(by_data: ByData, dtype: str, seq_len: int) -> list[list[str]]:
-    """TFLOP/s: a heading and a row per implementation, the slowest first on normal numbers; then the newest version's
+    """TFLOP/s: a heading and one row per implementation, slowest first on normal numbers; then the newest version's
     speed as a multiple of the fastest peer's."""
     cells = [Cell(data, dtype, seq_len) for data in by_data.definitions]
     rows = [["TFLOP/s", *by_data.definitions]]
@@ -275,7 +275,7 @@ def data_table(by_data: ByData, dtype: str, seq_len: int) -> list[list[str]]:
 
 
 def about_data_run(device: Device) -> str:
-    """How the table by data was measured."""
+    """How the figures in the table by data were measured."""
     assert device.by_data is not None
     run = device.by_data.run
     seconds = f"{run['warm_up_seconds']:g} s to warm up, at least {run['timed_seconds']:g} s timed"
@@ -284,7 +284,7 @@ def about_data_run(device: Device) -> str:
 
 
 def left_out(run: dict[str, Any]) -> str:
-    """What a run could not measure, as a sentence; empty where that is nothing."""
+    """What a run could not measure, as a sentence; empty if there is nothing."""
     found = "; ".join(f"{what} ({why})" for what, why in run["left_out"].items())
     return f" Left out: {found}." if found else ""
 
@@ -342,7 +342,7 @@ def kernel_file(number: int) -> Path | None:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a version's header says it will reach: a factor over the version before, or TFLOP/s."""
+    """The prediction in a version's header: a factor over the version before, or TFLOP/s."""
 
     value: float
     is_factor: bool
@@ -352,7 +352,7 @@ class Prediction:
 
 
 def prediction(kernel: Path) -> Prediction:
-    """The last factor in the Prediction of its header, or that "at 4096". Raises PageError where there is none."""
+    """The last factor in the Prediction of its header, or the one "at 4096". Raises PageError if there is none."""
     header = kernel.read_text(encoding="utf-8").split("\n\n")[0:2]
     lines = [line.removeprefix("//").strip() for line in "\n".join(header).splitlines() if line.startswith("//")]
     text = " ".join(lines).partition("Prediction ")[2]
@@ -381,7 +381,7 @@ VERDICTS = (
 
 
 def verdict(predicted: Prediction, got: float) -> str:
-    """Of a factor, or of TFLOP/s: one of VERDICTS. A factor is judged by its gain: what it is more than 1."""
+    """Judges a factor, or TFLOP/s: returns one of VERDICTS. A factor is judged by its gain, the factor minus 1."""
     share = (got - 1) / (predicted.value - 1) if predicted.is_factor else got / predicted.value
     if 1 / WITHIN <= share <= WITHIN:
         return "as predicted"
@@ -403,14 +403,14 @@ def verdict_rule() -> str:
 
 
 def score(device: Device) -> str:
-    """How many versions have which verdict."""
+    """How many versions have each verdict."""
     found = [verdict_cell(device, one.source.number) for one in device.rungs() if one.source.number is not None]
     counts = [(name, found.count(name)) for name in VERDICTS if name in found]
     return f"of {sum(count for _, count in counts)} predictions, " + ", ".join(f"{n} {name}" for name, n in counts)
 
 
 def gain(factor: float) -> str:
-    """5.4 % for 1.054×; factors from 2 on stay factors."""
+    """5.4 % for 1.054×; factors of 2 and above stay factors."""
     if factor >= 2:
         return f"{three_digits(factor)}×"
     percent = round(100 * (factor - 1), 1)
@@ -442,7 +442,7 @@ def verdict_cell(device: Device, number: int) -> str:
 
 
 def ladder_log_cell(device: Device, number: int) -> str:
-    """TFLOP/s, and the gain over the version before: what the predictions are about."""
+    """TFLOP/s, and the gain over the version before, which is what the predictions are about."""
     here = next((version.tflops.get(SHAPE) for version in device.rungs() if version.source.number == number), None)
     if here is None:
         return "not recorded"
@@ -451,9 +451,9 @@ def ladder_log_cell(device: Device, number: int) -> str:
 
 
 def extension_cell(device: Device, name: str, base: str) -> str:
-    """TFLOP/s of an extension, and its gain over the version that it extends, both by `harness --record`.
+    """TFLOP/s of an extension, and its gain over the version that it extends, both from `harness --record`.
 
-    One that computes nothing but e4m3 has those figures.
+    An extension that computes only e4m3 is shown with its e4m3 figures.
     """
 
     def recorded(of: Device, kernel: str) -> float | None:
@@ -526,7 +526,7 @@ COUNTERS = (
 
 
 def counters_table(device: Device, numbers: list[int]) -> str:
-    """What the virtual GPU counted of each version, and Nsight Compute on the device of the same problem."""
+    """For each version, the counts of the virtual GPU, and of Nsight Compute on the device for the same problem."""
     path = ROOT / "profiles" / device.folder / "ncu.json"
     counted: dict[str, dict[str, int]] = {}
     if path.exists():
@@ -554,7 +554,7 @@ def counters_table(device: Device, numbers: list[int]) -> str:
 
 
 def virtual_counters(kernel: KernelFile) -> dict[str, int] | None:
-    """Of the version's first configuration and fp16; None where it is not recorded."""
+    """Counters of the version's first configuration and fp16; None if it is not recorded."""
     path = ROOT / "profiles" / "emulator" / f"{kernel.stem}.json"
     if not path.is_file():
         return None
@@ -606,7 +606,7 @@ def mutation_table() -> str:
 
 
 def update(check: bool) -> list[str]:
-    """The files that were out of date; they are mended unless `check`."""
+    """The files that were out of date; they are updated unless `check`."""
     folders = devices()
     if not folders:
         raise ProfileError(f"{ROOT / 'profiles'} holds no device: harness --record measures one")

@@ -1,4 +1,4 @@
-"""Runs single versions in the harness's worker, for tools that want a program that launches little else."""
+"""Runs single versions in the harness's worker, for tools that need a program that launches little else."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Configuration:
     name: str
     config: str
     dtype: str
-    block_q: int  # seq_len is a multiple
-    block_kv: int  # seq_len_kv is a multiple
-    code_hash: str  # of the version's source, as recorded profiles have it
+    block_q: int  # seq_len must be a multiple
+    block_kv: int  # seq_len_kv must be a multiple
+    code_hash: str  # hash of the version's source, as in recorded profiles
 
     @property
     def label(self) -> str:
-        """ "06_swizzle", and of an extension its name."""
+        """ "06_swizzle"; for an extension, its name."""
         return self.name if self.kernel == self.name else f"{self.kernel}_{self.name}"
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _harness(build: Path, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
-    """What the harness answers. Where it refuses, ends with its exit status; it has said why."""
+    """The harness's answer. If it refuses, it prints the reason, and the program ends with its exit status."""
     try:
         done = subprocess.run([build / "harness", *arguments, "--json", "-"], stdout=subprocess.PIPE, check=False)
     except OSError as error:
@@ -58,9 +58,10 @@ def _harness(build: Path, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
 def configurations(
     build: Path, kernel: str, dtypes: tuple[str, ...], worker: str = "harness-worker-gpu", every: bool = True
 ) -> list[Configuration]:
-    """The configurations of these versions that fit the worker's GPU: every one, or the one that the harness launches.
+    """The configurations of these versions that fit the worker's GPU: all of them, or the one that the harness
+    launches.
 
-    Ends the program where there is no such version or no GPU.
+    Ends the program if there is no such version or no GPU.
     """
     selected = {result["kernel"] for result in _harness(build, "--kernel", kernel, "--sass")["results"]}
     device = ask_worker(build / worker, {"command": "device"})
@@ -90,7 +91,7 @@ def configurations(
 
 
 def last_event(events: str, otherwise: str) -> dict[str, Any]:
-    """A worker's answer, its last event (harness/rules/protocol.h); where there is none, an error with this text."""
+    """A worker's answer, which is its last event (harness/rules/protocol.h); without one, an error with this text."""
     lines = events.splitlines()
     last = json.loads(lines[-1]) if lines else {"event": "progress"}
     if last["event"] == "progress":
@@ -99,7 +100,7 @@ def last_event(events: str, otherwise: str) -> dict[str, Any]:
 
 
 def ask_worker(program: Path, request: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
-    """What a worker answers: its last event. One that does not end in time is an error event."""
+    """A worker's answer, which is its last event. A worker that does not end in time results in an error event."""
     shell = ["sh", "-c", 'exec "$@" 3>&1 1>&2', "sh", str(program), json.dumps(request)]
     try:
         done = subprocess.run(shell, capture_output=True, text=True, timeout=timeout, check=False)

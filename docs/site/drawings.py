@@ -1,7 +1,8 @@
-"""The drawings, by matplotlib, as SVG. A page of the site holds it inline: it takes the page's colours, light or dark.
+"""The drawings, made with matplotlib, as SVG. A page of the site contains it inline: it takes the page's colours, light
+or dark.
 
-A drawing is a function that is marked with @drawing and gets the facts. Everything in it that is a number comes from
-facts.py or layouts.py. The site's are made when the page is; pages.py writes those of the pages on GitHub.
+A drawing is a function that is marked with @drawing and takes the facts. All numbers in it come from facts.py or
+layouts.py. The site's drawings are made when the page is built; pages.py writes those of the pages on GitHub.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch, Rectangle
 from profile_data import Shape, three_digits
 
-# A colour here stands for a variable of ladder.css, which has a value for light pages and one for dark ones.
+# A colour here stands for a variable of ladder.css, which has one value for light pages and one for dark ones.
 INK, MUTED, GRID, PAPER = "#101010", "#606060", "#d8d8d8", "#fefefe"
-# With INK and MUTED these are eight colours that colour-blind readers can tell apart (a test simulates that).
-# A unit has one colour in every drawing, or the fill in the same place, which is its lighter shade: tensor cores BLUE,
-# HBM RED, shared memory GREEN, fp32 and MUFU (softmax) AMBER, L2 and copies VIOLET, issue slots and addresses CYAN.
+# Together with INK and MUTED these are eight colours that colour-blind readers can distinguish (a test simulates that).
+# A unit has the same colour in every drawing, or the fill at the same index, which is a lighter shade: tensor cores
+# BLUE, HBM RED, shared memory GREEN, fp32 and MUFU (softmax) AMBER, L2 and copies VIOLET, issue slots and addresses
+# CYAN.
 BLUE, RED, GREEN, AMBER, VIOLET, CYAN = "#0452eb", "#74090c", "#1f7a42", "#946f0f", "#a91f93", "#053558"
 FILLS = ["#d6e4f5", "#f7d9d4", "#d8efdc", "#fbe8c4", "#e6dcf5", "#d3eef0", "#f3dcea", "#e4e4d4"]
 VARIABLES = {
@@ -44,7 +46,7 @@ VARIABLES = {
     CYAN: "cyan",
     **{fill: f"fill-{i}" for i, fill in enumerate(FILLS)},
 }
-HATCH = {"wait": "....", "P V": "////"}  # patterns beside the colours
+HATCH = {"wait": "....", "P V": "////"}  # patterns in addition to the colours
 STYLE = {
     "hatch.color": MUTED,
     "hatch.linewidth": 0.5,
@@ -62,11 +64,11 @@ STYLE = {
 
 
 PX_PER_PT = 4 / 3  # matplotlib counts in points
-MARGIN = 6  # of a drawing on its own paper
+MARGIN = 6  # of a drawing in a file of its own
 
 
 class DrawingError(Exception):
-    """A drawing that does not exist, or uses a colour that pages do not know."""
+    """A drawing that does not exist, or that uses a colour unknown to the pages."""
 
 
 DRAWINGS: dict[str, Callable[..., Figure]] = {}
@@ -78,9 +80,9 @@ def drawing(function: Callable[..., Figure]) -> Callable[..., Figure]:
 
 
 def svg(name: str, facts: Facts, alt: str, links: dict[str, str]) -> str:
-    """The drawing as an <svg> element. `links`: the chapters' addresses by number, for drawings that lead there.
+    """The drawing as an <svg> element. `links`: the chapters' addresses by number, for drawings that link to them.
 
-    Where there is a drawing NAME_narrow it follows, and the page shows it on a phone instead.
+    If there is a drawing NAME_narrow it follows, and the page shows it on a phone instead.
     """
     if f"{name}_narrow" not in DRAWINGS:
         return _svg(name, facts, alt, links, "")
@@ -117,7 +119,7 @@ def _svg(name: str, facts: Facts, alt: str, links: dict[str, str], attributes: s
 
 
 def _shortened(text: str, name: str) -> str:
-    """Matplotlib's <svg>, without what a page does not need: comments, clipping, ids that nothing refers to, spaces."""
+    """Matplotlib's <svg>, without comments, clipping, ids without references, and spaces."""
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
@@ -129,7 +131,7 @@ def _shortened(text: str, name: str) -> str:
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', text)
     text = re.sub(r"\s*\n\s*", " ", text).replace("> <", "><")
-    # The font is the page's. No text is turned by 0 degrees.
+    # The page sets the font. A rotation by 0 degrees is dropped.
     text = re.sub(r"font-family: [^;\"]*;? ?", "", text)
     text = re.sub(r' transform="rotate\(-?0 [^)]*\)"', "", text)
     text = text.replace("; stroke-linejoin: miter", "")
@@ -143,10 +145,11 @@ def _shortened(text: str, name: str) -> str:
 
 
 def _with_dots(pattern: re.Match[str]) -> str:
-    """Dots as one of them, and the four around it: of all that fill a square inch the curves are 180 kB."""
+    """Replaces the dots by a pattern of one dot and the four around it: all the dots of a square inch are 180 kB of
+    curves."""
     if " C " not in pattern[0]:
         return pattern[0]
-    width = 72 / (6 * len(HATCH["wait"]))  # as matplotlib sets them: so far apart, and every other row half-way between
+    width = 72 / (6 * len(HATCH["wait"]))  # the spacing that matplotlib uses, with every other row offset by half
     dots = f"M0 0h0M{width:g} 0h0M{width / 2:g} {width:g}h0M0 {2 * width:g}h0M{width:g} {2 * width:g}h0"
     style = f"fill: none; stroke: {MUTED}; stroke-width: 1.1; stroke-linecap: round"
     text = pattern[0].replace('width="72" height="72"', f'width="{width:g}" height="{2 * width:g}"')
@@ -154,7 +157,7 @@ def _with_dots(pattern: re.Match[str]) -> str:
 
 
 def _with_classes(text: str, name: str) -> str:
-    """With a class for each style, since most cells of a drawing look alike."""
+    """With a class for each style, because most cells of a drawing have the same style."""
     classes: dict[str, str] = {}
 
     def class_of(style: re.Match[str]) -> str:
@@ -166,7 +169,7 @@ def _with_classes(text: str, name: str) -> str:
 
 
 def standalone(name: str, facts: Facts) -> str:
-    """The same as a file of its own, which reads on light and on dark pages alike: in the colours of the light ones."""
+    """The same as a separate file, readable on both light and dark pages: in the colours of the light ones."""
     css = (Path(__file__).parent / "static" / "ladder.css").read_text(encoding="utf-8")
     colors = dict(re.findall(r"(--fl-[\w-]+): (#\w+);", css[: css.index("}")]))
     text = re.sub(r"var\((--fl-[\w-]+)\)", lambda m: colors[m[1]], _svg(name, facts, "", {}, ""))
@@ -190,7 +193,7 @@ def _variable(name: str, color: str) -> str:
 
 
 def canvas(width: float, height: float, x: tuple[float, float], y: tuple[float, float]) -> tuple[Figure, Axes]:
-    """Without axes; y grows downwards, as rows do."""
+    """A canvas without axes; y grows downwards, as rows do."""
     figure = Figure(figsize=(width, height))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_xlim(*x)
@@ -234,9 +237,9 @@ def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> N
 
 
 def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: float, least: float) -> None:
-    """Texts at their heights (in the axes' scale, as a part of it), moved apart to at least `least`.
+    """Writes texts at their heights (as a fraction of the axes' scale), moved apart by at least `least`.
 
-    A line leads from the axes' right edge, at the height that the text is about, to the text.
+    A line connects the axes' right edge, at the height that the text refers to, with the text.
     """
     placed: list[float] = []
     for text, y, color in sorted(labels, key=lambda label: label[1]):
@@ -252,13 +255,13 @@ def labels_at_right(axes: Axes, labels: Sequence[tuple[str, float, str]], x: flo
 
 @drawing
 def ladder(facts: Facts) -> Figure:
-    """A bar per version, which leads to its chapter, if it has one; the peers as lines."""
+    """One bar per version, which links to its chapter if it has one; the peers as lines."""
     return _ladder(facts, 7.4)
 
 
 @drawing
 def ladder_narrow(facts: Facts) -> Figure:
-    """The same for a phone, on which the wide one would be cut off where the second track begins."""
+    """The same for a phone, which would cut off the wide one where the second track begins."""
     return _ladder(facts, 3.9)
 
 
@@ -286,11 +289,11 @@ def _ladder(facts: Facts, width: float) -> Figure:
     lines = [(peer.name, peer.tflops[shape], MUTED) for peer in facts.device.peers if shape in peer.tflops]
     lines += [(f"{name} ceiling", value, RED) for name, value in facts.device.ceilings.items()]
     top = max([value for _, value, _ in lines] + [value for value in tflops.values() if value is not None])
-    # The lines' names stand above, each left of its line, and higher than the lines that would cross it.
+    # The lines' names are above, each to the left of its line, and higher than the lines that would cross it.
     placed: list[tuple[float, int]] = []
     for name, value, color in sorted(lines, key=lambda line: line[1]):
         text = f"{name} {three_digits(value)}"
-        start = value - 5 * len(text) * top / (390 * width / 7.4)  # of 8 points, in TFLOP/s
+        start = value - 5 * len(text) * top / (390 * width / 7.4)  # its width at 8 points, in TFLOP/s
         level = max((k + 1 for other, k in placed if other > start), default=0)
         placed.append((value, level))
         height = -0.9 - 0.75 * level
@@ -311,7 +314,7 @@ def _ladder(facts: Facts, width: float) -> Figure:
 
 @drawing
 def busy(facts: Facts) -> Figure:
-    """Which unit is busy, version by version. The second track begins anew, and so do its lines."""
+    """Which unit is busy, version by version. The second track starts new lines."""
     numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n)]
     tracks = [[n for n in numbers if facts.is_hopper(n) == is_hopper] for is_hopper in (False, True)]
     figure = Figure(figsize=(7.4, 3.3))
@@ -337,9 +340,10 @@ def busy(facts: Facts) -> Figure:
 
 @drawing
 def ceilings(facts: Facts) -> Figure:
-    """A roof per level and version: what TFLOP/s would be if this level never waited, and no other counted.
+    """One roof per level and version: the TFLOP/s if this level never waited, and no other mattered.
 
-    Of the first track: the counter of shared memory is that of loads and stores, and wgmma fetches by itself.
+    For the first track only: the counter of shared memory counts loads and stores, whereas wgmma fetches its operands
+    itself.
     """
     numbers = [n for n in facts.numbers() if facts.has_busy(n) and facts.has_tflops(n) and not facts.is_hopper(n)]
     reached = [facts.tflops(n, 2048) for n in numbers]
@@ -377,11 +381,11 @@ def ceilings(facts: Facts) -> Figure:
 
 @drawing
 def roofline(facts: Facts) -> Figure:
-    """The classical one, for HBM, L2 and shared memory, of the first track."""
+    """The classical roofline, for HBM, L2 and shared memory, of the first track."""
     clock = facts.max_clock_mhz() * 1e6
     shared_rate = GPU["sms"] * GPU["smem_bytes_per_cycle"] * clock / 1e12  # TB/s
     l2_rate = facts.l2_tb_per_s()
-    ceiling = facts.device.ceilings.get("mma.sync")  # None where it is not recorded: then the roofs have no end
+    ceiling = facts.device.ceilings.get("mma.sync")  # None if it was not recorded: then the roofs extend without limit
     fp32 = GPU["sms"] * GPU["ffma_per_sm_per_cycle"] * 2 * clock / 1e12
     figure = Figure(figsize=(7.4, 3.8))
     axes = figure.add_subplot()
@@ -457,7 +461,7 @@ def over_seq_len(facts: Facts) -> Figure:
 
 @drawing
 def clock_and_watts(facts: Facts) -> Figure:
-    """The SM clock and the power, half-way through each timing at seq_len 4096; and the clock by cycles."""
+    """The SM clock and the power half-way through each timing at seq_len 4096, and the clock computed from cycles."""
     numbers = [n for n in facts.numbers() if facts.has_tflops(n)]
     figure = Figure(figsize=(7.4, 3.2))
     upper, lower = figure.subplots(2, 1, sharex=True)
@@ -486,7 +490,7 @@ def clock_and_watts(facts: Facts) -> Figure:
 
 @drawing
 def sm(facts: Facts) -> Figure:
-    """One SM, and what is around it."""
+    """One SM and its surroundings."""
     del facts
     figure, axes = canvas(7.4, 4.4, (0, 16), (0, 9.6))
     box(axes, 0.1, 0.2, 12.4, 7.4, "", FILLS[7])
@@ -532,7 +536,8 @@ def sm(facts: Facts) -> Figure:
 
 @drawing
 def memory_levels(facts: Facts) -> Figure:
-    """Size of each level and what it delivers, all SMs together. One scale: HBM's bar leaves the drawing."""
+    """The size of each level and its throughput, summed over all SMs. With one scale, HBM's bar extends beyond the
+    drawing."""
     clock = facts.max_clock_mhz() * 1e6
     sms = GPU["sms"]
     rows = [
@@ -568,7 +573,7 @@ def memory_levels(facts: Facts) -> Figure:
 
 @drawing
 def naive_sectors(facts: Facts) -> Figure:
-    """What one load of a warp of 01's first launch touches: 16 keys, a row each."""
+    """The memory that one load of a warp in 01's first launch accesses: 16 keys, one row each."""
     del facts
     row_bytes = layouts.HEAD_DIM * layouts.ELEMENT
     figure, axes = canvas(7.4, 3.6, (-2.4, 17), (-2.0, 17))
@@ -596,7 +601,7 @@ def naive_sectors(facts: Facts) -> Figure:
 
 @drawing
 def online_softmax(facts: Facts) -> Figure:
-    """Four scores, one at a time: what is kept, and what a new maximum does to it."""
+    """Four scores, one at a time: the running state, and the effect of a new maximum on it."""
     del facts
     from worked import SCORES, steps
 
@@ -616,7 +621,7 @@ def online_softmax(facts: Facts) -> Figure:
 
 @drawing
 def warp_row(facts: Facts) -> Figure:
-    """02: a row of K over the lanes, and the butterfly of warp_sum()."""
+    """02: the distribution of a row of K over the lanes, and the butterfly of warp_sum()."""
     del facts
     figure, axes = canvas(7.4, 2.9, (-3.2, 33), (-1.2, 13))
     note(axes, -0.4, 0.5, "K row", 8, "right")
@@ -645,7 +650,7 @@ def warp_row(facts: Facts) -> Figure:
 
 @drawing
 def tile_walk(facts: Facts) -> Figure:
-    """Which tiles a CTA of 03 works on, one after another."""
+    """The tiles that a CTA of 03 processes, one after another."""
     q, kv = facts.block_q(3), facts.block_kv(3)
     figure, axes = canvas(7.4, 3.6, (-5.2, 30), (-5.4, 12.6))
     for row in range(4):
@@ -673,7 +678,7 @@ def tile_walk(facts: Facts) -> Figure:
 
 @drawing
 def tiles_03(facts: Facts) -> Figure:
-    """03: the tiles of a CTA, and what thread (5, 3) owns."""
+    """03: the tiles of a CTA, and the elements that thread (5, 3) owns."""
     q, kv = facts.block_q(3), facts.block_kv(3)
     figure, axes = canvas(7.4, 4.2, (-9, 68), (-10, 76))
     box(axes, 0, 0, kv, q, "", PAPER)
@@ -735,7 +740,7 @@ def holders(which: str) -> dict[tuple[int, int], tuple[int, int]]:
 
 @drawing
 def mma_fragments(facts: Facts) -> Figure:
-    """A, B and D of mma.m16n8k16: the lane in each cell, the register as its colour."""
+    """A, B and D of mma.m16n8k16: each cell shows the lane, and its colour the register."""
     del facts
     figure, axes = canvas(7.4, 3.9, (-1.5, 38.5), (-2.6, 18.6))
     for name, which, x, rows, cols in (
@@ -755,7 +760,7 @@ def mma_fragments(facts: Facts) -> Figure:
 
 @drawing
 def s_to_p(facts: Facts) -> Figure:
-    """Two accumulators of S are one operand A of P V."""
+    """Two accumulators of S form one operand A of P V."""
     del facts
     figure, axes = canvas(7.4, 3.9, (-1.5, 38.5), (-2.6, 18.6))
     for mma_n, x in ((0, 0), (1, 9.6)):
@@ -780,14 +785,14 @@ def s_to_p(facts: Facts) -> Figure:
 
 
 def _bank_map(axes: Axes, y0: float, title: str, addresses: list[int], size: int) -> None:
-    """Which lanes meet in which bank: a column per bank, a row per different word."""
+    """Which lanes access which bank: one column per bank, one row per distinct word."""
     note(axes, 0, y0 - 1.0, title, 8.5, weight="bold")
     words: dict[int, dict[int, list[int]]] = {}
     for lane, address in enumerate(addresses):
         word = address // layouts.WORD
         words.setdefault(word % layouts.BANKS, {}).setdefault(word, []).append(lane)
     depth = max(len(found) for found in words.values())
-    height = max(len(lanes) for found in words.values() for lanes in found.values())  # two lanes stand below each other
+    height = max(len(lanes) for found in words.values() for lanes in found.values())  # two lanes are drawn in two lines
     for bank in range(layouts.BANKS):
         note(axes, bank + 0.5, y0 - 0.3, str(bank), 5.5, "center", MUTED)
         found = words.get(bank, {})
@@ -828,7 +833,7 @@ def banks_swizzled(facts: Facts) -> Figure:
 
 @drawing
 def swizzle_rows(facts: Facts) -> Figure:
-    """Where the chunks of eight rows go: before and after the XOR."""
+    """The places of the chunks of eight rows, before and after the XOR."""
     del facts
     figure, axes = canvas(7.4, 2.9, (-2.4, 38), (-2.2, 9.4))
     for x, swizzled, title in ((0, False, "04 and 05"), (20, True, "06 and later")):
@@ -846,7 +851,7 @@ def swizzle_rows(facts: Facts) -> Figure:
 
 @drawing
 def ldmatrix_lanes(facts: Facts) -> Figure:
-    """Which row each lane's address is of, for K and for V."""
+    """The row to which each lane's address refers, for K and for V."""
     del facts
     figure, axes = canvas(7.4, 3.9, (-2, 39), (-2.6, 18.8))
     for x, which, title in ((0, "K", "K: lane → (key, head_dim)"), (21, "V", "V: lane → (key, head_dim)")):
@@ -865,7 +870,7 @@ def ldmatrix_lanes(facts: Facts) -> Figure:
 
 @drawing
 def address_bits(facts: Facts) -> Figure:
-    """The bits of an offset in a swizzled tile: which part of (row, col) each is."""
+    """The bits of an offset in a swizzled tile, and the part of (row, col) that each comes from."""
     del facts
     figure, axes = canvas(7.4, 1.9, (-0.2, 16.6), (-1.3, 4.4))
     parts = [("row", 8, 14, 0), ("half", 7, 8, 4), ("chunk ^ row % 8", 4, 7, 1), ("byte in the chunk", 0, 4, 2)]
@@ -888,7 +893,7 @@ def address_bits(facts: Facts) -> Figure:
 
 
 def _sass_stack(facts: Facts, numbers: list[int]) -> Figure:
-    """What hot loops consist of, per 128 mmas: from 14 on a loop has half as many."""
+    """The composition of hot loops, per 128 mmas: from 14 on a loop has half as many."""
     addresses = ("IMAD", "LEA", "LOP3", "IADD3", "VIADD", "SHF", "MOV", "UIADD3", "ULEA", "ULOP3", "USHF", "UIMAD")
     groups = [
         ("tensor cores: HMMA", ("HMMA",), BLUE),
@@ -936,11 +941,11 @@ def sass_stack(facts: Facts) -> Figure:
 
 @drawing
 def p_range(facts: Facts) -> Figure:
-    """How far rounding to 16 bits may be off, relative to what is rounded: half a unit in the last place."""
+    """The maximum rounding error in 16 bits, relative to the rounded value: half a unit in the last place."""
     del facts
     figure = Figure(figsize=(7.4, 2.9))
     axes = figure.add_subplot()
-    # Bits of the significand, the binary exponents of the smallest normal number and of the first that is too large.
+    # Bits of the significand, and the binary exponents of the smallest normal number and of the first that overflows.
     for name, bits, smallest, beyond, color in (("fp16", 11, -14, 16, BLUE), ("bf16", 8, -126, 128, VIOLET)):
         xs = [x / 4 for x in range(-24 * 4, min(beyond, 20) * 4 + 1)]
         axes.plot(xs, [-bits + max(smallest - x, 0) for x in xs], color=color, linewidth=1.6)
@@ -977,7 +982,7 @@ def ring_phases(facts: Facts) -> Figure:
         copied = read = -0.7
         for tile in range(stage, tiles, stages):
             phase = tile // stages
-            # The copy is asked for in the middle of the tile before, and here it takes the rest of that tile.
+            # The copy is issued in the middle of the previous tile, and here it takes the rest of that tile.
             cell(axes, tile - 0.5, y, f"copy {tile}", FILLS[7], 7, width=0.5, height=0.85, edge=MUTED)
             cell(axes, tile, y, f"tile {tile}", FILLS[2], 8, width=1, height=0.85, edge=MUTED)
             for row, start, end in ((1, copied, float(tile)), (2, read, tile + 1.0)):
@@ -993,7 +998,7 @@ def ring_phases(facts: Facts) -> Figure:
 
 @drawing
 def q_transpose(facts: Facts) -> Figure:
-    """14: 16 bytes of each lane of a group, before and after the exchanges, and which registers of A they are."""
+    """14: 16 bytes of each lane of a group, before and after the exchanges, and the registers of A that they become."""
     del facts
     chunks = [layouts.Q_chunk(lane, 0) for lane in range(32)]
     origin = [[(lane, register) for register in range(4)] for lane in range(32)]
@@ -1024,7 +1029,7 @@ def sass_stack_late(facts: Facts) -> Figure:
 
 # ---- what warps do, one instruction after another ----
 
-PHASES = {  # as they are drawn, in order of the legend: what they are called, colour
+PHASES = {  # in the order of drawing and of the legend: their names there, and their colours
     "wait": ("waits for other warps", PAPER),
     "copy": ("copies, loads from global memory", VIOLET),
     "load": ("loads fragments", FILLS[2]),
@@ -1035,11 +1040,11 @@ PHASES = {  # as they are drawn, in order of the legend: what they are called, c
     "other": ("addresses at the start", GRID),
 }
 PATTERNS = {"wait": HATCH["wait"], "O": HATCH["P V"]}
-SLIVERS = 560  # a drawing is so many pieces wide; each shows what a warp does in most of its steps
+SLIVERS = 560  # the number of slivers across a drawing; each shows what a warp does in most of its steps
 
 
 def _phase(interval: Interval, source: list[str]) -> str:
-    """The name in PHASES. Which mma it is the kernel's source says: what the line adds to."""
+    """The name in PHASES. The kernel's source tells which mma it is, by what the line accumulates into."""
     if interval.phase.startswith("wait"):
         return "wait"
     if interval.phase != "mma":
@@ -1048,7 +1053,7 @@ def _phase(interval: Interval, source: list[str]) -> str:
 
 
 def slivers(intervals: Sequence[Interval], source: list[str], width: float) -> list[tuple[str, float, float]]:
-    """One warp's intervals as runs (phase, begin, end) of pieces of that width: of each, what takes most of it."""
+    """One warp's intervals as runs (phase, begin, end) of slivers of that width, each named for its longest part."""
     runs: list[tuple[str, float, float]] = []
     share: dict[str, float] = {}
     piece = 0

@@ -1,4 +1,4 @@
-"""The drawings of 17 to 27: what wgmma and TMA see of shared memory, and who waits for whom. See drawings.py."""
+"""The drawings of 17 to 27: how wgmma and TMA access shared memory, and which role waits for which. See drawings.py."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from matplotlib.patches import Rectangle
 from roles import RoleTrace
 from schedule import Span, schedule
 
-FIRST = 17  # of the Hopper track
+FIRST = 17  # the first version of the Hopper track
 
 
 def hopper(facts: Facts) -> list[int]:
     return [n for n in facts.numbers() if n >= FIRST]
 
 
-# ---- how tiles lie ----
+# ---- the layout of tiles ----
 
 
 @drawing
 def swizzle_128(facts: Facts) -> Figure:
-    """Eight rows of a tile in halves: where each 16-byte chunk of a row of 256 bytes lies."""
+    """Eight rows of a tile in halves: the place of each 16-byte chunk of a row of 256 bytes."""
     del facts
     figure, axes = canvas(7.4, 3.3, (-3.4, 37), (-2.6, 9.6))
     rows = 64
@@ -125,7 +125,7 @@ def descriptor_mn_major(facts: Facts) -> Figure:
 
 @drawing
 def wgmma_accumulator(facts: Facts) -> Figure:
-    """D of a wgmma: 64 rows over four warps, and lane and register of the elements of the first."""
+    """D of a wgmma: 64 rows over four warps, and the lane and register of the elements of the first warp."""
     del facts
     figure, axes = canvas(7.4, 4.6, (-1.2, 39), (-2.4, 20.4))
     note(axes, 4, -1.7, "D [64][128]", 9, "center", weight="bold")
@@ -201,11 +201,11 @@ def stmatrix_banks(facts: Facts) -> Figure:
     return figure
 
 
-# ---- who waits for whom ----
+# ---- which role waits for which ----
 
 
 WAITS = ("wait", "wgmma")
-WORK = {  # as the legends call it: colour, pattern
+WORK = {  # as in the legends: colour, pattern
     "softmax": (FILLS[3], None),
     "wgmma: S = Q Kᵀ": (BLUE, None),
     "wgmma: O += P V": (FILLS[0], HATCH["P V"]),
@@ -238,7 +238,7 @@ def _bars(axes: Axes, y: float, spans: Sequence[Span], work: str, height: float 
 
 
 def _label(axes: Axes, x: float, y: float, text: str, fill: str) -> None:
-    """On a pattern the text has a ground of its own."""
+    """On a pattern, the text gets its own background."""
     has_pattern = fill in (FILLS[0], PAPER)
     ground = {"boxstyle": "round,pad=0.1", "facecolor": fill, "edgecolor": "none"} if has_pattern else None
     axes.text(x, y, text, ha="center", va="center", fontsize=6, color=PAPER if fill == BLUE else INK, clip_on=True,
@@ -286,7 +286,7 @@ def rings_19(facts: Facts) -> Figure:
 
 @drawing
 def consumers_20(facts: Facts) -> Figure:
-    """Two consumers that begin together."""
+    """Two consumers that start together."""
     return _timeline(facts, 20, 6600)
 
 
@@ -305,7 +305,7 @@ def three_27(facts: Facts) -> Figure:
     return _timeline(facts, 27, 5000)
 
 
-# ---- the same in instructions, of CTA 0 on the virtual GPU ----
+# ---- the same in instructions, for CTA 0 on the virtual GPU ----
 
 
 def _waits(trace: RoleTrace, warp: int) -> list[tuple[int, int, str, str]]:
@@ -314,7 +314,7 @@ def _waits(trace: RoleTrace, warp: int) -> list[tuple[int, int, str, str]]:
 
 
 def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, list[tuple[int, int, str, str]]]]:
-    """(name, [(begin, end, text, what of WORK)]): buffers, the producer, consumers, their wgmmas."""
+    """(name, [(begin, end, text, key of WORK)]): buffers, the producer, consumers, their wgmmas."""
     rows: list[tuple[str, list[tuple[int, int, str, str]]]] = []
     producer = trace.warps(multiply=False)[0]
     ends, tiles = trace.ends_of_phases(), {"K": 0, "V": 0}
@@ -383,7 +383,7 @@ def roles_23(facts: Facts) -> Figure:
 
 @drawing
 def clock_and_share(facts: Facts) -> Figure:
-    """TFLOP/s over the clock, with lines of equal use of the tensor cores."""
+    """TFLOP/s over the clock, with lines of equal tensor-core utilisation."""
     figure = Figure(figsize=(7.4, 3.6))
     axes = figure.add_subplot()
     numbers = [n for n in hopper(facts) if facts.has_tflops(n)]
@@ -395,7 +395,7 @@ def clock_and_share(facts: Facts) -> Figure:
         at = high if share < 1 else low + 60
         axes.text(at, share * facts.wgmma_tflops_at(at), f" {share:.0%}", fontsize=7.5, color=MUTED, va="center")
     axes.plot(clocks, reached, "o", color=BLUE, markersize=4)
-    # Labels are in a column of their own, beside the group of points that they name, with a line to their point.
+    # Labels are in a separate column beside the group of points that they name, each with a line to its point.
     points = sorted(zip(numbers, clocks, reached, strict=True), key=lambda point: point[2])
     groups: list[list[tuple[int, float, float]]] = []
     for point in points:
@@ -454,7 +454,7 @@ def sass_stack_hopper(facts: Facts) -> Figure:
 
 @drawing
 def guess_window(facts: Facts) -> Figure:
-    """25: which first sums are taken, on the scale of the exponentials."""
+    """25: which first sums are accepted, on the scale of the exponentials."""
     figure, axes = canvas(7.4, 2.5, (-31, 22), (-2.0, 6.2))
     for low, high, text, fill in (
         (-30, -25, "lost", FILLS[1]),
@@ -479,9 +479,9 @@ def guess_window(facts: Facts) -> Figure:
 
 
 def done_again(most: int, *, whole: bool, rise: float, tiles: int) -> tuple[list[float], list[int]]:
-    """The softmaxes of a warp of 27 or power_of_two where scores rise by `rise` powers of two per tile of 64 keys.
+    """The softmaxes of a warp of 27 or power_of_two if scores rise by `rise` powers of two per tile of 64 keys.
 
-    The largest exponential of each tile, as a power of two, and the tiles whose softmax is done again, since a lane's
+    The largest exponential of each tile, as a power of two, and the tiles whose softmax is repeated because a lane's
     sum reached 2^most. whole: references are rounded down to integers.
     """
     random, rows, lanes, keys = Random(28), 16, 4, 16  # keys of each lane in a tile
@@ -500,7 +500,7 @@ def done_again(most: int, *, whole: bool, rise: float, tiles: int) -> tuple[list
 
 @drawing
 def redone(facts: Facts) -> Figure:
-    """power_of_two: how large exponentials become on `steps`, and when a softmax is done again."""
+    """power_of_two: how large exponentials become on `steps`, and when a softmax is repeated."""
     rise, tiles = 16 / layouts.HEAD_DIM**0.5 / log(2), 4096 // facts.block_kv(27)
     figure = Figure(figsize=(7.4, 3.4))
     axes = figure.add_subplot()
@@ -525,7 +525,7 @@ def redone(facts: Facts) -> Figure:
 
 @drawing
 def rows_and_bytes(facts: Facts) -> Figure:
-    """27: bytes of K and V that a CTA asks for, for each query row and key, by its rows."""
+    """27: bytes of K and V that a CTA requests, per query row and key, by its number of rows."""
     del facts
     figure = Figure(figsize=(7.4, 1.9))
     axes = figure.add_subplot()

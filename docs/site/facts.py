@@ -1,8 +1,8 @@
-"""What the docs may say in figures: everything that is measured, counted or registered, by name.
+"""The figures that the docs may quote: everything that is measured, counted or registered, by name.
 
-Pages write {num}`step(6)` and never the figure itself. The names that such an expression may use are the public methods
-of Facts, the functions of layouts.py, and the example of worked.py. An expression that asks for something that was not
-recorded raises, and the page does not build.
+Pages write {num}`step(6)` and never the figure itself. Such an expression may use the public methods of Facts, the
+functions of layouts.py, and the example of worked.py. An expression that refers to something that was not recorded
+raises an error, and the page does not build.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from profile_data import Cell, Device, Shape, Speeds, load_device, load_fp8_erro
 from roles import RoleTrace  # noqa: E402
 
 DEVICE = "h200"
-ARCH = "sm_90"  # of that device
-SEQ_LEN = 4096  # where versions are compared
+ARCH = "sm_90"  # the architecture of that device
+SEQ_LEN = 4096  # the length at which versions are compared
 BATCH = {seq_len: batch for batch, seq_len in SHAPES}
 
-# What no program of this project measures: NVIDIA's data sheet of the H200 SXM, the H100 white paper ("H100 SM
-# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0. L2's
-# size is what an H200 reports (cudaDevAttrL2CacheSize, 62,914,560 bytes); the white paper's 50 MB are an H100's.
+# Figures that no program of this project measures: NVIDIA's data sheet of the H200 SXM, the H100 white paper ("H100 SM
+# architecture", the same chip) and the table of compute capabilities of the CUDA programming guide, column 9.0. The
+# size of the L2 is the one that an H200 reports (cudaDevAttrL2CacheSize, 62,914,560 bytes); the white paper's 50 MB are
+# an H100's.
 GPU: dict[str, float] = {
     "sms": 132,
     "schedulers_per_sm": 4,
@@ -62,18 +63,18 @@ GPU: dict[str, float] = {
 }
 
 
-FIRST_PERSISTENT = 15  # from which on a CTA takes several query tiles
+FIRST_PERSISTENT = 15  # from this version on, a CTA takes several query tiles
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A run of instructions of one warp, or a wait: as harness --trace writes it."""
+    """A run of instructions of one warp, or a wait, as harness --trace writes it."""
 
     warp: int
     phase: str
     begin: int
     end: int
-    line: int | None  # of the kernel's file
+    line: int | None  # line of the kernel's file
 
 
 Traced = TypeVar("Traced")
@@ -95,20 +96,20 @@ def read_trace(file: Path) -> list[Interval]:
 
 
 class FactError(Exception):
-    """A page asks for something that there is not."""
+    """A page refers to something that does not exist."""
 
 
 class NotRecordedError(FactError):
-    """It asks for a figure that profiles/ does not have yet: pages show "–" for it."""
+    """It refers to a figure that profiles/ does not contain yet: pages show "–" for it."""
 
 
 class Facts:
     def __init__(self, harness: Path | None = None, of_the_build: bool = True) -> None:
-        """`of_the_build`: whether machine code that no GPU has recorded is that of the build."""
+        """`of_the_build`: whether machine code that no GPU has recorded is taken from the build."""
         self._harness = harness
         self._of_the_build = of_the_build
 
-    # ---- where it comes from ----
+    # ---- the sources of the facts ----
 
     @cached_property
     def device(self) -> Device:
@@ -123,7 +124,7 @@ class Facts:
         return json.loads((ROOT / "profiles" / DEVICE / "ncu.json").read_text(encoding="utf-8"))
 
     def _told_by_harness(self, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
-        """Raises FactError where there is no harness."""
+        """Raises FactError if there is no harness."""
         if self._harness is None or not self._harness.is_file():
             raise FactError(f"{self._harness} is not there: build it with scripts/setup harness")
         command = [str(self._harness), *arguments, "--json", "-"]
@@ -134,7 +135,7 @@ class Facts:
 
     @cached_property
     def registry(self) -> dict[str, dict[str, Any]]:
-        """What `harness --list --json` says, by number."""
+        """The output of `harness --list --json`, by number."""
         return {version["kernel"]: version for version in self._told_by_harness("--list")["versions"]}
 
     @cache  # noqa: B019 (one object lives as long as the build)
@@ -167,9 +168,9 @@ class Facts:
         return json.loads(path.read_text(encoding="utf-8"))
 
     def stale(self, number: int) -> list[str]:
-        """Which of the recordings that a chapter shows are of other code than the version's file holds now.
+        """The recordings shown by a chapter whose code differs from the version's present file.
 
-        What is not recorded yet is not stale: see missing().
+        Recordings that do not exist yet are not stale: see missing().
         """
         current = self.registry[f"{number:02}"]["code_hash"]
         stem, found = self.stem(number), []
@@ -185,8 +186,8 @@ class Facts:
         return found
 
     def missing(self, number: int) -> list[str]:
-        """Which recordings that a chapter shows are not there yet. What Nsight Compute has not counted is none of them,
-        nor what the virtual GPU has not, of the Hopper track.
+        """The recordings shown by a chapter that do not exist yet. Those of Nsight Compute do not count, nor, for the
+        Hopper track, those of the virtual GPU.
         """
         devices = (DEVICE,) if self.is_hopper(number) else (DEVICE, "emulator")
         files = [f"profiles/{device}/{self.stem(number)}.json" for device in devices]
@@ -194,16 +195,17 @@ class Facts:
 
     @cache  # noqa: B019
     def trace(self, number: int) -> list[Interval]:
-        """What the warps of CTA 0 do on the virtual GPU, recorded when the page is built: it is never out of date.
+        """What the warps of CTA 0 do on the virtual GPU, recorded when the page is built, so that it is never out of
+        date.
 
-        One query tile and four K/V tiles; where CTAs stay for further query tiles, two of them and two K/V tiles each.
+        One query tile and four K/V tiles; if CTAs are persistent, two query tiles and two K/V tiles each.
         """
         stays = number >= FIRST_PERSISTENT
         return self._traced(number, 2 if stays else 1, 2 if stays else 4, read_trace)
 
     @cache  # noqa: B019
     def role_trace(self, number: int, kv_tiles: int = 6) -> RoleTrace:
-        """The same of one query tile, with which barrier each role waits for."""
+        """The same for one query tile, with the barrier that each role waits for."""
         source = (ROOT / self.file(number)).read_text(encoding="utf-8").splitlines()
         return self._traced(number, 1, kv_tiles, lambda file: RoleTrace.read(file, source))
 
@@ -236,7 +238,7 @@ class Facts:
     # ---- the names that pages use ----
 
     def is_hopper(self, number: int) -> bool:
-        """Whether it is of the second track, with instructions that only Hopper has."""
+        """Whether it belongs to the second track, which uses instructions that only Hopper has."""
         return self.registry[f"{number:02}"]["architecture"] == "sm_90a"
 
     def gpu(self, name: str) -> float:
@@ -266,18 +268,18 @@ class Facts:
         raise NotRecordedError(f"version {number:02} has no TFLOP/s at seq_len {seq_len}")
 
     def step(self, number: int, seq_len: int = SEQ_LEN) -> float:
-        """How many times the TFLOP/s of the version before."""
+        """The speedup over the version before, in TFLOP/s."""
         step = self.device.step(number, Shape(seq_len, BATCH[seq_len]))
         if step is None:
             raise NotRecordedError(f"version {number:02} was not measured like {number - 1:02} at seq_len {seq_len}")
         return step
 
     def ratio(self, number: int, other: int, seq_len: int = SEQ_LEN) -> float:
-        """How many times the TFLOP/s of any other version, both measured in the same way."""
+        """The speedup over any other version, both measured in the same way."""
         return self._ratio(self.stem(number), self.stem(other), seq_len)
 
     def extension(self, name: str, number: int, seq_len: int = SEQ_LEN) -> float:
-        """How many times the TFLOP/s of a version an extension has, both measured in the same way."""
+        """The speedup of an extension over a version, both measured in the same way."""
         return self._ratio(name, self.stem(number), seq_len)
 
     def _ratio(self, stem: str, other: str, seq_len: int) -> float:
@@ -294,7 +296,7 @@ class Facts:
         raise NotRecordedError(f"{stem} and {other} were not measured in the same way at seq_len {seq_len}")
 
     def verdict(self, number: int) -> str:
-        """What became of the header's prediction, as docs/ladder_log.md has it."""
+        """The outcome of the header's prediction, as in docs/ladder_log.md."""
         return update_docs.verdict_cell(self.device, number)
 
     def milliseconds(self, number: int, seq_len: int = SEQ_LEN) -> float:
@@ -306,11 +308,11 @@ class Facts:
         return self._load(number, seq_len)["sm_clock_mhz"]
 
     def clock_while_running_mhz(self, number: int) -> float:
-        """Cycles by the time of a launch, at seq_len 2048."""
+        """The number of cycles divided by the time of a launch, at seq_len 2048."""
         return self.cycles(number) / self.milliseconds(number, 2048) / 1e3
 
     def share_of_allowed(self, number: int, dtype: str = "fp16", seq_len: int = SEQ_LEN) -> float:
-        """The largest error that the checks found on the device, as a part of the error that is allowed."""
+        """The largest error that the checks found on the device, as a fraction of the allowed error."""
         shares = [
             result["relative_error"]
             for result in self._profile(DEVICE, number)["results"]
@@ -333,11 +335,11 @@ class Facts:
         raise NotRecordedError(f"version {number:02} has no clock and watts at seq_len {seq_len}")
 
     def steady_watts(self, number: int, seq_len: int = SEQ_LEN) -> float:
-        """The power while it ran alone beside its peers, after a second of load."""
+        """The power while it ran alone in the comparison with its peers, after a second of load."""
         return self._steady(number, seq_len).watts[Shape(seq_len, BATCH[seq_len])]
 
     def steady_clock_mhz(self, number: int, seq_len: int = SEQ_LEN) -> float:
-        """The SM clock meanwhile."""
+        """The SM clock during the same run."""
         return self._steady(number, seq_len).sm_clock_mhz[Shape(seq_len, BATCH[seq_len])]
 
     def _steady(self, number: int, seq_len: int) -> Speeds:
@@ -355,25 +357,25 @@ class Facts:
         raise NotRecordedError(f"there is no peer {name}")
 
     def of_peer(self, number: int, name: str, seq_len: int = SEQ_LEN) -> float:
-        """How many times the TFLOP/s of a peer, both measured in one run of scripts/peers."""
+        """The speedup over a peer, both measured in one run of scripts/peers."""
         shape = Shape(seq_len, BATCH[seq_len])
         for version in self.device.rungs():
             if version.source.stem == self.stem(number) and shape in version.beside_peers.tflops:
                 return version.beside_peers.tflops[shape] / self.peer(name, seq_len)
         raise NotRecordedError(f"version {number:02} was not measured beside {name} at seq_len {seq_len}")
 
-    # On other data than random normal numbers, by scripts/peers --data: never beside figures of another run.
+    # On data other than random normal numbers, from scripts/peers --data: never shown beside figures of another run.
 
     def by_data(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
         """TFLOP/s of a version, by its number, or of a peer."""
         return self._by_data("TFLOP/s", name, data, seq_len, dtype)
 
     def clock_by_data(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
-        """The SM clock in MHz meanwhile."""
+        """The SM clock in MHz during that run."""
         return self._by_data("clock", name, data, seq_len, dtype)
 
     def of_normal(self, name: int | str, data: str, seq_len: int = SEQ_LEN, dtype: str = "fp16") -> float:
-        """How many times its TFLOP/s on random normal numbers."""
+        """Its speed relative to that on random normal numbers."""
         return self.by_data(name, data, seq_len, dtype) / self.by_data(name, "normal", seq_len, dtype)
 
     def _by_data(self, what: str, name: int | str, data: str, seq_len: int, dtype: str) -> float:
@@ -388,7 +390,7 @@ class Facts:
                 return table[label][cell]
         raise NotRecordedError(f"{label} has no {what} on {data} data at seq_len {seq_len} in {dtype}")
 
-    # Of e4m3, by scripts/peers --dtype e4m3: never beside figures of 16 bits.
+    # For e4m3, from scripts/peers --dtype e4m3: never shown beside figures for 16 bits.
 
     def e4m3(self, name: str, seq_len: int = SEQ_LEN) -> float:
         """TFLOP/s of an extension, "fp8", or of a peer, at steady power."""
@@ -408,7 +410,8 @@ class Facts:
         raise NotRecordedError(f"{name} has no clock beside the peers at seq_len {seq_len}")
 
     def fp8_error(self, data: str, name: str, kernel_alone: bool = False, rotated: bool = False) -> float:
-        """How far from float64 scripts/fp8_error.py found "27", "fp8" or a peer; or the "rounding" of Q, K and V."""
+        """The distance from float64 that scripts/fp8_error.py found for "27", "fp8", a peer, or the "rounding" of Q, K
+        and V."""
         results = self._fp8_error["results"] if self._fp8_error else []
         for result in results:
             if (result["data"], result["rotated"]) == (data, rotated):
@@ -420,7 +423,7 @@ class Facts:
         raise NotRecordedError(f"the error of {name} on {data} data is not recorded")
 
     def fp8_error_recording(self) -> dict[str, Any]:
-        """As scripts/fp8_error.py wrote it."""
+        """The file that scripts/fp8_error.py wrote."""
         if self._fp8_error is None:
             raise NotRecordedError(f"there is no profiles/{DEVICE}/fp8_error.json")
         return self._fp8_error
@@ -430,19 +433,19 @@ class Facts:
         return load_fp8_error(DEVICE)
 
     def wgmma_ceiling(self) -> float:
-        """TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit leaves it."""
+        """The TFLOP/s that wgmma reaches when nothing else runs, at the clock that the power limit allows."""
         return self._ceiling("wgmma")
 
     def wgmma_cycles_per_score(self) -> float:
-        """Cycles of an SM that wgmma needs at least for an element of S and its share of P V, at head_dim 128."""
+        """The SM cycles that wgmma needs at least for an element of S and its share of P V, at head_dim 128."""
         return 4 * layouts.HEAD_DIM / GPU["wgmma_flop_per_sm_per_cycle"]
 
     def wgmma_tflops_at(self, mhz: float) -> float:
-        """What wgmma does at most at this clock."""
+        """The maximum throughput of wgmma at this clock."""
         return GPU["sms"] * GPU["wgmma_flop_per_sm_per_cycle"] * mhz / 1e6
 
     def mma_ceiling(self) -> float:
-        """TFLOP/s that mma.sync reaches with operands in registers."""
+        """The TFLOP/s that mma.sync reaches with operands in registers."""
         return self._ceiling("mma.sync")
 
     def _ceiling(self, instruction: str) -> float:
@@ -453,17 +456,17 @@ class Facts:
     def max_clock_mhz(self) -> float:
         return self._profile(DEVICE, 6)["clocks"]["sm_max_mhz"]
 
-    # Nsight Compute on the device, at seq_len 2048, batch 16, 16 heads.
+    # Counters from Nsight Compute on the device, at seq_len 2048, batch 16, 16 heads.
 
     def busy(self, number: int, metric: str) -> float:
-        """A metric of profiles/h200/ncu.json's "busy" table, as it stands there."""
+        """A metric from the "busy" table of profiles/h200/ncu.json, unchanged."""
         version = self._ncu["busy"]["versions"].get(self.stem(number))
         if version is None or metric not in version:
             raise NotRecordedError(f"profiles/{DEVICE}/ncu.json has no {metric} of {self.stem(number)}")
         return version[metric]
 
     def has_tflops(self, number: int) -> bool:
-        """Whether the version was measured at all, under the name that it has now."""
+        """Whether the version was measured under its present name."""
         return any(v.source.stem == self.stem(number) and v.recorded for v in self.device.rungs())
 
     def has_busy(self, number: int) -> bool:
@@ -482,15 +485,16 @@ class Facts:
         return self.busy(number, "tensor_pipe_percent")
 
     def l2(self, number: int) -> float:
-        """Bytes that pass L2, of those that it could move, %."""
+        """Bytes that pass through L2, as a percentage of those that it could move."""
         return self.busy(number, "l2_percent")
 
     def l2_bytes_per_cycle(self, number: int) -> float:
-        """What L2 could move in a cycle of the SMs. It has a clock of its own, so the slower the SMs, the more."""
+        """The bytes that L2 could move in a cycle of the SMs. L2 has its own clock, so the slower the SMs, the larger
+        this is."""
         return self.busy(number, "l2_bytes") / (self.l2(number) / 100 * self.cycles(number))
 
     def l2_tb_per_s(self) -> float:
-        """What L2 could move, as 02 says, whose cycles and time give the clock of its SMs."""
+        """The bytes that L2 could move, derived from 02, whose cycles and time give the clock of the SMs."""
         return self.l2_bytes_per_cycle(2) * self.clock_while_running_mhz(2) / 1e6
 
     def l2_gb(self, number: int) -> float:
@@ -503,7 +507,7 @@ class Facts:
         return self.busy(number, "cycles")
 
     def busy_scores(self) -> int:
-        """Elements of S in that problem: batch · heads · seq_len · seq_len_kv."""
+        """The number of elements of S in that problem: batch · heads · seq_len · seq_len_kv."""
         p = self._ncu["busy"]["problem"]
         return p["batch"] * p["heads"] * p["seq_len"] * p["seq_len_kv"]
 
@@ -511,7 +515,7 @@ class Facts:
         return 4 * self._ncu["busy"]["problem"]["head_dim"] * self.busy_scores()
 
     def flop_per_byte(self, number: int, level: str) -> float:
-        """FLOP per byte that passes "hbm", "l2" or "shared" (a wavefront is 128 bytes, used or not)."""
+        """FLOP per byte that passes "hbm", "l2" or "shared" (a wavefront is 128 bytes, whether used or not)."""
         if level == "shared":
             moved = self.shared(number) / 100 * self.cycles(number) * GPU["sms"] * GPU["smem_bytes_per_cycle"]
         else:
@@ -519,7 +523,7 @@ class Facts:
         return self.busy_flop() / moved
 
     def wavefronts_per_score(self, number: int) -> float:
-        """What passes the data pipe of L1 and shared memory, at most one wavefront per cycle and SM."""
+        """Wavefronts through the data pipe of L1 and shared memory, which is at most one per cycle and SM."""
         return self.shared(number) / 100 * self.cycles_per_score(number)
 
     def tensor_cycles_per_score(self, number: int) -> float:
@@ -531,27 +535,27 @@ class Facts:
         return self.cycles(number) * GPU["sms"] / self.busy_scores()
 
     def instructions_per_score(self, number: int) -> float:
-        """Warp instructions for an element of S and its share of P V."""
+        """Warp instructions per element of S and its share of P V."""
         return self.busy(number, "warp_instructions") / self.busy_scores()
 
     def ncu(self, number: int, metric: str) -> int:
         """A counter of Nsight Compute at seq_len 256, batch 1, 2 heads: the problem of count()."""
         return self._ncu["versions"][self.stem(number)][metric]
 
-    # The virtual GPU, at seq_len 256, batch 1, 2 heads.
+    # Counters of the virtual GPU, at seq_len 256, batch 1, 2 heads.
 
     def count(self, number: int, counter: str, kernel: str | None = None) -> int:
-        """A counter of the virtual GPU, of all kernels of a version or of one."""
+        """A counter of the virtual GPU, for all kernels of a version or for one."""
         result = self._counted(number)
         if kernel is None:
             return result["counters"][counter]
         return sum(line["counters"].get(counter, 0) for line in result["lines"] if line["kernel"] == kernel)
 
     def at(self, number: int, text: str, counter: str, within: str | None = None) -> int:
-        """The same, of the one source line that contains `text`, and of what is inlined there.
+        """The same for the one source line that contains `text`, including code inlined there.
 
-        Where another line calls it, `within` can name that one, too. Lines are found in the file as it is now, so a
-        recording of an older one says nothing.
+        If another line calls it, `within` can name that line, too. Lines are looked up in the present file, so a
+        recording of an older file cannot be used.
         """
         if self._profile("emulator", number)["code_hash"] != self.registry[f"{number:02}"]["code_hash"]:
             raise NotRecordedError(f"kernels/{self.stem(number)}.cu has changed since the virtual GPU counted it")
@@ -570,7 +574,7 @@ class Facts:
         return self._profile("emulator", number)["results"][0]
 
     def _line(self, number: int, text: str) -> str:
-        """06_swizzle.cu:45, as positions have it, whatever folder they name before that."""
+        """06_swizzle.cu:45, as in positions, whatever folder precedes it there."""
         file = self.file(number)
         lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
         found = [i for i, line in enumerate(lines, 1) if text in line]
@@ -590,11 +594,11 @@ class Facts:
         return sum(self._static(number, arch)["hot_loop_sass"].values())
 
     def behind_branches(self, number: int, arch: str = ARCH) -> int:
-        """Instructions in the same loop that are behind an `if`, and so not in the count of loop()."""
+        """Instructions in the same loop that are inside an `if`, and so not in the count of loop()."""
         return sum((self._static(number, arch)["hot_loop_cold_sass"] or {}).values())
 
     def sass_behind(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
-        """Of those behind branches, the instructions of these opcodes."""
+        """Among the instructions after branches, those with these opcodes."""
         behind = self._static(number, arch)["hot_loop_cold_sass"] or {}
         return sum(behind.get(opcode, 0) for opcode in opcodes)
 
@@ -623,7 +627,7 @@ class Facts:
 
     @cache  # noqa: B019
     def _static(self, number: int, arch: str) -> dict[str, Any]:
-        """As it was recorded; of a version that no GPU has recorded yet, as it was built."""
+        """The recorded study; for a version that no GPU has recorded yet, that of the build."""
         try:
             results = self._profile(DEVICE, number)["results"]
         except NotRecordedError:
@@ -635,13 +639,13 @@ class Facts:
                 return result["static"][arch]
         raise NotRecordedError(f"profiles/{DEVICE} has no machine code of version {number:02}")
 
-    # The model of who waits for whom, of schedule.py.
+    # The model in schedule.py of which role waits for which.
 
     def plan(self, number: int, steps: int = 6) -> schedule.Plan:
-        """A version's roles and rings, as its file has them.
+        """A version's roles and rings, as in its file.
 
-        wgmmas take what they need at the full rate of the tensor cores; the softmax its MUFU, and what comes before and
-        after them.
+        wgmmas take the time that they need at the full rate of the tensor cores; the softmax takes that of its MUFU
+        instructions and of what comes before and after them.
         """
         keys = self.block_kv(number)
         product = 2 * 64 * keys * layouts.HEAD_DIM / GPU["wgmma_flop_per_sm_per_cycle"]  # S, or P V, of a warpgroup
@@ -657,12 +661,12 @@ class Facts:
         )
 
     def model_share(self, number: int) -> float:
-        """The part of the time in which the tensor cores of the model work, away from both ends."""
+        """The fraction of the time in which the tensor cores of the model work, away from both ends."""
         spans = schedule.schedule(self.plan(number, steps=24))
         begins = {span.what: span.begin for span in spans if span.who == "tensor 0"}
         return schedule.tensor_share(spans, begins["S6"], begins["S18"])
 
-    # ---- how pages ask ----
+    # ---- how pages refer to facts ----
 
     def evaluate(self, expression: str) -> Any:  # noqa: ANN401 (a number, or the name of a limit)
         names = {
@@ -682,7 +686,7 @@ class Facts:
             raise FactError(f"{expression!r} cannot be computed: {type(error).__name__}: {error}") from error
 
     def text(self, source: str) -> str:
-        """`EXPRESSION`, or `EXPRESSION; FORMAT` with a format of Python's (.0f); – where it is not recorded."""
+        """`EXPRESSION`, or `EXPRESSION; FORMAT` with a Python format (.0f); "–" if it is not recorded."""
         expression, _, form = (part.strip() for part in source.partition(";"))
         try:
             value = self.evaluate(expression)
@@ -696,15 +700,15 @@ class Facts:
 
 
 def check_blank(facts: Facts, text: str) -> str:
-    """The answer of `ANSWER = EXPRESSION`. Raises FactError where it is not the figure.
+    """The answer in `ANSWER = EXPRESSION`. Raises FactError if it is not the figure.
 
-    Where the figure is not recorded nothing can be checked; the chapter then says that its profile is stale.
+    If the figure is not recorded nothing can be checked; the chapter then says that its profile is stale.
     """
     return blank_of(facts, text)[0]
 
 
 def blank_of(facts: Facts, text: str) -> tuple[str, float]:
-    """The answer as it is written, and the figure that it is of, which has more digits where the answer is rounded."""
+    """The answer as it is written, and its figure, which has more digits if the answer is rounded."""
     answer, equals, expression = (part.strip() for part in text.partition("="))
     if not equals or not answer.replace(".", "", 1).isdigit():
         raise FactError(f"a blank is written ANSWER = EXPRESSION, not {text!r}")

@@ -1,4 +1,4 @@
-"""Sphinx extension of the site: roles, and the directives of parts.py, which lists them, as nodes."""
+"""The site's Sphinx extension: roles, and the directives listed in parts.py, as nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def facts_of(env: Any) -> Facts:  # noqa: ANN401 (Sphinx's environment)
 
 
 class Num(SphinxRole):
-    """A figure, with the expression it comes from as its title."""
+    """A figure, with its expression as the title."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         try:
@@ -47,14 +47,14 @@ class Blank(SphinxRole):
         except parts.ERRORS as error:
             logger.error("{blank}: %s", error, location=self.get_location())
             return [nodes.literal(text=self.text)], []
-        # Without scripts the answer is what a reader sees: better than nothing at all.
+        # Without scripts the reader sees the answer, which is better than nothing at all.
         shown = parts.answer_shown(answer)
         text = f'<span class="blank" data-answer="{answer}" data-exact="{exact!r}">{shown}</span>'
         return [nodes.raw("", text, format="html")], []
 
 
 class PartsDirective(SphinxDirective):
-    """A directive of parts.py. What fails is an error with its place, and the page does not build."""
+    """A directive of parts.py. A failure is reported as an error with its location, and the page does not build."""
 
     final_argument_whitespace = True
 
@@ -128,7 +128,7 @@ def html_of(text: str) -> nodes.Node:
 
 
 def table(part: parts.Table) -> str:
-    """Wide ones scroll by themselves."""
+    """Wide tables scroll separately."""
     head = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in part.headings)
     body = ""
     for first, *others in part.rows:
@@ -151,7 +151,7 @@ def check_harness(app: Sphinx) -> None:
 
 
 def read_all(app: Sphinx, env: Any, docnames: list[str]) -> None:  # noqa: ANN401
-    """Profiles have no place among a page's dependencies, so every page is read in every build: it takes seconds."""
+    """Profiles are not among a page's dependencies, so every page is read in every build, which takes seconds."""
     del app
     docnames[:] = sorted(env.found_docs)
 

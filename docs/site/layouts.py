@@ -1,7 +1,7 @@
-"""Where things lie: fragments of mma in the lanes of a warp, tiles in shared memory, and what a warp's access costs.
+"""Layouts: fragments of mma in the lanes of a warp, tiles in shared memory, and the cost of a warp's access.
 
 The formulas are those of common/ptx.h, of smem_offset() in the kernels and of docs/virtual_gpu.md. harness/tests/
-docs_chapters_test.py holds them against the counters of the virtual GPU, so that no drawing shows another layout.
+docs_chapters_test.py compares them with the counters of the virtual GPU, so that no drawing shows a different layout.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def fragment_D(lane: int, register: int) -> tuple[int, int]:
 
 
 def smem_offset(row: int, col: int, swizzled: bool) -> int:
-    """Bytes from the start of a tile [rows][128] of 16-bit elements to (row, col): of 04 and 05, or of 06 and later."""
+    """Bytes from the start of a tile [rows][128] of 16-bit elements to (row, col), in 04 and 05, or in 06 and later."""
     chunk, within = divmod(col, 8)
     if swizzled:
         chunk ^= row % 8
@@ -46,10 +46,10 @@ def smem_offset(row: int, col: int, swizzled: bool) -> int:
 
 
 def wavefronts(addresses: Iterable[int], size: int) -> int:
-    """Of one access of a warp to shared memory: an address per lane, `size` bytes each (2, 4, 8 or 16).
+    """The wavefronts of one access of a warp to shared memory: one address per lane, `size` bytes each (2, 4, 8 or 16).
 
     Accesses of 8 and 16 bytes are served for 16 and 8 lanes at a time. Each pass takes as many wavefronts as the
-    busiest bank has different words. (Lanes that agree in pairs on their address, as in 03, can save a pass. That is
+    busiest bank has distinct words. (If lanes in pairs have the same address, as in 03, a pass can be saved. That is
     not modelled.)
     """
     lanes = list(addresses)
@@ -66,7 +66,7 @@ def most_words_in_a_bank(addresses: Iterable[int], size: int) -> int:
 
 
 def sectors(addresses: Iterable[int], size: int) -> int:
-    """Of one access of a warp to global memory."""
+    """The sectors of one access of a warp to global memory."""
     return len({byte // SECTOR for address in addresses for byte in (address, address + size - 1)})
 
 
@@ -94,7 +94,7 @@ def Q_load(swizzled: bool, mma_k: int = 0, register: int = 0) -> list[int]:
 
 
 def ldmatrix_rows(which: str) -> list[tuple[int, int]]:
-    """(row, col) of the address that each lane gives to the ldmatrix of a fragment at (0, 0), in 07."""
+    """(row, col) of the address that each lane passes to the ldmatrix of a fragment at (0, 0), in 07."""
     lanes = range(32)
     if which == "Q":
         return [(lane % 16, lane // 16 * 8) for lane in lanes]
@@ -104,7 +104,7 @@ def ldmatrix_rows(which: str) -> list[tuple[int, int]]:
 
 
 def ldmatrix_wavefronts(rows: list[tuple[int, int]], swizzled: bool) -> int:
-    """Of one ldmatrix.x4: a matrix, eight rows of 16 bytes, at a time."""
+    """The wavefronts of one ldmatrix.x4: one matrix, eight rows of 16 bytes, at a time."""
     addresses = [smem_offset(row, col, swizzled) for row, col in rows]
     return sum(most_words_in_a_bank(addresses[i : i + 8], 16) for i in range(0, 32, 8))
 
@@ -113,9 +113,9 @@ def ldmatrix_wavefronts(rows: list[tuple[int, int]], swizzled: bool) -> int:
 
 
 def transpose_in_group(registers: list[list[T]]) -> list[list[T]]:
-    """What transpose_in_group() of the kernels makes of four registers in each lane of a warp: [lane][register].
+    """What transpose_in_group() of the kernels computes from four registers in each lane of a warp: [lane][register].
 
-    The same exchanges, one after another: the lower lane's y for the upper lane's x.
+    It performs the same exchanges in sequence: the lower lane's y for the upper lane's x.
     """
     found = [list(of_lane) for of_lane in registers]
     for x, y, bit in ((0, 1, 1), (2, 3, 1), (0, 2, 2), (1, 3, 2)):
@@ -126,24 +126,24 @@ def transpose_in_group(registers: list[list[T]]) -> list[list[T]]:
 
 
 def Q_chunk(lane: int, i: int) -> list[tuple[int, int]]:
-    """(row, first of two columns) in each of the four registers of a lane's chunk i, as load_Q brings them."""
+    """(row, first of two columns) in each of the four registers of a lane's chunk i, as loaded by load_Q."""
     first = (4 * i + lane % 4) * 8
     return [(lane // 4, first + 2 * register) for register in range(4)]
 
 
-# ---- 17 and later: shared memory as wgmma and TMA see it ----
+# ---- 17 and later: shared memory as accessed by wgmma and TMA ----
 
 HALF = 64  # columns of head_dim in a row of 128 bytes
 
 
 def half_offset(row: int, col: int, rows: int) -> int:
-    """Bytes from the start of a tile [2][rows][64] to (row, col): as smem_offset() of 17 and 22 has it, and TMA."""
+    """Bytes from the start of a tile [2][rows][64] to (row, col), as in smem_offset() of 17 and 22, and as in TMA."""
     chunk = (col // 8 ^ row) % 8
     return (col // HALF * rows * HALF + row * HALF + chunk * 8 + col % 8) * ELEMENT
 
 
 def swizzle_128(address: int) -> int:
-    """The 128-byte swizzle, on an address: bits 4 to 6 (a chunk of 16 bytes) XOR bits 7 to 9 (a row of 128 bytes)."""
+    """The 128-byte swizzle of an address: bits 4 to 6 (a chunk of 16 bytes) XOR bits 7 to 9 (a row of 128 bytes)."""
     return address ^ (address >> 7 & 7) << 4
 
 
@@ -153,7 +153,7 @@ def K_major(start: int, row: int, k: int, stride: int = 1024) -> int:
 
 
 def MN_major(start: int, k: int, n: int, leading: int, stride: int = 1024) -> int:
-    """The same of element (k, n) where n runs along a row: 64 columns, and the next 64 `leading` bytes further on."""
+    """The same for element (k, n) if n runs along a row: 64 columns, with the next 64 `leading` bytes further on."""
     return swizzle_128(start + n // HALF * leading + k // 8 * stride + k % 8 * 128 + n % HALF * ELEMENT)
 
 
@@ -179,7 +179,8 @@ def wgmma_D(thread: int, mma_n: int, register: int) -> tuple[int, int]:
 
 
 def stmatrix_wavefronts(swizzled: bool) -> int:
-    """Of one stmatrix.x4 of 22: 16 rows of 128 bytes, two chunks of each; eight rows of a chunk at a time."""
+    """The wavefronts of one stmatrix.x4 of 22: 16 rows of 128 bytes, two chunks of each; eight rows of one chunk at
+    once."""
     offsets = [
         half_offset(lane % 16, lane // 16 * 8, 64) if swizzled else lane % 16 * 128 + lane // 16 * 16
         for lane in range(32)

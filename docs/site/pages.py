@@ -2,13 +2,13 @@
 
 docs/source/chapters/06_swizzle.md becomes docs/chapters/06_swizzle.md: with its figures, its code, tables, results, and
 answers folded away. Its drawings go to docs/figures/drawings/. A source that only includes ../NAME.md stands for a page
-that is plain Markdown, and its own source.
+that is plain Markdown and is its own source.
 
-scripts/docs --pages runs this; --check writes nothing, names what is out of date, and exits 1 if anything is. Exits 3
-where a source asks for something that there is not.
+scripts/docs --pages runs this; --check writes nothing, lists what is out of date, and exits with status 1 if anything
+is. Exits with status 3 if a source refers to something that does not exist.
 
-Nothing depends on the toolkit of the build: machine code is shown as it was recorded, and a drawing of a trace is
-drawn anew only where the version's code, or the program that draws it, has changed.
+The result does not depend on the toolkit of the build: machine code is shown as it was recorded, and a drawing of a
+trace is redrawn only if the version's code, or the program that draws it, has changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FENCE = re.compile(r"( *)(`{3,}|:{3,}|~{3,})(?:\{(\w+)\})? *(.*)")
 OPTION = re.compile(r":([\w-]+): *(.*)")
 IMAGE = re.compile(r"(?P<alt>!\[[^\]]*\])\((?P<path>[^)\s:]+)\)")
 HEADING = re.compile(r"#{1,6} ")
-# A code span is first, so that what looks like a role within it is none.
+# A code span comes first, so that text within it that looks like a role is not taken for one.
 INLINE = re.compile(
     r"(?P<code>(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`))|\{(?P<role>[\w:-]+)\}`(?P<text>[^`]+)`", re.DOTALL
 )
@@ -64,7 +64,7 @@ class Term:
 
 
 def terms_of(page: str, text: str) -> dict[str, Term]:
-    """Of the page's glossary, by their names in small letters."""
+    """The terms of the page's glossary, by their names in lower case."""
     found: dict[str, Term] = {}
     for glossary in re.findall(r"^```\{glossary\}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         for names, meaning in entries_of(glossary):
@@ -74,7 +74,7 @@ def terms_of(page: str, text: str) -> dict[str, Term]:
 
 
 def entries_of(glossary: str) -> Iterator[tuple[list[str], str]]:
-    """(names, meaning): a name is a line, or several, and what is moved to the right below it the meaning."""
+    """(names, meaning): the names are on one line or several, followed by the meaning, which is indented."""
     for entry in re.findall(r"^((?:\S.*\n)+)((?:(?: +.*)?\n?)+)", glossary, re.MULTILINE):
         yield entry[0].splitlines(), " ".join(entry[1].split())
 
@@ -124,7 +124,7 @@ class Library:
 
     @cached_property
     def site(self) -> str:
-        """Where the site is published: README.md has the one line that says so."""
+        """Where the site is published: README.md contains the one line that says so."""
         found = re.search(r"^\[site\]: (\S+?)/?$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
         if not found:
             raise SourceError("README.md has no line `[site]: https://…` that says where the site is published")
@@ -135,11 +135,11 @@ class Library:
 class Page:
     library: Library
     name: str  # "chapters/06_swizzle"
-    drawings: list[str] = field(default_factory=list)  # that it shows
+    drawings: list[str] = field(default_factory=list)  # the drawings that it shows
     errors: list[str] = field(default_factory=list)
-    answers: list[str] = field(default_factory=list)  # of the section's blanks
+    answers: list[str] = field(default_factory=list)  # of the blanks in the section
     has_contents: bool = False
-    depth: int = 0  # of directives within each other
+    depth: int = 0  # nesting depth of directives
 
     def markdown(self) -> str:
         text = parts.without_the_graders_part(self.library.sources[self.name]).strip() + "\n"
@@ -154,7 +154,7 @@ class Page:
         return f"{made}\n\n{head}\n\n<sub>{site}</sub>\n\n{converted.strip()}\n"
 
     def link(self, page: str) -> str:
-        """To a file, from the root of the repository."""
+        """The link to a file, given by its path from the root of the repository."""
         return os.path.relpath(ROOT / page, (PAGES / self.name).parent).replace(os.sep, "/")
 
     def converted(self, text: str) -> str:
@@ -198,7 +198,7 @@ class Page:
         return INLINE.sub(self.role, IMAGE.sub(self.image, text))
 
     def image(self, found: re.Match[str]) -> str:
-        """A picture of docs/, whose path in the source begins at docs/source/."""
+        """A picture of docs/, whose path in the source begins with docs/source/."""
         file = (sources.PAGES / self.name).parent / found["path"]
         return f"{found['alt']}({self.link(os.path.relpath(file, ROOT))})"
 
@@ -241,7 +241,7 @@ class Page:
         return f'[{shown}]({page}#{term.anchor} "{self.plain(term.meaning)}")'
 
     def plain(self, meaning: str) -> str:
-        """For a title, which shows no Markdown."""
+        """Plain text for a title, which cannot contain Markdown."""
         text = re.sub(r"\{num\}`([^`]+)`", lambda found: self.library.facts.text(found[1]), meaning)
         text = re.sub(r"\{term\}`([^`<]*?)(?: *<[^`>]*>)?`", r"\1", text)
         return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).replace("`", "").replace('"', "”")
@@ -271,7 +271,7 @@ class Page:
             return ""
 
     def contents(self, caption: str, patterns: list[str]) -> str:
-        """The site has them beside each page."""
+        """The site shows its contents beside each page."""
         heading = "" if self.has_contents else "## Contents\n\n"
         self.has_contents = True
         names = [name for pattern in patterns for name in fnmatch.filter(self.library.titles, pattern.strip() or "-")]
@@ -326,7 +326,7 @@ def fold(summary: str, content: str) -> str:
 
 
 def table(part: parts.Table) -> str:
-    """Figures are at the right of their column, words at the left."""
+    """Figures are right-aligned in their column, words left-aligned."""
     columns = list(zip(*part.rows, strict=True))
     lines = [f"| {' | '.join(cell(heading) for heading in part.headings)} |"]
     lines.append("|---|" + "".join("---|" if re.search("[a-z]{3}", "".join(c)) else "---:|" for c in columns[1:]))
@@ -341,7 +341,7 @@ def table(part: parts.Table) -> str:
 
 
 class Noting(Facts):
-    """Notes whose traces are asked for."""
+    """Records the versions whose traces are requested."""
 
     traced: set[int]
 
@@ -355,7 +355,7 @@ class Noting(Facts):
 
 
 def stamp(facts: Facts, number: int) -> str:
-    """Says of which code a trace is, and which programs drew it. What nvcc makes of the code is no part of it."""
+    """Identifies the code of a trace, and the programs that drew it. The output of nvcc is not included."""
     programs = [Path(program.__file__) for program in (drawings, drawings_hopper, roles)]
     digest = hashlib.sha256(facts.registry[f"{number:02}"]["code_hash"].encode())
     for program in (*programs, Path(__file__).parent / "static" / "ladder.css"):
@@ -366,7 +366,7 @@ def stamp(facts: Facts, number: int) -> str:
 
 
 def drawn(facts: Noting, path: Path) -> str:
-    """What the file is to hold."""
+    """The contents that the file should have."""
     there = path.read_text(encoding="utf-8") if path.is_file() else ""
     old = re.search(r"<!-- Of a trace of (\d\d): \w+ -->\n", there)
     if old and old[0] == stamp(facts, int(old[1])):
@@ -378,18 +378,18 @@ def drawn(facts: Noting, path: Path) -> str:
 
 
 def alike(one: str, other: str) -> bool:
-    """But for the last digit of a place: processors round differently."""
+    """Whether they are equal except for the last digit of a coordinate, because processors round differently."""
     pieces = [re.split(r"(\d+\.\d+)", text) for text in (one, other)]
     return len(pieces[0]) == len(pieces[1]) and all(
         a == b or (i % 2 == 1 and abs(float(a) - float(b)) < 0.02) for i, (a, b) in enumerate(zip(*pieces, strict=True))
     )
 
 
-# ---- all of it ----
+# ---- everything ----
 
 
 def wanted(facts: Noting) -> dict[Path, str | None]:
-    """Each file with what it is to hold; None for a drawing that no page shows any more. Raises SourceError."""
+    """Each file with its intended contents; None for a drawing that no page shows any more. Raises SourceError."""
     library = Library.of(facts, sources.PAGES)
     pages = [Page(library, name) for name in library.sources]
     files: dict[Path, str | None] = {path: None for path in DRAWINGS.glob("*.svg")}

@@ -1,16 +1,17 @@
-"""What the directives of a page say, as data. ladder_docs.py turns it into the site's nodes, pages.py into Markdown.
+"""The contents of the pages' directives, as data. ladder_docs.py turns it into the site's nodes, pages.py into
+Markdown.
 
 In a page:
 
-{num}`step(6)`              a figure of profiles/ or the registry: an expression of facts.py; "; FORMAT" may follow
-{blank}`128 = EXPRESSION`   a blank in a calculation by hand; where the answer is not the figure, no page is built
-{term}`bank`                a word of the glossary; {term}`banks <bank>` under another form
-```{quote} FILE             lines of a source file by the text they start and end with (:start:, :end:); with
-                            :against: FILE (:start-against:, :end-against:) the change from there
-```{chapter} NN             the top of a chapter: what it adds, from which file; a banner where one is stale or missing
-```{prediction} NN          the header's prediction, folded away, and how to be asked for one in the terminal
-```{measured} NN            TFLOP/s of the step and of the one before, over seq_len; what was predicted, and the verdict
-```{busy} NN NN …           how busy which unit is
+{num}`step(6)`              a figure from profiles/ or the registry: an expression of facts.py; "; FORMAT" may follow
+{blank}`128 = EXPRESSION`   a blank in a calculation; if the answer is not the figure, the page does not build
+{term}`bank`                a term of the glossary; {term}`banks <bank>` for another form of it
+```{quote} FILE             lines of a source file, located by their text (:start:, :end:); with
+                            :against: FILE (:start-against:, :end-against:) the difference from there
+```{chapter} NN             the top of a chapter: what it adds, in which file; a banner if recordings are not current
+```{prediction} NN          the header's prediction, folded away, and the command that asks for one in the terminal
+```{measured} NN            TFLOP/s of the step and of the step before, over seq_len; the prediction, and the verdict
+```{busy} NN NN …           how busy each unit is
 ```{by_data} DTYPE SEQ_LEN  TFLOP/s on each kind of data
 ```{fp8_errors}             how far attention in 8 bits is from float64, on each kind of data
 ```{sass} NN NN             instructions of the hot loop
@@ -18,11 +19,11 @@ In a page:
 ```{interactive} NAME       a part that ladder.js brings to life
 ```{worked} QUERY           the online softmax of worked.py, step by step
 ```{folded} SUMMARY         its content, folded away
-```{recorded} EXPRESSION    its content, left out as long as that figure is not recorded
+```{recorded} EXPRESSION    its content, left out until that figure is recorded
 ```{source} NN              the whole file
-```{graded}                 of an assignment's page: what is graded, with points
-```{hints}                  of an assignment's page: its hints, folded away one by one
-```{mistakes} NN NN …       what the tests plant in a kernel, and how it shows
+```{graded}                 on an assignment's page: what is graded, with points
+```{hints}                  on an assignment's page: its hints, each folded away
+```{mistakes} NN NN …       the mistakes that the tests plant in a kernel, and their symptoms
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from profile_data import ProfileError, three_digits
 ERRORS = (
     FactError,
     ProfileError,
-    ValueError,  # a format that {num} does not know, a number that is none
+    ValueError,  # a format that {num} does not know, or something that is not a number
     assignment.AssignmentError,
     drawings.DrawingError,
     sources.QuoteError,
@@ -64,7 +65,7 @@ class Markdown:
 
 @dataclass(frozen=True)
 class Plain:
-    """A paragraph that is no Markdown; `quoted`: in somebody else's words; `note`: in small print, below a table."""
+    """A paragraph without Markdown; `quoted`: someone else's words; `note`: in small print, below a table."""
 
     text: str
     quoted: bool = False
@@ -78,7 +79,7 @@ class Table:
     kind: str
     headings: list[str]
     rows: list[list[str]]
-    code: bool = False  # names in the first column that are in capitals
+    code: bool = False  # names in the first column are in code font
 
 
 @dataclass(frozen=True)
@@ -112,12 +113,12 @@ class Lead:
 class Banner:
     title: str
     text: str  # Markdown
-    refused: str  # what scripts/docs --strict says instead
+    refused: str  # the message that scripts/docs --strict prints instead
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Its caption is the directive's content."""
+    """The directive's content becomes its caption."""
 
     name: str
     alt: str
@@ -131,7 +132,7 @@ class Interactive:
 
 @dataclass(frozen=True)
 class Content:
-    """Of the directive, as it stands there."""
+    """The content of the directive, unchanged."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ Part = Markdown | Plain | Table | Quotation | Source | Lead | Banner | Drawing |
 
 @dataclass(frozen=True)
 class Asked:
-    """A directive, as a page has it."""
+    """A directive as used on a page."""
 
     page: str  # "chapters/06_swizzle"
     argument: str = ""
@@ -281,7 +282,7 @@ def busy(facts: Facts, asked: Asked) -> list[Part]:
     ]
     figures = ("issue({}); .0f", "shared({}); .0f", "tensor({}); .0f", "l2({}); .0f")
     figures += ("l2_gb({}); .1f", "dram_gb({}); .2f", "instructions_per_score({})", "cycles({}) / 1e6")
-    # – where nothing is recorded
+    # "–" if nothing is recorded
     rows = [[label(facts, n), *(facts.text(figure.format(n)) for figure in figures)] for n in numbers]
     note = (
         f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
@@ -384,7 +385,7 @@ def folded(facts: Facts, asked: Asked) -> list[Part]:
 
 @directive(has_content=True)
 def recorded(facts: Facts, asked: Asked) -> list[Part]:
-    """What can only be said of figures that are there."""
+    """Text that is valid only if the figures exist."""
     try:
         facts.evaluate(asked.argument)
     except NotRecordedError:
@@ -410,7 +411,7 @@ def worked_(facts: Facts, asked: Asked) -> list[Part]:
 
 
 def without_the_graders_part(text: str) -> str:
-    """Starters, reference answers and keys are no part of a page."""
+    """Starters, reference answers and keys are not part of a page."""
     return re.sub(r"^<!-- grader\n.*?^-->$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -421,7 +422,7 @@ KINDS = {
 
 
 def graders_part(page: str) -> dict[str, Any]:
-    """What the grader reads of an assignment's page."""
+    """The part of an assignment's page that the grader reads."""
     return assignment.read_assignment(Path(page).name).data
 
 
@@ -446,7 +447,7 @@ def hints(facts: Facts, asked: Asked) -> list[Part]:
 
 @directive()
 def mistakes(facts: Facts, asked: Asked) -> list[Part]:
-    """What the tests plant in a kernel, and how it shows."""
+    """The mistakes that the tests plant in a kernel, and their symptoms."""
     kernels = [facts.stem(number) for number in asked.numbers()]
     rows = [[fault.name, _shows(fault)] for fault in planted_faults.FAULTS if fault.kernel in kernels]
     if not rows:

@@ -1,8 +1,8 @@
-"""What helps a reader of the site: tooltips for terms, descriptions of pages, and a search that shows what it found.
+"""Aids for readers of the site: tooltips for terms, descriptions of pages, and a search that shows what it found.
 
-The search index leaves out whole files of source code that pages embed: each of their words would be found in the
-chapter of its version. _static/pages.js has the text of each page for the excerpts, since a page that is opened as a
-file may not fetch others.
+The search index leaves out whole source files that pages embed, because each of their words would be found in the
+chapter of its version. _static/pages.js contains the text of each page for the excerpts, because a page that is opened
+as a file cannot fetch others.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DESCRIPTION = 160  # characters that search engines show
 
 
 class EmbeddedSource(nodes.General, nodes.Element):
-    """A whole file: shown like any code, but without text of its own, so that the search does not see it."""
+    """A whole file: shown like any code, but without text of its own, so that the search does not index it."""
 
 
 def visit_embedded_source(self: Any, node: EmbeddedSource) -> None:  # noqa: ANN401 (an HTML translator)
@@ -36,7 +36,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def kind_of(docname: str) -> str:
-    """What a search result is: "chapter 06", "assignment 06" …"""
+    """The kind of a search result: "chapter 06", "assignment 06" …"""
     folder, _, name = docname.rpartition("/")
     number = re.match(r"\d\d(?=_)", name)
     kind = {"chapters": "chapter", "assignments": "assignment"}.get(folder, "page")
@@ -44,7 +44,7 @@ def kind_of(docname: str) -> str:
 
 
 def text_of(doctree: nodes.document) -> str:
-    """Everything that is read as running text or code, but no embedded sources."""
+    """Everything that is read as running text or code, without embedded sources."""
     parts = [
         node.astext()
         for node in doctree.findall(lambda node: isinstance(node, nodes.TextElement))
@@ -60,7 +60,7 @@ def _is_embedded(node: nodes.Node) -> bool:
 
 
 def remember(app: Sphinx, doctree: nodes.document) -> None:
-    """Each page's text, and the definitions of its glossary. All pages are read before any is written."""
+    """Stores each page's text, and the definitions of its glossary. All pages are read before any is written."""
     pages, terms = _remembered(app)
     docname = app.env.docname
     title = next(iter(doctree.findall(nodes.title)), None)
@@ -84,7 +84,7 @@ def _remembered(app: Sphinx) -> tuple[dict[str, dict[str, str]], dict[str, str]]
 
 
 def resolved(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Terms get their definition as a tooltip; sources are taken from what is searched."""
+    """Terms get their definition as a tooltip; embedded sources are removed from the searchable text."""
     del docname
     if app.builder.format != "html":
         return

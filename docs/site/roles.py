@@ -1,4 +1,5 @@
-"""What the roles of one CTA do, and which barrier each waits for: a trace of the virtual GPU, with names of the source.
+"""What the roles of one CTA do, and which barrier each waits for: a trace of the virtual GPU, with names from the
+source.
 
 `scripts/harness --kernel 19 --device emulator --trace FILE` writes what this reads. Time is counted in instructions.
 """
@@ -17,14 +18,14 @@ WARPS = 4  # of a warpgroup
 
 @dataclass(frozen=True)
 class Step:
-    """A wait (for a barrier, or for wgmmas), an arrival, or a request of a copy, of one warp."""
+    """A wait (for a barrier, or for wgmmas), an arrival, or a copy request, by one warp."""
 
     what: str  # "wait", "wgmma_wait", "arrive", "copy"
-    barrier: str  # "K_full[0]", "barrier 4"; of a copy the one that is told; "" of a wait for wgmmas
+    barrier: str  # "K_full[0]", "barrier 4"; for a copy, the barrier that it signals; "" for a wait for wgmmas
     begin: int
     end: int
     phase: int | None = None
-    shared: int | None = None  # of a copy: where in shared memory
+    shared: int | None = None  # for a copy: its address in shared memory
 
     def __str__(self) -> str:
         return f"{self.what} {self.barrier}".strip()
@@ -32,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Wgmmas:
-    """Under way from the first one's issue until a warp has waited for them."""
+    """In flight from the issue of the first until a warp has waited for them."""
 
     first_warp: int
     begin: int
@@ -68,7 +69,7 @@ class RoleTrace:
         return f"barrier {arguments['barrier']}"
 
     def steps(self, warp: int) -> list[Step]:
-        """In order of time."""
+        """The warp's steps in order of time."""
         steps = []
         for event in self._events:
             if event.get("tid") != warp or event["ph"] not in "Xi":
@@ -84,10 +85,10 @@ class RoleTrace:
                 steps.append(
                     Step("copy", self._barrier(arguments), at - 1, at, arguments["phase"], arguments["shared"])
                 )
-        return sorted(steps, key=lambda step: (step.begin, step.what != "arrive"))  # bar.sync arrives, and waits
+        return sorted(steps, key=lambda step: (step.begin, step.what != "arrive"))  # bar.sync arrives before it waits
 
     def arithmetic(self, warp: int) -> list[tuple[int, int]]:
-        """When a warp computes in floating point: from, to."""
+        """When a warp computes in floating point: (begin, end)."""
         return [
             (event["ts"], event["ts"] + event["dur"])
             for event in self._events
@@ -112,7 +113,7 @@ class RoleTrace:
         return found
 
     def ends_of_phases(self) -> dict[tuple[str, int], int]:
-        """When the last warp has arrived, by barrier and phase."""
+        """When the last warp arrived, by barrier and phase."""
         ends: dict[tuple[str, int], int] = {}
         for event in self._events:
             if event["name"] == "arrive":

@@ -1,8 +1,9 @@
-"""When who copies, multiplies and computes exponentials in 19 to 27: a model, for the drawings of these chapters.
+"""The times at which roles copy, multiply and compute exponentials in 19 to 27: a model, for the drawings of these
+chapters.
 
-It runs the protocol of the kernels, wait for wait and arrival for arrival, so that a wrong parity or count is a
-deadlock here as well. How long things take is computed from the machine code (drawings_hopper.py), and assumed for
-copies; no wait costs anything. So it shows what waits for what. It is no measurement, and predicts no speed.
+It executes the protocol of the kernels, with every wait and every arrival, so that a wrong parity or count leads to a
+deadlock here as well. Durations are computed from the machine code (drawings_hopper.py), and assumed for copies; waits
+cost nothing. So it shows which role waits for which. It is not a measurement, and does not predict speed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ COPY = 500.0  # cycles from a request to the last byte of a tile: assumed
 
 
 class DeadlockError(Exception):
-    """Nobody can go on: says who waits for what."""
+    """No role can continue: the message says which waits for what."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """What somebody does for a while: "producer", "consumer 0" …, "tensor 0" … (for that consumer), "K 0", "V 1"."""
+    """One activity of "producer", "consumer 0" …, "tensor 0" … (for that consumer), "K 0", "V 1"."""
 
     who: str
     what: str
@@ -30,11 +31,11 @@ class Span:
 
 @dataclass
 class Barrier:
-    """An mbarrier: a phase ends with so many arrivals. Phase -1, of parity 1, has ended when it is made."""
+    """An mbarrier: a phase ends after this many arrivals. Phase -1, of parity 1, has ended from the start."""
 
     name: str
     arrivals: int
-    phase: int = 0  # that is under way
+    phase: int = 0  # the current phase
     arrived: int = 0
 
     def arrive(self, count: int = 1) -> None:
@@ -50,7 +51,7 @@ class Barrier:
 
 @dataclass
 class Position:
-    """Of the kernels: a place in a ring, and the parity that is waited for."""
+    """As in the kernels: a stage of a ring, and the parity to wait for."""
 
     parity: int
     buffers: int
@@ -73,7 +74,7 @@ class Times:
 
 @dataclass
 class Plan:
-    """A version. The last four are what a slip of the pen may change."""
+    """A version. The last four can be changed to simulate a slip of the pen."""
 
     times: Times
     consumers: int = 1
@@ -81,7 +82,7 @@ class Plan:
     turns: bool = False
     steps: int = 6
     stages: int = 2
-    arrivals_of_empty: int | None = None  # of the warps that compute
+    arrivals_of_empty: int | None = None  # arrivals by computing warps
     producer_parity: int = 1
     releases_V: bool = True
     first_turn: bool = True
@@ -108,7 +109,7 @@ class _Machine:
         self.turn = [Barrier(f"the turn of consumer {i}", 2) for i in range(plan.consumers)]
         self.queues = {consumer: deque() for consumer in range(plan.consumers)}
 
-    # ---- the programs, as the kernels have them ----
+    # ---- the programs, as in the kernels ----
 
     def producer(self) -> Program:
         plan = self.plan
@@ -230,10 +231,10 @@ class _Machine:
         return True
 
     def _served(self) -> tuple[list[int], float]:
-        """Whose wgmmas the tensor cores work at, and how fast: in the order in which they were started.
+        """Whose wgmmas the tensor cores execute, and how fast: in the order in which they were started.
 
-        Consumers that take turns have started them one after another. Those that do not start theirs at the same time,
-        and the tensor cores mix them.
+        Consumers that take turns start them one after another. Those that do not take turns start theirs at the same
+        time, and the tensor cores interleave them.
         """
         waiting = [me for me, queue in self.queues.items() if queue]
         if self.plan.turns:
@@ -268,12 +269,12 @@ class _Machine:
 
 
 def schedule(plan: Plan) -> list[Span]:
-    """Who does what when. Raises DeadlockError."""
+    """All activities with their times. Raises DeadlockError."""
     return _Machine(plan).run()
 
 
 def tensor_share(spans: Iterable[Span], begin: float, end: float) -> float:
-    """The part of that time in which the tensor cores have anything to do."""
+    """The fraction of that time in which the tensor cores have work."""
     busy, at = 0.0, begin
     for span in sorted((s for s in spans if s.who.startswith("tensor")), key=lambda s: s.begin):
         if span.end > at and span.begin < end:

@@ -1,10 +1,10 @@
 """Slides from chapters. A page of docs/site/slides/ says {slides of 06_swizzle} on a line of its own.
 
-In its place come a slide per section of that chapter, with the first sentence and the questions of each paragraph,
-and one for each drawing, quotation, table and piece of code. The whole text goes into the speaker's notes. So a slide
-says what the chapter says, and its figures are those of profiles/.
+It is replaced by one slide per section of that chapter, with the first sentence and the questions of each paragraph,
+and one slide for each drawing, quotation, table and piece of code. The whole text goes into the speaker's notes. So
+slides say what the chapter says, and their figures come from profiles/.
 
-Left out are what only a reader needs: the glossary, sources, further reading, and what is folded away.
+Parts that only a reader needs are left out: the glossary, sources, further reading, and folded parts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from sphinx.util.docutils import SphinxRole
 
 CHAPTERS = sources.PAGES / "chapters"
 NO_SLIDES = ("Further reading", "Words on cards", "How to do the exercises")  # sections
-# Directives; the others are for readers.
+# The directives on slides; the others are for readers.
 SHOWN = ("quote", "drawing", "measured", "busy", "sass", "worked", "prediction")
 MOST_SENTENCES = 4  # on a slide
-ENTRY = re.compile(r"^(?:\d+\.|-) ")  # of a list
+ENTRY = re.compile(r"^(?:\d+\.|-) ")  # an entry of a list
 logger = logging.getLogger(__name__)
 
 
@@ -38,7 +38,7 @@ class Slide:
 
 
 def blocks_of(text: str) -> list[str]:
-    """Paragraphs, lists, tables and fenced blocks, in their order."""
+    """Paragraphs, lists, tables and fenced blocks, in order."""
     found: list[str] = []
     lines = text.split("\n")
     i = 0
@@ -54,7 +54,7 @@ def blocks_of(text: str) -> list[str]:
             i += 1
         else:
             is_list = bool(ENTRY.match(lines[i]))
-            # A list's entries may have lines of their own, moved to the right.
+            # List entries may have further lines, which are indented.
             while i < len(lines):
                 goes_on = is_list and re.match(r" {2,}\S", "".join(lines[i + 1 : i + 2]))
                 if not lines[i].strip() and not goes_on:
@@ -65,7 +65,7 @@ def blocks_of(text: str) -> list[str]:
 
 
 def main_sentences(paragraph: str) -> str:
-    """The first sentence, and every question. Stops inside code, roles and emphasis end none."""
+    """The first sentence, and every question. A full stop inside code, roles or emphasis does not end a sentence."""
     kept: list[str] = []
 
     def keep(code: re.Match[str]) -> str:
@@ -79,7 +79,7 @@ def main_sentences(paragraph: str) -> str:
 
 
 def without_links(text: str) -> str:
-    """Pages and terms are not there to be linked to."""
+    """Removes links to pages and terms, which are not among the slides."""
     text = re.sub(r"\[([^\]]+)\]\([^)\s]*\)", r"\1", text)
     return re.sub(r"\{term\}`([^<`]*?)(?: <[^`]*>)?`", r"\1", text)
 
@@ -119,7 +119,7 @@ def slides_of_section(text: str) -> list[Slide]:
 
 
 def markdown_of(chapter: str) -> str:
-    """A chapter as slides: each section is one below the other, and sections follow side by side."""
+    """A chapter as slides: the slides of a section are stacked vertically, and sections follow horizontally."""
     text = without_links((CHAPTERS / f"{chapter}.md").read_text(encoding="utf-8"))
     title, *sections = re.split(r"^##? (.*)\n", text, flags=re.MULTILINE)[1:]
     parts = [f"## {title}\n", *(block for block in blocks_of(sections[0]) if block.startswith("```{chapter}"))]
@@ -143,7 +143,7 @@ def write_slides(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 class Answer(SphinxRole):
-    """The answer of a calculation by hand, which appears with the next key press."""
+    """The answer of a calculation, which appears at the next key press."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         try:

@@ -1,4 +1,5 @@
-"""Pieces of the kernels, found by their text: what a page quotes cannot drift from what is compiled."""
+"""Excerpts from the kernels, located by their text, so that a page cannot quote code that differs from the compiled
+code."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ROOT / "docs" / "source"  # as they are written
-MOST_LINES = 15  # of a quotation
+PAGES = ROOT / "docs" / "source"  # the sources of the pages
+MOST_LINES = 15  # limit for a quotation
 
 
 class QuoteError(Exception):
@@ -25,7 +26,7 @@ class Quote:
 
     @property
     def text(self) -> str:
-        """Moved to the left as far as it goes; a #pragma stands there already."""
+        """The text with its common indentation removed; a #pragma has none."""
         moved = [line for line in self.lines if line.strip() and not line.startswith("#")]
         indent = min((len(line) - len(line.lstrip()) for line in moved), default=0)
         return "\n".join(line if line.startswith("#") else line[indent:] for line in self.lines)
@@ -33,15 +34,15 @@ class Quote:
 
 @cache
 def lines_of(file: str) -> list[str]:
-    """A file, from the root of the project."""
+    """The lines of a file, given by its path from the root of the project."""
     return (ROOT / file).read_text(encoding="utf-8").splitlines()
 
 
 def quote(file: str, start: str, end: str | None) -> Quote:
-    """The lines from the one that contains `start`, up to and with the first from there on that contains `end`.
+    """The lines from the one that contains `start` up to and including the next one that contains `end`.
 
-    `start` must stand in one line only, so that an edit cannot make a page quote something else. Without `end` it is
-    that one line. Raises QuoteError.
+    Only one line may contain `start`, so that an edit cannot make a page quote something else. Without `end`, the
+    quotation is that one line. Raises QuoteError.
     """
     path = ROOT / file
     if not path.is_file():
@@ -66,7 +67,7 @@ def quote(file: str, start: str, end: str | None) -> Quote:
 
 
 def hunk(before: Quote, after: Quote) -> str:
-    """What changed between two quotations, as `diff -u` shows it, without its file names. Raises QuoteError."""
+    """The difference between two quotations, as `diff -u` shows it, without file names. Raises QuoteError."""
     lines = list(difflib.unified_diff(before.text.splitlines(), after.text.splitlines(), n=MOST_LINES, lineterm=""))[3:]
     if not any(line[0] in "+-" for line in lines):
         raise QuoteError(f"{before.file} and {after.file} do not differ from {after.lines[0].strip()!r} on")
@@ -96,7 +97,7 @@ def header(file: str) -> dict[str, str]:
 
 
 def code_lines_changed(before: str, after: str) -> tuple[int, int]:
-    """Lines of code that were added and removed, without comments, blank lines and the version's number."""
+    """Lines of code that were added and removed, ignoring comments, blank lines and the version's number."""
 
     def code(file: str) -> list[str]:
         number = re.search(r"/(\d\d)_(\w+)\.cu", file)

@@ -11,8 +11,8 @@ namespace flash_ladder {
 
 namespace {
 
-// scripts/ncu_counters.py counts the first configuration that fits the device, and ncu.json does not name it. Those that fit are
-// those that were recorded there; where nothing was, the version's first.
+// scripts/ncu_counters.py counts the first configuration that fits the device, but ncu.json does not name it. A
+// configuration fits if it was recorded there; if nothing was recorded, assume the version's first.
 std::string counted_configuration(const Recording* recording, const Version& version, Dtype dtype) {
   std::string first;
   for (const Configuration& configuration : version.configurations) {

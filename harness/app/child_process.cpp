@@ -26,7 +26,7 @@ void check_interrupt() {
   if (interrupted) throw Interrupted();
 }
 
-// A signal may arrive just before a wait starts; so no wait is longer than this.
+// A signal may arrive just before a wait starts, so no wait is longer than this.
 constexpr std::chrono::milliseconds kLongestWait{200};
 
 void close_if_open(int& file) {
@@ -34,12 +34,12 @@ void close_if_open(int& file) {
   file = -1;
 }
 
-// Runs in the child, after fork: only what POSIX allows there, and no way back.
+// Runs in the child after fork: it may call only what POSIX allows there, and it does not return.
 [[noreturn]] void become(const char* program, const char* argument, int events, bool stdout_to_stderr, pid_t parent) {
-  setpgid(0, 0);                        // a group of its own, so that what it starts is killed with it
-  prctl(PR_SET_PDEATHSIG, SIGKILL);     // should the harness be killed, nobody else would end a kernel that never ends
-  if (getppid() != parent) _exit(127);  // it was killed already
-  // dup2 leaves the close-on-exec flag of a descriptor that is copied to itself.
+  setpgid(0, 0);                        // its own process group, so that the processes it starts are killed with it
+  prctl(PR_SET_PDEATHSIG, SIGKILL);     // if the harness is killed, nothing else would end a kernel that never ends
+  if (getppid() != parent) _exit(127);  // the harness is already dead
+  // dup2 keeps the close-on-exec flag of a descriptor that is copied to itself.
   if (events == kEventFileDescriptor)
     fcntl(events, F_SETFD, 0);
   else
@@ -58,10 +58,10 @@ void turn_interrupts_into_exceptions() {
   action.sa_handler = [](int) { interrupted = 1; };
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // The terminal was closed, unless nohup has asked that it goes on.
+  // The terminal was closed, unless nohup has requested that the program continue.
   struct sigaction before{};
   if (sigaction(SIGHUP, nullptr, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
-  signal(SIGPIPE, SIG_IGN);  // a write then fails, and says so
+  signal(SIGPIPE, SIG_IGN);  // a write then fails and reports it
 }
 
 ChildProcess::ChildProcess(const std::filesystem::path& program, const std::string& argument, bool stdout_to_stderr) {
@@ -80,7 +80,7 @@ ChildProcess::ChildProcess(const std::filesystem::path& program, const std::stri
     close_if_open(pipe_);
     throw UnavailableError(fmt::format("cannot start a process: {}", std::strerror(error)));
   }
-  setpgid(pid_, pid_);  // here too: whichever of the two comes first
+  setpgid(pid_, pid_);  // also here: either process may get there first
 }
 
 ChildProcess::~ChildProcess() {
@@ -127,7 +127,7 @@ std::optional<int> ChildProcess::wait(std::chrono::milliseconds timeout) {
 void ChildProcess::kill() {
   ::kill(-pid_, SIGKILL);
   if (status_) return;
-  // A process inside the GPU driver may take its time to die, or never do so: not worth hanging for.
+  // A process inside the GPU driver may take long to die, or may never die, so do not hang waiting for it.
   const auto deadline = Clock::now() + std::chrono::seconds(10);
   while (waitpid(pid_, nullptr, WNOHANG) == 0 && Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -1,4 +1,4 @@
-// A child process whose events arrive as lines on a pipe, and that never outlives its owner.
+// A child process that sends its events as lines through a pipe and never outlives its owner.
 #pragma once
 
 #include <sys/types.h>
@@ -11,13 +11,13 @@
 
 namespace flash_ladder {
 
-/// The user pressed Ctrl-C, or the process was told to end.
+/// The user pressed Ctrl-C, or a signal asked the process to terminate.
 struct Interrupted : std::runtime_error {
   Interrupted() : std::runtime_error("interrupted") {}
 };
 
-/// Makes SIGINT, SIGTERM and SIGHUP end waits with Interrupted, and SIGPIPE the error of a write, so that children are killed and temporary
-/// files removed.
+/// Makes SIGINT, SIGTERM and SIGHUP end waits with Interrupted, and turns SIGPIPE into an error of the write, so that
+/// children are killed and temporary files are removed.
 void turn_interrupts_into_exceptions();
 
 class ChildProcess {
@@ -25,16 +25,17 @@ class ChildProcess {
   /// Starts `program argument`. Its file descriptor 3 becomes the writing end of the pipe; its standard output goes to standard
   /// error when `stdout_to_stderr`. Throws UnavailableError when the program cannot be started.
   ChildProcess(const std::filesystem::path& program, const std::string& argument, bool stdout_to_stderr);
-  /// Kills what still runs, and what it started itself.
+  /// Kills the process if it is still running, and the processes that it started.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   enum class Read { line, end, timeout };
-  /// The next line from the pipe, without its newline; `end` when the child has closed it.
+  /// The next line from the pipe, without its newline; `end` once the child has closed it.
   Read read_line(std::string& line, std::chrono::milliseconds timeout);
 
-  /// Waits for the end and returns the status as waitpid gives it; nullopt when it still runs after the timeout.
+  /// Waits for the process to end and returns its status as waitpid gives it; nullopt if it is still running after the
+  /// timeout.
   std::optional<int> wait(std::chrono::milliseconds timeout);
 
  private:
@@ -42,7 +43,7 @@ class ChildProcess {
 
   pid_t pid_ = -1;
   int pipe_ = -1;         // the reading end
-  std::string buffered_;  // read, but not yet a whole line
+  std::string buffered_;  // already read, but not yet a whole line
   std::optional<int> status_;
 };
 

@@ -21,7 +21,7 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kFigures = 45, kWidestName = 40;  // columns: two figures and a change, and what they are of
+constexpr std::size_t kFigures = 45, kWidestName = 40;  // columns: two figures and a change, and their label
 
 std::string row(std::string_view name, const std::string& from, const std::string& to, const std::string& change) {
   const std::size_t name_width = std::clamp<std::size_t>(output_width() - kFigures, 20, kWidestName);
@@ -69,7 +69,7 @@ std::string busy_rows(const std::vector<BusyPair>& pairs, const Paint& paint) {
   return text;
 }
 
-// The totals that differ. Both have been counted.
+// The totals that differ. Both results have been counted.
 std::string counter_rows(const Result& from, const Result& to) {
   std::string text;
   for (const CounterChange& change : counter_changes(from, to))
@@ -87,7 +87,7 @@ std::string counted_rows(const CountedPair& counted, const Paint& paint) {
          counter_rows(counted.from, counted.to) + '\n' + format_line_changes(counted.lines, paint);
 }
 
-// Those whose counts differ, and how many do not.
+// The opcodes whose counts differ, and the number of those that do not.
 std::string opcode_rows(const OpcodeCounts& from, const OpcodeCounts& to) {
   std::string text;
   int unchanged = 0, sum = 0;
@@ -151,7 +151,7 @@ int compare(const Options& options) {
   const Comparison comparison = gather_comparison(options, recorded);
   if (options.html.empty()) say(options, comparison_text(comparison, Paint()));
   for (const auto& problem : recorded.problems()) complain(problem);
-  // The text has it too, in the middle.
+  // The text reports this too, but in the middle.
   if (!comparison.counted.why_not.empty()) complain(comparison.counted.why_not);
   write_json(options, comparison_document(comparison));
   if (options.html == "-") {

@@ -5,7 +5,8 @@
 
 namespace flash_ladder {
 
-/// Returns the exit code: that of the runs which were counted; 3 when a profile cannot be used, or nothing could be counted or studied.
+/// Returns the exit code: that of the runs that were counted; 3 if a profile cannot be used, or if nothing could be
+/// counted or studied.
 int compare(const Options& options);
 
 }  // namespace flash_ladder

@@ -20,7 +20,7 @@
 namespace flash_ladder {
 namespace {
 
-// Every problem that either recording has: of `config`, or with an empty name of the fastest one.
+// Every problem that either recording contains, at `config`, or with an empty name at the fastest configuration.
 std::vector<SpeedPair> speeds_of(Recorded& recorded, const Version& from, const Version& to,
                                  const std::string& config) {
   std::vector<SpeedPair> speeds;

@@ -55,7 +55,8 @@ svg text.to-text { fill: var(--to); }
   td, th { font-size: .8125rem; } }
 )";
 
-// n and p, and two buttons: to the next and the previous run of rows that differ. Folded parts open on the way.
+// Adds the keys n and p and two buttons, which jump to the next or the previous run of rows that differ and open folded
+// parts on the way.
 constexpr std::string_view kScript = R"(
 (() => {
   const places = [...document.querySelectorAll('[data-difference]')];
@@ -105,7 +106,7 @@ std::string section(const char* id, const char* title, const std::string& conten
 
 std::string paragraph(const std::string& text) { return fmt::format("<p>{}</p>\n", escaped(text)); }
 
-// A table whose first column names its rows. Cells are text.
+// A table whose first column names its rows. Its cells are text.
 class HtmlTable {
  public:
   HtmlTable(const std::string& caption, const std::vector<std::string>& headings) {
@@ -151,7 +152,7 @@ struct Curve {
   bool stale = false;
 };
 
-// Of the plain problems of one device and type with as many queries as keys.
+// The curves of the plain problems of one device and type with as many queries as keys.
 std::pair<Curve, Curve> curves(const std::vector<SpeedPair>& speeds, const std::string& folder, Dtype dtype) {
   std::pair<Curve, Curve> pair;
   for (const SpeedPair& speed : speeds) {
@@ -169,7 +170,7 @@ std::pair<Curve, Curve> curves(const std::vector<SpeedPair>& speeds, const std::
   return pair;
 }
 
-// A step of 1, 2 or 5 times a power of ten that divides `highest` into at most five parts.
+// A tick interval of 1, 2 or 5 times a power of ten that divides `highest` into at most five parts.
 double tick_step(double highest) {
   double step = std::pow(10, std::floor(std::log10(std::max(highest, 1e-9) / 5)));
   for (const double factor : {1.0, 2.0, 5.0, 10.0})
@@ -314,7 +315,7 @@ std::string sass_cell(const SassInstruction* instruction, SourceText& source) {
                      escaped(place));
 }
 
-constexpr std::size_t kContext = 3;  // equal rows that stay on either side of a difference
+constexpr std::size_t kContext = 3;  // equal rows kept on either side of a difference
 
 std::string sass_rows(const std::vector<AlignedInstructions>& rows, std::size_t first, std::size_t last,
                       SourceText& source) {
@@ -329,7 +330,7 @@ std::string sass_rows(const std::vector<AlignedInstructions>& rows, std::size_t 
   return text.empty() ? "" : "<table class=\"sass\">\n" + text + "</table>\n";
 }
 
-// Runs of equal rows are folded, but for those next to a difference.
+// Runs of equal rows are folded, except for the rows next to a difference.
 std::string sass_part(const char* title, const std::vector<const SassInstruction*>& from,
                       const std::vector<const SassInstruction*>& to, bool open, const Comparison& comparison,
                       SourceText& source) {
@@ -339,7 +340,7 @@ std::string sass_part(const char* title, const std::vector<const SassInstruction
       "scope=\"col\">{}</th></tr></table>\n",
       open ? " open" : "", title, from.size(), to.size(), escaped(label(comparison.from)),
       escaped(label(comparison.to)));
-  std::size_t shown = 0;  // rows before this one are written
+  std::size_t shown = 0;  // number of rows already written or folded
   for (std::size_t i = 0; i < rows.size();) {
     std::size_t end = i;
     while (end < rows.size() && rows[end].same_opcode()) ++end;

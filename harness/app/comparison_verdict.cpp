@@ -13,9 +13,9 @@
 namespace flash_ladder {
 namespace {
 
-constexpr double kNotable = 0.01;            // a change by less is none
-constexpr std::size_t kMostOpcodes = 3;      // that fell, and that rose
-constexpr double kNotablePercentPoints = 2;  // of a unit that is busy
+constexpr double kNotable = 0.01;            // smaller changes do not count
+constexpr std::size_t kMostOpcodes = 3;      // at most this many that fell, and as many that rose
+constexpr double kNotablePercentPoints = 2;  // in how busy a unit is
 
 // The parts of the two lines.
 struct Moved {

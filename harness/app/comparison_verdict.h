@@ -1,4 +1,4 @@
-// What came of a step, in three lines: its speed, what fell, what rose.
+// The outcome of a step in three lines: its speed, what fell, what rose.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ struct Verdict {
   std::string speed, fell, rose;
 };
 
-/// Of the problem that was asked for, on every device on which both versions were measured in the same way.
+/// The verdict for the requested problem, on every device on which both versions were measured in the same way.
 Verdict verdict_of(const Comparison& comparison);
 
-/// A total that differs, in words: "shared loads: wavefronts".
+/// A total that differs, described in words: "shared loads: wavefronts".
 struct CounterChange {
   std::string counter;
   std::uint64_t from, to;
 };
-/// Of two results that have counters.
+/// The changes between two results that have counters.
 std::vector<CounterChange> counter_changes(const Result& from, const Result& to);
 
 }  // namespace flash_ladder

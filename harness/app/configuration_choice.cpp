@@ -12,7 +12,7 @@
 namespace flash_ladder {
 namespace {
 
-// An SM without the rest of a GPU: enough to say which configurations fit it.
+// An SM without the rest of a GPU, which is enough to decide which configurations fit it.
 DeviceInfo bare_sm(int compute_capability) {
   DeviceInfo info;
   info.name = fmt::format("sm_{}", compute_capability);
@@ -29,7 +29,7 @@ bool exceeds_32_bits(const AttentionProblem& problem) {
 std::optional<std::string> why_not(const Version& version, const Configuration& configuration,
                                    const AttentionProblem& problem, const DeviceInfo& device) {
   const bool memory_known = device.memory_total_bytes > 0;
-  // Of a size beyond all reason, the memory says more than the limit of an int.
+  // If a size is absurdly large, a message about memory is more helpful than the limit of an int.
   if (memory_known && exceeds_32_bits(problem))
     if (auto why = why_no_memory(version, configuration, problem, device)) return why;
   if (auto why = why_unsupported(version, configuration, problem)) return why;

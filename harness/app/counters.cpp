@@ -18,14 +18,14 @@ namespace {
 
 // ---- source lines ----
 
-// All that was counted at one place, whatever it calls in other files.
+// Everything that was counted at one place, including what it calls in other files.
 struct Line {
   std::string kernel;
   SourcePosition position;
   Counters counters;
 };
 
-// By line of the kernel's file and by the calls that led there; in the order of the file.
+// By line of the kernel's file and by the calls that led there, in file order.
 std::vector<Line> lines_of_kernel_file(const Result& result) {
   std::map<std::vector<std::pair<std::string, int>>, Line> lines;
   for (const LineCounters& counted : result.lines) {
@@ -43,7 +43,7 @@ std::vector<Line> lines_of_kernel_file(const Result& result) {
   return sorted;
 }
 
-// What each __global__ function of a version with several did, in the order of their launches: the lines' counters added up.
+// What each __global__ function did if the version has several, in launch order: the sums of the lines' counters.
 std::vector<std::string> describe_kernels(const Result& result) {
   std::vector<std::pair<std::string, Counters>> kernels;
   for (const LineCounters& line : result.lines) {
@@ -99,7 +99,7 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
   SourceText source(source_tree);
   constexpr std::size_t kPositionWidth = 14, kWidest = 120, kRoomForAll = 100;
   const std::size_t width = std::min(output_width(), kWidest);
-  // Of the two kinds of memory, most of the ladder is about shared memory.
+  // If only one kind of memory fits, show shared memory, because most of the ladder is about it.
   const bool room_for_all = width >= kRoomForAll;
   std::string text = paint.bold(line_heading(title, room_for_all)) + '\n';
   const bool several =
@@ -117,7 +117,7 @@ std::string format_lines(const Result& result, std::size_t most, const std::file
 
 std::vector<LineChange> line_changes(const Version& from, const Result& result_from, const Version& to,
                                      const Result& result_to, const std::filesystem::path& source_tree) {
-  // By line of the __global__ function: the outermost of each position.
+  // By line of the __global__ function, which is the outermost line of each position.
   const auto by_line = [](const Result& result) {
     std::map<int, Counters> lines;
     for (const LineCounters& counted : result.lines)
@@ -129,7 +129,7 @@ std::vector<LineChange> line_changes(const Version& from, const Result& result_f
   const auto forward = align_lines(numbered_code_lines(source_file(from, source_tree)),
                                    numbered_code_lines(source_file(to, source_tree)));
 
-  // In the order of the new file; what only the old one has comes behind the line that it stood behind.
+  // In the order of the new file; a line that only the old file has comes after the line that preceded it there.
   std::map<std::pair<int, int>, LineChange> changes;
   for (const auto& [line, counters] : lines_to) {
     LineChange& change = changes[{line, 0}];
@@ -137,7 +137,7 @@ std::vector<LineChange> line_changes(const Version& from, const Result& result_f
     change.after = counters;
   }
   for (const auto& [line, counters] : lines_from) {
-    const auto behind = forward.upper_bound(line);  // the first aligned line after it
+    const auto behind = forward.upper_bound(line);  // the first aligned line after this one
     const auto same = forward.find(line);
     LineChange& change = same != forward.end()
                              ? changes[{same->second, 0}]

@@ -1,4 +1,4 @@
-// What the virtual GPU counted, for a reader.
+// What the virtual GPU counted, formatted for a reader.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace flash_ladder {
 
-/// The totals of a launch, some lines of a study card: a label and its text each.
+/// The totals of a launch, as lines of a study card: a label and a text each.
 std::vector<std::pair<std::string, std::string>> describe_counters(const Result& result);
 
-/// The same in three figures for a table: warp instructions, and shared wavefronts and global sectors as multiples of the ideal.
-/// "-" where there is nothing.
+/// The same as three figures for a table: warp instructions, and shared wavefronts and global sectors as multiples of
+/// the ideal. "-" if there is no figure.
 struct CounterSummary {
   std::string instructions, shared, global;
 };
@@ -27,30 +27,30 @@ CounterSummary summarise_counters(const Result& result);
 constexpr std::size_t kCostliestLines = 5;
 constexpr std::size_t kAllLines = 0;
 
-/// A table of the lines of the kernel's file that cost most, or of all in the order of the file: kAllLines. A line's cost is
-/// its warp instructions + its wavefronts of shared memory + its sectors of global memory. What a line calls in other files
-/// counts as its own; what it calls in the kernel's file is listed there, by call.
+/// A table of the costliest lines of the kernel's file, or, with kAllLines, of all lines in file order. A line's cost
+/// is the sum of its warp instructions, its wavefronts of shared memory and its sectors of global memory. Code that a
+/// line calls in other files counts towards the line; code that it calls in the kernel's file is listed there, by call.
 std::string format_lines(const Result& result, std::size_t most, const std::filesystem::path& source_tree,
                          const Paint& paint);
 
-/// What a line of the __global__ functions of two versions costs with all that it calls.
+/// What a line of the __global__ functions of two versions costs, including everything it calls.
 struct LineChange {
-  int from = 0, to = 0;  // numbers of the line; 0: only the other version has it
-  std::string place;     // ":171", or "05:171" where only the old version has it
+  int from = 0, to = 0;  // line numbers; 0: only the other version has the line
+  std::string place;     // ":171", or "05:171" if only the old version has the line
   std::string code;
   Counters before, after;
 };
-/// Two versions side by side, in the order of the new file. Lines that touch no memory and count alike are left out.
+/// Two versions side by side, in the order of the new file. Lines that access no memory and have equal counts are left out.
 std::vector<LineChange> line_changes(const Version& from, const Result& result_from, const Version& to,
                                      const Result& result_to, const std::filesystem::path& source_tree);
 
-/// "1,024 → 512": instructions, and how many times the ideal wavefronts and sectors its memory accesses cost.
+/// "1,024 → 512": instructions, and the wavefronts and sectors of its memory accesses as multiples of the ideal.
 struct LineCells {
   std::string instructions, shared, global;
 };
 LineCells cells(const LineChange& change);
 
-/// A row for each.
+/// One row per change.
 std::string format_line_changes(const std::vector<LineChange>& changes, const Paint& paint);
 
 }  // namespace flash_ladder

@@ -26,12 +26,12 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kShownKeys = 4;    // of P
-constexpr std::size_t kShownTiles = 12;  // rows of the table, of which the first wrong one is always one
+constexpr std::size_t kShownKeys = 4;    // keys of P
+constexpr std::size_t kShownTiles = 12;  // rows of the table, which always include the first wrong one
 
 // ---- What to run ----
 
-// What was not typed is small, and whole tiles of the configuration: two query tiles, four K/V tiles, two heads.
+// Sizes that were not typed are small, and whole tiles of the configuration: two query tiles, four K/V tiles, two heads.
 AttentionProblem problem_for(const Configuration& configuration, const AttentionProblem& typed) {
   AttentionProblem problem = typed;
   const auto fill = [](std::int64_t& size, std::int64_t otherwise) {
@@ -45,7 +45,7 @@ AttentionProblem problem_for(const Configuration& configuration, const Attention
   return problem;
 }
 
-// --debug's probes are numbers that e4m3 has not.
+// --debug probes with numbers that e4m3 cannot represent.
 void refuse_8_bits(const Version& version) {
   const auto in_8_bits = [](const Configuration& configuration) { return configuration.dtype == Dtype::e4m3; };
   if (!std::ranges::all_of(version.configurations, in_8_bits)) return;
@@ -54,7 +54,7 @@ void refuse_8_bits(const Version& version) {
                                before ? fmt::format("; try --debug {}", kernel_id(*before)) : ""));
 }
 
-// The configuration, and the problem that goes with it.
+// The configuration, and the problem to run with it.
 std::pair<const Configuration*, AttentionProblem> choose(const Version& version, const Options& options,
                                                          const Runner& runner) {
   const Configuration* configuration = runner.choose(version, options.config, runner.problem()).configuration;
@@ -70,7 +70,7 @@ std::pair<const Configuration*, AttentionProblem> choose(const Version& version,
 
 // ---- Text ----
 
-// "-" where there is nothing.
+// "-" if there is no value.
 std::string figure(double value, const char* form = "{:.4f}") {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -95,7 +95,7 @@ std::string describe_row(const Microscope& microscope) {
 
 std::string keys_of(std::int64_t first, std::int64_t end) { return fmt::format("{}–{}", first, end - 1); }
 
-// A row for each cut: of the kernel's O and of float64's the same columns, from the first wrong one on.
+// One row per cut: the same columns of the kernel's O and of the float64 O, starting at the first wrong one.
 std::string format_cuts(const Microscope& microscope, const Paint& paint) {
   constexpr auto kLeft = Column::Side::left, kRight = Column::Side::right;
   const Cut* wrong = microscope.first_wrong();
@@ -120,7 +120,7 @@ std::string format_cuts(const Microscope& microscope, const Paint& paint) {
   const std::size_t wrong_at = wrong ? wrong - microscope.cuts.data() : 0, count = microscope.cuts.size();
   for (std::size_t i = 0; i < count; ++i) {
     const Cut& cut = microscope.cuts[i];
-    // Of many the first, the last, and those about the first wrong one.
+    // If there are many, show the first, the last, and those around the first wrong one.
     const bool near = wrong && i + 2 >= wrong_at && i <= wrong_at + 1;
     if (count > kShownTiles && i >= kShownTiles / 2 && i + 1 < count && !near) continue;
     std::vector<std::string> cells = {
@@ -247,7 +247,7 @@ std::string report(const Version& version, const Microscope& microscope, const R
   result.findings = microscope.findings;
   result.findings_kinds = std::ssize(result.findings);
   const std::string look_at = format_hints(hints, options.paths.source, paint);
-  // What was found says more than values, which are those of a launch that went wrong somewhere else.
+  // A finding says more than values, because the values come from a launch that went wrong elsewhere.
   const bool found = !result.findings.empty();
   if (found) text += format_findings(result, options.all_findings, paint) + look_at;
   line("Row", describe_row(microscope));

@@ -47,7 +47,7 @@ DeviceChoice choose_emulator(const WorkerClient& worker, int sm) {
   return std::get<DeviceChoice>(std::move(opened));
 }
 
-// The first GPU that is new enough, else the virtual one.
+// The first GPU that is new enough, otherwise the virtual GPU.
 DeviceChoice choose_automatically(const WorkerClient& worker, const WorkerClient& emulator_worker, int sm) {
   std::string why_no_gpu;
   for (int ordinal = 0;; ++ordinal) {
@@ -61,7 +61,7 @@ DeviceChoice choose_automatically(const WorkerClient& worker, const WorkerClient
     if (!why) return chosen(ordinal, info, "the first GPU of compute capability 8.0 or newer");
     if (why_no_gpu.empty()) why_no_gpu = *why;
   }
-  // What could be done about it is not needed here.
+  // The advice on what to do about it is not needed here.
   auto opened =
       open_emulator(emulator_worker, sm, "since no GPU can be used: " + why_no_gpu.substr(0, why_no_gpu.find(';')));
   if (auto* choice = std::get_if<DeviceChoice>(&opened)) {

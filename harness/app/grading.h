@@ -1,11 +1,11 @@
-// Points for what students hand in: the grader is a program of its own.
+// Points for student submissions: the grader is a separate program.
 #pragma once
 
 #include "app/options.h"
 
 namespace flash_ladder {
 
-/// This process becomes harness/grader/grade.py. Throws UnavailableError when it cannot be started.
+/// Replaces this process with harness/grader/grade.py. Throws UnavailableError if it cannot be started.
 [[noreturn]] void become_grader(const Options& options);
 
 }  // namespace flash_ladder

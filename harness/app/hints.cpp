@@ -19,7 +19,7 @@
 namespace flash_ladder {
 namespace {
 
-// A file with its comments, where headings are.
+// A file with its comments, because the headings are comments.
 std::vector<CodeLine> lines_of(const std::filesystem::path& source) {
   std::vector<CodeLine> lines;
   std::ifstream file(source);
@@ -28,7 +28,7 @@ std::vector<CodeLine> lines_of(const std::filesystem::path& source) {
   return lines;
 }
 
-// ---- Of a finding ----
+// ---- For a finding ----
 
 std::vector<std::string> lines_in_kernels(const SourcePosition& position) {
   std::vector<std::string> lines;
@@ -36,8 +36,9 @@ std::vector<std::string> lines_in_kernels(const SourcePosition& position) {
   return lines;
 }
 
-// The lines of one side of a finding that tell it from the other, the outermost first. Where both come from one line by different
-// ways, these are all that differ; else helpers say nothing, and it is the line of the kernel itself.
+// The lines that distinguish one side of a finding from the other, outermost first. If the two sides reach the same
+// line by different ways, these are all the lines that differ; otherwise the helpers tell nothing, and the result is
+// the line of the kernel itself.
 std::vector<std::string> lines_of_side(const SourcePosition& position, const SourcePosition& other) {
   const std::vector<std::string> lines = lines_in_kernels(position);
   std::vector<std::string> own;
@@ -52,7 +53,8 @@ void add_place(std::vector<std::string>& places, const std::string& place) {
   if (std::ranges::find(places, place) == places.end()) places.push_back(place);
 }
 
-// The lines before one that load the fragments which it uses, as "load_V_fragments<Traits>(V_rmem[next % 2], …" does.
+// The lines before the given one that load the fragments that it uses, as "load_V_fragments<Traits>(V_rmem[next % 2],
+// …" does.
 std::vector<std::string> lines_that_load(const std::string& user, const std::filesystem::path& source_tree) {
   const auto [file, number] = split_place(user);
   const std::vector<CodeLine> lines = lines_of(source_tree / file);
@@ -72,10 +74,10 @@ std::vector<std::string> lines_that_load(const std::string& user, const std::fil
 // ":74"
 std::string line_of(const std::string& place) { return fmt::format(":{}", split_place(place).second); }
 
-// ---- Of a wrong output ----
+// ---- For a wrong output ----
 
-// A place in a kernel file: the first line, or the last, that has one of these words; the first of them that is in the file
-// counts. The names are those that all kernels use.
+// A place in a kernel file: the first (or the last) line that contains one of these words; the first word that occurs
+// in the file counts. The names are those that all kernels use.
 struct Place {
   std::vector<std::string_view> words;
   bool last = false;
@@ -167,7 +169,8 @@ const CodeLine* find_line(const std::vector<CodeLine>& lines, std::string_view w
   return last ? &*std::prev(std::find_if(lines.rbegin(), lines.rend(), has).base()) : &*first;
 }
 
-// Where lines of another version are missing from a file, although nothing stands in their place: the lines around the gap.
+// Finds lines of another version that are missing from a file without a replacement: the result is the lines around the
+// gap.
 class Gaps {
  public:
   Gaps(const std::vector<CodeLine>& other, const std::vector<CodeLine>& lines)
@@ -196,7 +199,8 @@ Hints hints_from(const Finding& finding, const std::filesystem::path& source_tre
   Hints hints;
   const std::vector<std::string> own = lines_of_side(finding.position, finding.other_position),
                                  other = lines_of_side(finding.other_position, finding.position);
-  // In the order of time: the other side and its wait, if it is known, then this one's. (A helper that waits is called by the kernel.)
+  // In chronological order: the other side and its wait, if it is known, then this side and its wait. (A helper that
+  // waits is called by the kernel.)
   const auto add_wait = [&](std::size_t i) {
     const auto lines = i < finding.waits.size() ? lines_in_kernels(finding.waits[i]) : std::vector<std::string>{};
     if (!lines.empty()) add_place(hints.places, lines.back());
@@ -212,7 +216,8 @@ Hints hints_from(const Finding& finding, const std::filesystem::path& source_tre
     hints.places = std::move(places);
   }
   if (other.empty()) {
-    // An address is computed in the function that uses it; a wait is one of the kernel's, whatever function it calls.
+    // An address is computed in the function that uses it, whereas a wait is a line of the kernel, whichever function
+    // it calls.
     if (finding.kind != "deadlock") add_place(hints.places, lines_in_kernels(finding.position).front());
     return hints;
   }

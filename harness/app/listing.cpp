@@ -30,7 +30,7 @@
 namespace flash_ladder {
 namespace {
 
-// One version's code: which, and of which configuration and architecture.
+// One version's code: the version, the configuration and the architecture.
 struct Code {
   const Version& version;
   const Configuration& configuration;
@@ -60,13 +60,13 @@ Code code_of(const Options& options, const char* flag) {
           sass_text(version, *choice.configuration, name, options.paths.study, FLASH_LADDER_SOURCE_DIR)};
 }
 
-// Comments behind the code of a source stand in columns.
+// Comments after code are aligned in columns in the source.
 std::string with_single_blanks(std::string text) {
   text.erase(std::unique(text.begin(), text.end(), [](char a, char b) { return a == ' ' && b == ' '; }), text.end());
   return text;
 }
 
-// Where an instruction comes from, for the end of its line.
+// Where an instruction comes from, to print at the end of its line.
 std::string origin(const SassInstruction& instruction, bool with_numbers, SourceText& source) {
   const SourcePosition position = in_kernel_file(instruction.position);
   if (position.empty()) return "";
@@ -103,11 +103,11 @@ std::string format_function(const SassText& function, bool with_registers, Sourc
 
 // ---- --ptx ----
 
-// What --ptx asks for.
+// What --ptx requests.
 struct Wanted {
   enum class Kind { source_line, ptx_line, opcode } kind;
-  std::string place;  // of a source line: "kernels/07_ldmatrix.cu:171"; of an opcode: how it begins
-  int line = 0;       // of the PTX
+  std::string place;  // for a source line: "kernels/07_ldmatrix.cu:171"; for an opcode: its beginning
+  int line = 0;       // line of the PTX
 };
 
 Wanted parse_wanted(const std::string& text, const Version& version) {
@@ -131,7 +131,7 @@ Wanted parse_wanted(const std::string& text, const Version& version) {
   return {Wanted::Kind::opcode, text, 0};
 }
 
-// "12 LDSM, 4 LEA", those there are most of first.
+// "12 LDSM, 4 LEA", most frequent first.
 std::string summarised(const std::map<std::string, int>& counts) {
   std::vector<std::pair<std::string, int>> sorted(counts.begin(), counts.end());
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -140,7 +140,7 @@ std::string summarised(const std::map<std::string, int>& counts) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// PTX and what became of it.
+// PTX and the SASS that it became.
 struct Followed {
   std::vector<PtxInstruction> ptx;
   std::map<int, std::vector<const SassInstruction*>> sass;  // by line of the PTX
@@ -180,7 +180,7 @@ std::string not_found(const Wanted& wanted, const Code& code, const std::vector<
                        summarised(opcodes));
   }
   const auto [file, line] = split_place(wanted.place);
-  std::set<int> lines;  // of that file, with code
+  std::set<int> lines;  // lines of that file that have code
   for (const PtxInstruction& instruction : all)
     for (const std::string& place : instruction.position)
       if (const auto [its_file, its_line] = split_place(place); its_file == file) lines.insert(its_line);
@@ -244,7 +244,7 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
               '\n';
     }
     text += shortened(fmt::format("{:>8}  {}", instruction.line, instruction.text), width) + '\n';
-    if (i + 1 < followed.ptx.size() && followed.ptx[i + 1].line == instruction.line) continue;  // known by line only
+    if (i + 1 < followed.ptx.size() && followed.ptx[i + 1].line == instruction.line) continue;  // known by line
     if (const auto found = followed.sass.find(instruction.line); found != followed.sass.end())
       for (const SassInstruction* made : found->second) text += paint.good(format_sass_line(*made, width));
   }

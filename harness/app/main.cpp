@@ -55,8 +55,9 @@ int run(const flash_ladder::Options& options) {
   return study(options);
 }
 
-// A standard stream that the caller has closed would otherwise lend its number to the next file that is opened, which would
-// then get what is printed. /dev/null, opened for what the stream is not for, makes each use fail as that of a closed one does.
+// If the caller closed a standard stream, the next file to be opened would take over its number and receive what is
+// printed. So /dev/null takes the number, opened in the wrong direction: each use then fails, as it does on a closed
+// stream.
 void fill_closed_streams() {
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
@@ -66,7 +67,7 @@ void fill_closed_streams() {
 
 int main(int argc, char** argv) {
   using namespace flash_ladder;
-  constexpr int kInterruptedBySignal = 130;  // as shells report it
+  constexpr int kInterruptedBySignal = 130;  // the code by which shells report it
   fill_closed_streams();
   try {
     turn_interrupts_into_exceptions();
@@ -82,7 +83,7 @@ int main(int argc, char** argv) {
     complain(error.what());
     return kInterruptedBySignal;
   } catch (const ReaderGone&) {
-    // As if the signal had not been held up until temporary files were removed.
+    // Handle the signal as if it had not been held back until temporary files were removed.
     signal(SIGPIPE, SIG_DFL);
     raise(SIGPIPE);
     return kExitUnavailable;

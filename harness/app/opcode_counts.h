@@ -1,4 +1,4 @@
-// Counts of SASS instructions by opcode: which study of an architecture has them, and how two of them differ.
+// Counts of SASS instructions by opcode: which study of an architecture contains them, and how two sets of counts differ.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@ struct OpcodeChange {
   int change() const { return after - before; }
 };
 
-/// Every opcode of either, those whose counts differ most first.
+/// Every opcode that occurs in either, with the largest differences first.
 std::vector<OpcodeChange> changes(const OpcodeCounts& before, const OpcodeCounts& after);
 
 int total(const OpcodeCounts& counts);

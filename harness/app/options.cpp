@@ -22,7 +22,7 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::size_t kHelpColumn = 30;  // where --help begins to say what a flag means
+constexpr std::size_t kHelpColumn = 30;  // the column at which --help begins to explain a flag
 
 std::chrono::milliseconds parse_seconds(const std::string& flag, const std::string& text) {
   double seconds = 0;
@@ -44,7 +44,7 @@ DeviceRequest parse_device(const std::string& text) {
   throw UsageError(fmt::format("--device '{}' is unknown; allowed are auto, gpu, gpu:N and emulator", text));
 }
 
-// 90 or sm_90.
+// "90" or "sm_90".
 int parse_sm(const std::string& text) {
   const std::string number = text.starts_with("sm_") ? text.substr(3) : text;
   for (const SmLimits& limits : kSmLimits)
@@ -52,7 +52,7 @@ int parse_sm(const std::string& text) {
   throw UsageError(fmt::format("--sm '{}' is unknown; allowed are {}", text, known_sms()));
 }
 
-// Two flags that cannot both be meant.
+// Two flags that contradict each other.
 void refuse_together(const CLI::App& app, const std::string& flag, const std::vector<std::string>& others,
                      const std::string& why) {
   if (app.count(flag) == 0) return;
@@ -61,13 +61,13 @@ void refuse_together(const CLI::App& app, const std::string& flag, const std::ve
       throw UsageError(fmt::format("{} does not go with {}: {}; leave one out", flag, other, why));
 }
 
-// A flag that means nothing without another.
+// A flag that has no meaning without another.
 void need_together(const CLI::App& app, const std::string& flag, const std::string& other, const std::string& why) {
   if (app.count(flag) != 0 && app.count(other) == 0)
     throw UsageError(fmt::format("{} goes with {} only: {}", flag, other, why));
 }
 
-// What was typed and is no flag: a wrong letter in one, or a version without one.
+// A word that was typed and is not a flag: a misspelt flag, or a version without one.
 [[noreturn]] void refuse_extra(const CLI::App& app, const Options& options) {
   const auto extras = app.remaining();
   const std::string& extra = extras.front();
@@ -75,7 +75,7 @@ void need_together(const CLI::App& app, const std::string& flag, const std::stri
     std::vector<std::string> flags;
     for (const CLI::Option* option : app.get_options())
       if (!option->get_group().empty()) flags.push_back(option->get_name());
-    const std::string meant = closest(extra.substr(0, extra.find('=')), flags);  // without its value
+    const std::string meant = closest(extra.substr(0, extra.find('=')), flags);  // the flag without its value
     throw UsageError(fmt::format("there is no flag {}{}; see harness --help", extra,
                                  meant.empty() ? "" : fmt::format("; did you mean {}?", meant)));
   }
@@ -85,7 +85,7 @@ void need_together(const CLI::App& app, const std::string& flag, const std::stri
                                extra, versions));
 }
 
-// "05-06" for --diff, which wants them apart.
+// "05-06" for --diff, which needs two separate names.
 [[noreturn]] void refuse_single(const std::string& version) {
   const auto separator = version.find_first_of("-,:");
   const bool two = separator != std::string::npos && separator > 0 && separator + 1 < version.size();
@@ -95,9 +95,9 @@ void need_together(const CLI::App& app, const std::string& flag, const std::stri
                       : fmt::format("--diff A {}, with the version to compare it with for A", version)));
 }
 
-// The flags of harness/grader/grade.py, which gets them as they were typed.
+// The flags of harness/grader/grade.py, which receives them as they were typed.
 struct GradingFlag {
-  const char *name, *value, *help;  // value: what --help calls it; null: it has none
+  const char *name, *value, *help;  // value: its name in --help; null: the flag takes none
   bool says_what_to_do = false;
 };
 constexpr GradingFlag kGradingFlags[] = {
@@ -129,7 +129,7 @@ void add_grading_flags(CLI::App& app, std::vector<std::string>& words) {
   }
 }
 
-// The second of two that were written to one file would replace the first. /dev/null takes both.
+// If both were written to one file, the second would replace the first. /dev/null accepts both.
 void refuse_same_file(const char* a, const std::string& file_a, const char* b, const std::string& file_b) {
   namespace fs = std::filesystem;
   if (file_a.empty() || file_b.empty() || file_a == "-" || file_b == "-") return;
@@ -339,7 +339,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
                   "--quiz asks, and shows what is recorded");
   const bool two_profiles = profiles.size() == 2;
   if (two_profiles) {
-    std::vector<std::string> others = ProblemFlags::names();  // all that both have in common is compared
+    std::vector<std::string> others = ProblemFlags::names();  // compares every problem that both have in common
     for (const char* flag :
          {"--list",     "--diff",     "--sass",   "--ptx",   "--quiz",         "--record",  "--tune",
           "--debug",    "--trace",    "--device", "--sm",    "--config",       "--data",    "--seed",

@@ -15,8 +15,8 @@
 
 namespace flash_ladder {
 
-/// What to do. `study`, `record`, `tune` and `debug` run kernels where there is a device; `grade` leaves all to the grader; the others
-/// only read.
+/// What to do. `study`, `record`, `tune` and `debug` run kernels if there is a device; `grade` leaves everything to the
+/// grader; the others only read.
 enum class Action { study, list, diff, sass, listing, ptx, quiz, recordings, record, tune, debug, grade };
 
 enum class DeviceKind { automatic, gpu, emulator };
@@ -27,11 +27,11 @@ struct DeviceRequest {
   int ordinal = 0;
 };
 
-/// Where things are. The defaults are those of the source and build tree; tests name others.
+/// Where things are. The defaults are the paths of the source and build trees; tests name others.
 struct Paths {
-  std::filesystem::path source;           // of the tree that holds kernels/, common/ and docs/
+  std::filesystem::path source;           // the tree that holds kernels/, common/ and docs/
   std::filesystem::path profiles;         // --profiles
-  std::filesystem::path study;            // what the build leaves for the static study
+  std::filesystem::path study;            // the files that the build writes for the static study
   std::filesystem::path worker;           // --worker
   std::filesystem::path emulator_worker;  // --emulator-worker
 };
@@ -42,17 +42,17 @@ struct Options {
   std::string tune;                          // --tune, as it was typed
   std::string debug;                         // --debug, as it was typed
   std::pair<std::string, std::string> diff;  // --diff, as it was typed
-  std::string html;                          // --html, of --diff: a file; empty: none
-  bool registers = false;                    // --registers, of --listing
+  std::string html;                          // --html, with --diff: a file; empty: no page
+  bool registers = false;                    // --registers, with --listing
   std::string ptx;                           // --ptx, as it was typed
   // The two profiles, or folders of profiles, that --profiles compares.
   std::pair<std::filesystem::path, std::filesystem::path> recordings;
   DeviceRequest device;
-  std::optional<int> sm;                  // a compute capability of host/sm_limits.h
-  std::string config;                     // empty: as --tune found, else chosen by device
+  std::optional<int> sm;                  // a compute capability listed in host/sm_limits.h
+  std::string config;                     // empty: the result of --tune if there is one, otherwise chosen by the device
   AttentionProblem problem;               // with the defaults filled in
   AttentionProblem emulator_problem;      // the same, with the smaller defaults of the virtual GPU
-  bool dtype_given = false;               // was there a --dtype?
+  bool dtype_given = false;               // whether --dtype was given
   AttentionProblem debug_problem;         // the same without defaults: 0 for each size that was not typed
   std::optional<std::int64_t> head, row;  // --head and --row: what --debug shows
   Distribution data = Distribution::normal;
@@ -62,19 +62,20 @@ struct Options {
   int repeat = 20;
   std::string json;  // empty: none; "-": standard output
   std::chrono::milliseconds step_timeout{60'000};
-  std::chrono::milliseconds emulator_step_timeout{600'000};  // a launch is one step, and there it may take minutes
+  std::chrono::milliseconds emulator_step_timeout{600'000};  // a launch is one step, which may take minutes there
   std::uint64_t max_instructions = 0;                        // 0: the virtual GPU's default
   std::string trace;                                         // --trace; empty: none
-  std::vector<std::string> grading;                          // what the grader is told, as it was typed
-  bool lines = false;                                        // show the counters of all source lines
-  bool all_findings = false;                                 // show them all, not only the first
+  std::vector<std::string> grading;                          // the arguments for the grader, as they were typed
+  bool lines = false;                                        // show the counters of every source line
+  bool all_findings = false;                                 // show every finding, not only the first
   Paths paths;
 };
 
-/// Reads the command line; nullopt when it only asked for help, which is then printed. Throws UsageError.
+/// Reads the command line; nullopt if it only requested help, which is then printed. Throws UsageError.
 std::optional<Options> parse_options(int argc, const char* const* argv);
 
-/// The same for one version: where there was no --dtype, and it does not compute fp16, with the first type that it does.
+/// The same for one version: if --dtype was not given and the version does not compute fp16, with the first type that
+/// it does compute.
 Options for_version(Options options, const Version& version);
 
 }  // namespace flash_ladder

@@ -36,7 +36,7 @@ void write_json(const Options& options, const std::vector<Result>& results) {
 
 void write_json(const Options& options, const nlohmann::json& document) {
   if (options.json.empty()) return;
-  // Names of files are bytes, and JSON is UTF-8: other bytes become U+FFFD.
+  // File names are bytes, and JSON is UTF-8: bytes that are not valid UTF-8 become U+FFFD.
   const std::string text = document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (options.json != "-") return write_file_atomically(options.json, text);
   write_out(text);

@@ -12,12 +12,12 @@
 
 namespace flash_ladder {
 
-/// Nobody reads standard output any more, as behind `harness … | head`.
+/// The reader of standard output has gone, as in `harness … | head`.
 struct ReaderGone : UnavailableError {
   using UnavailableError::UnavailableError;
 };
 
-/// Writes to standard output. Throws UnavailableError where that fails: a full disk, a closed stream.
+/// Writes to standard output. Throws UnavailableError if that fails, because of a full disk or a closed stream.
 void write_out(std::string_view text);
 
 /// The same, unless standard output belongs to `--json -`.
@@ -26,7 +26,7 @@ void say(const Options& options, std::string_view text);
 /// Writes "harness: message" to standard error.
 void complain(std::string_view message);
 
-/// Writes the document that --json asks for. Throws UnavailableError.
+/// Writes the document that --json requests. Throws UnavailableError.
 void write_json(const Options& options, const std::vector<Result>& results);
 void write_json(const Options& options, const nlohmann::json& document);
 

@@ -11,8 +11,8 @@
 
 namespace flash_ladder {
 
-/// The number that a flag was given. Throws UsageError for what is none, or out of range: CLI11 would say "Could not convert: --batch
-/// = two", and this also says what is allowed.
+/// The value of a numeric flag. Throws UsageError if it is not a number or is out of range: CLI11 would only say "Could
+/// not convert: --batch = two", whereas this message also says what is allowed.
 template <typename Integer>
 Integer parse_integer(const std::string& flag, const std::string& text, Integer least, Integer most) {
   Integer value{};

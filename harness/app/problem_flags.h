@@ -1,4 +1,4 @@
-// The flags that name a problem, one for each of its fields.
+// The flags that describe a problem, one for each of its fields.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,10 +9,10 @@
 
 namespace flash_ladder {
 
-/// What was typed, and once it is read, the problem.
+/// Holds the typed values and, once they are parsed, the problem.
 class ProblemFlags {
  public:
-  /// Adds the flags. This object has to live as long as the parsing takes.
+  /// Adds the flags. This object must stay alive until parsing has finished.
   explicit ProblemFlags(CLI::App& app);
   ProblemFlags(const ProblemFlags&) = delete;
   ProblemFlags& operator=(const ProblemFlags&) = delete;
@@ -20,8 +20,8 @@ class ProblemFlags {
   /// "--batch", …
   static std::vector<std::string> names();
 
-  /// The problem that was asked for; what was not typed is as for a GPU, or smaller for the virtual one. Any size from 1 on that 64
-  /// bits hold is taken here. Throws UsageError.
+  /// The requested problem; values that were not typed get the defaults for a GPU, or smaller ones for the virtual GPU.
+  /// Accepts any size from 1 up that fits in 64 bits. Throws UsageError.
   AttentionProblem problem(bool is_virtual) const;
 
   /// The same, with 0 for each size that was not typed. Throws UsageError.

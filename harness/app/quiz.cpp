@@ -32,7 +32,7 @@ namespace {
 
 constexpr double kLeast = 0.001, kMost = 1000;
 
-// What both versions reach on one device, measured in the same way.
+// The speeds of both versions on one device, measured in the same way.
 struct Measured {
   RecordedSpeed before, after;
   bool stale() const { return before.stale || after.stale; }
@@ -54,7 +54,7 @@ std::string count_line(std::string_view what, double before, double after) {
   return fmt::format("{} {:.0f} → {:.0f}{}", what, before, after, change);
 }
 
-// What the virtual GPU counted of both, as recorded: of the first problem that both have.
+// What the virtual GPU counted for both, as recorded, at the first problem that both recordings contain.
 std::string recorded_counts(Recorded& recorded, const Version& before, const Version& version, Dtype dtype) {
   const Recording *a = recorded.find("emulator", before), *b = recorded.find("emulator", version);
   if (!a || !b) return "";
@@ -82,7 +82,7 @@ std::string recorded_counts(Recorded& recorded, const Version& before, const Ver
   return "";
 }
 
-// The opcodes of the hot loop whose counts moved most.
+// The opcodes of the hot loop whose counts changed most.
 std::string sass_changes(const Version& before, const Version& version, const Options& options) {
   const int sm = options.sm.value_or(kDefaultSm);
   const auto counts = [&](const Version& one) -> OpcodeCounts {
@@ -103,7 +103,7 @@ std::string sass_changes(const Version& before, const Version& version, const Op
                      fmt::join(parts, ", "));
 }
 
-// Asks until a line is a factor. Throws UsageError at the end of the input, or after some lines that are none.
+// Asks until a line is a factor. Throws UsageError at the end of the input, or after several lines that are not factors.
 double ask() {
   constexpr int kTries = 5;
   const std::string_view prompt = "Your factor, such as 2 or 0.8: ";
@@ -116,7 +116,7 @@ double ask() {
           "the input ended without a factor, so nothing is shown: type a number such as 2 or 0.8, or use "
           "echo 1.3 | harness --kernel NN --quiz; harness --kernel NN shows everything without a question");
     }
-    if (isatty(STDIN_FILENO) == 0) write_out(std::string(trimmed(line)) + '\n');  // nobody else has shown it
+    if (isatty(STDIN_FILENO) == 0) write_out(std::string(trimmed(line)) + '\n');  // no terminal has echoed it
     if (const auto factor = parse_factor(line)) return *factor;
     complain(fmt::format(
         "'{}' is no factor; 1.3 means 1.3 times as many TFLOP/s, 0.9 means slower; allowed are {} to {:.0f}",
@@ -144,7 +144,7 @@ std::optional<double> parse_factor(const std::string& text) {
 }
 
 std::string judge(double guess, double measured) {
-  // On a scale where half and twice are as far from 1.
+  // On a logarithmic scale, on which half and twice are equally far from 1.
   const double off = std::abs(std::log(guess / measured));
   if (off <= std::log(1.05)) return "within 5 %";
   const std::string side = guess > measured ? "too much" : "too little";

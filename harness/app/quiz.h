@@ -1,4 +1,4 @@
-// `harness --kernel NN --quiz`: the reader predicts, then sees.
+// `harness --kernel NN --quiz`: the reader makes a prediction, then sees the result.
 #pragma once
 
 #include <optional>
@@ -8,14 +8,15 @@
 
 namespace flash_ladder {
 
-/// The factor that somebody typed: "1.3", "1,3", "1.3x", "1.3×"; nullopt for what is none, or none from 0.001 to 1000.
+/// The factor that the reader typed: "1.3", "1,3", "1.3x", "1.3×"; nullopt if it is not a factor from 0.001 to 1000.
 std::optional<double> parse_factor(const std::string& text);
 
-/// How far a guess was from what was measured, in words: both as factors of how much faster the version is.
+/// How far a guess was from the measurement, in words; both are factors by which the version is faster.
 std::string judge(double guess, double measured);
 
-/// Asks for a factor over the version before on standard input, then shows header, counts and measurement from profiles/ and from
-/// the build. Runs nothing. Throws UsageError where there is no version before, and at the end of the input.
+/// Asks on standard input for a factor over the version before, then shows the header, the counts and the measurement
+/// from profiles/ and from the build. Runs nothing. Throws UsageError if there is no version before, and at the end of
+/// the input.
 int quiz(const Options& options);
 
 }  // namespace flash_ladder

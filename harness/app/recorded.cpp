@@ -108,7 +108,7 @@ std::optional<RecordedSpeed> Recorded::speed_beside_peers(const std::string& dev
   const Recording* const recording = find(device, version);
   const PeersFile* const file = peers(device, problem);
   if (recording == nullptr || file == nullptr) return std::nullopt;
-  // The configuration that a version chooses is the first that fits the device, and so the first that --record measures.
+  // A version chooses the first configuration that fits the device, which is therefore the first that --record measures.
   std::string chosen;
   for (const Result& result : recording->profile.results)
     if (chosen.empty() && result.problem == problem) chosen = result.config;

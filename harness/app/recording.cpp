@@ -29,7 +29,7 @@
 namespace flash_ladder {
 namespace {
 
-// What is slower than 04 would take most of an hour for the two longest shapes.
+// Versions slower than 04 would take most of an hour for the two longest shapes.
 constexpr std::int64_t kLongestSlowSeqLen = 4096;
 
 std::optional<int> if_known(int value) { return value > 0 ? std::optional(value) : std::nullopt; }
@@ -94,7 +94,7 @@ std::vector<AttentionProblem> standard_problems(const Version& version) {
   if (version.solves.causal) add_all([](AttentionProblem& problem) { problem.causal = true; });
   if (version.solves.kv_heads) add_all([](AttentionProblem& problem) { problem.kv_heads = problem.heads / 4; });
   if (version.solves.window) add_all([](AttentionProblem& problem) { problem.window = problem.seq_len / 8; });
-  if (version.solves.lengths)  // from a batch-th of the longest up to the whole
+  if (version.solves.lengths)  // from 1/batch of the longest length up to all of it
     add_all([](AttentionProblem& problem) {
       for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
       problem.lengths_kv = problem.lengths;
@@ -146,26 +146,26 @@ int record(const Options& options) {
   std::vector<Result> all;
   for (const Version* version : selected) {
     say(options, fmt::format("\n{}\n", paint.bold(label(*version))));
-    // The hash before the work: a file that is edited meanwhile is not what ran.
+    // Take the hash before the work, because a file that is edited meanwhile is not what ran.
     const auto hash = code_hash(source_file(*version, options.paths.source), options.paths.source / "common");
     std::vector<Result> kept;
     bool all_right = true;
     std::set<const Configuration*> checked;
     for (const auto& [problem, configuration] : what_to_record(*version, runner.is_virtual())) {
-      // The small problems of the check are the same each time, and on the virtual GPU so is what becomes of them.
+      // The small problems of the check are the same each time, and on the virtual GPU so is their outcome.
       const bool known = !checked.insert(configuration).second && runner.is_virtual();
       Result result =
           runner.run(*version, {.problem = problem, .config = configuration->name, .only_requested_problem = known});
       say(options,
           line(result) + format_findings(result, options.all_findings, paint) + format_mismatches(result, paint));
       all.push_back(result);
-      if (result.status == Status::skipped) continue;  // what this device cannot hold is no fault of the version
+      if (result.status == Status::skipped) continue;  // does not fit this device: not the version's fault
       const bool measured = runner.is_virtual() ? result.counters.has_value() : result.ms && result.tflops;
       all_right = all_right && result.status == Status::ok && result.correct == true && measured;
-      // The host's mathematics library has a part in these, and so they are not the same everywhere.
+      // The host's mathematics library affects these values, so they are not the same everywhere.
       if (runner.is_virtual()) result.max_abs_error = result.relative_error = std::nullopt;
-      result.roles.clear();    // the code says them
-      result.checked.clear();  // and check_sets() these
+      result.roles.clear();    // they follow from the code
+      result.checked.clear();  // these follow from check_sets()
       kept.push_back(std::move(result));
     }
     const auto path = file_of(*version);

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A file, or the file of a version in a folder.
+// The file itself, or the file of a version in a folder.
 fs::path file_of(const fs::path& path, const Version* version) {
   if (path.empty()) throw UsageError("--profiles has an empty name; name two files, or two folders and --kernel");
   std::error_code error;
@@ -59,7 +59,7 @@ struct Recordings {
   fs::path file_a, file_b;
   Profile a, b;
   std::vector<Pair> pairs;
-  bool counted;  // by the virtual GPU, and not timed
+  bool counted;  // by the virtual GPU, without timing
 };
 
 Recordings read_both(const Options& options) {
@@ -138,7 +138,7 @@ std::string describe_short(const Result& result) {
   return fmt::format("{} {}: {} x {}{}", result.config, to_string(problem.dtype), problem.batch, problem.seq_len, keys);
 }
 
-// Registers and the like of each configuration, and the opcodes that differ; the same for all problems.
+// Registers and other resources of each configuration, and the opcodes that differ, which are the same for all problems.
 std::string static_rows(const Recordings& both) {
   std::string text;
   bool all_same = true;
@@ -156,7 +156,7 @@ std::string static_rows(const Recordings& both) {
       add("bytes spilled", a.spill_bytes, b.spill_bytes);
       add("bytes of shared memory", a.smem_bytes, b.smem_bytes);
       add("CTAs per SM", a.ctas_per_sm, b.ctas_per_sm);
-      if (a.sass_hash.empty() && b.sass_hash.empty()) continue;  // this SM runs the code of another
+      if (a.sass_hash.empty() && b.sass_hash.empty()) continue;  // this SM runs the code of another architecture
       all_same = all_same && a.sass_hash == b.sass_hash;
       if (a.sass_hash != b.sass_hash) text += "  the machine code is not the same\n";
       for (const OpcodeChange& change : changes(a.hot_loop_sass, b.hot_loop_sass))

@@ -15,7 +15,7 @@
 namespace flash_ladder {
 namespace {
 
-// Without a GPU the problem only chooses what is shown, so that any will do which some machine could hold.
+// Without a GPU the problem only selects what is shown, so any problem is accepted that some machine could hold.
 void check_machine_memory(const AttentionProblem& problem) {
   const double needed = tensor_bytes(problem), available = machine_memory_bytes();
   if (needed > available)
@@ -32,7 +32,7 @@ int choose_sm(const Options& options, const DeviceChoice& device) {
                                                                       : kDefaultSm;
 }
 
-// An answer about something else would be shown under a wrong name.
+// An answer about a different version would be shown under the wrong name.
 bool answers(const Result& result, const Request& request) {
   return result.kernel == request.kernel && result.config == request.config && result.problem == request.problem &&
          result.data == request.data;
@@ -186,7 +186,7 @@ int exit_code(const Options& options, const std::vector<Result>& results) {
   const bool device_cannot =
       std::any_of(results.begin(), results.end(), [](const Result& result) { return result.device_cannot; });
   if (!device_cannot) return kExitUsage;
-  // Where nobody asked for a run on this very device, the static study is an answer.
+  // If no particular device was requested, the static study is an answer.
   const bool static_will_do = options.action == Action::study && options.device.kind == DeviceKind::automatic;
   return static_will_do ? kExitOk : kExitUnavailable;
 }

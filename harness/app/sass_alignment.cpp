@@ -10,7 +10,7 @@ namespace flash_ladder {
 std::vector<AlignedInstructions> align_by_opcode(const std::vector<const SassInstruction*>& from,
                                                  const std::vector<const SassInstruction*>& to) {
   std::vector<AlignedInstructions> rows;
-  std::size_t gap_i = 0, gap_j = 0;  // where what stands between two rows starts
+  std::size_t gap_i = 0, gap_j = 0;  // where the gap between two matching rows starts
   const auto end_gap = [&](std::size_t i, std::size_t j) {
     for (; gap_i < i || gap_j < j; gap_i += gap_i < i, gap_j += gap_j < j)
       rows.push_back({gap_i < i ? from[gap_i] : nullptr, gap_j < j ? to[gap_j] : nullptr});

@@ -1,4 +1,4 @@
-// Two pieces of machine code beside each other.
+// Aligns two pieces of machine code side by side.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace flash_ladder {
 
-/// Two instructions that stand beside each other; nullptr where only one side has one.
+/// Two instructions in one row; nullptr on a side that has no instruction there.
 struct AlignedInstructions {
   const SassInstruction* from = nullptr;
   const SassInstruction* to = nullptr;
@@ -15,12 +15,13 @@ struct AlignedInstructions {
   bool same_opcode() const { return from && to && from->opcode == to->opcode; }
 };
 
-/// Beside each other stand instructions of the same opcode, as many as possible in their order (a longest common subsequence); what
-/// stands between two such rows on both sides stands beside each other too, whatever it is.
+/// Pairs instructions of the same opcode, as many as possible without reordering (a longest common subsequence). The
+/// instructions between two such rows are paired with each other too, whatever they are.
 std::vector<AlignedInstructions> align_by_opcode(const std::vector<const SassInstruction*>& from,
                                                  const std::vector<const SassInstruction*>& to);
 
-/// The parts of a kernel's code that are compared with each other: functions without the hot loop all count as `before`.
+/// The parts of a kernel's code that are compared with each other: functions without the hot loop count as `before` in
+/// full.
 struct KernelParts {
   std::vector<const SassInstruction*> before, hot_loop, after;
 };

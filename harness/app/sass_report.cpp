@@ -36,7 +36,7 @@ std::string format_report(const Version& version, const Result& result, int sm, 
                      fmt::format("   {}   {}   {}\n\n", result.config, to_string(result.problem.dtype), code_name(sm));
   if (!study) return text + fmt::format("The build has no {} code of this configuration.\n", code_name(sm));
 
-  const std::string unit = work_opcode(study->hot_loop_sass);  // iterations differ in length between versions
+  const std::string unit = work_opcode(study->hot_loop_sass);  // the length of an iteration differs between versions
   const int work = count_of(study->hot_loop_sass, unit);
   std::set<std::string> opcodes;
   for (const auto* counts : {&study->sass, &study->hot_loop_sass, &study->hot_loop_cold_sass})

@@ -1,4 +1,4 @@
-// `harness --kernel … --sass`: what the machine code consists of.
+// `harness --kernel … --sass`: the composition of the machine code.
 #pragma once
 
 #include "app/options.h"

@@ -16,11 +16,12 @@ std::filesystem::path source_file(const Version& version, const std::filesystem:
 /// The width of a column of versions in a table: the longest name, and two spaces.
 std::size_t version_column_width();
 
-/// What it is compared with: the version before it on the ladder, or for an extension what it extends; nullptr for the first.
+/// The version to compare with: the version before it on the ladder, or for an extension the version that it extends;
+/// nullptr for the first.
 const Version* version_before(const Version& version);
 
-/// Versions in the order of versions(), each once: what select_version() takes, 05-08, all, or several of these with commas between.
-/// Throws UsageError when one is unknown or a range is empty.
+/// Versions in the order of versions(), each once. `text` is what select_version() accepts, a range such as 05-08,
+/// `all`, or several of these separated by commas. Throws UsageError if one is unknown or a range is empty.
 std::vector<const Version*> select_versions(const std::string& text);
 
 }  // namespace flash_ladder

@@ -16,7 +16,7 @@
 namespace flash_ladder {
 namespace {
 
-// The file without its header comment, and with v06 written as vNN.
+// The file without its header comment, and with vNN in place of v06.
 std::string normalised(const Version& version, const std::filesystem::path& source_tree) {
   const auto path = source_file(version, source_tree);
   std::ifstream file(path);
@@ -44,7 +44,7 @@ std::string source_diff(const Version& from, const Version& to, const std::files
   if (diff.error != 0)
     throw UnavailableError(
         fmt::format("the program `diff` cannot be started ({}); install diffutils", std::strerror(diff.error)));
-  constexpr int kDifferent = 1;  // what is more is trouble
+  constexpr int kDifferent = 1;  // a higher exit status means trouble
   if (diff.status > kDifferent) throw UnavailableError("the program `diff` failed, see above");
   return std::move(diff.text);
 }

@@ -1,5 +1,5 @@
-// What a version is measured at: the harness records these and names them in --list --json; scripts/ladder.py has them too, and
-// cli_json_test.py compares the two.
+// The shapes at which a version is measured: the harness records these and names them in --list --json;
+// scripts/ladder.py has a copy, and cli_json_test.py compares the two.
 #pragma once
 
 #include <array>
@@ -16,14 +16,14 @@ struct StandardShape {
 inline constexpr std::array<StandardShape, 6> kStandardShapes = {
     {{16, 512}, {16, 1024}, {16, 2048}, {16, 4096}, {8, 8192}, {4, 16384}}};
 constexpr std::int64_t kStandardHeads = 16, kStandardHeadDim = 128;
-/// Of these, what is run where no flag says another.
+/// The one of these that runs when no flag says otherwise.
 constexpr StandardShape kDefaultShape = kStandardShapes[3];
 
-/// The same on the virtual GPU, which is slow: small, and an even number of the tiles of every configuration.
+/// Its counterpart on the virtual GPU, which is slow: small, and an even number of the tiles of every configuration.
 constexpr StandardShape kEmulatorShape{1, 256};
 constexpr std::int64_t kEmulatorHeads = 2;
 
-/// Whether a version uses the tensor cores, which come in with 04. What is slower takes very long at the longer shapes.
+/// Whether a version uses the tensor cores, which 04 introduces. Versions that do not take very long at the longer shapes.
 inline bool is_fast(const Version& version) { return version.is_extension() || version.number >= 4; }
 
 }  // namespace flash_ladder

@@ -27,14 +27,16 @@
 namespace flash_ladder {
 namespace {
 
-// The folders of profiles/ that matter: the GPU's own, or all when no GPU runs. None for other data than the recordings are of.
+// The relevant folders of profiles/: the GPU's own, or all of them if no GPU runs. Empty if the data differ from those
+// of the recordings.
 std::vector<std::string> devices_to_show(const Recorded& recorded, const DeviceChoice& device, Distribution data) {
   if (data != Distribution::normal) return {};
   if (device.gpu && !device.gpu->is_virtual) return {device_slug(device.gpu->info.name)};
   return recorded.devices();
 }
 
-// On each device that of `config`, or with an empty name of the fastest one, as the README and --list have it.
+// On each device, the speed of `config`, or with an empty name that of the fastest configuration, as in the README and
+// --list.
 std::vector<RecordedSpeed> recorded_speeds(Recorded& recorded, const std::vector<std::string>& devices,
                                            const Version& version, const AttentionProblem& problem,
                                            const std::string& config) {
@@ -44,8 +46,9 @@ std::vector<RecordedSpeed> recorded_speeds(Recorded& recorded, const std::vector
   return speeds;
 }
 
-// What the card shows: the fastest configuration, and the one that the card is about, where that is another; with --config only the
-// latter. Beside a figure that was measured now, also that of --record, which was measured in the same way.
+// What the card shows: the fastest configuration and, if it is a different one, the configuration that the card is
+// about; with --config only the latter. Next to a figure that was measured now, also the figure of --record, which was
+// measured in the same way.
 std::vector<RecordedSpeed> speeds_for_card(Recorded& recorded, const std::vector<std::string>& devices,
                                            const Version& version, const Result& result, const Options& options) {
   const AttentionProblem& problem = options.problem;
@@ -68,7 +71,8 @@ std::string origin_of(const RecordedSpeed& speed) {
   return fmt::format("{} on {}{}", speed.way, speed.device, speed.stale ? std::string("; ") + kStale : "");
 }
 
-// The version's speed and that of the version before, measured in the same way: now where this one was, else as recorded.
+// The speed of the version and of the version before, measured in the same way: now if this version was measured now,
+// otherwise as recorded.
 void fill_step(StudyCard& card, Recorded& recorded, const std::vector<std::string>& devices, const Options& options,
                const Runner& runner) {
   const Result& result = card.result;
@@ -108,7 +112,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
                     Recorded& recorded, const Paint& paint) {
   const auto devices = devices_to_show(recorded, runner.device(), options.data);
   const Version* before = version_before(version);
-  // The virtual GPU runs a smaller problem than those that GPUs are recorded at.
+  // The virtual GPU runs a smaller problem than the ones that GPUs are recorded at.
   const AttentionProblem& recorded_problem = options.problem;
   StudyCard card{.version = version,
                  .result = result,
@@ -139,7 +143,7 @@ std::string card_of(const Version& version, const Result& result, const Options&
   return format_study_card(card, paint);
 }
 
-// A line per version, as they finish.
+// One line per version, printed as each finishes.
 class VersionTable {
  public:
   VersionTable(const std::vector<const Version*>& selected, const Options& options, const Runner& runner,
@@ -226,7 +230,7 @@ class VersionTable {
     return result.correct ? "correct" : "unchecked";
   }
 
-  // On the first device that has a figure; beside one that is measured now, the figure that was measured in the same way.
+  // On the first device that has a figure; next to a figure measured now, the one that was measured in the same way.
   std::optional<RecordedSpeed> speed(const Version& version) const {
     const bool measures = runner_.device().gpu && !runner_.is_virtual();
     for (const std::string& device : devices_to_show(recorded_, runner_.device(), options_.data))
@@ -242,7 +246,7 @@ class VersionTable {
   const Paint& paint_;
   const Table table_;
   MeasuredWays ways_;
-  const Version* before_ = nullptr;  // of the row above
+  const Version* before_ = nullptr;  // the version of the row above
   std::optional<double> tflops_before_;
 };
 
@@ -256,7 +260,7 @@ std::string totals(const std::vector<Result>& results, bool ran) {
   return text + "\n";
 }
 
-// Where what --tune found is not used although there is something, the figures are those of another configuration.
+// If a result of --tune exists and is not used, the figures are those of another configuration.
 void complain_of_tuning(const std::vector<const Version*>& selected, const Options& options, const Runner& runner) {
   if (!runner.tuning_problem().empty()) complain(runner.tuning_problem());
   for (const Version* version : selected)
@@ -268,7 +272,7 @@ void complain_of_tuning(const std::vector<const Version*>& selected, const Optio
 
 int study(const Options& asked) {
   const auto selected = select_versions(asked.kernels);
-  // A table is of one problem: there, who does not compute its type is skipped.
+  // A table is about one problem, so versions that do not compute its type are skipped.
   const Options options = selected.size() == 1 ? for_version(asked, *selected.front()) : asked;
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (!options.trace.empty()) check_writable(options.trace);
@@ -314,7 +318,7 @@ int study(const Options& asked) {
                                  runner.sm()));
     }
   }
-  // With --json - nothing of the above was shown.
+  // With --json -, none of the above was shown.
   if (options.json == "-")
     for (const Result& result : results) {
       if (!result.reason.empty() &&
@@ -337,7 +341,7 @@ int study(const Options& asked) {
     say(options, labelled("Trace", options.trace + ": open it with https://ui.perfetto.dev; instructions are no time"));
   write_json(options, document);
   const int code = exit_code(options, results);
-  return code == kExitOk && !runner.device().gpu ? kExitUnavailable : code;  // what was asked for was to run them
+  return code == kExitOk && !runner.device().gpu ? kExitUnavailable : code;  // the user asked to run them
 }
 
 }  // namespace flash_ladder

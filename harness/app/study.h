@@ -1,4 +1,4 @@
-// `harness --kernel …`: runs the versions one after another and shows what there is to know of each.
+// `harness --kernel …`: runs the versions one after another and shows the full study of each.
 #pragma once
 
 #include "app/options.h"

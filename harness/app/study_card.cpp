@@ -37,7 +37,7 @@ std::string format_correctness(const StudyCard& card, const Paint& paint) {
   return text;
 }
 
-// With few SMs each CTA of a persistent version takes several query tiles.
+// With few SMs, each CTA of a persistent version processes several query tiles.
 std::string format_checked(const Result& result) {
   if (result.checked.empty()) return "";
   const auto on_few_sms = [](const std::string& name) { return name.ends_with(" SMs"); };
@@ -69,7 +69,8 @@ std::string format_change(const StudyCard& card, const Paint& paint) {
                      label(*card.before), card.speed_before->tflops, card.speed_before->origin);
 }
 
-// Shares are of figures of one run and one regime, so of the version's own in that run, and not of this one's.
+// A share compares figures of one run and one regime, so it uses the version's own figure in that run and not the
+// present one.
 std::string format_peers(const BesidePeers& beside) {
   if (beside.peers.empty()) return "";
   std::vector<std::string> parts;
@@ -89,7 +90,7 @@ std::string format_recorded(const RecordedSpeed& recorded, const Paint& paint) {
   return text;
 }
 
-// The opcodes of the hot loop whose counts moved most.
+// The opcodes of the hot loop whose counts changed most.
 std::string format_sass(const StudyCard& card, const Paint& paint) {
   const StaticStudy* study = code_for(card.result.static_study, card.sm);
   if (!study) return fmt::format("the build has no {} code of this configuration", code_name(card.sm));
@@ -104,7 +105,7 @@ std::string format_sass(const StudyCard& card, const Paint& paint) {
   for (const OpcodeChange& change : changes(counts_before, counts)) {
     if (parts.size() == kMost) break;
     std::string part = fmt::format("{} {}", change.opcode, change.after);
-    // 01 has no version before, and a version whose loop was not found nothing to compare with.
+    // 01 has no version before it, and a version whose loop was not found has nothing to compare with.
     if (!counts_before.empty() && change.change() != 0) part += paint.bold(fmt::format(" ({:+})", change.change()));
     parts.push_back(part);
   }
@@ -205,7 +206,7 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
 std::string format_diagnosis(const Result& result, const Paint& paint) {
   std::string text;
   if (!result.diagnosis) return text;
-  // Values that a race has left suggest nothing, unless a known mistake explains them all.
+  // Values left by a race suggest nothing, unless a known mistake explains them all.
   if (!result.findings.empty() && result.diagnosis->suggests.empty()) return text;
   for (const std::string& sentence : result.diagnosis->sentences)
     text += labelled(text.empty() ? paint.dim("Diagnosis") : "", sentence);

@@ -1,4 +1,4 @@
-// All there is to know of one version, on one screen.
+// The full study of one version, on one screen.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace flash_ladder {
 
-/// A speed, and where it is from: "measured now", "sustained on NVIDIA H200".
+/// A speed and its origin: "measured now", "sustained on NVIDIA H200".
 struct Speed {
   double tflops;
   std::string origin;
@@ -26,14 +26,14 @@ struct Speed {
 struct StudyCard {
   const Version& version;
   const Result& result;
-  std::string device;  // which it is, and why
+  std::string device;  // which device it is, and why
   bool ran;            // false: the study is static
-  std::string tuned;   // which configuration --tune chose; empty when it did not
-  int sm;              // whose limits count
+  std::string tuned;   // the configuration that --tune chose; empty if it did not choose
+  int sm;              // the SM whose limits count
 
   HeaderComment header;
   std::vector<RecordedSpeed> recorded;
-  std::string recorded_problem;  // empty: the same
+  std::string recorded_problem;  // empty: the same problem
   BesidePeers beside_peers;
   std::vector<BusyVersion> busy;
 
@@ -42,32 +42,32 @@ struct StudyCard {
   std::map<std::string, StaticStudy> static_before;
 
   std::size_t lines;                  // how many of the counted source lines to show
-  std::filesystem::path source_tree;  // that they are in
-  bool all_findings = false;          // not only the first
+  std::filesystem::path source_tree;  // the tree that contains them
+  bool all_findings = false;          // all findings, not only the first
 
   std::vector<std::string> read_on;
 };
 
 std::string format_study_card(const StudyCard& card, const Paint& paint);
 
-/// What a wrong output looks like and what that suggests, a sentence at a time. Empty when there is nothing to say.
+/// What a wrong output looks like and what that suggests, one sentence at a time. Empty if there is nothing to say.
 std::string format_diagnosis(const Result& result, const Paint& paint);
 
-/// The first wrong elements and the map of wrong tiles; empty when nothing is wrong.
+/// The first wrong elements and the map of wrong tiles; empty if nothing is wrong.
 std::string format_mismatches(const Result& result, const Paint& paint);
 
 /// Which device it is and why, or that nothing was run and why not.
 std::string describe_device(const std::string& why, bool ran, const Paint& paint);
 
-/// The problem, and what Q, K and V are like: "batch 16, heads 16, …, fp16; normal data".
+/// The problem, and the distribution of Q, K and V: "batch 16, heads 16, …, fp16; normal data".
 std::string describe_with_data(const AttentionProblem& problem, Distribution data);
 
 /// "168 registers, no spills, 48 KiB of shared memory"
 std::string describe_resources(const StaticStudy& study);
 /// "3 CTAs per SM, limited by registers"
 std::string describe_occupancy(const StaticStudy& study);
-/// How many CTAs the SMs of the other compute capabilities hold, and what limits them: "sm_80: 3, registers; sm_86: does not fit,
-/// 64x64 runs there". `sm` is left out.
+/// How many CTAs fit on an SM of each other compute capability, and what limits them: "sm_80: 3, registers; sm_86: does
+/// not fit, 64x64 runs there". `sm` is left out.
 std::string describe_other_occupancies(const Version& version, const Result& result, int sm);
 
 /// "stale: the code has changed since"

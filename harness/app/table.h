@@ -1,4 +1,4 @@
-// Tables that leave out their least important columns where a terminal is too narrow for all.
+// Tables that leave out their least important columns if the terminal is too narrow for all of them.
 #pragma once
 
 #include <cstddef>
@@ -13,21 +13,21 @@ namespace flash_ladder {
 struct Column {
   enum class Side { left, right };
   std::string header;
-  std::size_t width;  // the widest cell to expect, without the blank in front of it
+  std::size_t width;  // the widest expected cell, without the blank before it
   Side side = Side::right;
-  int importance = 0;  // those of the lowest are left out first
+  int importance = 0;  // columns of the lowest importance are left out first
 };
 
 class Table {
  public:
-  /// `room` is what a row may take, in terminal columns. The first column always stays.
+  /// `room` is the maximum width of a row, in terminal columns. The first column is always kept.
   explicit Table(std::vector<Column> columns, std::size_t room = output_width());
 
-  /// A cell for each column, shown or not. Rows end with a newline.
+  /// One cell per column, whether shown or not. Rows end with a newline.
   std::string row(const std::vector<std::string>& cells) const;
   std::string header() const;
 
-  /// What is missing: "smem, spill"; empty when all are shown.
+  /// The columns left out: "smem, spill"; empty if all are shown.
   std::string left_out() const;
 
  private:

@@ -1,4 +1,4 @@
-// A directory for the length of a scope.
+// A directory that exists for the lifetime of a scope.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@ namespace flash_ladder {
 
 class TemporaryDirectory {
  public:
-  /// Throws UnavailableError when there is no place for it.
+  /// Throws UnavailableError if the directory cannot be created.
   TemporaryDirectory();
   ~TemporaryDirectory();
   TemporaryDirectory(const TemporaryDirectory&) = delete;

@@ -26,7 +26,7 @@ std::size_t terminal_columns(int file) {
   return ioctl(file, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// The first `columns` characters, none cut in the middle.
+// The first `columns` characters, without cutting a character in the middle.
 std::string_view first_columns(std::string_view text, std::size_t columns) {
   std::size_t end = 0;
   for (; end < text.size(); ++end)
@@ -42,7 +42,7 @@ std::string Paint::apply(const fmt::text_style& style, std::string_view text) co
   return enabled_ ? fmt::format(style, "{}", text) : std::string(text);
 }
 
-// fmt::print would throw, mostly where an error is being told already.
+// fmt::print would throw, mostly while an error is already being reported.
 void write_error(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stderr) == text.size()) std::fflush(stderr);
 }
@@ -52,7 +52,7 @@ Progress::Progress() : enabled_(isatty(STDERR_FILENO)) {}
 void Progress::show(const std::string& text) {
   if (!enabled_) return;
   const std::string_view line =
-      first_columns(text, terminal_columns(STDERR_FILENO) - 1);  // a longer one would wrap, and stay
+      first_columns(text, terminal_columns(STDERR_FILENO) - 1);  // a longer line would wrap, and could not be erased
   write_error(fmt::format("\r{}\x1b[K", line));
   shown_ = true;
 }
@@ -65,7 +65,7 @@ void Progress::clear() {
 
 std::size_t display_width(std::string_view text) {
   std::size_t width = 0;
-  bool in_escape = false;  // from ESC to m: a change of colour
+  bool in_escape = false;  // from ESC to m: a colour code
   for (const char c : text) {
     if (c == '\x1b') in_escape = true;
     if (!in_escape && (c & 0xC0) != 0x80) ++width;
@@ -93,9 +93,9 @@ std::string wrapped(std::string_view text, std::size_t width, std::size_t indent
   for (std::size_t start = 0; start < text.size();) {
     const std::size_t end = std::min(text.find('\n', start), text.size());
     std::string_view line = text.substr(start, end - start);
-    std::string before;  // the blanks in front of what is left
+    std::string before;  // the blanks before the rest of the line
     while (before.size() + display_width(line) > width) {
-      // The last blank that leaves the rest of the line room; the blanks that the line begins with are none.
+      // The last blank at which the rest of the line fits; the blanks at the start of the line do not count.
       const std::size_t room = width > before.size() ? width - before.size() : 0;
       const std::string_view head = first_columns(line, room + 1);
       const std::size_t first_word = line.find_first_not_of(' ');

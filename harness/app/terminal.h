@@ -1,4 +1,4 @@
-// What the reader sees: colour on a terminal only, and a line of progress for long work.
+// What the reader sees: colour on a terminal only, and a progress line for long work.
 #pragma once
 
 #include <fmt/color.h>
@@ -9,7 +9,7 @@
 
 namespace flash_ladder {
 
-/// Text for standard output: coloured when that is a terminal and NO_COLOR (https://no-color.org) is not set.
+/// Text for standard output: coloured if that is a terminal and NO_COLOR (https://no-color.org) is not set.
 class Paint {
  public:
   Paint();
@@ -26,10 +26,10 @@ class Paint {
   bool enabled_;
 };
 
-/// To standard error. That nobody can read it is no error: there is nowhere to say so.
+/// Writes to standard error. A failure is ignored, because there is nowhere to report it.
 void write_error(std::string_view text);
 
-/// One line on standard error that says what is being done; nothing at all when that is no terminal.
+/// One line on standard error that says what is being done; silent if standard error is not a terminal.
 class Progress {
  public:
   Progress();
@@ -44,27 +44,27 @@ class Progress {
   bool shown_ = false;
 };
 
-/// Columns that a text takes: its UTF-8 characters, without what changes the colour.
+/// The columns that a text occupies: its UTF-8 characters, without colour codes.
 std::size_t display_width(std::string_view text);
-/// The text with blanks after it, up to `width` columns.
+/// The text padded with blanks to `width` columns.
 std::string pad(std::string_view text, std::size_t width);
 
-/// At most `width` columns of the text, with … where something is missing.
+/// At most `width` columns of the text, with … in place of what was cut.
 std::string shortened(std::string_view text, std::size_t width);
 
-/// Columns of the terminal that standard output is; more than any line has where it is none.
+/// The width of the terminal if standard output is one; otherwise more than any line needs.
 std::size_t output_width();
-/// The same of standard error.
+/// The same for standard error.
 std::size_t error_width();
 
-/// How wide running text is to be: as the terminal, but not so wide that lines are hard to find back to.
+/// The width for running text: that of the terminal, but not so wide that the eye loses the start of the next line.
 std::size_t text_width();
 
-/// `label` in the first columns, then the text, broken at blanks into lines of at most `width` columns that all start below
-/// its first word. Ends with a newline.
+/// `label` in the first columns, then the text, broken at blanks into lines of at most `width` columns that are all
+/// aligned with its first word. Ends with a newline.
 std::string labelled(std::string_view label, std::string_view text, std::size_t width = text_width());
 
-/// The text with each line that is longer than `width` columns broken at blanks; what follows a break is indented.
+/// The text with each line that is longer than `width` columns broken at blanks; continuation lines are indented.
 std::string wrapped(std::string_view text, std::size_t width, std::size_t indent);
 
 }  // namespace flash_ladder

@@ -1,4 +1,4 @@
-// What `--tune` found on a device, for those who ask which configuration to launch.
+// What `--tune` found on a device, for code that must choose a configuration to launch.
 #pragma once
 
 #include <filesystem>
@@ -17,16 +17,16 @@ std::filesystem::path tuning_file(const Paths& paths, const DeviceInfo& device);
 
 class Tuned {
  public:
-  /// Reads the GPU's file. There is none for a virtual GPU, which has no clock, nor without a GPU.
+  /// Reads the GPU's file. There is no such file for a virtual GPU, which has no clock, nor without a GPU.
   Tuned(const Paths& paths, const std::optional<Gpu>& gpu);
 
   struct Answer {
-    const TuningEntry* entry = nullptr;  // nullptr: there is none that can be used
-    std::string why_not;                 // why one that is there is not used; empty otherwise
+    const TuningEntry* entry = nullptr;  // nullptr: no entry can be used
+    std::string why_not;                 // why an existing entry is not used; empty otherwise
   };
   Answer find(const Version& version, const AttentionProblem& problem) const;
 
-  /// Why the file cannot be used; empty when it can, or when there is none.
+  /// Why the file cannot be used; empty if it can, or if there is no file.
   const std::string& problem() const { return problem_; }
 
  private:

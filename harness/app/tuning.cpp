@@ -37,7 +37,7 @@ void refuse_without_a_clock(const Options& options, const DeviceChoice& device) 
   throw UnavailableError("--tune measures time, which only a GPU has: " + device.why_no_gpu);
 }
 
-// Checks each configuration in a process of its own, then times together those that are right.
+// Checks each configuration in its own process, then times the correct ones together.
 std::vector<Result> measure(const Version& version, const Runner& runner) {
   std::vector<Result> results;
   std::vector<std::string> right;
@@ -48,7 +48,7 @@ std::vector<Result> measure(const Version& version, const Runner& runner) {
     if (results.back().status == Status::ok) right.push_back(configuration.name);
   }
   if (!right.empty()) runner.time_in_turn(version, right, results);
-  // The fastest first; those without a time keep their order, after the others.
+  // The fastest comes first; configurations without a time keep their order, after the others.
   std::stable_sort(results.begin(), results.end(),
                    [](const Result& a, const Result& b) { return a.tflops.value_or(0) > b.tflops.value_or(0); });
   return results;
@@ -135,10 +135,10 @@ int tune(const Options& asked) {
   refuse_without_a_clock(options, runner.device());
   const DeviceInfo& device = runner.device().gpu->info;
   const auto path = tuning_file(options.paths, device);
-  // A file that cannot be used is refused before the work.
+  // Refuse an unusable file before the work.
   read_tuning(path, device.name);
   check_document_writable(path);
-  // The hash before the work: a file that is edited meanwhile is not what ran.
+  // Take the hash before the work, because a file that is edited meanwhile is not what ran.
   const auto hash = code_hash(source_file(version, options.paths.source), options.paths.source / "common");
 
   const Paint paint;
@@ -152,7 +152,7 @@ int tune(const Options& asked) {
     return result.status == Status::skipped || (result.status == Status::ok && result.tflops);
   });
   if (any && all_right) {
-    // Read again: another --tune may have written meanwhile.
+    // Read the file again, because another --tune may have written it meanwhile.
     Tuning tuning = read_tuning(path, device.name).value_or(Tuning{.device = device.name, .entries = {}});
     tuning.put(entry_of(version, results, device, hash));
     write_tuning(path, tuning);
@@ -162,7 +162,7 @@ int tune(const Options& asked) {
     complain(fmt::format("{}: nothing was written to {}, since {}", label(version), path.string(),
                          all_right ? "no configuration can run this problem" : "not every configuration was right"));
   }
-  // With --json - nothing of the above was shown.
+  // With --json -, none of the above was shown.
   if (options.json == "-" || !any)
     for (const Result& result : results)
       if (!result.reason.empty())

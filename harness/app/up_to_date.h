@@ -10,7 +10,8 @@
 
 namespace flash_ladder {
 
-/// A file of one of these versions that is newer than this program, so that what runs is older code; nullopt when there is none.
+/// A file of one of these versions that is newer than this program, which means that the program runs older code;
+/// nullopt if there is none.
 std::optional<std::string> newer_source(const std::vector<const Version*>& versions,
                                         const std::filesystem::path& source_tree);
 

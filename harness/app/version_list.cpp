@@ -73,7 +73,7 @@ nlohmann::json versions_document(const Paths& paths) {
 // The first sentence.
 std::string in_short(const std::string& idea) { return idea.substr(0, idea.find(". ")); }
 
-// "kernels/hopper": each track is a folder.
+// "kernels/hopper", because each track is a folder.
 std::string track_of(const Version& version) { return version.source.substr(0, version.source.rfind('/')); }
 
 }  // namespace
@@ -97,7 +97,7 @@ int list_versions(const Options& options) {
   std::string header = pad("version", version_column_width());
   for (const auto& device : devices) header += to_the_right(device, device);
   header += pad("config", config_width);
-  // An idea has a line of its own where the row has no room for it.
+  // An idea gets its own line if the row has no room for it.
   const std::size_t width = std::min(output_width(), display_width(header) + 2 + kWidestIdea);
   const bool in_row = width >= display_width(header) + 2 + kNarrowestIdea;
 
@@ -115,7 +115,7 @@ int list_versions(const Options& options) {
     for (const auto& device : devices) {
       const auto speed = recorded.speed(device, version, options.problem);
       std::string figure = ways.figure(speed);
-      if (ways.has_stars() && (!speed || speed->way != kByRecord)) figure += ' ';  // digits below digits
+      if (ways.has_stars() && (!speed || speed->way != kByRecord)) figure += ' ';  // aligns digits with digits
       const bool is_stale = speed && speed->stale;
       row += to_the_right(is_stale ? paint.notable(figure) : figure, device);
       stale = stale || is_stale;

@@ -1,4 +1,4 @@
-// `harness --list`: the versions, a line each, with what profiles/ says of their speed. With --json their configurations, for
+// `harness --list`: one line per version, with its speed according to profiles/. With --json, their configurations for
 // scripts (harness/results/versions.schema.json).
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace flash_ladder {
 
-/// Returns the exit code: 3 when a profile cannot be used.
+/// Returns the exit code: 3 if a profile cannot be used.
 int list_versions(const Options& options);
 
 }  // namespace flash_ladder

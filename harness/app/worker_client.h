@@ -1,4 +1,4 @@
-// Asks a worker process, and turns whatever becomes of it into an answer or a reason.
+// Sends requests to a worker process and turns every outcome into an answer or a reason.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct WorkerFailure {
   enum class Kind {
     usage,        // the version does not support the problem
     unavailable,  // no such device, no driver, no worker program
-    broken,       // a CUDA error, a crash, or no end within the time limit
+    broken,       // a CUDA error, a crash, or a run that exceeded the time limit
   };
   Kind kind;
   std::string message;
@@ -27,24 +27,25 @@ struct WorkerFailure {
 
 class WorkerClient {
  public:
-  /// `step_timeout` is how long the worker may give no sign of life; `stdout_to_stderr`: what kernels print goes to standard error.
+  /// `step_timeout` limits how long the worker may give no sign of life; with `stdout_to_stderr`, the output of kernels
+  /// goes to standard error.
   WorkerClient(std::filesystem::path program, std::chrono::milliseconds step_timeout, bool stdout_to_stderr)
       : program_(std::move(program)), step_timeout_(step_timeout), stdout_to_stderr_(stdout_to_stderr) {}
 
-  /// What the worker says about a GPU. `sm` is whose limits a virtual one is to have; a real one has its own.
+  /// What the worker reports about a GPU. `sm` selects the limits of a virtual GPU; a real one has its own.
   std::variant<DeviceInfo, WorkerFailure> device(int ordinal, int sm = kDefaultSm) const;
 
-  /// Runs a version. `label` precedes the line of progress. One process per call.
+  /// Runs a version. `label` precedes the progress line. Starts one process per call.
   std::variant<Result, WorkerFailure> run(const Request& request, const std::string& label) const;
 
-  /// Looks at what a version does to O, tile by tile.
+  /// Inspects how a version updates O, tile by tile.
   std::variant<Microscope, WorkerFailure> debug(const Request& request, const std::string& label) const;
 
   /// Times configurations of a version in turn.
   std::variant<std::vector<Result>, WorkerFailure> time(const Request& request, const std::string& label) const;
 
  private:
-  // `what` an Answer is, for messages.
+  // `what` names the kind of Answer in messages.
   template <typename Answer>
   std::variant<Answer, WorkerFailure> ask(const Request& request, const std::string& label, const char* what) const;
 

@@ -1,10 +1,10 @@
 """Refuses kernel files whose code the linker would take for another version's: check_kernels.py FILE…
 
-The build runs it before it compiles them. A template's name is all that the linker sees of it: of two versions whose
-traits have one name it keeps the code of either, and runs that for both. So the code of a file lies in a namespace that
-no other file has: flash_ladder::vNN in NN_name.cu, flash_ladder::name in name.cu.
+The build runs it before it compiles them. The linker identifies a template only by its name: if the traits of two
+versions have the same name, it keeps the code of one of them and runs it for both. So the code of each file is in a
+namespace that no other file uses: flash_ladder::vNN in NN_name.cu, flash_ladder::name in name.cu.
 
-Prints each mistake as FILE:LINE: what is wrong; what to change. Exits 1 when there is one.
+Prints each mistake as FILE:LINE: what is wrong; what to change. Exits with status 1 if there is one.
 """
 
 import re
@@ -17,7 +17,7 @@ VERSION = re.compile(r"(?:flash_ladder::)?v\d+$")
 
 
 def number_of(file: Path) -> str | None:
-    """The digits before the first underscore; None where the name begins otherwise."""
+    """The digits before the first underscore; None if the name does not begin with digits."""
     match = re.match(r"(\d+)_", file.name)
     return match[1] if match else None
 

@@ -1,4 +1,5 @@
-# The libraries that the harness builds on: the system's where it has them, else a pinned release from its own home.
+# The libraries that the harness builds on: the system's if it has them, otherwise a pinned release from its upstream
+# project.
 include(FetchContent)
 
 FetchContent_Declare(fmt GIT_REPOSITORY https://github.com/fmtlib/fmt GIT_TAG 11.0.2 FIND_PACKAGE_ARGS 9)

@@ -1,5 +1,5 @@
-// The virtual GPU: runs the PTX of CUDA kernels on the CPU, counts what they do, and finds what a GPU hides. docs/virtual_gpu.md
-// explains how. It is functional, not a timing model. Typical use:
+// The virtual GPU: runs the PTX of CUDA kernels on the CPU, counts what they do, and finds errors that a GPU hides.
+// docs/virtual_gpu.md explains how. It is functional, not a timing model. Typical use:
 //
 //   Memory memory;                                          // the device's global memory
 //   Module module(ptx_text, memory);                        // like cuModuleLoadData

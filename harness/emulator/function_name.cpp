@@ -10,7 +10,7 @@
 namespace flash_ladder::emulator {
 
 std::string demangled(const std::string& name) {
-  if (!name.starts_with("_Z")) return name;  // an extern "C" kernel f is no float
+  if (!name.starts_with("_Z")) return name;  // an extern "C" kernel f is not a float
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status),
                                                          &std::free);
@@ -25,13 +25,13 @@ std::string function_name(const std::string& mangled) {
     name.erase(at, kAnonymous.size());
   }
   name.erase(std::min(name.find_first_of("<("), name.size()));
-  // A template's name has its return type before it.
+  // The demangled name of a template has its return type first.
   return name.substr(name.find_last_of(": ") + 1);
 }
 
 std::string variable_name(const std::string& mangled) {
   const std::string name = demangled(mangled);
-  return name.substr(name.rfind(':') + 1);  // all of it where there is none
+  return name.substr(name.rfind(':') + 1);  // the whole name if there is none
 }
 
 }  // namespace flash_ladder::emulator

@@ -1,4 +1,4 @@
-// Running a kernel: what a launch takes.
+// Launching a kernel: the configuration and the options.
 #pragma once
 
 #include <atomic>
@@ -16,48 +16,48 @@
 
 namespace flash_ladder::emulator {
 
-/// What stands between <<< and >>>, and the arguments.
+/// The parameters between <<< and >>>, and the arguments.
 struct LaunchConfig {
   Dim3 grid;
   Dim3 block;
-  Dim3 cluster{0, 0, 0};  // CTAs of each, as a launch attribute says; zeros: what the kernel says (__cluster_dims__)
+  Dim3 cluster{0, 0, 0};  // CTAs in each dimension, from a launch attribute; zeros: as declared (__cluster_dims__)
   std::size_t dynamic_shared_bytes = 0;
-  Address grid_workspace = 0;             // of a cooperative launch: what grid.sync() counts in, 8 bytes that are 0
+  Address grid_workspace = 0;             // for a cooperative launch: the counter of grid.sync(), 8 bytes that are 0
   std::span<const std::byte> parameters;  // as pack_parameters() lays them out
 };
 
 struct Options {
-  int sm = kDefaultSm;   // whose limits hold
-  unsigned threads = 0;  // host threads, 0: as many as there are cores. Results and counters do not depend on it.
+  int sm = kDefaultSm;   // the SM whose limits apply
+  unsigned threads = 0;  // host threads, 0: one per core. Results and counters do not depend on it.
   bool checks =
-      true;  // look for findings; without, only what could crash the host is still found: accesses out of bounds
-  bool early_async = false;    // wgmma and TMA do their work as early as the ISA allows, instead of as late
-  bool count_lines = true;     // counters per source line, not only in total
+      true;  // look for findings; if false, only errors that could crash the host are found: accesses out of bounds
+  bool early_async = false;    // wgmma and TMA work as early as the ISA allows, instead of as late as it allows
+  bool count_lines = true;     // counters per source line, not only totals
   bool list_executed = false;  // Report::executed
-  // Endless loops: a CTA that has executed so many warp instructions is stopped, with a finding.
+  // Endless loops: a CTA that has executed this many warp instructions is stopped, with a finding.
   std::uint64_t max_warp_instructions_per_cta = 200'000'000;
-  // How whoever reads that finding can allow more, since a program may only be long: a sentence, or nothing.
+  // How the reader of that finding can raise the limit, because a program may simply be long: a sentence, or empty.
   std::string_view how_to_allow_more = {};
-  // The same for all CTAs together. Which CTAs have run by then depends on the host's threads.
+  // The same for all CTAs together. Which CTAs have run by then depends on the number of host threads.
   std::uint64_t max_warp_instructions = 20'000'000'000;
-  // How many CTAs the GPU holds at a time: of those that wait for others. 0: all of them.
+  // For CTAs that wait for others: how many CTAs the GPU holds at a time. 0: all of them.
   std::uint64_t max_resident_ctas = 0;
-  // Set by somebody else: the launch is to end as soon as it can, with what was found so far.
+  // Set from outside: the launch is to end as soon as possible, with the findings so far.
   const std::atomic<bool>* interrupt = nullptr;
-  // Gets how many CTAs have ended, while the launch runs.
+  // Receives the number of CTAs that have ended, while the launch runs.
   std::atomic<std::uint64_t>* ctas_ended = nullptr;
   int registers_per_thread = 0;        // as ptxas reported for this kernel; 0: unknown, not checked
-  std::optional<Dim3> trace_cta = {};  // the CTA, by its blockIdx, of which Report::trace is to tell
-  std::size_t max_findings = 100;      // distinct ones that are kept; the others are counted
+  std::optional<Dim3> trace_cta = {};  // the CTA, by its blockIdx, to record in Report::trace
+  std::size_t max_findings = 100;      // the number of distinct findings to keep; further ones are only counted
   std::function<void(std::string_view)>
-      print;  // gets what the kernel's printf prints, in order of CTA; default: stdout
+      print;  // receives the output of the kernel's printf, in order of CTA; default: stdout
 };
 
-/// Throws std::invalid_argument for an sm that is not in the list of host/sm_limits.h.
+/// Throws std::invalid_argument for an sm that host/sm_limits.h does not list.
 const SmLimits& known_limits(int sm);
 
-/// Runs all CTAs of the grid and waits for them. Whatever is wrong with what the kernel does is in the report; PtxError if it
-/// has an instruction that is not known, std::invalid_argument if the parameter bytes are too few.
+/// Runs all CTAs of the grid and waits for them. Errors in what the kernel does are in the report. Throws PtxError for
+/// an unknown instruction, std::invalid_argument if there are too few parameter bytes.
 Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options = {});
 
 }  // namespace flash_ladder::emulator

@@ -1,4 +1,4 @@
-// PTX text and the kernels in it.
+// PTX text and the kernels that it defines.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@
 
 namespace flash_ladder::emulator {
 
-/// One parameter of a kernel: where in the launch's parameter bytes it lies.
+/// One parameter of a kernel, and its location in the launch's parameter bytes.
 struct KernelParameter {
   std::size_t offset = 0;
   std::size_t size = 0;
@@ -46,14 +46,14 @@ class Kernel {
   std::size_t parameter_bytes() const;
   std::size_t static_shared_bytes() const;
   std::size_t local_bytes() const;                      // per thread
-  std::array<std::uint32_t, 3> max_block() const;       // .maxntid (or .reqntid), 0 where it says nothing
-  std::array<std::uint32_t, 3> required_block() const;  // .reqntid, 0 where it says nothing
+  std::array<std::uint32_t, 3> max_block() const;       // .maxntid (or .reqntid), 0 if unspecified
+  std::array<std::uint32_t, 3> required_block() const;  // .reqntid, 0 if unspecified
 
-  const std::vector<ModuleVariable>& constants() const;  // __constant__ variables that it names
-  std::array<std::uint32_t, 3> cluster() const;          // .reqnctapercluster, ones where it says nothing
+  const std::vector<ModuleVariable>& constants() const;  // the __constant__ variables that it uses
+  std::array<std::uint32_t, 3> cluster() const;          // .reqnctapercluster, ones if unspecified
 
-  /// Decoded on first use: an instruction that the virtual GPU does not know is a PtxError then, so that it does not keep a
-  /// module's other kernels from running. Thread-safe.
+  /// Decoded on first use, so that an instruction unknown to the virtual GPU causes a PtxError only then, and does not
+  /// prevent a module's other kernels from running. Thread-safe.
   const CompiledKernel& compiled() const;
 
  private:
@@ -61,19 +61,19 @@ class Kernel {
   std::unique_ptr<State> state_;
 };
 
-/// PTX text, loaded: kernels to launch, and variables that have their place in memory.
+/// Loaded PTX text: kernels to launch, and variables placed in memory.
 class Module {
  public:
-  /// Parses the text and puts its __device__ and __constant__ variables into `memory`, which must outlive the module.
-  /// Throws PtxError for what concerns all kernels; what concerns one is said when that one is to run. Variables that are in
-  /// `placed`, by name, have memory there already, as large as they are.
+  /// Parses the text and places its __device__ and __constant__ variables in `memory`, which must outlive the module.
+  /// Throws PtxError for errors that concern all kernels; an error in one kernel is reported when that kernel is to
+  /// run. Variables listed by name in `placed` already have memory of the right size there.
   Module(std::string_view ptx, Memory& memory, const std::map<std::string, Address>& placed = {});
   ~Module();
   Module(Module&&) noexcept;
 
   /// By mangled name; null if there is none.
   const Kernel* find_kernel(std::string_view name) const;
-  /// The same, but throws std::out_of_range with the names that there are.
+  /// The same, but throws std::out_of_range, whose message lists the existing names.
   const Kernel& kernel(std::string_view name) const;
   std::vector<const Kernel*> kernels() const;  // in the order of the text
   std::optional<ModuleVariable> variable(std::string_view name) const;
@@ -83,7 +83,7 @@ class Module {
   std::vector<std::unique_ptr<Kernel>> kernels_;
 };
 
-/// A launch's parameter bytes from pointers to the arguments, one per parameter, as cudaLaunchKernel gets them.
+/// A launch's parameter bytes, copied from pointers to the arguments, one per parameter, as passed to cudaLaunchKernel.
 std::vector<std::byte> pack_parameters(const Kernel& kernel, const void* const* arguments);
 
 }  // namespace flash_ladder::emulator

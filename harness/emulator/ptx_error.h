@@ -1,4 +1,4 @@
-// What is thrown for PTX that cannot be run.
+// The exception for PTX that cannot be run.
 #pragma once
 
 #include <stdexcept>
@@ -6,8 +6,8 @@
 
 namespace flash_ladder::emulator {
 
-/// PTX that is malformed, or uses what the virtual GPU does not know. what() has the line of the PTX and, where the PTX was
-/// compiled with -lineinfo, of the source.
+/// PTX that is malformed, or uses a feature that the virtual GPU does not know. what() names the line of the PTX and,
+/// if the PTX was compiled with -lineinfo, of the source.
 class PtxError : public std::runtime_error {
  public:
   PtxError(const std::string& message, int ptx_line) : std::runtime_error(message), ptx_line_(ptx_line) {}

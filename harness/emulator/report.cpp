@@ -161,12 +161,12 @@ std::string format(const Finding& finding) {
   std::string text = fmt::format("{}: {}", to_string(finding.kind), finding.message);
   if (!finding.position.empty()) text += fmt::format("\n  at {}", to_string(finding.position));
   if (finding.ptx_line > 0) {
-    constexpr std::size_t kMost = 120;  // a wgmma names up to 128 registers
+    constexpr std::size_t kMost = 120;  // a wgmma can have up to 128 registers
     const bool fits = finding.instruction.size() <= kMost;
     text +=
         fmt::format("\n  PTX line {}: {}{}", finding.ptx_line, finding.instruction.substr(0, kMost), fits ? "" : " …");
   }
-  // A wrong call of the host has neither kernel nor block, a launch that was refused has no block.
+  // An invalid call by the host has neither kernel nor block, and a launch that was refused has no block.
   if (!finding.kernel.empty()) text += fmt::format("\n  kernel {}", function_name(finding.kernel));
   if (!finding.kernel.empty() && finding.kind != FindingKind::launch_limits) {
     text += fmt::format(", block ({}, {}, {})", finding.cta.x, finding.cta.y, finding.cta.z);

@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x70616d20726f736e;  // "nsor map"
 
-// As it lies in the kernel's parameters.
+// The layout in the kernel's parameters.
 struct Image {
   std::uint64_t magic;
   std::uint64_t address;

@@ -1,5 +1,5 @@
-// Tensor maps: what TMA knows of a tensor in global memory. The driver's are opaque; these are the virtual GPU's own, in the same
-// 128 bytes. CUDA Driver API, "Tensor Map Object Management"; PTX ISA, "Tensors".
+// Tensor maps: TMA's description of a tensor in global memory. The driver's are opaque; these are the virtual GPU's
+// own, in the same 128 bytes. CUDA Driver API, "Tensor Map Object Management"; PTX ISA, "Tensors".
 #pragma once
 
 #include <algorithm>
@@ -11,20 +11,21 @@
 
 namespace flash_ladder::emulator {
 
-/// How 16-byte chunks are exchanged inside blocks of shared memory, as both TMA and wgmma can. PTX ISA, "Swizzling Modes".
+/// How 16-byte chunks are permuted inside blocks of shared memory, as supported by both TMA and wgmma. PTX ISA,
+/// "Swizzling Modes".
 enum class Swizzle : std::uint8_t { none, bytes_32, bytes_64, bytes_128 };
 
 /// "no swizzle", "the 128-byte swizzle"
 std::string to_string(Swizzle swizzle);
 
-/// Where what belongs at `address` in shared memory lies: bits 4 … are exchanged depending on bits 7 ….
+/// Where the data for `address` are in shared memory: bits 4 … are XORed with bits 7 ….
 constexpr std::uint32_t swizzled(std::uint32_t address, Swizzle swizzle) {
   const std::uint32_t bits = (1u << static_cast<unsigned>(swizzle)) - 1;
   return address ^ (((address >> 7) & bits) << 4);
 }
 
-/// From one row of a box to the next in shared memory: rows that are shorter than those of the swizzle leave the rest alone, as an
-/// H200 does.
+/// The distance from one row of a box to the next in shared memory: rows that are shorter than those of the swizzle
+/// leave the rest unwritten, as on an H200.
 constexpr std::uint32_t row_pitch_of(std::uint32_t row_bytes, Swizzle swizzle) {
   return std::max(row_bytes, 16u << static_cast<unsigned>(swizzle));
 }
@@ -38,22 +39,22 @@ struct TensorMap {
   int dimensions = 0;         // 1 … 5; the first is the innermost
   int element_bytes = 0;
   Swizzle swizzle = Swizzle::none;
-  bool fills_with_nan = false;                           // what lies outside the tensor; else with zeros
+  bool fills_with_nan = false;                           // elements outside the tensor become NaN; otherwise 0
   std::array<std::uint64_t, kMostDimensions> sizes{};    // elements
-  std::array<std::uint64_t, kMostDimensions> strides{};  // bytes; of the first an element's
+  std::array<std::uint64_t, kMostDimensions> strides{};  // bytes; the first is the element size
   std::array<std::uint32_t, kMostDimensions> box{};      // elements
 
   std::uint32_t box_bytes() const;
-  /// One row of the box: what lies side by side in global memory.
+  /// One row of the box, which is contiguous in global memory.
   std::uint32_t row_bytes() const { return box[0] * static_cast<std::uint32_t>(element_bytes); }
-  /// From one row of the box to the next in shared memory.
+  /// The distance from one row of the box to the next in shared memory.
   std::uint32_t row_pitch() const { return row_pitch_of(row_bytes(), swizzle); }
   bool operator==(const TensorMap&) const = default;
 };
 
-/// Writes the 128 bytes that a kernel gets.
+/// Writes the 128 bytes that a kernel receives.
 void store_tensor_map(const TensorMap& map, std::byte* to);
-/// What store_tensor_map() wrote; nothing if it is something else.
+/// Reads what store_tensor_map() wrote; nullopt if it is something else.
 std::optional<TensorMap> load_tensor_map(const std::byte* from);
 
 }  // namespace flash_ladder::emulator

@@ -1,4 +1,4 @@
-// What the warps of one CTA did, one after another: phases, with the source lines that they come from.
+// What the warps of one CTA did, in sequence: phases, with the source lines that they come from.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@
 
 namespace flash_ladder::emulator {
 
-/// What a warp does in a run of instructions, or what it waits for.
+/// The activity of a warp in a run of instructions, or what it waits for.
 enum class Phase : std::uint8_t {
   wait_barrier,   // for other warps, at a CTA-wide or named barrier
   wait_mbarrier,  // for a phase of an mbarrier to end
-  wait_copies,    // cp.async.wait_group, .wait_all: one instruction, since copies take no time here
+  wait_copies,    // cp.async.wait_group, .wait_all: one instruction, because copies take no time here
   wait_wgmma,     // wgmma.wait_group: one instruction
-  copy,           // cp.async, TMA and what commits it, loads from global memory
+  copy,           // cp.async, TMA and the instructions that commit them, loads from global memory
   load,           // fragments: ldmatrix and other loads from shared memory
   mma,
-  arithmetic,  // in floating point: softmax, rescaling, rounding; shuffles and votes
+  arithmetic,  // in floating point: softmax, rescaling, rounding; also shuffles and votes
   store,       // to shared or global memory
   other,       // before the first of these, and after a wait
 };
@@ -28,61 +28,61 @@ enum class Phase : std::uint8_t {
 /// "wait: barrier", "copy", …: as in the files.
 std::string_view to_string(Phase phase);
 
-/// A phase of a barrier: what warps wait for, and what they tell others.
+/// A phase of a barrier, which warps wait for or arrive at.
 struct TraceBarrier {
   bool is_mbarrier = false;
-  std::uint32_t id = 0;    // of an mbarrier its byte in shared memory; else its number: 16 is that of the cluster
-  std::int64_t phase = 0;  // the first is 0; -1 has ended before an mbarrier is there
+  std::uint32_t id = 0;    // an mbarrier's byte in shared memory; otherwise its number: 16 is the cluster's barrier
+  std::int64_t phase = 0;  // the first is 0; -1 is the phase that had ended before the mbarrier was initialised
 
   bool operator==(const TraceBarrier&) const = default;
 };
 
-/// Instructions that follow one another and are of one phase and one source line, or a wait. What has no phase of its own, as
-/// the computation of addresses, belongs to what comes before it.
+/// Consecutive instructions of one phase and one source line, or a wait. An instruction without a phase of its own,
+/// such as an address computation, belongs to the preceding phase.
 ///
-/// Time is counted in instructions: each warp issues one at every step. A warp that waits for others goes on when the last of
-/// them has come. It is no time that a GPU would take.
+/// Time is counted in instructions: each warp issues one at every step. A warp that waits for others continues when the
+/// last of them has arrived. This is not the time that a GPU would take.
 struct TraceInterval {
   int warp = 0;
   Phase phase = Phase::other;
   std::uint64_t begin = 0, end = 0;  // steps
-  std::uint64_t instructions = 0;    // warp instructions in it; of a wait the ones that ask, once
+  std::uint64_t instructions = 0;    // warp instructions in it; for a wait, those of one test
   int position = 0;                  // index into CtaTrace::positions
-  // Of a wait: what for, and which warp came last; -1: it had not to wait, or for another CTA.
+  // For a wait: its barrier, and the warp that arrived last; -1: it did not have to wait, or waited for another CTA.
   std::optional<TraceBarrier> barrier = {};
   int ended_by = -1;
 };
 
-/// What a warp does at one step for others, or has others do.
+/// An operation of a warp at one step on behalf of other warps, or one that it starts.
 struct TraceEvent {
   enum class Kind : std::uint8_t {
-    arrive,     // at the barrier
-    tma_load,   // asks TMA for so many bytes, which `barrier` counts
-    tma_store,  // asks TMA to store so many
+    arrive,     // arrives at the barrier
+    tma_load,   // requests a load of this many bytes from TMA, which `barrier` counts
+    tma_store,  // requests a store of this many bytes from TMA
   };
   int warp = 0;
   Kind kind = Kind::arrive;
   std::uint64_t at = 0;  // step
   std::optional<TraceBarrier> barrier = {};
-  std::uint32_t shared = 0, bytes = 0;  // of TMA: where in shared memory, how many
+  std::uint32_t shared = 0, bytes = 0;  // for TMA: the address in shared memory, and the size
   int position = 0;
 };
 
 /// "arrive", "TMA load", "TMA store": as in the files.
 std::string_view to_string(TraceEvent::Kind kind);
 
-/// wgmmas that a warpgroup has under way: from the first one's issue until a warp of it has waited for them.
+/// The wgmmas that a warpgroup has in flight: from the issue of the first until a warp of it has waited for them.
 struct TraceWgmmas {
   int first_warp = 0;
   std::uint64_t begin = 0, end = 0;  // steps
-  std::uint64_t count = 0;           // that follow one another and come from the same line
+  std::uint64_t count = 0;           // number of wgmmas in sequence that come from the same line
   int position = 0;
 };
 
 /// An mbarrier of the CTA.
 struct TraceMbarrier {
   std::uint32_t address = 0;   // byte of shared memory
-  std::uint32_t arrivals = 0;  // that a phase waits for
+  std::uint32_t arrivals = 0;  // number that a phase waits for
   int position = 0;            // where it was initialised
 };
 
@@ -95,7 +95,7 @@ struct CtaTrace {
   std::vector<TraceEvent> events;        // the same
   std::vector<TraceWgmmas> wgmmas;       // warpgroup by warpgroup, in order of issue
   std::vector<TraceMbarrier> mbarriers;  // in order of address
-  std::vector<Role> roles;               // of its warps; empty: the kernel has neither wgmma nor TMA nor setmaxnreg
+  std::vector<Role> roles;               // of its warps; empty if the kernel uses neither wgmma nor TMA nor setmaxnreg
 };
 
 }  // namespace flash_ladder::emulator

@@ -1,4 +1,4 @@
-// Which global memory a launch has used: for who wants to know what it may run beside.
+// Which global memory a launch has used, for deciding what may run at the same time.
 #pragma once
 
 #include <vector>
@@ -7,16 +7,17 @@
 
 namespace flash_ladder::emulator {
 
-/// Bytes that some CTA has read or written.
+/// Bytes that a CTA has read or written.
 struct UsedMemory {
   Address begin, end;
   bool writes;
-  bool somewhere = false;  // some of these bytes, it is not known which
-  // The last accesses were volatile, or of the system's scope: the host may make such at the same time.
+  bool somewhere = false;  // only some of these bytes, and it is not known which
+  // The last accesses were volatile, or had system scope: the host may access the bytes in the same way at the same time.
   bool of_system = false;
 };
 
-/// launch(), and what was used, by address. Without Options::checks that is not known: nothing.
+/// Calls launch() and also returns what was used, by address. Without Options::checks that is not known, and the result
+/// is empty.
 Report launch(const Kernel& kernel, const LaunchConfig& config, Memory& memory, const Options& options,
               std::vector<UsedMemory>& used);
 

@@ -1,5 +1,6 @@
 """An assignment: one Markdown file for students, which ends in a comment in TOML for the grader (docs/teaching.md says
-how to write one). This reads it, draws what a course seed varies, and makes the starter and the reference answer."""
+how to write one). This module reads it, draws the values that depend on the course seed, and creates the starter and
+the reference answer."""
 
 import dataclasses
 import hashlib
@@ -17,14 +18,14 @@ except ModuleNotFoundError:  # Python 3.10: scripts/requirements-toml.txt
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "scripts"))  # ladder.py, for all who import this first
+sys.path.append(str(ROOT / "scripts"))  # ladder.py, for all modules that import this one first
 FOLDER = ROOT / "docs" / "source" / "assignments"
 ELEMENTS = {"fp16": "__half", "bf16": "__nv_bfloat16"}
 KINDS = ("correct", "findings", "counter")
-# What a counter's check may name as `where`, and what is counted there.
+# What a counter's check may name as `where`, and the unit counted there.
 TRAFFIC = {"shared_load": "wavefronts", "shared_store": "wavefronts", "shared_copy": "wavefronts",
            "global_load": "sectors", "global_store": "sectors"}  # fmt: skip
-# The keys of each table; those with a star have to be there. docs/teaching.md says what they mean.
+# The keys of each table; those with a star are required. docs/teaching.md says what they mean.
 CASE = "types shared sm instructions problem inputs sizes buffers"
 TABLES = {
     "comment": "pass_mark* starter* case* check* hints key python vary launch gpu",
@@ -38,7 +39,7 @@ TABLES = {
     "counter": "kind* name* points* cases value* full* none* lost* steps needs needs_lost where",
     "gpu": "version problem",
 }
-# What some keys hold, whatever the table. The others hold expressions, which are looked at when they are evaluated.
+# The types of some keys, whatever the table. The others contain expressions, which are checked when they are evaluated.
 HOLDS = {
     "number from 0 to 100": "pass_mark points",
     "text": "key python from source header find with after before reference_with kernel name kind lost needs_lost "
@@ -47,7 +48,7 @@ HOLDS = {
     "list of texts": "hints types cases",
     "table": "starter vary launch gpu problem sizes buffers",
 }  # fmt: skip
-# What an expression may call, besides what an assignment defines in `python`.
+# The functions that an expression may call, besides those that an assignment defines in `python`.
 FUNCTIONS = {
     name: __builtins__[name] if isinstance(__builtins__, dict) else getattr(__builtins__, name)
     for name in ("abs", "bool", "enumerate", "float", "int", "len", "list", "max", "min", "pow", "range", "reversed",
@@ -55,21 +56,21 @@ FUNCTIONS = {
 } | {"math": math, "re": re}  # fmt: skip
 
 
-# What an assignment's author writes: a number, an expression, or values to draw from; and what it comes to.
+# What an assignment's author writes (a number, an expression, or values to draw from), and its value.
 Value = Any
 
 
 class AssignmentError(Exception):
-    """The assignment that was asked for is not there, or its file says something that cannot be."""
+    """The requested assignment does not exist, or its file contains something invalid."""
 
 
 def draw(*key: str) -> int:
-    """A number below 2^63 that depends on nothing but the key."""
+    """A number below 2^63 that depends only on the key."""
     return int.from_bytes(hashlib.sha256("\0".join(key).encode()).digest()[:8], "big") >> 1
 
 
 def evaluate(expression: Value, names: Mapping[str, Any]) -> Value:
-    """The value of a Python expression of an assignment's author. Numbers stand for themselves."""
+    """The value of a Python expression written by an assignment's author. Numbers stand for themselves."""
     if not isinstance(expression, str):
         return expression
     try:
@@ -85,20 +86,20 @@ def fill_in(text: str, names: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """An assignment as a course gets it."""
+    """An assignment for a particular course."""
 
     name: str  # "06_swizzle", its file's name
     course: str
-    values: dict[str, Any]  # what the course seed has drawn
+    values: dict[str, Any]  # the values drawn with the course seed
     data: dict[str, Any]  # the TOML
-    digest: str  # of the whole file
+    digest: str  # hash of the whole file
 
     @property
     def pass_mark(self) -> float:
         return self.data["pass_mark"]
 
     def functions(self) -> dict[str, Any]:
-        """What `python` defines."""
+        """The functions that `python` defines."""
         names: dict[str, Any] = {"__builtins__": FUNCTIONS, **self.values}
         try:
             exec(self.data.get("python", ""), names)
@@ -108,7 +109,7 @@ class Assignment:
         return names
 
     def cases(self) -> list[dict[str, Any]]:
-        """All cases with the defaults of [launch], each once for each of its types."""
+        """All cases with the defaults of [launch], once for each of their types."""
         cases = []
         for case in self.data["case"]:
             case = self.data.get("launch", {}) | case
@@ -153,7 +154,7 @@ class Assignment:
 
 
 def keep_part(text: str, is_starter: bool) -> str:
-    """Of the regions between "// answer" and "// end" the answer, or what "// starter:" lines say."""
+    """Keeps, between "// answer" and "// end", either the answer or the text of the "// starter:" lines."""
     kept, part = [], ""
     for line in text.split("\n"):
         marker = line.strip()
@@ -171,8 +172,8 @@ def keep_part(text: str, is_starter: bool) -> str:
 
 
 def from_ladder(assignment: Assignment, starter: dict[str, Any]) -> str:
-    """A file of the ladder without its header, launch and registration, in the namespace of submissions, and with the
-    kernels that are launched."""
+    """A file of the ladder without its header, launch and registration, in the namespace of submissions, with the
+    launched kernels."""
     path = ROOT / "kernels" / f"{starter['from']}.cu"
     if not path.is_file():
         raise AssignmentError(f"{assignment.name}: there is no kernels/{starter['from']}.cu to cut the starter from")
@@ -183,7 +184,7 @@ def from_ladder(assignment: Assignment, starter: dict[str, Any]) -> str:
     text = text.replace('#include "registry.h"', '#include "attention.h"')
     number = starter["from"].split("_")[0]
     text = text.replace(f"flash_ladder::v{number}", "flash_ladder::submission")
-    # Whatever the last functions are called: the launches are the host's, and all that follows.
+    # Whatever the last functions are called: the launches belong to the host, and so does everything after them.
     launch = re.search(r"^template <[^\n]*>\n(?:cudaError_t launch\()|^cudaError_t launch\(", text, flags=re.MULTILINE)
     end = text.rfind("}  // namespace")
     if launch is None or end < 0:
@@ -207,7 +208,7 @@ def names_of_assignments(folder: Path = FOLDER) -> list[str]:
 
 
 def find_assignment(name: str, folder: Path = FOLDER) -> Path:
-    """By "06_swizzle", "swizzle", "06" or "6"."""
+    """Finds an assignment by "06_swizzle", "swizzle", "06" or "6"."""
     known = names_of_assignments(folder)
     for candidate in known:
         number, _, words = candidate.partition("_")
@@ -217,7 +218,7 @@ def find_assignment(name: str, folder: Path = FOLDER) -> Path:
 
 
 def look_at_keys(table: Value, kind: str, what: str) -> None:
-    """Raises AssignmentError for a key that means nothing, and for one that is missing."""
+    """Raises AssignmentError for an unknown key, and for a missing one."""
     if not isinstance(table, dict):
         raise AssignmentError(f"{what} is no table")
     keys = TABLES[kind].split()
@@ -243,14 +244,14 @@ def holds(value: Value, what: str) -> bool:
 
 
 def look_at_choices(table: dict[str, Value], what: str) -> None:
-    """Raises AssignmentError for a list to draw from that is empty."""
+    """Raises AssignmentError for an empty list to draw from."""
     for key, value in table.items():
         if value == []:
             raise AssignmentError(f"{what} has {key} = [], with nothing to draw from")
 
 
 def look_at(data: dict[str, Any]) -> None:
-    """Raises AssignmentError for what an author may have forgotten, or typed otherwise."""
+    """Raises AssignmentError for omissions and misspellings by the author."""
     look_at_keys(data, "comment", "the grader's comment")
     for key, whole in (("case", data), ("check", data), ("replace", data["starter"]), ("empty", data["starter"])):
         if not isinstance(whole.get(key, []), list):

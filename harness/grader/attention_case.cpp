@@ -31,7 +31,8 @@ Distribution distribution(const std::string& name) {
       fmt::format("inputs '{}' are unknown; there are normal, offset-mean, large-logit and ramp", name));
 }
 
-// Where the elements of a tensor lie. Where a row of memory is a column of the tensor, row_stride leads from one to the next.
+// The location of a tensor's elements. If a row of memory is a column of the tensor, row_stride is the distance from
+// one to the next.
 struct Place {
   TensorLayout layout;
   bool columns = false;
@@ -99,7 +100,7 @@ std::vector<Buffer> tensor_buffers(const Attention& attention) {
     move_elements(problem, is_Q ? problem.seq_len : problem.seq_len_kv, is_Q ? problem.heads : num_kv_heads(problem),
                   from.data(), {layout}, reinterpret_cast<std::uint16_t*>(to.bytes.data()), place_of(attention, *name));
   }
-  // As the harness poisons it.
+  // Poisoned as in the harness.
   buffers.push_back({.name = "O",
                      .bytes = std::vector<std::byte>(output_size(problem) * sizeof(std::uint16_t), std::byte{0xff}),
                      .initialised = false});

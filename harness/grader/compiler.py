@@ -1,4 +1,4 @@
-"""Reads what was handed in and compiles it for the device alone, in an isolated process (harness-grader)."""
+"""Reads a submission and compiles it, device code only, in an isolated process (harness-grader)."""
 
 import contextlib
 import dataclasses
@@ -15,25 +15,25 @@ from pathlib import Path
 
 from assignment import ROOT
 
-SOURCE = "submission.cu"  # what each file is called while it is graded, whatever its name was
+SOURCE = "submission.cu"  # the name of each file while it is graded, whatever its original name
 MOST_SOURCE_BYTES = 256 * 1024
-COMPILE_MEMORY = 6 << 30  # of address space
-COMPILE_SECONDS = 100  # of CPU time, unless the command line says otherwise
-COMPILE_WALL_SECONDS = 900  # for what waits and does not compute; a busy machine must not meet it
-MOST_COMPILED_BYTES = 64 << 20  # of each file that the compiler writes
+COMPILE_MEMORY = 6 << 30  # limit on address space
+COMPILE_SECONDS = 100  # limit on CPU time, unless the command line sets another
+COMPILE_WALL_SECONDS = 900  # for a compiler that waits without computing; must not be reached on a busy machine
+MOST_COMPILED_BYTES = 64 << 20  # limit on each file that the compiler writes
 BUILD_IT = "build it by scripts/setup --slim harness-grader"
 
 
 class Unavailable(Exception):
-    """Something that grading needs is missing on this machine."""
+    """Something that is needed for grading is missing on this machine."""
 
 
 class Refused(Exception):
-    """The file is worth no points, and why."""
+    """The file scores no points, and the message says why."""
 
 
 class NotGraded(Exception):
-    """No score can be given, and why."""
+    """No score can be given, and the message says why."""
 
 
 # ---- The machine ----
@@ -41,7 +41,7 @@ class NotGraded(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """What the build knows: compiler, and the program that isolates."""
+    """What the build provides: the compiler, and the program that isolates."""
 
     nvcc: str
     toolkit: str
@@ -52,11 +52,11 @@ class Machine:
     isolated: bool
     compile_seconds: int
     gpu_grader: str
-    compiled: dict[bytes, str] = dataclasses.field(default_factory=dict)  # the hash of a source: its PTX
+    compiled: dict[bytes, str] = dataclasses.field(default_factory=dict)  # the hash of a source → its PTX
 
     @staticmethod
     def of_build(build: Path, isolated: bool, compile_seconds: int = COMPILE_SECONDS) -> "Machine":
-        """Raises Unavailable where a program is missing or does not run, or where the machine cannot isolate."""
+        """Raises Unavailable if a program is missing or does not run, or if the machine cannot isolate processes."""
         try:
             known = json.loads((build / "grader.json").read_text(encoding="utf-8"))
             machine = Machine(known["nvcc"], known["toolkit"], known["host_compiler"], known["steady"],
@@ -84,7 +84,7 @@ class Machine:
         return machine
 
     def readable(self) -> list[str]:
-        """What a compiler has to read: itself, the system's headers and libraries, common/."""
+        """What a compiler must be able to read: itself, the system's headers and libraries, common/."""
         toolkit = Path(self.nvcc).resolve().parent.parent
         compiler = Path(self.host_compiler).resolve().parent.parent
         system = ["/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/alternatives", "/dev/urandom"]
@@ -99,7 +99,7 @@ class Ended:
 
 
 def run_limited(command: list[str], folder: Path, wall_seconds: float, environment: dict[str, str]) -> Ended | None:
-    """The command's end, or None after so many seconds. What it starts ends with it."""
+    """Runs a command; returns how it ended, or None after this many seconds. Processes that it starts end with it."""
     with open(folder / "messages", "wb+") as messages:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=messages,
                                    stderr=messages, start_new_session=True)  # fmt: skip
@@ -115,7 +115,7 @@ def run_limited(command: list[str], folder: Path, wall_seconds: float, environme
             _, status, usage = os.wait4(process.pid, 0)
         finally:
             timer.cancel()
-            process.returncode = 0  # waited for already
+            process.returncode = 0  # already waited for
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         messages.seek(0)
@@ -129,7 +129,7 @@ def run_limited(command: list[str], folder: Path, wall_seconds: float, environme
 
 
 def read_submission(path: Path) -> bytes:
-    """The file's bytes. Refused for what is no text of a reasonable size."""
+    """The file's bytes. Raises Refused if they are not text of a reasonable size."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -161,21 +161,21 @@ def read_submission(path: Path) -> bytes:
 
 
 def printable(text: str, most: int = 400) -> str:
-    """For a report: one line, without control characters, not too long."""
+    """Text for a report: one line, without control characters, not too long."""
     line = "".join(character if character.isprintable() else " " for character in text)
     line = " ".join(line.split())
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def run_compiler(machine: Machine, folder: Path, options: list[str]) -> Ended:
-    """nvcc in a folder of its own, in isolation. Raises NotGraded where it needs too much time."""
+    """Runs nvcc in its own folder, isolated. Raises NotGraded if it takes too long."""
     limits = ["--cpu", machine.compile_seconds, "--memory", COMPILE_MEMORY, "--file", MOST_COMPILED_BYTES]
     sandbox = [machine.grader, "sandbox", *map(str, limits), *([] if machine.isolated else ["--open"])]
     for path in machine.readable():
         sandbox += ["--read", path]
     for path in (str(folder), "/dev/null"):
         sandbox += ["--write", path]
-    # SOURCE_DATE_EPOCH: what __TIME__ and __DATE__ say must not change a score.
+    # SOURCE_DATE_EPOCH: the values of __TIME__ and __DATE__ must not change a score.
     environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "HOME": str(folder), "LC_ALL": "C.UTF-8",
                    "SOURCE_DATE_EPOCH": "0"}  # fmt: skip
     nvcc = [machine.nvcc, "-ccbin", machine.host_compiler, *options]
@@ -188,7 +188,7 @@ def run_compiler(machine: Machine, folder: Path, options: list[str]) -> Ended:
 
 
 def compile_source(machine: Machine, source: bytes) -> tuple[Ended, str | None]:
-    """How the compiler ended, and the PTX, where there is one."""
+    """How the compiler ended, and the PTX if there is one."""
     with tempfile.TemporaryDirectory(prefix="flash-ladder-grade-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / SOURCE).write_bytes(source)
@@ -204,19 +204,20 @@ def compile_source(machine: Machine, source: bytes) -> tuple[Ended, str | None]:
 
 
 def compile_ptx(machine: Machine, source: bytes) -> str:
-    """The PTX of a file. Raises Refused where it does not compile, NotGraded where the compiler is not to be had."""
+    """The PTX of a file. Raises Refused if it does not compile, NotGraded if the compiler could not do its work."""
     key = hashlib.sha256(source).digest()
     if key in machine.compiled:
         return machine.compiled[key]
     ended, ptx = compile_source(machine, source)
     if ptx is None and not names_a_line(ended):
-        # A full disk or half a toolkit is no fault of the file's, and may have passed.
+        # A full disk or an incomplete toolkit is not the file's fault, and may have been temporary.
         first = without_temporary_names(ended)
         ended, ptx = compile_source(machine, source)
         if ptx is None and not names_a_line(ended):
             if compile_source(machine, b"__global__ void nothing() {}\n")[1] is None:
                 raise NotGraded(f"the compiler does not work: {first_error(ended)}")
-            # What is left is a file's doing if it comes back: more memory than there is, a line that #line has renamed.
+            # The rest is caused by the file if it is reproducible: more memory than there is, a line that #line has
+            # renamed.
             if is_the_machines(ended) or without_temporary_names(ended) != first:
                 raise NotGraded(f"the compiler failed twice, and not over a line of the file: {first_error(ended)}")
     if ptx is None:
@@ -226,24 +227,24 @@ def compile_ptx(machine: Machine, source: bytes) -> str:
 
 
 def names_a_line(ended: Ended) -> bool:
-    """Whether the compiler complains of a line of the file, or of what a line of it has brought about."""
+    """Whether the compiler complains about a line of the file, or about a consequence of such a line."""
     source = re.escape(SOURCE)
     return bool(re.search(rf"(?<![\w.]){source}[(:]\d|\bline \d+ of \S*(?<![\w.]){source}\b", ended.messages))
 
 
 def is_the_machines(ended: Ended) -> bool:
-    """Whether a message that names no line speaks of files, processes or disks that the compiler wants for itself."""
+    """Whether a message that names no line is about files, processes or disks that the compiler itself needs."""
     trouble = r"IO error|Input/output error|No space left|quota exceeded|tmpxft_|Resource temporarily unavailable|"
     return bool(re.search(trouble + "Too many open files|Text file busy|Stale file handle", ended.messages))
 
 
 def without_temporary_names(ended: Ended) -> tuple[int, str]:
-    """How a compiler ended, in words that do not differ from run to run."""
+    """How a compiler ended, in a form that does not differ from run to run."""
     return ended.returncode, re.sub(r"tmpxft_\w+|flash-ladder-grade-\w+|\b0x[0-9a-f]+|\b\d{4,}\b", "#", ended.messages)
 
 
 def first_error(ended: Ended) -> str:
-    """What the compiler says first, without folders of this machine."""
+    """The compiler's first error, without folders of this machine."""
     text = re.sub(r"(/[\w.+-]+)+/(?=[\w.+-]+)", "", ended.messages)
     for line in text.splitlines():
         if re.search(r"\berror\b|\bfatal\b|catastrophic", line, re.IGNORECASE):
@@ -256,7 +257,7 @@ def first_error(ended: Ended) -> str:
 
 
 def ptx_hash(ptx: str) -> str:
-    """Of what the PTX does: without comments, lines and files of the source, and with names replaced by their order."""
+    """A hash of what the PTX does: without comments, line and file information, and with names replaced by numbers."""
     code = re.sub(r"//[^\n]*|^\s*\.(loc|file)\b[^\n]*", "", ptx.split("\n\t.section")[0], flags=re.MULTILINE)
     names: dict[str, str] = {}
     name = r"[$%]?[A-Za-z_][\w$]*_[\w$]*|_Z[\w$]+"

@@ -1,6 +1,7 @@
-"""Grades one file: reads it, compiles it for the device alone, runs its kernels on the virtual GPU, and gives points.
-Both happen in isolated processes (harness-grader), and no host code of the file ever runs. A score depends on the file,
-the seeds and the toolkit alone; what depends on the machine's speed ends without a score, as "not graded"."""
+"""Grades one file: reads it, compiles its device code, runs its kernels on the virtual GPU, and gives points. Compiling
+and running happen in isolated processes (harness-grader), and no host code of the file ever runs. A score depends only
+on the file, the seeds and the toolkit; anything that depends on the machine's speed ends without a score, as "not
+graded"."""
 
 import hashlib
 import os
@@ -19,14 +20,14 @@ from launches import Launch, make_launch, run_launches
 def first_finding(answer: dict[str, Any]) -> str:
     if not answer["findings"]:
         return ""
-    # Without its end a kernel has other findings as well, and they matter less.
+    # A kernel that does not end has other findings as well, but they matter less.
     finding = next((f for f in answer["findings"] if f["kind"] == "endless_loop"), answer["findings"][0])
     line = f" in line {finding['line']}" if finding["line"] else ""
     return f"{finding['kind'].replace('_', ' ')}{line}: {printable(finding['message'])}"
 
 
 def costliest_lines(answer: dict[str, Any], kind: str) -> str:
-    """The lines of the file in which the most traffic beyond the ideal arises."""
+    """The lines of the file that cause the most traffic beyond the ideal."""
     unit = TRAFFIC[kind]
     lines: dict[int, list[int]] = {}
     for line in answer["lines"]:
@@ -42,7 +43,7 @@ def costliest_lines(answer: dict[str, Any], kind: str) -> str:
 
 def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dict[str, Any]],
                 reference: list[dict[str, Any]] | None) -> dict[str, Any]:  # fmt: skip
-    """The points of one check, and a sentence for what is missing."""
+    """The points of one check, and a sentence about what is missing."""
     named = check.get("cases")
     chosen = [i for i, launch in enumerate(launches) if named is None or launch.case["name"] in named]
     shares, sentences = [], []
@@ -70,7 +71,7 @@ def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dic
         if share < 1:
             sentences.append((share, sentence))
     share = sum(shares) / len(shares) if shares else 0.0
-    # The same said of several cases is said once; the worst comes first.
+    # If the same is true for several cases, it is reported once; the worst comes first.
     said: dict[str, str] = {}
     for _, sentence in sorted(sentences, key=lambda pair: pair[0]):
         label, _, words = sentence.partition(": ")
@@ -107,7 +108,7 @@ def grade_counter(
 
 
 class Grader:
-    """Grades files for one assignment of one course. With a Gpu, those that are right are timed, too."""
+    """Grades files for one assignment of one course. With a Gpu, correct files are also timed."""
 
     def __init__(self, machine: Machine, assignment: Assignment, hidden: str, gpu: Gpu | None = None) -> None:
         self.machine = machine
@@ -119,7 +120,7 @@ class Grader:
         for case in assignment.cases():
             try:
                 self.launches.append(make_launch(assignment, case, hidden, functions))
-            except Exception as error:  # all that it knows is the assignment's
+            except Exception as error:  # any error here comes from the assignment
                 why = str(error) if isinstance(error, AssignmentError) else repr(error)
                 raise AssignmentError(f"{assignment.name}: the case '{case['label']}': {why}") from error
         self._reference_source = assignment.reference_answer().encode()
@@ -127,7 +128,7 @@ class Grader:
         self._lock = threading.Lock()
 
     def reference(self) -> list[dict[str, Any]]:
-        """What the reference answer does."""
+        """The results of the reference answer."""
         with self._lock:
             if self._reference is None:
                 try:
@@ -138,7 +139,7 @@ class Grader:
         return self._reference
 
     def compares_with_reference(self) -> bool:
-        """Whether a check does."""
+        """Whether any check does."""
         return any("reference." in str(check.get(key, "")) for check in self.assignment.data["check"]
                    for key in ("value", "needs", "full", "none"))  # fmt: skip
 
@@ -153,7 +154,7 @@ class Grader:
         }  # fmt: skip
 
     def failed(self, path: Path, error: Exception) -> dict[str, Any]:
-        """The result where grading itself has failed."""
+        """The result if grading itself has failed."""
         message = f"not graded: the grader failed: {printable(repr(error))}"
         return self._empty_result(path) | {"status": "not graded", "score": None, "message": message}
 
@@ -165,11 +166,12 @@ class Grader:
         return {"message": f"0 points: {error}", "checks": checks}
 
     def refused(self, path: Path, error: Refused) -> dict[str, Any]:
-        """The result where there is no file to read."""
+        """The result if there is no file to read."""
         return self._empty_result(path) | self._no_points(error)
 
     def grade(self, path: Path) -> dict[str, Any]:
-        """The result of a file, as harness/results/grade.schema.json says. It never raises for what is in the file."""
+        """The result of a file, in the form of harness/results/grade.schema.json. Never raises because of the file's
+        contents."""
         result = self._empty_result(path)
         checks = self.assignment.data["check"]
         try:
@@ -205,7 +207,7 @@ class Grader:
         return result
 
     def _time(self, ptx: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
-        """What a GPU says of a file. It runs only what is known to be right: the rest has no speed."""
+        """The GPU's results for a file. Runs only files that are known to be right, because others have no speed."""
         if any(answer["wrong"] or answer["findings"] for answer in answers):
             return self.gpu.nothing("not timed: that takes results that are all right, without a finding")
         try:

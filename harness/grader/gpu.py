@@ -1,5 +1,5 @@
-"""--with-gpu: how fast a file is on a GPU, beside the reference answer and the ladder's version, all timed in turn
-in one process (harness-grader-gpu). It is no part of the points, which depend on no machine."""
+"""--with-gpu: how fast a file is on a GPU, beside the reference answer and the ladder's version, all timed in turn in
+one process (harness-grader-gpu). The time does not count towards the points, which depend on no machine."""
 
 import dataclasses
 import json
@@ -14,14 +14,14 @@ from compiler import BUILD_IT, Machine, NotGraded, Unavailable, first_error, pri
 from launches import make_launch
 
 THIS_FILE, REFERENCE = "this file", "the reference answer"
-PROBLEM = {"batch": 4, "heads": 16, "seq_len": 2048, "seq_len_kv": 2048}  # unless the assignment says another
-LAUNCHES = 20  # of each, after a warm-up
-WALL_SECONDS = 300  # of all that a process does on the GPU
+PROBLEM = {"batch": 4, "heads": 16, "seq_len": 2048, "seq_len_kv": 2048}  # unless the assignment specifies another
+LAUNCHES = 20  # for each of them, after a warm-up
+WALL_SECONDS = 300  # for everything that a process does on the GPU
 SEED = 1  # of the inputs
 
 
 def ask(program: str, request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of harness-grader-gpu, whose events end in it. An error is an answer, too."""
+    """The last event of harness-grader-gpu, which is its answer. An error is an answer, too."""
     try:
         done = subprocess.run([program], input=json.dumps(request), capture_output=True, text=True, errors="replace",
                               check=False, timeout=WALL_SECONDS)  # fmt: skip
@@ -38,7 +38,7 @@ def ask(program: str, request: dict[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """The GPU that CUDA shows first. One file at a time is timed on it."""
+    """The first GPU that CUDA lists. It times one file at a time."""
 
     program: str
     name: str  # "NVIDIA H200"
@@ -47,7 +47,7 @@ class Gpu:
 
     @staticmethod
     def of_machine(machine: Machine) -> "Gpu":
-        """Raises Unavailable where there is no GPU that the ladder's kernels run on."""
+        """Raises Unavailable if there is no GPU on which the ladder's kernels run."""
         program = machine.gpu_grader
         if not Path(program).is_file():
             raise Unavailable(f"--with-gpu: {program} is not there: {BUILD_IT}-gpu")
@@ -60,8 +60,8 @@ class Gpu:
         return {"device": self.name, "message": message, "timings": []}
 
     def time(self, machine: Machine, assignment: Assignment, files: dict[str, str]) -> dict[str, Any]:
-        """Times of files, each by its name and PTX. What goes wrong on the GPU is said in "message"; raises NotGraded
-        where the compiler does not get so far."""
+        """Times files, each given by its name and PTX. Errors on the GPU are reported in "message"; raises NotGraded if
+        the compiler fails before that."""
         case = next((case for case in assignment.cases() if "problem" in case), None)
         version = assignment.data.get("gpu", {}).get("version", assignment.data["starter"].get("from"))
         if case is None or version is None:
@@ -80,7 +80,7 @@ class Gpu:
         return self.nothing(f"not timed: on the GPU {whose}: {printable(answer['message'])}")
 
     def _assemble(self, machine: Machine, folder: Path, name: str, ptx: str) -> dict[str, str]:
-        """Machine code of PTX, in isolation, in files of the folder."""
+        """Assembles PTX to machine code, isolated, in files of the folder."""
         stem = name.replace(" ", "_")
         (folder / f"{stem}.ptx").write_text(ptx, encoding="utf-8")
         options = ["-cubin", f"-arch=sm_{self.compute_capability}", f"{stem}.ptx", "-o", f"{stem}.cubin"]

@@ -1,15 +1,16 @@
-// Times kernels of strangers on a GPU, beside a version of the ladder. harness/grader/gpu.py starts it, a process for each file that
-// was handed in, since a CUDA fault ends the process's CUDA context. No host code of the file is in it: it gets machine code for
-// the GPU. Requests come as JSON on standard input:
+// Times untrusted kernels on a GPU, beside a version of the ladder. harness/grader/gpu.py starts it, one process for
+// each submission, because a CUDA fault destroys the process's CUDA context. It contains no host code of the file: it
+// receives machine code for the GPU. Requests arrive as JSON on standard input:
 //
 //   {"command": "device", "device": 0}
 //   {"command": "time", "device": 0, "repeat": 20,
-//    "files": [{"name", "ptx", "cubin"}, …],                 files: the PTX names the kernels that the cubin has
+//    "files": [{"name", "ptx", "cubin"}, …],                 files: the PTX contains the names of the kernels in the cubin
 //    "kernel", "grid", "block", "shared", "arguments", "problem", "layouts", "softmax_scale", "inputs", "seed",
 //                                                            as in kernel_run.h, for all files
-//    "version": "06_swizzle"}                                of the ladder, for the same problem with its own head_dim and layout
+//    "version": "06_swizzle"}                                of the ladder, on the same problem with its own head_dim and layout
 //
-// Answers go to standard output, one JSON object a line, as a worker's events (rules/protocol.h); the last one counts:
+// Answers go to standard output, one JSON object per line, in the form of a worker's events (rules/protocol.h); the
+// last one counts:
 //
 //   {"event": "device", "device": {…}}
 //   {"event": "timed", "timings": [{"name", "problem", "ms": {"median", "p10", "p90"}, "tflops"}, …]}    the files, then the version
@@ -54,7 +55,7 @@ namespace {
 using namespace flash_ladder;
 using nlohmann::json;
 
-// What messages say in the place of the harness's flags.
+// The words for messages in place of the harness's flags.
 Words words() {
   Words words = kFlags;
   words.without_gpu = "grade without --with-gpu";
@@ -62,7 +63,7 @@ Words words() {
   return words;
 }
 
-// A function of the driver, which machines without a GPU do not have: it is looked for at run time.
+// A function of the driver, which machines without a GPU do not have, so it is looked up at run time.
 template <typename Function>
 Function driver_function(const char* name) {
   void* function = nullptr;
@@ -100,7 +101,7 @@ std::string read_file(const std::string& path) {
   return text;
 }
 
-// The name that the compiler has given to a kernel.
+// The mangled name of a kernel.
 std::string mangled_name(const std::string& ptx, const std::string& kernel) {
   static const std::regex entry(R"(\.entry\s+([\w$]+))");
   for (auto match = std::sregex_iterator(ptx.begin(), ptx.end(), entry); match != std::sregex_iterator(); ++match)
@@ -108,7 +109,7 @@ std::string mangled_name(const std::string& ptx, const std::string& kernel) {
   throw UsageError(fmt::format("the file has no kernel {}", kernel));
 }
 
-// A kernel of a file, and how the assignment launches it.
+// A kernel of a file, and the way the assignment launches it.
 class StrangersKernel {
  public:
   StrangersKernel(const Driver& driver, const json& file, const json& request)
@@ -171,7 +172,7 @@ class DeviceTensors {
 
   void poison_output(const Stream& stream) { memory_.back().poison(stream); }
 
-  // What is wrong after a launch; empty when nothing is.
+  // What is wrong after a launch; empty if nothing is.
   std::string why_wrong(const Attention& attention, const RowSelection& rows) const {
     std::vector<Buffer> after = before_;
     for (std::size_t i = 0; i < after.size(); ++i) {
@@ -195,7 +196,7 @@ json timing_to_json(const std::string& name, const AttentionProblem& problem, co
           {"tflops", tflops(problem, ms.median)}};
 }
 
-// The files have to be right before they are timed.
+// The files must be right before they are timed.
 json time_files(const json& request, EventWriter& events) {
   const int ordinal = request.at("device");
   events.progress("open the GPU", 0, 1);
@@ -274,7 +275,7 @@ json answer(EventWriter& events) {
 }  // namespace
 
 int main() {
-  // What kernels print goes nowhere, so that none of it is taken for an answer.
+  // The output of kernels is discarded, so that it cannot be mistaken for an answer.
   const int answers = dup(STDOUT_FILENO);
   const int nowhere = open("/dev/null", O_WRONLY);
   if (answers < 0 || nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0) {

@@ -1,4 +1,4 @@
-"""The grader's command line; `harness --grade` and its kin start it. See docs/teaching.md."""
+"""The grader's command line, which is started by `harness --grade` and similar flags. See docs/teaching.md."""
 
 import argparse
 import contextlib
@@ -17,7 +17,7 @@ from engine import Grader
 from gpu import Gpu
 from ladder import check_writable, is_special, write_whole
 
-# Which options go with what is to be done; the others would do nothing.
+# The options that go with each action; any others would have no effect.
 GRADING = "--assignment --course --hidden --report --junit --with-gpu --unsandboxed --compile-seconds"
 GOES_WITH = {
     "--grade": f"{GRADING} --gradescope",
@@ -28,17 +28,17 @@ GOES_WITH = {
 
 
 def complain(message: str, before: str = "") -> None:
-    """On standard error. Where that cannot be written, the exit code alone tells."""
+    """Writes to standard error. If that fails, only the exit code reports the error."""
     with contextlib.suppress(OSError):
         print(f"{before}harness: {message}", file=sys.stderr)
 
 
 class UsageError(Exception):
-    """The command line asks for something that cannot be."""
+    """The command line requests something invalid."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Whose errors are one line, as the harness's are."""
+    """A parser whose errors are one line, like the harness's."""
 
     def error(self, message: str) -> NoReturn:
         complain(f"{message}; see harness --help")
@@ -52,7 +52,7 @@ def files_at_a_time(text: str) -> int:
 
 
 def not_empty(text: str) -> str:
-    """An empty word is most often a variable of a script that is not set."""
+    """An empty word is most often an unset variable of a script."""
     if not text:
         raise argparse.ArgumentTypeError("it is empty; give it a value, or leave it out")
     return text
@@ -104,8 +104,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def look_at_outputs(args: argparse.Namespace) -> None:
-    """Raises UsageError for what could not be written, so that no work is lost in the end, and for what would take the
-    place of something else."""
+    """Raises UsageError for outputs that could not be written, so that no work is lost at the end, and for outputs that
+    would replace something else."""
     options = {"--out": args.out, "--report": args.report, "--junit": args.junit, "--gradescope": args.gradescope}
     named = {option: path for option, path in options.items() if path}
     for option, path in named.items():
@@ -126,13 +126,13 @@ def look_at_outputs(args: argparse.Namespace) -> None:
     for option, path in named.items():
         for other, its in seen.items():
             if is_special(path):
-                continue  # a device or a pipe may get everything
+                continue  # a device or a pipe may receive everything
             first, second = Path(os.path.realpath(its)), Path(os.path.realpath(path))
             inside = other != "--grade" and (first in second.parents or second in first.parents)
             if first == second or inside:
                 raise UsageError(f"{other} {its} and {option} {path} are in each other's place; give each its own name")
         seen[option] = path
-        # What is empty may have been made for this: by mktemp, for example.
+        # An empty file may have been created for this purpose, for example by mktemp.
         empty = path.is_file() and path.stat().st_size == 0 and path.suffix.lower() != ".cu"
         if path.exists() and not (is_special(path) or empty or report.is_ours(path)):
             raise UsageError(f"{option} {path}: this is there already, and the grader has not written it; give another "
@@ -140,14 +140,14 @@ def look_at_outputs(args: argparse.Namespace) -> None:
 
 
 def show(result: dict) -> None:
-    """For a reader: points, and what they were lost for."""
+    """For a reader: the points, and why points were lost."""
     course = f", course {result['course']}" if result["course"] else ""
     hidden = ", with a hidden seed" if result["hidden"] else ""
     print(f"{result['file']} · {result['assignment']}{course}{hidden}")
     for check in result["checks"]:
         print(f"  {check['points']:5.1f} of {check['of']:3}  {check['name']}")
         for sentence in check["lost"]:
-            if not result["message"].endswith(sentence):  # said once, below
+            if not result["message"].endswith(sentence):  # reported once, below
                 print(f"                 {sentence}")
     if result["printed"]:
         print(f"  The kernels printed: {result['printed']}")
@@ -165,7 +165,7 @@ def show(result: dict) -> None:
 
 
 def show_speed(gpu: dict) -> None:
-    """Times in turn on a GPU. The last is the ladder's version, which the others are compared with."""
+    """Times measured in turn on a GPU. The last is the ladder's version, with which the others are compared."""
     print(f"  On {gpu['device']}{': ' + gpu['message'] if gpu['message'] else ', which is no part of the points:'}")
     for timing in gpu["timings"]:
         share = timing["tflops"] / gpu["timings"][-1]["tflops"]
@@ -173,7 +173,7 @@ def show_speed(gpu: dict) -> None:
 
 
 def carry_out(args: argparse.Namespace) -> int:
-    """What the command line asks for; its exit code."""
+    """Carries out the command line; returns the exit code."""
     name = args.starter or args.reference or args.assignment
     if name is None:
         raise UsageError("say which assignment it is for: --assignment swizzle, for example")
@@ -216,12 +216,12 @@ def carry_out(args: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    for stream in (sys.stdout, sys.stderr):  # starters are UTF-8, whatever the terminal is
+    for stream in (sys.stdout, sys.stderr):  # starters are UTF-8, whatever the terminal's encoding
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     args = parse()
     try:
         code = carry_out(args)
-        sys.stdout.flush()  # here, where an error is caught
+        sys.stdout.flush()  # here, so that an error is caught
         return code
     except (AssignmentError, UsageError) as error:
         complain(str(error))
@@ -230,11 +230,11 @@ def main() -> int:
         complain(str(error))
         return 3
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and error.filename is None:  # who read what this prints is gone
+        if isinstance(error, BrokenPipeError) and error.filename is None:  # the reader of the output has gone
             signal.signal(signal.SIGPIPE, signal.SIG_DFL)
             signal.raise_signal(signal.SIGPIPE)
         complain(f"{error.filename or 'a file'} cannot be read or written: {error.strerror}")
-        # Python would try once more to print the rest, and that would change the exit code.
+        # Python would try again to print the rest, which would change the exit code.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 3
     except KeyboardInterrupt:

@@ -21,7 +21,8 @@
 namespace flash_ladder {
 namespace {
 
-// Landlock, from the kernel's documentation (userspace-api/landlock). The headers of many systems are older than their kernels.
+// Landlock, from the kernel's documentation (userspace-api/landlock). The headers of many systems are older than their
+// kernels.
 constexpr long kCreateRuleset = 444, kAddRule = 445, kRestrictSelf = 446;  // on all architectures
 constexpr std::uint32_t kVersion = 1, kRulePathBeneath = 1;
 struct RulesetAttributes {
@@ -65,7 +66,7 @@ class FileDescriptor {
 void allow(const FileDescriptor& ruleset, const std::filesystem::path& path, std::uint64_t rights) {
   const FileDescriptor opened(open(path.c_str(), O_PATH | O_CLOEXEC));
   struct stat status{};
-  if (opened.get() < 0 || fstat(opened.get(), &status) != 0) return;  // not there
+  if (opened.get() < 0 || fstat(opened.get(), &status) != 0) return;  // does not exist
   constexpr std::uint64_t kOfFiles = kExecute | kWriteFile | kReadFile | kTruncate | kIoctl;
   if (!S_ISDIR(status.st_mode)) rights &= kOfFiles;
   const PathBeneath rule{.allowed = rights, .parent = opened.get()};
@@ -85,7 +86,7 @@ constexpr std::uint32_t kArchitecture = AUDIT_ARCH_X86_64;
 #elif defined(__aarch64__)
 constexpr std::uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #else
-constexpr std::uint32_t kArchitecture = 0;  // unknown: missing_isolation() says so
+constexpr std::uint32_t kArchitecture = 0;  // unknown: missing_isolation() reports it
 #endif
 
 constexpr auto kCompute = std::to_array<std::uint32_t>({
@@ -147,7 +148,7 @@ constexpr auto kNotForCompilers = std::to_array<std::uint32_t>({
     SYS_setpriority,
     SYS_sched_setscheduler,
     SYS_sched_setaffinity,
-    // what Landlock does not look at: rights, owners, times, attributes
+    // not covered by Landlock: permissions, owners, times, attributes
     SYS_fchmod,
     SYS_fchmodat,
     452 /* fchmodat2 */,
@@ -210,7 +211,8 @@ constexpr auto kNotForCompilers = std::to_array<std::uint32_t>({
     442 /* mount_setattr */,
 });
 
-// Looks at one call: of another architecture, the process ends; in the list or not, it is allowed or fails.
+// Checks one call: if it is for another architecture, the process ends; whether it is in the list decides whether it is
+// allowed or fails.
 std::vector<sock_filter> filter(std::span<const std::uint32_t> calls, bool listed_are_allowed) {
   const auto statement = [](unsigned code, std::uint32_t k) {
     return sock_filter{static_cast<std::uint16_t>(code), 0, 0, k};
@@ -227,7 +229,7 @@ std::vector<sock_filter> filter(std::span<const std::uint32_t> calls, bool liste
       statement(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
   };
 #if defined(__x86_64__)
-  constexpr std::uint32_t kX32 = 0x40000000;  // the same calls under other numbers
+  constexpr std::uint32_t kX32 = 0x40000000;  // the same calls under different numbers
   program.push_back(jump(BPF_JMP | BPF_JGE | BPF_K, kX32, 0, 1));
   program.push_back(statement(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
 #endif
@@ -264,7 +266,7 @@ std::vector<std::string> missing_isolation() {
 void limit_process(const ProcessLimits& limits) {
   set_limit(RLIMIT_CORE, 0);
   if (limits.memory_bytes != 0) set_limit(RLIMIT_AS, limits.memory_bytes);
-  // At the second limit SIGKILL comes, which does not say what for.
+  // At the second limit the process gets SIGKILL, which does not reveal the cause.
   if (limits.cpu_seconds != 0) set_limit(RLIMIT_CPU, limits.cpu_seconds, /*grace=*/2);
   if (!limits.may_write_files)
     set_limit(RLIMIT_FSIZE, 0);

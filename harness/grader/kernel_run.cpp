@@ -30,8 +30,8 @@ namespace flash_ladder {
 namespace {
 
 using nlohmann::json;
-constexpr std::size_t kMostPrinted = 2000;      // characters of a kernel's own that are kept
-constexpr std::size_t kMostMessage = 64 << 20;  // bytes that a child may answer besides its buffers
+constexpr std::size_t kMostPrinted = 2000;      // characters of a kernel's output that are kept
+constexpr std::size_t kMostMessage = 64 << 20;  // bytes that a child may return besides its buffers
 
 std::vector<std::byte> from_hex(const std::string& text) {
   std::vector<std::byte> bytes(text.size() / 2);
@@ -53,7 +53,7 @@ emulator::Dim3 dimensions(const json& sizes) {
 
 // ---- In the child ----
 
-// The line of the file that was handed in, from which an instruction comes: the innermost one.
+// The line of the submission that an instruction comes from: the innermost one.
 json line_in(const std::string& source_name, const emulator::SourcePosition& position) {
   for (const emulator::SourceLine& line : position)
     if (std::filesystem::path(line.file).filename() == source_name) return line.line;
@@ -63,7 +63,7 @@ json line_in(const std::string& source_name, const emulator::SourcePosition& pos
 json report_to_json(const emulator::Report& report, const std::string& source_name, std::uint64_t most_instructions) {
   json answer = {{"status", "ran"}, {"message", ""}};
   answer["findings"] = json::array();
-  // The emulator's own words are for those who can give it a larger budget.
+  // The virtual GPU's own message is for users who can raise the budget.
   if (report.over_budget)
     answer["findings"].push_back(
         {{"kind", to_string(emulator::FindingKind::endless_loop)},
@@ -203,7 +203,7 @@ void write_all(int to, const void* from, std::size_t size) {
       refused(error.what());
     }
   }
-  // Whatever the kernel printed, its bytes may be no text.
+  // The bytes that the kernel printed may not be text.
   const std::string text = answer.dump(-1, ' ', false, json::error_handler_t::replace);
   const std::uint64_t size = text.size();
   write_all(pipe, &size, sizeof(size));
@@ -214,7 +214,7 @@ void write_all(int to, const void* from, std::size_t size) {
 
 // ---- In the parent ----
 
-// All that the child writes, at most `most` bytes; nullopt when it has not ended by the deadline.
+// Everything that the child writes, at most `most` bytes; nullopt if it has not ended by the deadline.
 std::optional<std::string> read_until(int pipe, std::chrono::steady_clock::time_point deadline, std::size_t most) {
   std::string text;
   std::vector<char> block(1 << 16);
@@ -239,7 +239,7 @@ std::string simple_name(const std::string& mangled) {
   if (name == mangled) return name;
   static const std::regex qualifier(R"((\(anonymous namespace\)|[A-Za-z_]\w*)::)");
   name = std::regex_replace(name, qualifier, "");
-  // The parameters are the last parenthesis; a template has its return type before its name.
+  // The parameters are in the last parentheses; a template has its return type before its name.
   if (const auto parameters = name.find('('); parameters != std::string::npos) name.erase(parameters);
   const auto arguments = name.find('<');
   if (const auto space = name.rfind(' ', arguments == std::string::npos ? name.size() : arguments);
@@ -279,7 +279,7 @@ json run_kernel(const std::string& ptx, const std::string& source_name, const js
   const auto text = read_until(ends[0], std::chrono::steady_clock::now() + std::chrono::seconds(limits.wall_seconds),
                                kMostMessage + bytes);
   close(ends[0]);
-  kill(child, SIGKILL);  // it has ended, or has to
+  kill(child, SIGKILL);  // it has ended, or must end
   int status = 0;
   waitpid(child, &status, 0);
 

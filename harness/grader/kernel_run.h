@@ -1,5 +1,6 @@
-// One launch of one kernel of a stranger's PTX on the virtual GPU, in a child process that can do nothing but compute; and what the
-// parent makes of its output. The child never holds the expected output: the parent computes it after the child has ended.
+// One launch of one kernel from an untrusted PTX text on the virtual GPU, in a child process that can do nothing but
+// compute; the parent then judges the output. The child never has the expected output, because the parent computes it
+// after the child has ended.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace flash_ladder {
 
-/// Around every launch. Those of time end it without a verdict, since they depend on the machine.
+/// Limits on every launch. A launch that reaches a time limit ends without a verdict, because it depends on the machine.
 struct RunLimits {
   bool isolated = true;
   std::uint64_t memory_bytes = std::uint64_t{4} << 30;
@@ -18,28 +19,28 @@ struct RunLimits {
   std::uint64_t wall_seconds = 120;
 };
 
-/// Runs one launch as the request says:
+/// Performs one launch as described by the request:
 ///
-///   {"kernel": "flash_attention<Traits<__half>>",  as simple_name() writes it
+///   {"kernel": "flash_attention<Traits<__half>>",  as returned by simple_name()
 ///    "grid": [2, 3, 1], "block": [128, 1, 1], "shared": 49152, "sm": 80, "instructions": 1000000,
 ///    "arguments": [{"tensors": true} | {"buffer": "Q"} | {"int": 3} | {"float": 0.5}, …],    {"tensors": true}: AttentionArgs
 ///    "problem": {…}, "layout": "bshd" | "bhsd", "softmax_scale": 0.125, "inputs": "normal", "seed": 7}
 ///
-/// or, in the place of the last line, "buffers": {"x": {"bytes": "0000803f…"}, "y": {"size": 4096}}, without bytes: not initialised.
-/// The answer:
+/// or, in place of the last line, "buffers": {"x": {"bytes": "0000803f…"}, "y": {"size": 4096}}; without bytes, a
+/// buffer is uninitialised. The answer:
 ///
-///   {"status": "ran" | "refused" | "not_graded",   refused: what the kernel is or asks for cannot run; not_graded: no verdict
+///   {"status": "ran" | "refused" | "not_graded",   refused: the kernel, or its request, cannot run; not_graded: no verdict
 ///    "message": "…",                               unless it ran
 ///    "findings": [{"kind", "message", "line", "text", "count"}], "counters": {…}, "lines": [{"line", "position", "counters"}],
-///    "printed": "…",                               the beginning of what the kernel printed
-///    "wrong": "…",                                 of a problem: why the output is wrong; empty when right
-///    "buffers": {"y": "…"}}                        of buffers: their bytes after the launch
+///    "printed": "…",                               the beginning of the kernel's output
+///    "wrong": "…",                                 for a problem: why the output is wrong; empty if it is right
+///    "buffers": {"y": "…"}}                        for buffers: their bytes after the launch
 ///
-/// `line` is that of the file that was handed in, or null. Throws std::exception for a request that makes no sense.
+/// `line` is a line of the submission, or null. Throws std::exception for an invalid request.
 nlohmann::json run_kernel(const std::string& ptx, const std::string& source_name, const nlohmann::json& request,
                           const RunLimits& limits);
 
-/// A kernel's name as a student knows it: demangled, without namespaces, return type and parameters:
+/// A kernel's name as a student writes it: demangled, without namespaces, return type and parameters:
 /// "flash_attention<Traits<__half>>".
 std::string simple_name(const std::string& mangled);
 

@@ -1,5 +1,5 @@
-"""What an assignment launches: shapes and inputs are drawn from the hidden seed, kernels run on the virtual GPU, and
-their output is compared with what is expected."""
+"""The launches of an assignment: shapes and inputs are drawn from the hidden seed, kernels run on the virtual GPU, and
+their output is compared with the expected one."""
 
 import dataclasses
 import json
@@ -13,11 +13,11 @@ from typing import Any
 from assignment import Assignment, AssignmentError, Value, draw, evaluate
 from compiler import SOURCE, Machine, NotGraded, printable
 
-RUN_SECONDS = 120  # of CPU time, of each launch
+RUN_SECONDS = 120  # of CPU time, for each launch
 RUN_WALL_SECONDS = 900
 RUN_MEMORY = 4 << 30
-# Of the warps of a CTA, unless the assignment says more; a launch has twice as many. The references take 160,000 at
-# most, and 500,000. The slowest loops that are known, atomics of 64 bits, take half a minute for these.
+# For the warps of a CTA, unless the assignment allows more; a launch has twice this budget. The references need at most
+# 160,000, and 500,000 per launch. The slowest known loops, atomics of 64 bits, take half a minute for this many.
 INSTRUCTIONS = 2_000_000
 
 
@@ -50,14 +50,14 @@ def unpack(kind: str, data: bytes) -> list[Any]:
 
 
 def random_values(kind: str, count: int, *key: str) -> list[float]:
-    """Numbers that depend on the key alone: "normal", "uniform" (0 to 1) or "ints" (-100 to 100)."""
+    """Numbers that depend only on the key: "normal", "uniform" (0 to 1) or "ints" (-100 to 100)."""
     bits = [draw(*key, str(i)) for i in range(count)]
     uniform = [(b % (1 << 40) + 0.5) / (1 << 40) for b in bits]
     if kind == "uniform":
         return uniform
     if kind == "ints":
         return [b % 201 - 100 for b in bits]
-    if kind == "normal":  # Box and Muller
+    if kind == "normal":  # the Box–Muller method
         angles = [2 * math.pi * (b >> 40) / (1 << 23) for b in bits]
         return [math.sqrt(-2 * math.log(u)) * math.cos(a) for u, a in zip(uniform, angles, strict=True)]
     raise AssignmentError(f"values '{kind}' are unknown")
@@ -68,12 +68,12 @@ def random_values(kind: str, count: int, *key: str) -> list[float]:
 
 @dataclasses.dataclass
 class Launch:
-    """One case for one type: what is launched, and what is known of it."""
+    """One case for one type: its launch, and the values needed to check it."""
 
     case: dict[str, Any]
     names: dict[str, Any]  # sizes and course values, for expressions
     request: dict[str, Any]  # for harness-grader
-    buffers: dict[str, dict[str, Any]]  # those of the assignment, with their values
+    buffers: dict[str, dict[str, Any]]  # the assignment's buffers, with their values
 
 
 def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, functions: dict[str, Any]) -> Launch:
@@ -114,7 +114,7 @@ def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, funct
                 else:
                     values = evaluate(buffer["values"], names)
                 data = pack(kind, values)
-                names[name] = unpack(kind, data)  # as the type rounds them
+                names[name] = unpack(kind, data)  # rounded to the type
                 buffers[name]["bytes"] = data.hex()
             else:
                 buffers[name]["size"] = count * struct.calcsize(FORMATS[kind])
@@ -157,7 +157,7 @@ def make_argument(
 
 
 def run_launches(machine: Machine, ptx: str, launches: list[Launch]) -> list[dict[str, Any]]:
-    """What harness-grader answers for each launch, and in "wrong" why the output is not as expected."""
+    """The answers of harness-grader for each launch, with the reason in "wrong" if the output is not as expected."""
     with tempfile.NamedTemporaryFile("w", prefix="flash-ladder-grade-", suffix=".ptx", encoding="utf-8") as file:
         file.write(ptx)
         file.flush()
@@ -183,7 +183,7 @@ def run_launches(machine: Machine, ptx: str, launches: list[Launch]) -> list[dic
 
 
 def why_wrong(launch: Launch, after: dict[str, str]) -> str:
-    """Why the buffers of a case are not what they should be; empty when they are."""
+    """Why the buffers of a case differ from what is expected; empty if they do not."""
     for name, buffer in launch.buffers.items():
         got = unpack(buffer["type"], bytes.fromhex(after[name]))
         if "expected" not in buffer:

@@ -1,7 +1,7 @@
-// Runs what strangers have handed in, and the compiler on it, in isolation. harness/grader/grade.py starts it:
+// Runs submissions, and the compiler on them, in isolation. harness/grader/grade.py starts it:
 //
-//   harness-grader missing                        prints, as a JSON list, what this machine lacks to isolate a process
-//   harness-grader sandbox [limits] -- COMMAND    becomes COMMAND, which sees the named files alone
+//   harness-grader missing                        prints a JSON list of what this machine lacks for isolation
+//   harness-grader sandbox [limits] -- COMMAND    becomes COMMAND, which sees only the named files
 //   harness-grader run                            {"ptx", "source", "isolated", "launches": […]} on stdin, the answers on stdout
 #include <fmt/format.h>
 #include <unistd.h>

@@ -26,7 +26,7 @@ def to_json(result: dict[str, Any]) -> str:
 
 
 def to_junit(results: list[dict[str, Any]]) -> str:
-    """A suite per file, a case per check: a failure where points are missing, an error where nothing was graded."""
+    """A suite per file, a case per check: a failure if points are missing, an error if nothing was graded."""
     suites = ElementTree.Element("testsuites")
     for result in results:
         suite = ElementTree.SubElement(suites, "testsuite", name=result["file"])
@@ -62,7 +62,7 @@ def to_gradescope(result: dict[str, Any]) -> str:
 
 
 def cell(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula, whatever a file is called."""
+    """Text that a spreadsheet does not interpret as a formula, whatever a file is called."""
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
@@ -81,7 +81,7 @@ def to_csv(results: list[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-# How each file begins that the grader writes: grades, the list of equal files, reports, JUnit's, Gradescope's.
+# How each file that the grader writes begins: grades, the list of similar files, reports, JUnit and Gradescope results.
 OURS = re.compile(
     rb'file,score,passed,status,|first,second,how,similarity\n|\[?\s*\{\s*"file": "[^\n]*",\s*"sha256": '
     rb'|<\?xml [^>]*>\s*<testsuites\b|\{\s*"score": [\d.]+,\s*"output": '
@@ -89,7 +89,7 @@ OURS = re.compile(
 
 
 def is_ours(path: Path) -> bool:
-    """Whether an earlier run has written this file, or folder of results. A .cu file is a student's."""
+    """Whether an earlier run has written this file, or folder of results. A .cu file belongs to a student."""
     if path.is_dir():
         return path.suffix == ".results" and all(re.match(r"\.?[0-9a-f]{64}\.json", e.name) for e in path.iterdir())
     if path.suffix.lower() == ".cu" or not path.is_file():
@@ -110,14 +110,14 @@ def similar_file(grades: Path) -> Path:
 
 
 def where(path: Path) -> Path:
-    """The same for each way to name a file. What a link leads to is another file."""
+    """The same path for each way to name a file. The target of a link is a different file."""
     return path.parent.resolve() / path.name
 
 
 def submissions(folder: Path, ours: set[Path]) -> tuple[list[Path], list[str]]:
-    """What was handed in: the entries of the folder, and of a folder in it the .cu files, or the folder where it has
-    none. What the grader writes itself, `ours`, is not, nor what an earlier run has written; the second list has the
-    names of that. No link is followed."""
+    """The submissions: the entries of the folder and, for a folder in it, its .cu files, or the folder itself if it has
+    none. Leaves out the grader's own outputs, `ours`, and anything that an earlier run has written; the second list
+    contains the names of the latter. No link is followed."""
     found, left_out = [], []
     for entry in sorted(folder.iterdir()):
         if entry.name.startswith(".") or entry.name == "__MACOSX" or where(entry) in ours:
@@ -125,7 +125,7 @@ def submissions(folder: Path, ours: set[Path]) -> tuple[list[Path], list[str]]:
         if not entry.is_symlink() and is_ours(entry):
             left_out.append(printable(os.fsencode(entry.name).decode(errors="replace"), 200))
         elif entry.is_dir() and not entry.is_symlink():
-            names = (path for path in entry.iterdir() if not path.name.startswith("."))  # ._a.cu is macOS's
+            names = (path for path in entry.iterdir() if not path.name.startswith("."))  # ._a.cu is created by macOS
             found += sorted(path for path in names if path.suffix.lower() == ".cu") or [entry]
         else:
             found.append(entry)
@@ -133,7 +133,7 @@ def submissions(folder: Path, ours: set[Path]) -> tuple[list[Path], list[str]]:
 
 
 def graded_by() -> str:
-    """A hash of what gives the points."""
+    """A hash of everything that determines the points."""
     files = sorted(Path(__file__).parent.glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
@@ -142,7 +142,7 @@ NO_FILE = Refused("no .cu file is in this folder; folders in it are not looked a
 
 
 class Kept:
-    """Results of this and earlier runs, a file each, so that a run that was stopped goes on where it was."""
+    """Results of this and earlier runs, one file each, so that an interrupted run can be resumed."""
 
     def __init__(self, grader: Grader, folder: Path) -> None:
         self.folder = folder
@@ -164,7 +164,7 @@ class Kept:
 
 
 def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
-    """Grades all files of a folder: args.out gets a row for each, args.out.similar.csv the pairs that are alike."""
+    """Grades all files of a folder: writes a row for each to args.out, and similar pairs to args.out.similar.csv."""
     folder: Path = args.grade_dir
     if not folder.is_dir():
         print(f"harness: --grade-dir {folder}: there is no such folder", file=sys.stderr)
@@ -214,14 +214,14 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
                 index = futures[future]
                 try:
                     results[index] = future.result()
-                except Exception as error:  # one broken file never stops the rest
+                except Exception as error:  # one broken file must never stop the rest
                     results[index] = grader.failed(paths[index], error) | {"file": shown(index)}
                 if sys.stderr.isatty():
                     end = "" if done < len(paths) else "\n"
                     print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)
                 if not args.share:
                     write_whole(args.out, to_csv([results[i] for i in sorted(results)]))
-        except BaseException:  # Ctrl-C, or a full disk: what has not begun is not begun any more
+        except BaseException:  # Ctrl-C, or a full disk: no further work is started
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if args.share:

@@ -1,11 +1,11 @@
-"""Which of the files of a class are alike. What all share with the starter says nothing, so it is left out."""
+"""Finds similar files in a class. What they share with the starter says nothing, so it is left out."""
 
 import dataclasses
 import hashlib
 import re
 
-GRAM = 8  # tokens in a row that are compared
-NEAR = 0.7  # of all such runs that either of two files has beyond the starter, the share that both have
+GRAM = 8  # consecutive tokens that are compared
+NEAR = 0.7  # similar files share this part of all such runs that either has beyond the starter
 FEWEST = 12  # with fewer runs beyond the starter there is nothing to compare
 
 TOKEN = re.compile(
@@ -21,7 +21,7 @@ def tokens(source: str) -> list[str]:
 
 
 def renamed(words: list[str]) -> list[str]:
-    """The same with each name as one: renaming changes nothing."""
+    """The same with every name replaced by a single one, so that renaming changes nothing."""
     return ["name" if re.match(r"[A-Za-z_]", word) else word for word in words]
 
 
@@ -42,8 +42,8 @@ def token_hash(words: list[str]) -> str:
 
 
 def similar_pairs(files: dict[int, str], known: dict[int, str], starter: str, ptx: dict[int, str]) -> list[Pair]:
-    """Pairs of `files`, and of one of them with one of `known`. `ptx` has hashes of what they were compiled to. All are
-    keyed by numbers, since two files may be shown by the same name."""
+    """Pairs of `files`, and pairs of a file with one of `known`. `ptx` contains hashes of their compiled form. All are
+    keyed by numbers, because two files may be shown under the same name."""
     everything = {number: tokens(text) for number, text in (files | known).items()}
     starter_words = tokens(starter)
     common, starter_hash = grams(renamed(starter_words)), token_hash(renamed(starter_words))

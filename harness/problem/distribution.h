@@ -1,5 +1,5 @@
-// What the elements of Q, K and V are like: the names, which the command line takes (--data), and the definitions.
-// harness/worker/inputs.cpp makes them.
+// Distributions of the elements of Q, K and V: the names, which the command line accepts (--data), and the definitions.
+// harness/worker/inputs.cpp generates them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,14 +9,14 @@
 
 namespace flash_ladder {
 
-/// In the definitions z is a standard normal number, another one for each element; w is a vector of such numbers and u a unit vector,
-/// both drawn once for each head of K and V of each batch entry; n is the number of keys. Lower-case q, k and v are one row of Q, K
-/// and V. Where a definition says nothing of a tensor, its elements are z.
+/// In the definitions, z is a standard normal number, a new one for each element; w is a vector of such numbers and u a
+/// unit vector, both drawn once for each head of K and V of each batch entry; n is the number of keys. Lower-case q, k
+/// and v are one row of Q, K and V. If a definition does not mention a tensor, its elements are z.
 enum class Distribution {
-  // The custom of published benchmarks, and the default.
+  // The convention of published benchmarks, and the default.
   normal,  // q, k, v = z
 
-  // What only the check uses, unless it is asked for.
+  // Used only by the check, unless --data requests it.
   offset_mean,  // q, k = 0.5 + z and v = 1 + z: sums that do not average out to 0
   large_logit,  // q = 16 z: scores of about ±50, so that softmax is close to a maximum and most of P underflows
   ramp,  // q = 1 + z/4, k = t + z/4, with t from -2 to 2 over the keys: each tile raises the maximum of every row
@@ -31,25 +31,27 @@ enum class Distribution {
   zeros,       // q, k, v = 0
   equal_keys,  // every k = w
 
-  // Data like those of a trained model's heads.
+  // Data that resemble the heads of a trained model.
   //
-  // diagonal: heads that look at a fixed place beside the query are found in every trained model (Clark et al., "What Does BERT Look
-  // At?", 2019, section 3.1; Voita et al., "Analyzing Multi-Head Self-Attention", 2019). Barbero et al. ("Round and Round We Go!
-  // What makes Rotary Positional Encodings useful?", ICLR 2025) show that a model with rotary position embeddings makes them from
-  // the highest frequencies, so these data do the same: r(p) has cos(p f) and sin(p f) for the 16 highest frequencies f of Su et al.
-  // ("RoFormer", 2021), and 0 elsewhere. p is the place of a key, or the key on a query's diagonal.
+  // diagonal: every trained model contains heads that look at a fixed offset from the query (Clark et al., "What Does
+  // BERT Look At?", 2019, section 3.1; Voita et al., "Analyzing Multi-Head Self-Attention", 2019). Barbero et al.
+  // ("Round and Round We Go! What makes Rotary Positional Encodings useful?", ICLR 2025) show that a model with rotary
+  // position embeddings builds such heads from the highest frequencies, and these data do the same: r(p) has cos(p f)
+  // and sin(p f) for the 16 highest frequencies f of Su et al. ("RoFormer", 2021), and 0 elsewhere. p is the place of a
+  // key, or the key on a query's diagonal.
   //
-  // four_sinks: Xiao et al. ("Efficient Streaming Language Models with Attention Sinks", ICLR 2024) find that most heads give a large
-  // share of their weight to the first four tokens. Gu et al. ("When Attention Sink Emerges in Language Models", ICLR 2025) find the
-  // cause in the direction of these keys, which all queries share, and not in their length.
+  // four_sinks: Xiao et al. ("Efficient Streaming Language Models with Attention Sinks", ICLR 2024) find that most heads
+  // assign a large share of their attention to the first four tokens. Gu et al. ("When Attention Sink Emerges in Language
+  // Models", ICLR 2025) attribute this to the direction of these keys, which all queries share, and not to their length.
   //
-  // broad: the heads of high entropy of Clark et al., section 3.3, whose output is nearly the mean of V.
+  // broad: the high-entropy heads of Clark et al., section 3.3, whose output is nearly the mean of V.
   diagonal,    // q = z + 5 r(p), k = z + 5 r(p)
   four_sinks,  // q = z + 10 u; keys 0 to 3 are z + 10 u
   broad,       // q = z/4
   trained,     // the three kinds in turn: head h of K and V is diagonal, four-sinks or broad, for h mod 3 = 0, 1 or 2
 
-  // Each head of K and V is one of harness/worker/adversarial.h, those beyond the designed ones drawn from the seed.
+  // Each head of K and V is one of the heads in harness/worker/adversarial.h; after the designed ones, further heads
+  // are drawn from the seed.
   adversarial,
 };
 
@@ -59,7 +61,7 @@ std::string to_string(Distribution distribution);
 std::optional<Distribution> distribution_from_string(std::string_view text);
 /// The definition in one line.
 std::string definition(Distribution distribution);
-/// In JSON, its name. Reading throws std::runtime_error for what is none.
+/// In JSON, the distribution's name. Reading throws std::runtime_error for any other name.
 void to_json(nlohmann::json& json, Distribution distribution);
 void from_json(const nlohmann::json& json, Distribution& distribution);
 /// "normal, offset-mean, …".

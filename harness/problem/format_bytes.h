@@ -1,11 +1,11 @@
-// Sizes for a reader.
+// Sizes, formatted for a reader.
 #pragma once
 
 #include <string>
 
 namespace flash_ladder {
 
-/// A number of bytes for people: "26.0 GB", "512 KB".
+/// A human-readable number of bytes: "26.0 GB", "512 KB".
 std::string format_bytes(double bytes);
 
 }  // namespace flash_ladder

@@ -18,14 +18,14 @@ namespace {
 constexpr std::pair<const char*, Dtype> kDtypes[] = {
     {"fp16", Dtype::fp16}, {"bf16", Dtype::bf16}, {"e4m3", Dtype::e4m3}};
 
-// Every field, so that none is forgotten: with one more in AttentionProblem this does not compile.
+// Every field, so that none is forgotten: if AttentionProblem gets another one, this does not compile.
 auto fields(const AttentionProblem& problem) {
   const auto& [batch, heads, seq_len, seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths, lengths_kv] =
       problem;
   return std::tuple(dtype, seq_len, seq_len_kv, batch, heads, head_dim, causal, kv_heads, window, lengths, lengths_kv);
 }
 
-// ", lengths 7/100/256"; of a large batch only from where to where.
+// ", lengths 7/100/256"; for a large batch only the range.
 std::string describe_lengths(const char* name, const std::vector<std::int64_t>& lengths) {
   constexpr std::size_t kMost = 8;
   if (lengths.empty()) return "";
@@ -34,14 +34,14 @@ std::string describe_lengths(const char* name, const std::vector<std::int64_t>& 
   return fmt::format(", {} of {} to {}", name, *least, *most);
 }
 
-// FNV-1a, of as many lengths as a batch may have.
+// FNV-1a, over as many lengths as a batch may have.
 std::string file_name_part(const std::vector<std::int64_t>& lengths) {
   std::uint64_t sum = 0xcbf29ce484222325;
   for (const std::int64_t length : lengths) sum = (sum ^ static_cast<std::uint64_t>(length)) * 0x100000001b3;
   return lengths.empty() ? "whole" : fmt::format("{:016x}", sum);
 }
 
-// Scores of one head, those that a mask hides left out; of a causal one without a window, half of all.
+// The number of scores of one head that the mask does not hide; for a causal head without a window, half of all scores.
 double scores(const AttentionProblem& problem, std::int64_t batch) {
   const std::int64_t queries = num_queries(problem, batch), keys = num_keys(problem, batch);
   if (problem.window == kNoWindow) return (problem.causal ? 0.5 : 1.0) * queries * keys;
@@ -165,7 +165,7 @@ std::int64_t num_keys(const AttentionProblem& problem, std::int64_t batch) {
 KeyRange visible_keys(const AttentionProblem& problem, std::int64_t batch, std::int64_t query) {
   const std::int64_t queries = num_queries(problem, batch), keys = num_keys(problem, batch);
   if (query >= queries) return {.begin = 0, .end = 0};
-  // common/host/problem.h says where the masks lie.
+  // common/host/problem.h explains how the masks are aligned.
   const std::int64_t aligned = query + keys - queries;
   std::int64_t begin = 0, end = keys;
   if (problem.window != kNoWindow) {

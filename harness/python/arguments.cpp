@@ -83,7 +83,7 @@ void check_shapes(const Arrays& arrays) {
     throw UsageError(fmt::format("out has shape {}; it must be that of q, {}", shape_of(out), shape_of(q)));
 }
 
-// A dimension of one element has no next one, and libraries write into its stride what they like.
+// A dimension of one element has no next element, and libraries set its stride to any value.
 void check_layout(const Array& array) {
   if (array.strides[3] != 1)
     throw UsageError(fmt::format(
@@ -110,10 +110,10 @@ std::array<int, 4> by_stride(const Array& array) {
   return order;
 }
 
-// From the smallest stride to the largest, each must step over all that the smaller ones reach. (Strides that pass each other
-// without meeting exist; nobody has them.)
+// From the smallest stride to the largest, each must step over everything that the smaller ones reach. (Strides that
+// interleave without overlapping exist, but nobody uses them.)
 bool overlaps_itself(const Array& array) {
-  std::int64_t reach = 0;  // of the strides so far: the distance between the first and the last element
+  std::int64_t reach = 0;  // the distance between the first and the last element, using the strides so far
   for (const int i : by_stride(array)) {
     if (array.shape[i] == 1) continue;
     if (std::abs(array.strides[i]) <= reach) return true;
@@ -129,9 +129,9 @@ void check_overlaps_not_itself(const Array& out) {
         fmt::join(out.strides, ", "), shape_of(out)));
 }
 
-// Whether elements of two arrays of these strides can be so far apart: by a sum of strides, each as often as indices can differ.
-// The first `left` dimensions of `order` are left. Smaller strides do not reach as far as the next one, so that one counts as often
-// as it goes into the distance, or once more or less.
+// Whether elements of two arrays with these strides can be this far apart: by a sum of strides, each multiplied by a
+// possible difference of indices. The first `left` dimensions of `order` remain. Smaller strides do not reach as far as
+// the next one, so the multiple of that one is the quotient of the distance, or one more or less.
 bool can_be_apart(std::int64_t distance, const Array& out, const Array& in, const Array& both,
                   const std::array<int, 4>& order, int left) {
   if (left == 0) return distance == 0;
@@ -145,8 +145,8 @@ bool can_be_apart(std::int64_t distance, const Array& out, const Array& in, cons
   return false;
 }
 
-// Slices of one packed array, as out beside q, k and v, lie between each other and do not meet. Of arrays with other strides that is
-// not asked.
+// Slices of one packed array, such as out next to q, k and v, interleave without overlapping. For arrays with different
+// strides this is not checked.
 bool lie_between_each_other(const Array& out, const Array& in) {
   if (in.shape.size() != out.shape.size() || element_bytes(in) != element_bytes(out)) return false;
   Array both = out;  // the larger shape
@@ -173,7 +173,7 @@ void check_overlaps_no_input(const Arrays& arrays) {
   }
 }
 
-// The newest kernel, which runs where none is named, computes the 16-bit types.
+// The newest kernel, which runs if none is named, computes the 16-bit types.
 std::string use_kernel_for(const Version& /*version*/, Dtype dtype) {
   if (dtype != Dtype::e4m3) return "leave kernel out";
   std::vector<std::string> names;
@@ -226,7 +226,7 @@ AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& aske
   const auto& [q, k, v, out, scales] = arrays;
   check_dtypes(arrays);
   check_shapes(arrays);
-  if (k.shape[2] < 1 && q.shape[2] > 0)  // where q has none either, that is said below
+  if (k.shape[2] < 1 && q.shape[2] > 0)  // if q has none either, that is reported below
     throw UsageError(fmt::format("k has shape {}; it needs at least one head", shape_of(k)));
   AttentionProblem problem = asked;
   problem.batch = q.shape[0];

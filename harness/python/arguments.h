@@ -1,4 +1,4 @@
-// The arrays of a call: what they must be, and what a launch makes of them.
+// The arrays of a call: the conditions that they must meet, and how they become a launch's tensors.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace flash_ladder::python {
 
-/// An argument is of a type that it cannot have. A TypeError in Python; every other UsageError is a ValueError.
+/// An argument has an invalid type. A TypeError in Python; every other UsageError is a ValueError.
 struct TypeError : UsageError {
   using UsageError::UsageError;
 };
@@ -28,21 +28,21 @@ struct Array {
 
 struct Arrays {
   Array q, k, v, out;
-  std::optional<Array> scales;  // where q, k and v have 8 bits: ExtendedArgs::scales
+  std::optional<Array> scales;  // if q, k and v have 8 bits: ExtendedArgs::scales
 };
 
-/// What messages say to who called a Python function.
+/// The words for messages to the caller of a Python function.
 extern const Words kArguments;
 
-/// Checks all that needs neither a version nor a device: types, shapes, strides, alignment, and that `out` overlaps neither an
-/// input nor itself. Returns the problem: `asked`, which has the masks and the lengths, with the arrays' sizes and type. Throws
-/// TypeError or UsageError.
+/// Checks everything that needs neither a version nor a device: types, shapes, strides, alignment, and that `out`
+/// overlaps neither an input nor itself. Returns the problem: `asked`, which contains the masks and the lengths, with
+/// the arrays' sizes and type. Throws TypeError or UsageError.
 AttentionProblem check_arrays(const Arrays& arrays, const AttentionProblem& asked);
 
 /// The tensors of a launch.
 Tensors tensors_of(const Arrays& arrays);
 
-/// The bytes between an array's first and last element, both included.
+/// The bytes from an array's first element to its last, both included.
 struct Span {
   std::uintptr_t begin, end;
 };

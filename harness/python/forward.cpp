@@ -21,11 +21,11 @@
 namespace flash_ladder::python {
 namespace {
 
-/// Gives the thread its current GPU back at the end, whatever became the current one.
+/// Restores the thread's current GPU at the end, whichever GPU is current by then.
 class CurrentDevice {
  public:
   CurrentDevice() {
-    if (cudaGetDevice(&before_) != cudaSuccess) before_ = kNone;  // no driver or no GPU: others say so better
+    if (cudaGetDevice(&before_) != cudaSuccess) before_ = kNone;  // no driver or no GPU: other code reports that better
   }
   ~CurrentDevice() {
     int now = before_;
@@ -43,7 +43,7 @@ class CurrentDevice {
   int before_ = kNone;
 };
 
-/// Device memory that is allocated and freed in the order of a stream, so that nothing has to wait.
+/// Device memory that is allocated and freed in stream order, so that nothing has to wait.
 class Workspace {
  public:
   Workspace(const Version& version, std::size_t bytes, cudaStream_t stream) : stream_(stream) {
@@ -79,7 +79,7 @@ class DeviceLengths {
   DeviceLengths(const Version& version, const std::vector<std::int64_t>& lengths, cudaStream_t stream)
       : memory_(version, lengths.size() * sizeof(int), stream) {
     if (lengths.empty()) return;
-    const std::vector<int> numbers(lengths.begin(), lengths.end());  // CUDA has read them when the call returns
+    const std::vector<int> numbers(lengths.begin(), lengths.end());  // CUDA has read them by the time the call returns
     check(cudaMemcpyAsync(memory_.data(), numbers.data(), numbers.size() * sizeof(int), cudaMemcpyHostToDevice, stream),
           "copying the lengths to the GPU");
   }
@@ -90,11 +90,11 @@ class DeviceLengths {
   Workspace memory_;
 };
 
-/// Lets the virtual GPU use the arrays where they are, with exact bounds.
+/// Lets the virtual GPU use the arrays in place, with exact bounds.
 class MappedArrays {
  public:
   explicit MappedArrays(const Arrays& arrays) {
-    // Slices of one array, as of a packed q, k and v, lie between each other: they are mapped as one.
+    // Slices of one array, such as a packed q, k and v, interleave: they are mapped as one.
     std::vector<Span> spans;
     for (const Array* array : {&arrays.q, &arrays.k, &arrays.v, &arrays.out}) spans.push_back(span_of(*array));
     if (arrays.scales) spans.push_back(span_of(*arrays.scales));
@@ -122,7 +122,7 @@ class MappedArrays {
   std::vector<void*> mapped_;
 };
 
-/// What the virtual GPU does for one call other than for programs; the settings are those of the process.
+/// The settings in which one call differs from programs on the virtual GPU; they apply to the whole process.
 class VirtualGpuSettings {
  public:
   VirtualGpuSettings(const std::atomic<bool>& interrupt, bool tells) {
@@ -137,7 +137,7 @@ class VirtualGpuSettings {
   VirtualGpuSettings& operator=(const VirtualGpuSettings&) = delete;
 };
 
-// What this process has asked for or launched before. Threads may call at the same time.
+// What this process has queried or launched before. Several threads may call at the same time.
 std::mutex known_mutex;
 
 const DeviceInfo& device_of_arrays(int ordinal) {
@@ -185,8 +185,8 @@ std::optional<std::string> goes_back(const Arrays& arrays) {
   return std::nullopt;
 }
 
-// Which arrays a version copies by TMA is known to its launch alone, so that is what is asked: everything else that makes an
-// argument of it invalid was refused before.
+// Only a version's launch knows which arrays it copies with TMA, so its result decides: everything else that would make
+// an argument of it invalid has already been refused.
 void refuse_if_tma_goes_back(cudaError_t error, const Version& version, Dtype dtype, const Arrays& arrays) {
   if (error != cudaErrorInvalidValue || version.architecture == Architecture::sm_80) return;
   if (const auto back = goes_back(arrays))
@@ -242,11 +242,11 @@ DeviceInfo device_info(int ordinal) {
 }
 
 Answer forward(const Call& call, const Arrays& arrays, Place place, const std::atomic<bool>& interrupt) {
-  version_of(call.kernel, nullptr);  // a name that cannot be is refused before all else
+  version_of(call.kernel, nullptr);  // an invalid name is refused before anything else
   const AttentionProblem problem = check_arrays(arrays, call.asked);
   const float scale = scale_of(call, problem);
   const DeviceInfo& device = device_of_arrays(call.device);
-  // A stride below 0 is no stride of a tensor map, and only versions for Hopper alone copy with those.
+  // A tensor map cannot have a negative stride, and only versions for Hopper copy with tensor maps.
   const bool any_version = !call.kernel.empty() || !goes_back(arrays).has_value();
   const Version& version = version_of(call.kernel, any_version ? &device : nullptr);
   const Configuration& configuration = configuration_of(version, problem.dtype, call.config, device);
@@ -257,11 +257,11 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
   static std::mutex virtual_gpu;
   const auto turn = place == Place::host ? std::unique_lock(virtual_gpu) : std::unique_lock<std::mutex>();
   std::optional<VirtualGpuSettings> settings;
-  // Of strides below 0 the exception says more, and in the words of the arguments.
+  // For negative strides the exception says more, and in terms of the arguments.
   if (place == Place::host) settings.emplace(interrupt, !goes_back(arrays).has_value());
   const CurrentDevice current;
   current.set(call.device);
-  cudaGetLastError();  // of a call before this one; launches must not report it
+  cudaGetLastError();  // from an earlier call; launches must not report it
   std::optional<MappedArrays> mapped;
   if (place == Place::host) mapped.emplace(arrays);
   const Workspace workspace(version, configuration.workspace_bytes(problem), call.stream);
@@ -294,7 +294,7 @@ Answer forward(const Call& call, const Arrays& arrays, Place place, const std::a
     }
     if (place == Place::host || call.wait) check(cudaStreamSynchronize(call.stream), "running " + what);
   } catch (const CudaError&) {
-    // What the virtual GPU found says more than the error that follows from it.
+    // The virtual GPU's findings say more than the error that follows from them.
     answer.findings = take_findings();
     if (answer.findings.empty()) throw;
     return answer;

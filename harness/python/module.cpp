@@ -26,11 +26,11 @@ namespace nb = nanobind;
 namespace flash_ladder::python {
 namespace {
 
-using AnyArray = nb::ndarray<nb::ro>;              // `out` is written to; Python has seen to it that it can be
+using AnyArray = nb::ndarray<nb::ro>;              // `out` is written to; Python has checked that it is writable
 using ExportedArray = nb::ndarray<nb::array_api>;  // an object with __dlpack__ and __dlpack_device__
-constexpr std::size_t kHostAlignment = 64;         // what JAX wants of memory that it is to use as it is
+constexpr std::size_t kHostAlignment = 64;         // the alignment with which JAX uses memory without a copy
 
-// nanobind hands exceptions to the translator registered last.
+// nanobind passes exceptions to the translator registered last.
 void translate_exception(const std::exception_ptr& exception, void* /*payload*/) {
   try {
     std::rethrow_exception(exception);
@@ -94,7 +94,7 @@ nb::list configs(const std::string& kernel) {
 void free_on_gpu(void* data) noexcept { cudaFree(data); }
 void free_on_host(void* data) noexcept { std::free(data); }
 
-// For libraries whose arrays cannot be written to once they exist.
+// For libraries whose arrays cannot be written to after they are created.
 ExportedArray empty_array(const std::array<std::size_t, 4>& shape, const std::string& dtype, int device, Place place) {
   std::size_t bytes = 2;
   for (const std::size_t size : shape) bytes *= size;
@@ -118,8 +118,8 @@ ExportedArray empty_array(const std::array<std::size_t, 4>& shape, const std::st
           device};
 }
 
-// A launch on the virtual GPU can take hours. Python runs handlers of signals, as of Ctrl-C, in the thread that called, so the launch
-// has one of its own.
+// A launch on the virtual GPU can take hours. Python runs signal handlers, such as that of Ctrl-C, on the calling
+// thread, so the launch runs on a separate one.
 Answer forward_on_virtual_gpu(const Call& call, const Arrays& arrays) {
   constexpr std::chrono::milliseconds kBetweenSignals(50);
   std::atomic<bool> interrupt = false;

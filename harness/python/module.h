@@ -1,4 +1,4 @@
-// The functions of an extension module. Both modules have the same; flash_ladder/_gpu.pyi describes them.
+// The functions of an extension module. Both modules have the same ones; flash_ladder/_gpu.pyi describes them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,7 +7,7 @@
 
 namespace flash_ladder::python {
 
-/// `place` says where the arrays are that the module takes.
+/// `place` is the location of the arrays that the module takes.
 void define_functions(nanobind::module_& module, Place place);
 
 }  // namespace flash_ladder::python

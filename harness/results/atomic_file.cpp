@@ -14,23 +14,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Renaming over a device or a pipe would replace it, and over a symbolic link would lose it.
+// Renaming onto a device or a pipe would replace it, and renaming onto a symbolic link would destroy the link.
 bool is_special(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   return fs::exists(status) && !fs::is_regular_file(status);
 }
 
-// What `path` stands for, if it is a symbolic link. `error` where that cannot be found out.
+// The target of `path`, if it is a symbolic link. Sets `error` if the target cannot be determined.
 fs::path link_target(fs::path path, std::error_code& error) {
-  constexpr int kMostLinks = 40;  // as Linux follows
+  constexpr int kMostLinks = 40;  // as many as Linux follows
   for (int links = 0; links < kMostLinks; ++links) {
     const fs::file_status status = fs::symlink_status(path, error);
     if (status.type() == fs::file_type::not_found) error.clear();
     if (error || !fs::is_symlink(status)) return path;
     const fs::path target = fs::read_symlink(path, error);
     if (error) return path;
-    path = path.parent_path() / target;  // an absolute target takes the place of all of it
+    path = path.parent_path() / target;  // an absolute target replaces the whole path
   }
   error = std::make_error_code(std::errc::too_many_symbolic_link_levels);
   return path;

@@ -11,17 +11,17 @@
 
 namespace flash_ladder {
 
-/// The form of the file that this program reads.
+/// The schema version that this program reads.
 constexpr int kBusySchema = 2;
 
-/// One launch of one version. Percentages are of what the unit can do.
+/// One launch of one version. Percentages are relative to the maximum of the unit.
 struct Busy {
-  double issue_slots_percent = 0;    // of the cycles of an SM that has work
-  double shared_memory_percent = 0;  // the data pipe that L1 shares with shared memory, of all cycles
-  double tensor_cores_percent = 0;   // of the cycles of an SM that has work
+  double issue_slots_percent = 0;    // of the cycles in which an SM has work
+  double shared_memory_percent = 0;  // of all cycles: the data pipe that L1 shares with shared memory
+  double tensor_cores_percent = 0;   // of the cycles in which an SM has work
   double l2_percent = 0;             // of the bytes that L2 could move in all cycles
   double l2_bytes = 0;               // through L2
-  double memory_bytes = 0;           // from and to memory
+  double memory_bytes = 0;           // to and from memory
   double warp_instructions = 0;
   double cycles = 0;
 };
@@ -32,10 +32,10 @@ struct BusyTable {
   std::string date;    // UTC, "2026-01-31T12:00:00Z"
   AttentionProblem problem;
   std::map<std::string, Busy> versions;            // by label, "06_swizzle"; some are not counted
-  std::map<std::string, std::string> code_hashes;  // of the code that was counted, by label
+  std::map<std::string, std::string> code_hashes;  // hashes of the code that was counted, by label
 };
 
-/// Reads an ncu.json; nullopt where there is none. Throws UnavailableError for one that is truncated or of another form.
+/// Reads an ncu.json; nullopt if there is none. Throws UnavailableError if it is truncated or has another schema.
 std::optional<BusyTable> read_busy(const std::filesystem::path& path);
 
 }  // namespace flash_ladder

@@ -1,5 +1,5 @@
-// For programs that know nothing of the virtual GPU: says at their end what it has counted, if the environment asks for it. A program
-// gets it by being linked with this object; scripts/emulate does that.
+// For programs that do not know about the virtual GPU: prints at exit what it has counted, if an environment variable
+// requests it. A program gets this behaviour by being linked with this object, which scripts/emulate does.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -28,7 +28,7 @@ using emulator::SourceLine;
 
 constexpr std::size_t kCostliestLines = 8;
 
-// In the file of the kernel: the line that calls what is in other files, and the lines that call that.
+// The part in the kernel's file: the line that calls code in other files, and the lines that call that line.
 emulator::SourcePosition in_kernel_file(const emulator::SourcePosition& position) {
   emulator::SourcePosition own;
   for (const SourceLine& line : position)
@@ -50,7 +50,7 @@ std::string text_of(const SourceLine& line) {
   return text.substr(std::min(text.find_first_not_of(" \t"), text.size()));
 }
 
-// fmt::print would throw where standard error cannot be written, and so abort a program that is at its end.
+// fmt::print would throw if standard error cannot be written, and so abort a program that is about to exit.
 template <typename... Ts>
 void say(fmt::format_string<Ts...> format, Ts&&... values) {
   std::fputs(fmt::format(format, std::forward<Ts>(values)...).c_str(), stderr);
@@ -120,7 +120,7 @@ void report() {
     write_file_atomically(file, to_json(kernels).dump(2) + "\n");
   } catch (const std::exception& error) {
     say("virtual GPU: {}\n", error.what());
-    std::atexit([] { _exit(EXIT_FAILURE); });  // when what is found has been said
+    std::atexit([] { _exit(EXIT_FAILURE); });  // after the findings have been printed
   }
 }
 

@@ -1,5 +1,5 @@
-// What the virtual GPU counts, under the names that JSON has for it. Each name is composed here and nowhere else; all others use
-// the members of Counters, of which the compiler knows whether they exist.
+// What the virtual GPU counts, under the names used in JSON. Only this file composes the names; all other code uses the
+// members of Counters, whose existence the compiler checks.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ using emulator::InstructionClass;
 using emulator::kNumInstructionClasses;
 using emulator::Traffic;
 
-/// One kind of traffic: the name that its counters begin with, the words for it, and what a transaction of it is called.
+/// One kind of traffic: the prefix of its counters' names, the words for it, and what one of its transactions is called.
 struct TrafficKind {
   std::string_view name;
   std::string_view words;
@@ -38,8 +38,8 @@ inline constexpr std::array<TrafficKind, 9> kTrafficKinds = {{
     {"tma_store", "TMA stores", "sectors", &Counters::tma_store},
 }};
 
-/// Calls visit(name, counter) for each: "mma_instructions", "shared_load_ideal_wavefronts", "barriers" … Of Counters that are not
-/// const, the counter is a reference that can be written to.
+/// Calls visit(name, counter) for each counter: "mma_instructions", "shared_load_ideal_wavefronts", "barriers" … If
+/// Counters is not const, the counter is a reference that can be written to.
 template <typename SomeCounters, typename Visit>
 void for_each_counter(SomeCounters& counters, Visit visit) {
   visit("warp_instructions", counters.warp_instructions);
@@ -59,16 +59,17 @@ void for_each_counter(SomeCounters& counters, Visit visit) {
   visit("divergent_branches", counters.divergent_branches);
 }
 
-/// Whether only kernels with wgmma or TMA have this counter. Of others it is left out, as it is 0.
+/// Whether only kernels with wgmma or TMA have this counter. For other kernels it is left out, because it is 0.
 inline bool is_of_hopper(std::string_view name) { return name.starts_with("wgmma_") || name.starts_with("tma_"); }
 
-/// An object with all counters, or only with those that are not 0. Those of Hopper are never kept as zeros.
+/// An object with all counters, or only with those that are not 0. Zeros of Hopper's counters are never kept.
 enum class Zeros { kept, left_out };
 nlohmann::json counters_to_json(const Counters& counters, Zeros zeros);
-/// The inverse. Throws std::exception for a name that is no counter's, and where zeros are kept for one that is missing.
+/// The inverse. Throws std::exception for an unknown name and, if zeros are kept, for a missing one.
 Counters counters_from_json(const nlohmann::json& json, Zeros zeros);
 
-/// An array of objects: the warps of a role, what they do, and their registers. And the inverse, which throws std::exception.
+/// An array of objects: the warps of a role, what they do, and their registers. Its inverse follows; it throws
+/// std::exception.
 nlohmann::json roles_to_json(const std::vector<emulator::Role>& roles);
 std::vector<emulator::Role> roles_from_json(const nlohmann::json& json);
 

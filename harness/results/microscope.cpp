@@ -22,7 +22,7 @@ std::vector<double> numbers(const json& array) {
   return values;
 }
 
-// Unlike read_known(), a member that is missing is an error.
+// Unlike in read_known(), a missing member is an error.
 template <typename T>
 void read(const json& object, const char* member, std::optional<T>& value) {
   const json& found = object.at(member);

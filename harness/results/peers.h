@@ -11,7 +11,7 @@
 
 namespace flash_ladder {
 
-/// The form of the file that this program reads.
+/// The schema version that this program reads.
 constexpr int kPeersSchema = 3;
 
 /// TFLOP/s of one implementation at one shape.
@@ -23,7 +23,7 @@ struct PeerResult {
 /// A version of the ladder.
 struct MeasuredVersion {
   std::string kernel;     // "06", or the name of an extension
-  std::string config;     // empty: the one that the version chose
+  std::string config;     // empty: the version's own choice
   std::string code_hash;  // empty when not known
   std::string date;       // UTC, "2026-01-31T12:00:00Z"
   std::vector<PeerResult> results;
@@ -35,7 +35,7 @@ struct MeasuredPeer {
   std::vector<PeerResult> results;
 };
 
-/// One way to measure. Figures are compared inside one of them, and with no others.
+/// One way to measure. Figures may be compared within a regime, but not across regimes.
 struct Regime {
   std::string name;  // "sustained", "interleaved"
   std::string date;  // of the run
@@ -44,11 +44,11 @@ struct Regime {
 };
 
 struct PeersFile {
-  AttentionProblem problem;     // what all have in common; batch and lengths are those of a result
+  AttentionProblem problem;     // what all results have in common; batch and lengths belong to each result
   std::vector<Regime> regimes;  // the one that is shown comes first
 };
 
-/// nullopt when there is no such file. Throws UnavailableError for one that is truncated, of another schema or not readable.
+/// nullopt if there is no such file. Throws UnavailableError if it is truncated, of another schema or not readable.
 std::optional<PeersFile> read_peers(const std::filesystem::path& path);
 
 }  // namespace flash_ladder

@@ -81,7 +81,7 @@ void to_json(json& json, const StaticStudy& study) {
           {"hot_loop_sass", known_or_null(study.hot_loop_sass)},
           {"hot_loop_cold_sass", nullptr},
           {"sass_hash", known_or_null(study.sass_hash)}};
-  if (!study.hot_loop_sass.empty()) json["hot_loop_cold_sass"] = study.hot_loop_cold_sass;  // {}: it has no cold blocks
+  if (!study.hot_loop_sass.empty()) json["hot_loop_cold_sass"] = study.hot_loop_cold_sass;  // {}: no cold blocks
 }
 
 void from_json(const json& json, StaticStudy& study) {
@@ -226,7 +226,7 @@ void to_json(json& json, const Result& result) {
           {"counters", nullptr},
           {"findings", result.findings},
           {"static", known_or_null(result.static_study)}};
-  if (result.data != Distribution::normal) json["data"] = result.data;  // so that older files say the same
+  if (result.data != Distribution::normal) json["data"] = result.data;  // keeps older files unchanged
   if (result.counters) json["counters"] = counters_to_json(*result.counters, Zeros::kept);
   if (!result.checked.empty()) json["checked"] = result.checked;
   if (result.load) json["load"] = *result.load;

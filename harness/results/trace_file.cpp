@@ -16,14 +16,14 @@ namespace {
 
 using nlohmann::json;
 
-// Where the kernel's own file says it: the innermost line of the file that the kernel is in. null where nothing is known.
+// The line in the kernel's own file: the innermost line of the file that contains the kernel. null if nothing is known.
 json line_of(const emulator::SourcePosition& position) {
   for (const emulator::SourceLine& line : position)
     if (line.file == position.back().file) return fmt::format("{}:{}", line.file, line.line);
   return nullptr;
 }
 
-// All lines of that file, the innermost first: those of helpers and lambdas are the same for several of its barriers.
+// All lines of that file, innermost first, because several of its barriers share the lines of helpers and lambdas.
 json calls_of(const emulator::SourcePosition& position) {
   json calls = json::array();
   for (const emulator::SourceLine& line : position)
@@ -92,7 +92,7 @@ void write_trace(const std::filesystem::path& path, const Result& result) {
                         {"name", to_string(event.kind)},
                         {"args", std::move(arguments)}});
     }
-    // Beside the warps' own rows.
+    // These rows are separate from the rows of the warps.
     for (const emulator::TraceWgmmas& wgmmas : trace->wgmmas) {
       const std::string name = fmt::format("wgmma of warps {}–{}", wgmmas.first_warp, wgmmas.first_warp + 3);
       const json common = {{"cat", "wgmma"}, {"id", wgmmas.first_warp}, {"pid", process}, {"name", name}};

@@ -1,7 +1,7 @@
-// What the harness asks of a worker process, and what the worker answers.
+// The requests that the harness sends to a worker process, and the worker's answers.
 //
-// Each version runs in a process of its own, since a CUDA fault ends the process's CUDA context. The worker gets one request
-// as JSON in its only argument and writes events to file descriptor 3, one JSON object a line:
+// Each version runs in its own process, because a CUDA fault destroys the process's CUDA context. The worker gets one
+// request as JSON in its only argument and writes events to file descriptor 3, one JSON object per line:
 //
 //   {"event": "progress", "what": "check normal inputs", "done": 3, "total": 20}   before every step that may take long
 //   {"event": "device", "device": {…}}                                             the answer to command "device"
@@ -12,7 +12,7 @@
 //   {"event": "error", "kind": "usage|unavailable|cuda", "message": "…"}           instead of an answer
 //
 // Standard output and standard error are free for the kernels' own printf. A worker that writes no event for
-// `step_timeout_seconds` is taken to hang and is killed.
+// `step_timeout_seconds` is assumed to hang and is killed.
 #pragma once
 
 #include <cstdint>
@@ -30,30 +30,31 @@ namespace flash_ladder {
 
 constexpr int kEventFileDescriptor = 3;
 
-/// The whole of a request.
+/// A complete request.
 struct Request {
   std::string command = "run";  // "run", "time", "debug" or "device"
   int device = 0;               // ordinal of the GPU
   // For the virtual GPU:
-  int sm = kDefaultSm;                 // whose limits it has
-  std::string trace;                   // "run": the file that gets what CTA 0 does; empty: none
-  std::uint64_t max_instructions = 0;  // of the warps of one CTA, after which it is taken for endless; 0: the default
+  int sm = kDefaultSm;                 // the SM whose limits it has
+  std::string trace;                   // "run": the file for the trace of CTA 0; empty: no trace
+  std::uint64_t max_instructions = 0;  // of the warps of a CTA, which then counts as endless; 0: the default
   // For "run"; for "time", which times several configurations in turn and checks nothing; for "debug":
-  std::string kernel;                // as --kernel names one: "7", "07_ldmatrix", "causal"
+  std::string kernel;                // as for --kernel: "7", "07_ldmatrix", "causal"
   std::string config;                // "run", "debug"; empty: the first that fits the device
   std::vector<std::string> configs;  // "time"
   AttentionProblem problem;
-  Distribution data = Distribution::normal;  // of the problem
+  Distribution data = Distribution::normal;  // data of the problem
   std::uint64_t seed = 0;
   bool check = true;
   bool benchmark = true;
   int repeat = 20;
   bool only_requested_problem = false;  // check it alone, without the small problems that are hard in different ways
-  bool stop_when_wrong = false;         // check nothing more then, and do not look for the cause
-  // "debug": which row to show; none: the first wrong one
+  bool stop_when_wrong = false;         // stop at the first wrong output, and do not look for the cause
+  // "debug": which row to show; nullopt: the first wrong one
   std::optional<std::int64_t> head, row;
-  int launches = 0;  // of the requested problem, which have to agree bit for bit; 0: the check's own number
-  // A directory where workers of one harness run keep reference results, so that each is computed once; empty: none.
+  int launches = 0;  // of the requested problem, which must agree bit for bit; 0: the check's own number
+  // A directory in which the workers of one harness run keep reference results, so that each is computed only once;
+  // empty: none.
   std::string reference_cache;
 };
 

@@ -6,7 +6,7 @@
 namespace flash_ladder {
 namespace {
 
-// Levenshtein's distance, a row of its table at a time.
+// The Levenshtein distance, one row of its table at a time.
 std::size_t distance(const std::string& a, const std::string& b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);

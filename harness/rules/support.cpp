@@ -51,7 +51,7 @@ std::optional<std::string> why_no_lengths(const char* name, const std::vector<st
 
 constexpr const char* kLeaveOut = "leave it out";
 
-// Scores of all heads. Beyond this many, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
+// Scores of all heads. Beyond this limit, workspace_bytes() could overflow, and Q, K, V and O alone take half a terabyte.
 constexpr double kMaxScores = 1ll << 58;
 
 }  // namespace
@@ -230,7 +230,7 @@ const Configuration& select_configuration(const Version& version, Dtype dtype, c
 double memory_needed_bytes(const Configuration& configuration, const AttentionProblem& problem, std::int64_t l2_bytes) {
   const double scores = 1.0 * problem.batch * problem.heads * problem.seq_len * problem.seq_len_kv;
   const double workspace = scores <= kMaxScores ? static_cast<double>(configuration.workspace_bytes(problem)) : 0.0;
-  constexpr double kGuards = 5 * 2.0 * kGuardBytes;  // Q, K, V, O and the workspace have two each
+  constexpr double kGuards = 5 * 2.0 * kGuardBytes;  // Q, K, V, O and the workspace have two guard bands each
   return tensor_bytes(problem) + workspace + kGuards + flush_bytes(l2_bytes);
 }
 

@@ -1,7 +1,8 @@
-// What a version of the ladder, a GPU and the two together can run, decided before anything is launched. Pure functions: they
-// call no CUDA, so the harness uses them to skip versions and the tests need no GPU.
+// Decides, before anything is launched, what a version of the ladder, a GPU and the two together can run. These are
+// pure functions: they call no CUDA, so the harness uses them to skip versions and the tests need no GPU.
 //
-// Every function answers nullopt for "yes", else one message: what is wrong, with which value, what is allowed, what to do.
+// Every function answers nullopt for "yes", otherwise one message: what is wrong, with which value, what is allowed,
+// what to do.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@
 
 namespace flash_ladder {
 
-/// Bytes of the guard band on either side of each buffer of a run: more than a tile of 128 rows of 16 heads.
+/// Size of the guard band on either side of each buffer of a run, in bytes: more than a tile of 128 rows of 16 heads.
 constexpr std::int64_t kGuardBytes = std::int64_t{1} << 20;
 
 /// The compute capability whose instructions the ladder uses.
 constexpr int kMinComputeCapability = kSmLimits.front().compute_capability;
 
-/// What messages call the sizes of a problem, and how they say what to give instead: in the words of who asks.
+/// The caller's words for messages: what the sizes of a problem are called, and how to advise another value.
 struct Words {
   const char* batch;
   const char* heads;
@@ -32,40 +33,40 @@ struct Words {
   const char* window;
   const char* lengths;
   const char* lengths_kv;
-  // With the name of a size, what stands before the value that is advised.
+  // Given the name of a size, the text before the advised value.
   std::string (*use_size)(const char* name);
   std::string (*use_config)(const std::string& name);
-  // Where the version computes no elements of this type.
+  // What to do if the version computes no elements of this type.
   std::string (*use_dtype)(const Version& version, Dtype dtype);
   const char* equal_heads;  // how to do without kv_heads
-  const char* without_gpu;  // what to do on a machine that has none
-  const char* other_gpu;    // how to choose another
+  const char* without_gpu;  // what to do on a machine without a GPU
+  const char* other_gpu;    // how to choose another GPU
 };
 
-/// The command line's: its flags.
+/// The words of the command line: its flags.
 extern const Words kFlags;
 
 /// "8.0" for 80, "12.1" for 121.
 std::string compute_capability_name(int compute_capability);
 
-/// Whether the problem is one at all, for any version: sizes of at least 1 that fit the 32-bit members of AttentionArgs, grids that
-/// CUDA can launch, equal groups of heads, and a length for every batch entry that fits the tensors.
+/// Whether the problem is valid at all, for any version: sizes of at least 1 that fit the 32-bit members of AttentionArgs,
+/// grids that CUDA can launch, equal groups of heads, and a length for every batch entry that fits the tensors.
 std::optional<std::string> why_impossible(const AttentionProblem& problem, const Words& words = kFlags);
 
-/// Whether the configuration computes the problem: why_impossible() and its type, its head_dim and its tiles, and whether its
-/// version solves what the problem has beyond the plain one.
+/// Whether the configuration computes the problem: why_impossible(), the problem's type, head_dim and tiles, and
+/// whether the version solves the fields that the problem has beyond the plain one.
 std::optional<std::string> why_unsupported(const Version& version, const Configuration& configuration,
                                            const AttentionProblem& problem, const Words& words = kFlags);
 
-/// What the CUDA runtime says before it touches a GPU.
+/// What the CUDA runtime reports before it accesses a GPU.
 struct DriverState {
   int driver_version = 0;   // the CUDA version that the driver supports, 13000 for 13.0; 0: there is no driver
   int runtime_version = 0;  // of the CUDA runtime in this program
   int device_count = 0;
-  std::string error;  // of asking for the count; empty when there was none
+  std::string error;  // the error of the call that counts the GPUs; empty if it succeeded
 };
 
-/// Whether there is a GPU of this ordinal.
+/// Whether there is a GPU with this ordinal.
 std::optional<std::string> why_no_device(const DriverState& state, int ordinal, const Words& words = kFlags);
 
 /// Whether the ladder runs on this GPU at all: compute capability 8.0 or newer.
@@ -81,12 +82,13 @@ std::optional<std::string> why_not_on_device(const Version& version, const Devic
 std::optional<std::string> why_unsupported_by_device(const Version& version, const Configuration& configuration,
                                                      const DeviceInfo& device, const Words& words = kFlags);
 
-/// The configuration that the version runs on a GPU whose CTAs can have this much shared memory: the first of the right type
-/// that fits, nullptr if none does.
+/// The configuration that the version runs on a GPU whose CTAs can have this much shared memory: the first of the right
+/// type that fits; nullptr if none does.
 const Configuration* preferred_configuration(const Version& version, Dtype dtype, int smem_per_cta_bytes);
 
-/// The configuration of this name and type, or with an empty name the preferred one; where none fits the device, the first of the
-/// type, so that it can be said what it would need. nullptr, and why, where there is none at all.
+/// The configuration of this name and type, or with an empty name the preferred one; if none fits the device, the first
+/// of the type, so that the message can say what it would need. nullptr and the reason if there is no such
+/// configuration at all.
 struct FoundConfiguration {
   const Configuration* configuration = nullptr;
   std::string why_none;
@@ -94,20 +96,20 @@ struct FoundConfiguration {
 FoundConfiguration find_configuration(const Version& version, Dtype dtype, const std::string& name,
                                       const DeviceInfo& device, const Words& words = kFlags);
 
-/// The same for who is going to launch it. Throws UsageError where there is none, or none fits.
+/// The same for callers that are about to launch it. Throws UsageError if there is no such configuration, or none fits.
 const Configuration& select_configuration(const Version& version, Dtype dtype, const std::string& name,
                                           const DeviceInfo& device, const Words& words = kFlags);
 
-/// Device memory that a run takes: Q, K, V, O and the version's workspace, each between guard bands, and what the benchmark
-/// writes to flush an L2 of `l2_bytes`. A double, since the sizes that a user may type overflow 64 bits.
+/// Device memory that a run needs: Q, K, V, O and the version's workspace, each between guard bands, and the buffer that
+/// the benchmark writes to flush an L2 of `l2_bytes`. A double, because the sizes that a user may type overflow 64 bits.
 double memory_needed_bytes(const Configuration& configuration, const AttentionProblem& problem, std::int64_t l2_bytes);
 
-/// Whether the problem fits the memory that is free on the GPU.
+/// Whether the problem fits in the free memory of the GPU.
 std::optional<std::string> why_no_memory(const Version& version, const Configuration& configuration,
                                          const AttentionProblem& problem, const DeviceInfo& device);
 
-/// Bytes that are written between two timed launches so that nothing of the first is left in the L2: twice its size, and 64 MiB
-/// where that is not known.
+/// Bytes to write between two timed launches so that no data of the first remain in the L2: twice its size, or 64 MiB
+/// if that is not known.
 std::int64_t flush_bytes(std::int64_t l2_bytes);
 
 }  // namespace flash_ladder

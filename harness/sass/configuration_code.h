@@ -1,4 +1,4 @@
-// Which functions of a study file are a configuration's.
+// Which functions of a study file belong to a configuration.
 #pragma once
 
 #include <filesystem>
@@ -9,16 +9,16 @@
 
 namespace flash_ladder {
 
-/// What the compiler calls a function or type, as C++ has it; any other name as it is.
+/// The demangled C++ name of a function or type; any other name is returned unchanged.
 std::string demangled(const std::string& name);
 
-/// A study file's text; nullopt when there is none.
+/// A study file's text; nullopt if there is no such file.
 std::optional<std::string> read_study_file(const std::filesystem::path& path);
 
-/// The same; throws UnavailableError when there is none.
+/// The same, but throws UnavailableError if there is no such file.
 std::string needed_study_file(const std::filesystem::path& path);
 
-/// Whether a __global__ function is one of the configuration's: the configuration's traits are part of its name.
+/// Whether a __global__ function belongs to the configuration, whose traits are part of the function's name.
 bool belongs_to(const std::string& mangled, const Configuration& configuration);
 
 /// Throws UnavailableError: the file has no function of the configuration.

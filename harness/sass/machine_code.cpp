@@ -30,7 +30,7 @@ std::string disassembled(const std::filesystem::path& cubin) {
 }  // namespace
 
 std::string code_name(int sm) {
-  // A GPU that is newer than the list runs the newest code; what it is compiled to there by the driver, nobody can show.
+  // A GPU newer than the list runs the newest code; what the driver compiles it to there cannot be shown.
   const SmLimits* limits = sm_limits(sm);
   return fmt::format("sm_{}", limits ? limits->code : kSmLimits.back().code);
 }
@@ -48,7 +48,7 @@ std::optional<std::string> machine_code(const std::filesystem::path& directory, 
   try {
     write_file_atomically(kept, text);
   } catch (const UnavailableError&) {
-    return text;  // somebody else's build, perhaps: next time it takes half a second again
+    return text;  // perhaps another user's build: next time it takes half a second again
   }
   return text;
 }

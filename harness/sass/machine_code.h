@@ -9,20 +9,20 @@
 
 namespace flash_ladder {
 
-/// The machine code that an SM of this compute capability runs: "sm_80" or "sm_90".
+/// The architecture whose machine code an SM of this compute capability runs: "sm_80" or "sm_90".
 std::string code_name(int sm);
 
-/// The same of a version, as the build names its files: "sm_90a" for Hopper's own instructions.
+/// The same for one version, as in the names of the build's files: "sm_90a" for Hopper's own instructions.
 std::string code_name(const Version& version, int sm);
 
-/// What nvdisasm prints of DIRECTORY/STEM.cubin ("07_ldmatrix.sm_90"), with the line of the PTX that each instruction comes from;
-/// nullopt when there is no such code. It is printed when it is first asked for, since that takes half a second and a build makes
-/// fifty of them, and kept beside the cubin as STEM.sass, if the folder can be written.
+/// The output of nvdisasm for DIRECTORY/STEM.cubin ("07_ldmatrix.sm_90"), with the line of the PTX that each
+/// instruction comes from; nullopt if there is no such code. nvdisasm runs on first use, because it takes half a second
+/// and a build produces fifty cubins; the text is then kept beside the cubin as STEM.sass, if the folder is writable.
 ///
-/// Throws UnavailableError when nvdisasm does not run.
+/// Throws UnavailableError if nvdisasm does not run.
 std::optional<std::string> machine_code(const std::filesystem::path& directory, const std::string& stem);
 
-/// The same; throws UnavailableError when there is none.
+/// The same, but throws UnavailableError if there is no such code.
 std::string needed_machine_code(const std::filesystem::path& directory, const std::string& stem);
 
 }  // namespace flash_ladder

@@ -7,7 +7,7 @@
 
 namespace flash_ladder {
 Occupancy occupancy(const SmLimits& limits, int threads_per_cta, int registers_per_thread, int smem_bytes) {
-  // The toolkit's own calculator knows in what portions registers and shared memory are given out.
+  // The toolkit's own calculator knows the granularity at which registers and shared memory are allocated.
   cudaOccDeviceProp device;
   device.computeMajor = limits.compute_capability / 10;
   device.computeMinor = limits.compute_capability % 10;

@@ -1,4 +1,4 @@
-// How many CTAs of a kernel an SM holds at once.
+// How many CTAs of a kernel fit on an SM at once.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 namespace flash_ladder {
 
 struct Occupancy {
-  int ctas_per_sm;  // 0 when not even one fits
+  int ctas_per_sm;  // 0 if not even one fits
   std::string
-      limited_by;  // "registers", "shared memory", "threads" or "CTAs"; "registers and shared memory" where both do
+      limited_by;  // "registers", "shared memory", "threads" or "CTAs"; "registers and shared memory" if both do
 };
 
 /// `smem_bytes` is static + dynamic shared memory per CTA, without the 1 KB that the system reserves.

@@ -5,8 +5,8 @@
 namespace flash_ladder {
 namespace {
 
-// CUDA Binary Utilities, "Instruction Set Reference", Ampere and Hopper. Opcodes that start with U do the same once for the
-// whole warp, in the uniform datapath.
+// CUDA Binary Utilities, "Instruction Set Reference", Ampere and Hopper. Opcodes that start with U do the same work
+// once for the whole warp, in the uniform datapath.
 struct OpcodeClass {
   std::string_view name;
   std::vector<std::string_view> opcodes;

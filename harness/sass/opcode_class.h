@@ -1,4 +1,4 @@
-// What SASS opcodes are for, to sum up counts of them.
+// The purpose of each SASS opcode, for summing up counts.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace flash_ladder {
 
-/// All classes, in the order in which to show them: "tensor core", "fp32", … , "other".
+/// All classes, in display order: "tensor core", "fp32", … , "other".
 const std::vector<std::string>& opcode_classes();
 
-/// The opcode by which the work of a kernel or a loop is told: QGMMA or HGMMA (wgmma), HMMA (mma), or before 04 FFMA, the first of which
-/// there is any; empty where there is none.
+/// The opcode that measures the work of a kernel or a loop: the first that occurs of QGMMA or HGMMA (wgmma), HMMA
+/// (mma), or, before 04, FFMA; empty if none of them does.
 std::string work_opcode(const OpcodeCounts& counts);
 
-/// The class of an opcode (without modifiers); "other" for one that is in no table.
+/// The class of an opcode (without modifiers); "other" if it is not in the table.
 std::string opcode_class(std::string_view opcode);
 
 }  // namespace flash_ladder

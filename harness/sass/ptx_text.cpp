@@ -18,14 +18,14 @@ namespace {
 
 using emulator::ptx::SourceLines;
 
-// "1 64 5" from the front of a stream.
+// Reads "1 64 5" from the front of a stream.
 std::optional<SourceLines::Location> location(std::istream& words) {
   SourceLines::Location at{};
   if (words >> at.file >> at.line >> at.column) return at;
   return std::nullopt;
 }
 
-// The name that `.entry` or `.func` on this line declares; empty when there is none.
+// The name that `.entry` or `.func` on this line declares; empty if there is none.
 std::string declared(const std::string& line) {
   for (const std::string_view keyword : {".entry ", ".func "}) {
     const std::size_t at = line.find(keyword);
@@ -37,7 +37,7 @@ std::string declared(const std::string& line) {
   return "";
 }
 
-// "kernels/07_ldmatrix.cu" for a file below `root`, else the name without its folders.
+// "kernels/07_ldmatrix.cu" for a file below `root`, otherwise the name without its folders.
 std::string shown_file(const std::string& file, const std::filesystem::path& root) {
   const auto path = std::filesystem::path(file).lexically_normal();
   const auto relative = path.lexically_relative(root);
@@ -45,7 +45,7 @@ std::string shown_file(const std::string& file, const std::filesystem::path& roo
   return inside ? relative.generic_string() : path.filename().string();
 }
 
-// And neither a directive nor a label.
+// And it is neither a directive nor a label.
 bool is_instruction(std::string_view statement) {
   if (statement.empty()) return false;
   const char first = statement.front();
@@ -56,9 +56,9 @@ bool is_instruction(std::string_view statement) {
 
 std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::filesystem::path& root) {
   std::vector<PtxInstruction> instructions;
-  std::vector<std::size_t> functions;  // the first instruction of each
-  std::vector<int> positions;          // of each instruction: an index that its function's SourceLines gave
-  std::vector<std::vector<std::vector<SourceLines::NumberedLine>>> lines_of;  // of each function
+  std::vector<std::size_t> functions;  // index of the first instruction of each function
+  std::vector<int> positions;          // for each instruction: an index that its function's SourceLines returned
+  std::vector<std::vector<std::vector<SourceLines::NumberedLine>>> lines_of;  // for each function
   std::map<int, std::string> files;
   std::string function;
   SourceLines lines;
@@ -70,7 +70,7 @@ std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::fil
   };
 
   std::istringstream stream{std::string(text)};
-  bool in_statement = false;  // of the line before, which had no ;
+  bool in_statement = false;  // the previous line had no ;
   for (std::string line; std::getline(stream, line);) {
     ++number;
     line = trimmed(line.substr(0, line.find("//")));
@@ -105,7 +105,7 @@ std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::fil
     depth += static_cast<int>(std::count(line.begin(), line.end(), '{'));
     depth -= static_cast<int>(std::count(line.begin(), line.end(), '}'));
     if (!in_body || line.empty() || line.ends_with(':')) continue;
-    for (std::string_view rest = line; !rest.empty();) {  // what an asm() says may be several statements in a line
+    for (std::string_view rest = line; !rest.empty();) {  // the text of an asm() may hold several statements on a line
       const std::size_t end = rest.find(';');
       const std::string_view part = trimmed(rest.substr(0, end == std::string_view::npos ? end : end + 1));
       rest = end == std::string_view::npos ? "" : trimmed(rest.substr(end + 1));
@@ -114,7 +114,7 @@ std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::fil
         instructions.back().text.append(" ").append(part);
         continue;
       }
-      // Operands have braces too; a block's open or close a statement.
+      // Operands contain braces too, whereas the braces of a block are at the start or end of a statement.
       std::string statement(trimmed(part.substr(std::min(part.find_first_not_of("{} "), part.size()))));
       if (!is_instruction(statement)) {
         in_statement = false;

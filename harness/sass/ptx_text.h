@@ -1,5 +1,6 @@
-// PTX as nvcc wrote it, instruction by instruction: which line of the text, and which lines of the source it comes from. The
-// virtual GPU has a parser that understands instructions (harness/emulator/ptx/); this one only finds them, of any architecture.
+// PTX as nvcc wrote it, instruction by instruction, with the line of the text and the source lines that each comes
+// from. The virtual GPU's parser understands instructions (harness/emulator/ptx/); this one only finds them, for any
+// architecture.
 #pragma once
 
 #include <filesystem>
@@ -12,15 +13,14 @@
 namespace flash_ladder {
 
 struct PtxInstruction {
-  int line;                 // of the text, from 1: where the statement begins
+  int line;                 // line of the text where the statement begins, from 1
   std::string text;         // "@%p1 bra $L__BB0_2;", with single blanks
   std::string opcode;       // with its modifiers: "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
   std::string function;     // mangled
-  SourcePosition position;  // innermost line first; empty where none is known
+  SourcePosition position;  // innermost line first; empty when not known
 };
 
-/// All instructions in the order of the text. Files below `root` are named from there, others
-/// without their folders.
+/// All instructions in the order of the text. Files below `root` are named relative to it, others without their folders.
 std::vector<PtxInstruction> parse_ptx_text(std::string_view text, const std::filesystem::path& root);
 
 }  // namespace flash_ladder

@@ -1,4 +1,4 @@
-// What ptxas -v reports of each __global__ function.
+// What ptxas -v reports for each __global__ function.
 #pragma once
 
 #include <map>

@@ -12,15 +12,15 @@
 namespace flash_ladder {
 namespace {
 
-// One line of nvdisasm's text, such as
+// One line of nvdisasm's output, such as
 //         /*5ab0*/               @P0 BRA `(.L_x_1) ;
 struct Instruction {
   std::string opcode;                // "BRA", without modifiers
   bool conditional = false;          // "@P0 BRA `(.L_x_1)" and "BRA !P2, `(.L_x_1)"
-  std::vector<std::string> targets;  // the labels that it names: ".L_x_1", "$__internal_…"
+  std::vector<std::string> targets;  // the labels that it refers to: ".L_x_1", "$__internal_…"
 };
 
-// Where a block ends and what may come after it.
+// Whether a block ends here, and what may come after it.
 struct Flow {
   bool ends_block;
   bool to_target;
@@ -32,16 +32,17 @@ Flow flow_of(const Instruction& instruction) {
   const bool conditional = instruction.conditional;
   const bool local = !instruction.targets.empty() && instruction.targets.front().starts_with(".L");
   if (op == "BRA" || op == "BRX" || op == "JMP" || op == "JMX") return {true, true, conditional};
-  // To a label inside the function, ptxas's way to leave some loops is a call: it is a jump, nothing returns from there.
+  // ptxas leaves some loops through a CALL to a label inside the function: that is a jump, because nothing returns from
+  // there.
   if (op == "CALL") return {true, true, conditional || !local};
   if (op == "EXIT" || op == "RET" || op == "KILL") return {true, false, conditional};
   if (op == "WARPSYNC" && local) return {true, true, true};
-  // BSSY names a label too, but only as the place where lanes meet again. Its BSYNC stands right before that label, so
-  // control simply goes on there.
+  // BSSY also names a label, but only as the place where lanes reconverge. Its BSYNC is right before that label, so
+  // control simply continues there.
   return {false, false, true};
 }
 
-// The first word of `text`, which is removed from it.
+// Removes the first word of `text` and returns it.
 std::string_view take_word(std::string_view& text) {
   const std::string_view word = text.substr(0, text.find(' '));
   text = trimmed(text.substr(word.size()));
@@ -86,7 +87,7 @@ struct Section {
   std::vector<Instruction> instructions;
   std::map<std::string, std::size_t> labels;  // label → index of the instruction after it
 
-  // The instructions of this section that an instruction names.
+  // The indices in this section that an instruction refers to.
   std::vector<std::size_t> targets_of(const Instruction& instruction) const {
     std::vector<std::size_t> positions;
     for (const std::string& target : instruction.targets)
@@ -161,8 +162,8 @@ class Dominators {
   }
 
   bool reached(int block) const { return order_[block] != kUnreached; }
-  const std::vector<int>& predecessors(int block) const { return predecessors_[block]; }  // those that are reached
-  // Whether every way from the entry to `block` leads through `dominator`. Both are reached.
+  const std::vector<int>& predecessors(int block) const { return predecessors_[block]; }  // those that are reachable
+  // Whether every path from the entry to `block` passes through `dominator`. Both must be reachable.
   bool dominates(int dominator, int block) const {
     while (block != dominator && block != 0) block = idom_[block];
     return block == dominator;
@@ -211,7 +212,7 @@ std::vector<Loop> natural_loops(const SassFunction& function, const Dominators& 
     loop.blocks.assign(members.begin(), members.end());
     result.push_back(std::move(loop));
   }
-  // Two natural loops with different headers are nested or apart, so the larger of two that touch is the outer one.
+  // Two natural loops with different headers are nested or disjoint, so of two that overlap the larger is the outer one.
   std::stable_sort(result.begin(), result.end(),
                    [](const Loop& a, const Loop& b) { return a.blocks.size() > b.blocks.size(); });
   return result;
@@ -235,7 +236,7 @@ std::vector<SassFunction> parse_sass(std::string_view text) {
     if (is_label) {
       const std::string_view label = line.substr(0, line.size() - 1);
       if (label.starts_with(kSectionPrefix)) {
-        // nvdisasm prints the function's own label right before its section's.
+        // nvdisasm prints a function's own label right before the label of its section.
         sections.push_back(
             {.name = std::string(label.substr(kSectionPrefix.size())), .instructions = {}, .labels = {}});
         sections.back().labels[sections.back().name] = 0;
@@ -267,7 +268,7 @@ std::optional<LoopCounts> hot_loop(const SassFunction& function, const std::stri
   const Dominators dominators(function);
   const std::vector<Loop> loops = natural_loops(function, dominators);
 
-  // Each block's innermost loop: the last of those around it.
+  // Each block's innermost loop: the last of the loops around it.
   std::vector<int> innermost(function.blocks.size(), -1);
   for (std::size_t i = 0; i < loops.size(); ++i)
     for (const int block : loops[i].blocks) innermost[block] = static_cast<int>(i);
@@ -278,7 +279,7 @@ std::optional<LoopCounts> hot_loop(const SassFunction& function, const std::stri
       const auto& opcodes = function.blocks[block].opcodes;
       instructions[innermost[block]] += std::count(opcodes.begin(), opcodes.end(), opcode);
     }
-  // The last of those with the most: inner loops come after those around them.
+  // Among equals, take the last: inner loops come after the loops around them.
   const auto most = std::max_element(instructions.rbegin(), instructions.rend());
   if (most == instructions.rend() || *most == 0) return std::nullopt;
 

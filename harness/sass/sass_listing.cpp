@@ -17,7 +17,7 @@
 namespace flash_ladder {
 namespace {
 
-// The line of the PTX that `//## File ".nv_debug_ptx_txt", line 813` names.
+// The PTX line number in `//## File ".nv_debug_ptx_txt", line 813`.
 int ptx_line_of(std::string_view line) {
   constexpr std::string_view kLine = ", line ";
   const std::size_t at = line.find(kLine);
@@ -26,7 +26,7 @@ int ptx_line_of(std::string_view line) {
   return number;
 }
 
-// `(.L_x_12) becomes L3.
+// Renames `(.L_x_12) to L3.
 void rename_labels(std::string& text, const std::map<std::string, std::string>& names) {
   for (std::size_t at = 0; (at = text.find("`(", at)) != std::string::npos;) {
     const std::size_t end = text.find(')', at);
@@ -38,7 +38,7 @@ void rename_labels(std::string& text, const std::map<std::string, std::string>& 
   }
 }
 
-// The functions of the text; those of sass_code.h say which instructions are padding.
+// The functions of the text; the functions of sass_code.h show which instructions are padding.
 struct Parsed {
   std::vector<SassText> functions;
   std::vector<SassFunction> code;
@@ -46,7 +46,7 @@ struct Parsed {
 
 Parsed parse(std::string_view text) {
   Parsed parsed{.functions = {}, .code = parse_sass(text)};
-  std::map<std::string, std::string> names;  // of the labels of the function that is read
+  std::map<std::string, std::string> names;  // new names for the labels of the current function
   int ptx_line = 0;
   const auto end_function = [&] {
     if (parsed.functions.empty()) return;
@@ -107,7 +107,7 @@ std::string without_registers(const std::string& text) {
     std::size_t end = i;
     while (end < text.size() && is_word(text[end])) ++end;
     std::string word = text.substr(i, end - i);
-    // A register is one or two letters and its number; opcodes and hexadecimal numbers are none.
+    // A register is one or two letters and its number; opcodes and hexadecimal numbers do not match.
     const std::size_t digits = word.find_first_of("0123456789");
     const std::string letters = word.substr(0, digits);
     static const std::set<std::string> kRegisters = {"R", "UR", "P", "UP", "B", "SB"};
@@ -118,7 +118,7 @@ std::string without_registers(const std::string& text) {
     plain += word;
     i = end;
   }
-  // Which operands are read from the operand cache is the register allocator's affair, too.
+  // The register allocator also decides which operands are read from the operand cache.
   constexpr std::string_view kReuse = ".reuse";
   for (std::size_t at; (at = plain.find(kReuse)) != std::string::npos;) plain.erase(at, kReuse.size());
   return plain;

@@ -17,8 +17,8 @@
 namespace flash_ladder {
 namespace {
 
-// What a configuration runs on one architecture: its __global__ functions, and what ptxas said of each; none when the build has no
-// such code.
+// What a configuration runs on one architecture: its __global__ functions and ptxas's report on each; empty if the
+// build has no such code.
 struct Code {
   std::vector<SassFunction> functions;
   std::vector<FunctionResources> resources;
@@ -42,7 +42,7 @@ Code code_of(const Configuration& configuration, const std::string& stem, const 
   return code;
 }
 
-// What the code says by itself, whatever SM runs it.
+// The part that depends on the code alone, whatever SM runs it.
 StaticStudy study_code(const Code& code, const Configuration& configuration) {
   StaticStudy study;
   study.sass_hash = code.hash;
@@ -64,7 +64,7 @@ StaticStudy study_code(const Code& code, const Configuration& configuration) {
 
 std::map<std::string, StaticStudy> static_study(const Version& version, const Configuration& configuration,
                                                 const std::filesystem::path& directory) {
-  // sm_86 and sm_89 run sm_80's code, under their own limits.
+  // sm_86 and sm_89 run the code of sm_80, under their own limits.
   std::map<std::string, StaticStudy> studies;
   std::map<std::string, Code> codes;
   for (const SmLimits& limits : kSmLimits) {

@@ -1,4 +1,4 @@
-// The longest common subsequence of two sequences, which a minimal diff leaves standing.
+// The longest common subsequence of two sequences, which is the part that a minimal diff keeps.
 #pragma once
 
 #include <algorithm>
@@ -7,11 +7,12 @@
 
 namespace flash_ladder {
 
-/// Calls each(i, j) for every pair of a longest common subsequence of two sequences of these sizes, in order; equal(i, j) says
-/// whether element i of the first is element j of the second. Time and memory are the product of the sizes.
+/// Calls each(i, j) for every pair of a longest common subsequence of two sequences of these sizes, in order; equal(i,
+/// j) says whether element i of the first is element j of the second. Time and memory are proportional to the product
+/// of the sizes.
 template <typename Equal, typename Each>
 void for_each_common(std::size_t from_size, std::size_t to_size, const Equal& equal, const Each& each) {
-  // at(i, j): how long it is for what begins with elements i and j.
+  // at(i, j): its length for the suffixes that begin with elements i and j.
   const std::size_t width = to_size + 1;
   std::vector<int> length((from_size + 1) * width, 0);
   const auto at = [&](std::size_t i, std::size_t j) -> int& { return length[i * width + j]; };

@@ -25,7 +25,7 @@ std::string words_of(std::string_view line) {
 std::string ptx_hash(std::string_view ptx) {
   std::string executed;
   executed.reserve(ptx.size());
-  bool in_section = false;  // from .section to the brace that ends it, on a line of its own
+  bool in_section = false;  // from .section to the closing brace, which is on its own line
   while (!ptx.empty()) {
     const std::size_t end = ptx.find('\n');
     const std::string line = words_of(ptx.substr(0, end));

@@ -28,7 +28,7 @@ std::string read_file(const std::filesystem::path& path) {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// v06 and 06, and the namespace of an extension, as the same text in all versions.
+// Replaces v06 and 06, and the namespace of an extension, by the same text in all versions.
 std::string without_version_number(const std::vector<Token>& line, std::size_t i) {
   const std::string& text = line[i].text;
   if (text.size() == 3 && text[0] == 'v' && is_digit(text[1]) && is_digit(text[2])) return "vNN";
@@ -38,9 +38,9 @@ std::string without_version_number(const std::vector<Token>& line, std::size_t i
   return text;
 }
 
-// The longest common subsequence's length, by dynamic programming: versions have a few hundred lines.
+// The length of the longest common subsequence, by dynamic programming: versions have only a few hundred lines.
 int common_lines(const std::vector<std::string>& a, const std::vector<std::string>& b) {
-  std::vector<int> row(b.size() + 1, 0);  // row[j]: of the lines of a so far and the first j of b
+  std::vector<int> row(b.size() + 1, 0);  // row[j]: for the lines of a so far and the first j of b
   for (const std::string& line : a) {
     int diagonal = 0;
     for (std::size_t j = 1; j <= b.size(); ++j) {
@@ -52,18 +52,19 @@ int common_lines(const std::vector<std::string>& a, const std::vector<std::strin
   return row.back();
 }
 
-// Headers in this folder of common/ are the host's alone.
+// Headers in this folder of common/ are for the host only.
 constexpr std::string_view kHostFolder = "host/";
 
-// Appends a file's tokens to `message`, and after them those of the common/ headers that it includes and that are not in
-// `seen` yet.
+// Appends a file's tokens to `message`, followed by the tokens of the common/ headers that it includes and that are not
+// yet in `seen`.
 void append_tokens(const std::filesystem::path& path, const std::filesystem::path& common_directory,
                    std::set<std::string>& seen, std::string& message) {
   const std::vector<Token> all = tokens(read_file(path));
   std::vector<std::string> headers;
   bool directive = false;
   for (std::size_t i = 0; i < all.size(); ++i) {
-    // A token cannot hold a zero byte, so no two streams look alike. Where a line ends matters only to directives.
+    // A token cannot contain a zero byte, so no two token streams produce the same message. Line ends matter only to
+    // directives.
     message += all[i].text + '\0';
     const bool first = i == 0 || all[i - 1].line != all[i].line;
     const bool last = i + 1 == all.size() || all[i + 1].line != all[i].line;
@@ -91,7 +92,7 @@ HeaderComment read_header_comment(const std::filesystem::path& source) {
     const std::size_t indentation = std::min(line.find_first_not_of(' '), line.size());
     std::string words = line.substr(indentation);
     if (indentation < 2) {
-      // A heading and its first line, or some other line, which ends the paragraph before it.
+      // A heading and its first line, or any other line, which ends the preceding paragraph.
       const std::string heading = words.substr(0, words.find("  "));
       words.erase(0, words.find_first_not_of(' ', heading.size()));
       paragraph = heading == "Idea"         ? &header.idea

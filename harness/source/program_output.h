@@ -1,4 +1,4 @@
-// What other programs print: diff, nvdisasm.
+// The output of other programs, such as diff and nvdisasm.
 #pragma once
 
 #include <string>
@@ -6,15 +6,15 @@
 
 namespace flash_ladder {
 
-/// How a program ended that was run.
+/// The outcome of running a program.
 struct ProgramOutput {
-  int error = 0;     // why it could not be started, as in errno; 0: it was
-  int status = 0;    // what it exited with; 128 and the signal's number, if one ended it
+  int error = 0;     // the errno that prevented it from starting; 0: it started
+  int status = 0;    // its exit status; 128 plus the signal's number if a signal ended it
   std::string text;  // its standard output
 };
 
-/// Runs a program, which is looked for in PATH unless its name has a slash, and waits for its end. What it writes to standard error
-/// goes to this process's.
+/// Runs a program, which is looked up in PATH unless its name contains a slash, and waits for it to end. Its standard
+/// error goes to that of this process.
 ProgramOutput output_of(std::vector<std::string> words);
 
 }  // namespace flash_ladder

@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4). Our own, since no small library of it is packaged where this project builds.
+// SHA-256 (FIPS 180-4). Implemented here because no small library for it is packaged on the platforms where this
+// project builds.
 #pragma once
 
 #include <string>

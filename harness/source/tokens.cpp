@@ -10,14 +10,14 @@ namespace {
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || (c & 0x80); }
 bool is_space(char c) { return std::isspace(static_cast<unsigned char>(c)); }
 
-// Reads a text character by character, past backslashes at line ends.
+// Reads a text character by character, skipping backslashes at line ends.
 class Cursor {
  public:
   explicit Cursor(std::string_view text) : text_(text) { skip_continuations(); }
 
   bool done() const { return position_ >= text_.size(); }
   int line() const { return line_; }
-  // The character here, or 0 at the end.
+  // The current character, or 0 at the end.
   char peek() const { return done() ? '\0' : text_[position_]; }
   bool starts_with(std::string_view expected) const {
     Cursor ahead = *this;
@@ -28,7 +28,7 @@ class Cursor {
     skip_continuations();
     return c;
   }
-  // The same where a backslash means itself: in raw strings.
+  // The same for raw strings, in which a backslash stands for itself.
   char take_raw() {
     const char c = text_[position_++];
     if (c == '\n') ++line_;
@@ -52,8 +52,8 @@ class Cursor {
   int line_ = 1;
 };
 
-// A string or character literal from its opening quote on. One that is never closed (it can only be prose after #error)
-// ends with its line.
+// Reads a string or character literal, starting at its opening quote. One that is never closed (which can only be prose
+// after #error) ends with its line.
 std::string take_literal(Cursor& cursor) {
   const char quote = cursor.peek();
   std::string text(1, cursor.take());
@@ -66,7 +66,7 @@ std::string take_literal(Cursor& cursor) {
   return text;
 }
 
-// A raw string from its opening quote on: "delimiter( … )delimiter".
+// Reads a raw string, starting at its opening quote: "delimiter( … )delimiter".
 std::string take_raw_literal(Cursor& cursor) {
   std::string text, closing = ")";
   do {
@@ -78,7 +78,7 @@ std::string take_raw_literal(Cursor& cursor) {
   return text;
 }
 
-// The operators of more than one character, the longest first.
+// The operators of more than one character, longest first.
 constexpr std::array<std::string_view, 27> kOperators = {"<<=", ">>=", "...", "->*", "<=>", "::", "->", "++", "--",
                                                          "<<",  ">>",  "<=",  ">=",  "==",  "!=", "&&", "||", "+=",
                                                          "-=",  "*=",  "/=",  "%=",  "&=",  "|=", "^=", "##", ".*"};
@@ -99,7 +99,7 @@ std::string take_token(Cursor& cursor) {
   }
   if (is_word(first)) {
     while (is_word(cursor.peek())) text += cursor.take();
-    // The prefix of a literal belongs to it.
+    // The prefix of a literal is part of it.
     constexpr std::array<std::string_view, 9> kPrefixes = {"L", "u", "U", "u8", "R", "LR", "uR", "UR", "u8R"};
     if (std::find(kPrefixes.begin(), kPrefixes.end(), text) != kPrefixes.end()) {
       if (cursor.peek() == '"' && text.back() == 'R') return text + take_raw_literal(cursor);

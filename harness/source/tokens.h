@@ -9,11 +9,11 @@ namespace flash_ladder {
 
 struct Token {
   std::string text;
-  int line;  // where it starts, from 1; lines that end in a backslash and the ones they continue on count as one
-  bool after_space;  // white space or a comment stands between it and the token before it
+  int line;          // line where it starts, from 1; lines joined by a backslash count as one
+  bool after_space;  // white space or a comment precedes it
 };
 
-/// Splits source text into names, numbers, string and character literals (raw strings among them) and operators.
+/// Splits source text into names, numbers, string and character literals (including raw strings) and operators.
 std::vector<Token> tokens(std::string_view source);
 
 }  // namespace flash_ladder

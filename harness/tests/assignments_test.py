@@ -1,5 +1,5 @@
-"""Each assignment, as a teacher would try it: its starter is too little to pass, so is what can be copied, and the
-reference answer has all points."""
+"""Each assignment, as a teacher would try it: neither its starter nor what can be copied is enough to pass, and the
+reference answer scores full points."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from engine import Grader  # noqa: E402
 
 NAMES = names_of_assignments()
 COURSES = ("spring", "autumn")  # seeds that vary every assignment
-# Of what has to fail, one course for each assignment: that is a property of the assignment. That each variation can be
-# written has a test of its own.
+# Cases that must fail use one course for each assignment, because failing does not depend on the course. Another test
+# checks that each variation can be written.
 ONE_COURSE_EACH = [(name, COURSES[i % 2]) for i, name in enumerate(NAMES)]
 
 
 def copied(assignment: Assignment) -> str:
-    """The starter with the ladder's own lines where the student is to write."""
+    """The starter with the ladder's own lines in the places where the student is to write."""
     data = copy.deepcopy(assignment.data)
     for region in data["starter"].get("empty", []):
         region.pop("reference_with", None)
@@ -37,7 +37,7 @@ def copied(assignment: Assignment) -> str:
 
 @pytest.fixture(scope="module")
 def machine() -> Machine:
-    """Without isolation: what is graded here is the project's own."""
+    """Without isolation, because the graded files are the project's own."""
     return Machine.of_build(BUILD, isolated=False)
 
 
@@ -85,7 +85,7 @@ def test_the_starter_compiles_and_does_not_pass(name: str, course: str, graders:
 def test_the_ladders_own_lines_do_not_pass(name: str, course: str, graders: dict, tmp_path: Path) -> None:
     grader = graders[name, course]
     result = grade(grader, tmp_path, copied(grader.assignment))
-    # 16 begins with the ladder's own lines, and there they are wrong: K or V lie the other way round.
+    # 16 begins with the ladder's own lines, which are wrong there: K or V has the other layout.
     assert result["score"] < grader.assignment.pass_mark
     kernel = ROOT / "kernels" / f"{grader.assignment.data['starter']['from']}.cu"
     result = grade(grader, tmp_path, kernel.read_text(encoding="utf-8"))
@@ -93,7 +93,7 @@ def test_the_ladders_own_lines_do_not_pass(name: str, course: str, graders: dict
 
 
 def test_what_later_versions_do_is_not_enough_for_16(graders: dict, tmp_path: Path) -> None:
-    """The softmax of 12 and the registers of 14 without a thought about the mask: right, and below the pass mark."""
+    """The softmax of 12 and the registers of 14 without regard to the mask: right, but below the pass mark."""
     grader = graders["16_overlapped_softmax", COURSES[0]]
     answer = grader.assignment.reference_answer()
     ported = re.sub(r"const int begin = .*;", "const int begin = 0, end = args.seq_len_kv;", answer)
@@ -109,7 +109,7 @@ def test_what_later_versions_do_is_not_enough_for_16(graders: dict, tmp_path: Pa
 
 @pytest.mark.parametrize(("course", "hidden"), [("spring", "a"), ("autumn", "b"), ("course b", "c"), ("course f", "d")])
 def test_02_without_a_running_maximum_does_not_pass(course: str, hidden: str, machine: Machine, tmp_path: Path) -> None:
-    """As the page's question says: right for small scores, and nothing but NaN for large ones."""
+    """As the page's question says: right for small scores, and only NaN for large ones."""
     grader = Grader(machine, read_assignment("02_online_softmax", course), hidden)
     answer = grader.assignment.reference_answer()
     without = answer.replace("fmaxf(new_max, score[j])", "0.0f")
@@ -132,7 +132,7 @@ def test_02_without_a_running_maximum_does_not_pass(course: str, hidden: str, ma
 def test_a_missing_maximum_is_wrong_in_every_type(
     name: str, maximum: str, cases: list[str], graders: dict, tmp_path: Path
 ) -> None:
-    """Also in bfloat16 and float, where a p of more than 65504 is no overflow."""
+    """Also in bfloat16 and float, in which a p of more than 65504 does not overflow."""
     grader = graders[name, COURSES[0]]
     answer = grader.assignment.reference_answer()
     assert answer.count(maximum) == 1
@@ -155,15 +155,15 @@ def test_a_lane_that_has_seen_nothing_is_tried_in_00(hidden: str, machine: Machi
 
 
 def never_launched(assignment: Assignment) -> str:
-    """The reference answer's kernels under names that nobody launches, to be put behind another answer."""
+    """The reference answer's kernels under names that are never launched, to be appended to another answer."""
     text = assignment.reference_answer().replace("flash_attention", "dead_code")
     text = re.sub(r"^#include.*$", "", text, flags=re.MULTILINE)
     return text.replace("namespace flash_ladder::submission", "namespace flash_ladder::dead")
 
 
 def test_what_is_never_executed_gets_no_points_in_05(graders: dict, tmp_path: Path) -> None:
-    """A wait for all groups, and one that would be right: in a kernel that is not launched, in a comment of the
-    assembly, behind a condition that never holds."""
+    """A wait for all groups, and a correct one that does not count: in a kernel that is not launched, in a comment of
+    the assembly, in a branch whose condition never holds."""
     grader = graders["05_cp_async", COURSES[0]]
     answer = grader.assignment.reference_answer()
     right = "cp_async_wait<kStages - 2>();"
@@ -182,7 +182,7 @@ def test_what_is_never_executed_gets_no_points_in_05(graders: dict, tmp_path: Pa
 def test_conflicts_of_the_copy_of_O_alone_are_not_called_those_of_fragments_in_06(
     graders: dict, tmp_path: Path
 ) -> None:
-    """A rotation instead of the XOR parts the rows of fragments, and not the chunks of a row from those of the next."""
+    """A rotation instead of the XOR separates the rows of fragments, but not the chunks of adjacent rows."""
     grader = graders["06_swizzle", COURSES[0]]
     answer = grader.assignment.reference_answer()
     rotated = re.sub(r"\(col / kChunk\) \^ \((.*)\);", r"(col / kChunk + \1) % Traits::kChunksPerRow;", answer)
@@ -194,7 +194,7 @@ def test_conflicts_of_the_copy_of_O_alone_are_not_called_those_of_fragments_in_0
 
 
 def test_05_can_be_solved_with_mbarriers(graders: dict, tmp_path: Path) -> None:
-    """As its page proposes; but not with mbarriers that are only there."""
+    """As its page proposes, but not with mbarriers that have no effect."""
     grader = graders["05_cp_async", COURSES[0]]
     answer = grader.assignment.reference_answer()
     changes = [
@@ -272,6 +272,6 @@ def test_a_page_has_what_a_student_and_a_teacher_need(name: str) -> None:
 
 
 def test_courses_are_drawn_evenly_enough() -> None:
-    """A list of a few values would be no variation if a seed hardly ever met some of them."""
+    """A list of a few values would give no variation if a seed hardly ever selected some of them."""
     found = {draw("06_swizzle", f"course {seed}", "head_dim") % 6 for seed in range(60)}
     assert found == set(range(6))

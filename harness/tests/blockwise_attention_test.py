@@ -1,4 +1,4 @@
-"""scripts/blockwise_attention.py: the recurrences are attention, and what it prints is what it computes."""
+"""scripts/blockwise_attention.py: the recurrences are attention, and the script prints what it computes."""
 
 import json
 import random
@@ -26,7 +26,7 @@ def matrix(generator: random.Random, rows: int, columns: int, size: float = 1) -
 @pytest.mark.parametrize("block_kv", [1, 3, 4, 10, 64])
 @pytest.mark.parametrize("size", [1.0, 30.0])
 def test_blocks_of_any_size_give_attention(block_kv: int, size: float) -> None:
-    """After every tile, and with scores of which all but a few weights underflow."""
+    """After every tile, and with scores for which all but a few weights underflow."""
     generator = random.Random(7)
     (q,), K, V = matrix(generator, 1, 5, size), matrix(generator, 10, 5), matrix(generator, 10, 5)
     steps = attend(q, K, V, block_kv)
@@ -79,6 +79,6 @@ def test_bad_usage() -> None:
 
 
 def test_what_it_prints_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")  # as where the locale is not UTF-8
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")  # as with a locale that is not UTF-8
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, check=False)
     assert done.returncode == 0 and "softmax(Q Kᵀ) V" in done.stdout.decode(), done.stderr

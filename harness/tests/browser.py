@@ -20,9 +20,9 @@ needs_chromium = pytest.mark.skipif(
 
 
 def visit(folder: Path, site: Path, tasks: list[tuple[str, str, str]], *flags: str) -> dict:
-    """Does `what` of docs_visitor.html in each (name, page, what); returns what came of it, by name.
+    """Performs `what` of docs_visitor.html in each (name, page, what); returns the outcomes by name.
 
-    A message on a page's console is an error. `flags` are Chromium's.
+    A message on a page's console counts as an error. `flags` are Chromium's.
     """
     script = (Path(__file__).parent / "docs_visitor.html").read_text(encoding="utf-8")
     listed = json.dumps([[name, f"{site.as_uri()}/{page}", what] for name, page, what in tasks])

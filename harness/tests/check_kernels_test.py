@@ -1,4 +1,4 @@
-"""The check of the kernel files that the build begins with."""
+"""The check of the kernel files at the start of the build."""
 
 import os
 import shutil
@@ -109,7 +109,7 @@ int main() { flash_ladder::configuration<Traits>("tile", {}); }
     ],
 )
 def test_a_tile_that_no_sm_can_hold(tmp_path: Path, q: int, kv: int, words: list[str]) -> None:
-    """Refused by the half of the compiler that reads, with the figures."""
+    """The compiler's front end refuses it, with the figures."""
     source = tmp_path / "traits.cpp"
     source.write_text(TRAITS % {"q": q, "kv": kv}, encoding="utf-8")
     tools = (BUILD / "emulate.sh").read_text(encoding="utf-8")

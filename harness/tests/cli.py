@@ -1,4 +1,4 @@
-"""Runs the harness as a user would, with a fake worker in the place of a GPU."""
+"""Runs the harness as a user would, with a fake worker in place of a GPU."""
 
 import dataclasses
 import json
@@ -21,8 +21,8 @@ from kernel_files import kernel_files  # noqa: E402
 KERNELS = kernel_files(ROOT)
 NAMES = [kernel.stem for kernel in KERNELS]
 IN_8_BITS = ["fp8"]  # compute e4m3 and nothing else
-NUMBERS = [kernel.kernel for kernel in KERNELS]  # as --kernel names them
-# What runs on sm_80.
+NUMBERS = [kernel.kernel for kernel in KERNELS]  # as for --kernel
+# The kernels that run on sm_80.
 AMPERE = [kernel for kernel in KERNELS if "/hopper/" not in kernel.file]
 
 H200 = {
@@ -51,7 +51,7 @@ GTX_1080 = RTX_4080 | {"name": "NVIDIA GeForce GTX 1080", "compute_capability": 
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of one call of the harness."""
+    """The outcome of one call of the harness."""
 
     rc: int
     out: str
@@ -59,12 +59,12 @@ class Outcome:
 
     @property
     def words(self) -> str:
-        """Standard output without its line breaks, which fall wherever a line is full."""
+        """Standard output without its line breaks, which occur wherever a line is full."""
         return " ".join(self.out.split())
 
 
 class Cli:
-    """The harness with a fake worker, and an empty folder of profiles unless another is named."""
+    """The harness with a fake worker, and an empty folder of profiles unless another one is given."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,13 +73,13 @@ class Cli:
         self.device: dict[str, Any] | list[dict[str, Any]] | None = H200
         self.kernels: dict[str, str] = {}
         self.tflops: dict[str, float] = {}
-        self.seconds_per_step = 0.0  # of a worker that is "slow"
+        self.seconds_per_step = 0.0  # for a worker that is "slow"
         self.profiles = folder / "profiles"
         self.profiles.mkdir()
         self.source = ROOT
         self.worker = folder / "fake-worker"
         write_program(self.worker, FAKE_WORKER.read_text(encoding="utf-8"))
-        self.emulator_worker = folder / "no-virtual-gpu"  # none, so that without a GPU nothing runs
+        self.emulator_worker = folder / "no-virtual-gpu"  # does not exist, so that nothing runs without a GPU
         self.log = folder / "requests"
 
     def command(self, *arguments: str) -> list[str]:
@@ -118,7 +118,7 @@ class Cli:
         self.log.unlink(missing_ok=True)
 
     def requests(self) -> list[dict[str, Any]]:
-        """What the workers were asked to run or to time, in order."""
+        """The requests to run or to time, in order."""
         if not self.log.exists():
             return []
         requests = [json.loads(line) for line in self.log.read_text(encoding="utf-8").splitlines()]

@@ -1,4 +1,4 @@
-"""`harness --debug` on the virtual GPU: right versions, and planted faults that it has to lead to."""
+"""`harness --debug` on the virtual GPU: correct versions, and planted faults that it must locate."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def debug(cli: Cli, *arguments: str, rc: int = 0, **environment: str) -> dict[st
     return document
 
 
-# ---- Versions that are right ----
+# ---- Correct versions ----
 
 
 @pytest.mark.parametrize("kernel", [kernel.kernel for kernel in AMPERE])
@@ -53,7 +53,7 @@ def test_every_version_is_right_after_every_tile(emulator: Cli, kernel: str) -> 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_the_two_blockwise_implementations_agree(emulator: Cli, dtype: str) -> None:
-    """The harness's in C++, which the kernel is compared with, and the one that students read."""
+    """The harness's implementation in C++, with which the kernel is compared, and the one that students read."""
     seen = debug(emulator, "07", *SMALL, "--row", "77", "--dtype", dtype, "--seed", "4")
     steps = attend(*recorded_row(seen))
     assert seen["row"]["row"] == 77 and len(steps) == len(seen["cuts"]) == 4
@@ -96,7 +96,7 @@ def test_lines_fit(emulator: Cli, columns: int, kernel: str) -> None:
 # ---- Planted faults ----
 
 
-# Of 07 and 12, those that make the output wrong with the problem that --debug looks at.
+# The faults of 07 and 12 that make the output wrong for the problem that --debug examines.
 WRONG = [
     fault
     for fault in FAULTS
@@ -121,7 +121,7 @@ def planted_lines(fault: Fault) -> tuple[int, int]:
 
 
 def nearest(fault: Fault, look_at: list[str]) -> float:
-    """How many lines the reader has to go on from the last line named before the fault; inf: none was."""
+    """How many lines the reader has to read on from the last line named before the fault; inf: no line was named."""
     first, last = planted_lines(fault)
     named = [int(place.rpartition(":")[2]) for place in look_at]
     return min((max(first - line, 0) for line in named if line <= last), default=inf)
@@ -162,7 +162,7 @@ def test_a_fault_of_one_tile_to_the_next_begins_with_the_second(planted: Cli) ->
 
 
 def test_inputs_that_show_the_fault_are_found(planted: Cli) -> None:
-    """With normal inputs no maximum of 12 moves after the first tile."""
+    """With normal inputs, the maximum in 12 never changes after the first tile."""
     (fault,) = [fault for fault in FAULTS if fault.name == "row sums stay behind when a maximum moves"]
     environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
     seen = debug(planted, "12", rc=1, **environment)
@@ -179,7 +179,7 @@ def test_what_the_virtual_gpu_finds_counts(planted: Cli) -> None:
 
 
 def look_at(planted: Cli, kernel: str, name: str) -> tuple[dict[str, Any], list[int]]:
-    """What --debug says of a fault, and the numbers of the lines that it leads to."""
+    """The output of --debug for a fault, and the numbers of the lines that it names."""
     (fault,) = [fault for fault in FAULTS if fault.kernel == kernel and fault.name == name]
     environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
     seen = debug(planted, kernel[:2], rc=1, **environment)
@@ -221,7 +221,8 @@ def line_with(kernel: str, text: str) -> int:
     ],
 )
 def test_what_is_found_leads_the_way(planted: Cli, kernel: str, name: str, texts: list[str]) -> None:
-    """The lines of the first finding: one access, the wait that was in vain, the other access. No guess by values."""
+    """The lines of the first finding: one access, the wait that had no effect, the other access. Values suggest
+    nothing."""
     seen, lines = look_at(planted, kernel, name)
     assert lines == [line_with(kernel, text) for text in texts], seen["findings"][0]["text"]
     found = [(finding["kind"], finding["position"], finding["other_position"]) for finding in seen["findings"]]
@@ -247,7 +248,7 @@ def test_a_wrong_value_leads_to_its_line(planted: Cli, kernel: str, name: str, t
 
 
 def test_a_line_that_is_missing_is_a_gap(planted: Cli, tmp_path: Path) -> None:
-    """The line is not in the file, but in that of the version before: the two lines around are named."""
+    """The line is in the file of the version before but not in this one: the two lines around the gap are named."""
     planted.source = tmp_path / "source"
     shutil.copytree(ROOT / "kernels", planted.source / "kernels")
     source = planted.source / "kernels" / "07_ldmatrix.cu"

@@ -1,4 +1,4 @@
-"""The harness on the virtual GPU: nothing here is faked but the findings."""
+"""The harness on the virtual GPU: only the findings are faked here."""
 
 import copy
 import json
@@ -109,10 +109,10 @@ def test_json_has_all_counters(emulator: Cli) -> None:
     assert counters["mma_instructions"] == 4 * 2 * 4 * 4 * (8 * 8 + 4 * 16)
     assert counters["global_store_bytes"] == 2 * 256 * 128 * 2
     assert counters["shared_load_wavefronts"] == counters["shared_load_ideal_wavefronts"]
-    # What the lines say adds up to what the totals say.
+    # The counters of the lines add up to the totals.
     for name, total in counters.items():
         assert sum(line["counters"].get(name, 0) for line in result["lines"]) == total, name
-    # Which text was counted, and which machine code was studied: all results of a version have the same.
+    # Which text was counted, and which machine code was studied: these are the same in all results of a version.
     assert re.fullmatch(r"sha256:[0-9a-f]{64}", result["ptx_hash"])
     (other,) = results(emulator, K, "08", *EMULATOR, "--dtype", "bf16", "--no-check")
     assert other["ptx_hash"] == result["ptx_hash"]
@@ -124,7 +124,7 @@ def test_json_has_all_counters(emulator: Cli) -> None:
     files = {place.rpartition(":")[0] for line in result["lines"] for place in line["position"]}
     assert "kernels/08_pipelined_kv.cu" in files and "common/ptx.h" in files
     assert not any(file.startswith("/") for file in files)
-    # By the names that are shown: their order must not depend on where the project and CUDA's headers lie.
+    # By the names that are shown: their order must not depend on where the project and CUDA's headers are installed.
     shown = [
         [(file, int(number)) for file, _, number in (place.rpartition(":") for place in line["position"])]
         for line in result["lines"]
@@ -184,7 +184,7 @@ def test_findings_are_shown_and_make_the_result_wrong(cli: Cli) -> None:
     for kernels in ("07", "06-07"):
         outcome = cli(K, kernels, *EMULATOR)
         assert outcome.rc == 1
-        # One cause, with its lines; what may follow from it is folded.
+        # One cause, with its lines; findings that may follow from it are folded.
         assert "130 findings" in outcome.out and "… and 129 more that may follow from it" in outcome.out
         assert outcome.out.count("race: a read of byte 0") == 1
         looked_at = [line for line in outcome.out.splitlines() if "kernels/07_ldmatrix.cu:" in line]
@@ -219,7 +219,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done_early(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
-    """What wgmma and TMA do as late as the ISA allows, when the versions are recorded, they do here as early."""
+    """wgmma and TMA work as late as the ISA allows when versions are recorded, and as early as it allows here."""
     cli = Cli(tmp_path_factory.mktemp("early"))
     cli.emulator_worker = BUILD / "harness-worker-emulator"
     found = []
@@ -237,23 +237,23 @@ def test_asynchronous_work_may_be_done_early_too(done_early: dict[str, dict], ke
     result = done_early[kernel.kernel]
     assert result["correct"] is True and result["findings"] == []
     assert result["counters"]["wgmma_instructions"] > 0 and result["counters"]["wgmma_operand_wavefronts"] > 0
-    if kernel.number != 17:  # whose threads copy
+    if kernel.number != 17:  # whose copies are done by threads
         assert result["counters"]["tma_load_bytes"] > 0
         assert (result["counters"]["global_load_bytes"] > 0) == (kernel.stem == "fp8"), "its scales, and nothing else"
 
 
 def leave_out_other_texts(old: dict, new: dict) -> list[str]:
-    """Takes out of two profiles of one source what was counted or studied of different texts, and says what that is."""
+    """Removes from two profiles of one source the parts that belong to different texts, and describes them."""
     notes = []
     if old["code_hash"] != new["code_hash"]:
-        return notes  # the profile is stale, so that the texts cannot be the same
+        return notes  # the profile is stale, so the texts cannot be the same
     for results in zip(old["results"], new["results"], strict=True):
         if len({result["ptx_hash"] for result in results}) > 1:
             notes.append("counters not compared, nvcc made other PTX of the same source than was counted")
             for result in results:
                 del result["ptx_hash"], result["counters"], result["lines"]
         for code, runs_on in (("sm_80", ("sm_80", "sm_86", "sm_89")), ("sm_90", ("sm_90",))):
-            if code not in results[0]["static"]:  # sm_80, of code for sm_90a
+            if code not in results[0]["static"]:  # for sm_80, of code for sm_90a
                 continue
             if len({result["static"][code]["sass_hash"] for result in results}) > 1:
                 notes.append(f"SASS of {code} not compared, it is other code of the same source than was studied")
@@ -272,7 +272,7 @@ def test_profiles_are_up_to_date(recorded: Path, kernel: KernelFile) -> None:
     if old["toolkit"] != new["toolkit"]:
         pytest.skip(f"{name}: recorded with CUDA {old['toolkit']}, and this is {new['toolkit']}")
     other_texts = leave_out_other_texts(old, new)
-    # A comment that was changed moves lines, which is no reason to record again.
+    # A changed comment moves lines, which is no reason to record again.
     for profile in (old, new):
         for result in profile["results"]:
             for line in result.get("lines", []):
@@ -329,7 +329,7 @@ def test_counters_of_a_changed_source_are_compared() -> None:
 
 @pytest.mark.parametrize("kernel", AMPERE, ids=lambda kernel: kernel.stem)
 def test_a_barrier_or_a_wait_is_not_charged_for_what_was_moved_there(recorded: Path, kernel: KernelFile) -> None:
-    """Such as the addresses of the copies: in 08 they were 172 instructions at each wait."""
+    """Such as address computations of the copies: in 08 these were 172 instructions at each wait."""
     source = ROOT / kernel.file
     text = source.read_text(encoding="utf-8").splitlines()
     alone = re.compile(r"\s*(__sync\w+\(\)|cp_async_(wait(<\d>)?|commit)\(\));")
@@ -345,7 +345,8 @@ def test_a_barrier_or_a_wait_is_not_charged_for_what_was_moved_there(recorded: P
 
 
 def test_every_configuration_runs_within_the_limits_of_its_gpu(cli: Cli, recorded: Path) -> None:
-    """What each GPU would choose. Each is checked here, or was when it was recorded; check_sets.cpp has the shapes."""
+    """The configuration that each GPU would choose. Each is checked here, or was when it was recorded:
+    check_sets.cpp."""
     cli.emulator_worker = BUILD / "harness-worker-emulator"
     checked = {
         (result["kernel"], result["config"], result["problem"]["dtype"])
@@ -369,7 +370,7 @@ def test_every_configuration_runs_within_the_limits_of_its_gpu(cli: Cli, recorde
                 chosen.add(configuration)
 
 
-# nvcc splits stores of O, which ptxas joins again: every other one of 03 in two, every fourth from 14 on in four.
+# nvcc splits stores of O, and ptxas joins them again: every other one of 03 in two, every fourth from 14 on in four.
 SPLIT_STORES = {"03": 1.5, "14": 1.75, "15": 1.75, "16": 1.75}
 
 

@@ -1,4 +1,4 @@
-"""What --json writes, against its schema, and where."""
+"""What --json writes compared with its schema, and where it is written."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_what_was_not_measured_is_null(cli: Cli) -> None:
     results = results_of(cli, K, "all")
     assert [result["name"] for result in results] == [kernel.name for kernel in KERNELS]
     for result in results:
-        in_8_bits = result["name"] in IN_8_BITS  # which stand in no table of 16 bits
+        in_8_bits = result["name"] in IN_8_BITS  # it is not in the tables for 16 bits
         assert result["status"] == ("skipped" if in_8_bits else "ok")
         assert result["reason"] == ("fp8 has no configuration for fp16; ask for --dtype e4m3" if in_8_bits else None)
         for member in ("device", "correct", "max_abs_error", "relative_error", "ms", "tflops", "counters"):

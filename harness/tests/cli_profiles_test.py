@@ -1,4 +1,4 @@
-"""Profiles: recording them, showing them, and noticing when they no longer fit the code."""
+"""Profiles: recording them, showing them, and noticing when they no longer match the code."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def tree(cli: Cli, tmp_path: Path) -> Path:
     """A copy of the sources, to edit."""
     copy = tmp_path / "tree"
     for folder in ("kernels", "common"):
-        shutil.copytree(ROOT / folder, copy / folder)  # keeps the times of the files
+        shutil.copytree(ROOT / folder, copy / folder)  # keeps the modification times
     cli.source = copy
     return copy
 
@@ -174,7 +174,7 @@ def test_a_card_shows_the_fastest_recorded_configuration_as_the_readme_does(cli:
         for result in json.loads(path.read_text(encoding="utf-8"))["results"]
         if result["problem"]["seq_len"] == 4096 and result["problem"]["dtype"] == "fp16"
     }
-    chosen = next(iter(recorded))  # by the version, and so also beside the peers
+    chosen = next(iter(recorded))  # by the version, and therefore also beside the peers
     recorded[chosen] = sustained("16")
     words = cli(K, "16").words
     assert words.index(f"{recorded[chosen]:.1f} TFLOP/s on NVIDIA H200 ({chosen}") < words.index("Step")
@@ -187,7 +187,7 @@ def test_a_card_shows_the_fastest_recorded_configuration_as_the_readme_does(cli:
 
 
 def sustained(kernel: str, seq_len: int = 4096) -> float:
-    """What profiles/h200/peers.json has of a version, beside the peers."""
+    """The figure of a version in profiles/h200/peers.json, measured beside the peers."""
     regime = json.loads((ROOT / "profiles/h200/peers.json").read_text(encoding="utf-8"))["regimes"]["sustained"]
     (version,) = [version for version in regime["versions"] if version["kernel"] == kernel]
     return next(result["tflops"] for result in version["results"] if result["seq_len"] == seq_len)
@@ -199,7 +199,7 @@ def by_record(name: str) -> float:
 
 
 def test_one_regime_is_shown_everywhere(cli: Cli) -> None:
-    """The figures are those of the run beside the peers, as on the site; those of --record are marked."""
+    """The figures are those of the run beside the peers, as on the site; figures of --record are marked."""
     cli.profiles = ROOT / "profiles"
     cli.device = None
     before, now = sustained("05"), sustained("06")
@@ -221,7 +221,7 @@ def test_one_regime_is_shown_everywhere(cli: Cli) -> None:
 
 
 def test_a_step_is_of_figures_that_were_measured_in_the_same_way(cli: Cli) -> None:
-    """03 is too slow to be measured beside the peers, so that the step of 04 is of two figures of --record."""
+    """03 is too slow to be measured beside the peers, so the step of 04 compares two figures of --record."""
     cli.profiles = ROOT / "profiles"
     cli.device = None
     before, now = by_record(NAMES[2]), by_record(NAMES[3])
@@ -262,7 +262,7 @@ def test_peers_are_shown(cli: Cli) -> None:
         words = cli(K, "07", *arguments).words
         return re.split(" Busy | Resources ", words.split(" Peers ")[1])[0] if " Peers " in words else ""
 
-    cli.tflops = {"07": 1.0}  # measured now, in another way: it is not what the peers are compared with
+    cli.tflops = {"07": 1.0}  # measured now, in a different way: the peers are not compared with it
     peers["regimes"] = {"interleaved": regime(2.0), "sustained": regime(1.0)}
     words = "sustained, this version 168: 50 % of FlashAttention-2 (336), 25 % of Fast (673)"
     assert shown() == words
@@ -352,7 +352,7 @@ def test_broken_profiles(cli: Cli, damage: Callable[[str], str], words: str) -> 
     record(cli, "07")
     path = cli.profiles / "h200/07_ldmatrix.json"
     path.write_text(damage(path.read_text(encoding="utf-8")), encoding="utf-8")
-    # A listing and a comparison are about profiles, a study is not.
+    # A listing and a comparison depend on profiles, a study does not.
     for arguments, rc in ((["--list"], 3), (["--diff", "06", "07"], 3), ([K, "07"], 0), ([K, "06-07"], 0)):
         outcome = cli(*arguments)
         assert outcome.rc == rc, outcome
@@ -424,7 +424,7 @@ def test_diff_of_a_configuration(cli: Cli) -> None:
     assert set(compared("--config", slower)) == {(400.0, slower, 400.0, slower)}
     assert set(compared("--config", "256x64")) == {(500.0, "256x64", 500.0, "256x64")}
     assert {(before, after) for before, _, after, _ in compared()} == {(500.0, 500.0)}, "of the fastest"
-    # What is shown besides is of 256x64 in 15 and of 256x128 in 16.
+    # The other values shown belong to 256x64 in 15 and to 256x128 in 16.
     shown = row(cli("--diff", "15", "16").out, "h200: 16 x 4096, fp16")
     assert shown == "h200: 16 x 4096, fp16 500.0 256x64: 500.0 1.00x"
 
@@ -441,7 +441,7 @@ def test_diff_without_the_program_diff(cli: Cli, tmp_path: Path) -> None:
     assert outcome.rc == 3 and "`diff` cannot be started" in outcome.err and "install diffutils" in outcome.err
 
 
-# Not those of the emulator, which has no speed.
+# Except those of the virtual GPU, which has no speed.
 PROFILES = sorted(path for path in ROOT.glob("profiles/*/[0-9][0-9]_*.json") if path.parent.name != "emulator")
 
 
@@ -457,9 +457,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_profiles_are_of_these_sources(cli: Cli) -> None:
-    """Names the stale recordings, which a change of a kernel leaves behind. Only a release must not have any.
+    """Lists the stale recordings that a change of a kernel leaves behind. Only a release must not have any.
 
-    The virtual GPU's recordings, which need no GPU, have a test of their own.
+    The virtual GPU's recordings, which need no GPU, have a separate test.
     """
     versions = json.loads(cli("--list", "--json", "-").out)["versions"]
     hashes = {version["kernel"]: version["code_hash"] for version in versions}
@@ -480,7 +480,7 @@ def test_profiles_are_of_these_sources(cli: Cli) -> None:
 
 
 def paragraph(card: str, label: str) -> str:
-    """What a card says under a label, without its line breaks."""
+    """The text on a card under a label, without its line breaks."""
     (text,) = re.findall(rf"^{label} (.*(?:\n +.*)*)", card, re.MULTILINE)
     return " ".join(text.split())
 

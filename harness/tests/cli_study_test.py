@@ -1,4 +1,4 @@
-"""Studies of versions: what is run, what is shown, and that one version's end is not the end of the others."""
+"""Studies of versions: what is run, what is shown, and that a failure of one version does not affect the others."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_flags_reach_the_worker(cli: Cli) -> None:
 
 
 def test_other_data_are_named_and_compared_with_nothing_recorded(cli: Cli) -> None:
-    """The recordings and peers of profiles/h200 are of normal data."""
+    """The recordings and peers of profiles/h200 are for normal data."""
     shutil.copytree(Path(__file__).parents[2] / "profiles/h200", cli.profiles / "h200")
     normal = cli(K, "07")
     assert "head_dim 128, fp16; normal data" in normal.words and "TFLOP/s by --record on NVIDIA H200)" in normal.words
@@ -103,7 +103,7 @@ def test_a_profile_of_other_data_is_not_read(cli: Cli) -> None:
 
 
 def static_study(cli: Cli, kernel: str, sm: str) -> dict[str, Any]:
-    """What the compiled code is, whatever the compiler made of it."""
+    """The properties of the compiled code, whichever compiler generated it."""
     results = json.loads(cli(K, kernel, "--sass", "--json", "-").out)["results"]
     return results[0]["static"][sm]
 
@@ -218,8 +218,8 @@ def test_a_version_that_ends_badly_is_not_the_end_of_the_others(cli: Cli, behavi
     assert outcome.rc == 3 and reason in outcome.words
 
 
-# A busy machine may take longer than a short limit to start a worker that answers at once: then the same is asked again
-# with a longer one. What hangs does so under every limit.
+# A busy machine may need longer than a short limit to start a worker that answers immediately: then the test is
+# repeated with a longer limit. A worker that hangs does so under every limit.
 TIME_LIMITS = [0.5 * 2**i for i in range(10)]
 
 
@@ -242,7 +242,7 @@ def test_a_hanging_worker_is_killed(cli: Cli) -> None:
 def test_a_slow_worker_with_news_is_left_alone(cli: Cli) -> None:
     cli.kernels = {"05": "slow"}
     for limit in TIME_LIMITS:
-        cli.seconds_per_step = 0.3 * limit  # six times that is more than the limit
+        cli.seconds_per_step = 0.3 * limit  # six times this is more than the limit
         outcome = cli(K, "05", "--timeout", f"{limit:g}", "--no-bench")
         if outcome.rc == 0 and "Correct yes" in outcome.words:
             break
@@ -305,7 +305,7 @@ def test_sass(cli: Cli) -> None:
 
 
 def read_all(file: int) -> str:
-    """What a terminal received, until its other end is closed."""
+    """What a terminal received before its other end was closed."""
     text = b""
     while True:
         try:
@@ -343,7 +343,7 @@ def running(pid: int) -> bool:
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:
         return False
-    return status.rsplit(")", 1)[1].split()[0] != "Z"  # dead, and only waiting for somebody to take notice
+    return status.rsplit(")", 1)[1].split()[0] != "Z"  # dead, and waiting only to be reaped
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
@@ -360,7 +360,7 @@ def test_no_worker_outlives_the_harness(cli: Cli, tmp_path: Path, signal_number:
     assert [*temporary.iterdir()]
     process.send_signal(signal_number)
     process.communicate()
-    # It hangs for ten minutes, so that half of that is enough for any machine to kill it first.
+    # It hangs for ten minutes, so half of that is enough for any machine to kill it first.
     pid = cli.requests()[0]["pid"]
     deadline = time.monotonic() + 300
     while running(pid) and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""What a reader sees on a terminal: nothing is wider than it, save the code of a diff."""
+"""Output on a terminal: nothing is wider than the terminal, except for the code of a diff."""
 
 import fcntl
 import os
@@ -15,18 +15,18 @@ K = "--kernel"
 
 
 def lines_on_a_terminal(cli: Cli, columns: int, *arguments: str) -> list[str]:
-    """Both streams on a terminal of that width: what is left when the lines of progress are gone."""
+    """Both streams on a terminal of that width: the lines that remain when the progress lines are gone."""
     environment = cli.environment(NO_COLOR="1")
     process, terminal = pty.fork()
     if process == 0:
-        # The size of the terminal, before anything asks for it.
+        # The size of the terminal is set before anything queries it.
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
         os.execve(cli.harness, cli.command(*arguments), environment)
     text = b""
     while True:
         try:
             chunk = os.read(terminal, 65536)
-        except OSError:  # nobody has the other end any more
+        except OSError:  # the other end is closed
             break
         if not chunk:
             break
@@ -87,7 +87,7 @@ def test_a_narrow_table_says_what_it_leaves_out(everything: Cli) -> None:
 
 @pytest.mark.parametrize("columns", [80, 200])
 def test_a_list_shows_whole_ideas(everything: Cli, columns: int) -> None:
-    """In a narrow terminal on lines of their own; figures are right-aligned, and each track has a heading."""
+    """In a narrow terminal ideas are on separate lines; figures are right-aligned, and each track has a heading."""
     lines = lines_on_a_terminal(everything, columns, "--list")
     words = " ".join(" ".join(lines).split())
     assert "Read K and V once per tile of 64 queries instead of once per query, and keep them in shared memory" in words

@@ -24,7 +24,7 @@ def emulator(cli: Cli) -> Cli:
 
 
 def trace(cli: Cli, tmp_path: Path, *arguments: str, **environment: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The events that are no names, and the document."""
+    """The events other than names, and the document."""
     file = tmp_path / "trace.json"
     outcome = cli("--kernel", *arguments, *SMALL, "--trace", str(file), **environment)
     assert outcome.rc == 0, outcome.err
@@ -48,7 +48,7 @@ def test_every_version_can_be_traced(emulator: Cli, tmp_path: Path, kernel: Any)
     names = [event for event in document["traceEvents"] if event["ph"] == "M"]
     assert len(names) == len(clocks) + len({process for process, _ in clocks})
     if kernel.number is not None and kernel.number >= 4:
-        loads = {"load"} if kernel in AMPERE else {"wait: wgmma", "copy"}  # wgmma reads by itself
+        loads = {"load"} if kernel in AMPERE else {"wait: wgmma", "copy"}  # wgmma reads its operands itself
         assert {"mma", "arithmetic", "store"} | loads <= {event["name"] for event in events}
 
 
@@ -64,7 +64,7 @@ def test_names_that_are_not_utf_8(emulator: Cli, tmp_path: Path) -> None:
 
 
 def test_a_trace_of_the_whole_grid_has_all_that_is_counted(emulator: Cli, tmp_path: Path) -> None:
-    """A single CTA, so that the counters of the launch are those of the trace."""
+    """A single CTA, so that the counters of the launch equal those of the trace."""
     file = tmp_path / "trace.json"
     sizes = ["--seq-len", "64", "--seq-len-kv", "128"]
     outcome = emulator("--kernel", "08", *SMALL, *sizes, "--trace", str(file), "--json", str(tmp_path / "results.json"))
@@ -136,7 +136,7 @@ def test_the_roles_of_a_cta_and_what_each_waits_for(emulator: Cli, tmp_path: Pat
     assert all("_full" in names[load["mbarrier"]] for load in loads)
     arrivals = [event for event in events if event["name"] == "arrive" and "mbarrier" in event["args"]]
     assert {"_empty" in names[event["args"]["mbarrier"]] for event in arrivals if event["tid"] == 4} == {True}
-    # Each product is under way from its issue until somebody waits for it.
+    # Each product is in flight from its issue until a warp waits for it.
     wgmmas = [event for event in document["traceEvents"] if event.get("cat") == "wgmma"]
     begins, ends = ([event for event in wgmmas if event["ph"] == phase] for phase in "be")
     assert len(begins) == len(ends) and {event["id"] for event in begins} == {4, 8, 12}

@@ -1,7 +1,7 @@
-"""A kernel in kernels/hopper/ and one in kernels/extensions/ are found by every command, and refused by name where they
-must be.
+"""A kernel in kernels/hopper/ and one in kernels/extensions/ are found by every command, and refused by name where
+necessary.
 
-The ladder is fake_tracks.cpp's: 01_first, 02_wgmma for sm_90a alone, and `causal`, which extends 01. Its sources and
+The ladder is fake_tracks.cpp's: 01_first, 02_wgmma for sm_90a only, and `causal`, which extends 01. Its sources and
 study files are written here.
 """
 
@@ -55,7 +55,7 @@ def tracks(cli: Cli, tmp_path: Path) -> Cli:
         header = f"// {title}\n//\n// Idea        The idea of {title}.\n// Prediction  2x.\n"
         write(cli.source / file, f"{header}\nnamespace flash_ladder::{namespace} {{\n{code}\n}}\n")
     cli.names = [kernel.stem for kernel in kernel_files(cli.source)]
-    # The program looks for study files where it is.
+    # The program looks for study files in its own folder.
     cli.harness = tmp_path / "program/harness"
     cli.harness.parent.mkdir()
     shutil.copy(BUILD / "fake_tracks/harness-fake-tracks", cli.harness)
@@ -80,7 +80,7 @@ def results(cli: Cli, *arguments: str, rc: int = 0) -> list[dict[str, Any]]:
 
 
 def virtual(cli: Cli) -> Cli:
-    """No GPU, and a virtual one that only pretends."""
+    """No GPU, and a virtual one that is faked."""
     cli.device = H200 | {"name": "virtual GPU", "compute_capability": 80, "is_virtual": True}
     cli.device["smem_per_cta_bytes"] = 166_912
     cli.emulator_worker = cli.worker
@@ -115,7 +115,7 @@ def test_list(tracks: Cli) -> None:
 ])  # fmt: skip
 def test_kernel(tracks: Cli, text: str, kernels: list[str]) -> None:
     assert [result["kernel"] for result in results(tracks, K, text)] == kernels
-    # A version whose step is shown is timed, too, and not checked.
+    # A version whose step is shown is also timed, but not checked.
     assert [request["kernel"] for request in tracks.requests() if request["check"]] == kernels
 
 
@@ -141,7 +141,7 @@ def test_what_a_device_cannot_run_is_skipped_with_the_reason_and_its_static_stud
             tracks.device = RTX_4080
         name = ["--device", "emulator"] if device else ["--device", "gpu"]
         flags = name if device else []
-        # On a device that was not asked for by name the static study is the answer.
+        # On a device that was not requested by name, the static study is the answer.
         expected = 3 if device else 0
         outcome = tracks(K, "02", *flags)
         assert outcome.rc == expected, outcome.err
@@ -151,7 +151,7 @@ def test_what_a_device_cannot_run_is_skipped_with_the_reason_and_its_static_stud
         (result,) = results(tracks, K, "02", *flags, rc=expected)
         assert result["status"] == "skipped" and result["reason"] == reason
         assert list(result["static"]) == ["sm_90"] and result["static"]["sm_90"]["sass"] == {"EXIT": 1, "HGMMA": 1}
-        # Beside others it is a line, and they run.
+        # Among others it is one line, and they run.
         found = results(tracks, K, "all", *flags)
         assert [one["status"] for one in found] == ["ok", "skipped", "ok"]
         row = next(line for line in tracks(K, "all", *flags).out.splitlines() if line.startswith("02_wgmma"))
@@ -189,7 +189,7 @@ def test_diff(tracks: Cli) -> None:
 
 
 def test_machine_code_of_a_hopper_version(tracks: Cli) -> None:
-    """It has that of sm_90a alone, with the lines of another PTX."""
+    """It has the code for sm_90a only, with the lines of a different PTX."""
     file = tracks.folder / "page.html"
     assert tracks("--diff", "01", "02", "--html", str(file)).rc == 3, "there is no virtual GPU here, to count"
     assert "There is no machine code to show: " in file.read_text(encoding="utf-8"), "nor lines of the PTX"

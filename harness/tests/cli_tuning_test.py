@@ -1,4 +1,4 @@
-"""Versions with several configurations: which is launched, --config, --tune, and what --tune keeps.
+"""Versions with several configurations: which one is launched, --config, --tune, and what --tune stores.
 
 The ladder is fake_ladder.cpp's: 01_single, and 02_several with 256x128 (139 KiB), 128x64 (70 KiB) and 128x32 (50 KiB,
 only fp16).
@@ -28,7 +28,7 @@ def ladder(cli: Cli, tmp_path: Path) -> Cli:
     (cli.source / "kernels").mkdir(parents=True)
     shutil.copytree(ROOT / "common", cli.source / "common")
     for path in (cli.source / "common").rglob("*"):
-        os.utime(path, (0, 0))  # the program, which need not be built again for each of them, is newer
+        os.utime(path, (0, 0))  # the program, which need not be rebuilt for each of them, is newer
     for name in cli.names:
         write_source(cli, name, "// Idea\nint version;\n")
     return cli
@@ -247,7 +247,7 @@ def test_what_was_tuned_is_launched_and_said(ladder: Cli) -> None:
     assert "tuned: 128x32, the fastest of 3" in outcome.words
     assert launched(ladder) == ["128x32", "64x64", "64x64", "128x32"]
 
-    # Not for another problem, nor against --config, nor on another device, nor where there is no clock.
+    # Not for another problem, nor in spite of --config, nor on another device, nor without a clock.
     for flags in (
         ["--seq-len", "2048"],
         ["--seq-len", "1024", "--heads", "8"],

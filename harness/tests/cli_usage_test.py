@@ -1,4 +1,4 @@
-"""Everything that the harness refuses: what it says, and its exit code."""
+"""Everything that the harness refuses: its messages and its exit codes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from programs import write_program
 
 K = "--kernel"
 
-# Arguments, and what the message must say.
+# Arguments, and what the message must contain.
 BAD_USAGE = [
     ([], ["--kernel", "--help"]),
     ([K], ["--kernel"]),
@@ -151,7 +151,7 @@ def test_more_than_a_grid_can_hold(cli: Cli, flags: list[str]) -> None:
 
 
 def test_a_problem_that_no_version_supports(cli: Cli) -> None:
-    outcome = cli(K, "01-26", "--seq-len", "100")  # 27 takes any length
+    outcome = cli(K, "01-26", "--seq-len", "100")  # 27 accepts any length
     assert outcome.rc == 2
     assert "no version supports this problem" in outcome.err
     assert outcome.out.count("not a multiple of") == 26
@@ -196,7 +196,7 @@ def test_no_gpu(cli: Cli) -> None:
 
 
 def test_the_real_worker_without_a_gpu(cli: Cli) -> None:
-    """What users of a laptop get: no fake."""
+    """What users of a laptop see: nothing is faked."""
     real = cli.worker.parent / "real-worker"
     program = BUILD / "harness-worker-gpu"
     assert program.exists(), "build it first"
@@ -245,7 +245,7 @@ def test_the_first_gpu_that_is_new_enough(cli: Cli) -> None:
     ],
 )
 def test_output_that_cannot_be_written(cli: Cli, arguments: list[str]) -> None:
-    """A full disk, or a stream that the caller has closed, is not a success."""
+    """A full disk, or a stream that the caller has closed, does not count as success."""
     for redirection, why in ((">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")):
         command = f"{shlex.join(cli.command(*arguments))} {redirection}"
         done = subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True, text=True)
@@ -253,7 +253,7 @@ def test_output_that_cannot_be_written(cli: Cli, arguments: list[str]) -> None:
 
 
 def test_errors_that_cannot_be_written(cli: Cli) -> None:
-    """The exit code is still the one for what went wrong."""
+    """The exit code still reports the original error."""
     for redirection in ("2>/dev/full", "2>&-", "2> >(exec 0<&-; true)"):
         for arguments, code in (([K, "nope"], 2), (["--nonsense"], 2), ([K, "07", "--json", "/dev/full"], 3)):
             command = f"{shlex.join(cli.command(*arguments))} {redirection}"
@@ -284,7 +284,7 @@ def test_json_to_a_full_disk(cli: Cli) -> None:
 
 
 def test_a_closed_standard_output_is_no_other_file(cli: Cli, tmp_path: Path) -> None:
-    """The next file that is opened would get its number, and with it what is printed."""
+    """The next file to be opened would get its number, and so receive what is printed."""
     target = tmp_path / "out.json"
     command = f"{shlex.join(cli.command('--list', '--json', str(target)))} >&-"
     assert subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True).returncode == 3
@@ -292,7 +292,7 @@ def test_a_closed_standard_output_is_no_other_file(cli: Cli, tmp_path: Path) -> 
 
 
 def test_a_reader_that_has_gone(cli: Cli, tmp_path: Path) -> None:
-    """As in `harness … | head`: quiet, ended by SIGPIPE, and without temporary files."""
+    """As in `harness … | head`: silent, ended by SIGPIPE, and without leaving temporary files."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     command = shlex.join(cli.command(K, "05-08"))
@@ -332,7 +332,7 @@ def test_no_worker_program(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_a_python_whose_path_has_a_blank(cli: Cli, tmp_path: Path) -> None:
-    """The worker of these tests is a script, and a clone may lie anywhere."""
+    """The worker of these tests is a script, and a clone may be in any folder."""
     python = tmp_path / "with blank" / "python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)

@@ -24,7 +24,7 @@ NCU = json.loads((ROOT / "profiles/h200/ncu.json").read_text(encoding="utf-8"))
 
 @pytest.fixture
 def recorded(cli: Cli) -> Cli:
-    """Without a GPU, with the H200's profiles, to edit, and the virtual GPU."""
+    """Without a GPU, with a copy of the H200's profiles to edit, and the virtual GPU."""
     cli.device = None
     cli.profiles.rmdir()
     for folder in ("h200", "emulator"):
@@ -271,7 +271,7 @@ def test_a_page_is_whole_and_has_everything(recorded: Cli, page: Path) -> None:
 
 
 def test_machine_code_side_by_side(recorded: Cli, page: Path) -> None:
-    """Each side's instructions are those that are counted, and rows of two opcodes are marked."""
+    """Each side's instructions are the counted ones, and rows with two different opcodes are marked."""
     rows = [row for row in Page(page.read_text(encoding="utf-8")).rows if len(row) == 2]
     static = json.loads(recorded("--diff", "06", "07", "--json", "-").out)["static"]
     for side, key in ((0, "code_from"), (1, "code_to")):
@@ -372,7 +372,7 @@ def test_a_listing_with_registers(cli: Cli) -> None:
 
 
 def test_listings_of_a_version_and_itself_and_another(cli: Cli, tmp_path: Path) -> None:
-    """What listings are for: `diff` finds what differs, and nothing else."""
+    """The purpose of listings: `diff` finds the differences, and nothing else."""
     files = []
     for number, kernel in enumerate(["08", "08", "09"]):
         files.append(tmp_path / str(number))
@@ -416,7 +416,7 @@ def test_what_became_of_a_line_of_the_source(cli: Cli) -> None:
     assert cli(K, "07", "--ptx", f"kernels/07_ldmatrix.cu:{number}").out == outcome.out
     header = (ROOT / "common/ptx.h").read_text(encoding="utf-8").splitlines()
     (number,) = [i for i, line in enumerate(header, 1) if "ldmatrix.sync.aligned.m8n8.x4.shared" in line]
-    # An asm statement of several lines is that of one of them.
+    # An asm statement of several lines belongs to one of them.
     found = [cli(K, "07", "--ptx", f"common/ptx.h:{line}") for line in range(number, number + 4)]
     assert any("40 ldmatrix.sync" in one.words for one in found)
 
@@ -431,7 +431,7 @@ def test_what_became_of_a_line_of_the_ptx(cli: Cli) -> None:
 
 
 def test_what_became_of_one_of_several_instructions_in_a_line(cli: Cli) -> None:
-    """wgmma.mma_async stands behind the setp of its predicate. ptxas gives HGMMA the line of a neighbour."""
+    """wgmma.mma_async comes after the setp of its predicate. ptxas gives HGMMA the line of a neighbour."""
     outcome = cli(K, "26", "--ptx", "wgmma.mma_async")
     assert outcome.rc == 0 and re.search(r"PTX \d+ wgmma\.mma_async\.sync", outcome.words)
     assert "wgmma.mma_async" in outcome.words.split("no SASS of their own have")[1].split("have a neighbour's line")[0]

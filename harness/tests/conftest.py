@@ -1,4 +1,4 @@
-"""What the tests share: the command line, and the Python package."""
+"""Shared by the tests: the command line, and the Python package."""
 
 import sys
 from pathlib import Path

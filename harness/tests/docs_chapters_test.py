@@ -1,4 +1,4 @@
-"""What the chapters say is so: answers of calculations by hand, figures, quotations, and the layouts that are drawn."""
+"""The chapters are correct: answers of calculations, figures, quotations, and the layouts that are drawn."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def facts() -> Facts:
 
 @pytest.fixture
 def counted(facts: Facts) -> Facts:
-    """For tests of what the virtual GPU counted by line. cli_profiles_test.py says whether recordings are current."""
+    """For tests of what the virtual GPU counted by line. cli_profiles_test.py checks whether recordings are current."""
     stale = [n for n in (1, 4, 5, 6, 7) if any("emulator" in file for file in facts.stale(n) + facts.missing(n))]
     if stale:
         pytest.skip(f"the recordings of {stale} are of other code, or not there")
@@ -75,13 +75,13 @@ def roles(page: Path, role: str) -> list[str]:
 
 
 def test_the_limits_of_an_sm_are_those_of_the_harness() -> None:
-    """sm_limits.h is where it takes them from."""
+    """They come from sm_limits.h."""
     text = (ROOT / "common" / "host" / "sm_limits.h").read_text(encoding="utf-8")
     (row,) = re.findall(r"\.compute_capability = 90,(.*?)\}", text, re.DOTALL)
     limits = {name: eval(value) for name, value in re.findall(r"\.(\w+) = ([\d *<]+)", row)}
     assert limits["registers"] == GPU["registers_per_sm"] and limits["ctas"] == GPU["ctas_per_sm"]
     assert limits["threads"] == 32 * GPU["warps_per_sm"] and limits["sm_count"] == GPU["sms"]
-    assert limits["smem_bytes"] == 1024 * GPU["smem_kib_per_sm"]  # L2 is an H100's there, an H200's on the pages
+    assert limits["smem_bytes"] == 1024 * GPU["smem_kib_per_sm"]  # the L2 is an H100's there, an H200's on the pages
     assert limits["smem_per_cta_bytes"] == 1024 * GPU["smem_kib_per_cta"]
     assert f"kMaxRegistersPerThread = {GPU['registers_per_thread']};" in text
 
@@ -115,7 +115,7 @@ def test_every_chapter_has_a_calculation_and_a_command_that_checks_it() -> None:
 
 @pytest.mark.parametrize("page", HOPPER, ids=name)
 def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page: Path, facts: Facts) -> None:
-    """What the card shows without a GPU has the answers; so do the Python models, where a page asks them."""
+    """The card that is shown without a GPU contains the answers; so do the Python models, if a page refers to them."""
     by_hand, version = by_hand_of(page), int(page.name[:2])
     assert by_hand.count("{blank}") >= 3, f'{page.name}: "By hand" has fewer than three {{blank}}s'
     for command in (f"scripts/harness --kernel {version}", f"scripts/harness --kernel {version} --sass"):
@@ -128,7 +128,7 @@ def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page
     card, listed = re.sub(r"\s+", " ", told_by("--no-check")), told_by("--sass")
     assert f"{facts.registers(version)} registers" in card
     assert f"{facts.smem_bytes_per_cta(version) / 1024:.4g} KiB of shared memory" in card
-    # Of each opcode: in the whole kernel, in the hot loop, in the loop per HGMMA, behind its branches.
+    # For each opcode: in the whole kernel, in the hot loop, in the loop per HGMMA, behind its branches.
     columns = {row[0]: row[1:] for line in listed.splitlines() if len(row := line.split()) == 5}
     blanks = " ".join(re.findall(r"\{blank\}`([^`]+)`", by_hand))
     asked = re.findall(rf"\b(sass|sass_whole|sass_behind)\({version}, '(\w+)'\)", blanks)
@@ -149,7 +149,7 @@ def test_calculations_without_the_virtual_gpu_are_held_against_machine_code(page
 
 
 def test_machine_code_that_no_gpu_has_recorded_is_that_of_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the chapter of a new version can be written, and its answers checked, before a GPU is there."""
+    """So that the chapter of a new version can be written, and its answers checked, before a GPU is available."""
     monkeypatch.setattr("facts.DEVICE", "nothing_recorded")
     facts = Facts(BUILD / "harness")
     assert facts.has_machine_code(27)
@@ -161,7 +161,7 @@ def test_machine_code_that_no_gpu_has_recorded_is_that_of_the_build(monkeypatch:
 
 @pytest.mark.parametrize("page", COUNTED, ids=name)
 def test_that_command_shows_the_counters(page: Path, facts: Facts) -> None:
-    """What the answers are held against stands in the card, digit by digit. That it is right, others test."""
+    """The figures with which the answers are compared are on the card, digit by digit. Other tests check the card."""
     by_hand = by_hand_of(page)
     version = int(page.name[:2])
     command = re.search(rf"^scripts/harness (--kernel {version:02} --device emulator.*)$", by_hand, re.MULTILINE)
@@ -178,7 +178,7 @@ def test_that_command_shows_the_counters(page: Path, facts: Facts) -> None:
 
 @pytest.mark.parametrize("page", CHAPTERS, ids=name)
 def test_the_planted_bug_of_a_chapter_is_planted(page: Path) -> None:
-    """In planted_faults.py, whose test says how it is caught: with the code and the finding that the chapter names."""
+    """It is in planted_faults.py, whose test says how it is caught, with the chapter's code and finding."""
     text = page.read_text(encoding="utf-8")
     exercise = text[text.index("2. **A planted bug.**") : text.index("3. **Open.**")]
     told = [code or quoted for code, quoted in re.findall(r"`([^`]+)`|“([^”]+)”", exercise)]
@@ -317,7 +317,7 @@ def test_all_drawings_are_shown() -> None:
     assert drawn == set(re.findall(r"^```\{drawing\} (\w+)$", texts, re.MULTILINE))
 
 
-# Linear RGB as people without one kind of cone see it: Machado, Oliveira and Fernandes, 2009, severity 1.
+# Linear RGB as seen by people without one kind of cone: Machado, Oliveira and Fernandes, 2009, severity 1.
 SEEN = {
     "all cones": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
@@ -342,7 +342,7 @@ def lab(color: str, seen: tuple[tuple[float, ...], ...]) -> tuple[float, float, 
 @pytest.mark.parametrize("seen", SEEN)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_eight_colours_differ_for_colour_blind_readers(scheme: str, seen: str) -> None:
-    """Under protanopia copies and tensor cores were the same; a difference of 2 can just be seen."""
+    """Under protanopia, copies and tensor cores used to have the same colour; a difference of 2 is just visible."""
     css = (ROOT / "docs" / "site" / "static" / "ladder.css").read_text(encoding="utf-8")
     names = ("ink", "muted", "blue", "red", "green", "amber", "violet", "cyan")
     blocks = re.findall(r"\{([^{}]*--fl-ink:[^{}]*)\}", css)
@@ -466,7 +466,8 @@ def test_a_change_is_quoted_as_a_diff() -> None:
 
 # ---- the layouts that are drawn ----
 
-PAIRS = 2 * 4 * 4 * 4  # of a warp and a K/V tile: heads, query tiles, warps, tiles in what the virtual GPU counts
+PAIRS = 2 * 4 * 4 * 4  # warps times K/V tiles: heads, query tiles, warps, tiles in the problem that the virtual GPU
+                       # counts
 K_REGISTERS = [(n, k, i) for n in range(8) for k in range(8) for i in range(2)]
 V_REGISTERS = [(n, k, i, high) for n in range(16) for k in range(4) for i in range(2) for high in (False, True)]
 
@@ -506,7 +507,7 @@ def test_fragments_cover_each_element_once() -> None:
 
 
 def test_two_accumulators_are_an_operand() -> None:
-    """As 04 packs them: register i of A takes elements i % 2 * 2 and the next of accumulator i / 2."""
+    """As packed by 04: register i of A consists of elements i % 2 * 2 and the next of accumulator i / 2."""
     for lane in range(32):
         for i in range(4):
             from_S = [layouts.fragment_D(lane, i % 2 * 2 + j) for j in range(2)]
@@ -534,7 +535,7 @@ def test_ldmatrix_deals_out_what_the_fragments_want() -> None:
 
 
 def test_exchanged_chunks_of_Q_are_fragments() -> None:
-    """As 14 assigns them: of chunk i, registers 0 to 3 are A[half], A[half + 2] of mma_k 2 i, then of 2 i + 1."""
+    """As assigned by 14: for chunk i, registers 0 to 3 are A[half], A[half + 2] of mma_k 2 i, then of 2 i + 1."""
     for i in range(4):
         after = layouts.transpose_in_group([layouts.Q_chunk(lane, i) for lane in range(32)])
         for lane in range(32):
@@ -557,7 +558,7 @@ def test_exchanged_pairs_of_O_are_16_bytes_of_a_row() -> None:
 
 @pytest.mark.parametrize("rows", [64, 128])
 def test_a_descriptor_reads_what_was_copied(rows: int) -> None:
-    """Each wgmma of S finds its 16 columns, and each of P V its 16 keys, where smem_offset() of 17 puts them."""
+    """Each wgmma of S finds its 16 columns, and each of P V its 16 keys, where smem_offset() of 17 places them."""
     for mma_k in range(8):
         for row in range(rows):
             for k in range(16):
@@ -571,7 +572,7 @@ def test_a_descriptor_reads_what_was_copied(rows: int) -> None:
 
 
 def test_the_layouts_are_those_of_the_kernels() -> None:
-    """The formulas of layouts.py, as the files have them."""
+    """The formulas of layouts.py are those in the files."""
     kernel = (ROOT / "kernels" / "hopper" / "17_wgmma.cu").read_text(encoding="utf-8")
     for text in (
         "return col / 64 * kRows * 64 + row * 64 + (col / 8 ^ row) % 8 * 8 + col % 8;",
@@ -611,7 +612,7 @@ def test_the_model_of_the_rings_computes_each_step_once_and_in_order(plan: sched
         for step in range(plan.steps):
             softmax = exponentials[f"softmax {step}"]
             assert mine[f"S{step}"].end <= softmax.begin + 1e-3 and softmax.end <= mine[f"PV{step}"].begin + 1e-3
-    # A tile is copied to a buffer when the one before it has been read by all, and is there before it is used.
+    # A tile is copied to a buffer after all consumers have read the one before it, and arrives before it is used.
     for which, product in (("K", "S"), ("V", "PV")):
         for tile in range(plan.steps):
             copy = next(span for span in spans if span.what == f"{which}{tile}" and span.who[0] == which)
@@ -635,7 +636,7 @@ def _protocol_of_the_model(program: schedule.Program) -> list[str]:
 
 @pytest.mark.parametrize("number", [19, 20, 23, 26, 27])
 def test_the_model_of_the_rings_waits_and_arrives_as_the_kernel_does(number: int, facts: Facts) -> None:
-    """Waits, arrivals and copies of each role, in order: in schedule.py, and as the virtual GPU traced the kernel."""
+    """Waits, arrivals and copies of each role, in order: in schedule.py, and in the virtual GPU's trace."""
     steps = 6
     trace = facts.role_trace(number, steps)
     machine = schedule._Machine(facts.plan(number, steps))
@@ -644,14 +645,15 @@ def test_the_model_of_the_rings_waits_and_arrives_as_the_kernel_does(number: int
     programs = [(trace.warps(multiply=False)[0], machine.producer())]
     programs += [(warp, machine.consumer(i)) for i, warp in enumerate(consumers)]
     for warp, program in programs:
-        # Not those of Q and of the store, and not the arrival that belongs to each copy: the model leaves them out.
+        # Without those for Q and for the store, and without the arrival that belongs to each copy: the model leaves
+        # them out.
         traced = [
             str(step)
             for step in trace.steps(warp)
             if re.search(r"[KV]_|barrier [4-9]|^wgmma", str(step)) and not re.match(r"arrive \w_full", str(step))
         ]
         model = _protocol_of_the_model(program)
-        # The last step is the one with exceptions: the kernels leave out what nobody waits for any more.
+        # The last step is an exception, because the kernels leave out arrivals that are no longer waited for.
         compared = len(model) * (steps - 1) // steps
         assert compared > 20 or warp == 0
         assert traced[:compared] == model[:compared], f"{number}, warp {warp}"
@@ -685,7 +687,7 @@ def test_two_consumers_that_begin_together_stay_together_and_turns_part_them() -
 
 
 def test_heads_and_query_tiles_of_the_bug_of_21() -> None:
-    """3 heads and 2 query tiles a head: every pair is there. 16 and 32: one of 16."""
+    """3 heads and 2 query tiles per head: every pair occurs. 16 and 32: one out of 16."""
 
     def pairs(heads: int, q_tiles: int) -> int:
         return len({(q_tile % q_tiles, q_tile % heads) for q_tile in range(heads * q_tiles)})
@@ -698,7 +700,7 @@ def test_heads_and_query_tiles_of_the_bug_of_21() -> None:
     [("27", "fp16", 34, 12), ("power_of_two", "fp16", 2, 15), ("power_of_two", "bf16", 2, 32)],
 )
 def test_softmaxes_that_are_done_again_on_steps(kernel: str, dtype: str, each: int, most: int) -> None:
-    """As the chapter of power_of_two counts them with the virtual GPU, and about as many as the model that it draws."""
+    """As counted with the virtual GPU in the chapter of power_of_two, and about as many as in its drawn model."""
     page = (sources.PAGES / "chapters" / "power_of_two.md").read_text(encoding="utf-8")
     told = re.search(r"`scripts/harness --kernel power_of_two (--device emulator --data steps .*?)`", page)
     counts = re.search(r"redoes (\d+) of 1,536 softmaxes, and (\d+) in bf16; 27 redoes (\d+)", page)
@@ -729,7 +731,7 @@ def test_machine_code_of_power_of_two_is_as_its_chapter_says() -> None:
         assert re.search(said, page)[1] == cold[opcode]
 
 
-# ---- the online softmax that the learning path works by hand ----
+# ---- the online softmax that the learning path computes by hand ----
 
 
 def attention(query: int) -> list[float]:
@@ -757,10 +759,10 @@ def test_the_worked_example_is_the_one_on_the_page() -> None:
     assert [list(column) for column in zip(*rows, strict=True)] == [worked.Q, worked.K, worked.V]
 
 
-# ---- what chapters say in words ----
+# ---- statements that chapters make in words ----
 
 SAID = [
-    # what no expression on a page can say, since it is a word there: "less than predicted", "the busiest unit"
+    # statements that are words on a page and so cannot be expressions there: "less than predicted", "the busiest unit"
     ("02, as predicted", "4.5 < step(2) < 6"),
     ("03, a little better than predicted", "verdict(3) == 'as predicted' and step(3) > 4.2"),
     ("04, far less than predicted", "step(4) < 2"),

@@ -1,4 +1,4 @@
-"""The pages that are read on GitHub are those of docs/source/, are complete, and do not depend on the toolkit."""
+"""The pages that are read on GitHub correspond to docs/source/, are complete, and do not depend on the toolkit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pages  # noqa: E402
 from sources import PAGES as SOURCES  # noqa: E402
 
 NAMES = sorted(pages.Library.of(None, SOURCES).sources)
-# Plain pages, which are their own source, are linked to and from.
+# Plain pages, which are their own source, are link sources and link targets.
 READ_ON_GITHUB = sorted({*(f"{name}.md" for name in NAMES), *(path.name for path in DOCS.glob("*.md"))})
 
 
@@ -32,7 +32,7 @@ def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The repository with the sources of two pages, and a harness that can do nothing but list."""
+    """The repository with the sources of two pages, and a harness that can only list."""
     for folder in ("docs/site", "profiles", "scripts"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in ("common", "harness", "kernels"):
@@ -55,7 +55,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-# ---- when they are out of date ----
+# ---- pages that are out of date ----
 
 
 def test_the_pages_of_this_repository_are_up_to_date() -> None:
@@ -64,7 +64,7 @@ def test_the_pages_of_this_repository_are_up_to_date() -> None:
 
 
 def test_the_harness_is_only_asked_what_the_sources_say(tree: Path) -> None:
-    """No machine code of the build, and no trace: 08 has the drawing of one."""
+    """It is not asked for machine code of the build, nor for a trace: 08 has the drawing of one."""
     done = run(tree, "--check")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -144,13 +144,13 @@ def text_of(page: str) -> str:
 
 
 def prose_of(page: str) -> str:
-    """Without code."""
+    """The page without code."""
     text = re.sub(r"^( *)(```+).*?^\1\2$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
     return re.sub(r"(`+)(?!`).+?(?<!`)\1(?!`)", "", text, flags=re.DOTALL)
 
 
 def anchors_of(page: str) -> set[str]:
-    """As GitHub makes them of headings; and those that are written."""
+    """The anchors that GitHub generates from headings, and those that are written explicitly."""
     text = re.sub(r"^```.*?^```$", "", text_of(page), flags=re.DOTALL | re.MULTILINE)
     found = set(re.findall(r'<a id="([^"]+)">', text))
     for heading in re.findall(r"^#{1,6} (.*)$", text, re.MULTILINE):
@@ -197,7 +197,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 @pytest.mark.parametrize("drawing", sorted((DOCS / "figures" / "drawings").glob("*.svg")), ids=lambda path: path.stem)
 def test_a_drawing_is_a_file_of_its_own(drawing: Path) -> None:
-    """GitHub shows it as an image: no style of the page reaches it, and it has a ground of its own."""
+    """GitHub shows it as an image: no style of the page applies to it, and it has its own background."""
     text = drawing.read_text(encoding="utf-8")
     assert "var(" not in text and "<script" not in text
     assert set(re.findall(r"https?://[^\"]+", text)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}

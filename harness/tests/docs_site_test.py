@@ -1,6 +1,6 @@
-"""The site builds without a warning, says when a profile is stale, and every page works in a browser without a network.
+"""The site builds without warnings, says when a profile is stale, and every page works in a browser without a network.
 
-Needs Sphinx (scripts/docs installs it); the pages are tried in headless Chromium where there is one.
+Needs Sphinx (scripts/docs installs it); the pages are tested in headless Chromium if it is installed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytest.importorskip("furo", reason="the theme is not installed: scripts/docs doe
 def build(
     out: Path, harness: Path, docs: Path = PAGES, strict: bool = False, pages: tuple[Path, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
-    """All pages are read, and all are written, unless some are named."""
+    """All pages are read, and all are written unless some are named."""
     command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-D", f"ladder_strict={int(strict)}"]
     command += ["-d", str(out / "doctrees"), str(docs), str(out / "site"), *map(str, pages)]
     environment = {**os.environ, "FLASH_LADDER_HARNESS": str(harness)}
@@ -43,7 +43,7 @@ def build(
 
 @pytest.fixture(scope="session")
 def other_harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A harness that says version 06 is other code than the recordings are of."""
+    """A harness that claims that version 06 differs from the code of its recordings."""
     folder = tmp_path_factory.mktemp("other")
     listed = subprocess.run(
         [BUILD / "harness", "--list", "--json", "-"], capture_output=True, text=True, check=True
@@ -54,7 +54,7 @@ def other_harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
             version["code_hash"] = "sha256:" + "0" * 64
     (folder / "list.json").write_text(json.dumps(registry), encoding="utf-8")
     script = folder / "harness"
-    # Whatever else is asked of it, such as a trace, the real one does.
+    # All other requests, such as a trace, go to the real one.
     text = f"#!/bin/sh\ncase $1 in --list) cat '{folder}/list.json' ;; *) exec '{BUILD / 'harness'}' \"$@\" ;; esac\n"
     script.write_text(text, encoding="utf-8")
     script.chmod(0o755)
@@ -134,7 +134,7 @@ def test_terms_have_their_definition_as_a_tooltip(site: Path) -> None:
 
 
 def test_the_search_knows_no_embedded_source(site: Path) -> None:
-    """A word that is in every kernel's file, and in no page's text."""
+    """A word that is in every kernel's file, but in no page's text."""
     word = "cudaError_t"
     assert word in (ROOT / "kernels" / "03_tiled.cu").read_text(encoding="utf-8")
     assert word in (site / "chapters" / "03_tiled.html").read_text(encoding="utf-8"), "the page embeds the file"
@@ -295,7 +295,7 @@ def test_blanks_take_what_rounds_to_the_answer_or_is_more_precise(site: Path, tm
 
 @needs_chromium
 def test_no_code_is_cut_off(site: Path, tmp_path: Path) -> None:
-    """At 1280 and at 400 pixels; drawings that are made of characters may scroll."""
+    """At 1280 and at 400 pixels; drawings that consist of characters may scroll."""
     tasks = [(page, page, "code") for page in pages(site)]
     found = visit(tmp_path, site, tasks)
     assert sum(of_page["all"] for of_page in found.values()) > 100

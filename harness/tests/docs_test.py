@@ -1,4 +1,4 @@
-"""The figures in the docs are those of profiles/, and scripts/update_docs.py notices when they are not."""
+"""The figures in the docs come from profiles/, and scripts/update_docs.py notices when they do not."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def profile(kernel: str, name: str, tflops: float) -> dict:
 
 
 def measured(tflops: float, watts: float | None) -> list[dict]:
-    """Results as scripts/peers writes them: as fast at every length, but half as fast at 512."""
+    """Results in the form that scripts/peers writes: the same speed at every length, but half of it at 512."""
     return [
         {
             "batch": batch,
@@ -86,7 +86,7 @@ def measured(tflops: float, watts: float | None) -> list[dict]:
 
 
 def regime(factor: float, watts: float | None) -> dict:
-    """A run of scripts/peers with version 02 in it, at twice the speed of its profile times `factor`, and two peers."""
+    """A run of scripts/peers with version 02, at twice the speed of its profile times `factor`, and two peers."""
     return {
         "run": {
             "date": "2026-02-03T12:00:00Z",
@@ -124,7 +124,7 @@ def regime(factor: float, watts: float | None) -> dict:
 
 
 def peers() -> dict:
-    """All are twice as fast where they take turns."""
+    """All are twice as fast when they take turns."""
     return {
         "schema": 3,
         "device": "NVIDIA H200",
@@ -134,7 +134,7 @@ def peers() -> dict:
 
 
 def peers_by_data() -> dict:
-    """Version 02 is slower than its fastest peer where the data are steps, and the other peer has no figure there."""
+    """Version 02 is slower than its fastest peer if the data are steps, and the other peer has no figure there."""
 
     def cells(factor: float, *names: str) -> list[dict]:
         one = measured(8.125, None)[3]
@@ -170,7 +170,8 @@ int factor_of_9x;  // 8x
 
 @pytest.fixture(scope="session")
 def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what the scripts read and write, with two versions, made-up profiles, and docs that are up to date."""
+    """A copy of all that the scripts read and write, with two versions, made-up profiles, and docs that are up to
+    date."""
     root = tmp_path_factory.mktemp("finished") / "tree"
     for folder in ("scripts", "docs"):
         shutil.copytree(ROOT / folder, root / folder)
@@ -205,7 +206,7 @@ def finished_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def mutation(code: str) -> dict:
-    """As scripts/mutate.py publishes: of 01, three mistakes in four were found, and now all."""
+    """In the form that scripts/mutate.py publishes: for 01, three mistakes in four were found before, and now all."""
     outcomes = ("wrong", "finding", "refusal", "timeout", "survived", "equivalent", "compile error", "same code")
     before, now = (
         dict(zip(outcomes, counts, strict=True)) for counts in ((1, 1, 0, 1, 1, 2, 3, 4), (2, 1, 0, 1, 0, 2, 3, 4))
@@ -258,7 +259,7 @@ def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
         " TFLOP/s per W |",
         # The mean of FlashAttention-2 is 6 / (5 / 325 + 2 / 325) = 279.
         "[01 naive](kernels/01_naive.cu) | 0.812 | 0.812 | 0.812 | 0.812 | 0.812 | 0.812 | 0.250 % | 0.292 % | – | – |",
-        # Not as its profile says, but as in its run with FlashAttention-2, alone.
+        # Not the figure of its profile, but that of its run with FlashAttention-2, alone.
         "_softmax.cu) | 4.06 | 8.12 | 8.12 | 8.12 | 8.12 | 8.12 | 2.50 % | 2.50 % | 650 W, 1725 MHz | 0.0125 |",
         "| *Another* | – | – | – | 162 | – | – | 50.0 % | – | 650 W, 1725 MHz | 0.250 |",
         "| *FlashAttention-2* | 162 | 325 | 325 | 325 | 325 | 325 | 100 % | 100 % | 650 W, 1725 MHz | 0.500 |",
@@ -277,7 +278,7 @@ def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
     log = (tree / "docs" / "ladder_log.md").read_text()
     assert "<!-- predicted 01 -->1 TFLOP/s<!-- end -->" in log and "<!-- predicted 02 -->5×<!-- end -->" in log
     assert "<!-- tflops 01 -->0.812<!-- end -->" in log and "<!-- verdict 01 -->as predicted<!-- end -->" in log
-    # 01 was not in the run with the peers, so the factor is of the two profiles.
+    # 01 was not in the run with the peers, so the factor compares the two profiles.
     assert "<!-- tflops 02 -->8.12 (5.00×)<!-- end -->" in log and "<!-- verdict 02 -->as predicted<!-- end -->" in log
     assert "<!-- tflops 03 -->not recorded<!-- end -->" in log and "<!-- verdict 03 -->not recorded<!-- end -->" in log
     assert "<!-- predicted 03 -->–<!-- end -->" in log
@@ -298,7 +299,7 @@ def test_what_was_counted_stands_in_the_docs(tree: Path) -> None:
 
 
 def rows_of(page: str, heading: str) -> list[str]:
-    """What the first cells of the table under a heading have in backticks."""
+    """The text in backticks in the first cells of the table under a heading."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
@@ -363,7 +364,7 @@ def test_verdicts_follow_the_rule(tree: Path, tflops: float, prediction: str, ex
 
 
 def test_a_prediction_and_its_result_read_differently_where_the_verdict_says_so() -> None:
-    """A gain of 1 % that was predicted and one of 0.6 % were both 1.01×, "less than predicted"."""
+    """A predicted gain of 1 % and a measured one of 0.6 % were both shown as 1.01×, "less than predicted"."""
     log = (ROOT / "docs" / "ladder_log.md").read_text()
     cells = re.findall(r"<!-- predicted \d\d -->(.*?)<!-- end -->.*?\((.*?)\)<!-- end -->.*?-->(.*?)<!--", log)
     assert len(cells) > 20
@@ -383,7 +384,7 @@ def test_the_log_leads_with_the_score() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/*.md"))])
 def test_no_line_of_text_begins_with_a_comment(page: str) -> None:
-    """Markdown takes such a line for HTML, so that *emphasis* and `code` in it show as they are typed."""
+    """Markdown takes such a line for HTML, so *emphasis* and `code` in it are shown literally."""
     for line in (ROOT / page).read_text().splitlines():
         assert not re.match(r" {0,3}<!-- .*-->.*[*`[]", line), line
 
@@ -469,7 +470,7 @@ def test_a_new_figure_makes_all_docs_out_of_date(tree: Path) -> None:
 
     edit(tree / "profiles" / "h200" / "peers.json", faster)
     assert outdated(tree) == ALL_DOCS
-    assert outdated(tree) == ALL_DOCS  # --check mends nothing
+    assert outdated(tree) == ALL_DOCS  # --check does not fix anything
     assert run(tree, "update_docs.py").returncode == 0
     assert outdated(tree) == []
     assert "8.94" in (tree / "README.md").read_text()
@@ -499,7 +500,7 @@ def test_the_table_by_data(tree: Path) -> None:
         "|---|---:|---:|---:|",
         "| *Another* | 4.06 | – | 8.12 |",
         "| *FlashAttention-2* | 7.31 | 8.12 | 14.6 |",
-        "| 02 online_softmax | 8.12 | 4.06 | 16.2 |",  # 01 is of other code than its profile
+        "| 02 online_softmax | 8.12 | 4.06 | 16.2 |",  # the code of 01 differs from that of its profile
         "| 02 / fastest peer | 1.11× | 0.50× | 1.11× |",
     ]
     assert "At seq_len 4096, batch 16, in fp16." in shown[8] and "0.25 s to warm up, at least 0.2 s timed" in shown[8]
@@ -515,7 +516,7 @@ def test_the_table_by_data(tree: Path) -> None:
 
 
 def test_what_the_readme_claims_is_what_was_measured() -> None:
-    """Of random normal numbers, in the regime that is shown."""
+    """On random normal numbers, in the regime that is shown."""
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert "On an H200 and random normal inputs, 16 is faster than FlashAttention-2 and 27 faster than" in readme
     assert "FlashAttention-3 and cuDNN, at every length that was measured." in readme
@@ -608,7 +609,7 @@ def truncate(path: Path) -> None:
 
 
 def with_tflops(value: str) -> Callable[[Path], None]:
-    """Puts another number, as JSON has it, in the place of all."""
+    """Replaces all of them by another number, written as in JSON."""
 
     def damage(path: Path) -> None:
         path.write_text(re.sub(r'(?<="tflops": )[\d.]+', value, path.read_text()))
@@ -646,7 +647,7 @@ def test_a_profile_that_cannot_be_used_is_named(
     assert message in done.stderr
     assert name in done.stderr or "different devices" in message
     assert done.stderr.count("\n") == 1
-    assert before == {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}  # nothing half done
+    assert before == {path: path.read_bytes() for path in tree.rglob("*") if path.is_file()}  # nothing is half done
 
 
 def test_a_profile_without_a_date(tree: Path) -> None:
@@ -699,7 +700,7 @@ def test_a_page_without_its_marks_is_named(tree: Path, page: str, mark: str) -> 
 
 
 def test_an_extension_stands_beside_what_it_extends(tree: Path) -> None:
-    """By their profiles, though 02 was measured beside the peers as well."""
+    """Using their profiles, although 02 was measured beside the peers as well."""
     log = tree / "docs" / "ladder_log.md"
     log.write_text(log.read_text() + "\n<!-- tflops mine of 02 --><!-- end -->\n")
     assert run(tree, "update_docs.py").returncode == 0
@@ -728,7 +729,7 @@ def test_plot_refuses_what_is_not_recorded(tree: Path) -> None:
     assert (done.returncode, "--out" in done.stderr) == (2, True), "these are not the figures of the docs"
 
 
-# ---- the pages that a person writes ----
+# ---- the pages written by hand ----
 
 
 @pytest.mark.parametrize("kernel", kernel_files(ROOT), ids=lambda kernel: kernel.stem)

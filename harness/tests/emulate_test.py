@@ -1,4 +1,4 @@
-"""Ordinary CUDA programs on the virtual GPU, by scripts/emulate. The programs are in emulated/."""
+"""Ordinary CUDA programs on the virtual GPU, through scripts/emulate. The programs are in emulated/."""
 
 import json
 import os
@@ -80,7 +80,7 @@ def run(program: Path, *arguments: str, **environment: str) -> subprocess.Comple
 
 
 def line_of(source: Path, fault: str) -> int:
-    """Of the line that ends in a comment with the name of the fault, perhaps among others."""
+    """The number of the line that ends in a comment with the name of the fault, perhaps among others."""
     lines = source.read_text(encoding="utf-8").splitlines()
     return next(number for number, line in enumerate(lines, 1) if fault in line.partition("// fault: ")[2].split())
 
@@ -137,7 +137,7 @@ def test_a_debug_build(tmp_path: Path) -> None:
 
 
 def test_the_program_of_the_readme(tmp_path: Path) -> None:
-    """It prints what the README says, but for the PTX, which is nvcc's, and the remedy helps."""
+    """The output is the one in the README, except for the PTX, which depends on nvcc, and the suggested fix works."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     section = readme[readme.index("## Your own CUDA programs without a GPU") :]
     source = re.search(r"```cpp\n(.*?)```", section, re.DOTALL)
@@ -176,7 +176,7 @@ def test_programs_for_hopper(hopper: Path, name: str, output: str, kind: str, wh
 
 
 def test_large_clusters(tmp_path: Path) -> None:
-    """More than 8 blocks are there for who asks for them, as on a GPU."""
+    """More than 8 blocks are available on request, as on a GPU."""
     source = tmp_path / "clusters.cu"
     source.write_text(
         r"""
@@ -464,7 +464,7 @@ def test_an_interruption_prints_what_was_found(everyday: Path) -> None:
     assert f"everyday.cu:{line_of(EVERYDAY, 'interrupted')}\n" in done.stderr
 
 
-# As a job that a time limit ends.
+# As for a job that a time limit ends.
 def test_a_signal_to_the_script_ends_the_program(tmp_path: Path) -> None:
     program = tmp_path / "waits.cu"
     program.write_text(
@@ -483,7 +483,7 @@ int main() {
     )
     assert script.stdout is not None and script.stdout.readline() == "here\n"
     script.terminate()
-    _, errors = script.communicate()  # which waits for all that could still write
+    _, errors = script.communicate()  # which waits for every process that could still write
     assert script.returncode == -signal.SIGTERM and "virtual GPU: interrupted" in errors
 
 
@@ -588,7 +588,7 @@ int main() {
     assert emulate(*option.split(), program).returncode == 45
 
 
-# C++20 has a lerp of its own.
+# C++20 has its own lerp.
 def test_the_standard_is_the_one_of_nvcc(tmp_path: Path) -> None:
     program = tmp_path / "lerp.cu"
     program.write_text(
@@ -705,7 +705,7 @@ def test_a_ring_on_mbarriers(ring: Path, tiles: int) -> None:
     ("fault", "kind"),
     [
         ("1", "race"),  # a stage is filled again before it was read
-        ("2", "race"),  # a stage is declared full while its copies are under way
+        ("2", "race"),  # a stage is declared full while its copies are still in flight
         ("3", "uninitialised_read"),  # a stage is read before it is full
         ("4", "deadlock"),  # a stage is never declared empty
     ],
@@ -760,7 +760,8 @@ def test_what_is_found_does_not_depend_on_the_number_of_threads(ordering: Path) 
     for name in ("block_counter", "shift_of_blocks", "same_output"):
         found = {run(ordering, name, "wrong", FLASH_LADDER_THREADS=threads).stderr for threads in ("1", "2", "5")}
         assert len(found) == 1
-        # Of three blocks the read and the write, or 64 writes: whatever another one has written meanwhile.
+        # With three blocks either the read and the write, or 64 writes: regardless of what another one has written
+        # meanwhile.
         times = {"block_counter": "  6 times\n", "same_output": "  192 times\n"}
         assert times.get(name, "") in found.pop()
 
@@ -799,12 +800,12 @@ int main() {
     done = emulate("--count", source)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^virtual GPU: columns\(float const\*, float\*\), 2 launches$", done.stderr, re.MULTILINE)
-    # A word per lane, 128 bytes apart: as many sectors and wavefronts as there are lanes, where 4 and 1 would do.
+    # A word per lane, 128 bytes apart: as many sectors and wavefronts as there are lanes, when 4 and 1 would be enough.
     assert "read 256 bytes in 64 sectors, 8.00x the ideal" in done.stderr
     assert "written 256 bytes in 64 wavefronts, 32.00x the ideal" in done.stderr
     assert re.search(r"64  32.00x +64   8.00x  columns.cu:4  tile\[threadIdx.x\]\[0\]", done.stderr), done.stderr
     full = ["bash", "-c", 'exec "$@" 2>/dev/full', "bash", str(EMULATE), "--count", str(source)]
-    assert subprocess.run(full, capture_output=True).returncode == 0  # and not aborted
+    assert subprocess.run(full, capture_output=True).returncode == 0  # it was not aborted
     file = tmp_path / "counts.json"
     done = emulate("--count-json", file, source)
     assert (done.returncode, done.stderr) == (0, "")
@@ -838,11 +839,11 @@ int main() {{
     done = emulate(source)
     assert done.returncode == 1
     assert "__constant__" in done.stderr.partition("kind of mistake")[2]
-    assert "constant.cu:7" in done.stderr or writes == "table[0]"  # nvcc leaves no more than a trap there
+    assert "constant.cu:7" in done.stderr or writes == "table[0]"  # nvcc leaves only a trap there
 
 
 def test_every_function_of_cuda_has_an_answer() -> None:
-    """Implemented or not, what the toolkit's header declares can be linked."""
+    """Whether implemented or not, everything that the toolkit's header declares can be linked."""
     settings = (BUILD / "emulate.sh").read_text(encoding="utf-8")
     library = re.search(r"'([^']*libflash_ladder_virtual_runtime.a)'", settings)[1]
     nvcc = Path(re.search(r"nvcc='([^']*)'", settings)[1]).resolve()

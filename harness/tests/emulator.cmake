@@ -1,4 +1,5 @@
-# Tests of the virtual GPU's library. emulator-hardware runs the conformance suite on a GPU instead; it is built, not run.
+# Tests of the virtual GPU's library. emulator-hardware runs the conformance suite on a GPU instead; it is built but not
+# run.
 add_library(flash_ladder_emulator_cases OBJECT emulator_cases.cpp emulator_hopper_cases.cpp)
 target_link_libraries(flash_ladder_emulator_cases PRIVATE flash_ladder_options PUBLIC flash_ladder_emulator fmt::fmt)
 
@@ -18,9 +19,9 @@ set(test_objects $<TARGET_OBJECTS:flash_ladder_emulator_tests> $<TARGET_OBJECTS:
 
 flash_ladder_test(emulator_test SOURCES ${test_objects} LIBRARIES flash_ladder_emulator)
 
-# The fuzz test, and the rest with it, under AddressSanitizer and UndefinedBehaviorSanitizer. It is the virtual GPU that they
-# watch; the tests are the same objects as above. They come last, so that the linker takes those inline functions of headers
-# that both have from the virtual GPU. Only scripts/test --thorough builds it and runs it: ctest -C Thorough.
+# The fuzz test, and the others with it, under AddressSanitizer and UndefinedBehaviorSanitizer, which watch the virtual
+# GPU; the tests are the same objects as above. They come last, so that the linker takes inline functions that both
+# contain from the virtual GPU. Only scripts/test --thorough builds and runs it: ctest -C Thorough.
 add_executable(emulator_sanitized_test EXCLUDE_FROM_ALL $<TARGET_OBJECTS:flash_ladder_emulator_sanitized> ${test_objects})
 target_link_libraries(emulator_sanitized_test PRIVATE fmt::fmt Threads::Threads GTest::gmock GTest::gtest_main)
 target_link_options(emulator_sanitized_test PRIVATE $<TARGET_PROPERTY:flash_ladder_emulator_sanitized,LINK_OPTIONS>)
@@ -34,7 +35,7 @@ add_executable(emulator-hardware emulator_hardware.cpp)
 target_link_libraries(emulator-hardware PRIVATE flash_ladder_options flash_ladder_emulator_cases nlohmann_json::nlohmann_json
                                                 ${CMAKE_DL_LIBS})
 
-# How many kernels of any folder of PTX it can decode: scripts/emulator_coverage.
+# How many kernels of any folder of PTX the virtual GPU can decode: scripts/emulator_coverage.
 add_executable(emulator-coverage emulator_coverage.cpp)
 target_link_libraries(emulator-coverage PRIVATE flash_ladder_options flash_ladder_emulator fmt::fmt)
 flash_ladder_pytest(emulator_coverage_test.py)

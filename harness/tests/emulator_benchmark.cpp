@@ -1,6 +1,6 @@
-// How fast the virtual GPU runs the versions of the ladder, with its checks and without.
+// How fast the virtual GPU runs the versions of the ladder, with and without its checks.
 //
-//   emulator-benchmark [SEQ_LEN [HEADS [VERSION]]]      256, 1 and all of them unless given; batch 1, fp16
+//   emulator-benchmark [SEQ_LEN [HEADS [VERSION]]]      default: 256, 1 and all versions; batch 1, fp16
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -53,8 +53,8 @@ double now(clockid_t clock) {
   return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) / 1e6;
 }
 
-// Milliseconds of one launch: the best of several, which other programs disturb least. Of one thread it is the processor's time, of
-// several what passes.
+// Milliseconds of one launch: the best of several, which other programs disturb least. For one thread it is processor
+// time, for several threads elapsed time.
 double milliseconds(const Configuration& configuration, const ExtendedArgs& args, int launches) {
   const clockid_t clock = runtime::settings().threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC;
   double best = std::numeric_limits<double>::infinity();
@@ -106,7 +106,7 @@ int run(int argc, char** argv) {
         "usage: emulator-benchmark [SEQ_LEN [HEADS [VERSION]]], two numbers of at least 1 and a part of a name\n");
     return 2;
   }
-  runtime::settings().sm = 90;  // whose limits admit every configuration
+  runtime::settings().sm = 90;  // its limits admit every configuration
   fmt::print("{}, heads {}; {} threads at most\n\n", problem.seq_len, problem.heads,
              std::thread::hardware_concurrency());
   fmt::print("{:<32} {:>11} {:>19} {:>10} {:>8} {:>10} {:>8} {:>9}\n", "", "warp", "M per s, 1 thread", "ms,",

@@ -29,7 +29,7 @@ std::vector<std::string> split(std::string_view text) {
 std::uint64_t bits(float x) { return std::bit_cast<std::uint32_t>(x); }
 std::uint64_t bits(double x) { return std::bit_cast<std::uint64_t>(x); }
 
-// Values at the edges of a type, then random ones.
+// Edge values of a type, followed by random ones.
 Words values_of(const std::string& type, std::mt19937_64& random) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   Words values;
@@ -95,7 +95,7 @@ Words values_of(const std::string& type, std::mt19937_64& random) {
       values.push_back(x);
   } else if (type == "pred") {
     values = {0, 1};
-  } else {  // integers: u, s, b and the number of bits
+  } else {  // integers: u, s or b, and the number of bits
     const int width = std::stoi(type.substr(1));
     const std::uint64_t ones = width == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << width) - 1;
     for (const std::uint64_t x :
@@ -109,13 +109,13 @@ Words values_of(const std::string& type, std::mt19937_64& random) {
   return values;
 }
 
-// Operands for `threads` threads: each combination of edges for two, random combinations for more.
+// Operands for `threads` threads: each combination of edge values for two operands, random combinations for more.
 Words operands_for(const std::vector<std::string>& types, unsigned threads, std::mt19937_64& random) {
   Words input(types.size() * threads);
   for (std::size_t k = 0; k < types.size(); ++k) {
     const Words values = values_of(types[k], random);
     for (unsigned i = 0; i < threads; ++i) {
-      // The first operand walks through its values, the second through its own at another pace, …
+      // The first operand steps through its values, the second through its own at a different pace, …
       const std::size_t index = k == 0 ? i : k == 1 ? i / 3 + i * 5 : random();
       input[k * threads + i] = values[index % values.size()];
     }
@@ -134,7 +134,7 @@ bool contains(const std::vector<std::string>& parts, std::string_view word) {
 
 std::string wider(const std::string& type) { return type.substr(0, 1) + std::to_string(2 * std::stoi(type.substr(1))); }
 
-// The types of the operands, which the opcode says in its own way.
+// The types of the operands, which each opcode encodes in its own way.
 Types types_of(const std::string& opcode, int num_sources) {
   const std::vector<std::string> parts = split(opcode);
   const std::string& last = parts.back();
@@ -158,7 +158,7 @@ Types types_of(const std::string& opcode, int num_sources) {
   return {last, std::vector<std::string>(static_cast<std::size_t>(num_sources), last)};
 }
 
-// Registers are declared without a type, so that every instruction of their width takes them.
+// Registers are declared without a type, so that every instruction of their width accepts them.
 int width_of(const std::string& type) {
   if (type == "pred") return 1;
   if (type == "shift" || type == "f16x2" || type == "bf16x2" || type == "tf32") return 32;
@@ -170,7 +170,8 @@ std::string header(const std::string& target) {
   return fmt::format(".version 7.8\n.target {}\n.address_size 64\n\n", target);
 }
 
-// A kernel with what all need: %tid in %t, the number of threads in %n, the addresses of input and output in %in and %out.
+// A kernel with what all cases need: %tid in %t, the number of threads in %n, the addresses of input and output in %in
+// and %out.
 std::string kernel(const std::string& target, const std::string& declarations, const std::string& body) {
   return header(target) +
          ".visible .entry test(.param .u64 input, .param .u64 output)\n{\n"
@@ -211,7 +212,7 @@ std::string declare(const std::string& name, int width) {
   return width == 1 ? fmt::format("\t.reg .pred {};\n", name) : fmt::format("\t.reg .b{} {};\n", width, name);
 }
 
-// What sm_80 does not have.
+// The target for instructions that sm_80 does not have.
 std::string target_of(const std::string& opcode) {
   const std::vector<std::string> parts = split(opcode);
   const std::string& last = parts.back();
@@ -260,7 +261,7 @@ ConformanceCase lane_case(const std::string& opcode, const LaneOperation& operat
     list += fmt::format(", %x{}", i);
   }
   if (carries) {
-    // A carry to read, and the carry that comes out.
+    // A carry to read, and the resulting carry.
     declarations += declare("%carry", width_of(types.result));
     const std::string type = types.sources[0];
     const bool subtracts = opcode.substr(0, 3) == "sub";
@@ -279,7 +280,8 @@ ConformanceCase lane_case(const std::string& opcode, const LaneOperation& operat
   return one;
 }
 
-// What values_of("f32") has few of: numbers near and between those of 8 bits, from below the least denormal to above the largest.
+// Values that values_of("f32") contains few of: numbers near and between the 8-bit ones, from below the smallest
+// denormal to above the largest.
 ConformanceCase float8_case(const std::string& opcode) {
   ConformanceCase one = lane_case(opcode, *lane_table().find(opcode));
   one.name += " around its numbers";
@@ -291,7 +293,7 @@ ConformanceCase float8_case(const std::string& opcode) {
   return one;
 }
 
-// A case written out: `body` uses what kernel() declares, and %r<>, %rd<>, %rs<>, %f<>, %p<>, and shared memory `smem`.
+// A case written in full: `body` uses what kernel() declares, and %r<>, %rd<>, %rs<>, %f<>, %p<>, and shared memory `smem`.
 ConformanceCase text_case(const std::string& name, const std::string& body, const std::vector<std::string>& sources,
                           const std::vector<int>& result_widths, unsigned threads = 32, const std::string& before = {},
                           const std::string& target = "sm_80") {
@@ -318,7 +320,7 @@ ConformanceCase text_case(const std::string& name, const std::string& body, cons
   return one;
 }
 
-// What an addition reads of a subtraction's flag, and the other way round.
+// How an addition interprets the flag of a subtraction, and vice versa.
 void add_carry_cases(std::vector<ConformanceCase>& cases) {
   for (const int width : {32, 64}) {
     const std::string type = fmt::format("u{}", width);
@@ -380,7 +382,7 @@ void add_move_cases(std::vector<ConformanceCase>& cases) {
       "\tmov.u32 %y4, %nctaid.x;\n\tmov.u32 %y5, %lanemask_lt;\n\tmov.u32 %y6, %lanemask_ge;\n\tmov.u32 %y7, %tid.y;\n"
       "\tmov.u32 %y8, %lanemask_eq;\n\tmov.u32 %y9, %lanemask_le;\n\tmov.u32 %y10, %lanemask_gt;\n\tmov.u32 %y11, %ntid.z;\n",
       {}, {32, 32, 32, 32, 32, 32, 32, 32, 32, 32, 32, 32}, 64));
-  // The register may be wider than the type: only its low part counts, and all of it is written.
+  // The register may be wider than the type: only its low part is read, and all of it is written.
   cases.push_back(text_case(
       "cvt wide source",
       "\tcvt.s64.s32 %y0, %x0;\n\tcvt.u64.u32 %y1, %x0;\n\tcvt.s32.s16 %y2, %x0;\n\tcvt.u32.u8 %y3, %x0;\n\tcvt.s32.s8 %y4, %x0;\n",
@@ -440,7 +442,7 @@ void add_memory_cases(std::vector<ConformanceCase>& cases) {
         vector, results, vector, results, vector, results);
     cases.push_back(text_case(fmt::format("ld, st.shared.{}", vector), reload, {"b64", "b64"}, widths));
   }
-  // Each thread's output words as its own global memory.
+  // Each thread uses its output words as its own global memory.
   cases.push_back(text_case(
       "ld, st.global",
       "\tst.global.b32 [%out], %x0;\n\tst.global.u16 [%out+4], %x0;\n\tst.global.u8 [%out+6], %x0;\n\tst.global.u8 [%out+7], 9;\n"
@@ -504,7 +506,7 @@ void add_atomic_cases(std::vector<ConformanceCase>& cases) {
     const int width = width_of(type);
     const int bytes = width / 8;
     const std::string stored = fmt::format("b{}", width);
-    // Each thread on its own word, so that the order does not matter.
+    // Each thread works on its own word, so that the order does not matter.
     const std::string text = fmt::format(
         "\tmov.u32 %r30, smem;\n\tmad.lo.u32 %r30, %t, {}, %r30;\n\tst.shared.{} [%r30], %x0;\n\tatom.shared.{}.{} %y0, [%r30], %x1;\n\tld.shared.{} %y1, [%r30];\n"
         "\tst.global.{} [%out], %x0;\n\tred.global.{}.{} [%out], %x1;\n\tld.global.{} %y2, [%out];\n",
@@ -517,7 +519,7 @@ void add_atomic_cases(std::vector<ConformanceCase>& cases) {
     cases.push_back(
         text_case(fmt::format("atom.{}.{}", one.operation, type), body, {type, type}, {width, width, width}, 64));
     if (type[0] == 'f') cases.back().closeness = Closeness::bits_or_nan;
-    // In shared memory the recorded GPU's driver (13.0) makes an addition of the lower halves only of it.
+    // In shared memory, the recorded GPU's driver (13.0) adds only the lower halves.
     if (type == "f16x2") cases.back().unlike = 1;
   }
   for (const char* type : {"b32", "b64", "b16"}) {
@@ -644,7 +646,7 @@ ConformanceCase mma_case(const std::string& type, int k, bool edges) {
     if (accumulator) {
       one.input[i] = bits(normal(random));
     } else {
-      // Random numbers near 1; in the edge case small integers, whose sums are exact, with a NaN and infinities.
+      // Random numbers near 1; in the edge case small integers, whose sums are exact, together with a NaN and infinities.
       const auto element = [&]() -> std::uint64_t {
         if (!edges) {
           const float x = normal(random);
@@ -678,8 +680,8 @@ std::uint64_t element_of(const std::string& type, int n) {
   return static_cast<std::uint64_t>(n) & ((std::uint64_t{1} << (type[1] - '0')) - 1);  // s8, u8, s4, u4
 }
 
-// Operands of an instruction of the tensor cores: `inputs` registers of small integers of a type, then accumulators, and then
-// metadata that name two elements of each chunk, the lower one first.
+// Operands of a tensor-core instruction: `inputs` registers of small integers of a type, then accumulators, and then
+// metadata that select two elements of each chunk, the lower one first.
 Words small_integers(const std::string& type, std::size_t inputs, const std::string& c_type, std::size_t accumulators,
                      bool metadata) {
   std::mt19937_64 random(7);
@@ -780,7 +782,7 @@ void add_wide_cases(std::vector<ConformanceCase>& cases) {
           "\tst.shared.v2.b64 [%r31], {%x1, %x0};\n\tld.shared.b128 %q2, [%r31];\n\tmov.b128 %q3, %q2;\n"
           "\tmov.b128 {%y2, %y3}, %q3;\n",
       "sm_80");
-  // The even lanes find what they compare with, the odd ones do not.
+  // The even lanes find the value with which they compare, the odd ones do not.
   add("atom.b128",
       address +
           "\tst.shared.v2.b64 [%r31], {%x0, %x1};\n\tand.b32 %r1, %t, 1;\n\tcvt.u64.u32 %rd1, %r1;\n"
@@ -819,7 +821,7 @@ void add_matrix_cases(std::vector<ConformanceCase>& cases) {
 }
 
 void add_copy_cases(std::vector<ConformanceCase>& cases) {
-  // From the input, 16 bytes apart, to shared memory and back into the results.
+  // From the input, 16 bytes apart, to shared memory and back to the results.
   const std::string start =
       "\tmov.u32 %r30, smem;\n\tmad.lo.u32 %r31, %t, 32, %r30;\n\tmov.b64 %rd9, -1;\n\tst.shared.v2.b64 [%r31], {%rd9, %rd9};\n\tst.shared.v2.b64 [%r31+16], {%rd9, %rd9};\n"
       "\tld.param.u64 %rd1, [input];\n\tcvta.to.global.u64 %rd1, %rd1;\n\tmad.wide.u32 %rd1, %t, 16, %rd1;\n";

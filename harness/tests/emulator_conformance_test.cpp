@@ -1,4 +1,5 @@
-// The conformance suite on the virtual GPU, against what an H200 computed (emulator_hardware.json, by emulator-hardware).
+// The conformance suite on the virtual GPU, compared with the results of an H200 (emulator_hardware.json, written by
+// emulator-hardware).
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -24,8 +25,8 @@ namespace {
 
 float float_of(std::uint64_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits)); }
 
-// The distance of two numbers in units in the last place: how many numbers lie between them. `magnitude_bits` is the width
-// without the sign.
+// The distance of two numbers in units in the last place: the number of steps between them. `magnitude_bits` is the
+// width without the sign.
 double ulps(std::uint64_t a, std::uint64_t b, int magnitude_bits) {
   const std::uint64_t sign = std::uint64_t{1} << magnitude_bits;
   const auto ordered = [&](std::uint64_t x) {
@@ -97,7 +98,7 @@ RunResult run_case(const ConformanceCase& one, const Options& options = {}) {
                          one.map, one.map_is_of_output);
 }
 
-// The cases that end with an error on the hardware.
+// The cases that cause an error on the hardware.
 std::set<std::string> refused_by_the_hardware() {
   std::ifstream file(FLASH_LADDER_HARDWARE_RESULTS);
   const nlohmann::json recorded = nlohmann::json::parse(file);
@@ -157,7 +158,7 @@ TEST(Conformance, LateCasesAreRecorded) {
     GTEST_SKIP() << "cases wait for a GPU, where emulator-hardware FILE --missing records them:" << missing;
 }
 
-// Whatever happens late or early, and whether it is looked at or not: the result is the same, and nothing is found.
+// Whether things happen late or early, and with or without checks, the result is the same, and there are no findings.
 TEST(Conformance, HopperCasesHaveOneResult) {
   const std::set<std::string> refused = refused_by_the_hardware();
   for (const ConformanceCase& one : hopper_cases()) {
@@ -177,7 +178,7 @@ TEST(Conformance, HopperCasesHaveOneResult) {
   }
 }
 
-// Nothing that the virtual GPU computes lane by lane goes untested.
+// Everything that the virtual GPU computes lane by lane is tested.
 TEST(Conformance, EveryLaneOperationHasACase) {
   std::set<std::string> names;
   for (const ConformanceCase& one : conformance_cases()) EXPECT_TRUE(names.insert(one.name).second) << one.name;
@@ -188,7 +189,7 @@ TEST(Conformance, EveryLaneOperationHasACase) {
   }
 }
 
-// Hints, fences and pauses: around a store and a load, in one thread.
+// Hints, fences and pauses, around a store and a load in one thread.
 constexpr char kHints[] =
     "createpolicy.fractional.L2::evict_last.b64 %rd1, 1.0;\nprefetch.global.L2 [%rd90];\nprefetchu.L1 [%rd90];\n"
     "applypriority.global.L2::evict_normal [%rd90], 128;\nldu.global.u64 %rd2, [%rd90];\nst.global.u64 [%rd91], %rd2;\n"
@@ -203,7 +204,7 @@ TEST(Conformance, HintsChangeNothing) {
 }
 
 TEST(Conformance, WhoDropsOutOfAnMbarrierIsNotExpectedAgain) {
-  // Of 64 threads, warp 1 takes part in the first phase only.
+  // Out of 64 threads, warp 1 takes part only in the first phase.
   const RunResult result = run_test_kernel(
       program(
           "setp.eq.u32 %p1, %r90, 0;\n@%p1 mbarrier.init.shared.b64 [smem], 64;\nbar.sync 0;\n"
@@ -217,9 +218,9 @@ TEST(Conformance, WhoDropsOutOfAnMbarrierIsNotExpectedAgain) {
   EXPECT_EQ(result.output[0], 2u);
 }
 
-// Nor does anything that is decoded by itself.
-// steps(n, count): 0, 1, 2 or 3 of the halvings of n as in the Collatz sequence, with a loop, returns in the middle, a jump table
-// and a call of its own. What it returns is in the first half of its result; the second is what it counted.
+// Everything that is decoded separately is tested, too. steps(n, count): 0, 1, 2 or 3 halvings of n as in the Collatz
+// sequence, with a loop, returns in the middle, a jump table and a nested call. The returned value is in the first half
+// of its result, the count in the second.
 constexpr const char* kFunctions =
     ".func (.param .b32 result) third(.param .b32 n)\n{\n"
     ".reg .b32 %r<3>;\n.local .b32 kept[2];\n"
@@ -273,7 +274,7 @@ TEST(Conformance, MultiplyAndAddWithCarry) {
   EXPECT_EQ(result.output[1], static_cast<std::uint64_t>(expected >> 64));
 }
 
-// Instructions that no GPU was asked for: emulator_isa_test.cpp has them.
+// Instructions that were not run on a GPU: emulator_isa_test.cpp tests them.
 const std::set<std::string> kByTheIsa = {"bmsk",      "discard",   "dp2a",  "fns",   "movmatrix", "szext",  "wmma",
                                          "vabsdiff2", "vabsdiff4", "vadd2", "vadd4", "vavrg2",    "vavrg4", "vmax2",
                                          "vmax4",     "vmin2",     "vmin4", "vset2", "vset4",     "vsub2",  "vsub4"};
@@ -285,7 +286,7 @@ TEST(Conformance, EveryDecodedInstructionHasACase) {
   std::istringstream words(texts);
   for (std::string word; words >> word;) used.insert(word.substr(0, word.find_first_of(".;")));
   for (const std::string& name : operation_table().names()) {
-    if (name == "call" || name == "trap") continue;  // they end in the host's output, or in a finding: see their tests
+    if (name == "call" || name == "trap") continue;  // they end in output on the host, or in a finding: see their tests
     if (kByTheIsa.contains(name)) continue;
     EXPECT_TRUE(used.contains(name)) << name
                                      << " has no case in emulator_cases.cpp; if no GPU has been asked, write one "
@@ -297,7 +298,7 @@ TEST(Conformance, WhatNoGpuWasAskedIsInTheTestByTheIsa) {
   std::ifstream file(FLASH_LADDER_ISA_TEST);
   const std::string source{std::istreambuf_iterator<char>(file), {}};
   ASSERT_FALSE(source.empty()) << FLASH_LADDER_ISA_TEST;
-  for (const std::string& name : kByTheIsa)  // behind a quotation mark, or the n of a line break
+  for (const std::string& name : kByTheIsa)  // after a quotation mark, or after the n of a line break
     EXPECT_TRUE(std::regex_search(source, std::regex("[\"n]" + name + "\\.")))
         << name << " is not in emulator_isa_test.cpp";
 }

@@ -1,4 +1,5 @@
-// How many kernels of a folder of PTX the virtual GPU can decode, and what stops the others: emulator-coverage FOLDER|FILE…
+// Counts the kernels in a folder of PTX that the virtual GPU can decode, and says why it cannot decode the others:
+// emulator-coverage FOLDER|FILE…
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@
 namespace flash_ladder::emulator {
 namespace {
 
-// An error without what tells one place from another: its line, and the operands of the instruction.
+// An error without the details of its location: its line, and the operands of the instruction.
 std::string kind_of(const std::string& error) {
   static const std::regex line("^PTX line \\d+( \\([^)]*\\))?: ");
   static const std::regex instruction("(this instruction: (@!?\\S+ )?[A-Za-z0-9_.:]+).*");
@@ -47,7 +48,7 @@ struct Coverage {
         }
       }
     } catch (const std::exception& error) {
-      // What concerns the whole text: as many kernels as it begins.
+      // An error that concerns the whole text counts for every kernel that the text contains.
       std::size_t count = 0;
       for (std::size_t at = text.find(".entry"); at != std::string::npos; at = text.find(".entry", at + 1)) ++count;
       kernels += count;

@@ -1,4 +1,4 @@
-// Each kind of finding, planted in a small kernel, with its line; and next to it a correct twin, without one.
+// Each kind of finding, planted in a small kernel, with its line; next to it a correct twin without a finding.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ bool is_at(const SourcePosition& position, int line) {
   return position.size() == 1 && position[0] == SourceLine{"/somewhere/kernel.cu", line};
 }
 
-// Findings of this kind only, and one of them at this line of the body.
+// Only findings of this kind, one of them at this line of the body.
 void expect_finding(const Report& report, FindingKind kind, int line) {
   bool found = false;
   for (const Finding& finding : report.findings) {
@@ -41,7 +41,7 @@ void expect_finding(const Report& report, FindingKind kind, int line) {
   EXPECT_TRUE(found) << "none at line " << line << ":\n" << all(report);
 }
 
-// A race between these two lines, whichever was seen to come second, and perhaps other findings.
+// A race between these two lines, in either order, and perhaps other findings.
 void expect_race(const Report& report, int line, int other_line) {
   bool found = false;
   for (const Finding& finding : report.findings) {
@@ -68,7 +68,7 @@ void expect_other(const Report& report, int line, int warp) {
 // ---- Bounds
 
 TEST(Findings, GlobalLoadPastTheEnd) {
-  // The input has 256 words and one more.
+  // The input has 256 words, and then one more.
   const Report report = report_of("mad.wide.u32 %rd1, %r90, 8, %rd90;\nld.global.u64 %rd2, [%rd1+2000];\n");
   expect_finding(report, FindingKind::out_of_bounds, 2);
   const Finding& finding = report.findings[0];
@@ -91,7 +91,7 @@ TEST(Findings, NullPointer) {
 }
 
 TEST(Findings, AccessThatCrossesTheEnd) {
-  // Its first bytes are inside.
+  // Its first bytes are in bounds.
   expect_finding(report_of("ld.global.v4.u32 {%r1, %r2, %r3, %r4}, [%rd90+2048];\n"), FindingKind::out_of_bounds, 1);
 }
 
@@ -103,7 +103,7 @@ TEST(Findings, SharedOutOfBounds) {
   expect_clean(report_of("mov.u32 %r1, 0;\nst.shared.u32 [%r94+3840], %r1;\n"));
 }
 
-// Two arrays of 64 bytes side by side, and dynamic shared memory behind them.
+// Two adjacent arrays of 64 bytes, followed by dynamic shared memory.
 TEST(Findings, OutOfOneSharedArrayIntoAnother) {
   const auto run = [](const std::string& body) {
     return run_test_kernel(program(body, ".shared .align 4 .b8 a[64];\n.shared .align 4 .b8 b[64];\n"), 16, {}, 1)
@@ -117,11 +117,11 @@ TEST(Findings, OutOfOneSharedArrayIntoAnother) {
   EXPECT_THAT(report.findings[0].message, HasSubstr("0 bytes after the end of `a`, which has 64 bytes: byte 0 of `b`"));
   expect_clean(
       run("mov.u32 %r9, 0;\n" + address + "st.shared.u32 [%r2], %r9;\nmov.u32 %r3, b;\nst.shared.u32 [%r3+4], %r9;\n"));
-  // Before the beginning; by way of a pointer that moves; with all lanes of a warp.
+  // Before the beginning; through a pointer that moves; with all lanes of a warp.
   expect_finding(
       run("mov.u32 %r9, 0;\nmov.u32 %r3, b;\nadd.u32 %r3, %r3, -4;\nst.shared.u32 [%r3], %r9;\nst.shared.u32 [a+8], %r9;\nmov.u32 %r1, a;\nst.shared.u32 [%r1+8], %r9;\n"),
       FindingKind::out_of_bounds, 4);
-  // An address that may be in either says nothing.
+  // An address that may be in either array proves nothing.
   expect_clean(run(
       "mov.u32 %r9, 0;\nsetp.lt.u32 %p1, %r90, 8;\nmov.u32 %r1, a;\nmov.u32 %r3, b;\nselp.u32 %r2, %r1, %r3, %p1;\nst.shared.u32 [%r2+60], %r9;\n"));
 }
@@ -149,7 +149,7 @@ TEST(Findings, ADistanceInOneSharedArrayIsAnIndexOfAnother) {
                  FindingKind::out_of_bounds, 5);
 }
 
-// As nvcc writes them: one variable with two arrays of 32 bytes in it, of which an access may be to one or the other.
+// As written by nvcc: one variable that contains two arrays of 32 bytes, either of which an access may refer to.
 TEST(Findings, OutOfOneLocalArrayIntoAnother) {
   const auto run = [](const std::string& body) {
     return run_test_kernel(
@@ -167,10 +167,11 @@ TEST(Findings, OutOfOneLocalArrayIntoAnother) {
       HasSubstr("an access of 4 bytes of local memory 0 bytes after the end of the local variable at byte 0, which "
                 "has at most 32 bytes: byte 0 of the local variable at byte 32"));
   expect_clean(run("st.local.u32 [%rd3+28], %r90;\nst.local.u32 [%rd4], %r90;\nst.local.u32 [%rd1+32], %r90;\n"));
-  // By a generic address; before the beginning.
+  // Through a generic address; before the beginning.
   expect_finding(run("st.u32 [%rd5+36], %r90;\n"), FindingKind::out_of_bounds, 6);
   expect_finding(run("st.local.u32 [%rd4+-4], %r90;\n"), FindingKind::out_of_bounds, 6);
-  // An end as far as the next array's beginning, from which one goes back; and an address that may be in either.
+  // An end pointer, which equals the beginning of the next array, from which the code steps back; and an address that
+  // may be in either.
   expect_clean(
       run("add.s64 %rd6, %rd3, 32;\nst.local.u32 [%rd6+-4], %r90;\nsetp.eq.u32 %p1, %r90, 0;\n"
           "selp.b64 %rd7, %rd3, %rd4, %p1;\nst.local.u32 [%rd7+32], %r90;\n"));
@@ -209,7 +210,7 @@ TEST(Findings, UseAfterFree) {
   expect_finding(launch(module.kernel("test"), config, memory), FindingKind::use_after_free, 1);
 }
 
-// ---- What was never written
+// ---- Uninitialised memory
 
 TEST(Findings, UninitialisedShared) {
   expect_finding(report_of("ld.shared.u32 %r1, [%r94];\n"), FindingKind::uninitialised_read, 1);
@@ -227,7 +228,7 @@ TEST(Findings, UninitialisedLocal) {
   expect_clean(report_of(store + "ld.local.u32 %r1, [%rd1];\n"));
 }
 
-// nvcc loads a variable whose address somebody has, and chooses afterwards: `int v; x = gets(&v) ? v : -1;`
+// nvcc loads a variable whose address is taken elsewhere, and selects afterwards: `int v; x = gets(&v) ? v : -1;`
 TEST(Findings, UninitialisedLocalThatIsChosen) {
   const auto run = [](const char* chosen) {
     return report_of(fmt::format(
@@ -243,7 +244,7 @@ TEST(Findings, UninitialisedLocalThatIsChosen) {
               HasSubstr("local memory that was never written, and what was computed from it is stored"));
 }
 
-// Those who call nothing end; the others meet again behind the call.
+// Lanes that call a null pointer end; the others reconverge after the call.
 TEST(Findings, LanesMeetBehindACallThroughAPointer) {
   const auto run = [](const char* pointer) {
     return run_test_kernel(
@@ -296,10 +297,10 @@ TEST(Findings, WhatAKernelWroteIsInitialised) {
                       memory));
 }
 
-// ---- Registers that nothing has written
+// ---- Uninitialised registers
 
 TEST(Findings, UndefinedRegisterThatIsStored) {
-  // As nvcc compiles `float m; for (…) m = max(m, x);`: the loop's first round finds what nobody has written.
+  // As nvcc compiles `float m; for (…) m = max(m, x);`: the first iteration of the loop reads an uninitialised register.
   const auto body = [](const std::string& before) {
     return before + "\nmov.u32 %r1, 0;\nL:\nmax.u32 %r2, %r2, %r1;\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 4;\n" +
            "@%p1 bra L;\nadd.u32 %r3, %r2, 1;\nst.global.u32 [%rd91], %r3;\n";
@@ -314,7 +315,7 @@ TEST(Findings, UndefinedRegisterThatIsStored) {
 }
 
 TEST(Findings, UndefinedRegisterThatMatters) {
-  // In one instruction: what reads it is what makes it matter.
+  // In one instruction: the instruction that reads the value makes it matter.
   for (
       const char* use : {
           "st.shared.u32 [%r94], %r1;",
@@ -345,20 +346,20 @@ TEST(Findings, UndefinedRegisterThatMatters) {
 }
 
 TEST(Findings, UndefinedRegisterThatDoesNotMatter) {
-  // Each lane stores what it has, or what it was given.
+  // Each lane stores the value that it has, or one that it received.
   const std::string only_0 = "setp.eq.u32 %p1, %r91, 0;\n@%p1 mov.u32 %r1, %r92;\n";
   const std::string store = "mad.wide.u32 %rd2, %r90, 4, %rd91;\nst.global.u32 [%rd2], %r2;\n";
   for (const char* right : {
-           "shfl.sync.idx.b32 %r2, %r1, 0, 31, -1;\n",             // what lane 0 computed, for all
+           "shfl.sync.idx.b32 %r2, %r1, 0, 31, -1;\n",             // broadcasts what lane 0 computed
            "selp.u32 %r2, %r1, 7, %p1;\n",                         // not chosen
            "selp.u32 %r3, -1, 0, %p1;\nand.b32 %r2, %r1, %r3;\n",  // cleared
            "selp.u32 %r3, 0, -1, %p1;\nor.b32 %r2, %r3, %r1;\n",   // all bits set
            "mov.u32 %r2, 3;\n@!%p1 bra E;\nadd.u32 %r2, %r1, 1;\nE:\n",
-           "add.u32 %r3, %r1, 1;\nmov.u32 %r2, 1;\n",  // computed in vain
-           // `if (lane == 0 && x > 7)`, of which the compiler makes one condition
+           "add.u32 %r3, %r1, 1;\nmov.u32 %r2, 1;\n",  // the result is not used
+           // `if (lane == 0 && x > 7)`, which the compiler turns into one condition
            "setp.gt.u32 %p2, %r1, 7;\nand.pred %p3, %p1, %p2;\nmov.u32 %r2, 0;\n@%p3 mov.u32 %r2, 1;\n",
            "setp.gt.u32 %p2, %r1, 7;\nnot.pred %p4, %p1;\nor.pred %p3, %p2, %p4;\nselp.u32 %r2, 1, 0, %p3;\n",
-           // a thread's own array, filled with what is not used
+           // a thread's own array, filled with values that are not used
            "st.local.u32 [local], %r1;\nst.local.u32 [local+4], %r90;\nld.local.u32 %r2, [local+4];\n",
        }) {
     expect_clean(report_of(only_0 + right + store));
@@ -391,7 +392,7 @@ TEST(Findings, RaceBetweenWarps) {
   // Warp 0 runs first: it reads what warp 1 has not written yet, and warp 1 then writes it.
   const Report report = report_of(exchange(32, ""));
   expect_race(report, 1, 5);
-  // One cause: the read is too early, and of what it reads nothing has been written.
+  // One cause: the read is too early, and reads uninitialised memory.
   EXPECT_EQ(report.findings[0].kind, FindingKind::race) << all(report);
   EXPECT_TRUE(is_at(report.findings[0].position, 5) && is_at(report.findings[0].other->position, 1)) << all(report);
   EXPECT_EQ(report.findings[0].warp, 0);
@@ -410,9 +411,9 @@ TEST(Findings, RaceBetweenLanes) {
   EXPECT_EQ(report.findings[0].lane, 0);
   expect_clean(report_of(exchange(1, "bar.warp.sync -1;")));
   expect_clean(report_of(exchange(1, "bar.sync 0;")));
-  // A shuffle makes lanes meet, but does not order what they have written.
+  // A shuffle synchronises lanes, but does not order what they have written.
   expect_finding(report_of(exchange(1, "shfl.sync.bfly.b32 %r3, %r90, 1, 31, -1;")), FindingKind::race, 5);
-  // Half of the warp synchronises: enough for those that exchange with each other, not for the others.
+  // Half of the warp synchronises, which is enough for those that exchange data with each other, but not for the others.
   expect_clean(report_of(
       "st.shared.u32 [%r94], %r90;\nsetp.lt.u32 %p1, %r91, 16;\n@!%p1 bra E;\nbar.warp.sync 0xffff;\nxor.b32 %r1, %r90, 1;\nmad.lo.u32 %r1, %r1, 4, %r93;\nld.shared.u32 %r2, [%r1];\nE:\n"));
   expect_finding(
@@ -422,7 +423,7 @@ TEST(Findings, RaceBetweenLanes) {
 }
 
 TEST(Findings, WriteAfterRead) {
-  // Everybody reads word 0; then thread 40 overwrites it.
+  // Every thread reads word 0; then thread 40 overwrites it.
   const auto body = [](const std::string& between) {
     return "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nld.shared.u32 %r1, [%r93];\n" + between +
            "\nsetp.eq.u32 %p1, %r90, 40;\n@%p1 st.shared.u32 [%r93], %r90;\n";
@@ -431,21 +432,21 @@ TEST(Findings, WriteAfterRead) {
   expect_finding(report, FindingKind::race, 6);
   expect_race(report, 3, 6);
   expect_clean(report_of(body("bar.sync 0;")));
-  // The lanes of its own warp are told apart too.
+  // The lanes of its own warp are distinguished, too.
   const auto alone = [](const std::string& between) {
     return "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nshl.b32 %r5, %r92, 7;\nadd.u32 %r5, %r5, %r93;\nld.shared.u32 %r1, [%r5];\n" +
            between + "\nsetp.eq.u32 %p1, %r91, 9;\n@%p1 st.shared.u32 [%r5], %r90;\n";
   };
   expect_finding(report_of(alone("")), FindingKind::race, 8);
   expect_clean(report_of(alone("bar.warp.sync -1;")));
-  // A value that the write does not change hides the mistake from the result, not from the check.
+  // Writing an unchanged value hides the mistake from the result, but not from the check.
   const auto same = [](const std::string& between) {
     return "mov.u32 %r1, 7;\nst.shared.u32 [%r94], %r1;\nbar.sync 0;\nld.shared.u32 %r1, [%r93];\n" + between +
            "\nsetp.eq.u32 %p1, %r90, 40;\n@%p1 st.shared.u32 [%r93], %r1;\n";
   };
   expect_finding(report_of(same("")), FindingKind::race, 7);
   expect_clean(report_of(same("bar.sync 0;")));
-  // What a lane alone has read it may overwrite.
+  // A lane may overwrite what it alone has read.
   expect_clean(report_of(
       "st.shared.u32 [%r94], %r90;\nld.shared.u32 %r1, [%r94];\nadd.u32 %r1, %r1, 1;\nst.shared.u32 [%r94], %r1;\n"));
 }
@@ -457,7 +458,7 @@ TEST(Findings, WriteAfterWrite) {
   expect_finding(report_of("and.b32 %r1, %r90, 15;\nmad.lo.u32 %r1, %r1, 4, %r93;\nst.shared.u32 [%r1], %r90;\n", 32),
                  FindingKind::race, 3);
   expect_clean(report_of("and.b32 %r1, %r90, 15;\nmad.lo.u32 %r2, %r1, 4, %r93;\nst.shared.u32 [%r2], %r1;\n", 32));
-  // Neighbours in one word, but different bytes.
+  // Neighbours in one word, but with different bytes.
   expect_clean(report_of("cvt.u16.u32 %rs1, %r90;\nadd.u32 %r1, %r90, %r93;\nst.shared.u8 [%r1], %rs1;\n"));
 }
 
@@ -487,7 +488,7 @@ TEST(Findings, MissingWait) {
   expect_finding(report_of(copy("bar.sync 0;")), FindingKind::race, 6);
 }
 
-// A wait, but not for this copy: "nothing has waited" would be wrong.
+// A wait, but not for this copy: the message "nothing has waited" would be wrong.
 TEST(Findings, WaitThatLeavesTheCopyPending) {
   const Report report = report_of(copy("cp.async.wait_group 1;"));
   expect_finding(report, FindingKind::race, 6);
@@ -498,7 +499,7 @@ TEST(Findings, WaitThatLeavesTheCopyPending) {
 }
 
 TEST(Findings, CopyOfAnotherThread) {
-  // Both have asked for their copies, and warp 1, which goes on first, reads what warp 0 copies.
+  // Both have issued their copies, and warp 1, which continues first, reads what warp 0 copies.
   const std::string read =
       "setp.eq.u32 %p1, %r92, 0;\n@%p1 bra W;\nld.shared.u32 %r1, [%r93];\nW:\ncp.async.wait_group 0;\n";
   const Report report = report_of(copy("bar.sync 0;", read));
@@ -549,7 +550,7 @@ TEST(Findings, CopyFromOutOfBounds) {
 
 // ---- mbarrier
 
-// Warp 0 fills words 0 … 31, warp 1 reads them, by way of an mbarrier at smem + 2048.
+// Warp 0 fills words 0 … 31, and warp 1 reads them after waiting for an mbarrier at smem + 2048.
 std::string handover(const std::string& sync_init, const std::string& arrive, const std::string& wait) {
   return "setp.ne.u32 %p1, %r90, 0;\n@!%p1 mbarrier.init.shared.b64 [smem+2048], 32;\n" + sync_init +
          "\nsetp.eq.u32 %p2, %r92, 1;\n@%p2 bra READ;\nst.shared.u32 [%r94], %r90;\n" + arrive +
@@ -560,7 +561,7 @@ constexpr char kWait[] = "WAIT: mbarrier.test_wait.parity.shared.b64 %p3, [smem+
 
 TEST(Findings, Mbarrier) {
   expect_clean(report_of(handover("bar.sync 0;", kArrive, kWait)));
-  // Lane 0 arrives 32 times over: it knows of the others only after a __syncwarp.
+  // Lane 0 arrives 32 times: it knows what the others did only after a __syncwarp.
   const std::string elected =
       "@!%p1 mbarrier.arrive.noComplete.shared.b64 %rd1, [smem+2048], 31; @!%p1 mbarrier.arrive.shared.b64 %rd1, [smem+2048];";
   expect_clean(report_of(handover("bar.sync 0;", "bar.warp.sync -1; " + elected, kWait)));
@@ -571,7 +572,7 @@ TEST(Findings, MbarrierWithoutWait) { expect_race(report_of(handover("bar.sync 0
 
 TEST(Findings, MbarrierWithTheWrongParity) {
   const std::string wait = "WAIT: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 1; @!%p3 bra WAIT;";
-  const Report report = report_of(handover("bar.sync 0;", kArrive, wait));  // warp 1, which reads, goes on first
+  const Report report = report_of(handover("bar.sync 0;", kArrive, wait));  // warp 1, which reads, continues first
   expect_race(report, 6, 11);
   ASSERT_FALSE(report.findings.empty());
   const Finding& finding = report.findings[0];
@@ -582,7 +583,7 @@ TEST(Findings, MbarrierWithTheWrongParity) {
   EXPECT_THAT(finding.waits[0].what, HasSubstr("for parity 1 of the mbarrier at byte 2048"));
 }
 
-// Warp 0 arrives, but at another mbarrier than the one that warp 1 waits at.
+// Warp 0 arrives, but at a different mbarrier from the one at which warp 1 waits.
 TEST(Findings, ArrivalAtTheWrongMbarrier) {
   const std::string other = "mbarrier.arrive.shared.b64 %rd1, [smem+2056];";
   const std::string init = "@!%p1 mbarrier.init.shared.b64 [smem+2056], 32; bar.sync 0;";
@@ -615,7 +616,7 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
               64),
       "the block cannot go on: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
       "with lanes 0x00000008, which expects 32 arrivals and has got 5, from warp 0; warp 0 has ended");
-  // The second round of a ring: its first phase is complete, its second gets nothing.
+  // The second round of a ring: its first phase is complete, its second gets no arrivals.
   EXPECT_THAT(message(handover("bar.sync 0;", kArrive,
                                std::string(kWait) + " AGAIN: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 1; "
                                                     "@!%p3 bra AGAIN;"),
@@ -634,9 +635,9 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
       "has ended");
 }
 
-// Warp 0 fills a stage twice, and warp 1, which was to read it in between, waits for a phase that has gone by.
+// Warp 0 fills a stage twice, and warp 1, which should have read it in between, waits for a phase that has already passed.
 TEST(Findings, AStageThatIsFilledAgainBeforeItWasRead) {
-  // The mbarriers lie far away, and beside the stage.
+  // The mbarriers are far away, and next to the stage.
   for (const int at : {2048, 256}) {
     const std::string full = fmt::format("[smem+{}]", at), empty = fmt::format("[smem+{}]", at + 8);
     const auto ring = [&](const std::string& until_empty) {
@@ -685,13 +686,13 @@ TEST(Findings, CopiesCompletedByAnMbarrier) {
   const std::string arrive = "cp.async.mbarrier.arrive.noinc.shared.b64 [smem+2048];";
   expect_clean(report_of(body(arrive, kWait)));
   expect_finding(report_of(body(arrive, "bar.sync 0;")), FindingKind::race, 11);
-  // An arrival of the threads says nothing about their copies.
+  // An arrival of the threads does not cover their copies.
   expect_finding(report_of(body(kArrive, kWait)), FindingKind::race, 11);
 }
 
 TEST(Findings, RacesAreFoundHoweverLongAgo) {
-  // Thread 0 writes word 0. Both warps make 600,000 accesses to words of their own, and in the middle of them warp 0 arrives at
-  // a barrier. Then warp 1 waits at the barrier and reads word 0, and perhaps warp 0's own.
+  // Thread 0 writes word 0. Both warps make 600,000 accesses to their own words, in the middle of which warp 0 arrives
+  // at a barrier. Then warp 1 waits at the barrier and reads word 0, and perhaps warp 0's own words.
   const auto run = [](const std::string& arrive, const std::string& wait, const std::string& more = "") {
     const std::string access = "ld.shared.u32 %r2, [%r94+128]; st.shared.u32 [%r94+128], %r2;";
     const auto loop = [&](const std::string& label) {
@@ -708,7 +709,7 @@ TEST(Findings, RacesAreFoundHoweverLongAgo) {
   const Report report = run("", "");
   expect_finding(report, FindingKind::race, kRead);
   expect_other(report, 6, 0);
-  // Barriers know for as long what came before an arrival, and what did not.
+  // For all this time, barriers distinguish what came before an arrival from what came after it.
   const auto expect_only_own = [](const Report& found) {
     expect_finding(found, FindingKind::race, kRead + 1);
     for (const Finding& finding : found.findings) EXPECT_FALSE(is_at(finding.position, kRead)) << all(found);
@@ -720,8 +721,8 @@ TEST(Findings, RacesAreFoundHoweverLongAgo) {
 }
 
 TEST(Findings, RacesAreFoundWhateverWasReadSince) {
-  // Warp 1 reads words 0 to 31, and then others, as often as `count` says: with a factor that is not 0, in ever different orders of
-  // lanes. Warp 0 does so twice as often, and then writes words 0 to 31.
+  // Warp 1 reads words 0 to 31, and then others, as often as `count` says: with a factor other than 0, in ever
+  // different orders of lanes. Warp 0 does so twice as often, and then writes words 0 to 31.
   const auto run = [](int count, const std::string& factor, const std::string& between) {
     return report_of(
         "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nsetp.eq.u32 %p2, %r92, 0;\nmov.u32 %r5, 0;\nmov.u32 %r7, " +
@@ -743,7 +744,8 @@ TEST(Findings, RacesAreFoundWhateverWasReadSince) {
 }
 
 TEST(Findings, ColumnsOfWarpsSideBySideAreNoRace) {
-  // Of four rows of 16 words warp 1 reads the first eight columns, and warp 0 writes eight from this one on.
+  // Out of four rows of 16 words, warp 1 reads the first eight columns, and warp 0 writes eight columns starting at
+  // this one.
   const auto run = [](int column, const std::string& before) {
     return report_of(
         "shr.u32 %r5, %r91, 3;\nand.b32 %r6, %r91, 7;\nmad.lo.u32 %r5, %r5, 16, %r6;\n"
@@ -752,7 +754,7 @@ TEST(Findings, ColumnsOfWarpsSideBySideAreNoRace) {
         "@%p2 bra WRITE;\nld.shared.u32 %r1, [%r5];\nbra.uni END;\nWRITE:\nst.shared.u32 [%r5+" +
         std::to_string(4 * column) + "], %r90;\nEND:\n");
   };
-  // With mbarriers, it is also looked at whether anybody has read what is overwritten.
+  // With mbarriers, the check also looks at whether overwritten data have been read.
   const std::string with_mbarrier = "setp.eq.u32 %p1, %r90, 0; @%p1 mbarrier.init.shared.b64 [smem+2048], 32;";
   for (const std::string& before : {std::string(), with_mbarrier}) {
     expect_clean(run(8, before));
@@ -777,7 +779,7 @@ TEST(Findings, DivergentBarrier) {
 }
 
 TEST(Findings, ThreadsThatEndWithoutComingToABarrier) {
-  // Lanes of a warp, and then whole warps only. A barrier with a count is not for all.
+  // Lanes of a warp, and then whole warps only. A barrier with a count is not for all threads.
   for (const char* threads : {"40", "32"}) {
     const std::string leave = fmt::format("setp.lt.u32 %p1, %r90, {};\n@%p1 exit;\n", threads);
     const Report report = report_of(leave + "bar.sync 0;\n");
@@ -788,7 +790,7 @@ TEST(Findings, ThreadsThatEndWithoutComingToABarrier) {
   expect_finding(report_of("setp.lt.u32 %p1, %r92, 1;\n@%p1 bar.sync 0;\n"), FindingKind::divergent_barrier, 2);
 }
 
-// Warp 1 passes the barrier by, and so reads what warp 0 has written too early; the barrier is looked at when warp 1 has ended.
+// Warp 1 skips the barrier, and so reads what warp 0 has written too early; the barrier is checked when warp 1 has ended.
 TEST(Findings, ABarrierThatIsMissedComesBeforeTheRacesThatFollow) {
   const std::string read = "xor.b32 %r1, %r90, 32;\nmad.lo.u32 %r1, %r1, 4, %r93;\nld.shared.u32 %r2, [%r1];\n";
   const Report report =
@@ -801,7 +803,8 @@ TEST(Findings, ABarrierThatIsMissedComesBeforeTheRacesThatFollow) {
 }
 
 TEST(Findings, RacesBetweenWarpsComeBeforeThoseInsideOne) {
-  // Inside the warps, then, after a barrier, between them. The limit keeps the first in this order, not in time.
+  // Races inside the warps first and, after a barrier, between them. The limit keeps the first ones in this order, not
+  // in order of time.
   const std::string body = exchange(1, "") + "bar.sync 0;\n" + exchange(32, "");
   Options options;
   for (const std::size_t most : {100, 1}) {
@@ -825,12 +828,12 @@ TEST(Findings, MasksThatDiffer) {
     expect_clean(report_of(own_half + exchange));
     expect_finding(report_of(all_or_half + exchange), FindingKind::missing_lanes, 3);
   }
-  // Lane 0 reads from lane 20, which is here, but which its mask does not name.
+  // Lane 0 reads from lane 20, which is present, but is not named by its mask.
   expect_finding(report_of(own_half + "shfl.sync.idx.b32 %r2|%p2, %r91, 20, 31, %r1;\n"), FindingKind::missing_lanes,
                  3);
 }
 
-// The hardware takes two __syncwarp() for one, if they have the same mask.
+// The hardware treats two __syncwarp() as one if they have the same mask.
 TEST(Findings, LanesThatComeTogetherInTwoBranches) {
   const auto run = [](const std::string& first, const std::string& second) {
     return report_of(
@@ -850,7 +853,7 @@ TEST(Findings, LanesThatComeTogetherInTwoBranches) {
   EXPECT_TRUE(finds(run(together, ""), FindingKind::missing_lanes, 11));
   EXPECT_TRUE(finds(run("", together), FindingKind::missing_lanes, 6));
   EXPECT_TRUE(finds(run(together + together, together), FindingKind::missing_lanes, 11));
-  // Each half by itself.
+  // Each half separately.
   const Report halves = run("bar.warp.sync 0xffff;", "bar.warp.sync 0xffff0000;");
   EXPECT_TRUE(finds(halves, FindingKind::race, 7) || finds(halves, FindingKind::race, 12)) << all(halves);
   EXPECT_FALSE(finds(halves, FindingKind::missing_lanes, 11)) << all(halves);
@@ -883,12 +886,12 @@ TEST(Findings, ShuffleWithMissingLanes) {
   EXPECT_EQ(report.findings[0].lane, 16);
   expect_clean(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 shfl.sync.bfly.b32 %r1, %r90, 1, 31, 0xffff;\n"));
   expect_finding(report_of("shfl.sync.bfly.b32 %r1, %r90, 1, 31, 0xffff;\n"), FindingKind::missing_lanes, 1);
-  // The mask is right, but the value comes from outside.
+  // The mask is right, but the value comes from a lane outside it.
   expect_finding(report_of("setp.lt.u32 %p1, %r91, 16;\n@%p1 shfl.sync.bfly.b32 %r1, %r90, 16, 31, 0xffff;\n"),
                  FindingKind::missing_lanes, 2);
 }
 
-// Of the second warp there are 8 lanes: a mask may name the others, but nothing can be read from them.
+// The second warp has 8 lanes: a mask may name the others, but nothing can be read from them.
 TEST(Findings, MasksThatNameLanesThatHaveEnded) {
   constexpr unsigned kFewer = 40;
   for (const char* body :
@@ -939,7 +942,7 @@ TEST(Findings, MetadataThatNameAnElementTwice) {
   expect_finding(run("mma.sp::ordered_metadata", "0x14444444"), FindingKind::invalid_operation, 5);
   expect_clean(run("mma.sp", "0x4e4e4e4e", "tf32", 8));
   expect_finding(run("mma.sp", "0x4e4e4e48", "tf32", 8), FindingKind::invalid_operation, 5);
-  // Lane 8 has none.
+  // Lane 8 has no metadata.
   expect_clean(report_of(
       "mov.u32 %r1, 0;\nmov.u32 %r2, 0x44444444;\nsetp.eq.u32 %p1, %r91, 8;\n@%p1 mov.u32 %r2, 0;\n"
       "mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%r3, %r4, %r5, %r6}, {%r1, %r1}, {%r1, %r1}, {%r1, %r1, "
@@ -959,7 +962,8 @@ TEST(Findings, EndlessLoop) {
                          kThreads, options));
 }
 
-// Loops that go on changing registers, but none that decides whether they end. The budget would be reached after 20 seconds.
+// Loops that keep changing registers, none of which decides whether the loop ends. The budget would be reached only
+// after 20 seconds.
 TEST(Findings, EndlessLoopThatChangesRegisters) {
   const std::string random = "mad.lo.u32 %r1, %r1, 1664525, 1013904223;\n";
   const std::string zero = "mov.u32 %r1, 0;\nmov.u32 %r2, 0;\n";
@@ -969,14 +973,14 @@ TEST(Findings, EndlessLoopThatChangesRegisters) {
           // The condition does not change; nor does a number that has become so large that adding 1 makes no difference.
           zero + "L:\n" + random + "setp.lt.u32 %p1, %r2, %r90;\n@!%p1 bra L;\n",
           "mov.f32 %f1, 0f4b7fff00;\nL:\nadd.f32 %f1, %f1, 0f3f800000;\nsetp.lt.f32 %p1, %f1, 0f4c000000;\n@%p1 bra L;\n",
-          // It reads, but not what it waits for.
+          // It reads, but not the value that it waits for.
           zero + "L:\n" + random +
               "and.b32 %r3, %r1, 0xf8;\ncvt.u64.u32 %rd1, %r3;\nadd.u64 %rd1, %rd90, %rd1;\n"
               "ld.global.u32 %r4, [%rd1];\nbra.uni L;\n",
-          // It counts how often it has looked.
+          // It counts its tests.
           zero +
               "L:\nadd.u32 %r1, %r1, 1;\nld.volatile.global.u32 %r3, [%rd90];\nsetp.eq.u32 %p1, %r3, 0;\n@%p1 bra L;\nst.global.u32 [%rd91], %r1;\n",
-          // What it computes matters behind it, and to the loop around it.
+          // Its result matters after the loop, and to the loop around it.
           zero + "O:\nL:\n" + random +
               "setp.lt.u32 %p1, %r2, 1;\n@%p1 bra L;\nsetp.lt.u32 %p2, %r1, 9;\n@%p2 bra O;\nst.global.u32 [%rd91], %r1;\n",
       }) {
@@ -990,17 +994,17 @@ TEST(Findings, EndlessLoopThatChangesRegisters) {
   }
   for (
       const std::string& body : std::vector<std::string>{
-          // Until the generator gives a certain number; after many sums in a row; after each of many numbers in memory.
+          // Until the generator returns a certain number; after many sums in a row; after each of many numbers in memory.
           zero + "L:\n" + random + "add.u32 %r2, %r2, 1;\nsetp.lt.u32 %p1, %r1, 0xffff0000;\n@%p1 bra L;\n",
           "mov.f32 %f1, 0f00000000;\nL:\nadd.f32 %f1, %f1, 0f3f800000;\nsetp.lt.f32 %p1, %f1, 0f47800000;\n@%p1 bra L;\n",
           zero + "L:\n" + random +
               "and.b32 %r3, %r2, 0xf8;\ncvt.u64.u32 %rd1, %r3;\nadd.u64 %rd1, %rd90, %rd1;\n"
               "ld.global.u32 %r4, [%rd1];\nadd.u32 %r4, %r4, 1;\nadd.u32 %r2, %r2, %r4;\nsetp.lt.u32 %p1, %r2, 20000;\n@%p1 bra L;\n",
-          // What it stores changes rarely, and ends it.
+          // The value that it stores changes rarely, and ends the loop.
           zero +
               "mul.wide.u32 %rd2, %r90, 8;\nadd.u64 %rd2, %rd91, %rd2;\nst.global.u32 [%rd2], %r1;\nL:\nadd.u32 %r1, %r1, 1;\n"
               "shr.u32 %r3, %r1, 13;\nst.global.u32 [%rd2], %r3;\nld.global.u32 %r4, [%rd2];\nsetp.lt.u32 %p1, %r4, 3;\n@%p1 bra L;\n",
-          // A clock goes on.
+          // A clock advances.
           "mov.u64 %rd1, %clock64;\nL:\nmov.u64 %rd2, %clock64;\nsub.u64 %rd2, %rd2, %rd1;\nsetp.lt.u64 %p1, %rd2, 20000;\n@%p1 bra L;\n",
       }) {
     SCOPED_TRACE(body);
@@ -1008,7 +1012,7 @@ TEST(Findings, EndlessLoopThatChangesRegisters) {
   }
 }
 
-// Correct since sm_70: warp 0 waits for what warp 1, which comes later, will do.
+// Correct since sm_70: warp 0 waits for what warp 1, which runs later, will do.
 TEST(Findings, WarpsThatWaitForEachOther) {
   const std::string prologue =
       "setp.eq.u32 %p9, %r90, 0;\nmov.u32 %r1, 0;\n@%p9 st.shared.u32 [%r93], %r1;\nbar.sync 0;\n"
@@ -1033,7 +1037,7 @@ TEST(Findings, WarpsThatWaitForEachOther) {
   }
 }
 
-// Block b waits until block b + 1 has raised its flag; the last one waits for nothing if `last_raises`.
+// Block b waits until block b + 1 has raised its flag; the last one does not wait if `last_raises`.
 std::string chain_of_blocks(bool last_raises) {
   return fmt::format(
       "mov.u32 %r1, %ctaid.x;\nmov.u32 %r2, %nctaid.x;\nadd.u32 %r3, %r1, 1;\nmul.wide.u32 %rd1, %r1, 8;\nadd.u64 %rd1, %rd91, %rd1;\n"
@@ -1067,7 +1071,7 @@ TEST(Findings, BlocksThatWaitForLaterOnes) {
   EXPECT_THAT(full.findings[0].message, testing::HasSubstr("4 blocks have not been started"));
 }
 
-// Each lane takes the lock in its turn, while the others spin.
+// Each lane takes the lock in turn, while the others spin.
 TEST(Findings, LanesThatWaitForEachOther) {
   const std::string take =
       "SPIN:\natom.global.cas.b32 %r1, [%rd91], 0, 1;\nsetp.ne.u32 %p1, %r1, 0;\n@%p1 bra SPIN;\nmembar.gl;\n"
@@ -1086,7 +1090,7 @@ TEST(Findings, LanesThatWaitForEachOther) {
   EXPECT_THAT(kept.findings[0].message, testing::HasSubstr("nobody gives the lock back"));
 }
 
-// A lane may sleep for as long as it likes, while others wait at a barrier.
+// A lane may sleep for any length of time while others wait at a barrier.
 TEST(Findings, SleepingIsNoDeadlock) {
   expect_clean(report_of(
       "setp.ne.u32 %p1, %r92, 0;\n@%p1 bra END;\nmov.u32 %r1, 0;\nL:\nnanosleep.u32 100;\nadd.u32 %r1, %r1, 1;\n"
@@ -1123,7 +1127,7 @@ TEST(Findings, Trap) {
 
 // ---- Counters by line
 
-// What the compiler has moved to a barrier or a wait: lines that compute nothing.
+// Code that the compiler has moved to a barrier or a wait, which are lines that compute nothing.
 TEST(Lines, WhatABarrierIsNotChargedFor) {
   const auto instructions_at = [](const Report& report, int line) {
     std::uint64_t count = 0;
@@ -1134,7 +1138,7 @@ TEST(Lines, WhatABarrierIsNotChargedFor) {
   };
   for (const char* barrier :
        {"bar.sync 0;", "bar.warp.sync -1;", "cp.async.wait_all;", "cp.async.commit_group;", "membar.cta;"}) {
-    // %r1 is used by way of %r2 and, in the second case, only in the next round.
+    // %r1 is used through %r2 and, in the second case, only in the next iteration.
     const Report report = report_of(
         "mov.u32 %r5, 0;\nmov.u32 %r4, 0;\nL:\nadd.u32 %r1, %r90, 1; " + std::string(barrier) +
             " add.u32 %r2, %r1, 2;\n"
@@ -1147,7 +1151,7 @@ TEST(Lines, WhatABarrierIsNotChargedFor) {
     EXPECT_EQ(instructions_at(report, 6), 10u) << barrier;
     EXPECT_EQ(instructions_at(report, 7), 31u) << barrier << " and the end of the kernel";
   }
-  // Another line keeps what stands there, and a barrier the condition under which it is executed.
+  // Another line keeps the code placed there, and a barrier keeps the condition under which it is executed.
   const Report report = report_of(
       "add.u32 %r1, %r90, 1; shfl.sync.idx.b32 %r2, %r90, 0, 31, -1; add.u32 %r3, %r1, %r2;\nadd.u32 %r4, %r3, %r1;\n"
       "setp.lt.u32 %p1, %r92, 9; @!%p1 bra E; bar.sync 0;\nE:\n",

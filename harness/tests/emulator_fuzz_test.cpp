@@ -1,5 +1,5 @@
-// Damaged PTX: mutated and truncated texts of the conformance suite. Each is refused with its line, or runs to an end; nothing
-// crashes, hangs or reads what it must not. Meant to be run with the sanitizers as well.
+// Damaged PTX: mutated and truncated texts of the conformance suite. Each is either refused with its line, or runs to
+// an end; nothing crashes, hangs or reads invalid memory. To be run with the sanitizers as well.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@
 namespace flash_ladder::emulator {
 namespace {
 
-// What becomes of a text: parsed, and each of its kernels run on a small block.
+// The outcome for a text: parsed, and each of its kernels run on a small block.
 enum class Fate { refused, ran };
 
 Fate try_text(const std::string& text) {
@@ -104,13 +104,13 @@ class Mutator {
       case 0:  // another character
         text[at] = static_cast<char>(random_() % 256);
         break;
-      case 1:  // some text gone
+      case 1:  // a part of the text deleted
         text.erase(at, 1 + random_() % 12);
         break;
-      case 2:  // a word put in
+      case 2:  // a word inserted
         text.insert(at, fmt::format(" {} ", kWords[random_() % std::size(kWords)]));
         break;
-      case 3:  // all that follows gone
+      case 3:  // everything after it deleted
         if (random_() % 4 == 0) text.resize(at);
         break;
       case 4: {  // a piece of another text
@@ -119,7 +119,7 @@ class Mutator {
         text.insert(at, other.substr(from, random_() % 60));
         break;
       }
-      case 5: {  // a line twice, or moved
+      case 5: {  // a line duplicated, or moved
         const std::size_t begin = text.rfind('\n', at), end = text.find('\n', at);
         if (begin != std::string::npos && end != std::string::npos)
           text.insert(random_() % text.size(), text.substr(begin, end - begin));
@@ -141,7 +141,7 @@ std::vector<std::string> seeds() {
   std::vector<std::string> texts;
   int others = 0;
   for (const ConformanceCase& one : conformance_cases()) {
-    // The cases that are written out have the interesting syntax.
+    // The cases that are written in full have the interesting syntax.
     const bool written_out = lane_table().find(one.name) == nullptr;
     if (written_out || others++ % 7 == 0) texts.push_back(one.ptx);
   }
@@ -178,7 +178,7 @@ TEST(Fuzz, DamagedTextsAreRefusedOrRun) {
 TEST(Fuzz, WhatIsCutShortIsRefused) {
   const std::string text = program(
       "@%p1 bra E;\nmov.b64 {%r1, %r2}, %rd1;\nld.shared.v2.u32 {%r3, %r4}, [%r93+8];\nE:\nshfl.sync.bfly.b32 %r1|%p2, %r2, 1, 31, -1;\n");
-  // Without its kernel the header is a whole text, and so is what ends behind the kernel.
+  // The header without its kernel is a complete text, and so is a text that ends after the kernel.
   const std::size_t header = text.find("64\n") + 2, kernel = text.find(".visible"), end = text.rfind('}');
   for (std::size_t length = 0; length <= text.size(); ++length) {
     const Fate fate = try_text(text.substr(0, length));
@@ -191,7 +191,7 @@ TEST(Fuzz, WhatIsCutShortIsRefused) {
   EXPECT_EQ(try_text(text), Fate::ran);
 }
 
-// Errors name the line, the source line where there is one, and what is wrong.
+// Errors name the line, the source line if there is one, and what is wrong.
 std::string error_of(const std::string& text) {
   try {
     Memory memory;

@@ -1,8 +1,8 @@
-// Runs the conformance suite on a real GPU and writes its results, with which emulator_conformance_test compares the virtual
-// GPU's: emulator-hardware harness/tests/emulator_hardware.json [PART | --missing], with PART only the cases whose names have it, and
-// with --missing those that the file does not have; the results of the others stay in the file. What is missing runs case by case in a
-// process of its own: one that fails takes its CUDA context with it, and is kept under "failed", with what the driver says.
-// Uses the driver's library only if there is one, so that it builds everywhere.
+// Runs the conformance suite on a real GPU and writes its results, with which emulator_conformance_test compares the
+// virtual GPU's: emulator-hardware harness/tests/emulator_hardware.json [PART | --missing], with PART only the cases whose
+// names contain it, and with --missing only those that the file lacks; the results of the others stay in the file. Missing
+// cases run one by one, each in its own process, because a failure destroys the CUDA context; it is stored under "failed",
+// with the driver's message. Loads the driver's library at run time, so that it builds everywhere.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ namespace {
 
 using flash_ladder::emulator::ConformanceCase;
 
-// The few functions of the CUDA driver API that are needed, by their versioned names.
+// The few functions of the CUDA driver API that are needed, under their versioned names.
 class Driver {
  public:
   Driver() : library_(dlopen("libcuda.so.1", RTLD_NOW)) {
@@ -81,7 +81,7 @@ class Driver {
 
  private:
   void encode(const flash_ladder::emulator::TensorMap& map, std::uint64_t address, void* to) {
-    // CUtensorMapDataType: UINT8, FLOAT16, FLOAT32; no interleaving; 256 bytes at a time from L2.
+    // CUtensorMapDataType: UINT8, FLOAT16, FLOAT32; no interleaving; L2 promotion of 256 bytes.
     const int type = map.element_bytes == 1 ? 0 : map.element_bytes == 2 ? 6 : 7;
     constexpr std::uint32_t kSteps[] = {1, 1, 1, 1, 1};
     check(function<int(void*, int, std::uint32_t, void*, const std::uint64_t*, const std::uint64_t*,
@@ -112,7 +112,7 @@ std::string words(const std::vector<std::uint64_t>& values) {
   return text;
 }
 
-// Its results as words(), or "failed: …", from a process of its own.
+// Its results in the form of words(), or "failed: …", from a separate process.
 std::string run_apart(const ConformanceCase& one) {
   int ends[2];
   if (pipe(ends) != 0) throw std::runtime_error("no pipe");

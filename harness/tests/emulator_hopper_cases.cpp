@@ -1,5 +1,5 @@
-// Cases of the conformance suite for what only sm_90a has: wgmma, TMA, mbarriers that count bytes, and the like. What is summed up
-// are small integers, so that every order of the sum gives the same bits.
+// Cases of the conformance suite for features of sm_90a only: wgmma, TMA, mbarriers that count bytes, and so on. The
+// summands are small integers, so that every order of summation gives the same bits.
 
 #include <fmt/format.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr unsigned kThreads = 128;
 
-// `body` finds %t = tid, %in, %out, %smem = the address of 40,960 bytes of shared memory at a multiple of 1,024.
+// `body` may use %t = tid, %in, %out, %smem = the address of 40,960 bytes of shared memory at a multiple of 1,024.
 std::string text_of(const std::string& body, bool has_map = false, unsigned threads = kThreads, unsigned ctas = 1) {
   return fmt::format(
       ".version 8.1\n.target sm_90a\n.address_size 64\n"
@@ -30,7 +30,8 @@ std::string text_of(const std::string& body, bool has_map = false, unsigned thre
       has_map ? "mov.b64 %rd39, map;\ncvta.param.u64 %map, %rd39;\n" : "", body);
 }
 
-// Writes so many bytes at the start of shared memory; `get` brings what byte %r190 and the next 15 become into %r192 to %r195.
+// Writes this many bytes at the start of shared memory; `get` loads the values of byte %r190 and the next 15 into %r192
+// to %r195.
 std::string write_shared(int bytes, const std::string& get) {
   return fmt::format(
       "shl.b32 %r190, %t, 4;\nFILL:\n{}add.u32 %r191, %r190, %smem;\n"
@@ -38,18 +39,18 @@ std::string write_shared(int bytes, const std::string& get) {
       "add.u32 %r190, %r190, {};\nsetp.lt.u32 %p9, %r190, {};\n@%p9 bra FILL;\n",
       get, 16 * kThreads, bytes);
 }
-// Copies so many bytes of the input to the start of shared memory.
+// Copies this many bytes of the input to the start of shared memory.
 std::string fill(int bytes) {
   return write_shared(bytes,
                       "cvt.u64.u32 %rd30, %r190;\nadd.u64 %rd30, %rd30, %in;\n"
                       "ld.global.v4.b32 {%r192, %r193, %r194, %r195}, [%rd30];\n");
 }
-// For what TMA writes only in part.
+// For memory that TMA writes only in part.
 std::string zero(int bytes) {
   return write_shared(bytes, "mov.b32 %r192, 0;\nmov.b32 %r193, 0;\nmov.b32 %r194, 0;\nmov.b32 %r195, 0;\n") +
          "fence.proxy.async.shared::cta;\n";
 }
-// Copies so many bytes at the start of shared memory to the output.
+// Copies this many bytes at the start of shared memory to the output.
 std::string show(int bytes) {
   return fmt::format(
       "shl.b32 %r190, %t, 3;\nsetp.ge.u32 %p9, %r190, {1};\n@%p9 bra SHOWN;\nSHOW:\ncvt.u64.u32 %rd30, %r190;\nadd.u64 %rd30, %rd30, %out;\nadd.u32 %r191, %r190, %smem;\n"
@@ -58,7 +59,7 @@ std::string show(int bytes) {
       8 * kThreads, bytes);
 }
 
-// An mbarrier behind the other shared memory, for one arrival.
+// An mbarrier after the other shared memory, for one arrival.
 const std::string kBarrier =
     "setp.ne.u32 %p1, %t, 0;\n@%p1 bra READY;\nmbarrier.init.shared::cta.b64 [%smem+40952], 1;\n"
     "fence.mbarrier_init.release.cluster;\nREADY:\nbar.sync 0;\n";
@@ -75,7 +76,7 @@ std::uint64_t element(const std::string& type, int value) {
   return sign << 7 | (exponent - 127 + 15) << 2 | (bits >> 21 & 3);  // e5m2
 }
 
-// Small integers of one type, and from `second_from` bytes on of another.
+// Small integers of one type, and from byte `second_from` on of another.
 std::vector<std::uint64_t> operands(const std::string& first, const std::string& second, int second_from, int bytes) {
   std::mt19937 random(7);
   std::vector<std::uint64_t> words;
@@ -93,14 +94,15 @@ struct Operand {
   int swizzle;  // bits 62 and 63 of its descriptor
   bool transposed = false;
   int first_row =
-      0;  // where it begins, in rows of 128 bytes behind a multiple of 1,024; its pattern begins there: base offset
+      0;  // where it begins, in rows of 128 bytes after a multiple of 1,024; its pattern begins there: base offset
 };
 
 constexpr int kSpans[] = {16, 128, 64, 32};  // bytes, by swizzle
 
 std::uint64_t descriptor_bits(const Operand& operand) {
   const int span = kSpans[operand.swizzle];
-  // Rows of eight follow one another; of transposed operands, the eight k, and behind all 16 of them the next columns.
+  // Groups of eight rows follow one another; for transposed operands, the eight k, and after all 16 of them the next
+  // columns.
   const int stride = operand.swizzle == 0 ? 256 : 8 * span;
   const int leading = operand.swizzle == 0 ? 128 : operand.transposed ? 16 * span : 16;
   return static_cast<std::uint64_t>(leading >> 4) << 16 | static_cast<std::uint64_t>(stride >> 4) << 32 |
@@ -182,7 +184,7 @@ void add_wgmma_cases(std::vector<ConformanceCase>& cases) {
   }
   cases.push_back(wgmma_case({.n = 64, .d = "f16", .a = "e4m3", .b = "e4m3"}));
   cases.push_back(wgmma_case({.n = 136, .a = "e4m3", .b = "e4m3", .a_in_registers = true}));
-  // Patterns that begin at no multiple of their size: base offsets.
+  // Patterns that do not begin at a multiple of their size: base offsets.
   for (const int row : {1, 4, 7}) {
     cases.push_back(wgmma_case({.n = 32, .A = {1, false, row}}));
     cases.push_back(wgmma_case({.n = 64, .B = {1, false, row}}));
@@ -286,7 +288,7 @@ void add_tensor_cases(std::vector<ConformanceCase>& cases) {
     cases.push_back(tensor_case("2d swizzle 32", {{64, 40}, {128}, {16, 64}, {8, 3}}, loads, 2, Swizzle::bytes_32));
     cases.push_back(
         tensor_case("2d swizzle 128, short rows", {{64, 40}, {128}, {32, 32}, {8, 3}}, loads, 2, Swizzle::bytes_128));
-    // Over the edges on both sides.
+    // Extends beyond the edges on both sides.
     cases.push_back(tensor_case("2d outside", {{60, 20}, {128}, {64, 16}, {-8, 10}}, loads, 2, Swizzle::none));
     cases.push_back(
         tensor_case("2d outside, above", {{60, 20}, {128}, {64, 16}, {32, -7}}, loads, 2, Swizzle::bytes_128));
@@ -296,8 +298,8 @@ void add_tensor_cases(std::vector<ConformanceCase>& cases) {
   }
 }
 
-// What a store may do at the edges, and what loads find beyond them: one thing a case. On an H200 a store that begins before the
-// tensor, in any dimension, ends with an illegal instruction; so it is a finding.
+// What a store may do at the edges, and what loads return beyond them: one case each. On an H200 a store that begins
+// before the tensor, in any dimension, ends with an illegal instruction, so it is a finding.
 void add_edge_cases(std::vector<ConformanceCase>& cases) {
   struct Edge {
     const char* name;
@@ -346,7 +348,7 @@ ConformanceCase plain_case(const std::string& name, const std::string& body, uns
   return one;
 }
 
-// Each thread's 32-bit result %r`from`… goes to the output.
+// Writes each thread's 32-bit results %r`from`… to the output.
 std::string give(int from, int count) {
   std::string text = "mad.wide.u32 %rd20, %t, 8, %out;\n";
   for (int i = 0; i < count; ++i) text += fmt::format("st.global.b32 [%rd20+{}], %r{};\n", i * 8 * kThreads, from + i);
@@ -425,7 +427,8 @@ void add_barrier_cases(std::vector<ConformanceCase>& cases) {
       1));
 }
 
-// Two CTAs of a cluster send each other what arrives with the phase of an mbarrier; the first one's memory is shown.
+// Two CTAs of a cluster send each other data that arrive with the phase of an mbarrier; the memory of the first one is
+// shown.
 ConformanceCase exchange_case(const std::string& name, const std::string& fill, const std::string& send, int sent,
                               int shown) {
   ConformanceCase one = plain_case(name, "", static_cast<unsigned>(shown) / (8 * kThreads), numbered(4096, 2));
@@ -468,7 +471,7 @@ void add_cluster_cases(std::vector<ConformanceCase>& cases) {
                     op, at, operand);
     at += 16;
   };
-  for (const char* op : {"inc.u32", "dec.u32"}) reduce(op, "%r4");  // the same, in whatever order the threads come
+  for (const char* op : {"inc.u32", "dec.u32"}) reduce(op, "%r4");  // in any order of the threads
   for (const char* op :
        {"min.u32", "max.u32", "add.u32", "min.s32", "max.s32", "add.s32", "and.b32", "or.b32", "xor.b32"})
     reduce(op, "%r3");
@@ -488,7 +491,7 @@ void add_stmatrix_cases(std::vector<ConformanceCase>& cases) {
     for (const char* trans : {"", ".trans"}) {
       std::string registers;
       for (int i = 0; i < count; ++i) registers += fmt::format("{}%r{}", i == 0 ? "" : ", ", 2 + i);
-      // Warp w writes at 512 w; lane i gives row 5 i + 3 of 32.
+      // Warp w writes at 512 w; lane i supplies row 5 i + 3 of 32.
       cases.push_back(plain_case(
           fmt::format("stmatrix.x{}{}", count, trans),
           fill(2048) +

@@ -1,5 +1,5 @@
-// What wgmma, TMA, mbarriers with bytes and setmaxnreg can be misused for: each mistake planted in a small kernel, with its line.
-// Right twins are the conformance cases, which run late and early without a finding, and the one at the top here.
+// Possible misuses of wgmma, TMA, mbarriers with bytes and setmaxnreg: each mistake planted in a small kernel, with its
+// line. Correct twins are the conformance cases, which run late and early without a finding, and the one at the top here.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -17,8 +17,8 @@ namespace {
 
 constexpr unsigned kWarpgroup = 128;
 
-// Statements, of which each line is one of kernel.cu, from 1. They find %t = tid, %w = warp, %in, %out, %map, %a and %b =
-// descriptors of [64][16] f16 at byte 0 and 16,384 of shared memory, %smem, and %p0 = thread 0.
+// Statements, each line of which is a line of kernel.cu, from 1. They may use %t = tid, %w = warp, %in, %out, %map, %a
+// and %b = descriptors of [64][16] f16 at byte 0 and 16,384 of shared memory, %smem, and %p0 = thread 0.
 std::string hopper_program(const std::string& body) {
   return ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
          ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
@@ -76,7 +76,8 @@ std::string all(const Report& report) {
   return text;
 }
 
-// Among what is found, in both modes: this kind, at this line, saying this, with this line of the other side (0: none).
+// Among the findings, in both modes, is one of this kind, at this line, with this text and this line of the other side
+// (0: none).
 void expect_found(const Run& run, const std::string& body, FindingKind kind, int line, const std::string& says,
                   int other_line = 0) {
   for (const bool early : {false, true}) {
@@ -114,21 +115,21 @@ void expect_clean(const std::string& body) {
 
 TEST(HopperFindings, NoneInRightPrograms) {
   expect_clean(kVisible + kFence + kMma + kCommit + kWait + kUse);
-  // A register of A may be read, and the accumulator of one wgmma used by the next of the same shape.
+  // A register of A may be read, and the accumulator of one wgmma may be used by the next one of the same shape.
   expect_clean("mov.b32 %r1, 0; mov.b32 %r2, %r1; mov.b32 %r3, %r1; mov.b32 %r4, %r1;\n" + kVisible + kFence +
                kMmaOfRegisters + kMma + kCommit + "st.global.b32 [%out+8], %r1;\n" + kWait + kUse);
-  // An older group is done when a younger one is left.
+  // An older group is done when only a younger one is left in flight.
   expect_clean(kVisible + kFence + kMma + kCommit +
                "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f5, %f6, %f7, %f8}, %a, %b, 0, 1, 1, 0, 0;\n" +
                kCommit + "wgmma.wait_group.sync.aligned 1;\n" + kUse + kWait + "st.global.f32 [%out], %f5;\n");
-  // One thread of one warp waits, and lets the others know: the group is that of the whole warpgroup.
+  // One thread of one warp waits, and lets the others know: the group belongs to the whole warpgroup.
   expect_clean(kVisible + kFence + kMma + kCommit + "setp.ne.u32 %p2, %w, 0;\n@%p2 bra OTHERS;\n" + kWait +
                "bar.sync 1, 128;\nbra END;\nOTHERS: bar.sync 1, 128;\n" + kFill + "\n" +
                "wgmma.wait_group.sync.aligned 0;\nEND:\n");
   expect_clean(kBarrier + kExpect + kLoad + kAsk + kRead);
-  // More is expected once the load is under way, and a phase with no bytes at all.
+  // More bytes are expected once the load is in flight, and a phase with no bytes at all.
   expect_clean(kBarrier + kLoad + kExpect + kAsk + kRead);
-  // The thread that starts the store shows what others have written, once it has met them.
+  // The thread that starts the store makes visible what others have written, after synchronising with them.
   expect_clean(kFill + "bar.sync 0;\n@!%p0 bra END; fence.proxy.async;\n" +
                "cp.async.bulk.global.shared::cta.bulk_group [%out], [%smem], 512; cp.async.bulk.commit_group;\n" +
                "cp.async.bulk.wait_group 0;\nEND:\n");
@@ -163,7 +164,7 @@ TEST(HopperFindings, NoFenceBeforeWgmma) {
 TEST(HopperFindings, WgmmaDoesNotSeeWhatWasWritten) {
   expect_found(kFill + "bar.sync 0;\n" + kFence + kMma + kCommit + kWait + kUse, FindingKind::missing_fence, 3,
                "no fence.proxy.async", 1);
-  // A fence before the write, or of another thread than writes and reads, is none.
+  // A fence before the write, or by a thread that neither writes nor reads, has no effect.
   expect_found("fence.proxy.async;\n" + kFill + "bar.sync 0;\n" + kFence + kMma + kCommit + kWait + kUse,
                FindingKind::missing_fence, 4, "no fence.proxy.async", 2);
 }
@@ -196,11 +197,11 @@ TEST(HopperFindings, WgmmaIsLeftUnderWay) {
 TEST(HopperFindings, OperandOutsideOfSharedMemory) {
   expect_found(kVisible + kFence + "add.u64 %b, %b, 1530;\n" + kMma + kCommit + kWait + kUse,
                FindingKind::out_of_bounds, 4, "an operand of wgmma");
-  // Its first 16 bytes lie just before the memory; without a swizzle, which would move them.
+  // Its first 16 bytes are just before the memory; without a swizzle, which would move them.
   expect_found(
       kVisible + kFence + "sub.u64 %a, %a, 1; and.b64 %a, %a, 0x3fffffffffffffff;\n" + kMma + kCommit + kWait + kUse,
       FindingKind::out_of_bounds, 4, "an operand of wgmma reaches byte -16 of");
-  // The block has none.
+  // The block has no shared memory.
   const auto without_memory = [](const std::string& body, const Options& options) {
     std::string text = hopper_program(body);
     for (const auto& [from, to] : {std::pair(".shared .align 1024 .b8 smem[40960];\n", ""),
@@ -224,7 +225,7 @@ TEST(HopperFindings, RegistersOfAThatNothingHasWritten) {
   const std::string three = "mov.b32 %r1, 0; mov.b32 %r2, %r1; mov.b32 %r3, %r1;\n";
   expect_found(three + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse, FindingKind::uninitialised_read, 4,
                "a read of a register that nothing has written, and it is multiplied by this wgmma");
-  // In some lanes alone.
+  // Only in some lanes.
   expect_found(three + "@%p0 mov.b32 %r4, %r1;\n" + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse,
                FindingKind::uninitialised_read, 5, "multiplied by this wgmma");
   expect_clean(three + "mov.b32 %r4, %r1;\n" + kVisible + kFence + kMmaOfRegisters + kCommit + kWait + kUse);
@@ -232,7 +233,8 @@ TEST(HopperFindings, RegistersOfAThatNothingHasWritten) {
 
 TEST(HopperFindings, SwizzlesDiffer) {
   const std::string body = kBarrier + kExpect + kLoad + kAsk + kFill + "fence.proxy.async; bar.sync 0;\n" + kFence;
-  // TMA, then the threads: what they have written may be anything. The other way round TMA says how.
+  // TMA writes first, then the threads: data written by threads may have any layout. In the opposite order TMA
+  // determines the layout.
   expect_clean(body + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma + kCommit + kWait + kUse);
   expect_found(kVisible + kBarrier + kExpect + kLoad + kAsk + kFence + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma +
                    kCommit + kWait + kUse,
@@ -242,7 +244,7 @@ TEST(HopperFindings, SwizzlesDiffer) {
 TEST(HopperFindings, ALoadIsNotWaitedFor) {
   expect_found(kBarrier + kExpect + kLoad + kRead + kAsk, FindingKind::race, 4, "a load by TMA is under way", 3);
   expect_found(kBarrier + kExpect + kLoad, FindingKind::in_flight, 3, "the block ends while TMA still writes");
-  // The wrong parity: that phase has ended before the barrier was there.
+  // The wrong parity: that phase had ended before the barrier was initialised.
   expect_found(kBarrier + kExpect + kLoad +
                    "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+40000], 1; @!%p1 bra ASK;\n" + kRead,
                FindingKind::race, 5, "it tells phase 0 (parity 0) of the mbarrier at byte 40000", 3);
@@ -255,7 +257,7 @@ TEST(HopperFindings, ALoadIsNotWaitedFor) {
   EXPECT_THAT(report.findings[0].waits[0].what, testing::HasSubstr("parity 1 of the mbarrier at byte 40000"));
 }
 
-// What is loaded when it is overwritten: late what comes, and early what was.
+// The data loaded while their source is overwritten: late, the new data; early, the old data.
 TEST(HopperFindings, ALoadIsDoneOnce) {
   const std::string body =
       kBarrier + kExpect + kLoad + "@%p0 mov.u64 %rd2, 7; @%p0 st.global.u64 [%in+512], %rd2;\n" + kAsk + kRead;
@@ -315,7 +317,7 @@ TEST(HopperFindings, AStoreMeetsItsSource) {
   expect_clean(shown + store + wait + "@%p0 st.shared.b32 [%smem], %t;\n");
   expect_found(shown + store + "@%p0 st.shared.b32 [%smem], %t;\n" + wait, FindingKind::race, 2,
                "was written while this store by TMA", 4);
-  // Another thread does not know that the store has read.
+  // Another thread does not know that the store has finished reading.
   expect_found(shown + store + wait + "setp.eq.u32 %p2, %t, 64; @%p2 st.shared.b32 [%smem], %t;\n", FindingKind::race,
                5, "nothing orders it after a read", 2);
   expect_clean(shown + store + wait + "bar.sync 0; setp.eq.u32 %p2, %t, 64; @%p2 st.shared.b32 [%smem], %t;\n");
@@ -326,7 +328,7 @@ TEST(HopperFindings, AStoreMeetsItsSource) {
 }
 
 TEST(HopperFindings, RegistersThatNobodyGivesBack) {
-  // 128 threads have 255 registers each.
+  // 128 threads with 255 registers each.
   expect_found("setmaxnreg.inc.sync.aligned.u32 256;\n", FindingKind::deadlock, 1,
                "for 256 registers per thread instead of 255: the block was launched with 255");
   expect_found("setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.dec.sync.aligned.u32 128;\n",
@@ -334,7 +336,7 @@ TEST(HopperFindings, RegistersThatNobodyGivesBack) {
   expect_clean("setmaxnreg.dec.sync.aligned.u32 64;\nbar.sync 0;\nsetmaxnreg.inc.sync.aligned.u32 248;\n");
 }
 
-// ptxas ignores it then, with warning C7508.
+// ptxas then ignores it, with warning C7508.
 TEST(HopperFindings, RegistersOfAKernelWithoutLaunchBounds) {
   std::string text = hopper_program("setmaxnreg.inc.sync.aligned.u32 256;\nsetmaxnreg.dec.sync.aligned.u32 248;\n");
   text.erase(text.find(".minnctapersm 1\n"), std::string_view(".minnctapersm 1\n").size());
@@ -348,7 +350,8 @@ TEST(HopperFindings, AClusterOfOne) {
   expect_found("elect.sync %r1|%p1, 0xf0;\n", FindingKind::missing_lanes, 1, "elect.sync");
 }
 
-// Two CTAs: each arrives at the other's mbarrier and waits for its own; then rank 0 copies a box to both, and each shows it.
+// Two CTAs: each arrives at the other's mbarrier and waits for its own; then rank 0 copies a box to both, and each
+// writes it to the output.
 std::string cluster_program(const std::string& mask, const std::string& end) {
   return ".version 8.0\n.target sm_90a\n.address_size 64\n"
          ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
@@ -402,8 +405,9 @@ TEST(HopperClusters, WhatCannotBe) {
 
 // ---- the shared memory of other CTAs ----
 
-// As hopper_program(), for clusters of two CTAs of 64 threads. Finds %t = tid, %rank, %peer = the other's, %p0 = thread 0, %smem, %mine and
-// %theirs = word t of the own shared memory and of the other CTA's, %there = the beginning of that, %out = 8 bytes for each thread.
+// Like hopper_program(), for clusters of two CTAs of 64 threads. Provides %t = tid, %rank, %peer = the other's rank,
+// %p0 = thread 0, %smem, %mine and %theirs = word t of the CTA's own shared memory and of the other CTA's, %there = the
+// beginning of the latter, %out = 8 bytes for each thread.
 std::string pair_program(const std::string& body, const std::string& cluster = "2, 1, 1") {
   return ".version 8.0\n.target sm_90a\n.address_size 64\n.file 1 \"kernel.cu\"\n"
          ".visible .entry test(.param .u64 input, .param .u64 output, .param .align 64 .b8 map[128])\n"
@@ -442,7 +446,7 @@ TEST(HopperClusters, SharedMemoryOfAnotherCta) {
     EXPECT_EQ(result.output[i], 1000 + i);
     EXPECT_EQ(result.output[64 + i], i);
   }
-  // Through a generic address, and both ways.
+  // Through a generic address, and in both directions.
   expect_clean_pair(
       kPut + kMeet +
       "mov.u64 %rd1, smem; cvta.shared.u64 %rd1, %rd1; mul.wide.u32 %rd2, %t, 4; add.u64 %rd1, %rd1, %rd2; mapa.u64 %rd1, %rd1, %peer;\n"
@@ -457,14 +461,14 @@ TEST(HopperClusters, SharedMemoryOfAnotherCta) {
 
 TEST(HopperClusters, NothingOrdersThemAcrossCtas) {
   expect_found_in_pair(kPut + kGet + kMeet, FindingKind::race, 2, "nothing says that it has begun");
-  // Met, but before the write; or told nothing at the meeting.
+  // They synchronise, but before the write; or without a release.
   expect_found_in_pair(kMeet + kPut + kGet + kMeet, FindingKind::race, 3,
                        "of the cluster, and nothing orders it after the write", 2);
   const std::string relaxed = "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;\n";
   expect_found_in_pair(kMeet + kPut + relaxed + kGet + kMeet, FindingKind::race, 4, "nothing orders it after the write",
                        2);
   expect_clean_pair(kPut + "fence.acq_rel.cluster; " + relaxed + kGet + kMeet);
-  // Read, while it is overwritten: the arrival comes before the write, and the wait after it.
+  // Read while it is overwritten: the arrival comes before the write, and the wait after it.
   expect_clean_pair(kPut + kMeet + kGet + "barrier.cluster.arrive;\nbarrier.cluster.wait;\n" + kPut + kMeet);
   expect_found_in_pair(
       kPut + kMeet + kGet + "barrier.cluster.arrive;\nst.shared.u32 [%mine], 5;\nbarrier.cluster.wait;\n",
@@ -473,7 +477,7 @@ TEST(HopperClusters, NothingOrdersThemAcrossCtas) {
       kPut + kMeet + "st.shared::cluster.u32 [%theirs], 5;\nld.shared.u32 %r1, [%mine]; st.global.u32 [%out], %r1;\n" +
           kMeet,
       FindingKind::race, 4, "a read of byte 0 of shared memory, and nothing orders it after the write", 3);
-  // Of one warp, and then told to the other of the CTA.
+  // By one warp, and then released to the other warp of the CTA.
   expect_clean_pair(
       kMeet +
       "setp.lt.u32 %p1, %t, 32; @%p1 st.shared::cluster.u32 [%theirs], 5;\nbar.sync 0;\n@!%p1 st.shared::cluster.u32 "
@@ -485,7 +489,7 @@ TEST(HopperClusters, NothingOrdersThemAcrossCtas) {
           "[%theirs+-128], 6;\n" +
           kMeet,
       FindingKind::race, 3, "of the cluster, and nothing orders it after the write before it", 2);
-  // Atomic operations are no race with each other, but with others.
+  // Atomic operations do not race with each other, but do race with others.
   expect_found_in_pair(
       kPut + kMeet + "atom.shared::cluster.add.u32 %r1, [%there], 1;\n@%p0 ld.shared.u32 %r2, [%smem];\n" + kMeet,
       FindingKind::race, 4, "nothing orders it after the write", 3);
@@ -509,7 +513,7 @@ TEST(HopperClusters, AnArrivalTellsAnotherCta) {
   // The CTA may have ended by then.
   expect_clean_pair(init + give + arrive + take);
   expect_found_in_pair(init + arrive, FindingKind::in_flight, 4, "an arrival at an mbarrier of CTA");
-  // Initialised after the others have met.
+  // Initialised after the others have passed the cluster barrier.
   expect_found_in_pair(
       "barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;\nadd.u32 %r3, %there, 4000;\n"
       "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 64; @%p0 fence.mbarrier_init.release.cluster;\nbar.sync 0;\n" +
@@ -522,7 +526,7 @@ TEST(HopperClusters, APeerThatHasEnded) {
   expect_found_in_pair(kPut + kMeet + "setp.eq.u32 %p1, %rank, 0; @%p1 bra END;\n" + kGet + "END:\n",
                        FindingKind::in_flight, 4,
                        "CTA 0 of the cluster, whose shared memory this accesses, does not wait for it before it ends");
-  // It is enough that a thread of it waits; and the others may end.
+  // It is enough if one of its threads waits; and the others may end.
   expect_clean_pair(kPut + kMeet + kGet + "setp.ge.u32 %p1, %t, 32; @%p1 bra END;\n" + kMeet + "END:\n");
 }
 
@@ -532,7 +536,7 @@ TEST(HopperClusters, TheBarrierIsMisused) {
   expect_found_in_pair("barrier.cluster.wait;\n", FindingKind::invalid_operation, 1, "has not arrived there");
 }
 
-// TMA fills a buffer of both CTAs that one of them may still be reading.
+// TMA fills a buffer of both CTAs while one of them may still be reading it.
 TEST(HopperClusters, AMulticastMeetsAReader) {
   const auto body = [](const std::string& meet) {
     return "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n"
@@ -552,7 +556,7 @@ TEST(HopperClusters, AMulticastMeetsAReader) {
 }
 
 TEST(HopperClusters, AlongAllDimensions) {
-  // Eight CTAs in two clusters of (1, 2, 2): each gives all that it is called.
+  // Eight CTAs in two clusters of (1, 2, 2): each outputs all of its coordinates.
   const std::string text = pair_program(
       "mov.u32 %r1, %clusterid.x; mov.u32 %r2, %clusterid.y; mad.lo.u32 %r1, %r1, 10, %r2; mov.u32 %r2, %clusterid.z; mad.lo.u32 %r1, %r1, 10, %r2;\n"
       "mov.u32 %r2, %cluster_ctaid.x; mad.lo.u32 %r1, %r1, 10, %r2; mov.u32 %r2, %cluster_ctaid.y; mad.lo.u32 %r1, %r1, 10, %r2;\n"
@@ -562,7 +566,7 @@ TEST(HopperClusters, AlongAllDimensions) {
       "mad.lo.u32 %r2, %r2, 10, %r3; mov.u32 %r3, %nclusterid.z; mad.lo.u32 %r2, %r2, 10, %r3;\n"
       "@%p0 st.shared.u32 [%smem], %r1;\n" +
           kMeet +
-          // Of CTA rank ^ 3, at the place of this one.
+          // From CTA rank ^ 3, at the same place as in this one.
           "xor.b32 %r4, %rank, 3; mapa.shared::cluster.u32 %r5, %smem, %r4; ld.shared::cluster.u32 %r6, [%r5];\n"
           "mov.u32 %r7, %ctaid.z; mov.u32 %r8, %ctaid.y; mad.lo.u32 %r7, %r7, 2, %r8; mov.u32 %r8, %ctaid.x; mad.lo.u32 %r7, %r7, 2, %r8;\n"
           "ld.param.u64 %rd1, [output]; mad.wide.u32 %rd1, %r7, 8, %rd1; @%p0 st.global.v2.u32 [%rd1], {%r6, %r2};\n" +
@@ -583,7 +587,7 @@ TEST(HopperClusters, AlongAllDimensions) {
 
 // ---- st.async, red.async ----
 
-// %rd1 = nothing yet; %r3 = the other's mbarrier, which expects one arrival; all have met.
+// %rd1 = no data yet; %r3 = the other's mbarrier, which expects one arrival; all have passed the cluster barrier.
 const std::string kInitPair =
     "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n"
     "barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned; add.u32 %r3, %there, 4000;\n";
@@ -609,7 +613,8 @@ TEST(HopperClusters, TheLastOneThatIsLeftIsStopped) {
 }
 
 TEST(HopperAsyncStores, BytesArriveWithThePhase) {
-  // Before the other promises to wait for them, and after. Nobody meets at the end: who has its bytes may end.
+  // Before the other CTA announces how many bytes it waits for, and after. There is no synchronisation at the end: a
+  // CTA that has its bytes may end.
   for (const std::string& body :
        {kInitPair + kSend + promise(256) + kReceive + kShow, kInitPair + promise(256) + kSend + kReceive + kShow}) {
     expect_clean_pair(body);
@@ -621,7 +626,7 @@ TEST(HopperAsyncStores, BytesArriveWithThePhase) {
       EXPECT_EQ(result.report.totals.shared_store.bytes, 512u);
     }
   }
-  // Vectors, 64 bits, through generic addresses; half to the own CTA.
+  // Vectors, 64 bits, through generic addresses; half of them to the CTA itself.
   const std::string vectors =
       kInitPair + promise(64 * 16 + 64 * 8) +
       "shl.b32 %r4, %t, 4; add.u32 %r4, %r4, %there; cvt.rn.f32.u32 %f1, %t; mov.f32 %f2, 0f3f800000;\n"
@@ -634,7 +639,7 @@ TEST(HopperAsyncStores, BytesArriveWithThePhase) {
   expect_clean_pair(vectors);
   EXPECT_EQ(run_test_kernel(pair_program(vectors), 64, {}, 128, {}, {2, 1, 1}, tensor_map()).output[70],
             12 + (std::uint64_t{6} << 32));
-  // Who has got them knows what the sender has read before: the way back needs no more than that.
+  // Their receiver knows what the sender read before, so the way back needs no further synchronisation.
   expect_clean_pair(
       kPut + "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n" + kMeet +
       "add.u32 %r3, %there, 4000; setp.eq.u32 %p2, %rank, 0; @%p2 bra FIRST;\n" + promise(256) + kReceive +
@@ -686,14 +691,14 @@ TEST(HopperAsyncStores, AddToWhatIsThere) {
 TEST(HopperAsyncStores, NobodyWaits) {
   expect_found_in_pair(kInitPair + promise(256) + kSend + kShow + kReceive, FindingKind::race, 5,
                        "to which a store by st.async is under way: it tells phase 0 (parity 0) of the mbarrier", 4);
-  // The wrong parity: that phase has ended before the barrier was there.
+  // The wrong parity: that phase had ended before the barrier was initialised.
   expect_found_in_pair(kInitPair + promise(256) + kSend +
                            "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+4000], 1; @!%p1 bra ASK;\n" +
                            kShow + kMeet,
                        FindingKind::race, 6, "a store by st.async is under way", 4);
   expect_found_in_pair(kInitPair + kSend + kMeet, FindingKind::in_flight, 3,
                        "of the cluster ends while st.async still writes");
-  // What was there is still read, or written.
+  // The previous data are still being read, or written.
   const std::string put =
       kPut + "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; @%p0 fence.mbarrier_init.release.cluster;\n" + kMeet +
       "add.u32 %r3, %there, 4000;\n" + promise(256);
@@ -702,7 +707,7 @@ TEST(HopperAsyncStores, NobodyWaits) {
   expect_clean_pair(put + "ld.shared.u32 %r2, [%mine];\n" + kMeet + kSend + kReceive + kShow);
   expect_found_in_pair(put + kSend + "st.shared.u32 [%mine], 5;\n" + kReceive, FindingKind::race, 7,
                        "a store by st.async is under way", 6);
-  // Two lanes to one place; the same of all is none.
+  // Two lanes write to one place; if all write the same value, that is not a race.
   const auto all_to_one = [&](const std::string& value) {
     return kInitPair + promise(256) + "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%there], " +
            value + ", [%r3];\n" + kReceive;
@@ -727,7 +732,7 @@ TEST(HopperAsyncStores, WhereTheyCannotGo) {
                            "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs], %r9, [%r3];\n" +
                            kReceive,
                        FindingKind::uninitialised_read, 4, "and it is stored");
-  // A CTA that has ended, or of which nothing says that it has begun.
+  // A CTA that has ended, or that is not guaranteed to have begun.
   expect_found_in_pair(kInitPair + "setp.eq.u32 %p2, %rank, 1; @%p2 bra END;\n" + kSend + "END:\n",
                        FindingKind::in_flight, 4, "of the cluster, which has ended");
   expect_found_in_pair(
@@ -735,7 +740,7 @@ TEST(HopperAsyncStores, WhereTheyCannotGo) {
       FindingKind::race, 2, "nothing says that it has begun");
   expect_found_in_pair("add.u32 %r3, %there, 4000;\n" + kMeet + kSend + kMeet, FindingKind::invalid_operation, 3,
                        "of the cluster holds no mbarrier");
-  // Initialised after the others have met.
+  // Initialised after the others have passed the cluster barrier.
   expect_found_in_pair(
       kMeet + "add.u32 %r3, %there, 4000; @%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; bar.sync 0;\n" +
           promise(256) + kSend + kReceive,
@@ -774,7 +779,8 @@ TEST(HopperClusters, ABulkCopyToAnotherCta) {
                        "a load by TMA is under way", 5);
   expect_found_in_pair(init + fill + kMeet + promise(128) + copy + kReceive + show + kMeet,
                        FindingKind::transaction_count, 5, "TMA brings 256 bytes", 4);
-  // The source: not shown to the asynchronous proxy; written while it is read; written again when the other has it, and has said so.
+  // The source: not made visible to the asynchronous proxy; written while it is read; written again after the other CTA
+  // has received it, and has said so.
   expect_found_in_pair(init + kPut + kMeet + promise(256) + copy + kReceive + show + kMeet, FindingKind::missing_fence,
                        5, "no fence.proxy.async", 2);
   const std::string again = "st.shared.u32 [%mine], 5;\n";
@@ -783,7 +789,7 @@ TEST(HopperClusters, ABulkCopyToAnotherCta) {
   expect_clean_pair(init + fill + kMeet + promise(256) + copy + kReceive + kMeet + again);
   expect_found_in_pair(init + fill + kMeet + promise(256) + copy + kReceive + again + kMeet, FindingKind::race, 7,
                        "nothing orders it after a read", 5);
-  // The sender has ended before the receiver has waited.
+  // The sender ends before the receiver has waited.
   expect_found_in_pair(init + fill + kMeet + "setp.eq.u32 %p3, %rank, 0; @%p3 bra SEND;\n" + promise(256) + kReceive +
                            "bra END;\nSEND: " + copy + "END:\n",
                        FindingKind::in_flight, 8,
@@ -798,7 +804,7 @@ TEST(HopperClusters, ABulkCopyToAnotherCta) {
 // ---- global memory ----
 
 TEST(HopperClusters, GlobalMemoryBetweenThem) {
-  // Each writes its own, and reads the other's.
+  // Each CTA writes its own memory, and reads the other's.
   const std::string put = "st.global.u32 [%out], %t;\n",
                     get =
                         "ld.param.u64 %rd1, [output]; mad.lo.u32 %r1, %peer, 64, %t; mad.wide.u32 %rd1, %r1, 8, %rd1;\n"
@@ -812,18 +818,18 @@ TEST(HopperClusters, GlobalMemoryBetweenThem) {
   expect_found_in_pair(put + relaxed + get, FindingKind::race, 4, "nothing orders it after the write of another block",
                        1);
   expect_clean_pair(put + "fence.acq_rel.cluster; " + relaxed + get);
-  // Read, while it is overwritten; the second meeting mends it.
+  // Read while it is overwritten; the second synchronisation fixes it.
   expect_found_in_pair(put + kMeet + get + "st.global.u32 [%out], 7;\n", FindingKind::race, 5,
                        "nothing orders it after a read of another block", 4);
   expect_clean_pair(put + kMeet + get + kMeet + "st.global.u32 [%out], 7;\n");
-  // Both write one word: the same value is none.
+  // Both write one word: if the value is the same, that is not a race.
   const auto both = [&](const std::string& value) {
     return "ld.param.u64 %rd1, [output];\n@%p0 st.global.u32 [%rd1], " + value + ";\n";
   };
   expect_found_in_pair(both("%rank"), FindingKind::race, 2,
                        "nothing orders it after the write before it, of another block", 2);
   expect_clean_pair(both("9"));
-  // By an mbarrier of the other CTA.
+  // Through an mbarrier of the other CTA.
   const std::string
       init = "@%p0 mbarrier.init.shared::cta.b64 [smem+4000], 64; @%p0 fence.mbarrier_init.release.cluster;\n" +
              relaxed + "add.u32 %r3, %there, 4000;\n",
@@ -834,7 +840,7 @@ TEST(HopperClusters, GlobalMemoryBetweenThem) {
                        "nothing orders it after the write of another block", 5);
 }
 
-// Kernels whose CTAs can talk to each other through global memory run in order, and are looked at another way.
+// Kernels whose CTAs can communicate through global memory run in order, and are checked in a different way.
 TEST(HopperClusters, GlobalMemoryBetweenThemAndOthers) {
   const auto clean = [](const std::string& body, Dim3 grid) {
     expect_clean(
@@ -856,10 +862,10 @@ TEST(HopperClusters, GlobalMemoryBetweenThemAndOthers) {
   clean(flag + put + kMeet + get + count, {2, 1, 1});
   expect_found_in_pair(flag + kMeet + put + get + count, FindingKind::race, 5,
                        "nothing orders it after the write of another block", 3);
-  // By a flag in global memory, which says what was done to shared memory, too.
+  // Through a flag in global memory, which also releases accesses to shared memory.
   clean(flag + put + count + wait + get, {2, 1, 1});
   clean(flag + kMeet + "st.shared::cluster.u32 [%theirs], %t;\n" + count + wait + kShow, {2, 1, 1});
-  // A CTA of another cluster hears of what one has done that had met the one which tells.
+  // A CTA of another cluster acquires what one CTA has done, if that CTA had synchronised with the one that releases.
   const std::string other =
       "mov.u32 %r5, %clusterid.x; setp.eq.u32 %p5, %r5, 1; @%p5 bra SECOND;\n" + put + kMeet +
       "setp.eq.u32 %p6, %rank, 1; and.pred %p6, %p6, %p0; @%p6 red.release.gpu.global.add.u32 [%rd5], 2;\nbra END;\n"
@@ -893,7 +899,7 @@ TEST(HopperRoles, WhoDoesWhatWithHowManyRegisters) {
   EXPECT_EQ(describe(one), "");
 }
 
-// What the lessons count.
+// The counts that the lessons discuss.
 TEST(HopperCounters, OperandsByTheirSwizzle) {
   const auto operands = [](const std::string& change) {
     return report_of(kVisible + kFence + change + kMma + kCommit + kWait + kUse).totals;

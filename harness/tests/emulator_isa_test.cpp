@@ -1,5 +1,5 @@
-// Operations, types and modifiers of memory and exchange, against what the PTX ISA says of them, computed here. Most are not among
-// the cases that a GPU has answered (emulator_cases.h).
+// Operations, types and modifiers of memory and exchange, compared with results computed here according to the PTX ISA.
+// Most are not among the cases that were run on a GPU (emulator_cases.h).
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -44,7 +44,7 @@ std::int64_t sign_extended(std::uint64_t x, int bits) {
   return static_cast<std::int64_t>(x << (64 - bits)) >> (64 - bits);
 }
 
-// Small integers as floats of 16 bits, which add without rounding.
+// Small integers as 16-bit floats, whose sums need no rounding.
 std::uint64_t sixteen_bits(int n, bool bf16) {
   const std::uint32_t f32 = std::bit_cast<std::uint32_t>(static_cast<float>(n));
   if (bf16) return f32 >> 16;
@@ -55,7 +55,7 @@ struct Operands {
   std::uint64_t old, b, c, expected;
 };
 
-// What memory holds after the operation.
+// The contents of memory after the operation.
 std::uint64_t after(std::string_view operation, std::string_view type, std::uint64_t old, std::uint64_t b,
                     std::uint64_t c) {
   const int bits = bits_of_type(type);
@@ -100,7 +100,7 @@ Operands floats(std::string_view type, std::mt19937_64& random) {
   return {bits(x, x2), bits(y, y2), 0, bits(x + y, x2 + y2)};
 }
 
-// Each thread on words of its own. `order` is the semantics and the scope.
+// Each thread works on its own words. `order` is the semantics and the scope.
 void check_atomic(const std::string& operation, const std::string& type, const std::string& order = {}) {
   SCOPED_TRACE(fmt::format("atom{}.{}.{}", order, operation, type));
   const bool is_float = type.find('f') != std::string::npos;
@@ -179,7 +179,7 @@ TEST(Isa, OrdersAndScopesOfAtomicsDoNotChangeTheirValues) {
 
 struct Form {
   std::string load, store;  // without the vector and the type: "ld.acquire.gpu.global"
-  std::string space;        // "shared", "global", "local"; generic addresses are of global memory
+  std::string space;        // "shared", "global", "local"; generic addresses refer to global memory
 };
 
 // Thread by thread: 16 bytes are loaded, element by element, and stored 16 bytes further on.
@@ -187,7 +187,7 @@ void check_move(const Form& form, const std::string& type, int count) {
   const std::string suffix = (count == 1 ? "" : fmt::format(".v{}", count)) + "." + type;
   SCOPED_TRACE(form.load + ", " + form.store + suffix);
   const int bytes = bits_of_type(type) / 8;
-  const char* const reg = type == "f32" ? "%r" : "%rd";  // else wider than the elements, which the ISA allows
+  const char* const reg = type == "f32" ? "%r" : "%rd";  // otherwise wider than the elements, which the ISA allows
   std::string body = "mad.wide.u32 %rd1, %r90, 8, %rd90;\nmad.wide.u32 %rd2, %r90, 8, %rd91;\n";
   if (form.space == "shared") {
     body += "mad.lo.u32 %r10, %r90, 32, %r93;\ncvt.u64.u32 %rd3, %r10;\n";
@@ -276,7 +276,8 @@ TEST(Isa, MovmatrixTransposes) {
   }
 }
 
-// ---- Sections "wmma.load", "wmma.mma", "wmma.store", "mma": products of small integers, which no order of sums rounds
+// ---- Sections "wmma.load", "wmma.mma", "wmma.store", "mma": products of small integers, whose sums need no rounding
+// in any order
 
 int bits_of_element(std::string_view type) {
   return type == "b1" ? 1 : type == "bf16" ? 16 : type == "tf32" ? 32 : bits_of_type(type);
@@ -289,7 +290,7 @@ std::uint64_t encoded(int n, std::string_view type) {
   return static_cast<std::uint64_t>(n) & mask_of(bits_of_element(type));
 }
 
-// Some value that the type has.
+// Some value that the type can represent.
 int some_value(std::string_view type, std::size_t i) {
   const int n = static_cast<int>(i * 7 % 13 + i / 5 % 3) % 7;
   return type == "b1" ? n % 2 : type[0] == 'u' ? n : n - 3;
@@ -310,12 +311,12 @@ int element_of_product(const IntegerMatrix& a, const IntegerMatrix& b, const Int
   int sum = c.at(row, column);
   for (int k = 0; k < a.columns; ++k) {
     const int x = a.at(row, k), y = b.at(k, column);
-    sum += operation == "xor" ? x ^ y : x * y;  // of bits, and is the product
+    sum += operation == "xor" ? x ^ y : x * y;  // bitwise, and plays the role of the product
   }
   return sum;
 }
 
-// Puts the elements of a matrix into memory, row by row or column by column, `stride` elements apart.
+// Stores the elements of a matrix in memory, row by row or column by column, `stride` elements apart.
 void put(Words& memory, std::size_t at_byte, const IntegerMatrix& matrix, bool by_row, int stride,
          std::string_view type) {
   const int bits = bits_of_element(type);
@@ -352,7 +353,7 @@ void check_wmma(const WmmaCase& one) {
   const int bits = bits_of_element(one.type), padding = 128 / bits;  // rows begin at multiples of 16 bytes
   const int a_stride = (one.a_by_row ? one.k : one.m) + padding, b_stride = (one.b_by_row ? one.n : one.k) + padding;
   const int c_stride = (one.c_by_row ? one.n : one.m) + 8, d_stride = one.c_by_row ? one.n : one.m;
-  // One behind the other, at multiples of 32 bytes.
+  // One after another, at multiples of 32 bytes.
   const auto end_of = [](std::size_t begin, int rows, int stride, int bits_each) {
     return begin + (static_cast<std::size_t>(rows * stride * bits_each / 8) + 31) / 32 * 32;
   };
@@ -442,11 +443,11 @@ TEST(Isa, WmmaOfAllTypesAndLayouts) {
   }
 }
 
-// Section "Sparse matrix storage": of each chunk of a row, two units are kept. A unit is an element, or of 4 bits two; of tf32 a chunk
-// is two elements, of which one is kept.
+// Section "Sparse matrix storage": two units of each chunk of a row are kept. A unit is one element, or two elements of
+// 4 bits; for tf32 a chunk is two elements, one of which is kept.
 struct SparseMatrix {
   IntegerMatrix dense, kept;
-  std::vector<std::vector<std::uint32_t>> indices = {};  // of each row and chunk, four bits
+  std::vector<std::vector<std::uint32_t>> indices = {};  // for each row and chunk, four bits
 
   SparseMatrix(int rows, int columns, std::string_view type)
       : dense(rows, columns, type, 2), kept(rows, columns / 2, type, 0) {
@@ -471,7 +472,7 @@ struct SparseMatrix {
       }
     }
   }
-  // Four bits each of `count` chunks of a row.
+  // Four bits for each of `count` chunks of a row.
   std::uint64_t bits(int row, int first, int count) const {
     std::uint64_t word = 0;
     for (int i = 0; i < count; ++i)
@@ -480,9 +481,9 @@ struct SparseMatrix {
   }
 };
 
-// The metadata of lane 4 g + t, as the figures "Sparse MMA … metadata layout" show them; nothing in lanes that have none.
+// The metadata of lane 4 g + t, as in the figures "Sparse MMA … metadata layout"; a dummy value in lanes that have none.
 std::uint64_t metadata_of(const SparseMatrix& a, int k, int bits, int selector, int g, int t) {
-  constexpr std::uint64_t kNone = 0;  // would be wrong if it were used
+  constexpr std::uint64_t kNone = 0;  // would give a wrong result if it were used
   const bool wide = k * bits == 512;  // 64 bytes of a row of dense A
   if (bits >= 16) {                   // both rows in one register, 16 bits each
     if (wide ? t / 2 != selector : t != selector) return kNone;
@@ -493,8 +494,8 @@ std::uint64_t metadata_of(const SparseMatrix& a, int k, int bits, int selector, 
   return a.bits(g + 8 * (t % 2), wide ? 8 * (t / 2) : 0, 8);
 }
 
-// Figures "MMA … fragment layout": register by register, lane 4 g + t has elements of row g (of A; column g of B). With a selector A
-// is sparse.
+// Figures "MMA … fragment layout": register by register, lane 4 g + t holds elements of row g (of A; column g of B).
+// With a selector, A is sparse.
 void check_mma(int m, int k, std::string_view a_type, std::string_view b_type, std::string_view c_type,
                std::string_view d_type, std::string_view modifier = "", std::string_view operation = "",
                int selector = -1) {
@@ -664,7 +665,7 @@ TEST(Isa, MmaOfFourQuads) {
       const int num_c = std::string_view(c_type) == "f16" ? 4 : 8, num_d = std::string_view(d_type) == "f16" ? 4 : 8;
       std::string body = "mad.wide.u32 %rd80, %r91, 8, %rd90;\n";
       for (int i = 0; i < 4 + num_c; ++i) body += fmt::format("ld.global.b32 %r{}, [%rd80+{}];\n", i + 1, 256 * i);
-      // D where C was.
+      // D replaces C.
       body += fmt::format("{} {}, {{%r1, %r2}}, {{%r3, %r4}}, {};\n", opcode, registers("%r", 5, num_d),
                           registers("%r", 5, num_c));
       body += "mad.wide.u32 %rd81, %r91, 8, %rd91;\nsetp.ne.u32 %p1, %r92, 0;\n@%p1 ret;\n";
@@ -683,7 +684,7 @@ TEST(Isa, RegistersOf128Bits) {
       ".reg .b128 %q<5>;\nmad.wide.u32 %rd1, %r90, 16, %rd90;\nmad.wide.u32 %rd2, %r90, 48, %rd91;\n"
       "ld.global.b128 %q1, [%rd1];\nmov.b128 {%rd3, %rd4}, %q1;\nadd.u64 %rd3, %rd3, 1;\nmov.b128 %q2, {%rd4, %rd3};\n"
       "st.global.b128 [%rd2], %q2;\nmov.b128 {%rd4, %rd3}, %q1;\nmov.b128 %q3, {%rd3, %rd4};\nmov.b128 %q4, %q3;\n"
-      // Every other thread finds what it compares with.
+      // Every other thread finds the value with which it compares.
       "and.b32 %r1, %r90, 1;\nsetp.eq.u32 %p1, %r1, 0;\n@%p1 mov.b128 %q4, %q2;\n"
       "atom.global.cas.b128 %q3, [%rd2], %q4, %q1;\natom.global.exch.b128 %q4, [%rd2], %q3;\n"
       "st.global.b128 [%rd2+16], %q3;\nst.global.b128 [%rd2+32], %q4;\n",
@@ -698,7 +699,7 @@ TEST(Isa, RegistersOf128Bits) {
   }
 }
 
-// Rounded once, at the end: 2048 + 16 · 1/8 is 2050, though each single sum would be 2048 again.
+// Rounded once, at the end: 2048 + 16 · 1/8 is 2050, although each single sum would be rounded to 2048.
 TEST(Isa, AnF16AccumulatorIsRoundedAtTheEnd) {
   const Words output = output_of(
       "mov.u32 %r1, 0x30003000;\nmov.u32 %r2, 0x3c003c00;\nmov.u32 %r3, 0x68006800;\n"
@@ -722,7 +723,7 @@ TEST(Isa, SumsOfIntegersWrapOrSaturate) {
   EXPECT_EQ(product(".satfinite"), Words(kThreads, 0x7fffffff7fffffff));
 }
 
-// ---- Instructions of each lane that are rare: what the ISA's pseudocode says of some operands
+// ---- Rare per-lane instructions: the results of the ISA's pseudocode for some operands
 
 std::uint32_t result_of(const std::string& opcode, const std::vector<std::uint32_t>& operands) {
   std::string body, list;
@@ -793,7 +794,7 @@ TEST(Isa, RareInstructionsOfALane) {
   for (const auto& one : cases) EXPECT_EQ(result_of(one.opcode, one.operands), one.expected) << one.opcode;
 }
 
-// As CUB writes it, in registers declared without a blank.
+// As in CUB, in registers declared without a blank.
 TEST(Isa, OtherSpellings) {
   const Words output = output_of(
       "{\n.reg.b16 h;\n.reg.pred q;\nsetp.lt.u32 q, %r91, 4;\nvote.ballot.sync.b32 %r1, q, 0xffffffff;\nvote.any.sync.pred q, q, -1;\n"
@@ -804,7 +805,7 @@ TEST(Isa, OtherSpellings) {
 }
 
 TEST(Isa, MatchAllOf64Bits) {
-  // Warp 0 agrees; in warp 1 the upper half of one lane's value differs; the upper lanes alone agree there too.
+  // In warp 0 all agree; in warp 1 the upper half of one lane's value differs; the upper lanes alone agree there too.
   Words input(kThreads, 0x1234567800000007);
   input[32 + 5] = 0x1234567900000007;
   const Words output = output_of(
@@ -821,7 +822,8 @@ TEST(Isa, MatchAllOf64Bits) {
   }
 }
 
-// ---- "mbarrier.arrive_drop", and arrive with a count: a phase state tells how many were pending before the arrival
+// ---- "mbarrier.arrive_drop", and arrive with a count: a phase state contains the number of arrivals that were pending
+// before
 
 TEST(Isa, ArriveDropTakesFromAllLaterPhases) {
   std::string body = "setp.ne.u32 %p1, %r90, 0;\n@%p1 bra END;\nmbarrier.init.shared.b64 [smem], 8;\n";
@@ -853,7 +855,7 @@ TEST(Isa, ArriveDropTakesFromAllLaterPhases) {
   EXPECT_EQ(output, (Words{8, 7, 5, 0, 1, 1, 4, 3, 1, 1, 1}));
 }
 
-// ---- "cp.async": with ignore-src, zeros come instead of the source
+// ---- "cp.async": with ignore-src, zeros replace the source
 
 TEST(Isa, CopiesThatIgnoreTheirSource) {
   Words input(std::size_t{2} * kThreads);

@@ -1,5 +1,5 @@
-// Small PTX kernels for tests, written as one statement per line. Each line of the body is also a line of an imaginary source,
-// kernel.cu, beginning with 1, so that tests can say where a finding must be.
+// Small PTX kernels for tests, written as one statement per line. Each line of the body is also a line of an imaginary
+// source, kernel.cu, beginning with 1, so that tests can say where a finding must be.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 
 namespace flash_ladder::emulator {
 
-/// The lines of a body, each preceded by the directive that says that it is line 1, 2, … of the source.
+/// The lines of a body, each preceded by a directive that makes it line 1, 2, … of the source.
 inline std::string numbered(const std::string& body) {
   std::istringstream lines(body);
   std::string text, line;
@@ -17,9 +17,9 @@ inline std::string numbered(const std::string& body) {
   return text;
 }
 
-/// A kernel `test(.param .u64 input, .param .u64 output)`. The body may use %r, %rd, %rs, %f and %p registers, `smem` (4096
-/// bytes of shared memory) and `local` (64 bytes), and finds: %r90 = tid, %r91 = lane, %r92 = warp, %rd90 = input, %rd91 =
-/// output, %r93 = the address of smem, %r94 = that of the thread's word in it.
+/// A kernel `test(.param .u64 input, .param .u64 output)`. The body may use %r, %rd, %rs, %f and %p registers, `smem`
+/// (4096 bytes of shared memory) and `local` (64 bytes), with these initial values: %r90 = tid, %r91 = lane, %r92 =
+/// warp, %rd90 = input, %rd91 = output, %r93 = the address of smem, %r94 = the address of the thread's word in it.
 inline std::string program(const std::string& body, const std::string& declarations = {}) {
   return ".version 7.8\n.target sm_80\n.address_size 64\n" + declarations +
          ".visible .entry test(.param .u64 input, .param .u64 output)\n{\n"

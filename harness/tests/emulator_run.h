@@ -12,14 +12,14 @@
 
 namespace flash_ladder::emulator {
 
-/// What a launch of one block left in its output, and its report.
+/// The output and the report of a launch of one block.
 struct RunResult {
   std::vector<std::uint64_t> output;
   Report report;
 };
 
-/// Launches the kernel `test(.param .u64 input, .param .u64 output)` of a PTX text. With a tensor map, which is still without its
-/// address, the kernel has a third parameter, `.param .align 64 .b8 map[128]`.
+/// Launches the kernel `test(.param .u64 input, .param .u64 output)` of a PTX text. With a tensor map, whose address is
+/// filled in here, the kernel has a third parameter, `.param .align 64 .b8 map[128]`.
 inline RunResult run_test_kernel(const std::string& ptx, unsigned threads, const std::vector<std::uint64_t>& input,
                                  std::size_t output_words, const Options& options = {}, Dim3 grid = {},
                                  std::optional<TensorMap> map = {}, bool map_is_of_output = false) {

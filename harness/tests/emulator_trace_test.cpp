@@ -1,4 +1,4 @@
-// What a trace says of small kernels: whose clock waits for whose.
+// Traces of small kernels: which warp's clock waits for which.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ CtaTrace trace_of(const std::string& body) {
   return report.trace != nullptr ? *report.trace : CtaTrace{};
 }
 
-// The intervals of a warp that are of this phase.
+// The intervals of a warp with this phase.
 std::vector<TraceInterval> of(const CtaTrace& trace, int warp, Phase phase) {
   std::vector<TraceInterval> found;
   for (const TraceInterval& interval : trace.intervals)
@@ -51,7 +51,7 @@ std::string times(int count, const std::string& line) {
   return text;
 }
 
-// Only warp 0 does the work of this line.
+// Only warp 0 performs the work on this line.
 std::string warp_0_alone(const std::string& work) {
   return "setp.ne.u32 %p1, %r92, 0;\n@%p1 bra PAST;\n" + work + "\nPAST:\n";
 }
@@ -135,7 +135,7 @@ TEST(Trace, PhasesOfABarrierAreCounted) {
 }
 
 TEST(Trace, AnMbarrierLetsGoWhenTheLastArrivalHasCome) {
-  // Warp 0 works and arrives; warp 1 asks at once, and again and again.
+  // Warp 0 works and arrives; warp 1 tests immediately, and then repeatedly.
   const std::string body =
       "setp.ne.u32 %p1, %r90, 0;\n@!%p1 mbarrier.init.shared.b64 [smem+2048], 32;\nbar.sync 0;\n"
       "setp.ne.u32 %p2, %r92, 0;\n@%p2 bra WAIT;\n" +
@@ -180,7 +180,7 @@ TEST(Trace, CopiesTakeNoTimeButTheirArrivalIsTheCopyingWarps) {
       "WAIT: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 0; @!%p3 bra WAIT;\nDONE:\n";
   const CtaTrace trace = trace_of(body);
   const auto copied = of(trace, 0, Phase::copy), waited = of(trace, 1, Phase::wait_mbarrier);
-  ASSERT_EQ(copied.size(), 2u);  // a line each
+  ASSERT_EQ(copied.size(), 2u);  // one line each
   ASSERT_EQ(waited.size(), 1u);
   EXPECT_EQ(waited[0].end, copied[1].end);
   ASSERT_EQ(of(trace, 0, Phase::wait_copies).size(), 1u);

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Any
 
 BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", Path(__file__).resolve().parents[2] / "build"))
-REFERENCES = tempfile.TemporaryDirectory()  # many requests are checked with the same problems: removed at the end
+REFERENCES = tempfile.TemporaryDirectory()  # shared by requests that check the same problems; removed at the end
 
 
 def run_worker(program: str, **request: object) -> dict[str, Any]:
-    """The result of one version: worker and request are those of harness/rules/protocol.h."""
+    """The result of one version: the worker and the request are as in harness/rules/protocol.h."""
     return run_worker_that_prints(program, **request)[0]
 
 
 def run_worker_that_prints(program: str, **request: object) -> tuple[dict[str, Any], str]:
-    """The same, and what the kernels printed."""
+    """The same, together with the output of the kernels."""
     problem = {"batch": 1, "heads": 2, "seq_len": 256, "seq_len_kv": 256, "head_dim": 128, "dtype": "fp16"}
     whole = {"command": "run", "benchmark": False, "problem": problem, "reference_cache": REFERENCES.name} | request
     done = subprocess.run(

@@ -1,5 +1,5 @@
-// Two made-up versions for tests of the command line: one with several configurations, as the tuned versions of the ladder have,
-// and one with a single one. Only a fake worker ever runs them.
+// Two made-up versions for tests of the command line: one with several configurations, like the tuned versions of the
+// ladder, and one with a single configuration. Only a fake worker ever runs them.
 #include "registry.h"
 
 namespace flash_ladder {
@@ -7,7 +7,7 @@ namespace {
 
 cudaError_t never_launched(const AttentionArgs&, cudaStream_t) { return cudaErrorNotSupported; }
 
-// `traits`: as nobody would mangle them.
+// `traits`: a name that no compiler would generate.
 BasicConfiguration<const char*> made_up(const char* name, const char* traits, Dtype dtype, int block_q, int block_kv,
                                         int num_warps, int smem_kib) {
   return {.name = name,

@@ -1,5 +1,5 @@
-// A made-up version of each track, for tests that a new kernel is found by being there: no command may know more of a version than
-// its registration says. Only a fake worker ever runs them.
+// A made-up version of each track, for tests that a new kernel is found because its file exists: no command may know
+// more about a version than its registration says. Only a fake worker ever runs them.
 #include "registry.h"
 
 namespace flash_ladder {
@@ -8,7 +8,7 @@ namespace {
 cudaError_t never_launched(const AttentionArgs&, cudaStream_t) { return cudaErrorNotSupported; }
 cudaError_t never_launched_either(const ExtendedArgs&, cudaStream_t) { return cudaErrorNotSupported; }
 
-// `function` is the name of its __global__ function, as C++ mangles it.
+// `function` is the mangled name of its __global__ function.
 BasicConfiguration<const char*> made_up(const char* function, Dtype dtype, int smem_kib, Launch launch) {
   return {.name = "64x64",
           .dtype = dtype,

@@ -1,6 +1,6 @@
-"""A worker that speaks the protocol of harness/rules/protocol.h and runs nothing.
+"""A worker that speaks the protocol of harness/rules/protocol.h but runs nothing.
 
-What it does is told by the file that FLASH_LADDER_FAKE names:
+The file named by FLASH_LADDER_FAKE determines its behaviour:
 
     {"device": {…} or null for "no GPU", "kernels": {"05": "crash"}, "tflops": {"07": 200.0}, "seconds_per_step": 0.3,
      "log": "file of requests"}
@@ -57,7 +57,7 @@ elif behaviour == "silent":
 elif behaviour == "garbage":
     events.write("Segmentation fault (core dumped)\n")
     sys.exit()
-elif behaviour == "slow":  # slower than the time limit in all, but never in one step
+elif behaviour == "slow":  # slower than the time limit in total, but never in one step
     for done in range(6):
         time.sleep(plan["seconds_per_step"])
         send({"event": "progress", "what": "check ramp inputs", "done": done, "total": 6})
@@ -141,7 +141,7 @@ elif behaviour == "finding":
         "reason": "the virtual GPU found: a read of byte 0",
         "correct": False,
         "findings": [finding] * 12,
-        "findings_kinds": 130,  # a worker lists not more than 100
+        "findings_kinds": 130,  # a worker lists at most 100
         "findings_total": 390,
     }
 elif behaviour == "other":

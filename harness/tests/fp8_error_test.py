@@ -1,4 +1,4 @@
-"""scripts/fp8_error.py: its rounding against ml_dtypes, its rotation, and what it says where something is missing."""
+"""scripts/fp8_error.py: its rounding compared with ml_dtypes, its rotation, and its messages if a part is missing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_with_outliers_a_rotation_makes_the_error_less() -> None:
 
 
 class Kernels:
-    """Exact ones in the place of the ladder's and FlashAttention-3's: what is left is the rounding of Q, K and V."""
+    """Exact kernels in place of the ladder's and FlashAttention-3's: only the error of rounding Q, K and V is left."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         self.calls: list[str] = []
@@ -142,7 +142,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Where that module cannot be imported, and the ladder's package is there but for that."""
+    """As if that module could not be imported, although the ladder's package is there."""
     code = "import sys, types; sys.path.insert(0, sys.argv[1]); sys.modules['flash_ladder'] = types.ModuleType('');"
     code += f"sys.modules['{module}'] = None; import fp8_error; sys.exit(fp8_error.main(sys.argv[2:]))"
     command = [sys.executable, "-I", "-c", code, str(SCRIPTS), *arguments]
@@ -176,6 +176,6 @@ def test_what_the_package_refuses_is_a_message(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_help_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONIOENCODING", "ascii")  # as where the locale is not UTF-8
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")  # as with a locale that is not UTF-8
     done = subprocess.run([*COMMAND, "--help"], capture_output=True, check=False)
     assert done.returncode == 0 and "‖O - exact‖" in done.stdout.decode(), done.stderr

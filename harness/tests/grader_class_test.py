@@ -1,5 +1,5 @@
-"""A class of 60 whose grades are known beforehand: each file is made of puzzles that are solved, left as they were, or
-wrong, and its generator says what that is worth."""
+"""A class of 60 with known grades: each file consists of puzzles that are solved, left unchanged, or wrong, and its
+generator knows what that is worth."""
 
 import csv
 import dataclasses
@@ -16,8 +16,8 @@ import assignment
 import grade
 
 COURSE, HIDDEN, SEED = "class of 60", "exam", 12
-# Of each puzzle: the points of its counter; in how many cases it is tried; in how many the starter is right; a change
-# of the answer that makes it wrong. The starters of `scale` and of `turn` are right, but slow.
+# For each puzzle: the points of its counter; the number of cases in which it is tried; the number in which the starter
+# is right; a change of the answer that makes it wrong. The starters of `scale` and of `turn` are right, but slow.
 PUZZLES = {
     "scale": (10, 1, 1, ("* s[col]", "* s[col] + 1")),
     "turn": (10, 1, 1, ("tile[threadIdx.x][col];", "tile[threadIdx.x][col] + 1;")),
@@ -27,7 +27,7 @@ PUZZLES = {
     "one_mma": (5, 1, 0, ("pair + i % 2]", "pair + 1 - i % 2]")),
 }
 CASES = sum(cases for _, cases, _, _ in PUZZLES.values())
-RESULTS, FINDINGS = 42, 12  # the points of all cases
+RESULTS, FINDINGS = 42, 12  # the points of all cases together
 
 
 @dataclasses.dataclass
@@ -39,7 +39,7 @@ class Student:
 
 
 def kernels(text: str) -> tuple[str, dict[str, str]]:
-    """What comes before the first kernel, and each kernel with the comment before it."""
+    """The text before the first kernel, and each kernel with the comment that precedes it."""
     parts = re.split(r"(?m)^(?=// \d\. )", text)
     return parts[0], {re.search(r"void (\w+)\(", part)[1]: part for part in parts[1:]}
 
@@ -54,7 +54,7 @@ def wrong(name: str, kernel: str) -> str:
 
 
 def disguised(text: str, dice: random.Random) -> str:
-    """The same program with other names, comments and spaces."""
+    """The same program with different names, comments and spaces."""
     for name in ("i", "row", "col", "other", "mask", "tile", "step"):
         text = re.sub(rf"\b(?<![.>]){name}\b(?!\()", f"{name}_{dice.randrange(100)}", text)
     lines = [
@@ -73,7 +73,7 @@ def make_class(count: int) -> list[Student]:
     students: list[Student] = []
     for number in range(count):
         name, kind = f"student_{number:02}.cu", dice.random()
-        if kind < 0.1:  # does not compile, or is no file at all
+        if kind < 0.1:  # does not compile, or is not a text file
             broken = given.reference_answer().replace("__syncthreads();", "__syncthreads()", 1)
             text = dice.choice(["", "to do", head, broken, "\0", "#include </etc/passwd>"])
             students.append(Student(name, text, 0))

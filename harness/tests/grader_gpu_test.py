@@ -1,5 +1,5 @@
-"""--with-gpu, with a program in the place of the one that uses a GPU: what it is asked for, and what becomes of what it
-answers."""
+"""--with-gpu, with a fake in place of the program that uses a GPU: the requests that it gets, and how its answers are
+used."""
 
 import csv
 import json
@@ -64,7 +64,7 @@ points = 100
 -->
 """
 
-# Notes what it is asked for, and answers as plan.json beside it says.
+# Stores its requests, and answers as plan.json beside it says.
 FAKE = """
 import json, pathlib, sys
 here = pathlib.Path(__file__).parent
@@ -93,7 +93,7 @@ TIMED = {"event": "timed", "timings": [timing("this file", 90.0), timing("the re
 
 
 class Fake:
-    """The program, and what it was asked for."""
+    """The fake program, and its requests."""
 
     def __init__(self, folder: Path, time: dict[str, Any] | str = TIMED, device: dict[str, Any] | str = DEVICE) -> None:
         folder.mkdir(exist_ok=True)
@@ -150,7 +150,7 @@ def test_what_is_timed(grading: Grading, answer: str, tmp_path: Path) -> None:
 
 def test_only_what_is_right_is_timed(grading: Grading, answer: str, tmp_path: Path) -> None:
     fake = Fake(tmp_path / "fake")
-    finding = "__shared__ int s; volatile int* p = &s; (void)*p; "  # nobody has written it
+    finding = "__shared__ int s; volatile int* p = &s; (void)*p; "  # which is uninitialised
     for wrong in (grading.run("--starter", "rows").stdout, answer.replace("o[d] / sum", "o[d] / sum * 2"),
                   answer.replace("const Element* q", finding + "const Element* q"), "no C++"):  # fmt: skip
         assert wrong != answer

@@ -1,4 +1,4 @@
-"""What a student may hand in to harm or to deceive. Each ends in a score, or in "not graded", and a message."""
+"""Submissions that are meant to harm or to deceive. Each one ends in a score, or in "not graded", and a message."""
 
 import os
 import re
@@ -20,7 +20,7 @@ def grading(tmp_path: Path) -> Grading:
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """A file of another user's, which the grader's user can read."""
+    """A file of another user that the grader's user can read."""
     path = tmp_path / "secret.txt"
     path.write_text(SECRET + "\n")
     return path
@@ -31,7 +31,7 @@ def kernel(body: str, before: str = "") -> str:
 
 
 def right(grading: Grading, before: str = "", after: str = "") -> str:
-    """The reference answer with something else in the same file."""
+    """The reference answer with additional text in the same file."""
     return before + "\n" + grading.text("--reference") + after
 
 
@@ -41,7 +41,7 @@ def words(result: dict) -> str:
 
 INDEX = "const int i = blockIdx.x * blockDim.x + threadIdx.x;\n"
 
-# What is in the kernel, and what the message says. None gets a point.
+# Code in the kernel, and the expected message. None of them scores a point.
 IN_THE_KERNEL = {
     "an endless loop": ("volatile int go = 1; while (go) {} y[0] = 1;", "endless loop"),
     "an endless loop over atomics": (
@@ -126,7 +126,7 @@ def test_what_does_not_compile_gets_no_points(grading: Grading, name: str) -> No
     assert str(grading.folder) not in result["shown"], "no folder of the grader's machine"
 
 
-# What keeps a compiler busy for ever: no score, since it would be one of the machine's speed.
+# Code that keeps a compiler busy for ever: no score, because it would depend on the machine's speed.
 ENDLESS = {
     "templates by the million": (
         "template <int D, long I> struct T { static constexpr long v = T<D - 1, 2 * I>::v + T<D - 1, 2 * I + 1>::v; };"
@@ -177,7 +177,7 @@ def test_no_file_outside_the_allowed_folders_is_read(grading: Grading, secret: P
 
 
 def test_without_isolation_such_a_file_would_be_read(grading: Grading, secret: Path) -> None:
-    """So the test above can fail."""
+    """Shows that the test above can fail."""
     compiled = "this declaration has no storage class"
     for name, seen in (("include", compiled), ("a computed name", compiled), ("has_include", "it is there")):
         way = WAYS_TO_A_FILE[name].replace("FILE", str(secret))
@@ -237,7 +237,7 @@ def test_a_kernel_that_prints_without_end(grading: Grading) -> None:
 
 
 def test_a_kernel_that_knows_the_shapes(grading: Grading) -> None:
-    """It is right where it has seen the problem, and other draws find it out."""
+    """It is right for the problem that it has seen, and other draws reveal it."""
     factor = re.search(r"(\d+) \* x", grading.text("--reference"))[1]
     telling = kernel(INDEX + 'if (i == 0) printf("%d ", n);', "#include <cstdio>")
     sizes = grading.grade(telling, "--hidden", "seen")["printed"].split()

@@ -1,4 +1,4 @@
-// What a process that runs a stranger's kernel cannot do. Each attempt is made in a child, which then tells how it went.
+// What a process that runs an untrusted kernel cannot do. Each attempt is made in a child, which then reports the outcome.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kDone = 0, kRefused = 1, kOther = 2;
 
-// How `attempt`, which returns less than 0 when it fails, ends in a child after `isolate`.
+// How `attempt`, which returns a negative number if it fails, ends in a child after `isolate`.
 int outcome(const std::function<void()>& isolate, const std::function<long()>& attempt) {
   const pid_t child = fork();
   if (child == 0) {
@@ -55,13 +55,13 @@ class Isolation : public testing::Test {
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
   }
 
-  // As a launch is isolated.
+  // The isolation of a launch.
   static void compute() {
     limit_process({.memory_bytes = std::uint64_t{4} << 30, .cpu_seconds = 60, .may_write_files = false});
     hide_files({});
     forbid_system_calls(SystemCalls::compute);
   }
-  // As the compiler is.
+  // The isolation of the compiler.
   void compile() const {
     limit_process({.memory_bytes = std::uint64_t{4} << 30, .cpu_seconds = 60, .file_bytes = 1000});
     hide_files({.readable = {"/usr", "/bin", "/lib", "/lib64"}, .writable = {folder_ / "mine"}});
@@ -81,7 +81,7 @@ long connect_to_somewhere() {
   address.sin_port = htons(9);
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  return 0;  // a socket is too much already
+  return 0;  // even creating a socket is forbidden
 }
 
 TEST_F(Isolation, WithoutItEverythingWorks) {

@@ -1,4 +1,4 @@
-"""The Slurm recipe under Slurm: a cluster of this one machine, started here, to which the array is submitted."""
+"""The Slurm recipe under Slurm: a cluster of this machine only, started here, to which the array is submitted."""
 
 import contextlib
 import csv
@@ -17,7 +17,7 @@ RECIPE = ROOT / "harness" / "grader" / "recipes" / "slurm_array.sbatch"
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "sinfo", "scontrol")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 MISSING = [program for program in PROGRAMS if not shutil.which(program, path=PATH)]
-SECONDS = 600  # in which a busy machine starts three daemons, or grades four small files
+SECONDS = 600  # enough for a busy machine to start three daemons, or to grade four small files
 
 pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"{', '.join(MISSING)} missing: slurmctld, slurmd, slurm-client, munge"),
@@ -75,7 +75,7 @@ class Cluster:
         return "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(self.folder.glob("*.log")))
 
     def wait_until(self, what: str, *command: str) -> None:
-        """Until the command says so."""
+        """Repeats the command until it prints `what`."""
         deadline = time.monotonic() + SECONDS
         while what != self.run(*command):
             assert time.monotonic() < deadline, (command, self.run(*command), self.logs())
@@ -117,8 +117,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_an_array_grades_a_class(cluster: Cluster, tmp_path: Path) -> None:
-    """As the head of the recipe says, with the small assignment in the place of a real one."""
-    ladder = tmp_path / "ladder"  # what the recipe takes of a checkout, with assignments of its own
+    """As the head of the recipe says, with the small assignment in place of a real one."""
+    ladder = tmp_path / "ladder"  # the parts of a checkout that the recipe uses, with other assignments
     for name in ("harness", "scripts", "common", ".venv"):
         ladder.mkdir(exist_ok=True)
         if name != "harness":

@@ -36,7 +36,7 @@ def grading(tmp_path: Path) -> Grading:
 
 
 def with_body(grading: Grading, body: str) -> str:
-    """The starter with something in its one gap."""
+    """The starter with this text in its only gap."""
     return re.sub(r" *// TODO.*", lambda _: body, grading.text("--starter"))
 
 
@@ -60,7 +60,7 @@ def test_all_points_and_none(grading: Grading) -> None:
 
 def test_a_part_of_the_points(grading: Grading) -> None:
     factor = re.search(r"(\d+) \* x", grading.text("--reference"))[1]
-    # Right, but every lane reads another sector.
+    # Right, but every lane reads a different sector.
     spread = f"  volatile float unused = x[i * 8 % n]; if (i < n) y[i] = {factor} * x[i];"
     result = grading.grade(with_body(grading, spread))
     output, findings, sectors = result["checks"]
@@ -68,7 +68,7 @@ def test_a_part_of_the_points(grading: Grading) -> None:
     assert re.search(
         r"sectors are read where 1 is ideal \(line \d+: \d+ sectors where \d+ would do", sectors["lost"][0]
     )
-    # Right for one of two cases.
+    # Right in one of two cases.
     result = grading.grade(with_body(grading, f"  if (i < n && n < 2000) y[i] = {factor} * x[i];"))
     assert [check["points"] for check in result["checks"]] == [30, 10, 10]
     assert result["checks"][0]["lost"][0].startswith("long: ")
@@ -76,7 +76,7 @@ def test_a_part_of_the_points(grading: Grading) -> None:
 
 
 def test_counters_give_nothing_where_nothing_is_done(grading: Grading) -> None:
-    """No traffic is no good traffic."""
+    """No traffic does not count as good traffic."""
     assert grading.grade("__global__ void scaled(const float* x, float* y, int n) {}")["score"] == 0
 
 
@@ -205,7 +205,7 @@ def test_a_mistake_in_an_assignment_is_said(grading: Grading, change: tuple[str,
         path.write_text(grading.text("--reference"))
     (grading.assignments / "00_small.md").write_text(SMALL.replace(*change))
     done = grading.run("--grade", path, "--assignment", "small")
-    if done.returncode == 1:  # what concerns the starter alone
+    if done.returncode == 1:  # messages that concern only the starter
         done = grading.run("--starter", "small")
     assert done.returncode == 2 and said in done.stderr, done
     assert len(done.stderr.splitlines()) == 1
@@ -219,7 +219,7 @@ def test_a_fault_of_the_grader_is_no_grade(grading: Grading) -> None:
 
 
 def broken_build(grading: Grading, **changes: str) -> Path:
-    """The build, with something else in what it knows."""
+    """The build, with some of the facts about it changed."""
     build = grading.folder / "build"
     build.mkdir(exist_ok=True)
     known = json.loads((BUILD / "grader.json").read_text(encoding="utf-8")) | changes
@@ -277,7 +277,7 @@ def test_a_compiler_that_has_failed_once_is_asked_again(grading: Grading, troubl
 
 @pytest.mark.parametrize("trouble", [NO_FILE, NO_TEMPORARY])
 def test_a_compiler_that_fails_for_one_file_alone_costs_no_points(grading: Grading, trouble: str) -> None:
-    """A small file compiles, so the compiler works; but what it says is not about this one."""
+    """A small file compiles, so the compiler works; but its message is not about this file."""
     build = failing_compiler(grading, "if grep -q scaled submission.cu; then FAIL; fi", trouble)
     result = grading.grade(grading.text("--reference"), "--unsandboxed", "--build", str(build))
     assert result["score"] is None and "the compiler failed twice" in result["message"]
@@ -285,7 +285,7 @@ def test_a_compiler_that_fails_for_one_file_alone_costs_no_points(grading: Gradi
 
 
 def test_a_file_that_the_compiler_always_dies_of_gets_no_points(grading: Grading) -> None:
-    """As with more memory than it may have: without a line, but each time in the same way."""
+    """As if it exceeded its memory: without naming a line, but each time in the same way."""
     build = failing_compiler(grading, "if grep -q scaled submission.cu; then FAIL; fi", "")
     result = grading.grade(grading.text("--reference"), "--unsandboxed", "--build", str(build))
     assert result["score"] == 0 and "no error message" in result["message"]
@@ -306,7 +306,7 @@ def test_a_students_mistake_is_no_trouble_of_the_compilers(grading: Grading, sou
 
 
 def failing_compiler(grading: Grading, when: str, message: str) -> Path:
-    """A build whose nvcc says this and ends at FAIL."""
+    """A build whose nvcc prints this and ends at FAIL."""
     known = json.loads((BUILD / "grader.json").read_text(encoding="utf-8"))
     nvcc = grading.folder / "nvcc"
     fail = f"echo '{message}' >&2; exit 1"
@@ -322,7 +322,7 @@ def test_what_cannot_be_written_is_said_before_any_work(grading: Grading, option
     source.write_text("no C++")
     loop = grading.folder / "loop"
     loop.symlink_to(loop)
-    arguments = ["--assignment", "small", "--build", "nowhere"]  # what is said has to come before that
+    arguments = ["--assignment", "small", "--build", "nowhere"]  # the message must come before that failure
     arguments += ["--grade-dir", source.parent] if option == "--out" else ["--grade", source]
     folder = grading.folder
     for path, said in (("", "it is empty"), (".", f"{option} . cannot be written: Is a directory"),
@@ -373,11 +373,11 @@ def test_what_is_written_takes_the_place_of_nothing_else(grading: Grading) -> No
         ([*whole, "--out", a, "--report", f"{a}.similar.csv"], f"the list of equal files of --out, {a}.similar.csv"),
         ([*whole, "--out", a, "--junit", f"{a}.results"], "in each other's place"),
     ):
-        done = grading.run(*arguments, "--build", "nowhere")  # what is said has to come before that
+        done = grading.run(*arguments, "--build", "nowhere")  # the message must come before that failure
         assert done.returncode == 2 and said in done.stderr, done.stderr
         assert len(done.stderr.splitlines()) == 1
     assert {path: path.read_text() for path in texts} == texts and link.is_symlink()
-    # What the grader has written it may write again, what is empty, and through a link that leads nowhere.
+    # The grader may overwrite its own output and empty files, and may write through a link whose target does not exist.
     b.symlink_to("nowhere")
     (folder / "notes.txt").write_text("")
     for _ in range(2):
@@ -391,13 +391,13 @@ def test_what_is_written_takes_the_place_of_nothing_else(grading: Grading) -> No
 
 
 def test_a_file_that_cannot_be_written_in_the_end_is_called_by_its_name(tmp_path: Path) -> None:
-    path = tmp_path / ("x" * 250)  # longer with what it is called before it is whole
+    path = tmp_path / ("x" * 250)  # longer with the suffix that it has until it is complete
     with pytest.raises(OSError) as caught:
         ladder.write_whole(path, "")
     assert caught.value.filename == str(path) and not list(tmp_path.iterdir())
     os.mkfifo(pipe := tmp_path / "pipe")
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    closed = threading.Timer(1, os.close, [reader])  # while it is written into: more than a pipe holds
+    closed = threading.Timer(1, os.close, [reader])  # during the write, which is more than a pipe holds
     closed.start()
     with pytest.raises(BrokenPipeError) as caught:
         ladder.write_whole(pipe, b" " * (1 << 24))
@@ -411,7 +411,7 @@ def test_what_is_printed_is_utf_8(grading: Grading) -> None:
     page = grading.assignments / "00_small.md"
     page.write_text(page.read_text().replace("// TODO: ", "// TODO, y → y: "))
     starter = grading.text("--starter")
-    grading.environment["PYTHONIOENCODING"] = "latin-1"  # as where the locale is not UTF-8
+    grading.environment["PYTHONIOENCODING"] = "latin-1"  # as with a locale that is not UTF-8
     done = grading.run("--starter", "small", encoding="utf-8")
     assert "// TODO, y → y: " in starter and (done.returncode, done.stdout) == (0, starter), done.stderr
 
@@ -429,7 +429,7 @@ def test_what_cannot_be_printed(grading: Grading, what: list[str], redirection: 
     (grading.folder / "starter.cu").write_text(grading.text("--starter"))
     command = [sys.executable, GRADE, "--build", BUILD, "--assignments", grading.assignments, *what]
     read, write = os.pipe()
-    os.close(read)  # nobody reads from it
+    os.close(read)  # it has no reader
     shell = ["bash", "-c", f'exec 3>&{write}; exec "$@" {redirection}', "bash"]
     done = subprocess.run([*shell, *command], pass_fds=[write], cwd=grading.folder, capture_output=True, text=True,
                           check=False)  # fmt: skip
@@ -458,11 +458,11 @@ def test_the_harness_starts_it(tmp_path: Path) -> None:
     assert done.returncode == 1 and "06_swizzle, course c" in done.stdout and "not passed" in done.stdout
 
 
-# ---- Where the machine cannot isolate ----
+# ---- Machines that cannot isolate ----
 
 
 def without_landlock() -> None:
-    """In a child: from here on Landlock's system calls are unknown, as on an old kernel."""
+    """In a child: from now on Landlock's system calls are unknown, as on an old kernel."""
     libc = ctypes.CDLL(None, use_errno=True)
 
     class Filter(ctypes.Structure):
@@ -544,13 +544,13 @@ def test_a_class_goes_on_where_it_was(grading: Grading, handed_in: Path) -> None
     grading.run(*arguments)
     assert all(path.stat().st_mtime_ns == kept[path] for path in kept), "nothing was graded again"
     assert rows(out)["late.cu"]["score"] == "100" and set(whole.splitlines()) < set(out.read_text().splitlines())
-    # With another seed all are graded anew.
+    # With a different seed, all files are graded again.
     grading.run(*arguments, "--hidden", "other")
     assert len(list((grading.folder / "grades.csv.results").iterdir())) == 10
 
 
 def test_what_is_in_the_folder_of_a_class(grading: Grading) -> None:
-    """Each entry has a row, and what the grader has written there has none."""
+    """Each entry has a row, except for what the grader has written there."""
     folder = grading.folder / "in"
     for student in ("three", "none", "deep/er", "__MACOSX/three"):
         (folder / student).mkdir(parents=True)
@@ -614,7 +614,7 @@ def test_ctrl_c_stops_a_class_at_once(grading: Grading) -> None:
 
 
 def test_a_class_that_was_stopped(grading: Grading, handed_in: Path) -> None:
-    """Killed in the middle, it leaves what it has, and goes on."""
+    """If killed in the middle, it keeps what it has, and can be resumed."""
     for i in range(6):
         (handed_in / f"more_{i}.cu").write_text(grading.text("--reference") + f"// {i}\n")
     out = grading.folder / "grades.csv"
@@ -662,8 +662,8 @@ def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -
 
 
 def test_the_workflow_grades_what_is_pushed(tmp_path: Path) -> None:
-    """All its steps, as they stand there, for three pushes of a student. What runs on GitHub only is done by GitHub, in
-    grader_workflow.py; and setup finds tools that note what they are asked, and lend it this build."""
+    """All its steps, unchanged, for three pushes of a student. What GitHub itself does is simulated by
+    grader_workflow.py; setup finds tools that record their requests, and uses this build."""
     pytest.importorskip("yaml", reason="PyYAML is missing: scripts/docs_packages brings it")
     listed = subprocess.run(["git", "-C", ROOT, "ls-files"], capture_output=True, text=True, check=False)
     if listed.returncode != 0:
@@ -679,7 +679,7 @@ def test_the_workflow_grades_what_is_pushed(tmp_path: Path) -> None:
     workflow = mine / ".github" / "workflows" / "grade.yml"
     workflow.parent.mkdir(parents=True)
     shutil.copy(ROOT / "harness" / "grader" / "recipes" / "github_actions.yml", workflow)
-    given = assignment.read_assignment("swizzle", "spring")  # as the recipe has it
+    given = assignment.read_assignment("swizzle", "spring")  # as in the recipe
 
     (mine / "swizzle.cu").write_text(given.starter())
     run = github.push("school/mine")
@@ -690,7 +690,7 @@ def test_the_workflow_grades_what_is_pushed(tmp_path: Path) -> None:
     validate_grade(json.loads(run.artifacts["results.json"].read_text()))
     assert len(github.caches) == 1, "a push that does not pass is one after which another comes"
 
-    # A new machine: what is cached is not built again, and the system's packages are not in the cache.
+    # A new machine: cached files are not rebuilt, and the system's packages are not in the cache.
     (mine / "swizzle.cu").write_text(given.reference_answer())
     run = github.push("school/mine")
     assert run.setup == ["apt-get update", "apt-get install", "configure again", "build harness-grader"], run.said
@@ -706,8 +706,8 @@ def test_the_workflow_grades_what_is_pushed(tmp_path: Path) -> None:
 
 
 def test_the_autograder_for_gradescope(grading: Grading) -> None:
-    """The zip, unpacked as Gradescope does, in an environment without anything else. setup.sh needs the network: this
-    build is lent to it instead."""
+    """The zip, unpacked as Gradescope does, in an otherwise empty environment. setup.sh needs the network, so it is
+    given this build instead."""
     recipe = ROOT / "harness" / "grader" / "recipes" / "gradescope"
     packed = grading.folder / "autograder.zip"
     assert subprocess.run([recipe / "build_zip", "swizzle", "c", "", packed], capture_output=True).returncode == 2
@@ -751,7 +751,7 @@ def test_the_autograder_for_gradescope(grading: Grading) -> None:
     assert run().returncode != 0 and not results.exists(), "no score where nothing can be graded"
 
 
-# ---- Likeness ----
+# ---- Similarity ----
 
 STARTER = "void f() { a(); }\n"
 LONG = """void g(int x) {

@@ -1,5 +1,6 @@
-"""Runs a workflow of GitHub Actions without GitHub, as far as the recipe needs it. Its `run` steps are run as they are;
-what the actions between them do (checkout, cache, upload) is done here. What it does not know, it refuses."""
+"""Runs a workflow of GitHub Actions without GitHub, as far as the recipe needs it. Its `run` steps are executed
+unchanged; the actions between them (checkout, cache, upload) are simulated here. It refuses anything that it does not
+know."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 
 from setup_test import TOOLS
 
-# A runner as setup sees it. Its packages are in a file, and gone with it.
+# A runner as setup sees it. The list of its packages is a file, which disappears with the runner.
 RUNNER = TOOLS | {
     "sudo": 'export USER_ID=0; exec "$@"',
     "id": '[ "$*" = -u ] || exec /usr/bin/id "$@"; echo "${USER_ID:-1001}"',
@@ -24,7 +25,7 @@ RUNNER = TOOLS | {
 echo "apt-get $1" >>"$LOG"
 for word in "$@"; do case "$word" in -*) ;; *) echo "$word" >>"$MACHINE/packages" ;; esac; done""",
     "python3": TOOLS["python3"].replace("esac'\n", """*) exec "$PYTHON" "$@" ;; esac'\n"""),
-    # This build is lent to it where a compiler would run: where there is none yet, or one that is older than a source.
+    # It uses this build in place of running a compiler: if there is no build yet, or one that is older than a source.
     "cmake": TOOLS["cmake"]
     + """
 if [ "$1" = --build ]; then
@@ -36,17 +37,17 @@ fi""",
 
 @dataclasses.dataclass
 class Run:
-    """What became of a push."""
+    """The outcome of a push."""
 
     succeeded: bool = True
     summary: str = ""
-    setup: list[str] = dataclasses.field(default_factory=list)  # what setup asked of the machine
+    setup: list[str] = dataclasses.field(default_factory=list)  # setup's requests to the machine
     artifacts: dict[str, Path] = dataclasses.field(default_factory=dict)
     said: str = ""
 
 
 class GitHub:
-    """Repositories by their names, what is cached, and a workspace that is at the same place in each run."""
+    """Repositories by name, the cache, and a workspace at the same path in each run."""
 
     def __init__(self, folder: Path, lent: Path) -> None:
         self.folder = folder
@@ -71,7 +72,7 @@ class GitHub:
         return done.stdout.strip()
 
     def create(self, name: str) -> Path:
-        """A repository, to be filled."""
+        """A new repository, to be filled."""
         path = self.folder / "repositories" / name
         path.mkdir(parents=True)
         self.git("init", "--quiet", "--initial-branch=main", path)
@@ -84,13 +85,13 @@ class GitHub:
         self.git("-C", path, "commit", "--quiet", "--message=hand in")
 
     def push(self, name: str) -> Run:
-        """Commits what is in the repository, and runs its only workflow, which has one job, on a new machine."""
+        """Commits everything in the repository, and runs its only workflow, which has one job, on a new machine."""
         import yaml
 
         self.commit(name)
         [file] = (self.repositories[name] / ".github" / "workflows").iterdir()
         workflow = yaml.safe_load(file.read_text(encoding="utf-8"))
-        assert "push" in workflow[True]  # YAML 1.1 takes `on` for a truth value; GitHub does not
+        assert "push" in workflow[True]  # YAML 1.1 reads `on` as a truth value; GitHub does not
         assert workflow["permissions"] == {"contents": "read"}
         [job] = workflow["jobs"].values()
         for folder in (self.workspace, self.folder / "machine"):
@@ -110,7 +111,7 @@ class GitHub:
                 assert "${{" not in step["run"], "what others write must not become part of a script"
                 script = self.folder / "script.sh"
                 script.write_text(step["run"], encoding="utf-8")
-                # docs.github.com, "Workflow syntax", jobs.<job_id>.steps[*].shell, where nothing is said.
+                # docs.github.com, "Workflow syntax", jobs.<job_id>.steps[*].shell: the default if none is given.
                 done = subprocess.run(["bash", "-e", script], cwd=self.workspace, env=environment, text=True,
                                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)  # fmt: skip
                 run.said += done.stdout
@@ -133,7 +134,7 @@ class GitHub:
 
     @staticmethod
     def _filled(text: str, env: dict[str, str], outputs: dict[str, dict[str, str]]) -> str:
-        """With the two kinds of expressions that it has: `with` may have both (docs.github.com, "Contexts")."""
+        """Expands the two kinds of expressions that it uses: `with` may contain both (docs.github.com, "Contexts")."""
 
         def value(match: re.Match) -> str:
             words = match[1].split(".")
@@ -163,7 +164,7 @@ class GitHub:
             return {}
         key = inputs.pop("key") + str(paths)
         assert not inputs
-        tar = ["tar", "--posix", "-C", self.workspace, "-f"]  # as the action does: times are exact
+        tar = ["tar", "--posix", "-C", self.workspace, "-f"]  # as the action does, with exact times
         if action == "actions/cache/restore":
             if key in self.caches:
                 subprocess.run([*tar, self.caches[key], "-x"], check=True)

@@ -20,7 +20,7 @@ import compiler  # noqa: E402
 
 
 def why_not_isolated() -> str:
-    """What this machine lacks to isolate what students hand in; empty: nothing."""
+    """What this machine lacks for isolating submissions; empty: nothing."""
     try:
         compiler.Machine.of_build(BUILD, isolated=True)
     except compiler.Unavailable as why:
@@ -86,7 +86,7 @@ where = "global_load"
 
 
 class Grading:
-    """The grader with the small assignment, in a folder of its own."""
+    """The grader with the small assignment, in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -106,13 +106,13 @@ class Grading:
         )
 
     def text(self, what: str, course: str = "") -> str:
-        """What --starter or --reference writes."""
+        """The output of --starter or --reference."""
         done = self.run(what, "small", "--course", course)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def grade(self, source: str | bytes | Path, *arguments: str) -> dict[str, Any]:
-        """The report of a file, whose exit code has to agree with it. What is printed is in "shown"."""
+        """The report on a file, with which the exit code must agree. The printed text is in "shown"."""
         path = source
         if not isinstance(source, Path):
             path = self.folder / "handed_in.cu"
@@ -133,7 +133,7 @@ class Grading:
 
 @contextlib.contextmanager
 def nothing_else_changes(grading: Grading) -> Iterator[None]:
-    """Neither the home folder nor what is temporary keeps anything; other files of the folder stay what they are."""
+    """Neither the home folder nor temporary folders keep anything; other files of the folder are unchanged."""
 
     def files() -> dict[str, bytes]:
         return {

@@ -1,5 +1,5 @@
-// The rules that make the kernels a ladder: one file a version, one idea a step, predictions and no results in the files. They
-// hold for its second track and for its extensions, too.
+// The rules that make the kernels a ladder: one file per version, one idea per step, predictions but no results in the
+// files. They also apply to its second track and to its extensions.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +23,8 @@ using testing::Not;
 using testing::UnorderedElementsAreArray;
 
 constexpr int kMostLinesInADiff = 60;  // to add, and as many to remove
-// Their step from the version before may be larger; 17 begins the Hopper track, and fp8 has another layout of everything.
+// Their step from the version before may be larger; 17 begins the Hopper track, and in fp8 everything has a different
+// layout.
 const std::set<std::string> kReplaceStructure = {"02", "03", "04", "17", "fp8"};
 
 std::filesystem::path path_of(const Version& version) {
@@ -37,7 +38,7 @@ std::vector<std::string> lines_of(const Version& version) {
   return lines;
 }
 
-// What it extends, or the version before it; nullptr for the first.
+// The version that it extends, or the version before it; nullptr for the first.
 const Version* base_of(const Version& version) {
   const Version* base = nullptr;
   for (const Version& other : versions())
@@ -68,7 +69,7 @@ TEST(Ladder, NumbersHaveNoGapAndTheTracksFollowOneAnother) {
   EXPECT_GT(last, 0);
 }
 
-// kernels/CMakeLists.txt goes by the folder, and the harness by the registration.
+// kernels/CMakeLists.txt decides by the folder, and the harness by the registration.
 TEST(Ladder, WhatIsInHoppersFolderAndNothingElseNeedsSm90a) {
   for (const Version& version : versions())
     EXPECT_EQ(version.architecture,
@@ -107,7 +108,7 @@ TEST(Ladder, EveryFileSaysIdeaChangeAndPrediction) {
   }
 }
 
-// What was measured belongs into profiles/ and the chapters. A prediction may name round figures; one with a decimal point
+// Measurements belong in profiles/ and the chapters. A prediction may name round figures; a figure with a decimal point
 // comes from a measurement.
 TEST(Ladder, HeadersHoldNoMeasuredSpeed) {
   const std::regex speed("[0-9]\\s*TFLOP"), exact_speed("[0-9]\\.[0-9]+\\s*TFLOP");
@@ -139,7 +140,7 @@ TEST(Ladder, AStepIsASmallDiff) {
   }
 }
 
-// common/host/ is no part of a version's hash, so nothing that a kernel could call may stand there.
+// common/host/ is not part of a version's hash, so it must not contain anything that a kernel could call.
 TEST(Ladder, HostHeadersHoldNothingForTheDevice) {
   int headers = 0;
   for (const auto& entry :
@@ -152,7 +153,7 @@ TEST(Ladder, HostHeadersHoldNothingForTheDevice) {
   EXPECT_GT(headers, 0);
 }
 
-TEST(Ladder, ConfigurationsComeInBothTypes) {  // or, of an extension, in e4m3 alone
+TEST(Ladder, ConfigurationsComeInBothTypes) {  // or, for an extension, in e4m3 alone
   for (const Version& version : versions()) {
     std::set<std::string> names[2], traits;
     for (const Configuration& configuration : version.configurations) {

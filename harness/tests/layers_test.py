@@ -1,5 +1,5 @@
-"""Which folder uses which is as CONTRIBUTING.md says. In the virtual GPU every folder stands above those that it uses:
-docs/virtual_gpu_internals.md lists them from the top down.
+"""The dependencies between folders are as described in CONTRIBUTING.md. In the virtual GPU every folder is above those
+that it uses: docs/virtual_gpu_internals.md lists them from the top down.
 """
 
 import re
@@ -7,11 +7,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 EMULATOR = ROOT / "harness" / "emulator"
-INTERFACE = "interface"  # the headers that lie in no folder, and what belongs to them
+INTERFACE = "interface"  # the headers that are in no folder, and the files that belong to them
 
 
 def layers() -> list[str]:
-    """From the bottom up, as in the table of docs/virtual_gpu_internals.md."""
+    """From the bottom up; the table of docs/virtual_gpu_internals.md has the opposite order."""
     text = (ROOT / "docs" / "virtual_gpu_internals.md").read_text(encoding="utf-8")
     names = re.findall(r"^\| `(\w+)/` \|", text, re.MULTILINE)
     return [INTERFACE, *reversed(names)]
@@ -27,7 +27,7 @@ def layer_of(path: str) -> str:
 
 
 def upward(order: list[str], file: str, included: list[str]) -> list[str]:
-    """What a file includes although it stands above the file."""
+    """What a file includes although it is above the file."""
     return [f"{file} includes {name}" for name in included if order.index(layer_of(name)) > order.index(layer_of(file))]
 
 

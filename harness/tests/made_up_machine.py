@@ -1,4 +1,4 @@
-"""A GPU that is made up, for the tests of scripts/peers."""
+"""A made-up GPU, for the tests of scripts/peers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def peers() -> ModuleType:
 
 
 class MadeUpMachine:
-    """A GPU on which every implementation takes as long as is said, and may be wrong."""
+    """A GPU on which every implementation takes a given time, and may be wrong."""
 
     device_name = "NVIDIA H200"
 
@@ -44,8 +44,8 @@ class MadeUpMachine:
         self.broken: set[str] = set()
         self.broken_alone: set[str] = set()
         self.rounds: list[int] = []
-        self.alone: list[str] = []  # what was timed alone
-        self.stops_after = 10**6  # so many of them
+        self.alone: list[str] = []  # the implementations that were timed alone
+        self.stops_after = 10**6  # after this many of them
         self.problems: list[tuple[int, int, str, int]] = []
 
     def kernels(self) -> list[str]:
@@ -94,7 +94,7 @@ class MadeUpMachine:
         return [[self.milliseconds.get(launch(), 4.0)] * rounds for launch in launches]
 
     def time_alone(self, launch: Callable[[], str]) -> Any:  # noqa: ANN401 (peers.Timing)
-        """Half as fast as in turns: 400 W to the one who is fast, 500 W to all others."""
+        """Half as fast as when taking turns: 400 W for the fast one, 500 W for all others."""
         name = launch()
         if name in self.broken_alone:
             raise RuntimeError("40 of its launches reached the GPU late")

@@ -1,4 +1,4 @@
-"""scripts/mutate.py: which mutants there are, what becomes of a few, and what is said of all."""
+"""scripts/mutate.py: the set of mutants, the outcomes of a few, and the report on all of them."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def test_what_a_worker_answers_is_an_outcome(answer: dict[str, Any], outcome: st
 
 
 def test_equivalent_mutants_are_some_that_can_be_made() -> None:
-    """An entry that fits no version any more is to be removed."""
+    """An entry that no longer fits any version must be removed."""
     every = {
         (stem, code.strip(), new.strip())
         for stem in VERSIONS
@@ -154,7 +154,7 @@ def test_what_is_published_is_of_versions_that_both_checks_have_tried(capsys: py
 
 
 def test_a_few_mutants_are_made_and_kept(tmp_path: Path) -> None:
-    """And what is known already is not made again."""
+    """And mutants with a known outcome are not made again."""
     output = tmp_path / "mutation.json"
     command = [sys.executable, ROOT / "scripts" / "mutate.py", "--versions", "02", "--places", "3", "--output", output]
     first = subprocess.run([*command, "--build", BUILD], capture_output=True, text=True, check=False)

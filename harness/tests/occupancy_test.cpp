@@ -1,4 +1,5 @@
-// How many CTAs an SM holds, against the tables of the CUDA C++ Programming Guide and against values derived by hand.
+// How many CTAs fit on an SM, compared with the tables of the CUDA C++ Programming Guide and with values calculated
+// manually.
 #include "sass/occupancy.h"
 
 #include <gtest/gtest.h>
@@ -49,27 +50,27 @@ TEST(Occupancy, LimitedByThreads) {
   expect(90, 256, 24, 0, 8, "threads");
 }
 
-// A warp gets its registers in portions of 256, from the quarter of the register file that its scheduler owns.
+// A warp gets its registers in units of 256, from the quarter of the register file that belongs to its scheduler.
 TEST(Occupancy, LimitedByRegisters) {
-  expect(90, 128, 254, 70 * kKiB, 2, "registers");  // 256 × 32 a warp: 2 warps a quarter, 8 in all
-  expect(90, 128, 168, 0, 3, "registers");          // 168 × 32 = 5376: 3 warps a quarter
-  expect(90, 128, 169, 0, 2, "registers");          // rounded up to 176 × 32 = 5632: only 2 warps a quarter
-  expect(80, 128, 41, 0, 10, "registers");  // rounded up to 48 × 32 = 1536: 10 warps a quarter, where 1312 gave 12
-  expect(80, 96, 255, 0, 2, "registers");   // 8 warps, 3 a CTA
+  expect(90, 128, 254, 70 * kKiB, 2, "registers");  // 256 × 32 per warp: 2 warps per quarter, 8 in total
+  expect(90, 128, 168, 0, 3, "registers");          // 168 × 32 = 5376: 3 warps per quarter
+  expect(90, 128, 169, 0, 2, "registers");          // rounded up to 176 × 32 = 5632: only 2 warps per quarter
+  expect(80, 128, 41, 0, 10, "registers");  // rounded up to 48 × 32 = 1536: 10 warps per quarter; 1312 would allow 12
+  expect(80, 96, 255, 0, 2, "registers");   // 8 warps, 3 per CTA
 }
 
-// A CTA gets shared memory in portions of 128 bytes, and the system takes 1 KiB of it.
+// A CTA gets shared memory in units of 128 bytes, and the system takes 1 KiB of it.
 TEST(Occupancy, LimitedBySharedMemory) {
   expect(86, 128, 166, 48 * kKiB, 2, "shared memory");  // 2 × 49 KiB of 100
-  expect(86, 128, 16, 33024, 3, "shared memory");       // 33,024 + 1,024 = 266 portions: 3 are 102,144 of 102,400 bytes
-  expect(86, 128, 16, 33109, 2, "shared memory");       // 85 bytes more are a 267th portion: 3 would be 102,528
+  expect(86, 128, 16, 33024, 3, "shared memory");       // 33,024 + 1,024 = 266 units: 3 take 102,144 of 102,400 bytes
+  expect(86, 128, 16, 33109, 2, "shared memory");       // 85 bytes more need a 267th unit: 3 CTAs would take 102,528
   expect(90, 256, 128, 139 * kKiB, 1, "shared memory");
 }
 
 TEST(Occupancy, LimitedByBoth) {
-  expect(80, 128, 166, 48 * kKiB, 3, "registers and shared memory");   // 3 warps a quarter; 3 × 49 KiB of 164
-  expect(90, 128, 255, 104 * kKiB, 2, "registers and shared memory");  // 2 warps a quarter; 2 × 105 KiB of 228
-  expect(80, 256, 32, 0, 8, "registers and threads");                  // 64 warps × 1024 registers: all of both
+  expect(80, 128, 166, 48 * kKiB, 3, "registers and shared memory");   // 3 warps per quarter; 3 × 49 KiB of 164
+  expect(90, 128, 255, 104 * kKiB, 2, "registers and shared memory");  // 2 warps per quarter; 2 × 105 KiB of 228
+  expect(80, 256, 32, 0, 8, "registers and threads");                  // 64 warps × 1024 registers: all of both limits
 }
 
 TEST(Occupancy, TheMostSharedMemoryOfOneCta) {

@@ -20,7 +20,7 @@ SHAPES = [(16, 1024), (16, 4096), (4, 16384)]
 
 
 class DataMachine(MadeUpMachine):
-    """Takes longer for some data."""
+    """Slower for some data."""
 
     def __init__(self, peers: ModuleType) -> None:
         super().__init__(peers)
@@ -59,7 +59,7 @@ class DataMachine(MadeUpMachine):
 
 @pytest.fixture
 def by_data(peers: ModuleType, machine: MadeUpMachine) -> DataMachine:
-    del machine  # has set where files go
+    del machine  # it has changed where files go
     return DataMachine(peers)
 
 
@@ -146,11 +146,11 @@ def test_bad_usage(
     assert all(word in err for word in words) and by_data.problems == []
 
 
-# ---- what is right ----
+# ---- correctness ----
 
 
 class Tensor(np.ndarray):
-    """What Reference uses of PyTorch's tensors, by NumPy."""
+    """The operations of PyTorch's tensors that Reference uses, implemented with NumPy."""
 
     device = "cpu"
 
@@ -212,7 +212,7 @@ def attended(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("name", ["normal", "sink", "steps", "zeros"])
 @pytest.mark.parametrize("every", [1, 61])
-@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")  # PyTorch says nothing
+@pytest.mark.filterwarnings("ignore:divide by zero", "ignore:invalid value")  # PyTorch does not warn
 def test_a_row_in_so_many_is_enough_to_find_a_mistake(name: str, every: int) -> None:
     q, k, v = in_fp16(name)
     reference = Reference(NumpyTorch, q, k, v, None, every)

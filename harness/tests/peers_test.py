@@ -1,4 +1,4 @@
-"""scripts/peers without a GPU: with a made-up one in its place, and what it says where something is missing."""
+"""scripts/peers without a GPU: with a made-up one in its place, and its messages if something is missing."""
 
 from __future__ import annotations
 
@@ -220,11 +220,12 @@ def test_figures_of_another_type_are_not_mixed(
 
 
 class MadeUpTorch:
-    """What of PyTorch the timing uses, on a GPU whose clock is the order of what it was given."""
+    """The parts of PyTorch that the timing uses, on a GPU whose clock counts the requests that it receives."""
 
     def __init__(self, gpu_is_ahead: bool) -> None:
         self.given: list[str] = []
-        # By how much later than the host gave it the GPU begins a launch: less than nothing means that it waited.
+        # The delay with which the GPU begins a launch after the host queued it: a negative one means that the GPU
+        # waited.
         self.lag_ms = -1e9 if gpu_is_ahead else 1e9
         self.slept: list[int] = []
         self.uint8 = None
@@ -275,7 +276,7 @@ def on_made_up_torch(peers: ModuleType, torch: MadeUpTorch, rounds: int) -> list
 def test_launches_are_timed_alone_and_in_turn(peers: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "WARM_UP_SECONDS", {"sustained": 0.0, "interleaved": 0.0})
     torch = MadeUpTorch(gpu_is_ahead=False)
-    # MadeUpEvent knows only what stood between its two events: a launch, and nothing else.
+    # MadeUpEvent only knows what is between its two events: a launch, and nothing else.
     assert on_made_up_torch(peers, torch, 3) == [[2.0] * 3, [1.0] * 3]
     timed = torch.given[torch.given.index("sleep") + 1 :]
     launch = ["flush", "event", "{}", "event"]
@@ -293,9 +294,10 @@ def test_a_gpu_that_waited_for_the_host_is_not_believed(peers: ModuleType, monke
 
 
 class SteadyTorch:
-    """A GPU with a clock of its own: a launch takes 1 ms of it, to queue one takes the host as long as is said.
+    """A GPU with its own clock: a launch takes 1 ms of it, and queueing one takes the host a given time.
 
-    The host's time passes only by queueing and by waiting for the GPU, so the test is the same on every machine.
+    The host's time passes only through queueing and through waiting for the GPU, so the test is the same on every
+    machine.
     """
 
     def __init__(self, host_ms: float) -> None:
@@ -397,7 +399,7 @@ def test_watts_are_read_while_it_is_timed(peers: ModuleType, monkeypatch: pytest
     with machine._sampled_load() as samples:
         assert read.wait(60)
     assert set(samples) == {(512.5, 1725)}
-    machine.torch = type("Torch", (), {"cuda": None})  # NVML is not there
+    machine.torch = type("Torch", (), {"cuda": None})  # there is no NVML
     assert machine.why_no_load().startswith("AttributeError")
     with machine._sampled_load() as samples:
         pass
@@ -498,7 +500,7 @@ def test_bad_usage(
 
 
 def test_quantiles_are_those_of_the_harness(peers: ModuleType) -> None:
-    # As harness/tests/worker_test.cpp expects of summarise().
+    # The values that harness/tests/worker_test.cpp expects of summarise().
     times = [5.0, 1.0, 4.0, 2.0, 3.0]
     assert [timing.quantile(times, at) for at in (0.1, 0.5, 0.9)] == pytest.approx([1.4, 3.0, 4.6])
     assert timing.quantile([7.0], 0.9) == 7.0

@@ -1,5 +1,5 @@
-// A plain kernel that solves all that extensions may solve, and the mistakes that such a kernel is likely to have, for tests that the
-// check of an extension finds them. They run on the virtual GPU, in the worker of the planted faults.
+// A plain kernel that solves everything that extensions may solve, and the likely mistakes of such a kernel, for tests
+// that the check of an extension finds them. They run on the virtual GPU, in the worker of the planted faults.
 
 #include <string>
 
@@ -10,17 +10,17 @@ namespace flash_ladder::planted_extensions {
 
 enum class Fault {
   none,
-  upper_left,     // the mask starts at the first key, not where it ends with the last
+  upper_left,     // the mask is aligned with the first key instead of the last
   divides_by_0,   // O of a row that sees no key is 0 / 0
-  counts_a_tail,  // what is beyond the last key has a score of 0, and not none
+  counts_a_tail,  // keys beyond the last have a score of 0 instead of being left out
   ignores_mask,
-  heads_in_turn,    // head h of Q reads head h % kv_heads of K and V, and not that of its group
+  heads_in_turn,    // head h of Q reads head h % kv_heads of K and V instead of its group's
   window_too_wide,  // by one key, on the left
-  reads_padding,    // sees all keys of the tensor, and not only its sequence's
-  skips_padding,    // leaves O unwritten where a sequence has no more queries
+  reads_padding,    // sees all keys of the tensor instead of only its sequence's
+  skips_padding,    // leaves O unwritten past the last query of a sequence
 };
 
-// Of a problem that is not plain.
+// For a problem that is not plain.
 struct Extension {
   bool causal;
   int kv_heads, window;
@@ -37,13 +37,13 @@ struct Traits {
   static constexpr int kSmemBytes = 0;
 };
 
-// The sum of x over the warp; every thread gets it.
+// The sum of x over the warp, returned to every thread.
 __device__ float warp_sum(float x) {
   for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffff, x, mask);
   return x;
 }
 
-constexpr int kElements = 4;  // of a row, that a thread has: threadIdx.x, and every 32nd from there on
+constexpr int kElements = 4;  // elements of a row per thread: threadIdx.x, and every 32nd from there on
 constexpr float kLog2e = 1.44269504f;
 
 // A CTA is one warp and computes 16 rows, one after the other, by online softmax.
@@ -59,7 +59,7 @@ __global__ void attention(AttentionArgs args, Extension extension) {
   const int end = min((static_cast<int>(blockIdx.x) + 1) * Traits::kBlockQ, args.seq_len);
   for (int row = blockIdx.x * Traits::kBlockQ; row < end; ++row) {
     if (kFault == Fault::skips_padding && row >= seq_len) continue;
-    // The keys that the row sees: from first_key on and before num_keys.
+    // The keys that the row sees: from first_key up to but not including num_keys.
     const int aligned = row + seq_len_kv - seq_len;
     int first_key = 0, num_keys = row < seq_len ? seq_len_kv : 0;
     if (extension.window >= 0) {

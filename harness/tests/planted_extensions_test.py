@@ -1,4 +1,4 @@
-"""The check of a version that solves more than the plain problem: a right one passes, every likely mistake is found.
+"""The check of a version that solves more than the plain problem: a correct one passes, every likely mistake is found.
 
 The kernels are those of planted_extensions.cu.
 """

@@ -1,11 +1,12 @@
 """Faults and probes planted in the kernels of the ladder, each as a small edit to a copy of the kernel's text.
 
-Run by the build, it writes the broken versions of a few kernels into one file, which registers each under its own name:
+When the build runs it, it writes the broken versions of a few kernels into one file, which registers each under its own
+name:
 
-    planted_faults.py --kernels            prints the kernels that faults are planted in
+    planted_faults.py --kernels            prints the kernels in which faults are planted
     planted_faults.py OUTPUT KERNEL…       writes the broken versions of kernels/KERNEL.cu, …
 
-An edit adds no lines, so that what the virtual GPU finds is at the line where it is in the kernel's own file.
+An edit adds no lines, so that the virtual GPU's finding has the same line number as in the kernel's own file.
 """
 
 import dataclasses
@@ -18,27 +19,27 @@ KERNELS = Path(__file__).resolve().parents[2] / "kernels"
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What is broken, and how it has to be caught."""
+    """What is broken, and how it must be caught."""
 
     name: str
     kernel: str
     old: str  # text of the kernel
-    new: str  # with as many lines
-    finding: str | None = None  # its kind; None: a wrong result will do
-    at: str = ""  # text of a line that the finding has to name
-    suggests: str | None = None  # what the diagnosis of a wrong result has to suggest
-    says: tuple[str, ...] = ()  # and what it has to say
-    first: bool = False  # the finding has to come before all others
-    waits_at: str = ""  # text of the line where the thread of the first finding had last waited
+    new: str  # replacement with the same number of lines
+    finding: str | None = None  # its kind; None: a wrong result is enough
+    at: str = ""  # text of a line that the finding must name
+    suggests: str | None = None  # what the diagnosis of a wrong result must suggest
+    says: tuple[str, ...] = ()  # and what it must say
+    first: bool = False  # the finding must come before all others
+    waits_at: str = ""  # text of the line of the last wait of the first finding's thread
 
     @property
     def file(self) -> str:
-        """The kernel's file, in kernels/ and without its ending."""
+        """The kernel's file, relative to kernels/ and without its suffix."""
         return f"hopper/{self.kernel}" if self.kernel >= "17" else self.kernel
 
     @property
     def version(self) -> str:
-        """What the worker calls it."""
+        """Its name in the worker."""
         return f"fault_{[*FAULTS, *PROBES].index(self)}"
 
 
@@ -47,8 +48,7 @@ def in_each(kernels: tuple[str, ...], name: str, old: str, new: str, *finding_an
     return [Fault(name, kernel, old, new, *finding_and_at) for kernel in kernels]
 
 
-# Rescale O now and then.
-# Rescale O now and then.
+# These rescale O only now and then.
 LAZY = (
     "12_optimized_softmax",
     "13_decoupled_warps",
@@ -56,8 +56,8 @@ LAZY = (
     "15_persistent_ctas",
     "16_overlapped_softmax",
 )
-RINGS = LAZY[1:]  # have a ring of K/V tiles
-PERSISTENT = LAZY[3:]  # keep their CTAs for further query tiles
+RINGS = LAZY[1:]  # these have a ring of K/V tiles
+PERSISTENT = LAZY[3:]  # these have persistent CTAs
 
 FAULTS = [
     Fault(
@@ -265,8 +265,8 @@ FAULTS = [
         "1 / (row_sum[mma_m][half])",
         suggests="sum_of_one_lane",
     ),
-    # The first rescaling finds O empty, so this one is wrong only when another follows: it proves that the inputs of
-    # the check take the rare path.
+    # The first rescaling finds O empty, so this one is wrong only if another follows: it proves that the inputs of the
+    # check reach the rare path.
     *in_each(
         LAZY,
         "O stays behind when a maximum moves",
@@ -507,7 +507,7 @@ FAULTS = [
         "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(min(next_q_tile + int(gridDim.x), num_q_tiles - 1));",
     ),
-    # Wrong results that have to be diagnosed.
+    # Wrong results that must be diagnosed.
     Fault(
         "lanes of an ldmatrix are swapped",
         "07_ldmatrix",
@@ -663,7 +663,7 @@ FAULTS = [
         "const int col = (mma_k == 3 ? 5 : mma_k) * 16 + lane_id / 8 % 2 * 8;",
         says=("the fragments of Q or K", "columns 48–63; where K[0][48] (key, column) belongs, there is K[0][80]"),
     ),
-    # What a first finding has to say, so that it does not mislead.
+    # What a first finding must say so that it does not mislead.
     Fault(
         "V begins in the middle of K",
         "05_cp_async",
@@ -721,7 +721,7 @@ FAULTS = [
         first=True,
         waits_at="wait(&full[stage], tile / kStages % 2);",
     ),
-    # Wrong results: rows that are mixed up, and keys.
+    # Wrong results: interchanged rows, and keys.
     Fault(
         "P is stored in another order of keys",
         "03_tiled",
@@ -759,7 +759,7 @@ FAULTS = [
         "",
         says=("With V = 1 every O must be 1, and is NaN or infinite.",),
     ),
-    # Slips of the pen, to see that `harness --debug` leads to them.
+    # Slips of the pen, to test that `harness --debug` leads to them.
     Fault(
         "two elements of a register of P are swapped",
         "07_ldmatrix",
@@ -836,7 +836,7 @@ FAULTS = [
     ),
 ]
 
-# What only sm_90a has: asynchronous work whose mistakes a GPU hides, and no other tool sees.
+# Features of sm_90a only: asynchronous work with mistakes that a GPU hides, and that no other tool detects.
 WGMMA_OF_S = "wgmma<Element>(S_rmem, advance(Q,"
 WGMMA_OF_PV = "wgmma<Element>(O_rmem, P_rmem[mma_k]"
 FIRST_USE_OF_S = "tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));"
@@ -1077,7 +1077,7 @@ HOPPER_FAULTS = [
         "race",
         STORE_OF_O,
     ),
-    # 23: two products under way at a time.
+    # 23: two products in flight at a time.
     Fault(
         "the softmax waits for no product at all",
         "23_overlap",
@@ -1110,7 +1110,7 @@ HOPPER_FAULTS = [
         "row_sum[0] += new_sum[0];",
         says=("With all SMs, where each CTA has one query tile, it is right",),
     ),
-    # Those of the chapters.
+    # The faults in the chapters.
     Fault(
         "K goes on by 64 bytes where Q goes on by 32",
         "17_wgmma",
@@ -1169,7 +1169,7 @@ HOPPER_FAULTS = [
         "(new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);",
         "(new_sum[0] >= least) & (new_sum[1] >= least);",
     ),
-    # As it was: fp16 loses keys that the sum keeps. Only the adversarial inputs notice.
+    # The earlier code: fp16 loses keys that the sum keeps. Only the adversarial inputs notice.
     *in_each(
         ("25_first_guess", "26_ping_pong", "27_three_consumers"),
         "a guess may be 2^6 above the maximum",
@@ -1193,7 +1193,8 @@ HOPPER_FAULTS = [
 ]
 FAULTS += HOPPER_FAULTS
 
-# No faults: they print a line for each row whose maximum moves when O is relative to it already, rare from 12 on.
+# Not faults: these print a line for each row whose maximum changes when O is already relative to it, which is rare from
+# 12 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
 MOVED = "O moves to a new maximum"
 PROBES = in_each(
@@ -1215,7 +1216,7 @@ def planted(fault: Fault, text: str, source: str) -> str:
 
 
 def broken(fault: Fault, source: Path) -> str:
-    """The same, in a namespace and under a name of its own."""
+    """The same, in its own namespace and under its own name."""
     text = planted(fault, source.read_text(encoding="utf-8"), str(source))
     version = fault.kernel[:2]
     text = text.replace(f"flash_ladder::v{version}", f"flash_ladder::{fault.version}")
@@ -1226,12 +1227,12 @@ def broken(fault: Fault, source: Path) -> str:
 
 
 def line_of(fault: Fault, source: Path) -> int:
-    """The number of the line that a finding has to name."""
+    """The number of the line that a finding must name."""
     return number_of_line(source, fault.at)
 
 
 def number_of_line(source: Path, text: str) -> int:
-    """The number of the first line that has a text."""
+    """The number of the first line that contains a text."""
     lines = source.read_text(encoding="utf-8").splitlines()
     return next(number for number, line in enumerate(lines, 1) if text in line)
 

@@ -20,7 +20,7 @@ def test_fault_is_caught(fault: Fault) -> None:
         assert result["correct"] is False and result["tile_map"]
         assert_diagnosis(fault, result)
         return
-    # Most are found at a single problem already, and a few at one of the whole check.
+    # Most are found with a single problem, and a few only by the whole check.
     for alone in (True, False):
         result = run_worker("harness-worker-faults", only_requested_problem=alone, **request)
         if is_found(fault, result):
@@ -30,18 +30,18 @@ def test_fault_is_caught(fault: Fault) -> None:
 
 
 def is_found(fault: Fault, result: dict[str, Any]) -> bool:
-    """Whether it is the finding that the fault wants, at its line."""
+    """Whether it is the finding that the fault specifies, at its line."""
     place = f"kernels/{fault.file}.cu:{line_of(fault, KERNELS / f'{fault.file}.cu')}"
     found = [finding for finding in result["findings"] if finding["kind"] == fault.finding]
     places = [place for finding in found for place in finding["position"] + (finding["other_position"] or [])]
-    # In a deadlock others wait, too, and the message says where.
+    # In a deadlock other warps wait, too, and the message says where.
     named = re.compile(rf"\b{Path(place).name}\b")
     at_the_line = place in places or any(named.search(finding["message"]) for finding in found)
     return result["status"] == "wrong" and at_the_line
 
 
 def assert_first(fault: Fault, result: dict[str, Any]) -> None:
-    """The finding that a reader sees first is the fault, and names the wait that was in vain."""
+    """The finding that a reader sees first is the fault, and names the wait that had no effect."""
     if not fault.first:
         return
     (first, *_) = result["findings"]
@@ -53,7 +53,7 @@ def assert_first(fault: Fault, result: dict[str, Any]) -> None:
 
 
 def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:
-    """The diagnosis suggests and says what the fault wants."""
+    """The diagnosis suggests and says what the fault specifies."""
     diagnosis = result["diagnosis"]
     whole = "\n".join(diagnosis["sentences"])
     if fault.suggests is not None:
@@ -61,13 +61,13 @@ def assert_diagnosis(fault: Fault, result: dict[str, Any]) -> None:
         assert len(diagnosis["suggests"]) <= 2, whole
     for text in fault.says:
         assert text in whole, whole
-    # Of an mma.
+    # For an mma.
     assert (diagnosis["first"] is None) == (fault.kernel < "04" or fault.kernel >= "17")
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.kernel)
 def test_the_rare_path_is_checked(probe: Fault) -> None:
-    """With normal inputs O never moves to another maximum. In the check it does, thousands of times, and is right."""
+    """With normal inputs the maximum of O never changes. In the check it does, thousands of times, correctly."""
     result, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.version)
     assert result["correct"] is True and printed.count(MOVED) > 1000
     _, printed = run_worker_that_prints("harness-worker-faults", kernel=probe.version, only_requested_problem=True)

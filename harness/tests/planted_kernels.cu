@@ -1,5 +1,5 @@
-// Versions that are wrong on purpose, and a right one, for tests of what the harness makes of them. They are linked into a
-// worker of their own, harness-worker-planted, and are no part of the ladder.
+// Versions that are wrong on purpose, and a correct one, for tests of how the harness handles them. They are linked
+// into a separate worker, harness-worker-planted, and are not part of the ladder.
 
 #include <string>
 
@@ -12,11 +12,11 @@ enum class Fault {
   none,
   skips_a_tile,       // for queries 16 to 31 of head 1 the last 16 keys do not count, if there are others
   writes_past_end,    // of O, into the guard band
-  illegal_address,    // writes to where no memory is
+  illegal_address,    // writes to an address without memory
   never_ends,         //
-  unannounced_smem,   // asks CUDA for more shared memory than its configuration says, and than there is
+  unannounced_smem,   // requests more shared memory than its configuration says, and than there is
   changes_with_time,  // one bit of the output differs from launch to launch
-  writes_its_input,   // an element of Q, once it has been used
+  writes_its_input,   // an element of Q, after it has been used
   leaves_a_hole,      // one element of O is never written
 };
 
@@ -26,21 +26,21 @@ struct Traits {
   static constexpr int kBlockQ = 16;
   static constexpr int kBlockKV = 16;
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = 4;  // a thread per element of a row
+  static constexpr int kNumWarps = 4;  // one thread per element of a row
   static constexpr int kSmemBytes = 0;
 };
 
-constexpr int kHugeSmemBytes = 1 << 20;  // more than any GPU so far has
+constexpr int kHugeSmemBytes = 1 << 20;  // more than any GPU has so far
 
 __device__ unsigned int launch_count = 0;
 
-// The sum of x over the CTA's 128 threads; every thread gets it.
+// The sum of x over the CTA's 128 threads, returned to every thread.
 __device__ float cta_sum(float x) {
   __shared__ float sums[4];
   for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffff, x, mask);
-  __syncthreads();  // the sums of the last call have been read
+  __syncthreads();  // the sums of the previous call have been read
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = x;
-  __syncthreads();  // the sums of this one are there
+  __syncthreads();  // the sums of this call are complete
   return sums[0] + sums[1] + sums[2] + sums[3];
 }
 

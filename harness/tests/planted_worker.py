@@ -1,8 +1,8 @@
-"""A worker of the virtual GPU that runs a planted fault in the place of the version that it is asked for.
+"""A worker of the virtual GPU that runs a planted fault in place of the requested version.
 
-The harness knows the versions of the ladder, and the worker of planted_faults.py knows only its own. What the
-environment names in FLASH_LADDER_FAULT ("fault_12") runs, and is answered for under the name that was asked for. Run
-with python -IS.
+The harness knows the versions of the ladder, whereas the worker of planted_faults.py knows only its own. The version
+named by the environment variable FLASH_LADDER_FAULT ("fault_12") runs, and its answer carries the name that was
+requested. Run with python -IS.
 """
 
 import json
@@ -14,7 +14,7 @@ request = json.loads(sys.argv[1])
 asked, fault = request.get("kernel"), os.environ["FLASH_LADDER_FAULT"]
 if asked is not None:
     request["kernel"] = fault
-# Events go to standard output where descriptor 3 is closed; what kernels print goes to standard error.
+# Events go to standard output if descriptor 3 is closed; the output of kernels goes to standard error.
 reading, writing = os.pipe()
 if os.fork() == 0:
     os.close(reading)

@@ -1,4 +1,4 @@
-// What is computed and which file computes it: problems, the paths of kernels, and the order of versions.
+// The problem that is computed and the file that computes it: problems, the paths of kernels, and the order of versions.
 #include "problem/problem.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 const AttentionProblem kPlain{.batch = 2, .heads = 3, .seq_len = 128, .seq_len_kv = 192};
 
-// Problems that differ from kPlain in one field each: one for every field.
+// Problems that each differ from kPlain in one field: one for every field.
 std::vector<AttentionProblem> each_field_changed() {
   std::vector<AttentionProblem> problems;
   const auto add = [&](auto AttentionProblem::* field, auto value) {
@@ -67,7 +67,7 @@ TEST(Problem, APlainOneIsDescribedWithoutWhatItHasNot) {
   EXPECT_THAT(describe(grouped), HasSubstr(", window 3, lengths of 1 to 9"));
 }
 
-// Recordings made before there was the field stay what they are, byte for byte.
+// Recordings made before the field existed remain unchanged, byte for byte.
 TEST(Problem, AnExtensionsFieldIsInJsonOnlyWhereItIsNotTheDefault) {
   EXPECT_EQ(json(kPlain).size(), 6u);
   AttentionProblem causal = kPlain;
@@ -96,7 +96,7 @@ TEST(Problem, ACausalQuerySeesKeysUpToTheDiagonalThatEndsAtTheLowerRight) {
   EXPECT_EQ(visible_keys(kPlain, 0, 0).end, kPlain.seq_len_kv);
 }
 
-// "0-2 1-4 …": the first key and the one after the last that each query sees.
+// "0-2 1-4 …": for each query, the first key that it sees and the one after the last.
 std::string seen(const AttentionProblem& problem, std::int64_t batch = 0) {
   std::string text;
   for (std::int64_t query = 0; query < problem.seq_len; ++query) {
@@ -258,7 +258,7 @@ TEST(Registration, OtherPathsAreRefusedWithTheFormsThatAreAllowed) {
   }
 }
 
-// In an order that has nothing to do with the one they are wanted in.
+// In an order that is unrelated to the expected one.
 const Registration registrations[] = {
     Registration({.source = "kernels/extensions/window.cu", .extends = "02", .configurations = {}}),
     Registration({.source = "kernels/hopper/17_wgmma.cu", .architecture = Architecture::sm_90a, .configurations = {}}),

@@ -1,4 +1,4 @@
-"""The Python package on a GPU, with arrays of PyTorch, and of CuPy and JAX where they are installed."""
+"""The Python package on a GPU, with arrays of PyTorch, and of CuPy and JAX if they are installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 KERNELS = kernel_files(ROOT)
 NAMES = [kernel.stem for kernel in KERNELS]
-NEWEST = [kernel.stem for kernel in KERNELS if kernel.number][-1]  # on a Hopper
+NEWEST = [kernel.stem for kernel in KERNELS if kernel.number][-1]  # on a Hopper GPU
 DTYPES = ["float16", "bfloat16"]
 # Long enough for another stream to get ahead, in clock cycles: half a second or so.
 LONG = 1_000_000_000
@@ -52,7 +52,8 @@ def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | 
 
 
 def assert_close(out: torch.Tensor, expected: torch.Tensor) -> None:
-    # Kernels round twice, each time by half an eps at most: P before the product with V, and the output. That, doubled.
+    # Kernels round twice, each time by at most half an eps: P before the product with V, and the output. This is
+    # doubled.
     allowed = 2 * torch.finfo(out.dtype).eps * expected.abs().max().item()
     error = (out.double() - expected).abs().max().item()
     assert error <= allowed, f"{error} > {allowed}"  # false for NaN
@@ -60,7 +61,7 @@ def assert_close(out: torch.Tensor, expected: torch.Tensor) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
-    """After a test PyTorch's CUDA works as before, and its device is the one that it was."""
+    """After a test PyTorch's CUDA works as before, and its device is unchanged."""
     before = torch.cuda.current_device()
     yield
     torch.cuda.synchronize()
@@ -157,7 +158,7 @@ def test_strides_of_more_than_32_bits(fl: ModuleType) -> None:
     expected = fl.forward(*arrays)
     elements = 6 << 30
     memory = torch.empty(elements, dtype=torch.float16, device="cuda")
-    # Strides, and how far apart the three arrays begin: batch entries 6 GiB apart, then rows.
+    # Strides, and how far apart the three arrays begin: first batch entries 6 GiB apart, then rows.
     for strides, size in (((elements // 2, 512, 128, 1), 512 * 512), ((2048, elements // 512, 512, 1), 4096)):
         far = [memory.as_strided(arrays[0].shape, strides, i * size) for i in range(3)]
         for array, values in zip(far, arrays, strict=True):
@@ -182,7 +183,7 @@ def test_the_current_stream_is_used_and_not_waited_for(fl: ModuleType) -> None:
         for array, value in zip(arrays, right, strict=True):
             array.copy_(value)
         fl.forward(*arrays, out=out)
-        assert not stream.query()  # it came back while the stream was still asleep
+        assert not stream.query()  # it returned while the stream was still asleep
     torch.cuda.default_stream().synchronize()
     on_the_host = out.cpu()  # a copy: the first launch of a PyTorch kernel loads it, and may wait for all streams
     assert not stream.query() and not on_the_host.any()  # nothing ran on another stream
@@ -243,13 +244,13 @@ def test_the_time_is_that_of_the_kernel(fl: ModuleType) -> None:
     torch.cuda._sleep(LONG)
     milliseconds = fl.forward_timed(q, k, v)[1]
     with_the_sleep = 1000 * (time.perf_counter() - start)
-    assert milliseconds < with_the_sleep / 2  # what the stream did before is not in it
+    assert milliseconds < with_the_sleep / 2  # earlier work of the stream is not included
     flops = 4.0 * q.numel() * k.shape[1]
-    assert flops / milliseconds < 1e13  # and all of the kernel is: no GPU does 10,000 TFLOP/s
+    assert flops / milliseconds < 1e13  # and the whole kernel is included: no GPU reaches 10,000 TFLOP/s
 
 
 class WorkspacePool:
-    """The driver's pool of memory that workspaces come from: this process's part of the GPU, whoever else uses it."""
+    """The driver's memory pool that workspaces come from: only this process's part of the GPU, whoever else uses it."""
 
     # CUmemPool_attribute in cuda.h.
     RESERVED_CURRENT, USED_CURRENT, USED_HIGH = 5, 7, 8
@@ -279,7 +280,7 @@ def test_a_workspace_is_given_back(fl: ModuleType) -> None:
     torch.cuda.synchronize()
     assert pool.get(pool.USED_HIGH) >= before + 400_000_000, "workspaces come from another pool"
     assert pool.get(pool.USED_CURRENT) == before
-    assert pool.get(pool.RESERVED_CURRENT) <= before + (600 << 20)  # the GPU has all back but one, or all
+    assert pool.get(pool.RESERVED_CURRENT) <= before + (600 << 20)  # the GPU has got back all but one, or all
 
 
 def test_a_workspace_that_does_not_fit(fl: ModuleType) -> None:
@@ -287,7 +288,7 @@ def test_a_workspace_that_does_not_fit(fl: ModuleType) -> None:
     with pytest.raises(MemoryError, match=r"^01_naive needs 1.6 TB of GPU memory for its workspace"):
         fl.forward(q, q, q, kernel="01")
     q, k, v = inputs()
-    assert_close(fl.forward(q, k, v, kernel="01"), reference(q, k, v))  # the error does not stay
+    assert_close(fl.forward(q, k, v, kernel="01"), reference(q, k, v))  # the error does not persist
 
 
 # ---- devices ----
@@ -322,9 +323,9 @@ def test_tensors_in_host_memory_go_to_the_virtual_gpu(fl: ModuleType) -> None:
         assert_close(out, reference(q, k, v).cpu())
 
 
-# ---- what is refused ----
+# ---- refused arguments ----
 
-# Arguments, made from q, k and v: as text, since there may be no PyTorch.
+# Arguments, derived from q, k and v: as text, because PyTorch may not be installed.
 REFUSED = {
     "host memory": ("dict(k=k.cpu())", ValueError, "k is in host memory, and q on GPU 0; they must be on one device"),
     "two libraries": ("dict(v=v.cpu().numpy())", TypeError, "v is an array of NumPy, and q of PyTorch; they must be "),
@@ -383,7 +384,7 @@ def test_a_gradient_that_nobody_wants(fl: ModuleType) -> None:
         assert torch.equal(fl.forward(q, k, v), expected)
 
 
-# ---- beside PyTorch ----
+# ---- together with PyTorch ----
 
 BESIDE = """
 import sys
@@ -422,7 +423,7 @@ def test_cupy(fl: ModuleType, dtype: str) -> None:
     tensors = inputs(dtype=dtype)
     try:
         arrays = [cupy.from_dlpack(tensor) for tensor in tensors]
-    except Exception as error:  # by version, for bfloat16
+    except Exception as error:  # for bfloat16 it depends on the version
         pytest.skip(f"this CuPy takes no {dtype}: {error}")
     torch.cuda.synchronize()  # the other stream does not wait for them
     with cupy.cuda.Stream(non_blocking=True) as stream:

@@ -1,4 +1,4 @@
-"""The Python package as pip and CMake install it, for the tests of it."""
+"""Installs the Python package as pip and CMake do, for its tests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ BUILD = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
 def install(folder: Path) -> Path:
     """Installs the package into a folder and returns it, for sys.path.
 
-    pip installs what pyproject.toml says, CMake the extension modules that are in the build already. pip alone would
-    build those once more, and get the same. FLASH_LADDER_PYTHON_INSTALLED=1 tests what is installed where Python looks
+    pip installs what pyproject.toml says, and CMake the extension modules that are already in the build. pip alone
+    would build those again, with the same result. FLASH_LADDER_PYTHON_INSTALLED=1 tests the package that Python finds
     by itself.
     """
     if os.environ.get("FLASH_LADDER_PYTHON_INSTALLED"):
@@ -34,7 +34,7 @@ def install(folder: Path) -> Path:
 def run_python(
     folder: Path, program: str, timeout: float | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a program in a Python of its own that finds the package."""
+    """Runs a program in a separate Python that finds the package."""
     return subprocess.run(
         [sys.executable, "-c", program],
         env=os.environ | {"PYTHONPATH": str(folder)} | environment,

@@ -1,4 +1,4 @@
-"""The Python package on the virtual GPU, with arrays of NumPy."""
+"""The Python package on the virtual GPU, with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def reference(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float = 128**-
 
 
 def assert_close(out: np.ndarray, expected: np.ndarray) -> None:
-    # Kernels round twice, each time by half an eps at most: P before the product with V, and the output. That, doubled.
+    # Kernels round twice, each time by at most half an eps: P before the product with V, and the output. This is
+    # doubled.
     allowed = 2 * float(ml_dtypes.finfo(out.dtype).eps) * np.abs(expected).max()
     error = np.abs(out.astype(np.float64) - expected).max()
     assert error <= allowed, f"{error} > {allowed}"  # false for NaN
@@ -92,7 +93,7 @@ def test_8_bits_with_a_scale_for_each_head(fl: ModuleType) -> None:
     for config in configs:
         out = fl.forward(*arrays, kernel="fp8", config=config.name, scales=scales)
         assert (out.shape, out.dtype) == (arrays[0].shape, np.float16)
-        assert np.linalg.norm(out - expected) < 0.04 * np.linalg.norm(expected)  # rounding P: 1/17 at most
+        assert np.linalg.norm(out - expected) < 0.04 * np.linalg.norm(expected)  # from rounding P: 1/17 at most
     assert same_bits(fl.forward(*(array.view(np.uint8) for array in arrays), kernel="fp8", scales=scales), fl.forward(
         *arrays, kernel="fp8", scales=scales))  # fmt: skip
 
@@ -152,7 +153,7 @@ def test_the_newest_kernel_is_the_default(fl: ModuleType) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kernel", IN_16_BITS)
 def test_what_is_not_finite_stays_in_its_row_or_head(fl: ModuleType, kernel: str, dtype: np.dtype) -> None:
-    """Rows that share a warp with it, and the decision about their maxima, are right: docs/numerics.md."""
+    """The rows that share a warp with it, and the decision about their maxima, are right: docs/numerics.md."""
     q, k, v = inputs(dtype, batch=1, heads=2, keys=lcm(128, *(config.block_kv for config in fl.configs(kernel))))
     expected = reference(q, k, v)
     for tensor, value in (("q", np.nan), ("q", np.inf), ("k", np.nan), ("v", np.nan)):
@@ -171,7 +172,7 @@ def test_what_is_not_finite_stays_in_its_row_or_head(fl: ModuleType, kernel: str
 
 @pytest.mark.parametrize("name", ["7", "07", "07_ldmatrix", 7, np.int64(7)])
 def test_names_of_a_kernel(fl: ModuleType, name: str | int) -> None:
-    # 02 sums in another order: its output shows which one ran.
+    # 02 sums in a different order, so its output shows which one ran.
     q, k, v = inputs()
     assert same_bits(fl.forward(q, k, v, kernel=name), fl.forward(q, k, v, kernel="07_ldmatrix"))
     assert not same_bits(fl.forward(q, k, v, kernel=name), fl.forward(q, k, v, kernel="02"))
@@ -277,11 +278,11 @@ def test_threads_take_turns(fl: ModuleType) -> None:
     assert len(outs) == 4 and all(same_bits(out, expected) for out in outs)
 
 
-# ---- what is refused ----
+# ---- refused arguments ----
 
 
 def misaligned(array: np.ndarray) -> np.ndarray:
-    """A copy that begins at 8 bytes past a multiple of 16."""
+    """A copy that begins 8 bytes after a multiple of 16."""
     memory = np.empty(array.nbytes + 32, np.uint8)
     start = -memory.ctypes.data % 16 + 8
     copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
@@ -290,7 +291,7 @@ def misaligned(array: np.ndarray) -> np.ndarray:
 
 
 def padded(array: np.ndarray, elements: int) -> np.ndarray:
-    """A copy whose heads are so many elements further apart."""
+    """A copy whose heads are this many elements further apart."""
     wide = np.zeros((*array.shape[:3], 128 + elements), array.dtype)
     wide[..., :128] = array
     return wide[..., :128]
@@ -516,7 +517,7 @@ def test_a_workspace_that_does_not_fit(fl: ModuleType) -> None:
         MemoryError, match=r"^01_naive needs 12.9 GB .* for its workspace, and 8.6 GB of 8.6 GB are free"
     ):
         fl.forward(q, q, q, kernel="01")
-    assert_close(fl.forward(Q, K, V, kernel="01"), reference(Q, K, V))  # the error does not stay
+    assert_close(fl.forward(Q, K, V, kernel="01"), reference(Q, K, V))  # the error does not persist
 
 
 def test_only_a_gpu_has_a_clock(fl: ModuleType) -> None:
@@ -531,7 +532,7 @@ def test_device_info(fl: ModuleType) -> None:
     info = fl.device_info("emulator")
     assert (info.name, info.compute_capability) == ("virtual GPU (sm_90)", "9.0")
     assert info.smem_per_cta_bytes == 227 * 1024
-    assert info.memory_free_bytes == info.memory_total_bytes == 8 << 30  # nothing of earlier calls is left
+    assert info.memory_free_bytes == info.memory_total_bytes == 8 << 30  # nothing is left of earlier calls
     with pytest.raises(ValueError, match=r"^device is 'tpu'; allowed: "):
         fl.device_info("tpu")
     with pytest.raises(ValueError, match=rf"^device is {10**30}; allowed: "):
@@ -573,7 +574,7 @@ print(flash_ladder.device_info("emulator").memory_free_bytes)
 
 
 def test_a_finding_is_an_exception(package_folder: Path) -> None:
-    # A budget so small that the virtual GPU takes the kernel's loop for an endless one.
+    # A budget so small that the virtual GPU considers the kernel's loop endless.
     done = run_python(package_folder, FINDING, FLASH_LADDER_MAX_INSTRUCTIONS="1000", FLASH_LADDER_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^endless_loop: ", done.stdout, re.MULTILINE), done.stdout
@@ -622,7 +623,7 @@ print([name for name in ("numpy", "torch", "cupy", "jax") if name in sys.modules
 
 @pytest.mark.parametrize("module", ["_gpu", "_virtual_gpu"])
 def test_modules_have_their_own_cuda(package_folder: Path, module: str) -> None:
-    """No symbol by which they could get into each other's way, or into that of another library's CUDA runtime."""
+    """There is no symbol through which they could interfere with each other, or with another library's CUDA runtime."""
     [file] = (package_folder / "flash_ladder").glob(f"{module}.*.so")
     symbols = subprocess.run(["nm", "-D", file], capture_output=True, text=True, check=True).stdout.splitlines()
     defined = [line.split()[-1] for line in symbols if line.split()[-2] not in "Uw"]

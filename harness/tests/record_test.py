@@ -1,4 +1,4 @@
-"""scripts/record on a made-up GPU: what it runs, what it does not run again, and what it says."""
+"""scripts/record on a made-up GPU: what it runs, what it does not run again, and what it prints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ raise SystemExit({status})
 
 
 class Sitting:
-    """A tree with the script, and programs in the place of all that it runs, which only write down how."""
+    """A tree with the script, and substitutes for all programs that it runs, which only record how they were called."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.log, self.folder = root, root / "log", root / "profiles" / "h200"

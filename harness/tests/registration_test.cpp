@@ -1,4 +1,4 @@
-// Versions that the linker or a reader could take for one another.
+// Versions that the linker or a reader could confuse.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

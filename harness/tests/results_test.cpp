@@ -22,7 +22,7 @@ std::vector<std::string> names_of_counters() {
   return names;
 }
 
-// Each another number.
+// Each has a different value.
 Counters some_counters() {
   Counters counters;
   std::uint64_t count = 100;
@@ -30,7 +30,7 @@ Counters some_counters() {
   return counters;
 }
 
-// Those that are written even where they are 0.
+// The number of counters that are written even if they are 0.
 std::size_t always_there() {
   const std::vector<std::string> names = names_of_counters();
   return static_cast<std::size_t>(
@@ -64,7 +64,7 @@ TEST(Counters, SurviveJson) {
   EXPECT_EQ(counters_to_json(few, Zeros::kept).size(), always_there());
 }
 
-// A name that is mistyped or missing is no silent 0.
+// A misspelt or missing name must not be silently read as 0.
 TEST(Counters, RefuseWhatIsMissingOrUnknown) {
   auto json = counters_to_json(some_counters(), Zeros::kept);
   json.erase("barriers");

@@ -1,4 +1,5 @@
-// Machine code instruction by instruction, the PTX it was made of, two pieces of code beside each other, and the quiz's arithmetic.
+// Machine code instruction by instruction, the PTX from which it was compiled, two pieces of code side by side, and the
+// quiz's arithmetic.
 #include "sass/sass_listing.h"
 
 #include <fmt/format.h>
@@ -153,7 +154,7 @@ TEST(PtxText, OfNothingIsNothing) {
   EXPECT_THAT(parse_ptx_text("mov.u32 %r1, 0;", "/tree"), IsEmpty()) << "outside of every function";
 }
 
-// ---- beside each other ----
+// ---- side by side ----
 
 std::vector<SassInstruction> code(const std::vector<std::string>& opcodes) {
   std::vector<SassInstruction> instructions(opcodes.size());
@@ -231,7 +232,7 @@ TEST_F(Build, AListingHasTheInstructionsThatAreCounted) {
 
 const std::string k07 = "07";
 
-// nvdisasm's own lines of the source give such a load to the call before it.
+// In nvdisasm's own source lines, such a load belongs to the call before it.
 TEST_F(Build, EveryLdsmOf07IsMadeOfTheLdmatrixOfItsLine) {
   const Version& version = select_version(k07);
   const Configuration& configuration = version.configurations.front();

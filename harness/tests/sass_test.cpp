@@ -1,4 +1,4 @@
-// What is read from nvdisasm's and ptxas's text: on small texts written by hand, and on the files of this build.
+// Parsing the output of nvdisasm and ptxas: on small hand-written texts, and on the files of this build.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ using testing::IsEmpty;
 using testing::Pair;
 using testing::UnorderedElementsAre;
 
-// A section as nvdisasm prints it, from lines that are labels (".L_x_0:") or instructions ("@P0 BRA `(.L_x_0)").
+// A section as nvdisasm prints it, given lines that are labels (".L_x_0:") or instructions ("@P0 BRA `(.L_x_0)").
 std::string section(const std::string& name, const std::string& lines) {
   std::string text = fmt::format(
       "\t.target\tsm_80\n\n//--------------------- .text.{0} ---------\n\t.section\t.text.{0},\"ax\",@progbits\n"
@@ -183,7 +183,7 @@ TEST(HotLoop, OneBlock) {
   EXPECT_THAT(loop->cold, IsEmpty());
 }
 
-// Two loops inside one: the hot one is the inner loop with the most, not the outer one that has them all.
+// Two loops inside one: the hot loop is the inner loop with the most, not the outer one that contains them all.
 constexpr const char* kNested = R"(
     .L_x_0:
       MOV R1, R2
@@ -209,7 +209,7 @@ TEST(HotLoop, Nested) {
   EXPECT_THAT(loop->every_iteration, UnorderedElementsAre(Pair("HMMA", 2), Pair("FADD", 1), Pair("BRA", 1)));
 }
 
-// What stands in front of an inner loop and behind it may be as much as one iteration of it.
+// The code before and after an inner loop may contain as many as one iteration of it.
 TEST(HotLoop, AnInnerLoopRatherThanAsMuchAroundIt) {
   const auto loop = hot_loop(function(R"(
     .L_x_0:
@@ -227,7 +227,7 @@ TEST(HotLoop, AnInnerLoopRatherThanAsMuchAroundIt) {
   EXPECT_THAT(loop->every_iteration, UnorderedElementsAre(Pair("HMMA", 2), Pair("BRA", 1)));
 }
 
-// A wait that spins is an inner loop too, but not the one around the work.
+// A wait that spins is an inner loop too, but does not contain the work.
 TEST(HotLoop, InnerLoopWithoutWork) {
   const auto loop = hot_loop(function(R"(
     .L_x_0:
@@ -262,7 +262,7 @@ TEST(HotLoop, ColdBlocksAreApart) {
   EXPECT_THAT(loop->cold, UnorderedElementsAre(Pair("FMNMX", 1), Pair("SHFL", 1)));
 }
 
-// The cold block may also stand outside the loop's lines, as ptxas likes to put it.
+// The cold block may also be outside the loop's lines, where ptxas often places it.
 TEST(HotLoop, ColdBlockBehindTheLoop) {
   const auto loop = hot_loop(function(R"(
     .L_x_0:
@@ -280,7 +280,7 @@ TEST(HotLoop, ColdBlockBehindTheLoop) {
   EXPECT_THAT(loop->cold, UnorderedElementsAre(Pair("FMNMX", 1), Pair("BRA", 1)));
 }
 
-// With two back edges (a `continue`), only what lies before both is in every iteration.
+// With two back edges (a `continue`), only code before both is in every iteration.
 TEST(HotLoop, TwoBackEdges) {
   const SassFunction parsed = function(R"(
     .L_x_0:
@@ -296,7 +296,7 @@ TEST(HotLoop, TwoBackEdges) {
   EXPECT_THAT(loop->cold, UnorderedElementsAre(Pair("FADD", 1), Pair("BRA", 1)));
 }
 
-// The form in which ptxas writes the K/V loop for sm_80: left by a call to the label behind it.
+// The form in which ptxas writes the K/V loop for sm_80: it is left through a call to the label after it.
 TEST(HotLoop, LeftByACall) {
   const auto loop = hot_loop(function(R"(
     .L_x_2:
@@ -355,8 +355,8 @@ TEST(PtxasReport, RegistersSpillsAndStaticSharedMemory) {
   EXPECT_EQ(functions.at("second").static_smem_bytes, 0);
 }
 
-// What ptxas says against the use of wgmma, C7510 to C7519, line by line: that it runs one after the other what should overlap, or
-// has put in a fence of its own. They are no warnings, and cost a version half its speed.
+// ptxas's complaints about the use of wgmma, C7510 to C7519, line by line: that it serialises operations that should
+// overlap, or has inserted a fence of its own. They are not warnings, and cost a version half its speed.
 std::vector<std::string> wgmma_complaints(const std::string& report) {
   // ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to … in the function '_Z…'
   static const std::regex complaint("\\(C751\\d\\)");
@@ -378,7 +378,7 @@ TEST(PtxasReport, ComplaintsAboutWgmma) {
 
 }  // namespace
 
-// A version that exists only here, with traits whose names appear in its functions' names as those of real ones do.
+// A version that exists only here, with traits whose names appear in its functions' names as those of real versions do.
 namespace v90 {
 template <typename Element>
 struct Traits {};
@@ -422,7 +422,7 @@ class HandMadeStudy : public testing::Test {
 };
 
 TEST_F(HandMadeStudy, SeveralFunctions) {
-  // Another type's function, larger in every way, must stay out.
+  // The function of another type, larger in every way, must be left out.
   std::string other = mangled("scores");
   other.replace(other.find("6__half"), 7, "13__nv_bfloat16");
   write("90_made_up.sm_80.sass",
@@ -452,7 +452,7 @@ TEST_F(HandMadeStudy, SeveralFunctions) {
 }
 
 TEST_F(HandMadeStudy, AVersionForSm90aHasItsOwnFilesAndNoOthers) {
-  write("90_made_up.sm_80.sass", section("_Z5otherv", "EXIT"));  // not even looked at
+  write("90_made_up.sm_80.sass", section("_Z5otherv", "EXIT"));  // not even read
   write("90_made_up.sm_80.ptxas", kReport);
   write("90_made_up.sm_90a.sass", section(mangled("output"), "HGMMA.64x64x16.F32 R24, gdesc[UR4], R24\nEXIT"));
   write("90_made_up.sm_90a.ptxas", report("output", 168, 0, 24));
@@ -534,7 +534,7 @@ void for_each_study(Check check) {
       }
 }
 
-// Those that it is studied for.
+// The architectures for which it is studied.
 std::vector<std::string> architectures_of(const Version& version) {
   if (version.architecture == Architecture::sm_90a) return {"sm_90"};
   return {"sm_80", "sm_86", "sm_89", "sm_90"};
@@ -560,7 +560,8 @@ TEST(StudyFiles, ResourcesAreWithinTheArchitecture) {
   });
 }
 
-// Another compiler may spill where this one just does not, so only the one that the profiles were recorded with counts.
+// Another compiler may spill where this one just avoids it, so only the compiler with which the profiles were recorded
+// counts.
 TEST(StudyFiles, NoConfigurationSpills) {
   const std::string recorded = "13.0.", toolkit = FLASH_LADDER_TOOLKIT;
   if (!toolkit.starts_with(recorded))
@@ -574,7 +575,7 @@ TEST(StudyFiles, NoConfigurationSpills) {
   EXPECT_GT(looked_at, 0);
 }
 
-// Under that compiler wgmmas run beside the other instructions, as the lessons say.
+// With that compiler wgmmas run concurrently with the other instructions, as the lessons say.
 TEST(StudyFiles, NoWgmmaIsSerialised) {
   if (!std::string(FLASH_LADDER_TOOLKIT).starts_with("13.0.")) GTEST_SKIP() << "this is CUDA " << FLASH_LADDER_TOOLKIT;
   int looked_at = 0;
@@ -596,7 +597,7 @@ std::set<Dtype> dtypes_of(const Version& version) {
   return dtypes;
 }
 
-// DESIGN: where a version's best tile does not fit the students' cards, it has a second configuration that does.
+// If a version's best tile does not fit students' GPUs, the version has a second configuration that does.
 TEST(StudyFiles, EveryVersionFitsEveryArchitecture) {
   for (const Version& version : versions())
     for (const Dtype dtype : dtypes_of(version))
@@ -610,7 +611,8 @@ TEST(StudyFiles, EveryVersionFitsEveryArchitecture) {
             << version.name << " " << to_string(dtype) << " " << architecture;
 }
 
-// Both products of a tile take 2 · block_q · block_kv · head_dim multiplications by mmas of 16 · 8 · 16, shared by the warps.
+// Both products of a tile take 2 · block_q · block_kv · head_dim multiplications, by mmas of 16 · 8 · 16, divided among
+// the warps.
 TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
   for_each_study([](const Version& version, const Configuration& configuration, const std::string& architecture,
                     const StaticStudy& study) {
@@ -629,7 +631,7 @@ TEST(StudyFiles, TheHotLoopIsTheOneOverTheKeys) {
   });
 }
 
-// Of each tile a warp issues head_dim / 16 wgmmas for S, and block_kv / 16 for P V.
+// For each tile a warp issues head_dim / 16 wgmmas for S, and block_kv / 16 for P V.
 TEST(StudyFiles, TheHotLoopOfHoppersKernelsIsTheOneOverTheKeys) {
   for_each_study(
       [](const Version& version, const Configuration& configuration, const std::string&, const StaticStudy& study) {
@@ -640,14 +642,15 @@ TEST(StudyFiles, TheHotLoopOfHoppersKernelsIsTheOneOverTheKeys) {
       });
 }
 
-// From 23 on a softmax runs under P V, between the wait for S and that for both. ptxas has moved one behind the second wait.
+// From 23 on a softmax runs concurrently with P V, between the wait for S and the wait for both. ptxas once moved one
+// after the second wait.
 TEST(StudyFiles, HoppersSoftmaxStandsBeforeTheWaitForPV) {
   int looked_at = 0;
   for (const Version& version : versions()) {
     if (version.architecture != Architecture::sm_90a || (version.track == Track::hopper && version.number < 23))
       continue;
     std::istringstream code(needed_machine_code(FLASH_LADDER_STUDY_DIR, label(version) + ".sm_90a"));
-    std::vector<int> exponentials;  // between the two waits, of each function
+    std::vector<int> exponentials;  // between the two waits, for each function
     bool between = false;
     for (std::string line; std::getline(code, line);) {
       if (line.find("WARPGROUP.DEPBAR.LE gsb0, 0x1") != line.npos) {
@@ -661,14 +664,14 @@ TEST(StudyFiles, HoppersSoftmaxStandsBeforeTheWaitForPV) {
     int fewest_keys = version.configurations.front().block_kv;
     for (const Configuration& configuration : version.configurations)
       fewest_keys = std::min(fewest_keys, configuration.block_kv);
-    // A thread has 64 · block_kv / 128 scores; of some exponentials the compiler may do the last after all.
+    // A thread has 64 · block_kv / 128 scores; the compiler may move the last few exponentials after all.
     for (const int count : exponentials) EXPECT_GT(count, fewest_keys / 2 * 3 / 4) << label(version);
     ++looked_at;
   }
   EXPECT_GT(looked_at, 0);
 }
 
-// What the lessons of the Hopper track are about, seen in the code.
+// The subject of the Hopper track's lessons, as it appears in the code.
 TEST(StudyFiles, TmaRolesAndRegisters) {
   for_each_study([](const Version& version, const Configuration&, const std::string&, const StaticStudy& study) {
     if (version.track != Track::hopper) return;
@@ -681,7 +684,7 @@ TEST(StudyFiles, TmaRolesAndRegisters) {
   });
 }
 
-// What the lessons of 05 and 07 are about, seen in the code.
+// The subject of the lessons of 05 and 07, as it appears in the code.
 TEST(StudyFiles, CopiesAndFragmentLoads) {
   for_each_study(
       [](const Version& version, const Configuration&, const std::string& architecture, const StaticStudy& study) {
@@ -701,7 +704,7 @@ TEST(StudyFiles, CopiesAndFragmentLoads) {
 
 TEST(StudyFiles, PtxHasLineInformation) {
   for (const Version& version : versions()) {
-    if (version.architecture != Architecture::sm_80) continue;  // the virtual GPU has nothing to run of it
+    if (version.architecture != Architecture::sm_80) continue;  // the virtual GPU has nothing to run for it
     const auto path = std::filesystem::path(FLASH_LADDER_STUDY_DIR) / (label(version) + ".compute_80.ptx");
     std::ostringstream text;
     text << std::ifstream(path).rdbuf();

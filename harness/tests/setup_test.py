@@ -1,6 +1,7 @@
-"""scripts/setup decides by what is there, and not by where: in a copy, with tools that note what they are asked.
+"""scripts/setup decides by whether something exists, and not by where: tested in a copy, with tools that record their
+requests.
 
-And what scripts answer to --help and to options that they do not have.
+Also tests how scripts respond to --help and to unknown options.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What PATH has besides the tools of the test: programs that setup uses and that are the same everywhere.
+# The programs in PATH besides the tools of the test: those that setup uses and that are the same everywhere.
 PLAIN = [
     "bash", "cat", "chmod", "cut", "dirname", "echo", "env", "grep", "head", "id", "ln", "mkdir", "printf", "readlink",
     "rm", "sed", "sha256sum", "sort", "tr",
@@ -30,7 +31,7 @@ TOOLS = {
     "ninja": "echo 1.11.1",
     "apt-get": 'echo "apt-get $*" >>"$LOG"',
     "dpkg-query": "echo install ok installed",
-    # The interpreter of .venv is another file, so that its folder is where it says.
+    # The interpreter of .venv is a separate file, so its folder is where it claims to be.
     "python3": """
 case "$*" in
   *platform*) echo 3.11.2 ;;
@@ -42,7 +43,7 @@ case "$*" in
     } >.venv/bin/python
     chmod +x .venv/bin/python ;;
 esac""",
-    # Configures as CMake does, as far as setup reads it.
+    # Configures as CMake does, as far as setup reads the result.
     "cmake": """
 case "$1" in
   --version) echo "cmake version 3.25.1" ;;
@@ -65,7 +66,7 @@ esac""",
 
 
 class Machine:
-    """A folder of programs, a copy of what setup reads, and what became of a call."""
+    """A folder of programs, a copy of the files that setup reads, and the outcome of a call."""
 
     def __init__(self, folder: Path) -> None:
         self.tree = folder / "tree"
@@ -82,7 +83,7 @@ class Machine:
         self.usual = self.tools("usual", *TOOLS)
 
     def tools(self, name: str, *programs: str) -> Path:
-        """A folder of that name with these programs."""
+        """A folder of that name that contains these programs."""
         folder = self.folder / name
         folder.mkdir()
         for program in programs:
@@ -95,7 +96,7 @@ class Machine:
         file.chmod(file.stat().st_mode | stat.S_IXUSR)
 
     def setup(self, *before: Path, slim: bool = False) -> list[str]:
-        """What the tools were asked, with these folders at the front of PATH."""
+        """The requests to the tools, with these folders at the front of PATH."""
         self.log.write_text("", encoding="utf-8")
         path = ":".join(str(folder) for folder in [*before, self.usual, self.plain])
         done = subprocess.run(
@@ -182,7 +183,7 @@ def test_a_student_gets_no_packages_of_the_tests(tmp_path: Path) -> None:
     assert machine.setup(slim=True) == ["venv", "configure first", *BUILD]
     assert "PYTHON_PACKAGE:FILEPATH=OFF" in cache.read_text(encoding="utf-8")
     assert machine.setup(slim=True) == BUILD
-    # Who wants to test gets the rest, once; from then on there is only one setup.
+    # A user who wants to run the tests gets the rest, once; from then on there is only one kind of setup.
     assert machine.setup() == ["pip scripts/requirements.txt", "configure again", *BUILD]
     assert "PYTHON_PACKAGE:FILEPATH=ON" in cache.read_text(encoding="utf-8")
     assert machine.setup(slim=True) == BUILD

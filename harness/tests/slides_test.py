@@ -1,4 +1,4 @@
-"""The slides say what the chapters say, and need no network."""
+"""The slides agree with the chapters, and need no network."""
 
 from __future__ import annotations
 

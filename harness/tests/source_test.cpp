@@ -1,4 +1,4 @@
-// Kernel files, and what nvcc made of them, as text: header comments, code lines, diff sizes, hashes.
+// Kernel files and the output of nvcc as text: header comments, code lines, diff sizes, hashes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ TEST(Tokens, ContinuedLinesAreOneLine) {
   EXPECT_NE(all[3].line, all[4].line);
 }
 
-// A directory with a kernel and a common header, which each test changes.
+// A directory with a kernel and a common header, which each test modifies.
 class SourceFiles : public testing::Test {
  protected:
   void SetUp() override {
@@ -97,7 +97,7 @@ class SourceFiles : public testing::Test {
       "// 06 · swizzle\n#include \"convert.h\"\n#include <cuda_fp16.h>\n\n"
       "#define TWICE(x) 2 * x\nint f(int a) { return a >> 2; }  // a comment\nconst char* s = \"// no comment\";\n";
 
-  // One directory a test: they may run at the same time.
+  // One directory per test, because tests may run at the same time.
   const std::filesystem::path directory_ =
       std::filesystem::path(testing::TempDir()) /
       ("source_test_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
@@ -151,7 +151,7 @@ TEST_F(SourceFiles, HashSeesIncludedHeadersOnly) {
   EXPECT_NE(hash(), direct) << "a header that a header includes";
 }
 
-// What the host knows of a version is no part of its code.
+// What the host knows about a version is not part of its code.
 TEST_F(SourceFiles, HashDoesNotSeeHostHeaders) {
   std::filesystem::create_directories(directory_ / "common" / "host");
   write("common/convert.h", "#pragma once\n#include \"host/problem.h\"\nfloat to_float(half x);\n");
@@ -177,7 +177,7 @@ TEST_F(SourceFiles, MissingFileIsAClearError) {
   }
 }
 
-// As nvcc writes it, in small.
+// A small text in nvcc's format.
 const char* const kPtx =
     "//\n"
     "// Compiler Build ID: CL-36424714\n"
@@ -225,7 +225,7 @@ TEST(CompiledText, PtxHashSeesEveryInstruction) {
            {".v2.u16 \t[%rd172], {%rs153, %rs154}", ".u16 \t[%rd172], %rs153"},
            {"\tret;\n", ""},
            {"sm_80", "sm_90"},
-           {"\t}\n", "\t}\n.visible .entry another()\n{\n\tret;\n}\n"},  // behind the debugging section
+           {"\t}\n", "\t}\n.visible .entry another()\n{\n\tret;\n}\n"},  // after the debugging section
        })
     hashes.push_back(ptx_hash(replaced(kPtx, from, to)));
   std::sort(hashes.begin(), hashes.end());
@@ -263,7 +263,7 @@ TEST_F(SourceFiles, CodeLines) {
                           "const Registration r({\n    .source = \"06\",\n});\n}  // namespace v06\n");
   EXPECT_THAT(code_lines(path),
               ElementsAre("namespace vNN {", "int a = 16;", "const Registration r({", ".source = \"06\",", "});", "}"));
-  // An extension's namespace is its name, and its step to the version that it extends is no difference.
+  // An extension's namespace is its name, and does not count as a difference from the version that it extends.
   EXPECT_EQ(code_lines(write("b.cu", "namespace flash_ladder::causal {\nbool causal;\n}\n")),
             code_lines(write("c.cu", "namespace flash_ladder::v16 {\nbool causal;\n}\n")));
 }
@@ -289,14 +289,14 @@ TEST_F(SourceFiles, DiffSize) {
 TEST_F(SourceFiles, AlignLines) {
   const auto from = numbered_code_lines(write("a.cu", "int a;\n\n// b\nload(b[x]);\nint c;\nint gone;\n"));
   const auto to = numbered_code_lines(write("b.cu", "int a;\nload(b[x ^ 1]);\nint c;\nint d;\nint e;\n"));
-  // The load was changed, so it is still the same line; what came in the place of `gone` is twice as much.
+  // The load was changed, so it is still the same line; the replacement of `gone` is twice as long.
   EXPECT_THAT(align_lines(from, to), ElementsAre(Pair(1, 1), Pair(4, 2), Pair(5, 3)));
   EXPECT_THAT(align_lines(to, from), ElementsAre(Pair(1, 1), Pair(2, 4), Pair(3, 5)));
   EXPECT_THAT(align_lines(from, from), ElementsAre(Pair(1, 1), Pair(4, 4), Pair(5, 5), Pair(6, 6)));
   EXPECT_THAT(align_lines(from, {}), ElementsAre());
 }
 
-// ---- What other programs print
+// ---- The output of other programs
 
 TEST(ProgramOutput, IsWhatItPrintsAndHowItEnded) {
   const ProgramOutput printed = output_of({"printf", "%s|", "two words", "$HOME", ""});

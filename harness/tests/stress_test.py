@@ -1,4 +1,4 @@
-"""scripts/stress.py, sanitize.py, ncu_counters.py: on the virtual GPU, and with workers and tools that only pretend."""
+"""scripts/stress.py, sanitize.py, ncu_counters.py: on the virtual GPU, and with fake workers and tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cli import BUILD, IN_8_BITS, NAMES, ROOT
 from programs import write_program
 from schemas import validate_ncu
 
-# Answers that all is right, but for what it is told to.
+# Answers that everything is right, except for what it is told to report.
 WORKER = """import json, os, sys
 request = json.loads(sys.argv[1])
 gpu = {{"smem_per_cta_bytes": 232448, "compute_capability": 90, "is_virtual": False}}
@@ -37,7 +37,7 @@ def run(script: str, *arguments: str, **environment: str) -> subprocess.Complete
 
 @pytest.fixture
 def build(tmp_path: Path) -> Path:
-    """A build folder with the real harness; its worker says that everything is right."""
+    """A build folder with the real harness; its worker answers that everything is right."""
     (tmp_path / "harness").symlink_to(BUILD / "harness")
     pretend(tmp_path, "False", "None")
     return tmp_path
@@ -47,8 +47,8 @@ def pretend(build: Path, condition: str, answer: str) -> None:
     write_program(build / "harness-worker-gpu", WORKER.format(condition=condition, answer=answer))
 
 
-# The last of each track, whose CTAs take several query tiles, in the other type, too. In the others it is but the type
-# of an element, and cli_emulator_test.py has the whole check of both types in every configuration.
+# The last version of each track, whose CTAs take several query tiles, also in the other type. For the others that only
+# changes the type of an element, and cli_emulator_test.py runs the whole check for both types in every configuration.
 BOTH_TYPES = ["16_overlapped_softmax", "27_three_consumers"]
 
 
@@ -104,7 +104,7 @@ def test_more_than_a_grid_can_hold_may_be_refused(build: Path) -> None:
 
 
 def test_large(build: Path) -> None:
-    # What is right up to 4 GiB and wrong beyond, as with a 32-bit offset, in the last 128 rows of every head.
+    # Right up to 4 GiB and wrong beyond, as with a 32-bit offset, in the last 128 rows of every head.
     rows = 'max(request["problem"]["seq_len"], request["problem"]["seq_len_kv"])'
     pretend(build, f'256 * request["problem"]["heads"] * ({rows} - 128) >= 1 << 32', WRONG)
     done = run("stress.py", "--kernel", "06-07", "--large", "--build", str(build))

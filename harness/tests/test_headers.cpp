@@ -1,1 +1,1 @@
-// Has nothing but the headers that are precompiled for all tests: see CMakeLists.txt.
+// Contains only the headers that are precompiled for all tests: see CMakeLists.txt.

@@ -1,5 +1,5 @@
-// The virtual CUDA runtime without kernels: what it reads from nvcc's container, and how CUDA's functions answer. Programs with
-// kernels are in emulate_test.py.
+// The virtual CUDA runtime without kernels: what it reads from nvcc's container, and the results of CUDA's functions.
+// Programs with kernels are in emulate_test.py.
 #include "emulator/runtime/virtual_runtime.h"
 
 #include <cuda.h>
@@ -33,7 +33,7 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-// A container as nvcc writes it.
+// A container in the format that nvcc writes.
 class Container {
  public:
   static constexpr std::uint16_t kPtx = 1, kMachineCode = 2;
@@ -47,7 +47,7 @@ class Container {
     return *this;
   }
 
-  // What is passed to __cudaRegisterFatBinary; valid until the next call.
+  // The argument for __cudaRegisterFatBinary; valid until the next call.
   const void* get(int version = FATBINC_VERSION) {
     const std::string entries = std::exchange(bytes_, "");
     append(std::uint32_t{0xBA55ED50}, std::uint16_t{1}, std::uint16_t{16}, std::uint64_t{entries.size()});
@@ -135,12 +135,12 @@ TEST(FatBinary, RegistersComeFromTheMachineCodeThatTheSmWouldRun) {
   EXPECT_EQ(register_counts(fat_binary, 90).at("kernel"), 42);
 }
 
-// As for sm_90: the count is an attribute in the section .nv.info, which names the kernel by its symbol.
+// The format for sm_90: the count is an attribute in the section .nv.info, which names the kernel through its symbol.
 std::string machine_code_with_attributes(const std::string& kernel, std::uint32_t registers) {
   const std::string names = std::string("\0.nv.info\0", 10) + kernel + std::string("\0", 1);
   Elf64_Sym symbols[2] = {};
   symbols[1].st_name = 10;
-  // An attribute of no interest, one without a size, the count.
+  // An attribute of no interest, one without a size, and the count.
   const std::uint32_t info[] = {0x00041104, 1, 0x00ff1903, 0x00082f04, 1, registers};
   Elf64_Ehdr header{};
   std::memcpy(header.e_ident, ELFMAG, SELFMAG);
@@ -183,7 +183,7 @@ TEST(FatBinary, DamagedMachineCodeHasNoRegisters) {
   }
 }
 
-// A container that ends where readable memory ends: reading beyond it ends the test.
+// A container at the end of readable memory: reading beyond it ends the test.
 class GuardedMemory {
  public:
   explicit GuardedMemory(std::size_t size) : page_(static_cast<std::size_t>(sysconf(_SC_PAGESIZE))) {
@@ -237,7 +237,7 @@ TEST(FatBinary, ADamagedContainerIsRefusedOrRead) {
   EXPECT_EQ(refused, 0);
   for (std::size_t size = 0; size < good.size(); ++size) read(good.substr(0, size));
   EXPECT_EQ(refused, static_cast<int>(good.size())) << "what is cut short is refused";
-  // Lengths and offsets are what leads astray: bytes of all kinds, but the ends of ranges most of all.
+  // Lengths and offsets are the most dangerous values: bytes of all kinds, with an emphasis on the ends of ranges.
   constexpr unsigned char kValues[] = {0, 1, 0x40, 0x7f, 0x80, 0xff};
   for (int round = 0; round < 20'000; ++round) {
     std::string damaged = good;
@@ -278,7 +278,7 @@ struct TensorMapRequest {
   cuuint32_t rank = 3;
   std::uintptr_t address = 4096;
   std::array<cuuint64_t, 5> sizes = {64, 100, 2, 1, 1};
-  std::array<cuuint64_t, 4> strides = {256, 128, 16, 16};  // as the kernels have them: dimensions in any order
+  std::array<cuuint64_t, 4> strides = {256, 128, 16, 16};  // as in the kernels: dimensions in any order
   std::array<cuuint32_t, 5> box = {64, 32, 2, 1, 1}, steps = {1, 1, 1, 1, 1};
   CUtensorMapInterleave interleave = CU_TENSOR_MAP_INTERLEAVE_NONE;
   CUtensorMapSwizzle swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
@@ -562,7 +562,7 @@ TEST(VirtualRuntime, StreamsAndEventsAreChecked) {
   cudaGetLastError();
 }
 
-// In another stream; what comes after it waits for it.
+// In another stream; the work after it waits for it.
 TEST(VirtualRuntime, AFunctionOfTheHostMayWaitForAThreadThatCallsCuda) {
   cudaStream_t stream = nullptr, other = nullptr;
   ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
@@ -677,7 +677,7 @@ TEST(VirtualRuntime, AGraphMayBeEmpty) {
   cudaGetLastError();
 }
 
-// What must not come while a stream is captured, by CUDA's documentation.
+// Calls that CUDA's documentation forbids while a stream is captured.
 TEST(VirtualRuntime, ACaptureEndsWithoutAGraph) {
   cudaStream_t stream = nullptr, other = nullptr, apart = nullptr;
   cudaEvent_t fork = nullptr, join = nullptr;

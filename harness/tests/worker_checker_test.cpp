@@ -1,4 +1,4 @@
-// Faults as kernels have them, planted in outputs that are otherwise right: the checker must find each and say where.
+// Faults that occur in kernels, planted in otherwise correct outputs: the checker must find each one and say where it is.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using testing::Not;
 constexpr std::int64_t kBlockQ = 64, kBlockKV = 64;
 constexpr std::uint16_t kNan = 0x7fff;  // CUDA's own NaN, in both types
 
-// What can be wrong with attend_like_a_kernel(). A fault concerns one query tile of one head, or all.
+// The possible errors in attend_like_a_kernel(). A fault affects one query tile of one head, or all of them.
 struct Fault {
   std::int64_t batch = -1, head = -1, q_block = -1;  // -1: all
   bool skip_second_tile = false;
@@ -30,7 +30,7 @@ struct Fault {
   }
 };
 
-// FlashAttention's loop as the kernels run it: fp32, tile by tile with a running maximum, P rounded to the input type.
+// FlashAttention's loop as the kernels execute it: fp32, tile by tile with a running maximum, P rounded to the input type.
 HostBuffer attend_like_a_kernel(const Inputs& inputs, const Fault& fault = {}) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t head_dim = problem.head_dim;
@@ -113,7 +113,7 @@ class Checker : public testing::TestWithParam<Case> {
   }
   std::uint16_t* row(std::int64_t batch, std::int64_t head, std::int64_t row) { return &element(batch, head, row, 0); }
 
-  // The fault was found, and its first element is that one.
+  // The fault was found, and its first element is this one.
   static void expect_first(const Verdict& verdict, std::int64_t batch, std::int64_t head, std::int64_t row,
                            std::int64_t column) {
     EXPECT_FALSE(verdict.correct());
@@ -127,7 +127,7 @@ class Checker : public testing::TestWithParam<Case> {
                                           ", row " + std::to_string(row) + ", column " + std::to_string(column)));
   }
 
-  // The map's line for each head: "X." where only the first of the two query tiles is wrong.
+  // The map's line for each head: "X." if only the first of the two query tiles is wrong.
   static void expect_map(const Verdict& verdict, const std::vector<std::string>& heads) {
     std::string expected = "X wrong, . right; 64 queries a column\n";
     for (std::size_t i = 0; i < heads.size(); ++i)
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST_P(Checker, PassesTheRoundedReference) {
   const Verdict verdict = this->verdict();
   EXPECT_TRUE(verdict.correct()) << verdict.reason;
-  EXPECT_LE(verdict.relative_error, 0.5);  // half an ulp of bounds that are at least one
+  EXPECT_LE(verdict.relative_error, 0.5);  // half an ulp, when bounds are at least one
   EXPECT_TRUE(verdict.mismatches.empty());
   EXPECT_EQ(verdict.tile_map, "");
 }
@@ -170,7 +170,7 @@ TEST_P(Checker, PassesWhatARightKernelComputes) {
 }
 
 TEST_P(Checker, PassesJustInsideTheBoundAndFailsJustOutside) {
-  // The element nearest to the reference ± the bound, from inside and from outside.
+  // The element closest to the reference ± the bound, just inside and just outside.
   const double expected = reference_.row(1, 2, 70)[3], bound = reference_.bound[1 * 3 + 2];
   const auto nearest = [&](bool inside) {
     std::uint16_t best = 0;
@@ -234,10 +234,10 @@ TEST_P(Checker, ALaterFiniteErrorDoesNotHideNaN) {
 }
 
 TEST_P(Checker, FindsOneKVTileSkipped) {
-  // With large logits the tile that is skipped may weigh nothing for a row, but not for all rows of a query tile.
+  // With large logits the tile that is skipped may have no weight in a row, but not in all rows of a query tile.
   output_ = attend_like_a_kernel(inputs_, {.batch = 1, .head = 2, .q_block = 1, .skip_second_tile = true});
   if (GetParam().distribution == Distribution::ramp) {
-    // Nothing but the last keys counts there, so skipping the second of three tiles is right, and the other sets find it.
+    // Only the last keys have weight there, so skipping the second of three tiles is right, and the other sets reveal it.
     EXPECT_TRUE(verdict().correct());
     return;
   }
@@ -259,7 +259,7 @@ TEST_P(Checker, FindsAWrongScale) {
 TEST_P(Checker, FindsRowsThatAreOffByOne) {
   std::copy_backward(row(0, 0, 0), row(1, 0, 0) - problem_.heads * problem_.head_dim, row(1, 0, 0));
   const Verdict verdict = this->verdict();
-  // The first row of the first batch entry is still right; every tile has wrong ones.
+  // The first row of the first batch entry is still right; every tile has wrong rows.
   ASSERT_FALSE(verdict.mismatches.empty());
   EXPECT_EQ(verdict.mismatches.front().row, 1);
   expect_map(verdict, {"XX", "XX", "XX", "..", "..", ".."});
@@ -275,7 +275,7 @@ TEST_P(Checker, FindsSwappedBatchEntries) {
   expect_map(verdict(), {"XX", "XX", "XX", "XX", "XX", "XX"});
 }
 
-// Rows of padding are 0, whatever the reference's bound for the rows that count.
+// Rows of padding are 0, whatever the reference's bound for the other rows.
 TEST(CheckerOfLengths, PaddingIsZeroAndChangedInputsAreFoundInEveryHead) {
   const AttentionProblem problem{.batch = 2,
                                  .heads = 4,
@@ -305,7 +305,7 @@ TEST(CheckerOfLengths, PaddingIsZeroAndChangedInputsAreFoundInEveryHead) {
   EXPECT_THAT(find_changed_input(inputs, after).value_or(""), HasSubstr("input K: first at batch 1, head 1, row 63"));
 }
 
-// At large shapes only some rows are compared; all are looked at.
+// For large problems only some rows are compared with the reference, but all are examined.
 class CheckerOfSelectedRows : public testing::Test {
  protected:
   const AttentionProblem problem_{.batch = 2, .heads = 16, .seq_len = 8192, .seq_len_kv = 64, .head_dim = 8};
@@ -354,7 +354,7 @@ TEST_F(CheckerOfSelectedRows, DrawsManyTilesAndHeadsInLittleSpace) {
   }
   element(1, 15, row_that_is_not_selected(1, 15, 4), 0) = kNan;
   const std::string map = verdict().tile_map;
-  EXPECT_THAT(map, HasSubstr("128 queries a column\n"));  // 128 tiles of 64 in 64 columns
+  EXPECT_THAT(map, HasSubstr("128 queries a column\n"));  // 128 tiles of 64 rows in 64 columns
   EXPECT_THAT(map, HasSubstr("batch  0 head 15  " + std::string(63, '.') + "X\n"));
   EXPECT_THAT(map, Not(HasSubstr("batch  1")));
   EXPECT_THAT(map, HasSubstr("and 16 more heads with wrong tiles\n"));

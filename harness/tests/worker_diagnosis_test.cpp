@@ -1,4 +1,4 @@
-// What is said of wrong outputs: of arrays that are made up, and of kernels that are mistaken on purpose and run on the host.
+// Diagnoses of wrong outputs: made-up arrays, and deliberately wrong kernels that run on the host.
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -89,7 +89,7 @@ TEST(FragmentElement, IsNoneWhereThereAreNoFragments) {
       << "a warp has less than an mma tile";
 }
 
-// An output that is right but for what change() does to single elements.
+// An output that is right except for what change() does to single elements.
 class Pattern : public testing::Test {
  protected:
   const Inputs inputs_ = make_inputs(kProblem, Distribution::normal, Packing::separate, 5);
@@ -168,9 +168,9 @@ TEST_F(Pattern, ClaimsNoFactorWhereThereIsNone) {
   EXPECT_EQ(factor(), "");
 }
 
-// ---- Mistaken kernels ----
+// ---- Kernels with mistakes ----
 
-// The mistake of this name as it is for a problem; none where the problem is too small for it.
+// The mistake of this name for a problem; nullopt if the problem is too small for it.
 Mistake known(const std::string& name, const AttentionProblem& problem, const Tiling& tiling) {
   for (Mistake& mistake : known_mistakes(problem, tiling, 0, 0))
     if (mistake.name == name) return std::move(mistake);
@@ -180,7 +180,7 @@ Mistake known(const std::string& name, const AttentionProblem& problem, const Ti
 // A kernel on the host that makes one mistake, and counts its launches.
 struct HostKernel {
   Mistake mistake = {};
-  std::string known_as = {};  // instead of `mistake`: the known one of this name
+  std::string known_as = {};  // in place of `mistake`: the known one of this name
   Tiling tiling = kTiling;
   std::function<bool(std::int64_t batch, std::int64_t head, std::int64_t row)> concerns = {};  // empty: all rows
   int launches = 0;
@@ -237,7 +237,7 @@ TEST(Mistakes, NoMistakeIsAttention) {
   }
 }
 
-// Every known mistake, made on purpose, is named; with it at most those that give the same output.
+// Every known mistake, made on purpose, is named; the only other ones named give the same output.
 class EachMistake : public testing::TestWithParam<std::string> {};
 
 std::vector<std::string> names_of_mistakes() {
@@ -254,7 +254,7 @@ TEST_P(EachMistake, IsNamed) {
   AttentionProblem problem = kProblem;
   HostKernel kernel{.known_as = GetParam()};
   if (GetParam().ends_with("step") || GetParam() == "last_step_left_out") kernel.tiling.step_kv = 16;
-  if (GetParam() == "seq_len_for_seq_len_kv") problem.seq_len = 64;  // less than the keys
+  if (GetParam() == "seq_len_for_seq_len_kv") problem.seq_len = 64;  // less than the number of keys
   const Diagnosis diagnosis = kernel.diagnose(problem);
   ASSERT_THAT(diagnosis.suggests, Contains(GetParam())) << all_of(diagnosis);
   EXPECT_THAT(diagnosis.sentences.front(), HasSubstr("Suggests: "));
@@ -330,7 +330,7 @@ TEST(Diagnosis, NamesTheHeadThatWasRead) {
 }
 
 TEST(Diagnosis, ShowsWhichElementOfKIsRead) {
-  // As a fragment that was loaded for another mma_k: nothing that is known, so one-hot inputs have to show it.
+  // As if a fragment had been loaded for another mma_k: it is not a known mistake, so one-hot inputs have to reveal it.
   HostKernel kernel{.mistake = {.K = [](Element e) {
                       if (e.column / 16 == 3) e.column += 32;
                       return e;
@@ -502,7 +502,7 @@ TEST(Microscope, OfARightKernelIsALesson) {
 }
 
 TEST(Microscope, NamesTheFirstWrongTileRowColumnLaneAndRegister) {
-  // What one tile leaves to the next, in the lower halves of warp 2 and head 1 alone.
+  // State carried from one tile to the next, only in the lower halves of warp 2 and head 1.
   HostKernel kernel{.known_as = "sum_not_rescaled", .concerns = [](auto, std::int64_t head, std::int64_t row) {
                       return head == 1 && row % 64 / 16 == 2 && row % 16 >= 8;
                     }};

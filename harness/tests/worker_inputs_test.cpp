@@ -122,7 +122,7 @@ TEST(E4m3, IsRoundedToTheNearestAndEndsAt448) {
   EXPECT_EQ(e4m3_to_float(0x7e), 448);
   EXPECT_EQ(e4m3_to_float(0x01), 0x1p-9f);
   EXPECT_TRUE(std::isnan(e4m3_to_float(0x7f)));
-  EXPECT_EQ(e4m3_to_float(e4m3_from_float(17)), 16);  // of 16 and 18 the even one
+  EXPECT_EQ(e4m3_to_float(e4m3_from_float(17)), 16);  // between 16 and 18, the even one
   EXPECT_EQ(e4m3_to_float(e4m3_from_float(19)), 20);
   EXPECT_EQ(e4m3_to_float(e4m3_from_float(-1000)), -448);
   EXPECT_EQ(e4m3_to_float(e4m3_from_float(0x1p-11f)), 0);
@@ -142,11 +142,11 @@ TEST(E4m3, AScaleBringsTheLargestTo448AtMost) {
 
 TEST(E4m3, PIsRoundedAtEightPlacesOfAnOctave) {
   EXPECT_EQ(round_P(Dtype::e4m3, 1, 0), 1);
-  EXPECT_EQ(round_P(Dtype::e4m3, 0.96f, 8), 0.9375f);  // 122.9, of 120 and 128
+  EXPECT_EQ(round_P(Dtype::e4m3, 0.96f, 8), 0.9375f);  // 122.9, between 120 and 128
   EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-16f, 0), 0x1p-16f);
   EXPECT_EQ(round_P(Dtype::e4m3, 0x1p-18f, 0), 0);
   constexpr float kHalfAnOctave = 181.01934f;
-  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 1, 4), 176 / kHalfAnOctave);  // of 176 and 192
+  EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 1, 4), 176 / kHalfAnOctave);  // between 176 and 192
   EXPECT_FLOAT_EQ(round_P(Dtype::e4m3, 0.5f, 12), 88 / kHalfAnOctave);
   EXPECT_EQ(round_P(Dtype::fp16, 0x1p-19f, 3), 0x1p-19f);
 }
@@ -235,7 +235,7 @@ TEST(Inputs, NoTwoRowsAreAlike) {
 
 TEST(Inputs, NormalHasMeanZeroAndDeviationOne) {
   const auto inputs = make_inputs(kProblem, Distribution::normal, Packing::separate, 7);
-  for (const int tensor : {0, 1, 2}) {  // at least 98,304 elements each: the mean of so many deviates by 0.003
+  for (const int tensor : {0, 1, 2}) {  // at least 98,304 elements each, whose mean deviates by 0.003
     EXPECT_NEAR(statistics(inputs, tensor).mean, 0, 0.015);
     EXPECT_NEAR(statistics(inputs, tensor).deviation, 1, 0.015);
   }
@@ -275,14 +275,14 @@ TEST(Inputs, RampRaisesTheMaximumOfEveryRowInEveryTile) {
       }
 }
 
-// Recordings are of these: their elements are what they were when those were made.
+// Recordings use these distributions, so their elements must be the same as when the recordings were made.
 TEST(Inputs, TheFirstDistributionsAreBitForBitWhatTheyWere) {
   const std::pair<Distribution, std::uint64_t> kKnown[] = {{Distribution::normal, 0x436cde62c6784945},
                                                            {Distribution::offset_mean, 0x6796453eed478704},
                                                            {Distribution::large_logit, 0xfc49201faa2d98f1},
                                                            {Distribution::ramp, 0x7726485f176b05a8}};
   for (const auto& [distribution, known] : kKnown) {
-    std::uint64_t sum = 0xcbf29ce484222325;  // FNV-1a, of elements
+    std::uint64_t sum = 0xcbf29ce484222325;  // FNV-1a, over elements
     const Inputs inputs = make_inputs(kProblem, distribution, Packing::separate, 7);
     for (const HostBuffer& buffer : inputs.buffers)
       for (std::int64_t i = 0; i < buffer.size(); ++i) sum = (sum ^ buffer.data()[i]) * 0x100000001b3;
@@ -290,7 +290,7 @@ TEST(Inputs, TheFirstDistributionsAreBitForBitWhatTheyWere) {
   }
 }
 
-// softmax of the scores of one query.
+// The softmax of the scores of one query.
 std::vector<double> weights(const Inputs& inputs, std::int64_t batch, std::int64_t head, std::int64_t query) {
   std::vector<double> P = scores(inputs, batch, head, query);
   const double largest = *std::max_element(P.begin(), P.end());
@@ -336,13 +336,13 @@ TEST(Data, SinkHasAKeyOfFourW) {
   std::vector<double> w = mean_row(inputs, false, 0, 1);
   for (double& x : w) x /= 4;
   EXPECT_NEAR(std::sqrt(dot(w, w) / 128), 1, 0.2);
-  // Of z's mean over so many rows remains less than 0.05 an element.
+  // The mean of z over this many rows is less than 0.05 per element.
   EXPECT_NEAR(dot(mean_row(inputs, true, 0, 512), w) / dot(w, w), 1, 0.02);
   EXPECT_NEAR(dot(mean_row(inputs, false, 1, 512), w) / dot(w, w), -0.5, 0.02);
   EXPECT_GT(weights(inputs, 1, 2, 100)[0], 0.999);
 }
 
-// The direction u is that of Q's mean; K's part along it is measured over runs of keys.
+// The direction u is that of Q's mean; the component of K along it is measured over runs of keys.
 double along_u(const Inputs& inputs, std::int64_t first, std::int64_t end) {
   std::vector<double> u = mean_row(inputs, true, 0, inputs.problem.seq_len);
   const double length = std::sqrt(dot(u, u));
@@ -351,7 +351,7 @@ double along_u(const Inputs& inputs, std::int64_t first, std::int64_t end) {
 }
 
 TEST(Data, RisingFallingAndStepsMoveKAlongOneDirection) {
-  // z's mean over 64 keys is 1/8 along any direction.
+  // The mean of z over 64 keys is 1/8 along any direction.
   const Inputs rising = make_inputs(kLong, Distribution::rising, Packing::separate, 7),
                falling = make_inputs(kLong, Distribution::falling, Packing::separate, 7),
                steps = make_inputs(kLong, Distribution::steps, Packing::separate, 7);
@@ -431,7 +431,7 @@ TEST(Data, TrainedHasHeadsOfAllThreeKinds) {
   EXPECT_LT(mean_over_queries(inputs, [&](auto query) { return largest_weight(inputs, 2, query); }), 3.0 / 512);
 }
 
-// The first head is the example of docs/numerics.md; 60 heads are the designed ones and drawn ones.
+// The first head is the example of docs/numerics.md; 60 heads include the designed ones and drawn ones.
 TEST(Data, AdversarialScoresAndValuesAreThoseOfTheDesign) {
   for (const Dtype dtype : {Dtype::fp16, Dtype::bf16, Dtype::e4m3}) {
     const AttentionProblem problem{.batch = 1, .heads = 60, .seq_len = 2, .seq_len_kv = 96, .dtype = dtype};
@@ -441,7 +441,7 @@ TEST(Data, AdversarialScoresAndValuesAreThoseOfTheDesign) {
       const auto S = scores(inputs, 0, head, 1);
       for (std::int64_t key = 0; key < 96; ++key) {
         const double log2_weight = S[key] * std::numbers::log2e;
-        // Of e4m3 the smallest elements of a row are below its range.
+        // For e4m3 the smallest elements of a row are below its range.
         EXPECT_NEAR(log2_weight, keys[key].log2_weight,
                     std::abs(keys[key].log2_weight) * 1e-6 + (dtype == Dtype::e4m3 ? 0.01 : 1e-6))
             << head << ' ' << key;
@@ -457,7 +457,7 @@ TEST(Data, AdversarialScoresAndValuesAreThoseOfTheDesign) {
       508);
 }
 
-// Where all values have small weights, none of a drawn row is at 2^-25 of its maximum, a tie of fp16.
+// If all values have small weights, no weight of a drawn row is 2^-25 of its maximum, which is a tie in fp16.
 TEST(Data, DrawnWeightsThatCountAreNoTies) {
   std::int64_t rows_of_small_weights = 0;
   for (std::int64_t head = kDesignedHeads; head < 2000; ++head) {
@@ -474,7 +474,7 @@ TEST(Data, DrawnWeightsThatCountAreNoTies) {
   EXPECT_GT(rows_of_small_weights, 500);
 }
 
-// Two heads of Q of one group share their vectors, which are K's.
+// Two heads of Q in one group share their vectors, which are K's.
 TEST(Data, DirectionsBelongToTheHeadsOfK) {
   AttentionProblem grouped = kLong;
   grouped.heads = 4;

@@ -1,4 +1,4 @@
-"""What the worker answers about kernels that are wrong on purpose (planted_kernels.cu). Skipped without a GPU."""
+"""The worker's answers about kernels that are wrong on purpose (planted_kernels.cu). Skipped without a GPU."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ PROBLEM = {"batch": 2, "heads": 2, "seq_len": 64, "seq_len_kv": 96, "head_dim": 
 
 
 def ask(request: dict[str, Any], folder: Path, timeout: float | None = None) -> dict[str, Any]:
-    """The last event of a worker. Raises TimeoutExpired when there is none in time."""
+    """The last event of a worker. Raises TimeoutExpired if it does not arrive in time."""
     events = folder / "events"
     command = ["sh", "-c", 'exec "$0" "$1" 3>"$2"', str(WORKER), json.dumps(request), str(events)]
     done = subprocess.run(command, timeout=timeout, check=False)
@@ -58,7 +58,7 @@ def test_references_are_kept(tmp_path: Path) -> None:
     written = {kept: kept.read_bytes() for kept in cache.iterdir()}
     assert len(written) > 1, "of the small problems, too"
     for kept, content in written.items():
-        kept.write_bytes(content[:-8] + bytes(8))  # corrupt: it is computed again
+        kept.write_bytes(content[:-8] + bytes(8))  # corrupt, so it is computed again
     second = run("90", tmp_path, reference_cache=str(cache), benchmark=False)["result"]
     assert {kept: kept.read_bytes() for kept in cache.iterdir()} == written
     assert run("90", tmp_path, reference_cache=str(cache), benchmark=False)["result"] == second == first

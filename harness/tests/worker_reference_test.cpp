@@ -14,7 +14,7 @@
 namespace flash_ladder {
 namespace {
 
-// Inputs whose elements a function of (tensor 0 to 2, batch, head, row, column) gives.
+// Inputs with elements computed by a function of (tensor 0 to 2, batch, head, row, column).
 template <typename F>
 Inputs inputs_from(const AttentionProblem& problem, F element) {
   Inputs inputs = make_inputs(problem, Distribution::normal, Packing::separate, 0);
@@ -46,7 +46,7 @@ TEST(Reference, OneQueryAndTwoKeysByHand) {
   const Inputs inputs = inputs_from(
       problem, [&](int tensor, auto, auto, std::int64_t row, std::int64_t d) { return values[tensor][row][d]; });
   const Reference reference = make_reference(inputs, every_row(problem));
-  // P = 1 and exp(-sqrt(2)) = 0.2431167, over their sum.
+  // P = 1 and exp(-sqrt(2)) = 0.2431167, divided by their sum.
   EXPECT_NEAR(reference.output[0], 0.8044297, 1e-7);
   EXPECT_NEAR(reference.output[1], 4 * 0.1955703, 4e-7);
 }
@@ -82,8 +82,8 @@ TEST(Reference, CausalByHand) {
   EXPECT_NEAR(more[7], 4 * 0.1955703, 4e-7);
 }
 
-// With Q = 0 all keys that a query sees weigh the same, and V is the number of the key: the mean of 0 … n - 1 is (n - 1) / 2. Keys
-// are worked on 64 at a time, and none of these lengths is a multiple.
+// With Q = 0 all keys that a query sees have equal weights, and V is the number of the key: the mean of 0 … n - 1 is
+// (n - 1) / 2. Keys are processed 64 at a time, and none of these lengths is a multiple.
 TEST(Reference, LengthsThatAreNoMultiplesByHand) {
   for (const std::int64_t seq_len_kv : {1, 3, 63, 65, 129}) {
     for (const bool causal : {false, true}) {
@@ -104,7 +104,8 @@ TEST(Reference, LengthsThatAreNoMultiplesByHand) {
   }
 }
 
-// Four heads of Q, two of K and V. With Q = 0 a row is the mean of V: of head h's rows, which are 10 h + 1 and 10 h + 3.
+// Four heads of Q, two of K and V. With Q = 0 a row is the mean of V: that of head h's rows, which are 10 h + 1 and 10
+// h + 3.
 TEST(Reference, GroupedHeadsByHand) {
   const AttentionProblem problem{.batch = 1, .heads = 4, .seq_len = 1, .seq_len_kv = 2, .head_dim = 1, .kv_heads = 2};
   const Inputs inputs = inputs_from(problem, [](int tensor, auto, std::int64_t head, std::int64_t row, auto) {
@@ -113,7 +114,7 @@ TEST(Reference, GroupedHeadsByHand) {
   EXPECT_EQ(make_reference(inputs, every_row(problem)).output, (std::vector<double>{2, 2, 12, 12}));
 }
 
-// As above, keys weigh the same, and V is the number of the key.
+// As above, keys have equal weights, and V is the number of the key.
 TEST(Reference, WindowsByHand) {
   const auto rows = [](std::int64_t seq_len, std::int64_t seq_len_kv, std::int64_t window, bool causal) {
     const AttentionProblem problem{.batch = 1,
@@ -133,10 +134,10 @@ TEST(Reference, WindowsByHand) {
   EXPECT_EQ(rows(4, 4, 1, true), (Rows{0, 0.5, 1.5, 2.5}));
   EXPECT_EQ(rows(4, 4, 0, false), (Rows{0, 1, 2, 3}));
   EXPECT_EQ(rows(2, 5, 1, false), (Rows{3, 3.5}));             // keys 2 to 4, and 3 and 4
-  EXPECT_EQ(rows(5, 2, 1, false), (Rows{0, 0, 0, 0.5, 0.5}));  // none, none, key 0, both, both
+  EXPECT_EQ(rows(5, 2, 1, false), (Rows{0, 0, 0, 0.5, 0.5}));  // no key, no key, key 0, both, both
 }
 
-// Two sequences in a batch, of 3 queries and 2 keys and of 1 query and 3 keys. Padding, which is NaN, is not read.
+// Two sequences in a batch, one with 3 queries and 2 keys, one with 1 query and 3 keys. Padding, which is NaN, is not read.
 TEST(Reference, SequencesOfTheirOwnLengthsByHand) {
   for (const bool causal : {false, true}) {
     SCOPED_TRACE(causal ? "causal" : "not causal");
@@ -173,7 +174,7 @@ TEST(Reference, ScoresBeyondTheRangeOfExpDoNotOverflow) {
   EXPECT_EQ(reference.output[1], 2);
 }
 
-// Attention as one would write it down, in double.
+// Attention implemented literally, in double.
 std::vector<double> naive_attention(const Inputs& inputs) {
   const auto& [batch_size, heads, max_seq_len, max_seq_len_kv, head_dim, dtype, causal, kv_heads, window, lengths,
                lengths_kv] = inputs.problem;
@@ -221,7 +222,7 @@ TEST(Reference, AgreesWithThreeNestedLoops) {
                                          .dtype = dtype,
                                          .causal = causal};
           const Inputs inputs = make_inputs(problem, Distribution::offset_mean, Packing::separate, 3);
-          // The scale is a float, 6e-8 away from what the naive loop uses.
+          // The scale is a float, which differs by 6e-8 from the one in the naive loop.
           EXPECT_LT(largest_difference(make_reference(inputs, every_row(problem)).output, naive_attention(inputs)),
                     1e-6);
         }
@@ -264,7 +265,7 @@ TEST(Reference, DoesNotDependOnTheNumberOfThreads) {
 
 TEST(Reference, AConstantAddedToAllScoresOfARowChangesNothing) {
   const AttentionProblem problem{.batch = 1, .heads = 2, .seq_len = 16, .seq_len_kv = 80};
-  // Multiples of 1/8, which the type holds exactly even after the shift.
+  // Multiples of 1/8, which the type represents exactly even after the shift.
   const auto element = [](float shift) {
     return [shift](int tensor, auto, std::int64_t head, std::int64_t row, std::int64_t d) {
       const float x = static_cast<float>((row * 7 + d * 5 + head * 3 + tensor) % 17) / 8 - 1;
@@ -313,8 +314,8 @@ TEST(Reference, BaseIsAsCloseAsItsRounding) {
           double largest = 0;
           for (std::int64_t i = 0; i < problem.seq_len * problem.head_dim; ++i)
             largest = std::max(largest, std::abs(output[i]));
-          // At least one ulp; at most twice the rounding of the output and of P, the latter weighted by values up to 5, and
-          // one ulp.
+          // At least one ulp; at most twice the rounding of the output and of P, the latter weighted by values up to 5,
+          // and one ulp.
           const double one_ulp = ulp(dtype, largest);
           EXPECT_GE(reference.bound[batch * problem.heads + head], one_ulp);
           EXPECT_LE(reference.bound[batch * problem.heads + head], 2 * one_ulp + 2 * 5 * ulp(dtype, 0.5) + one_ulp)

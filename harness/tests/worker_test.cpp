@@ -97,7 +97,7 @@ TEST(Support, SizesStartAtOneAndFit32Bits) {
       EXPECT_THAT(unsupported(with(member, size)),
                   AllOf(HasSubstr(std::to_string(size)), HasSubstr("allowed: 1 to 2147483647")));
     }
-  // Whoever asks for far too much is told how much it is.
+  // The message for a request that is far too large says how large it is.
   EXPECT_THAT(unsupported(with(&AttentionProblem::seq_len, std::int64_t{1} << 40)), HasSubstr("would take 3.4 PB"));
 }
 
@@ -355,7 +355,7 @@ TEST(CheckSets, ARingOfBuffersGoesRoundFourTimes) {
 
 // The virtual GPU can be given few SMs; a GPU needs more CTAs than it runs at a time.
 TEST(CheckSets, AGpuGetsMoreQueryTilesThanItRunsAtATime) {
-  // Two of these CTAs fit on an SM of 228 KB, and sixteen of those without shared memory by their threads.
+  // Two of these CTAs fit on an SM with 228 KB, and sixteen of those without shared memory, limited by their threads.
   for (const auto& [smem_bytes, ctas] : {std::pair{100'000, 2 * 132}, {0, 16 * 132}}) {
     const Configuration configuration = make_configuration("", Dtype::fp16, 128, 64, smem_bytes);
     const Version version{
@@ -435,7 +435,7 @@ TEST(CheckSets, LargeProblemsHaveARowOfEveryQueryTile) {
   const AttentionProblem large{.batch = 16, .heads = 16, .seq_len = 4096, .seq_len_kv = 4096};
   EXPECT_EQ(row_tile(small, 64), 1);
   EXPECT_EQ(row_tile(large, 64), 64);
-  EXPECT_EQ(row_tile(large, 256), 64);  // shares the reference of 64
+  EXPECT_EQ(row_tile(large, 256), 64);  // shares the reference with 64
   EXPECT_EQ(row_tile(large, 16), 16);
   EXPECT_EQ(row_tile(large, 96), 32);
 }
@@ -552,7 +552,7 @@ TEST_F(Events, AreOneObjectALine) {
 TEST_F(Events, ProgressIsNotAFlood) {
   EventWriter events(ends_[1]);
   for (int i = 0; i <= 1000; ++i) events.progress("check", i, 1000);
-  events.progress("time", 0, 1);  // something new is said at once
+  events.progress("time", 0, 1);  // a new text is reported immediately
   const std::string text = written();
   EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 50);
   EXPECT_THAT(text, AllOf(HasSubstr("\"done\":1000"), HasSubstr("\"time\"")));

@@ -10,14 +10,14 @@
 namespace flash_ladder {
 namespace {
 
-constexpr float kQuery = 64;           // an element of Q that counts
-constexpr std::int64_t kElements = 8;  // so many of Q's do
-constexpr float kLarge = 57344;        // 7 · 2^13, which every type has times a scale
+constexpr float kQuery = 64;           // a non-zero element of Q
+constexpr std::int64_t kElements = 8;  // how many of them a row has
+constexpr float kLarge = 57344;        // 7 · 2^13, which every type can represent with a scale
 
 using Keys = std::vector<DesignedKey>;
 
-// Steps between thirds, for a softmax that takes a new maximum when a sum reaches `limit`. Each third has one key at its peak, with
-// V = 0, and the others 2^below of a power of two under it, with V = 1.
+// Steps between thirds, for a softmax that takes a new maximum when a sum reaches `limit`. In each third one key is at
+// the peak, with V = 0, and the others are smaller by a factor of 2^below than the power of two at or under it, with V = 1.
 Keys with_peaks(Keys keys, double second, double third, int below) {
   const std::int64_t size = std::max<std::int64_t>(std::ssize(keys) / 3, 1);
   const double peaks[] = {0, second, third};
@@ -42,18 +42,18 @@ Keys with_four(Keys keys, double level) {
   return keys;
 }
 
-// All values are positive, so that nothing cancels. All weights are powers of two, so that whichever of a row's maxima so far a
-// version has as its reference, it rounds none that counts. None is at 2^-25 of the row's maximum: there fp16 is at a tie, and two
-// right exponentials may become 0 and 2^-24. In e4m3 none that counts is below 2^-12.
+// All values are positive, so that nothing cancels. All weights are powers of two, so that whichever of a row's running
+// maxima a version uses as its reference, it rounds no weight that matters. No weight is 2^-25 of the row's maximum: there
+// fp16 has a tie, and two correct exponentials may become 0 and 2^-24. In e4m3, no weight that matters is below 2^-12.
 Keys drawn(std::int64_t head, std::int64_t num_keys, bool in_8_bits, std::uint64_t seed) {
   std::uint64_t draws = 0;
-  const auto draw = [&](std::int64_t from, std::int64_t to) {  // both included
+  const auto draw = [&](std::int64_t from, std::int64_t to) {  // both ends included
     return from + static_cast<std::int64_t>(hash(seed, 0x616476, head, draws++) % (to - from + 1));
   };
-  const int most = in_8_bits ? 3 : 20;  // of a maximum, and of how far it moves down
+  const int most = in_8_bits ? 3 : 20;  // the largest maximum, and the largest downward step
   Keys keys(num_keys);
   switch (draw(0, 2)) {
-    case 0: {  // a few keys of the first tile, above or below a guess, carry the row, and have V = 0
+    case 0: {  // a few keys of the first tile, above or below a guess, dominate the row, and have V = 0
       std::int64_t largest = -7;
       const std::int64_t guess = draw(0, 1) * -3, few = draw(1, 8);
       std::vector<std::int64_t> levels(few);
@@ -64,11 +64,11 @@ Keys drawn(std::int64_t head, std::int64_t num_keys, bool in_8_bits, std::uint64
         key = {static_cast<double>(guess + largest + below), 1};
       }
       const std::int64_t first = draw(0, 15);
-      for (std::int64_t i = 0; i < few; ++i)  // each at a place of its own among the first 16
+      for (std::int64_t i = 0; i < few; ++i)  // each at a different place among the first 16
         keys[std::min((first + 3 * i) % 16, num_keys - 1)] = {static_cast<double>(guess + levels[i]), 0};
       return keys;
     }
-    case 1: {  // the maximum moves, and what counts is a little below
+    case 1: {  // the maximum moves, and the keys that matter are a little below
       const std::int64_t second = draw(-most, most), third = draw(-most, most), below = draw(4, in_8_bits ? 6 : 12);
       return with_peaks(std::move(keys), static_cast<double>(second), static_cast<double>(third),
                         static_cast<int>(below));
@@ -87,13 +87,13 @@ int digits(Dtype dtype) { return dtype == Dtype::fp16 ? 11 : dtype == Dtype::bf1
 }  // namespace
 
 std::vector<DesignedKey> adversarial_keys(std::int64_t head, std::int64_t num_keys, Dtype dtype, std::uint64_t seed) {
-  // Relative to the largest of a row, fp16 and its denormals keep weights down to 2^-24; e4m3, of which P may become larger before a
-  // new maximum is taken, down to 2^-14.
+  // Relative to the largest weight of a row, fp16 and its denormals keep weights down to 2^-24; e4m3, in which P may
+  // grow larger before a new maximum is taken, down to 2^-14.
   const bool in_8_bits = dtype == Dtype::e4m3;
   const int lost = in_8_bits ? -14 : -26, kept = in_8_bits ? -12 : -24;
   const auto all = [&](double level, float value = 1) { return Keys(num_keys, {level, value}); };
   switch (head) {
-    // The maximum is above or below what a kernel may take for it.
+    // The maximum is above or below the value that a kernel may assume.
     case 0:
       return with_four(all(lost), -5.9);
     case 1:
@@ -102,7 +102,8 @@ std::vector<DesignedKey> adversarial_keys(std::int64_t head, std::int64_t num_ke
       return with_four(all(lost - 3), -8.9);
     case 3:
       return with_four(all(8 + kept), 8);
-    // Sums and maxima at the limits of 12 to 16 and of 24 to 27, 2^12, and at the largest power of two of fp16; in e4m3, at 448/32.
+    // Sums and maxima near the limits of 12 to 16 and of 24 to 27, near 2^12, and near the largest power of two of
+    // fp16; in e4m3, near 448/32.
     case 4:
       return with_peaks(all(0), std::log2(in_8_bits ? 13 : 4090), std::log2(in_8_bits ? 13 : 4090), in_8_bits ? 9 : 18);
     case 5:
@@ -121,7 +122,7 @@ std::vector<DesignedKey> adversarial_keys(std::int64_t head, std::int64_t num_ke
       for (std::int64_t key = 0; key < num_keys; key += 2) keys[key].value = 0;
       return keys;
     }
-    // A first maximum far below, and large values of small weight.
+    // A first maximum far below, and large values with small weights.
     case 11: {
       Keys keys = with_levels(all(0), {{-1000, kLarge}, {-1000, kLarge}, {in_8_bits ? kept : -16.0, kLarge}});
       keys[num_keys / 3] = {0, 0};

@@ -8,11 +8,11 @@
 namespace flash_ladder {
 namespace {
 
-// The clocks take a while to rise; the first launch also loads the code.
+// The clocks take a while to rise, and the first launch also loads the code.
 constexpr int kWarmUpLaunches = 3;
 constexpr std::chrono::milliseconds kWarmUpTime{300};
 
-// Enqueued together, so that the GPU is never idle between them, and the launch itself is not in the time.
+// Enqueued together, so that the GPU is never idle between them and the time excludes the launch itself.
 constexpr int kBatch = 50;
 
 void warm_up(const std::vector<Timed>& timed, const Stream& stream, EventWriter& events) {

@@ -12,22 +12,22 @@
 namespace flash_ladder {
 
 struct Timing {
-  std::vector<double> milliseconds;  // of each launch
-  Load load;                         // half-way through them
+  std::vector<double> milliseconds;  // one for each launch
+  Load load;                         // half-way through the launches
 };
 
 /// Something to time.
 struct Timed {
   std::function<void(const Stream&)> launch;  // enqueues one launch
-  std::function<void()> wait;                 // for all that was enqueued; throws CudaError when a kernel has faulted
+  std::function<void()> wait;                 // for all enqueued work; throws CudaError if a kernel has faulted
 };
 
-/// The configurations of a problem, each to be timed. The problem has to outlive them.
+/// The configurations of a problem, each of them to be timed. The problem must outlive them.
 std::vector<Timed> to_be_timed(const DeviceProblem& problem, const std::vector<const Configuration*>& configurations);
 
-/// Times `repeat` launches of each, each between two CUDA events, after a warm-up and with the L2 flushed before each. They take
-/// turns, and each round begins with another one, so that a clock that falls as the card warms up falls for all of them. One Timing
-/// for each, in their order.
+/// Times `repeat` launches of each entry, each launch between two CUDA events, after a warm-up and with the L2 flushed
+/// before it. The entries take turns, and each round begins with a different one, so that when the clock falls as the
+/// GPU warms up, it falls for all of them. Returns one Timing per entry, in order.
 std::vector<Timing> time_launches(const std::vector<Timed>& timed, const DeviceInfo& device, const Nvml& nvml,
                                   int repeat, EventWriter& events);
 

@@ -12,19 +12,19 @@
 namespace flash_ladder {
 namespace {
 
-// At least so many keys, so that even with tiles of one key there is something to sum.
+// The minimum number of keys, so that even with tiles of one key there is something to sum.
 constexpr std::int64_t kMinKeys = 96;
-// With two matrix products in float64 and two in fp32, some 10^10 multiplications.
+// With two matrix products in float64 and two in fp32, this is some 10^10 multiplications.
 constexpr std::int64_t kScoresForEveryRow = 1 << 24;
 
-// The smallest odd number of tiles, from 3, that has kMinKeys.
+// The smallest odd number of tiles, at least 3, that has kMinKeys keys.
 std::int64_t odd_tiles(std::int64_t block_kv) {
   std::int64_t tiles = 3;
   while (tiles * block_kv < kMinKeys) tiles += 2;
   return tiles;
 }
 
-// How many CTAs of the configuration the GPU runs at a time, as far as shared memory and threads allow.
+// How many CTAs of the configuration the GPU runs at a time, judging by shared memory and threads.
 std::int64_t ctas_at_a_time(const Configuration& configuration, const DeviceInfo& device) {
   const SmLimits* limits = sm_limits(device.compute_capability);
   if (limits == nullptr) return device.sm_count;
@@ -80,7 +80,7 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   sets.push_back({.name = "many K/V tiles", .problem = many_tiles, .distribution = Distribution::offset_mean});
 
   AttentionProblem square = small;  // packed Q, K and V have the same length
-  // Whole tiles of both kinds, and two or more of each.
+  // Whole tiles of both kinds, and at least two of each.
   const std::int64_t whole = std::lcm(configuration.block_q, configuration.block_kv);
   const bool single_tile = whole == configuration.block_q || whole == configuration.block_kv;
   square.seq_len = square.seq_len_kv = single_tile ? 2 * whole : whole;
@@ -118,7 +118,7 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
     add("a single row and a single key", 1, 1, false);
   }
   if (version.solves.causal) {
-    // Lengths are those of `square`, or whole tiles more: on the diagonal, to its right and to its left.
+    // The lengths are those of `square`, or longer by whole tiles: the diagonal tile, to its right and to its left.
     add("causal, as many keys as queries", square.seq_len, square.seq_len, true);
     add("causal, more keys than queries", square.seq_len, square.seq_len + block_kv, true);
     add("causal, rows that see no key", square.seq_len + block_q, square.seq_len, true);
@@ -146,7 +146,7 @@ std::vector<CheckSet> check_sets(const Version& version, const Configuration& co
   }
   if (version.solves.window) {
     AttentionProblem other = square;
-    // Its own key alone; ends inside a tile, and at the end of one; whole tiles that are not seen.
+    // Only the row's own key; windows that end inside a tile and at the end of one; whole tiles that are not seen.
     for (const std::int64_t window : {std::int64_t{0}, block_kv / 2, block_kv - 1, block_kv}) {
       other.window = window;
       add_changed(fmt::format("a window of {}", window), other);

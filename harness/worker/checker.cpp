@@ -25,7 +25,7 @@ double worse(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
 struct HeadFindings {
   double max_abs_error = 0;
   std::int64_t outside_bound = 0, not_finite = 0, unwritten = 0;
-  std::vector<Mismatch> mismatches;  // `expected` is NaN where the row was not compared
+  std::vector<Mismatch> mismatches;  // `expected` is NaN if the row was not compared
   std::vector<bool> wrong_tiles;
 
   bool wrong() const { return outside_bound + not_finite + unwritten > 0; }
@@ -39,7 +39,7 @@ HeadFindings check_head(const Reference& reference, const HostBuffer& output, st
   HeadFindings found;
   found.wrong_tiles.resize((problem.seq_len + block_q - 1) / block_q);
 
-  std::int64_t next_selected = 0;  // index of the first selected row that is not above `row`
+  std::int64_t next_selected = 0;  // index of the first selected row that is at or after `row`
   for (std::int64_t row = 0; row < problem.seq_len; ++row) {
     const std::uint16_t* got = output.data() + layout.row(batch, head, row);
     const double* expected = nullptr;
@@ -79,13 +79,13 @@ HeadFindings check_head(const Reference& reference, const HostBuffer& output, st
   return found;
 }
 
-// A line per head, a character per query tile, or per several where there are many.
+// One line per head, with one character per query tile, or per several if there are many.
 std::string draw_tile_map(const AttentionProblem& problem, const std::vector<HeadFindings>& heads,
                           std::int64_t block_q) {
   const std::int64_t num_tiles = std::ssize(heads.front().wrong_tiles);
   const std::int64_t tiles_per_column = (num_tiles + kMaxMapColumns - 1) / kMaxMapColumns;
   std::string map = fmt::format("X wrong, . right; {} queries a column\n", tiles_per_column * block_q);
-  const bool all = std::ssize(heads) <= kMaxMapLines;  // else only the heads with something wrong
+  const bool all = std::ssize(heads) <= kMaxMapLines;  // otherwise only the heads with something wrong
   std::int64_t lines = 0, left_out = 0;
   for (std::int64_t i = 0; i < std::ssize(heads); ++i) {
     if (!all && !heads[i].wrong()) continue;
@@ -113,7 +113,7 @@ struct Position {
   std::int64_t batch, head, row, column;
 };
 
-// The first element in which two buffers of the same layout differ.
+// The first element at which two buffers of the same layout differ.
 std::optional<Position> first_difference(const std::uint16_t* a, const std::uint16_t* b, const TensorLayout& layout,
                                          const AttentionProblem& problem, std::int64_t heads, std::int64_t rows,
                                          int threads) {
@@ -196,7 +196,7 @@ std::optional<std::string> find_guard_damage(const std::string& buffer, std::spa
   const auto count_before = std::count_if(before.begin(), before.end(), changed);
   const auto count_after = std::count_if(after.begin(), after.end(), changed);
   std::vector<std::string> parts;
-  if (count_before > 0) {  // the nearest to the buffer is the last of the band
+  if (count_before > 0) {  // in the band before the buffer, the nearest element is the last
     const auto nearest = std::find_if(before.rbegin(), before.rend(), changed) - before.rbegin();
     parts.push_back(
         fmt::format("{} elements before the start of {}, the nearest {} before it", count_before, buffer, nearest + 1));

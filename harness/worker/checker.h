@@ -1,4 +1,4 @@
-// Whether an output is right. Pure functions of host memory, so that planted faults test them without a GPU.
+// Decides whether an output is right. Pure functions of host memory, so planted faults can test them without a GPU.
 #pragma once
 
 #include <cstdint>
@@ -14,39 +14,40 @@
 
 namespace flash_ladder {
 
-/// What the output is filled with before a launch: a NaN in fp16 and in bf16. An element that still has these bits was not
-/// written; CUDA's own NaN has others.
+/// The value that fills the output before a launch: a NaN in fp16 and in bf16. An element that still has these bits was
+/// not written, because CUDA's own NaN has other bits.
 constexpr std::uint16_t kPoison = 0xffff;
 
-/// What the guard bands around a buffer are filled with: a NaN in fp16, bf16 and, twice over, fp32, so that reading it spoils
-/// the output, and not what a stray kernel is likely to write.
+/// The value that fills the guard bands around a buffer: a NaN in fp16, in bf16 and, as a pair, in fp32, so that
+/// reading it spoils the output; a stray kernel is unlikely to write this value.
 constexpr std::uint16_t kGuard = 0xffa5;
 
-/// What the checker says of one output.
+/// The checker's verdict on one output.
 struct Verdict {
-  std::string reason;                // what is wrong and where it starts; empty when right
-  double max_abs_error = 0;          // of the compared elements; NaN when one of them is
+  std::string reason;                // what is wrong and where it starts; empty if the output is right
+  double max_abs_error = 0;          // over the compared elements; NaN if one of them is
   double relative_error = 0;         // max over (batch, head) of max|out - ref| / bound; NaN as above
   std::vector<Mismatch> mismatches;  // the first few, in order of batch, head, row, column
-  std::string tile_map;              // which query tiles of which heads are wrong; empty when none
+  std::string tile_map;              // the wrong query tiles of each head; empty if there are none
 
   bool correct() const { return reason.empty(); }
 };
 
-/// Compares the selected rows with the reference and looks for NaN, infinity and poison in all others. `block_q` is the height
-/// of the tiles in the map. The bound is Reference::bound; a NaN is never within it.
+/// Compares the selected rows with the reference and looks for NaN, infinity and poison in all others. `block_q` is the
+/// height of the tiles in the map. The bound is Reference::bound; a NaN never satisfies it.
 Verdict check_output(const Inputs& inputs, const Reference& reference, const HostBuffer& output, std::int64_t block_q,
                      int threads = 0);
 
-/// Whether the bands before and after a buffer, both of kGuard, are untouched; else what was written where.
+/// nullopt if the bands before and after a buffer, both filled with kGuard, are untouched; otherwise what was written
+/// and where.
 std::optional<std::string> find_guard_damage(const std::string& buffer, std::span<const std::uint16_t> before,
                                              std::span<const std::uint16_t> after);
 
-/// The first element of Q, K or V that a launch has changed. `after` are the buffers of `before` as they are now.
+/// The first element of Q, K or V that a launch has changed. `after` holds the buffers of `before` as they are now.
 std::optional<std::string> find_changed_input(const Inputs& before, const std::vector<HostBuffer>& after,
                                               int threads = 0);
 
-/// The first element in which the outputs of two launches differ.
+/// The first element at which the outputs of two launches differ.
 std::optional<std::string> find_difference(const AttentionProblem& problem, const HostBuffer& first,
                                            const HostBuffer& second, int threads = 0);
 

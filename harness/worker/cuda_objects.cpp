@@ -35,7 +35,7 @@ GuardedBuffer::GuardedBuffer(std::string name, std::int64_t bytes) : name_(std::
   void* pointer = nullptr;
   const cudaError_t error = cudaMalloc(&pointer, needed);
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // this one does not stick; the next call must not report it
+    cudaGetLastError();  // this error is not sticky, and the next call must not report it
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "asking for the free GPU memory");
     throw UsageError(fmt::format("{} needs {} of GPU memory more, and {} of {} are free; use a smaller problem", name_,

@@ -1,5 +1,5 @@
-// Streams, events and device memory that free themselves. Destructors report nothing: what can go wrong there, a fault in a
-// kernel, was reported by the call that waited for the kernel.
+// Streams, events and device memory that free themselves. Destructors report nothing, because the only error they could
+// meet, a fault in a kernel, was already reported by the call that waited for the kernel.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +13,8 @@
 
 namespace flash_ladder {
 
-/// A stream that orders itself with the default stream, so that a kernel launched there by mistake is waited for as well.
+/// A stream that synchronises with the default stream, so that waiting for it also covers a kernel launched there by
+/// mistake.
 class Stream {
  public:
   Stream();
@@ -27,7 +28,7 @@ class Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// An event that carries a time.
+/// An event that records a time.
 class Event {
  public:
   Event();
@@ -37,8 +38,8 @@ class Event {
 
   void record(cudaStream_t stream);
   void record(const Stream& stream) { record(stream.get()); }
-  void wait() const;  // of the host, until the GPU has passed the event
-  /// Milliseconds between two events that both have passed.
+  void wait() const;  // blocks the host until the GPU has passed the event
+  /// Milliseconds between two events, both of which have been passed.
   static double milliseconds(const Event& start, const Event& stop);
 
  private:
@@ -48,7 +49,7 @@ class Event {
 /// Device memory between two guard bands of guard_band_bytes().
 class GuardedBuffer {
  public:
-  /// `name` is for messages: "O". Throws UsageError when there is not so much memory.
+  /// `name` is for messages: "O". Throws UsageError if there is not enough memory.
   GuardedBuffer(std::string name, std::int64_t bytes);
   ~GuardedBuffer() { cudaFree(allocation_); }
   GuardedBuffer(GuardedBuffer&& other) noexcept;
@@ -57,9 +58,9 @@ class GuardedBuffer {
   std::uint8_t* data() const;
   void upload(const HostBuffer& from);
   HostBuffer download() const;
-  /// Enqueues the writing of kPoison to all of the buffer.
+  /// Enqueues filling the whole buffer with kPoison.
   void poison(const Stream& stream);
-  /// What is wrong with the guard bands.
+  /// What is wrong with the guard bands; nullopt if nothing is.
   std::optional<std::string> guard_damage() const;
 
  private:

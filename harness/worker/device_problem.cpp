@@ -19,7 +19,7 @@ Tensor device_tensor(const GuardedBuffer& buffer, const TensorLayout& layout, st
           .head_stride = layout.head_stride};
 }
 
-// 32-bit numbers on the GPU; nullptr where there are none.
+// 32-bit numbers on the GPU; nullptr if there are none.
 template <typename Number>
 const Number* upload(std::optional<GuardedBuffer>& to, const char* name, const std::vector<Number>& numbers) {
   static_assert(sizeof(Number) == 4);
@@ -33,7 +33,7 @@ const Number* upload(std::optional<GuardedBuffer>& to, const char* name, const s
 
 std::vector<int> in_32_bits(const std::vector<std::int64_t>& numbers) { return {numbers.begin(), numbers.end()}; }
 
-// The same elements in 8 bits, two to a place of the buffer; rows begin at multiples of 16.
+// The same elements in 8 bits, two per element of the buffer; rows begin at multiples of 16.
 HostBuffer to_e4m3(const Inputs& inputs, int buffer) {
   const HostBuffer& from = inputs.buffers[buffer];
   HostBuffer to(from.size() / 2);

@@ -1,4 +1,4 @@
-// One problem in device memory, ready to be launched by any of a version's configurations.
+// One problem in device memory, ready to be launched with any of a version's configurations.
 #pragma once
 
 #include <optional>
@@ -13,19 +13,20 @@ namespace flash_ladder {
 
 class DeviceProblem {
  public:
-  /// Copies the inputs, which have to outlive it, to the GPU, those of an e4m3 problem in 8 bits, and allocates the output, and the largest workspace that any of the configurations needs.
+  /// Copies the inputs, which must outlive it, to the GPU (as 8-bit elements for an e4m3 problem), and allocates the
+  /// output and the largest workspace that any of the configurations needs.
   DeviceProblem(const Version& version, const std::vector<const Configuration*>& configurations, const Inputs& inputs);
 
-  /// Enqueues NaN into the output and the workspace.
+  /// Enqueues filling the output and the workspace with NaN.
   void poison(const Stream& stream);
-  /// Enqueues one launch of one of the configurations. Throws CudaError when CUDA refuses it.
+  /// Enqueues one launch of one of the configurations. Throws CudaError if CUDA refuses it.
   void launch(const Configuration& configuration, const Stream& stream) const;
-  /// Waits for all that was enqueued. Throws CudaError when a kernel has faulted.
+  /// Waits for everything that was enqueued. Throws CudaError if a kernel has faulted.
   void wait() const;
 
   HostBuffer output() const { return O_.download(); }
   std::vector<HostBuffer> inputs() const;
-  /// The first buffer whose guard bands were written to.
+  /// The first buffer whose guard bands were overwritten.
   std::optional<std::string> guard_damage() const;
 
  private:
@@ -36,7 +37,7 @@ class DeviceProblem {
   std::vector<GuardedBuffer> inputs_;
   GuardedBuffer O_;
   std::optional<GuardedBuffer> workspace_, lengths_, lengths_kv_, scales_;
-  const Inputs& host_;  // whose scales those of the device are
+  const Inputs& host_;  // the source of the scales on the device
   ExtendedArgs args_;
 };
 

@@ -17,7 +17,7 @@ int event_file_descriptor() {
 }
 
 void EventWriter::write(const nlohmann::json& event) {
-  // A message may hold bytes that are no UTF-8, a file name for one; they must not keep it from arriving.
+  // A message may contain bytes that are not UTF-8, such as a file name; they must not prevent it from arriving.
   const std::string line = event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   for (std::size_t written = 0; written < line.size();) {
     const ssize_t bytes = ::write(file_descriptor_, line.data() + written, line.size() - written);

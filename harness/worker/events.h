@@ -1,4 +1,4 @@
-// The worker's side of the protocol: events, one JSON object a line, on a file descriptor.
+// The worker's side of the protocol: writes events to a file descriptor, one JSON object per line.
 #pragma once
 
 #include <chrono>
@@ -10,21 +10,21 @@
 
 namespace flash_ladder {
 
-/// kEventFileDescriptor if it is open, else standard output. To be asked before anything else opens a file.
+/// kEventFileDescriptor if it is open, otherwise standard output. Must be called before anything else opens a file.
 int event_file_descriptor();
 
-/// Writes events as protocol.h lists them. Used by one thread.
+/// Writes the events listed in protocol.h. For use by one thread.
 class EventWriter {
  public:
   explicit EventWriter(int file_descriptor) : file_descriptor_(file_descriptor) {}
 
-  /// Throws std::system_error when nobody listens any more.
+  /// Throws std::system_error if the reader has gone.
   void write(const nlohmann::json& event);
 
-  /// Writes a progress event, unless one with the same text was written just now.
+  /// Writes a progress event, unless an event with the same text was written only a moment ago.
   void progress(const std::string& what, std::int64_t done, std::int64_t total);
 
-  /// progress() with the text given once.
+  /// Returns progress() with the text already bound.
   Progress reporter(std::string what);
 
  private:

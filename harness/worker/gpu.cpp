@@ -18,7 +18,7 @@ DriverState driver_state() {
   if (const cudaError_t error = cudaGetDeviceCount(&state.device_count);
       error != cudaSuccess && error != cudaErrorNoDevice)
     state.error = fmt::format("{} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
-  cudaGetLastError();  // what it said is in `state`; later calls must not report it again
+  cudaGetLastError();  // the error is in `state`, and later calls must not report it again
   return state;
 }
 

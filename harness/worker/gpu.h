@@ -8,8 +8,8 @@
 
 namespace flash_ladder {
 
-/// Makes a GPU the one that this process uses and says what it is, too old or not. Throws UnavailableError where there is no
-/// driver or no such GPU.
+/// Selects the GPU that this process uses and describes it, even if it is too old. Throws UnavailableError if there is
+/// no driver or no such GPU.
 DeviceInfo describe_gpu(int ordinal, const Words& words = kFlags);
 
 /// The same, but also throws UnavailableError for a GPU that is too old.

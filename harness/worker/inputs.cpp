@@ -33,7 +33,7 @@ struct Elements {
   Direction direction = Direction::none;
 };
 
-// problem/distribution.h has the definitions in words.
+// problem/distribution.h gives the definitions in words.
 Elements elements(Distribution distribution, TensorName tensor, std::int64_t head, std::int64_t row,
                   std::int64_t rows) {
   const bool is_Q = tensor == TensorName::Q, is_K = tensor == TensorName::K;
@@ -46,7 +46,7 @@ Elements elements(Distribution distribution, TensorName tensor, std::int64_t hea
     case Distribution::large_logit:
       return {.deviation = is_Q ? 16.0f : 1.0f};
     case Distribution::ramp:
-      // With Q ≈ 1 everywhere a score is sqrt(head_dim) times the mean of its row of K, which goes from -2 to 2.
+      // With Q ≈ 1 everywhere, a score is sqrt(head_dim) times the mean of its row of K, which rises from -2 to 2.
       if (is_Q) return {.mean = 1, .deviation = 0.25f};
       if (is_K) return {.mean = -2 + 4 * (row + 0.5f) / rows, .deviation = 0.25f};
       return {};
@@ -86,7 +86,7 @@ Elements elements(Distribution distribution, TensorName tensor, std::int64_t hea
       return elements(kKinds[head % 3], tensor, head, row, rows);
     }
     case Distribution::adversarial:
-      break;  // its rows are not drawn
+      break;  // its rows are not drawn at random
   }
   throw std::logic_error("a Distribution without elements");
 }
@@ -131,7 +131,7 @@ std::vector<float> rotary_vector(std::int64_t head_dim, std::int64_t place) {
   return vector;
 }
 
-// Fills one row. `direction` has head_dim elements, or none.
+// Fills one row. `direction` has head_dim elements, or is empty.
 void fill_row(std::uint16_t* row, std::int64_t head_dim, Dtype dtype, const Elements& elements,
               std::span<const float> direction, std::uint64_t row_seed) {
   for (std::int64_t d = 0; d < head_dim; d += 2) {
@@ -145,7 +145,8 @@ void fill_row(std::uint16_t* row, std::int64_t head_dim, Dtype dtype, const Elem
   }
 }
 
-// Gives each head of Q, K and V its scale, and rounds its elements to those that e4m3 has times the scale. Padding stays NaN.
+// Chooses the scale of each head of Q, K and V, and rounds its elements to the values that e4m3 can represent with that
+// scale. Padding stays NaN.
 void quantise(Inputs& inputs) {
   const AttentionProblem& problem = inputs.problem;
   const std::int64_t head_dim = problem.head_dim, heads = problem.heads;
@@ -242,7 +243,7 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
     std::int64_t sizes[] = {batch * inputs.Q.batch_stride, batch * inputs.K.batch_stride,
                             batch * inputs.V.batch_stride};
     if (packing == Packing::with_gaps) {
-      // Rows begin at multiples of 16 elements, which TMA wants of 8 bits, too.
+      // Rows begin at multiples of 16 elements, as TMA requires for 8-bit elements, too.
       const std::int64_t Q_head = head_dim + 16, K_row = head_dim + 32, V_row = 5 * head_dim;
       inputs.Q = {.batch_stride = seq_len * heads * Q_head, .row_stride = heads * Q_head, .head_stride = Q_head};
       inputs.K = {
@@ -256,7 +257,7 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
     inputs.K_buffer = 1;
     inputs.V_buffer = 2;
   }
-  // Gaps and padding are NaN, so that they are seen in the output of a kernel that reads them.
+  // Gaps and padding are NaN, so that they show up in the output of a kernel that reads them.
   const std::uint16_t padding = element_from_float(dtype, std::numeric_limits<float>::quiet_NaN());
   if (packing == Packing::with_gaps)
     for (HostBuffer& buffer : inputs.buffers) std::fill_n(buffer.data(), buffer.size(), padding);
@@ -271,7 +272,7 @@ Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, P
   const Part parts[] = {{TensorName::Q, &inputs.Q, &inputs.buffers[inputs.Q_buffer], seq_len, heads, num_queries},
                         {TensorName::K, &inputs.K, &inputs.buffers[inputs.K_buffer], seq_len_kv, kv_heads, num_keys},
                         {TensorName::V, &inputs.V, &inputs.buffers[inputs.V_buffer], seq_len_kv, kv_heads, num_keys}};
-  // A piece of work is a run of rows, all heads, since those lie next to each other.
+  // A unit of work is a run of rows with all heads, because those are adjacent in memory.
   constexpr std::int64_t kRows = 64;
   const auto pieces = [](const Part& part) { return (part.rows + kRows - 1) / kRows; };
   const std::int64_t pieces_per_batch = pieces(parts[0]) + pieces(parts[1]) + pieces(parts[2]);

@@ -1,4 +1,4 @@
-// Q, K and V for a check or a benchmark, made from a seed.
+// Q, K and V for a check or a benchmark, generated from a seed.
 #pragma once
 
 #include <cstdint>
@@ -14,40 +14,40 @@
 
 namespace flash_ladder {
 
-/// How the three lie in memory.
+/// How the three tensors are placed in memory.
 enum class Packing {
   separate,    // each in its own buffer [batch, rows, heads, head_dim]
   with_gaps,   // the same with gaps of NaN, and strides that no two tensors share
   packed_qkv,  // one buffer [batch, rows, heads of Q, K and V, head_dim], as a fused projection leaves them; needs seq_len = seq_len_kv
 };
 
-/// The scale of the scores that kernels, reference and base get unless told otherwise: 1 / sqrt(head_dim).
+/// The scale of the scores that kernels, reference and base use unless another is given: 1 / sqrt(head_dim).
 float softmax_scale(std::int64_t head_dim);
 
 struct Inputs {
   AttentionProblem problem;
   std::vector<HostBuffer> buffers;  // one, or one each for Q, K and V
   TensorLayout Q, K, V;
-  int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // which of the buffers each lies in
-  std::optional<float> other_scale;              // of the scores; none: softmax_scale(head_dim)
-  std::vector<float> scales;                     // as ExtendedArgs has them: [3][batch][heads]; empty unless e4m3
+  int Q_buffer = 0, K_buffer = 0, V_buffer = 0;  // the buffers that contain them
+  std::optional<float> other_scale;              // scale of the scores; nullopt: softmax_scale(head_dim)
+  std::vector<float> scales;                     // as in ExtendedArgs: [3][batch][heads]; empty unless e4m3
 
-  /// The head_dim elements of a row. `head` is one of Q's: of K and V it is the row that this head reads.
+  /// The head_dim elements of a row. `head` is one of Q's heads; for K and V, the result is the row that this head reads.
   const std::uint16_t* Q_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* K_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   const std::uint16_t* V_row(std::int64_t batch, std::int64_t head, std::int64_t row) const;
   float scale() const { return other_scale.value_or(softmax_scale(problem.head_dim)); }
 };
 
-/// Of an e4m3 problem: where each row of a tensor begins that lies in this buffer, counted in elements, and the scale of its head.
+/// For an e4m3 problem: the start of each row of a tensor in this buffer, counted in elements, and the scale of its head.
 void for_each_scaled_row(const Inputs& inputs, int buffer,
                          const std::function<void(std::int64_t offset, float scale)>& visit);
 
-/// A number that looks random and depends on nothing but its arguments.
+/// A pseudo-random number that depends only on the arguments.
 std::uint64_t hash(std::uint64_t seed, std::uint64_t a, std::uint64_t b, std::uint64_t c, std::uint64_t d = 0);
 
-/// The inputs of a problem. A row's elements depend on the seed, the distribution, the tensor, and the row's batch entry, head
-/// and number, so they are the same whatever the packing and the number of threads.
+/// The inputs of a problem. A row's elements depend on the seed, the distribution, the tensor, and the row's batch
+/// entry, head and number, so they are the same for every packing and number of threads.
 Inputs make_inputs(const AttentionProblem& problem, Distribution distribution, Packing packing, std::uint64_t seed,
                    const Progress& progress = {}, int threads = 0);
 

@@ -46,7 +46,7 @@ json error_event(const char* kind, const std::exception& error) {
   return {{"event", "error"}, {"kind", kind}, {"message", error.what()}};
 }
 
-// The one event that ends the work: an answer, or why there is none.
+// The one event that ends the work: an answer, or the reason why there is none.
 json last_event(int argc, char** argv, EventWriter& events) {
   try {
     return answer(parse_request(argc, argv), events);
@@ -67,7 +67,7 @@ json last_event(int argc, char** argv, EventWriter& events) {
 
 int main(int argc, char** argv) {
   EventWriter events(event_file_descriptor());  // first, before CUDA opens files
-  std::signal(SIGPIPE, SIG_IGN);                // a parent that has gone is an error of write(), not a silent death
+  std::signal(SIGPIPE, SIG_IGN);                // if the parent has gone, write() then reports an error
   try {
     events.write(last_event(argc, argv, events));
     return 0;

@@ -5,7 +5,8 @@
 namespace flash_ladder {
 namespace {
 
-// What is used of nvml.h, which not every toolkit package has. Every function returns 0 for success.
+// The parts of nvml.h that are used here, because not every toolkit package has the header. Every function returns 0
+// for success.
 constexpr unsigned int kClockSm = 1;  // NVML_CLOCK_SM
 using Init = int (*)();
 using GetVersion = int (*)(char* version, unsigned int length);

@@ -1,5 +1,5 @@
-// NVIDIA's management library, which comes with the driver. It is looked for at run time, since machines without a GPU build
-// and start this program too.
+// NVIDIA's management library, which comes with the driver. It is loaded at run time, because machines without a GPU
+// build and start this program too.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace flash_ladder {
 
-/// What NVML knows of one GPU; nothing where there is no NVML or it does not answer.
+/// What NVML reports about one GPU; nothing if there is no NVML or it does not answer.
 class Nvml {
  public:
-  /// `pci_bus_id` as cudaDeviceGetPCIBusId writes it.
+  /// `pci_bus_id` is in the format of cudaDeviceGetPCIBusId.
   explicit Nvml(const std::string& pci_bus_id);
   ~Nvml();
   Nvml(const Nvml&) = delete;
@@ -19,7 +19,7 @@ class Nvml {
 
   /// "580.159.04"; empty when not known.
   std::string driver() const;
-  /// The GPU as it is now.
+  /// The present state of the GPU.
   Load load() const;
 
  private:

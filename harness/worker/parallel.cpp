@@ -26,7 +26,7 @@ void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& w
     } catch (...) {
       const std::lock_guard lock(failure_mutex);
       if (!failure) failure = std::current_exception();
-      next = count;  // the other threads finish what they are at
+      next = count;  // the other threads finish their current piece
     }
   };
   {

@@ -12,17 +12,17 @@ namespace flash_ladder {
 namespace {
 
 constexpr std::int64_t kWidth = kRowTimesMatrixWidth;
-constexpr std::int64_t kKeys = 64;  // converted at a time: K and V in double and float stay in the L2
+constexpr std::int64_t kKeys = 64;  // keys converted at a time: K and V in double and float stay in the L2
 static_assert(kKeys % kWidth == 0);
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Everything in one arithmetic: double for the reference, float for base.
+// The whole computation in one arithmetic: double for the reference, float for base.
 template <typename T>
 struct Attention {
-  std::int64_t keys, head_dim;     // rounded up, so that no loop has a tail; what is added is 0 and does not count
+  std::int64_t keys, head_dim;     // rounded up, so that no loop has a tail; the added elements are 0
   std::vector<T> Q;                // [rows][head_dim]
   std::vector<T> S;                // [rows][keys], later P
   std::vector<T> O;                // [rows][head_dim]
@@ -49,7 +49,8 @@ struct Attention {
   }
 };
 
-// Rows of one head that are attended together, so that each key is converted once for all of them: as many as keep S small.
+// Rows of one head that are processed together, so that each key is converted once for all of them: as many as keep S
+// small.
 std::int64_t rows_at_a_time(std::int64_t seq_len_kv) { return std::clamp<std::int64_t>((1 << 20) / seq_len_kv, 1, 64); }
 
 }  // namespace
@@ -89,7 +90,7 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     }
   }
 
-  // P = exp(scale · S - the largest of the row), and its sum. Keys that the row does not see get P = 0.
+  // P = exp(scale · S - the largest of the row), and its sum. Keys that the row does not see have P = 0.
   std::vector<double> exact_sum(num_rows);
   std::vector<float> base_sum(num_rows);
   for (std::int64_t r = 0; r < num_rows; ++r) {
@@ -112,7 +113,7 @@ AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t 
     base_sum[r] = std::accumulate(base_P, base_P + num_keys, 0.0f);
   }
 
-  // O = P V over the sum; 0 where the row sees no key, and the sum is 0.
+  // O = P V divided by the sum; 0 if the row sees no key, and the sum is 0.
   for (std::int64_t first_key = 0; first_key < num_keys; first_key += kKeys) {
     for (std::int64_t key = 0; key < std::min(kKeys, num_keys - first_key); ++key) {
       float* V = &base.V[key * padded_dim];
@@ -145,7 +146,7 @@ Reference make_reference(const Inputs& inputs, const RowSelection& rows, const P
   reference.output.resize(heads_in_all * count * head_dim);
   reference.bound.resize(heads_in_all);
 
-  // A head may be more than one piece of work: one head alone must still keep all cores busy.
+  // A head may be split into several units of work, so that even a single head keeps all cores busy.
   const std::int64_t group = rows_at_a_time(problem.seq_len_kv), groups = (count + group - 1) / group;
   struct Largest {
     double error = 0, output = 0;

@@ -1,4 +1,4 @@
-// What the output should be, and how far from it an honest kernel may be.
+// The expected output, and how far from it a correct kernel may be.
 #pragma once
 
 #include <cstdint>
@@ -11,27 +11,27 @@
 
 namespace flash_ladder {
 
-/// The rows of the output that are compared with the reference, for each (batch, head): one of every `tile` rows, drawn from
-/// the seed. With tile 1 that is every row.
+/// The rows of the output that are compared with the reference, for each (batch, head): one out of every `tile` rows,
+/// drawn from the seed. With tile 1 these are all rows.
 struct RowSelection {
   std::int64_t seq_len = 0;
   std::int64_t tile = 1;
   std::uint64_t seed = 0;
 
-  /// Selected rows of one head.
+  /// The number of selected rows of one head.
   std::int64_t count() const { return (seq_len + tile - 1) / tile; }
   /// The selected row of tile `index`.
   std::int64_t row(std::int64_t batch, std::int64_t head, std::int64_t index) const;
 };
 
-/// Attention in float64, and the bound that its correct rounding sets. A row sees the keys of visible_keys(); one that sees none is
-/// 0, and so are rows of padding.
+/// Attention in float64, and the bound derived from correct rounding. A row sees the keys of visible_keys(); a row that
+/// sees no key is 0, and so are rows of padding.
 struct Reference {
   AttentionProblem problem;
   RowSelection rows;
   std::vector<double> output;  // [batch][heads][rows.count()][head_dim]
-  // [batch][heads]: 2 · max|base - output| + one ulp of the type at max|output|, over the selected rows. A kernel's element is
-  // right when it is at most this far from `output`.
+  // [batch][heads]: 2 · max|base - output| + one ulp of the type at max|output|, over the selected rows. A kernel's
+  // element is right if it is at most this far from `output`.
   std::vector<double> bound;
 
   /// The head_dim elements of a selected row.
@@ -40,17 +40,17 @@ struct Reference {
   }
 };
 
-/// Some rows of one head, attended twice over.
+/// Some rows of one head, computed in two ways.
 struct AttendedRows {
   std::vector<double> exact;  // [row][head_dim], float64 from end to end
-  // [row][head_dim], attention as a good kernel rounds it: S in fp32, P = exp(S - rowmax) rounded to the input type (round_P),
-  // the sums of P and of P V in fp32, their quotient rounded to the output's type.
+  // [row][head_dim], attention with the rounding of a good kernel: S in fp32, P = exp(S - rowmax) rounded to the input
+  // type (round_P), the sums of P and of P V in fp32, their quotient rounded to the output's type.
   std::vector<float> base;
 };
 AttendedRows attend_rows(const Inputs& inputs, std::int64_t batch, std::int64_t head,
                          std::span<const std::int64_t> rows);
 
-/// The reference of all selected rows. Work: 4 · head_dim multiplications per selected row and key.
+/// The reference for all selected rows. Work: 4 · head_dim multiplications per selected row and key.
 Reference make_reference(const Inputs& inputs, const RowSelection& rows, const Progress& progress = {},
                          int threads = 0);
 

@@ -13,10 +13,10 @@
 namespace flash_ladder {
 namespace {
 
-// Changes with the form of the file and with how inputs or references are made.
+// Increment it when the file format changes, or the way inputs or references are computed.
 constexpr int kFormat = 1;
 
-// Every step is one to one, so any one changed word changes the sum.
+// Every step is one-to-one, so changing any single word changes the sum.
 std::uint64_t checksum(const std::string& bytes) {
   std::uint64_t sum = bytes.size();
   for (std::size_t i = 0; i + sizeof sum <= bytes.size(); i += sizeof sum) {

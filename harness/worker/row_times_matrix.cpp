@@ -1,7 +1,7 @@
 #include "worker/row_times_matrix.h"
 
-// GCC makes a clone for each target, and the dynamic linker chooses. Elsewhere there is one build: on arm64 the plain one is
-// vector code already.
+// GCC generates a clone for each target, and the dynamic linker chooses one. Elsewhere there is only one build; on
+// arm64 the plain one already uses vector instructions.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
 #define FLASH_LADDER_CLONES __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
 #else
@@ -11,7 +11,7 @@
 namespace flash_ladder {
 namespace {
 
-// Inlined into each clone, or it would be compiled once, for the least processor.
+// Inlined into each clone; otherwise it would be compiled only once, for the least capable processor.
 template <typename T>
 [[gnu::always_inline]] inline void add(T* __restrict out, const T* __restrict a, const T* __restrict B,
                                        std::int64_t depth, std::int64_t stride) {

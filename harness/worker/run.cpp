@@ -31,7 +31,7 @@ void refuse_if(const std::optional<std::string>& why) {
   if (why) throw UsageError(*why);
 }
 
-// The configuration of this name, once it is sure that it can run the problem here.
+// The configuration of this name, after checking that it can run the problem here.
 const Configuration& runnable_configuration(const Version& version, const Request& request, const std::string& name,
                                             const DeviceInfo& device) {
   const Configuration& configuration = select_configuration(version, request.problem.dtype, name, device);
@@ -41,7 +41,7 @@ const Configuration& runnable_configuration(const Version& version, const Reques
   return configuration;
 }
 
-// What is known of a result before anything ran.
+// What is known about a result before anything has run.
 Result result_of(const Version& version, const Configuration& configuration, const Request& request,
                  const DeviceInfo& device) {
   Result result;
@@ -61,7 +61,7 @@ void add_times(Result& result, const Timing& timing) {
   result.load = timing.load;
 }
 
-// From the cache where there is one: other versions and configurations are checked with the same problems.
+// From the cache if it is there: other versions and configurations are checked with the same problems.
 Reference find_reference(const CheckSet& set, const Inputs& inputs, const Request& request, const Progress& progress) {
   const RowSelection rows{.seq_len = set.problem.seq_len, .tile = set.row_tile, .seed = request.seed};
   if (request.reference_cache.empty()) return make_reference(inputs, rows, progress);
@@ -73,7 +73,7 @@ Reference find_reference(const CheckSet& set, const Inputs& inputs, const Reques
   return reference;
 }
 
-// Keeps what the device counts of one launch, and of nothing before it.
+// Keeps what the device counts for one launch, and discards the counts before it.
 template <typename Launch>
 void count(Result& result, const Launch& launch) {
   take_observation();
@@ -86,8 +86,8 @@ void count(Result& result, const Launch& launch) {
   result.traces = std::move(observation.traces);
 }
 
-// Launches a set's problem several times and says what is wrong: the output first, since what a kernel does elsewhere is
-// often the same mistake.
+// Launches a set's problem several times and says what is wrong: the output first, because a kernel's other errors
+// often have the same cause.
 Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& problem, const Configuration& configuration,
                   const Request& request, Result& result, EventWriter& events) {
   const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
@@ -116,7 +116,7 @@ Verdict check_set(const CheckSet& set, const Inputs& inputs, DeviceProblem& prob
   return verdict;
 }
 
-// Adds a set's verdict to the result, which keeps the worst errors of all sets and describes the first that is wrong.
+// Adds a set's verdict to the result, which keeps the worst errors of all sets and describes the first wrong set.
 void add_verdict(Result& result, const CheckSet& set, const Verdict& verdict) {
   const auto worst = [](std::optional<double> a, double b) { return !a || std::isnan(b) || b > *a ? b : *a; };
   result.max_abs_error = worst(result.max_abs_error, verdict.max_abs_error);
@@ -141,7 +141,7 @@ Tiling tiling_of(const Configuration& configuration) {
           .mma = configuration.fragments};
 }
 
-// The output; nullopt where the kernel faults.
+// The output; nullopt if the kernel faults.
 std::optional<HostBuffer> launch_once(const Version& version, const Configuration& configuration,
                                       const Inputs& inputs) {
   try {
@@ -156,13 +156,13 @@ std::optional<HostBuffer> launch_once(const Version& version, const Configuratio
   }
 }
 
-// What became of the sets, and the first whose output was wrong.
+// The outcomes of the sets, and the first set whose output was wrong.
 struct Checked {
-  std::vector<std::pair<CheckSet, bool>> sets;  // and whether the output was right
+  std::vector<std::pair<CheckSet, bool>> sets;  // each with whether the output was right
   std::optional<CheckSet> first_wrong;
 };
 
-// Why the output of a set may be wrong, from a few more launches. Empty when this time it is right.
+// Why the output of a set may be wrong, judging by a few more launches. Empty if the output is right this time.
 Diagnosis diagnose_set(const CheckSet& set, const Checked& checked, const Version& version,
                        const Configuration& configuration, const Request& request, EventWriter& events) {
   int launches = 0;
@@ -172,7 +172,8 @@ Diagnosis diagnose_set(const CheckSet& set, const Checked& checked, const Versio
   };
   const Inputs inputs = make_inputs(set.problem, set.distribution, set.packing, request.seed);
   const Reference reference = find_reference(set, inputs, request, events.reporter("reference for " + set.name));
-  // What is wrong on all SMs, too, is found there: on few, more can be wrong than the cause.
+  // If the output is also wrong on all SMs, diagnose it there: on few SMs, more elements may be wrong than the mistake
+  // alone explains.
   auto output = launch(inputs);
   const auto is_right = [&](const HostBuffer& o) {
     return check_output(inputs, reference, o, configuration.block_q).correct();
@@ -202,7 +203,8 @@ Checked run_sets(const Request& request, const DeviceInfo& device, const Version
   sets.back().distribution = request.data;
   if (request.data != Distribution::normal) sets.back().name += fmt::format(" with {} inputs", to_string(request.data));
   if (!request.check || request.only_requested_problem) sets.erase(sets.begin(), sets.end() - 1);
-  // The virtual GPU does all in the same order every time. A second launch still finds what the first has left behind.
+  // The virtual GPU executes everything in the same order each time. A second launch still detects state that the first
+  // has left behind.
   if (device.is_virtual)
     for (CheckSet& set : sets) set.launches = &set == &sets.front() ? 2 : 1;
   sets.back().launches = std::max(sets.back().launches, request.launches);
@@ -253,7 +255,7 @@ Result run(const Request& request, EventWriter& events) {
 
   Result result = result_of(version, configuration, request, device);
 
-  // With the virtual GPU, a kernel that faults has left behind what it did wrong.
+  // On the virtual GPU, a kernel that faults has left findings about what it did wrong.
   Checked checked;
   try {
     checked = run_sets(request, device, version, configuration, result, events);
@@ -264,11 +266,11 @@ Result run(const Request& request, EventWriter& events) {
   }
   if (!request.trace.empty()) write_trace(request.trace, result);
   const bool has_findings = add_findings(result);
-  // The probes of a diagnosis are numbers that e4m3 has not.
+  // The probes of a diagnosis use numbers that e4m3 cannot represent.
   if (!checked.first_wrong || request.stop_when_wrong || request.problem.dtype == Dtype::e4m3) return result;
   Diagnosis diagnosis = diagnose_set(*checked.first_wrong, checked, version, configuration, request, events);
   if (!diagnosis.sentences.empty()) result.diagnosis = std::move(diagnosis);
-  Result again;  // with other inputs: most likely what was found before
+  Result again;  // findings with other inputs are most likely the same as before
   add_findings(has_findings ? again : result);
   return result;
 }

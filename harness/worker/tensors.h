@@ -1,7 +1,7 @@
-// Q, K, V and O in host memory: 16-bit elements as bits, and where each row of them lies.
+// Q, K, V and O in host memory: 16-bit elements as bits, and the location of each row.
 //
-// An e4m3 problem has fp16 here, too. Its scales are powers of two, so that fp16 has every number that an element of Q, K and V stands
-// for; they become 8 bits on their way to the device (device_problem.h).
+// An e4m3 problem uses fp16 here, too. Its scales are powers of two, so fp16 can represent every value of an element of
+// Q, K and V; the elements become 8 bits on their way to the device (device_problem.h).
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,24 @@
 
 namespace flash_ladder {
 
-/// Conversion of one element. From float it rounds to nearest even.
+/// Conversion of one element. Conversion from float rounds to nearest even.
 std::uint16_t element_from_float(Dtype dtype, float value);
 float element_to_float(Dtype dtype, std::uint16_t bits);
-/// The same for `count` elements in a row.
+/// The same for `count` consecutive elements.
 void elements_to_float(Dtype dtype, const std::uint16_t* bits, std::int64_t count, float* values);
 
-/// The nearest element of the type that P = exp(S - rowmax) is rounded to, which multiplies V. Of e4m3, which ends at 448, that of
-/// P times a number from 128 to 256, over that number. A kernel rounds before it has seen a row's largest score, so how far its largest
-/// P is above a power of two, and with it the error of the P that weighs most, is up to the keys before. Here it is row % 8 eighths
-/// of an octave, so that a head has rows of all kinds.
+/// P = exp(S - rowmax), rounded to the nearest element of the type that multiplies V. For e4m3, whose largest value is
+/// 448, P is first multiplied by a number from 128 to 256, and divided by it after rounding. A kernel rounds before it
+/// has seen a row's largest score, so the earlier keys determine how far its largest P is above a power of two, and
+/// thereby the error of the P with the largest weight. Here that distance is row % 8 eighths of an octave, so that a
+/// head has rows of all kinds.
 float round_P(Dtype dtype, float P, std::int64_t row);
 
-/// e4m3, as bits, and the number that they stand for. From float it rounds to nearest even; what is beyond 448 becomes 448. PTX ISA,
-/// "Alternate floating-point data formats".
+/// e4m3 as bits, and the number that they stand for. Conversion from float rounds to nearest even; magnitudes above 448
+/// become 448. PTX ISA, "Alternate floating-point data formats".
 std::uint8_t e4m3_from_float(float value);
 float e4m3_to_float(std::uint8_t bits);
-/// The least power of two that brings the largest of these fp16 numbers to at most 448. NaNs do not count; 1 where all are 0.
+/// The least power of two that brings the largest of these fp16 numbers to at most 448. NaNs are ignored; 1 if all are 0.
 float e4m3_scale(float largest);
 
 /// Whether an element is a NaN or an infinity.
@@ -40,7 +41,7 @@ inline bool is_finite(Dtype dtype, std::uint16_t bits) {
 /// The distance from |value| to the next larger number of the type: one unit in the last place.
 double ulp(Dtype dtype, double value);
 
-/// Memory for elements, not initialised: the threads that fill it are the first to touch it.
+/// Memory for elements, uninitialised so that the threads that fill it are the first to touch it.
 class HostBuffer {
  public:
   HostBuffer() = default;
@@ -56,7 +57,8 @@ class HostBuffer {
   std::int64_t size_ = 0;
 };
 
-/// Where a tensor of shape [batch, rows, heads, head_dim] lies in a buffer. All members count elements; head_dim is contiguous.
+/// The location of a tensor of shape [batch, rows, heads, head_dim] in a buffer. All members count elements; head_dim
+/// is contiguous.
 struct TensorLayout {
   std::int64_t offset = 0;
   std::int64_t batch_stride = 0;
@@ -69,7 +71,7 @@ struct TensorLayout {
   }
 };
 
-/// The layout of a tensor that has a buffer to itself, without gaps.
+/// The layout of a tensor without gaps in its own buffer.
 TensorLayout contiguous_layout(std::int64_t rows, std::int64_t heads, std::int64_t head_dim);
 
 /// The layout and the number of elements of O.

@@ -1,4 +1,4 @@
-// From single launches to what is reported of them.
+// From the times of single launches to the reported figures.
 #pragma once
 
 #include <vector>
@@ -7,10 +7,10 @@
 
 namespace flash_ladder {
 
-/// The median, 10th and 90th percentile, interpolated between the two nearest times. At least one time.
+/// The median, 10th and 90th percentile, interpolated between the two nearest times. Needs at least one time.
 Milliseconds summarise(std::vector<double> milliseconds);
 
-/// TFLOP/s of one launch that takes so long: floating_point_operations() over time.
+/// TFLOP/s of one launch that takes this long: floating_point_operations() divided by the time.
 double tflops(const AttentionProblem& problem, double milliseconds);
 
 }  // namespace flash_ladder

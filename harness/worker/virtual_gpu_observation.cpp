@@ -40,7 +40,7 @@ SourcePosition source_position(const emulator::SourcePosition& position) {
   return to_strings(with_file_names(position));
 }
 
-// Of a text of the program, which stays where it is. It is asked for after every launch, and long.
+// The hash of a text of the program, which stays in place. It is needed after every launch, and the text is long.
 const std::string& hash_of(std::string_view ptx) {
   static std::map<const char*, std::string> known;
   std::string& hash = known[ptx.data()];
@@ -74,7 +74,7 @@ void prepare_device(const Request& request) {
     settings.sm = request.sm;
     if (!request.trace.empty()) settings.trace_cta = emulator::Dim3{0, 0, 0};
     if (request.max_instructions > 0) settings.max_warp_instructions_per_cta = request.max_instructions;
-  } catch (const std::invalid_argument& error) {  // the environment asks for what cannot be
+  } catch (const std::invalid_argument& error) {  // an environment variable requests the impossible
     throw UsageError(error.what());
   }
 }
@@ -92,7 +92,7 @@ void mark_poisoned(const void* device_pointer, std::int64_t bytes) {
 }
 
 bool has_persistent_ctas(const std::function<void()>& launch) {
-  // Even numbers, for CTAs that come in pairs. Few, so that the smallest problem has more query tiles.
+  // Even numbers, because CTAs may come in pairs. Small numbers, so that the smallest problem has more query tiles.
   const auto ctas_on = [&](int sms) {
     const FewSms few(sms);
     return runtime::count_ctas(launch);
@@ -113,7 +113,8 @@ Observation take_observation() {
     *observation.counters += kernel.totals;
     if (observation.roles.empty()) observation.roles = kernel.roles;
     if (observation.ptx_hash.empty()) observation.ptx_hash = hash_of(kernel.ptx);  // a version is one file
-    // In the order of the names that are shown: that of whole paths depends on where the project and the toolkit lie.
+    // Sort by the names that are shown: the order of whole paths depends on where the project and the toolkit are
+    // installed.
     std::vector<emulator::LineCounters> lines = kernel.lines;
     for (emulator::LineCounters& line : lines) line.position = with_file_names(std::move(line.position));
     std::ranges::stable_sort(lines, {}, &emulator::LineCounters::position);

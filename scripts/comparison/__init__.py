@@ -1,1 +1,1 @@
-"""What scripts/peers is made of. It needs nothing but Python until it asks for the GPU, since any Python may run it."""
+"""The modules of scripts/peers. They need only Python until the GPU is requested, because any Python may run it."""

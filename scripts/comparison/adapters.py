@@ -1,4 +1,4 @@
-"""Other implementations of attention, as far as they can be imported."""
+"""Adapters for other implementations of attention, as far as they can be imported."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from comparison.implementations import Implementation
 
 
 def flash_attention_3() -> Callable[[Any, Any, Any, Any], Any]:
-    """What computes attention on (q, k, v, scales), where scales are None, or of e4m3 [3, batch, heads].
+    """Returns a function that computes attention on (q, k, v, scales), where scales are None or, for e4m3, [3, batch,
+    heads].
 
-    Raises whatever importing it raises.
+    Raises any error that importing it raises.
     """
     from flash_attn_interface import flash_attn_func
 
@@ -28,14 +29,14 @@ def flash_attention_3() -> Callable[[Any, Any, Any, Any], Any]:
 
 
 class Adapters:
-    """The peers. It has `torch`, `properties` of the GPU, and `scales` of the tensors that were made last."""
+    """The peers. It has `torch`, `properties` of the GPU, and `scales` of the most recently created tensors."""
 
     torch: ModuleType
     properties: Any
     scales: Any
 
     def peers(self, without: set[str], dtype: str) -> tuple[list[Implementation], dict[str, str]]:
-        """Those that can be imported and compute the type, and why the others cannot."""
+        """Those that can be imported and compute the type, and the reasons why the others cannot."""
         found: list[Implementation] = []
         missing: dict[str, str] = {}
         for name, make in (
@@ -54,7 +55,8 @@ class Adapters:
                 continue
             try:
                 found.append(make())
-            except (ImportError, AttributeError, OSError, RuntimeError) as error:  # one built for another PyTorch, say
+            except (ImportError, AttributeError, OSError, RuntimeError) as error:  # for example, built for another
+                                                                                   # PyTorch
                 missing[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return found, missing
 
@@ -83,7 +85,7 @@ class Adapters:
 
         def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401
             q, k, v = (tensor.transpose(1, 2) for tensor in (q, k, v))
-            self.torch.compiler.reset()  # each shape is compiled for itself
+            self.torch.compiler.reset()  # each shape is compiled separately
             compiled = self.torch.compile(flex_attention, dynamic=False)
             return lambda: compiled(q, k, v).transpose(1, 2)
 
@@ -110,7 +112,7 @@ class Adapters:
         tiles: set[str] = set()
 
         def prepare(q: Any, k: Any, v: Any, out: Any) -> Callable[[], Any]:  # noqa: ANN401
-            """Its own tuning times all configurations at each shape; so does this, with those that were built."""
+            """Its own tuning times all configurations at each shape; this does the same with those that were built."""
             element = kernel_configs.DType.FP16 if q.dtype == self.torch.float16 else kernel_configs.DType.BF16
             timed: list[tuple[float, Any]] = []
             for config in kernel_configs.get_autotuning_kernel_configs([element]):
@@ -127,7 +129,7 @@ class Adapters:
         return implementation
 
     def _briefly(self, launch: Callable[[], Any]) -> float:
-        """Milliseconds of the fastest of a few launches: enough to choose by."""
+        """Milliseconds of the fastest of a few launches, which is accurate enough for choosing."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         times = []
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""What does not run, or is wrong, is left out of a comparison with the reason, and the comparison goes on."""
+"""Implementations that do not run, or are wrong, are left out with the reason, and the comparison continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from comparison.report import show
 
 @contextlib.contextmanager
 def attempt(session: Session, regimes: Sequence[str], one: Implementation, where: str, failed: str) -> Iterator[None]:
-    """Leaves out what fails in the block; `failed` says what that was, as in "did not run"."""
+    """Leaves out an implementation that fails in the block; `failed` describes the failure, as in "did not run"."""
     try:
         yield
     except (RuntimeError, ValueError, MemoryError) as problem:
@@ -22,7 +22,7 @@ def attempt(session: Session, regimes: Sequence[str], one: Implementation, where
 
 
 def is_right(session: Session, regimes: Sequence[str], one: Implementation, where: str, error: float) -> bool:
-    """Of an error as a multiple of what is allowed. What is wrong is left out, and counted."""
+    """Judges an error, given as a multiple of the allowed one. A wrong result is left out, and counted."""
     if error <= 1:  # a NaN is not
         return True
     show(f"  {one.name:<28} WRONG: {error:.3g} times the error that is allowed, so it is not timed")

@@ -1,7 +1,7 @@
-"""The comparison for other data than random normal numbers: profiles/<device>/peers_by_data.json.
+"""The comparison on data other than random normal numbers: profiles/<device>/peers_by_data.json.
 
-Each implementation runs alone, for a shorter time than in the sustained regime, since there are many cells. It is right
-when a row in 61, of every head, is within the error that is allowed: all places of a tile come up.
+Each implementation runs alone, for a shorter time than in the sustained regime, because there are many cells. It is
+right if one row in 61, of every head, is within the allowed error: these rows cover all positions in a tile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from comparison.timing import SUSTAINED, figures
 DTYPES = ("fp16", "bf16")
 BY_DATA_SHAPES = [(batch, seq_len) for batch, seq_len in SHAPES if seq_len in (1024, 4096, 16384)]
 WARM_UP_SECONDS, TIMED_SECONDS = 0.25, 0.2  # of each cell
-EVERY = 61  # rows, one of which is checked
+EVERY = 61  # one row out of this many is checked
 FILE = "peers_by_data.json"
 
 
@@ -38,9 +38,10 @@ def select_data(text: str) -> list[str]:
 
 
 def best(known: Sequence[str]) -> str:
-    """The last version of the first track; of the second 23, the last one that takes every maximum, and those after it.
+    """The last version of the first track; of the second, 23, which is the last one that takes every maximum, and those
+    after it.
 
-    25 is not among them: 26 and 27 have its softmax.
+    25 is not among them, because 26 and 27 use its softmax.
     """
     numbers = {name: number_of(name) for name in known}
     return ",".join(name for name, n in numbers.items() if n is not None and (n == 16 or (n >= 23 and n != 25)))
@@ -66,7 +67,7 @@ def measure(machine: Machine, session: Session, arguments: argparse.Namespace, d
             show(f"batch {batch}, {HEADS} heads, seq_len {seq_len}, head_dim {HEAD_DIM}, {dtype}: TFLOP/s")
             tensors = machine.tensors(batch, seq_len, dtype, arguments.seed)
             launches: list[tuple[Implementation, Callable[[], Any]]] = []
-            for one in session.implementations:  # one that tunes itself or compiles does so once for all data
+            for one in session.implementations:  # those that tune themselves or compile do so once for all data
                 with attempt(session, [SUSTAINED], one, f"seq_len {seq_len}, {dtype}", "did not run"):
                     launches.append((one, machine.launcher(one, tensors)))
             for data in arguments.data:
@@ -87,7 +88,7 @@ def measure(machine: Machine, session: Session, arguments: argparse.Namespace, d
 
 
 def run(arguments: argparse.Namespace, session: Session, machine: Machine, folder: Path) -> None:
-    """Writes the file where nothing is left out by an argument, or --out."""
+    """Writes the file if no argument leaves anything out, or if --out is given."""
     dtypes = [arguments.dtype] if arguments.dtype else DTYPES
     whole = (
         arguments.data == list(DEFINITIONS)

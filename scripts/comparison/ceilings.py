@@ -1,10 +1,10 @@
-"""Kernels of nothing but one kind of instruction: the most that it delivers."""
+"""Kernels that consist of one kind of instruction, which measure its maximum throughput."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Nothing but one kind of instruction, which no load and no store disturbs. Eight chains of mma.sync per warp:
+# Only one kind of instruction, undisturbed by loads and stores. Eight chains of mma.sync per warp:
 MMA_SYNC_SOURCE = r"""
 extern "C" __global__ void ceiling(const unsigned* operands, float* out, int rounds) {
   unsigned a[4], b[2];
@@ -26,8 +26,9 @@ extern "C" __global__ void ceiling(const unsigned* operands, float* out, int rou
 }
 """
 
-# Two warpgroups per CTA, each with 64 rows of A and both with 256 of B, in tiles of 64 columns with 128-byte swizzle
-# (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"). What is at which place does not matter.
+# Two warpgroups per CTA, each with its own 64 rows of A and both with the same 256 of B, in tiles of 64 columns with
+# 128-byte swizzle (PTX ISA, "Asynchronous warpgroup level matrix shared memory layout"). The values of the data do not
+# matter.
 ACCUMULATORS = ", ".join(f"%{i}" for i in range(128))
 WGMMA_SOURCE = rf"""
 extern "C" __global__ void __launch_bounds__(256) ceiling(const unsigned* operands, float* out, int rounds) {{
@@ -60,16 +61,16 @@ extern "C" __global__ void __launch_bounds__(256) ceiling(const unsigned* operan
 
 @dataclass(frozen=True)
 class Ceiling:
-    """The most that one kind of instruction delivers."""
+    """The maximum throughput of one kind of instruction."""
 
     name: str
     note: str
     source: str
-    capability: str | None  # the only one that has it: "90a"; None: all that the ladder runs on
+    capability: str | None  # the only compute capability that supports it: "90a"; None: all that the ladder runs on
     ctas_per_sm: int
     rounds: int
     operands: int  # 32-bit words, two fp16 numbers each
-    operations: float  # of a warp in a round
+    operations: float  # of a warp in an iteration
 
 
 CEILINGS = [

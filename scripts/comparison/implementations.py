@@ -1,4 +1,4 @@
-"""What is compared: versions of the ladder and other implementations, and how they are asked for."""
+"""What is compared: versions of the ladder and other implementations, and how to request them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class UnavailableError(Exception):
 
 @dataclass(frozen=True)
 class Kernel:
-    """A version of the ladder, and which of its configurations: None is its own choice."""
+    """A version of the ladder and one of its configurations: None is its own choice."""
 
-    name: str  # "16_overlapped_softmax", or of an extension "causal"
+    name: str  # "16_overlapped_softmax"; for an extension "causal"
     config: str | None = None
 
     @property
     def number(self) -> int | None:
-        """None: an extension of the ladder has none."""
+        """None: an extension of the ladder has no number."""
         return number_of(self.name)
 
     @property
     def kernel(self) -> str:
-        """What JSON calls it: "16", "causal"."""
+        """Its name in JSON: "16", "causal"."""
         return self.name if self.number is None else self.name[:2]
 
     @property
@@ -41,7 +41,7 @@ class Kernel:
 
     @property
     def parts(self) -> tuple[str, str]:
-        """("16", "overlapped_softmax"); of an extension, its name twice, as the harness has it."""
+        """("16", "overlapped_softmax"); for an extension, its name twice, as in the harness."""
         return (self.name[:2], self.name[3:]) if self.name[:2].isdigit() else (self.name, self.name)
 
 
@@ -51,10 +51,10 @@ class Implementation:
 
     name: str
     note: str
-    # Makes what launches it once on (q, k, v, out), tensors [batch, seq_len, heads, head_dim]. Launching returns the
-    # output, of the same shape, in `out` or elsewhere.
+    # Creates a function that launches it once on (q, k, v, out), tensors [batch, seq_len, heads, head_dim]. Launching
+    # returns the output, of the same shape, in `out` or elsewhere.
     prepare: Callable[[Any, Any, Any, Any], Callable[[], Any]]
-    kernel: Kernel | None = None  # where it is ours
+    kernel: Kernel | None = None  # if it is a version of the ladder
     results: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # by regime
 
     def result(self, regime: str, batch: int, seq_len: int) -> dict[str, Any] | None:
@@ -63,7 +63,7 @@ class Implementation:
 
 
 def select_kernels(text: str, known: Sequence[str]) -> list[Kernel]:
-    """7, 07, 07_ldmatrix, 05-08, all, or several with commas between; 16:NAME asks for a configuration by name."""
+    """7, 07, 07_ldmatrix, 05-08, all, or several separated by commas; 16:NAME requests a configuration by name."""
     names = {number: name for name in known if (number := number_of(name)) is not None}
     selected: list[Kernel] = []
     for part in text.split(","):

@@ -24,15 +24,15 @@ from comparison.timing import Timer
 
 
 class Machine(Adapters, Timer):
-    """The GPU, PyTorch and the ladder's Python package. Tests have another one."""
+    """The GPU, PyTorch and the ladder's Python package. Tests substitute another one."""
 
     def __init__(self) -> None:
         self.torch = self._torch()
         self.ladder = self._ladder()
         self.properties = self.torch.cuda.get_device_properties(0)
         self.device_name: str = self.properties.name
-        self.torch.set_float32_matmul_precision("highest")  # float32 is to be float32
-        self.scales: Any = None  # of the tensors that were made last, if they are e4m3: [3, batch, heads]
+        self.torch.set_float32_matmul_precision("highest")  # float32 must really be float32
+        self.scales: Any = None  # of the most recently created tensors, if they are e4m3: [3, batch, heads]
 
     @staticmethod
     def _torch() -> ModuleType:
@@ -80,7 +80,7 @@ class Machine(Adapters, Timer):
         return Implementation(kernel.label, "", prepare, kernel)
 
     def ceiling(self, ceiling: Ceiling) -> tuple[Callable[[], Any], float]:
-        """Launches nothing but that kind of instruction; and the operations of a launch. Raises RuntimeError."""
+        """Returns a launcher of only that kind of instruction, and the operations per launch. Raises RuntimeError."""
         capability = f"{self.properties.major}{self.properties.minor}a"
         if ceiling.capability not in (None, capability):
             raise RuntimeError(f"sm_{ceiling.capability} has {ceiling.name}, and this is sm_{capability}")
@@ -99,7 +99,7 @@ class Machine(Adapters, Timer):
         return launch, blocks * threads / 32 * ceiling.rounds * ceiling.operations
 
     def tensors(self, batch: int, seq_len: int, dtype: str, seed: int) -> tuple[Any, Any, Any, Any]:
-        """q, k, v of random normal numbers, and an empty out. Of e4m3 it sets `scales`, and out is fp16."""
+        """q, k, v of random normal numbers, and an empty out. For e4m3 it sets `scales`, and out is fp16."""
         generator = self.torch.Generator("cuda").manual_seed(seed)
         shape = (batch, seq_len, HEADS, HEAD_DIM)
         options = {"device": "cuda", "dtype": self.dtype("fp16" if dtype == "e4m3" else dtype)}
@@ -115,7 +115,7 @@ class Machine(Adapters, Timer):
         return q, k, v, out
 
     def fill(self, tensors: tuple[Any, Any, Any, Any], data: str, seed: int) -> None:
-        """Makes q, k and v, of 16 bits, such data (distributions.py)."""
+        """Fills 16-bit q, k and v with such data (distributions.py)."""
         generator = self.torch.Generator("cuda").manual_seed(seed)
         source = distributions.Source(
             self.torch,
@@ -127,14 +127,14 @@ class Machine(Adapters, Timer):
             tensor.copy_(numbers)
 
     def launcher(self, implementation: Implementation, tensors: tuple[Any, Any, Any, Any]) -> Callable[[], Any]:
-        """Raises RuntimeError where it does not run."""
+        """Raises RuntimeError if it does not run."""
         launch = implementation.prepare(*tensors)
         self.output(launch, tensors)
         return launch
 
     def output(self, launch: Callable[[], Any], tensors: tuple[Any, Any, Any, Any]) -> Any:  # noqa: ANN401 (a tensor)
-        """Of one launch. Raises RuntimeError for CUDA's errors."""
-        tensors[3].fill_(math.nan)  # what is left unwritten is wrong
+        """The output of one launch. Raises RuntimeError for CUDA errors."""
+        tensors[3].fill_(math.nan)  # so that an unwritten element is wrong
         output = launch()
         self.torch.cuda.synchronize()
         return output
@@ -143,7 +143,7 @@ class Machine(Adapters, Timer):
         return Reference(self.torch, *tensors[:3], self.scales, every)
 
     def describe(self) -> dict[str, Any]:
-        """Versions of everything."""
+        """Versions of all software."""
         fields = ["driver_version", "clocks.max.sm", "clocks.max.memory", "power.limit"]
         values: list[str | None] = [None] * len(fields)
         with contextlib.suppress(OSError, subprocess.CalledProcessError, IndexError):

@@ -1,4 +1,4 @@
-"""Attention in float32, which every result is held against."""
+"""Attention in float32, with which every result is compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Reference:
-    """Attention in float32, and how far from it a good kernel may be."""
+    """Attention in float32, and how far from it a correct kernel may be."""
 
     def __init__(
         self,
@@ -19,10 +19,10 @@ class Reference:
         scales: Any,  # noqa: ANN401
         every: int = 1,
     ) -> None:
-        """q, k and v have shape [batch, seq_len, heads, head_dim]; scales are None, or of e4m3 [3, batch, heads].
+        """q, k and v have shape [batch, seq_len, heads, head_dim]; scales are None or, for e4m3, [3, batch, heads].
 
-        Where one in `every` rows is checked, that is both quicker and no less strict: the error that is allowed is one
-        of these rows as well.
+        Checking only one in `every` rows is quicker and no less strict, because the allowed error is derived from these
+        rows as well.
         """
         self.torch, self.every = torch, every
         q = q[:, ::every]
@@ -32,7 +32,7 @@ class Reference:
         scale = 1 / math.sqrt(head_dim)
         rows = max(1, (1 << 28) // (4 * k.shape[1]))  # 256 MB of scores at a time
         self.output = torch.empty(q.shape, dtype=torch.float32, device=q.device)
-        error = torch.empty((batch, heads), dtype=torch.float32, device=q.device)  # of rounding P and the output
+        error = torch.empty((batch, heads), dtype=torch.float32, device=q.device)  # caused by rounding P and the output
         for b in range(batch):
             for head in range(heads):
                 of_q, of_k, of_v = scales[:, b, head]
@@ -49,10 +49,10 @@ class Reference:
                 error[b, head] = torch.stack(errors).amax()
         largest = self.output.abs().amax(dim=(1, 3))
         ulp = torch.finfo(out).eps * torch.exp2(torch.floor(torch.log2(largest)))
-        self.allowed = 2 * error + ulp  # [batch, heads]; as the harness's checker allows
+        self.allowed = 2 * error + ulp  # [batch, heads]; as in the harness's checker
 
     def _rounded(self, p: Any, values: Any, dtype: Any, first: int) -> Any:  # noqa: ANN401 (tensors)
-        """P V over the sums, P rounded as harness/worker/tensors.h has it (round_P); `first` is the first row's."""
+        """P V divided by the sums, with P rounded as in harness/worker/tensors.h (round_P), from row `first` on."""
         if dtype != self.torch.float8_e4m3fn:
             return (p.to(dtype).float() @ values) / p.sum(dim=1, keepdim=True)
         rows = first + self.every * self.torch.arange(len(p), device=p.device)
@@ -60,11 +60,11 @@ class Reference:
         return (p @ values) / p.sum(dim=1, keepdim=True)
 
     def relative_error(self, output: Any) -> float:  # noqa: ANN401 (a tensor)
-        """The largest over (batch, head) of max|output - float32| over what is allowed: right when at most 1."""
+        """The largest over (batch, head) of max|output - float32| divided by the allowed error: right if at most 1."""
         errors = []
         for mine, exact, allowed in zip(output[:, :: self.every], self.output, self.allowed, strict=True):
-            error = (mine.float() - exact).abs().amax(dim=(0, 2))  # of one batch entry at a time; a NaN stays
-            errors.append(self.torch.where(error == 0, error, error / allowed))  # where all is 0, none is allowed
+            error = (mine.float() - exact).abs().amax(dim=(0, 2))  # of one batch entry at a time; a NaN is kept
+            errors.append(self.torch.where(error == 0, error, error / allowed))  # if all is 0, no error is allowed
         return max(
             (float(error.amax()) for error in errors), key=lambda error: math.inf if math.isnan(error) else error
         )

@@ -13,7 +13,7 @@ def show(text: str) -> None:
 
 
 def report(implementations: list[Implementation], regime: str, batch: int, seq_len: int) -> Iterator[str]:
-    """A line for each that was measured at a shape."""
+    """A line for each implementation that was measured at a shape."""
     results = {one.name: one.result(regime, batch, seq_len) for one in implementations}
     fa2 = results.get("FlashAttention-2")
     for name, result in results.items():
@@ -29,7 +29,7 @@ def report(implementations: list[Implementation], regime: str, batch: int, seq_l
 
 
 def harmonic_means(implementations: list[Implementation], regime: str) -> Iterator[str]:
-    """A line for each that was measured at as many shapes as FlashAttention-2."""
+    """A line for each implementation that was measured at as many shapes as FlashAttention-2."""
     results = {one.name: one.results.get(regime, []) for one in implementations}
     fa2 = results.get("FlashAttention-2", [])
     if len(fa2) < 2:

@@ -1,4 +1,4 @@
-"""How launches are timed, alone and in turn, and the figures that come of it."""
+"""Times launches, alone and in turn, and derives the figures."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ladder import HEAD_DIM, HEADS, REGIMES
 
 from comparison.implementations import UnavailableError
 
-LAUNCHES = 20  # of each, at least: for the median, p10 and p90
+LAUNCHES = 20  # of each implementation, at least: for the median, p10 and p90
 SUSTAINED, INTERLEAVED = REGIMES
 WARM_UP_SECONDS = {SUSTAINED: 1.0, INTERLEAVED: 0.3}
 WARM_UP_LAUNCHES = 3
 TIMED_SECONDS = 1.0  # in the sustained regime
-WATTS_SECONDS = 1.0  # over which NVML averages watts: after a shorter warm-up they would be those of what ran before
-SAMPLE_SECONDS = 0.05  # between two readings of watts and clock
+WATTS_SECONDS = 1.0  # over which NVML averages watts: after a shorter warm-up they would include earlier work
+SAMPLE_SECONDS = 0.05  # between two readings of the power and the clock
 
 
 @dataclass
 class Timing:
-    """Of single launches, and what NVML said meanwhile; None where it cannot be asked."""
+    """Times of single launches, and NVML's readings meanwhile; None if NVML is not available."""
 
     milliseconds: list[float]
     watts: float | None = None
@@ -35,7 +35,7 @@ class Timing:
 
 
 def quantile(values: Sequence[float], fraction: float) -> float:
-    """Interpolated between the two nearest values, as the harness does."""
+    """Interpolated between the two nearest values, as in the harness."""
     ordered = sorted(values)
     position = fraction * (len(ordered) - 1)
     below = math.floor(position)
@@ -44,7 +44,7 @@ def quantile(values: Sequence[float], fraction: float) -> float:
 
 
 def speed(operations: float, timing: Timing) -> dict[str, Any]:
-    """What peers.json says of any timing. Watts belong to who runs alone: they are null where all take turns."""
+    """The members of peers.json for any timing. If all take turns, watts belong to no implementation and are null."""
     parts = (("median", 0.5), ("p10", 0.1), ("p90", 0.9))
     ms = {name: round(quantile(timing.milliseconds, at), 6) for name, at in parts}
     tflops = operations / ms["median"] / 1e9
@@ -59,7 +59,7 @@ def speed(operations: float, timing: Timing) -> dict[str, Any]:
 
 
 def figures(batch: int, seq_len: int, timing: Timing, relative_error: float) -> dict[str, Any]:
-    """One result as peers.json has it."""
+    """One result in the form of peers.json."""
     work = 4.0 * batch * HEADS * seq_len * seq_len * HEAD_DIM
     shape = {"batch": batch, "seq_len": seq_len}
     return shape | speed(work, timing) | {"relative_error": round(relative_error, 4)}
@@ -72,7 +72,7 @@ class Timer:
     properties: Any
 
     def time_in_turn(self, launches: list[Callable[[], Any]], rounds: int) -> list[list[float]]:
-        """Milliseconds of single launches, a list for each. Raises RuntimeError for CUDA's errors."""
+        """Milliseconds of single launches, one list per launcher. Raises RuntimeError for CUDA errors."""
         torch = self.torch
         flushed = self._flushed()
         start = time.monotonic()
@@ -83,8 +83,8 @@ class Timer:
             torch.cuda.synchronize()
             warm += 1
 
-        # A launch from Python may take longer than a short kernel. The GPU first waits while launches queue up, and so
-        # never waits for a launch between the two events around it; whether that held is then looked at.
+        # A launch from Python may take longer than a short kernel. The GPU first sleeps while launches are queued, so
+        # it never waits for a launch between the two events around it; afterwards this is verified.
         seconds_of_sleep = 0.02
         for _ in range(3):
             base = torch.cuda.Event(enable_timing=True)
@@ -96,7 +96,7 @@ class Timer:
             launched: list[list[float]] = [[] for _ in launches]
             for round_ in range(rounds):
                 for turn in range(len(launches)):
-                    i = (turn + round_) % len(launches)  # each round begins with another one
+                    i = (turn + round_) % len(launches)  # each round begins with a different one
                     flushed.fill_(255)
                     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                     begin.record()
@@ -119,7 +119,7 @@ class Timer:
         )
 
     def _flushed(self) -> Any:  # noqa: ANN401 (a tensor)
-        """What is written between launches, so that they find nothing of their tensors in the L2."""
+        """Memory to overwrite between launches, so that none of their tensors' data are left in the L2."""
         size = 2 * self.properties.L2_cache_size or 64 << 20
         return self.torch.empty(size, dtype=self.torch.uint8, device="cuda")
 
@@ -129,7 +129,7 @@ class Timer:
         warm_up_seconds: float = WARM_UP_SECONDS[SUSTAINED],
         timed_seconds: float = TIMED_SECONDS,
     ) -> Timing:
-        """At steady power. Raises RuntimeError for CUDA's errors, and where the host cannot keep the GPU busy."""
+        """Times a launch at steady power. Raises RuntimeError for CUDA errors, and if the GPU cannot be kept busy."""
         flushed = self._flushed()
 
         def step() -> None:
@@ -144,14 +144,14 @@ class Timer:
             step()
         self.torch.cuda.synchronize()
         seconds = (time.perf_counter() - start) / WARM_UP_LAUNCHES
-        count = min(max(int(0.02 / seconds), 1), 100)  # two chunks of so many launches fit into the GPU's queue
+        count = min(max(int(0.02 / seconds), 1), 100)  # two chunks of this many launches fit into the GPU's queue
 
         seconds = (warm_up_seconds, timed_seconds)
         timing, late = self._at_steady_power(launch, flushed, count, lambda: None, *seconds)
         if not late:
             return timing
-        # The kernel is shorter than its launch from Python. A graph of the same steps, which is launched at once and is
-        # not timed, keeps the GPU as busy while the host goes on ahead.
+        # The kernel is shorter than its launch from Python. A graph of the same steps, which is launched as a whole and
+        # not timed, keeps the GPU busy for as long while the host runs ahead.
         graph = self.torch.cuda.CUDAGraph()
         with self.torch.cuda.graph(graph):
             for _ in range(2 * count):
@@ -173,9 +173,9 @@ class Timer:
         warm_up_seconds: float,
         timed_seconds: float,
     ) -> tuple[Timing, int]:
-        """Launches in chunks of `count`, each behind `fill`, and the next queued before the last is done.
+        """Launches in chunks of `count`, each preceded by `fill`, and queues the next chunk before the last is done.
 
-        Returns also how many launches were late: 0 where few were, which are then left out.
+        Also returns how many launches were late; a few late ones are left out, and then this is 0.
         """
         torch = self.torch
         base = torch.cuda.Event(enable_timing=True)
@@ -217,12 +217,12 @@ class Timer:
 
     @contextlib.contextmanager
     def _sampled_load(self) -> Iterator[list[tuple[float, int]]]:
-        """Fills a list of (watts, MHz of the SMs) until the block ends; it stays empty where NVML cannot be asked."""
+        """Fills a list of (watts, MHz of the SMs) until the block ends; it stays empty if NVML is not available."""
         samples: list[tuple[float, int]] = []
         over = threading.Event()
 
         def sample() -> None:
-            with contextlib.suppress(Exception):  # no NVML, no permission: all kinds of errors, and none matters here
+            with contextlib.suppress(Exception):  # no NVML, no permission: many kinds of errors, and none matters here
                 while not over.wait(SAMPLE_SECONDS):
                     samples.append((self.torch.cuda.power_draw() / 1000, self.torch.cuda.clock_rate()))
 
@@ -235,9 +235,9 @@ class Timer:
             thread.join()
 
     def why_no_load(self) -> str:
-        """Empty where watts and clocks can be read."""
+        """Why the power and the clocks cannot be read; empty if they can."""
         try:
             self.torch.cuda.power_draw()
-        except Exception as error:  # NVML's are of many types
+        except Exception as error:  # NVML raises many types
             return f"{type(error).__name__}: {error}"
         return ""

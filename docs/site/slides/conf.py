@@ -15,7 +15,7 @@ extensions = ["myst_parser", "sphinx_revealjs", "ladder_docs", "slide_parts"]
 source_suffix = {".md": "markdown"}
 language = "en"
 highlight_language = "text"
-suppress_warnings = ["myst.xref_missing"]  # what a chapter links to is no slide
+suppress_warnings = ["myst.xref_missing"]  # the targets of a chapter's links are not slides
 ladder_harness = os.environ.get("FLASH_LADDER_HARNESS", str(ROOT / "build" / "harness"))
 
 myst_enable_extensions = ["colon_fence"]

@@ -11,7 +11,7 @@ BlockRaces::BlockRaces(const std::vector<Allocation>& allocations, int granule)
       per_line_(MemoryUse::kLineBytes / static_cast<std::size_t>(granule)),
       lines_(allocations.size()) {}
 
-// Lines begin at multiples of their size, which allocations of the host need not.
+// Lines begin at multiples of their size, which is not required of allocations of the host.
 BlockRaces::Line& BlockRaces::line_at(Address address) {
   const auto begins = [&](std::size_t i) { return allocations_[i].address / MemoryUse::kLineBytes; };
   const Address line = address / MemoryUse::kLineBytes;
@@ -111,8 +111,9 @@ void BlockRaces::add(std::uint64_t cta, const MemoryUse& use, const Report& repo
       if (write != MemoryUse::kNothing) {
         std::byte* const before = written_[line.written - 1].data() + granule * static_cast<std::size_t>(granule_);
         const std::byte* const now = use.written.data() + mine.written + granule * static_cast<std::size_t>(granule_);
-        // Two that write the same are not in conflict. Whether they do is luck where one wrote what came of the other's write,
-        // which is a finding already: with other luck the same finding would count once more.
+        // Two CTAs that write the same value do not conflict. If the value that one wrote depends on the other's write,
+        // whether it is the same is a matter of luck; that is already a finding, and with different luck the same
+        // finding would count once more.
         if (writer != 0 && !reads_written && std::memcmp(before, now, static_cast<std::size_t>(granule_)) != 0)
           conflict(GlobalConflict::Kind::write_after_write, write, writer);
         if (reader != 0) conflict(GlobalConflict::Kind::write_after_read, write, reader);

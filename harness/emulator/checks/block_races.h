@@ -1,5 +1,6 @@
-// Races between CTAs that cannot talk to each other: what one writes no other may touch. They run on several host threads, and what
-// each has done to memory is looked at when it has ended, in the order of CTAs, so that what is found is always the same.
+// Races between CTAs that cannot communicate: what one writes no other may access. The CTAs run on several host
+// threads, and the memory accesses of each are examined when it has ended, in the order of CTAs, so that the findings
+// are always the same.
 #pragma once
 
 #include <array>
@@ -16,7 +17,7 @@ namespace flash_ladder::emulator {
 
 class BlockRaces {
  public:
-  /// One granule of memory that two CTAs use, one of them to write.
+  /// One granule of memory that two CTAs access, at least one of them by writing.
   struct Race {
     GlobalConflict::Kind kind;
     Address address;
@@ -27,13 +28,13 @@ class BlockRaces {
 
   BlockRaces(const std::vector<Allocation>& allocations, int granule);
 
-  /// What a CTA has done, compared with what those before it have.
+  /// Compares the accesses of a CTA with those of the CTAs before it.
   void add(std::uint64_t cta, const MemoryUse& use, const Report& report);
-  /// Calls f(address, size, whether it was written) for all that was used, by address.
+  /// Calls f(address, size, whether it was written) for everything that was accessed, by address.
   void for_each_used(const std::function<void(Address, std::size_t, bool)>& f) const;
 
  private:
-  // Numbers of `users_`, from 1; 0: none. Or, with kMixed, where those of each granule begin in `mixed_`.
+  // Numbers of `users_`, from 1; 0: no user. Or, with kMixed, where the numbers for each granule begin in `mixed_`.
   static constexpr std::uint32_t kMixed = 0x80000000u;
   struct Line {
     std::uint32_t reader = 0, writer = 0;
@@ -56,7 +57,7 @@ class BlockRaces {
   std::vector<std::vector<Line>> lines_;  // of each allocation
   std::size_t last_ = 0;                  // allocation
   std::vector<User> users_;
-  std::vector<std::uint32_t> last_user_;  // of each instruction: a number of users_, 0 if there is none
+  std::vector<std::uint32_t> last_user_;  // for each instruction: a number of users_, or 0
   std::vector<std::uint32_t> mixed_;
   std::deque<std::array<std::byte, MemoryUse::kLineBytes>> written_;
 };

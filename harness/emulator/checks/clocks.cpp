@@ -22,7 +22,7 @@ void Clocks::reset(int num_warps, AccessNumber first, int num_engines) {
   warps_.resize(static_cast<std::size_t>(num_warps));
   engines_.assign(static_cast<std::size_t>(num_engines) + peers_.size() * static_cast<std::size_t>(num_warps), 0);
   for (WarpClock& warp : warps_) {
-    warp.common = empty();  // nothing is known of other CTAs, not even that they have begun
+    warp.common = empty();  // nothing is known about other CTAs, not even that they have begun
     std::fill_n(warp.common.begin(), block_size(), first);
     warp.lanes.clear();
     warp.least = warp.own = first;
@@ -98,7 +98,7 @@ bool Clocks::happened_before(AccessNumber number, int other, bool async, int war
          warps_[static_cast<std::size_t>(warp)].common[static_cast<std::size_t>(num_warps_ * kWarpSize + other)];
 }
 
-// The end of an epoch has a number to itself, so that whoever heard of what came before does not know of it.
+// The end of an epoch has a number of its own, so that acquiring everything before it does not include it.
 AccessNumber Clocks::now() {
   if (touched_ && !out_of_epochs()) {
     epochs_.push_back(++next_);
@@ -172,7 +172,7 @@ void Clocks::acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const C
   for (int lane = 0; lane < kWarpSize; ++lane) {
     if ((lanes >> lane) & 1) join(own.lanes[static_cast<std::size_t>(lane)], clock);
   }
-  // Dead lanes know what the living do; they will not need it.
+  // Dead lanes are given the knowledge of the live ones, because they will not need their own.
   own.common.clear();
   for (int lane = 0; lane < kWarpSize; ++lane) {
     if (!((alive >> lane) & 1)) continue;
@@ -201,7 +201,7 @@ void Clocks::synchronise(int warp, std::uint32_t lanes, std::uint32_t alive) {
 }
 
 void Clocks::synchronise_all() {
-  // Threads: everything so far. Asynchronous copies: what anybody knew of them.
+  // For threads: everything so far. For asynchronous copies: what any thread knew about them.
   now();
   Clock all = empty();
   for (WarpClock& warp : warps_) {

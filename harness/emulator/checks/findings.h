@@ -1,4 +1,4 @@
-// Collects the findings of one CTA. What happens again and again at the same line is one finding with a count.
+// Collects the findings of one CTA. Repetitions at the same line are one finding with a count.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace flash_ladder::emulator {
 
-/// A finding, and what tells it apart from others: its kind and two places in the kernel.
+/// A finding, and what distinguishes it from others: its kind and two places in the kernel.
 struct RawFinding {
   FindingKind kind{};
   std::int32_t place = -1;
@@ -24,7 +24,7 @@ struct RawFinding {
 
 class FindingRecorder {
  public:
-  /// Whether this is the first of its kind at these places, so that add() needs a message. Counts it if not.
+  /// Whether this is the first finding of its kind at these places, so that add() needs a message. If not, counts it.
   bool is_new(FindingKind kind, std::int32_t place, std::int32_t other_place);
   void add(RawFinding finding);
 

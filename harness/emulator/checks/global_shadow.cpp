@@ -13,7 +13,7 @@ namespace flash_ladder::emulator {
 GlobalShadow::GlobalShadow(int granule, Of of)
     : shift_(std::countr_zero(static_cast<unsigned>(granule))), of_(of), cells_(kPageBytes >> shift_), table_(256) {}
 
-// Numbers go on counting, so that what cells hold of the last CTA is older than anything in this one.
+// Numbers keep counting, so that everything that cells contain from the last CTA is older than anything in this one.
 void GlobalShadow::reset() {
   first_ += static_cast<std::uint32_t>(records_.size());
   records_.clear();
@@ -37,7 +37,7 @@ std::uint32_t GlobalShadow::page_number(Address page) {
         if (slot.page == page) return slot.number;
         continue;
       }
-      if (2 * used_.size() >= table_.size()) break;  // make it larger first
+      if (2 * used_.size() >= table_.size()) break;  // enlarge it first
       slot = {.page = page, .number = static_cast<std::uint32_t>(used_.size()), .generation = generation_};
       used_.push_back(page);
       if (used_.size() > pages_.size()) {
@@ -67,7 +67,7 @@ GlobalShadow::Page GlobalShadow::page(std::uint32_t number) const {
           .written = reinterpret_cast<std::byte*>(cells + 3 * cells_ + 1)};
 }
 
-// One record for all that a warp does with one instruction in one epoch.
+// One record for everything that a warp does with one instruction in one epoch.
 bool GlobalShadow::begin(const GlobalAccess& access, Ordering& ordering, std::uint32_t& record) {
   if (full_ || ordering.clocks().out_of_epochs()) return false;
   ordered_ = {};
@@ -86,7 +86,7 @@ bool GlobalShadow::begin(const GlobalAccess& access, Ordering& ordering, std::ui
     }
   }
   record = recent = first_ + static_cast<std::uint32_t>(records_.size());
-  if (record >= kRecords) {  // no more of this launch can be told apart
+  if (record >= kRecords) {  // no further accesses of this launch can be distinguished
     full_ = true;
     return false;
   }
@@ -110,7 +110,7 @@ bool GlobalShadow::known(std::uint32_t cell, const GlobalAccess& access, int lan
   if (of_ == Of::cluster || !can_race(access.strength, record.strength, record.warp == access.warp)) return true;
   if (record.epoch < clocks.epochs_known_to_warp(access.warp)) return true;
   if (record.warp == access.warp && (cell & kSeveralLanes) != 0) {
-    // Read by this lane and another one, or by two others.
+    // Read by this lane and another one, or by two other lanes.
     return record.epoch < clocks.epochs_synced_in_warp(access.warp);
   }
   return clocks.epoch_happened_before(record.epoch, record.warp, other_lane, access.warp, lane);
@@ -135,7 +135,7 @@ GlobalShadow::Cells GlobalShadow::cells_of(const GlobalAccess& access) {
   return {.page = page_of(access.addresses[0]), .first = offset >> shift_, .count = bytes >> shift_};
 }
 
-// Those of all lanes, side by side.
+// The cells of all lanes, which are adjacent.
 void GlobalShadow::fill(std::uint32_t* cells, std::size_t count, std::uint32_t record) {
   if (count == kWarpSize) {
     for (int lane = 0; lane < kWarpSize; ++lane) cells[lane] = cell(record, lane);
@@ -159,7 +159,8 @@ bool GlobalShadow::write_untouched(const GlobalAccess& access, Ordering& orderin
   return true;
 }
 
-// The reads of lanes side by side, of granules that nobody has written; false, and nothing is noted, if they need a closer look.
+// Adjacent reads of lanes, of granules that have not been written; if they need a closer look, returns false and
+// records nothing.
 bool GlobalShadow::read_consecutive(const GlobalAccess& access, std::uint32_t record) {
   const Cells cells = cells_of(access);
   if (cells.count == 0 || *cells.page.written_in == generation_) return false;
@@ -167,7 +168,8 @@ bool GlobalShadow::read_consecutive(const GlobalAccess& access, std::uint32_t re
   std::uint32_t latest = 0;
   for (std::size_t i = 0; i < cells.count; ++i) latest = std::max(latest, readers[i]);
   if (!stale(latest)) {
-    // What one instruction of another warp has read is as simple: the lanes of this one were not the last readers.
+    // Granules that one instruction of another warp has read are as simple: the lanes of this warp were not the last
+    // readers.
     const auto count = static_cast<std::uint32_t>(cells.count);
     if (stale(readers[0]) || lanes::end_of_run(readers, 0, count, kLaneBits) != count) return false;
     const Record& before = record_of(readers[0]);
@@ -178,14 +180,14 @@ bool GlobalShadow::read_consecutive(const GlobalAccess& access, std::uint32_t re
   return true;
 }
 
-// Notes the read of a granule; `own` is its cell.
+// Records the read of a granule; `own` is its cell.
 void GlobalShadow::note_reader(std::uint32_t& reader, std::uint32_t& other_reader, std::uint32_t own,
                                const GlobalAccess& access, Ordering& ordering) const {
   if (stale(reader)) {
     reader = own;
     return;
   }
-  if ((reader ^ own) < kSeveralLanes) {  // by the same instruction in the same epoch: nothing has ordered its lanes
+  if ((reader ^ own) < kSeveralLanes) {  // by the same instruction in the same epoch, so its lanes are unordered
     if (reader != own) reader = own | kSeveralLanes;
     return;
   }
@@ -196,7 +198,7 @@ void GlobalShadow::note_reader(std::uint32_t& reader, std::uint32_t& other_reade
     reader = own;
     return;
   }
-  // Read before by another lane, and nothing has ordered the lanes since.
+  // Read earlier by another lane, and the lanes have not been ordered since.
   Clocks& clocks = ordering.clocks();
   const int lane = static_cast<int>(own & 31);
   bool several = false;
@@ -212,7 +214,7 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
   std::uint32_t record = 0;
   if (!begin(access, ordering, record) || read_consecutive(access, record)) return;
   const unsigned count = std::max(1u, access.bytes >> shift_);
-  // Blocks of 16 × 16 threads have warps whose halves read the same.
+  // Blocks of 16 × 16 threads have warps whose two halves read the same data.
   constexpr int kHalf = kWarpSize / 2;
   const bool halves =
       access.mask == kAllLanes && std::equal(access.addresses, access.addresses + kHalf, access.addresses + kHalf);
@@ -221,12 +223,12 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Address address = access.addresses[lane];
-    // Of lanes side by side that read the same, the first and the last one say it all.
+    // If adjacent lanes read the same address, recording the first and the last one is enough.
     if (address == last && !written && ((rest >> lane) & 2) != 0 && access.addresses[lane + 1] == address) continue;
     last = address;
     const Page& page = page_of(address);
     written = *page.written_in == generation_;
-    if (halves && lane < kHalf && !written) continue;  // the lane of the other half says it for both
+    if (halves && lane < kHalf && !written) continue;  // the lane of the other half stands for both
     const std::uint32_t several = halves && lane >= kHalf ? kSeveralLanes : 0;
     const std::size_t first = (address & (kPageBytes - 1)) >> shift_;
     const std::uint32_t own = cell(record, lane);
@@ -242,7 +244,7 @@ void GlobalShadow::read(const GlobalAccess& access, Ordering& ordering, GlobalCo
           report(writer, GlobalConflict::Kind::read_after_write, access, lane, address + (i << shift_), sink);
       }
     }
-    if (count > 1) {  // what most reads are: the first of their granules
+    if (count > 1) {  // the common case: adjacent granules
       std::uint32_t latest = 0;
       for (unsigned i = 0; i < count; ++i) latest = std::max(latest, readers[i]);
       if (stale(latest)) {
@@ -269,7 +271,7 @@ std::uint32_t GlobalShadow::write(const GlobalAccess& access, std::uint32_t unch
       f(lane, page_of(address), (address & (kPageBytes - 1)) >> shift_, address & ~Address{kPageBytes - 1});
     }
   };
-  // What was there before this instruction, which writes for all lanes at once.
+  // The state before this instruction, which writes for all lanes at once.
   for_each_lane([&](int lane, const Page& page, std::size_t first, Address base) {
     const bool same_value = (unchanged >> lane) & 1;
     for (std::size_t i = first; i < first + count; ++i) {
@@ -290,7 +292,7 @@ std::uint32_t GlobalShadow::write(const GlobalAccess& access, std::uint32_t unch
       const bool read_before = stale(before) ? !stale(page.readers[i]) : (before & kReadBefore) != 0;
       page.writers[i] = cell(record, lane) | (read_before ? kReadBefore : 0);
     }
-    if (of_ == Of::cta) return;  // take_use() wants to know of them
+    if (of_ == Of::cta) return;  // take_use() needs them
     std::fill_n(page.readers + first, count, 0);
     std::fill_n(page.other_readers + first, count, 0);
   });
@@ -332,7 +334,7 @@ MemoryUse GlobalShadow::take_use() {
   std::vector<std::uint32_t> order(used_.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) { return used_[a] < used_[b]; });
-  // The instruction that all granules of a line have in common, if they do; else it goes to `mixed`.
+  // The instruction that all granules of a line have in common, if there is one; otherwise the instructions go to `mixed`.
   const auto instruction_of = [&](const std::uint32_t* cells, std::uint32_t& begin, bool all_count, auto counts) {
     const auto one = [&](std::size_t i) {
       return stale(cells[i]) || !counts(i) ? MemoryUse::kNothing : record_of(cells[i]).instruction;
@@ -354,7 +356,7 @@ MemoryUse GlobalShadow::take_use() {
       MemoryUse::Line line;
       const std::uint32_t* const writers = cells.writers + first;
       if (written) line.write = instruction_of(writers, line.writes, true, [](std::size_t) { return true; });
-      // What a CTA reads that it has written itself is its own.
+      // Data that a CTA reads after writing them itself are its own.
       line.read = instruction_of(cells.readers + first, line.reads, !written, [&](std::size_t i) {
         return !written || stale(writers[i]) || (writers[i] & kReadBefore) != 0;
       });

@@ -1,9 +1,10 @@
-// What is known of global memory while CTAs run: who wrote a granule last, and who has read it since. Finds races between the threads
-// of a CTA; between the CTAs of a cluster, which run in turn; and between all CTAs, where they can talk to each other and so run one at
-// a time. (Where they cannot, see block_races.h.)
+// What is known about global memory while CTAs run: which thread wrote a granule last, and which have read it since.
+// Finds races between the threads of a CTA; between the CTAs of a cluster, which run in turn; and between all CTAs if
+// they can communicate and so run one at a time. (If they cannot, see block_races.h.)
 //
-// Like shared_shadow.h, but in pages that are made when they are touched. A cell is a word: the record of the access, whether
-// several lanes of the warp read it, and the lane. Of the readers the last is known, and the last of another warp.
+// Like shared_shadow.h, but in pages that are created on first access. A cell is a word: the record of the access,
+// whether several lanes of the warp read it, and the lane. Of the readers, only the last one and the last one of
+// another warp are stored.
 #pragma once
 
 #include <array>
@@ -18,19 +19,19 @@
 
 namespace flash_ladder::emulator {
 
-/// What one warp instruction does to global memory.
+/// The access of one warp instruction to global memory.
 struct GlobalAccess {
   std::uint32_t cta;
   int warp;
   std::int32_t instruction;
   Strength strength;
   std::uint32_t mask;
-  unsigned bytes;                  // of each lane
+  unsigned bytes;                  // per lane
   const std::uint64_t* addresses;  // of each lane, checked and aligned
-  bool consecutive = false;        // all lanes take part, and what they access lies side by side, in order of lanes
+  bool consecutive = false;        // all lanes take part, and their accesses are adjacent, in order of lanes
 };
 
-/// An access that nothing orders after an earlier one.
+/// An access that is not ordered after an earlier one.
 struct GlobalConflict {
   enum class Kind : std::uint8_t { read_after_write, write_after_read, write_after_write };
   Kind kind{};
@@ -49,14 +50,14 @@ class GlobalConflictSink {
   virtual void report(const GlobalAccess& access, const GlobalConflict& conflict) = 0;
 };
 
-/// What a CTA has done to global memory, by lines of 128 bytes: which instructions, and what was written.
+/// The accesses of a CTA to global memory, by lines of 128 bytes: which instructions made them, and what was written.
 struct MemoryUse {
   static constexpr std::size_t kLineBytes = 128;
   static constexpr std::int32_t kNothing = -1, kMixed = -2;
   struct Line {
     Address address = 0;
-    std::int32_t read = kNothing, write = kNothing;  // the instruction that did so to all of its granules; or kMixed:
-    std::uint32_t reads = 0, writes = 0;             // where those of each granule begin in `mixed`
+    std::int32_t read = kNothing, write = kNothing;  // the instruction that accessed all of its granules; or kMixed:
+    std::uint32_t reads = 0, writes = 0;             // where the instructions for each granule begin in `mixed`
     std::uint32_t written = 0;                       // where its bytes begin in `written`, if anything was written
   };
   std::vector<Line> lines;  // by address
@@ -67,28 +68,28 @@ struct MemoryUse {
 class GlobalShadow {
  public:
   enum class Of : std::uint8_t {
-    cta,      // one after the other
-    cluster,  // the races between the CTAs of one cluster after the other, and not those inside a CTA
+    cta,      // one CTA after another
+    cluster,  // races between the CTAs of a cluster, one cluster after another, but not races inside a CTA
     launch,   // all CTAs, which run one at a time
   };
   /// `granule` is 1, 2, 4 or 8 bytes.
   GlobalShadow(int granule, Of of);
 
-  /// Everything as at the start of a CTA, of a cluster, or of the launch.
+  /// Resets everything to its state at the start of a CTA, of a cluster, or of the launch.
   void reset();
   void read(const GlobalAccess& access, Ordering& ordering, GlobalConflictSink& sink);
-  /// `unchanged`: lanes that write what is there already, which is no race with the write before. Returns the lanes of which another
-  /// lane of the same instruction overwrites what they write.
+  /// `unchanged`: lanes that write the value that is already there, which is not a race with the previous write.
+  /// Returns the lanes whose data another lane of the same instruction overwrites.
   std::uint32_t write(const GlobalAccess& access, std::uint32_t unchanged, Ordering& ordering,
                       GlobalConflictSink& sink);
-  /// A write of what is not known to have been read or written before; false, and nothing is noted, if it may have been.
+  /// A write to memory that certainly has not been accessed before; if it may have been, returns false and records nothing.
   bool write_untouched(const GlobalAccess& access, Ordering& ordering);
-  /// Tells of those of them that wrote something else.
+  /// Reports those of the lanes that wrote a different value.
   void report_overwritten(const GlobalAccess& access, std::uint32_t lanes, GlobalConflictSink& sink);
-  /// Where what each lane writes is to be kept, until other CTAs' writes are compared with it; false where nothing is. In memory
-  /// another CTA may have overwritten it by now.
+  /// The places that keep what each lane writes until it is compared with other CTAs' writes, because by then another
+  /// CTA may have overwritten the memory; false if nothing is kept.
   bool kept_at(const GlobalAccess& access, std::byte** places);
-  /// What the CTA has done, by address; and reset().
+  /// Returns the accesses of the CTA, by address, and resets.
   MemoryUse take_use();
 
   int granule() const { return 1 << shift_; }
@@ -97,8 +98,8 @@ class GlobalShadow {
   static constexpr int kPageShift = 10;
   static constexpr std::size_t kPageBytes = std::size_t{1} << kPageShift;
   static constexpr int kLaneBits = 6;                   // with kSeveralLanes
-  static constexpr std::uint32_t kSeveralLanes = 0x20;  // of a reader
-  static constexpr std::uint32_t kReadBefore = 0x20;    // of a writer: the CTA has read the granule before it wrote it
+  static constexpr std::uint32_t kSeveralLanes = 0x20;  // for a reader
+  static constexpr std::uint32_t kReadBefore = 0x20;    // for a writer: the CTA had read the granule before it wrote it
   static constexpr std::uint32_t kRecords = (1u << 26) - 1;
 
   struct Record {
@@ -109,13 +110,13 @@ class GlobalShadow {
   };
   struct Page {
     std::uint32_t *writers, *readers, *other_readers;
-    std::uint32_t* written_in;  // the generation in which something was written there last
+    std::uint32_t* written_in;  // the generation of the last write to it
     std::byte* written;
   };
   struct Slot {
     Address page = 0;
     std::uint32_t number = 0;
-    std::uint32_t generation = 0;  // not the present one: the slot is free
+    std::uint32_t generation = 0;  // if it is not the present one, the slot is free
   };
 
   static std::uint32_t cell(std::uint32_t record, int lane) {
@@ -129,7 +130,8 @@ class GlobalShadow {
     return recent.page;
   }
   static std::size_t hash_of(Address page) { return (page * 0x9e3779b97f4a7c15u) >> 40; }
-  // The cells of a consecutive access; none if it is not one that lies in one page, or has several lanes to a granule.
+  // The cells of a consecutive access; empty if the access is not consecutive, is not within one page, or has several
+  // lanes per granule.
   struct Cells {
     Page page;
     std::size_t first = 0, count = 0;
@@ -139,7 +141,7 @@ class GlobalShadow {
   std::uint32_t page_number(Address page);
   Page page(std::uint32_t number) const;
   bool stale(std::uint32_t cell) const { return (cell >> kLaneBits) < first_; }
-  // Whether the access in a cell happened before, or cannot be in conflict.
+  // Whether the access in a cell happened before, or cannot conflict.
   bool known(std::uint32_t cell, const GlobalAccess& access, int lane, Ordering& ordering);
   bool begin(const GlobalAccess& access, Ordering& ordering, std::uint32_t& record);
   bool read_consecutive(const GlobalAccess& access, std::uint32_t record);
@@ -154,8 +156,9 @@ class GlobalShadow {
   std::vector<Slot> table_;
   std::uint32_t generation_ = 1;
   std::vector<std::unique_ptr<std::uint32_t[]>> pages_;
-  std::vector<Address> used_;  // the pages that they are, as far as they are used
-  // Pages that were touched lately: what lanes access lies in few of them, but often not lane by lane in the same.
+  std::vector<Address> used_;  // their addresses, as far as the pages are in use
+  // Recently accessed pages: the accesses of a warp's lanes fall into few pages, but neighbouring lanes often alternate
+  // between them.
   struct RecentPage {
     Address address = ~Address{0};
     Page page{};
@@ -165,7 +168,7 @@ class GlobalShadow {
   std::uint32_t first_ = 1;  // the number of records_[0]; cells of records before it are stale
   std::array<std::uint32_t, 64> recent_{};
   bool full_ = false;
-  // Of the access that is being looked at: what all threads of this CTA did up to this epoch happened before.
+  // For the current access: everything that the threads of this CTA did up to this epoch happened before.
   struct {
     std::uint32_t cta = 0, epochs = 0;
   } ordered_{};

@@ -8,9 +8,10 @@
 namespace flash_ladder::emulator {
 namespace {
 
-// A search through what others have heard ends here. Then the accesses count as ordered: better none than a false finding.
+// A search through chains of acquisitions stops here. The accesses then count as ordered, because missing a finding is
+// better than a false one.
 constexpr std::size_t kMostSteps = std::size_t{1} << 16;
-// So much may wait for a fence. A thread that reads more flags than this learns at once what they say.
+// The number of acquisitions that may wait for a fence. A thread that reads more flags than this acquires immediately.
 constexpr std::size_t kMostWaiting = 32;
 
 void renumber_sparse(SparseClock& clock, const Renumbering& renumbering) {
@@ -18,7 +19,7 @@ void renumber_sparse(SparseClock& clock, const Renumbering& renumbering) {
   for (auto& [entry, number] : clock.more) number = renumbering(number);
 }
 
-// Of the releases [first, end) of a log, those of one CTA, the latest first; until f is true.
+// Visits the releases [first, end) of a log that come from one CTA, latest first, until f returns true.
 template <typename F>
 bool any_of_cta(const ReleaseLog& log, std::size_t first, std::size_t end, std::uint32_t cta, F f) {
   const auto found = log.of_cta.find(cta);
@@ -55,7 +56,7 @@ const std::vector<Acquisition>& LaunchOrdering::acquisitions_of(std::uint32_t ct
   return found == acquisitions_.end() ? none : found->second;
 }
 
-// Calls f with each CTA of a CTA's cluster, until it is true.
+// Calls f with each CTA of a CTA's cluster, until it returns true.
 template <typename F>
 bool LaunchOrdering::any_of_cluster(std::uint32_t cta, F f) const {
   const std::uint32_t first = cta - cta % cluster_size_;
@@ -67,7 +68,7 @@ bool LaunchOrdering::any_of_cluster(std::uint32_t cta, F f) const {
 Known LaunchOrdering::tell_of(const std::vector<Acquisition>& acquisitions, std::uint32_t cta, std::uint32_t thread,
                               std::uint32_t epoch) const {
   std::vector<Acquisition> ways = acquisitions;
-  std::unordered_map<const ReleaseLog*, std::size_t> seen;  // up to where
+  std::unordered_map<const ReleaseLog*, std::size_t> seen;  // up to which release
   std::size_t steps = 0;
   for (std::size_t i = 0; i < ways.size(); ++i) {
     const Acquisition way = ways[i];
@@ -80,7 +81,7 @@ Known LaunchOrdering::tell_of(const std::vector<Acquisition>& acquisitions, std:
       });
     });
     if (known != Known::no) return known;
-    // What those knew whose releases these are.
+    // What had been acquired before these releases.
     std::size_t& from = seen[way.log];
     for (std::size_t k = std::max(from, way.first); k < way.end; ++k) {
       const Release& release = way.log->releases[k];
@@ -140,9 +141,9 @@ ReleaseLog* Ordering::find(Place place) {
   return found == shared_logs_.end() ? nullptr : &found->second;
 }
 
-// What a part of a log says: of the own cluster into the clocks, of others as an acquisition.
+// Applies part of a log: releases of the CTA's own cluster go into the clocks, those of others become an acquisition.
 void Ordering::learn(int warp, std::uint32_t lanes, std::uint32_t alive, const Heard& heard) {
-  std::size_t first = heard.end;  // what all of the lanes know already is left out
+  std::size_t first = heard.end;  // releases that all of the lanes already know are left out
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     std::size_t known = heard.first;
     for (const Heard& one : thread(warp, std::countr_zero(rest)).known) {
@@ -183,7 +184,7 @@ void Ordering::learn(int warp, std::uint32_t lanes, std::uint32_t alive, const H
 void Ordering::learn_waiting(int warp, std::uint32_t lanes, std::uint32_t alive) {
   if (!waiting_) return;
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-    // Lanes that have heard the same learn it together.
+    // Lanes that have acquired the same releases are processed together.
     const int lane = std::countr_zero(rest);
     const std::vector<Heard> waiting = std::exchange(thread(warp, lane).waiting, {});
     for (const Heard& heard : waiting) {
@@ -208,7 +209,7 @@ void Ordering::fence(int warp, std::uint32_t lanes, std::uint32_t alive, bool bl
   learn_waiting(warp, lanes, alive);
   const AccessNumber now = clocks_.now();
   std::shared_ptr<Clock> last;
-  const Clock* same = nullptr;  // of which `last` is a copy
+  const Clock* same = nullptr;  // the clock of which `last` is a copy
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const Clock& clock = clocks_.of(warp, lane);
@@ -249,7 +250,7 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
   if (!place.shared && launch_ == nullptr) return;
   const auto entry = static_cast<std::size_t>(warp * kWarpSize + lane);
   Thread& own = threads_[entry];
-  // What it tells: all that it knows now, or knew at its last fence.
+  // What the thread releases: everything that it knows now, or knew at its last fence.
   Clock clock;
   bool block_only = order.block_only;
   if (order.releases) {
@@ -267,7 +268,7 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
   if (log == nullptr && clock.empty()) return;
   if (log == nullptr) log = place.shared ? &shared_logs_[place.address & ~Address{3}] : &launch_->at(place.address);
   if (!adds) {
-    // Unless the thread knows all of it already, and tells of it with its own.
+    // Unless the thread already knows all of it and includes it in its own releases.
     const bool knows = std::any_of(own.known.begin(), own.known.end(), [&](const Heard& known) {
       return known.log == log && known.end == log->releases.size();
     });
@@ -292,7 +293,7 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
 
 Known Ordering::known_of_other_block(std::uint32_t cta, std::uint32_t thread, std::uint32_t epoch, int warp, int lane,
                                      bool hears) {
-  std::vector<Acquisition> known, own;  // of the whole warp, of the thread alone; the latest first: they tell most
+  std::vector<Acquisition> known, own;  // of the whole warp, and of the thread; latest first: they contain most
   bool of_cluster = false;
   for_each_of_cluster([&](std::uint32_t peer, std::uint32_t rank, const Clocks&) {
     if (peer == cta_) return;

@@ -1,8 +1,10 @@
-// What orders the accesses of threads: barriers, by Clocks; and what one thread tells another through memory, with fences, and with
-// atomic operations that release and acquire. PTX ISA, "Memory Consistency Model": release patterns, acquire patterns.
+// The order between accesses of different threads: barriers, through Clocks; and communication through memory, with
+// fences and with atomic operations that release and acquire. PTX ISA, "Memory Consistency Model": release patterns,
+// acquire patterns.
 //
-// What a thread tells at an address is kept there, as a log. Whoever reads the address with a strong operation knows of the log
-// up to there, at once if the operation acquires, else after its next fence or barrier.
+// What a thread releases at an address is kept there, in a log. A thread that reads the address with a strong operation
+// acquires the log up to that point, immediately if the operation acquires, otherwise after the thread's next fence or
+// barrier.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +19,7 @@
 
 namespace flash_ladder::emulator {
 
-/// A clock of which most entries are the same: `least`, but for some.
+/// A clock most of whose entries have the same value, `least`.
 struct SparseClock {
   AccessNumber least = 0;
   std::vector<std::pair<std::uint32_t, AccessNumber>> more;  // entry → number
@@ -26,37 +28,38 @@ struct SparseClock {
   AccessNumber of(std::size_t entry) const;
 };
 
-/// What one thread has told at an address.
+/// What one thread has released at an address.
 struct Release {
   std::uint32_t cta;
   std::uint32_t thread;
-  bool to_block_only;           // the fence before it was for the block only, or the operation
-  SparseClock numbers, epochs;  // each entry of `epochs` in those of the CTA whose it is
+  bool to_block_only;           // the fence before it, or the operation itself, was for the block only
+  SparseClock numbers, epochs;  // each entry of `epochs` is in the epochs of the CTA that it belongs to
 };
 
-/// All that was told at an address.
+/// Everything that was released at an address.
 struct ReleaseLog {
   std::vector<Release> releases;
-  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> of_cta;  // which of them
-  std::size_t first = 0;  // a store has overwritten what those before this have told
+  std::unordered_map<std::uint32_t, std::vector<std::uint32_t>> of_cta;  // indices of the releases of each CTA
+  std::size_t first = 0;  // a store has overwritten the releases before this one
 };
 
-/// What a thread of a CTA has heard: part of a log.
+/// What a thread of a CTA has acquired: part of a log.
 struct Acquisition {
   const ReleaseLog* log;
-  std::size_t first, end;  // of its releases
+  std::size_t first, end;  // indices of its releases
   std::uint32_t thread;
   std::uint32_t epoch;
 };
 
-/// Whether what a thread of another CTA did in an epoch is known to have happened before; or, to all lanes of the warp, what any
-/// thread of that CTA did then.
+/// Whether what a thread of another CTA did in an epoch is known to have happened before; or, for all lanes of the
+/// warp, what any thread of that CTA did then.
 enum class Known : std::uint8_t { no, of_thread, of_all_threads };
 
-/// What the CTAs of a launch tell each other. For one host thread.
+/// The communication between the CTAs of a launch. For use by one host thread.
 class LaunchOrdering {
  public:
-  /// How many CTAs a cluster has, and how many entries one of them has in their clocks. CTAs are numbered cluster by cluster.
+  /// The number of CTAs in a cluster, and the number of entries that each has in their clocks. CTAs are numbered
+  /// cluster by cluster.
   void set_clusters(std::size_t size, std::size_t block_size) {
     cluster_size_ = static_cast<std::uint32_t>(size);
     block_size_ = block_size;
@@ -65,7 +68,8 @@ class LaunchOrdering {
   ReleaseLog& at(Address address) { return logs_[address & ~Address{3}]; }
   void acquired(std::uint32_t cta, const Acquisition& acquisition) { acquisitions_[cta].push_back(acquisition); }
   const std::vector<Acquisition>& acquisitions_of(std::uint32_t cta) const;
-  /// Whether these acquisitions, or what those who were heard had heard before, tell of what a thread of a CTA did in this epoch.
+  /// Whether these acquisitions, directly or through what had been acquired before those releases, include what a
+  /// thread of a CTA did in this epoch.
   Known tell_of(const std::vector<Acquisition>& acquisitions, std::uint32_t cta, std::uint32_t thread,
                 std::uint32_t epoch) const;
   void renumber(std::uint32_t cta, const Renumbering& renumbering);
@@ -84,30 +88,31 @@ class LaunchOrdering {
   std::unordered_map<std::uint32_t, std::vector<Acquisition>> acquisitions_;
 };
 
-/// What the threads of one CTA know of each other, and of other CTAs.
+/// What the threads of one CTA know about each other, and about other CTAs.
 class Ordering {
  public:
-  /// `launch` is null where CTAs cannot talk to each other.
+  /// `launch` is null if CTAs cannot communicate.
   Ordering(int num_warps, LaunchOrdering* launch);
 
   Clocks& clocks() { return clocks_; }
   const Clocks& clocks() const { return clocks_; }
-  /// As at the start of a CTA; the clocks begin anew by Clocks::reset().
+  /// Resets to the state at the start of a CTA; the clocks are reset with Clocks::reset().
   void reset(std::uint32_t cta);
-  /// Clocks::join_cluster(), and what the cluster hears of other CTAs.
+  /// Calls Clocks::join_cluster(), and shares what the cluster acquires from other CTAs.
   void join_cluster(std::vector<Clocks*> peers, std::size_t rank);
 
-  /// A thread that fences hands over more than the variable that it changes: what is volatile may be its part of a lock.
+  /// A thread that executes a fence releases more than the variable that it changes: a volatile access may be its part
+  /// of a lock.
   Strength strength_of(Strength strength, int warp) const {
     return strength == kUpdate && (fenced_ >> warp & 1) != 0 ? kVolatile : strength;
   }
 
-  /// A fence for the block, or for all.
+  /// A fence for the block, or for all threads.
   void fence(int warp, std::uint32_t lanes, std::uint32_t alive, bool block_only);
-  /// Lanes come to a barrier: what they have read comes before what follows it.
+  /// Lanes arrive at a barrier: their reads come before what follows it.
   void arrive(int warp, std::uint32_t lanes, std::uint32_t alive);
 
-  /// A strong operation at an address: in shared memory, by its offset, or in global memory.
+  /// A strong operation at an address: an offset in shared memory, or an address in global memory.
   struct Place {
     bool shared;
     Address address;
@@ -116,33 +121,33 @@ class Ordering {
     bool acquires, releases, block_only;
   };
   void strong_read(int warp, int lane, std::uint32_t alive, Place place, Order order);
-  /// `adds`: an atomic operation; what was told before is still told. A store overwrites it.
+  /// `adds`: an atomic operation, after which earlier releases remain valid. A store overwrites them.
   void strong_write(int warp, int lane, Place place, Order order, bool adds);
 
-  /// Whether what a thread of another CTA did happened before what (warp, lane) does. `hears`: the access itself is strong, so that
-  /// what was read before and is waiting for a fence counts, too.
+  /// Whether what a thread of another CTA did happened before what (warp, lane) does. `hears`: the access itself is
+  /// strong, so reads that are still waiting for a fence count, too.
   Known known_of_other_block(std::uint32_t cta, std::uint32_t thread, std::uint32_t epoch, int warp, int lane,
                              bool hears);
   void renumber(const Renumbering& renumbering);
 
  private:
-  struct Heard {  // of a log
+  struct Heard {  // part of a log
     ReleaseLog* log;
     bool shared;
     std::size_t first, end;
   };
-  // What a thread knew and had done when it came to a fence.
+  // What a thread knew and had done when it reached a fence.
   struct Fenced {
-    std::shared_ptr<Clock> clock;  // of those that came with it; without their own entries
+    std::shared_ptr<Clock> clock;  // of the lanes that reached it together; without their own entries
     AccessNumber now = 0;
   };
   struct Thread {
     Fenced for_block, for_all;
     std::vector<Heard> waiting;  // for a fence
-    std::vector<Heard> known;    // the latest of each log
+    std::vector<Heard> known;    // the latest for each log
   };
   ReleaseLog* find(Place place);
-  // Calls f(cta, its rank, its clocks) for the CTAs of the cluster, or for this one alone.
+  // Calls f(cta, its rank, its clocks) for the CTAs of the cluster, or for this one only.
   template <typename F>
   void for_each_of_cluster(F f);
   void learn(int warp, std::uint32_t lanes, std::uint32_t alive, const Heard& heard);
@@ -155,9 +160,9 @@ class Ordering {
   Clocks clocks_;
   std::unordered_map<Address, ReleaseLog> shared_logs_;
   std::vector<Thread> threads_;
-  std::uint32_t fenced_ = 0;  // warps that have
+  std::uint32_t fenced_ = 0;  // warps that have executed a fence
   bool used_ = false;         // since reset(): there were fences or releases
-  bool waiting_ = false;      // some thread has something that waits for a fence
+  bool waiting_ = false;      // some thread has acquisitions that wait for a fence
 };
 
 }  // namespace flash_ladder::emulator

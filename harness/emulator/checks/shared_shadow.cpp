@@ -41,10 +41,10 @@ void SharedShadow::join_cluster(std::size_t size) {
   num_readers_ = num_warps_ + static_cast<int>(size);
   readers_.assign(num_cells_ * static_cast<std::size_t>(num_readers_), 0);
   last_read_.assign(num_pages_ * static_cast<std::size_t>(num_readers_), 0);
-  keeps_reads_ = false;  // other CTAs know nothing of pages
+  keeps_reads_ = false;  // other CTAs know nothing about pages
 }
 
-// Numbers go on counting, so that what readers_ holds of the last CTA is older than anything in this one.
+// Numbers keep counting, so that everything that readers_ contains from the last CTA is older than anything in this one.
 void SharedShadow::reset() {
   std::fill(writers_.begin(), writers_.end(), 0);
   if (clocks_.next() > kNumbers / 2) {
@@ -64,7 +64,8 @@ void SharedShadow::reset() {
 }
 
 void SharedShadow::renumber() {
-  // Other CTAs have these numbers in their clocks. Better to forget what was done so far: it counts as ordered.
+  // Other CTAs have these numbers in their clocks. It is better to forget what was done so far, which then counts as
+  // ordered.
   if (clocks_.is_in_cluster()) {
     records_.clear();
     first_record_ = clocks_.next();
@@ -74,7 +75,7 @@ void SharedShadow::renumber() {
     return;
   }
   for (int warp = 0; warp < num_warps_; ++warp) enter_reads(warp);
-  const auto index_of = [&](std::uint32_t cell) {  // of the record; beyond them if the cell is of a CTA before
+  const auto index_of = [&](std::uint32_t cell) {  // index of the record; past the end if the cell is older
     return std::size_t{((cell & ~kPending) >> kLaneBits) - first_record_};
   };
   std::vector<AccessNumber> to(records_.size() + 1);
@@ -97,12 +98,13 @@ void SharedShadow::renumber() {
     }
   }
   records_.resize(kept);
-  // Not again soon. The most that cells can hold, 33 for each byte of 227 KB, fits twice in the numbers that reset() leaves.
+  // Delay the next call. The most that cells can hold, 33 for each byte of 227 KB, fits twice in the numbers that
+  // reset() leaves.
   most_records_ = std::max(kRecords, 2 * kept);
   const Renumbering renumbering(first_record_, std::move(to));
   clocks_.renumber(renumbering);
   renumbering.apply_to(last_read_);
-  for (std::uint32_t& version : page_versions_) ++version;  // page_writers_ has old numbers
+  for (std::uint32_t& version : page_versions_) ++version;  // page_writers_ contains old numbers
   std::fill(remembered_.begin(), remembered_.end(), ~AccessNumber{0});
   sink_.renumber(renumbering);
 }
@@ -126,9 +128,9 @@ const SharedShadow::Record* SharedShadow::record_of(AccessNumber number) const {
   return number >= first_record_ && index < records_.size() ? &records_[index] : nullptr;
 }
 
-// Whether the write in a cell happened before what any lane of the warp does now. False if it takes a closer look.
+// Whether the write in a cell happened before what any lane of the warp does now. False if that needs a closer look.
 inline bool SharedShadow::known_to_warp(std::uint32_t cell, int warp) {
-  const AccessNumber number = cell >> kLaneBits;  // of one that is pending there is none
+  const AccessNumber number = cell >> kLaneBits;  // a pending write has no number
   AccessNumber& remembered = remembered_[static_cast<std::size_t>(warp) * kRemembered + number % kRemembered];
   if (remembered == number) return true;
   const Record* const record = record_of(number);
@@ -139,15 +141,15 @@ inline bool SharedShadow::known_to_warp(std::uint32_t cell, int warp) {
   return true;
 }
 
-// Whether the access in a cell happened before what a lane does now, or cannot race with it.
-// `inline` because accesses that only an mbarrier orders come here for every lane.
+// Whether the access in a cell happened before what a lane does now, or cannot race with it. `inline` because accesses
+// that are ordered only by an mbarrier come here for every lane.
 inline bool SharedShadow::known(std::uint32_t cell, const SharedAccess& access, int lane, bool by_reader, int reader,
                                 Conflict& conflict) const {
   if (cell == 0) return true;
   const AccessNumber number = (cell & ~kPending) >> kLaneBits;
   const Record* record = record_of(number);
   const int other_lane = static_cast<int>(cell & 31);
-  if (record == nullptr) return true;  // of a CTA before
+  if (record == nullptr) return true;  // from a previous CTA
   const bool of_peer = record->engine >= num_engines_;
   const int other = by_reader && !of_peer ? reader : record->warp;
   const bool same_warp = other == access.warp && !of_peer && access.peer == nullptr;
@@ -156,7 +158,7 @@ inline bool SharedShadow::known(std::uint32_t cell, const SharedAccess& access, 
   if (access.peer != nullptr) {
     if (known_to_peer(*access.peer, cell, *record, other)) return true;
   } else if (several && same_warp && !record->async) {
-    // Read by this lane and another one, or by two others.
+    // Read by this lane and another one, or by two other lanes.
     if (number < clocks_.synced_in_warp(access.warp)) return true;
   } else if (clocks_.happened_before(number, record->engine >= 0 ? num_warps_ + record->engine : other, other_lane,
                                      record->async, access.warp, lane)) {
@@ -216,7 +218,7 @@ void SharedShadow::read(const SharedAccess& access) {
     std::uint32_t* const read_by = readers(access.warp) + (access.offsets[lane] >> shift_);
     for (unsigned i = 0; i < cells; ++i) {
       const std::uint32_t old = read_by[i];
-      // Exactly, since these may be lanes that take turns with a lock.
+      // Decide exactly, because these may be lanes that take turns with a lock.
       const bool several = old >= synced && ((old ^ own) & 63) != 0 &&
                            ((old & kSeveralLanes) != 0 ||
                             !clocks_.happened_before(old >> kLaneBits, access.warp, static_cast<int>(old & 31), false,
@@ -243,7 +245,7 @@ SharedShadow::Range SharedShadow::range_of(const SharedAccess& access) const {
   return {lowest, highest + access.bytes};
 }
 
-// Whether all of a page was written, and all writes to it happened before what any lane of the warp does now.
+// Whether a whole page was written, and all writes to it happened before what any lane of the warp does now.
 bool SharedShadow::knows_page(int warp, std::size_t page) {
   KnownPage& known = known_pages_[static_cast<std::size_t>(warp) * num_pages_ + page];
   const std::uint32_t version = page_versions_[page];
@@ -291,7 +293,8 @@ inline bool SharedShadow::knows_pages(const Pages& pages, int warp) {
   return true;
 }
 
-// The same without looking at cells: most writes are to pages that have just been written, and would find them as they were.
+// The same without examining cells: most writes are to pages that have just been written, and would find the cells as
+// they were.
 inline bool SharedShadow::has_known_pages(const Pages& pages, int warp) const {
   const KnownPage* const known = known_pages_.data() + static_cast<std::size_t>(warp) * num_pages_;
   for (std::size_t page = pages.first; page < pages.end; ++page) {
@@ -310,14 +313,14 @@ inline bool SharedShadow::has_read_since(const Pages& pages, int reader, AccessN
   return std::any_of(last + pages.first, last + pages.end, [&](AccessNumber number) { return number >= bound; });
 }
 
-// Notes what a whole warp has read, for the writes that come.
+// Keeps what a whole warp has read, for later writes to compare with.
 void SharedShadow::keep_read(const SharedAccess& access, AccessNumber number, AccessNumber synced) {
   std::vector<Read>& reads = reads_[static_cast<std::size_t>(access.warp)];
   if (reads.size() == kKeptReads) {
-    // Nobody will ask for what happened before whatever any warp does.
+    // Reads that happened before whatever any warp does are no longer needed.
     AccessNumber bound = synced;
     for (int warp = 0; warp < num_warps_; ++warp) bound = std::min(bound, known_reads(warp, access.warp));
-    // Those that stay tell what lies between them and the one before only by `synced`.
+    // The reads that stay are separated from the previous one only by `synced`.
     const auto first = std::find_if(reads.begin(), reads.end(), [&](const Read& read) { return read.number >= bound; });
     if (first != reads.end()) bound = std::min(bound, first->synced);
     std::erase_if(reads, [&](const Read& read) { return read.number < bound; });
@@ -344,8 +347,8 @@ void SharedShadow::enter_reads(int warp) {
   reads.clear();
 }
 
-// Those that a warp has made in this range, if there are any from `bound` on. What was read first is entered first: with a read go
-// those before it that are where it is.
+// The reads of a warp in this range, if there are any from `bound` on. Earlier reads are entered first: with a read,
+// those before it at the same place are entered too.
 void SharedShadow::enter_reads_in(Range range, int warp, AccessNumber bound) {
   std::vector<Read>& reads = reads_[static_cast<std::size_t>(warp)];
   if (reads.empty() || !has_read_since(pages_of(range), warp, std::max(bound, reads.front().number))) return;
@@ -364,7 +367,7 @@ void SharedShadow::enter_reads_in(Range range, int warp, AccessNumber bound) {
   std::erase_if(reads, [](const Read& read) { return read.enters; });
 }
 
-// Writer cells from 1 up to the limit are in order; 0, which is uninitialised, wraps around to the top.
+// Writer cells from 1 up to the limit are ordered; 0, which means uninitialised, wraps around to the top.
 void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) {
   const unsigned cells = cells_of(access);
   for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
@@ -412,13 +415,13 @@ void SharedShadow::check_write(const SharedAccess& access, std::uint32_t unchang
   for (int reader = 0; reader < num_readers_; ++reader) {
     const bool of_peers = access.peer != nullptr || reader >= num_warps_;
     const AccessNumber bound = of_peers ? 1 : known_reads(access.warp, reader);
-    if (!has_read_since(pages, reader, bound)) continue;  // all that it has read there is in order
+    if (!has_read_since(pages, reader, bound)) continue;  // everything that it has read there is ordered
     if (reader < num_warps_) enter_reads_in(range, reader, bound);
     check_write_against(readers(reader), bound, reader, access, access.mask, is_copy);
   }
 }
 
-// `cells`: of the writers (reader < 0), or of one warp as a reader. All accesses below `bound` are in order.
+// `cells`: the cells of the writers (reader < 0), or of one warp as a reader. All accesses below `bound` are ordered.
 void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber bound, int reader,
                                        const SharedAccess& access, std::uint32_t lanes, bool is_copy) {
   const std::uint32_t limit = bound << kLaneBits;
@@ -507,7 +510,8 @@ void SharedShadow::look_for_lost(const SharedAccess& access) {
   }
   if (unread == 0) return;
   const Range range = range_of(access);
-  // Takes out the lanes of which f(lane) says when what they overwrite was last read, if that was after it was written.
+  // Removes the lanes for which f(lane), the time when the data that they overwrite were last read, is after those data
+  // were written.
   const auto take_out = [&](auto f) {
     for (std::uint32_t rest = unread; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
@@ -548,7 +552,7 @@ void SharedShadow::check_async_read(const SharedAccess& access) {
   if (access.peer == nullptr && knows_pages(pages_of(access), access.warp)) return;
   SharedAccess written = access;
   if (access.as_lane < 0) {
-    // wgmma: kernels multiply what nobody has written, where that is simpler than a branch, and throw the product away.
+    // wgmma: kernels may multiply uninitialised data, if that is simpler than a branch, and discard the product.
     for (std::uint32_t rest = access.mask; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
       if (writers_[access.offsets[lane] >> shift_] == 0) written.mask &= ~(1u << lane);

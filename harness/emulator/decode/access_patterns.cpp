@@ -1,4 +1,4 @@
-// What a load or a store is for, as far as that decides whether it may race: see memory/strength.h.
+// How a load or a store is used, as far as that decides whether it may race: see memory/strength.h.
 
 #include <cstddef>
 #include <set>
@@ -19,7 +19,8 @@ bool any_source(const Instruction& instruction, F f) {
   return false;
 }
 
-// The registers that depend on what instruction `from` reads from memory, within [begin, end) of the code, gone round `rounds` times.
+// The registers that depend on what instruction `from` reads from memory, within [begin, end) of the code, after
+// `rounds` iterations.
 std::set<std::int32_t> dependents(const CompiledKernel& kernel, std::size_t from, std::size_t begin, std::size_t end,
                                   bool round) {
   std::set<std::int32_t> found;
@@ -36,7 +37,7 @@ std::set<std::int32_t> dependents(const CompiledKernel& kernel, std::size_t from
   return found;
 }
 
-// A loop around the load goes on until it reads something else.
+// A loop around the load continues until it reads a different value.
 bool is_polled(const CompiledKernel& kernel, std::size_t load) {
   for (std::size_t end = load + 1; end <= kernel.code.size(); ++end) {
     const Instruction& back = kernel.code[end - 1];
@@ -79,7 +80,8 @@ void find_access_patterns(CompiledKernel& kernel) {
     Instruction& load = kernel.code[i];
     if (load.role == MemoryRole::load && load.strength == kVolatile && is_polled(kernel, i)) load.strength = kPolling;
   }
-  // What reaches the operand of atom.cas with which it compares. All other atomic operations have the same register twice.
+  // The values that can reach the operand with which atom.cas compares. All other atomic operations have the same
+  // register twice.
   std::set<std::int32_t> compared;
   for (const Instruction& instruction : kernel.code) {
     if (instruction.instruction_class == InstructionClass::atomic && instruction.r[2] != instruction.r[3])

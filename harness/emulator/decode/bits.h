@@ -14,7 +14,7 @@ class Bits {
   bool get(int i) const { return (words_[static_cast<std::size_t>(i) / 64] >> (i % 64)) & 1; }
   void set(int i) { words_[static_cast<std::size_t>(i) / 64] |= std::uint64_t{1} << (i % 64); }
   void clear(int i) { words_[static_cast<std::size_t>(i) / 64] &= ~(std::uint64_t{1} << (i % 64)); }
-  /// this |= other & ~mask; whether that changed anything.
+  /// this |= other & ~mask; returns whether that changed anything.
   bool merge(const Bits& other, const Bits* mask) {
     std::uint64_t changed = 0;
     for (std::size_t i = 0; i < words_.size(); ++i) {

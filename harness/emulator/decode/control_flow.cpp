@@ -13,18 +13,18 @@ bool ends_block(const Instruction& instruction) {
          instruction.action == Action::exit;
 }
 
-// A failed assertion, a trap and a call of nothing end the threads; to the compiler they may be calls like any other, behind which the
-// lanes meet those that went another way.
+// A failed assertion, a trap and a call of a null function end the threads; the compiler may treat them like any other
+// call, after which the lanes reconverge with those on another path.
 bool falls_through(const Instruction& instruction) {
   return !ends_block(instruction) || instruction.guard >= 0 ||
          (instruction.action == Action::exit && instruction.execute != nullptr);
 }
 
-// Post-dominators, by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph. Node n is block
-// n, and the node after the last stands for the end of the kernel.
+// Post-dominators, by Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm", on the reversed graph. Node n
+// is block n, and the node after the last represents the end of the kernel.
 std::vector<int> immediate_post_dominators(const std::vector<Block>& blocks) {
   const int end = static_cast<int>(blocks.size());
-  std::vector<std::vector<int>> predecessors(blocks.size() + 1);  // in the graph: successors in the reversed one
+  std::vector<std::vector<int>> predecessors(blocks.size() + 1);  // in the graph, so successors in the reversed one
   const auto successors = [&](int block) { return blocks[static_cast<std::size_t>(block)].successors; };
   for (int block = 0; block < end; ++block) {
     if (successors(block).empty()) predecessors[static_cast<std::size_t>(end)].push_back(block);

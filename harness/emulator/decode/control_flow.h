@@ -13,7 +13,7 @@ struct Block {
   std::vector<int> successors;
 };
 
-/// In the order of the code. The last instruction of the code is an unguarded exit.
+/// The blocks in the order of the code. The last instruction of the code is an unguarded exit.
 std::vector<Block> basic_blocks(const CompiledKernel& kernel);
 
 }  // namespace flash_ladder::emulator

@@ -19,7 +19,7 @@ std::vector<std::string_view> split(std::string_view opcode) {
   }
 }
 
-// p - q, of two addresses in one variable: a number that may be added to any address.
+// p - q for two addresses in one variable: a number that may be added to any address.
 bool is_distance(const Instruction& instruction, const std::vector<int>& variable_of) {
   static const LaneOperation* const kSubtractions[] = {lane_table().find("sub.s32"), lane_table().find("sub.u32"),
                                                        lane_table().find("sub.s64"), lane_table().find("sub.u64")};
@@ -88,7 +88,7 @@ int KernelDecoder::carry() {
   return carry_;
 }
 
-// The address that a variable's name stands for, in its own space.
+// The address of a variable in its own space.
 std::uint64_t KernelDecoder::address_of(const Operand& operand) const {
   if (const auto unusable = image_.unusable.find(operand.index); unusable != image_.unusable.end()) {
     fail(unusable->second);
@@ -112,7 +112,7 @@ int KernelDecoder::converted(int reg, Slot slot) {
   if (have == Slot::predicate || slot == Slot::predicate)
     fail("a predicate where a value must be, or the other way round");
   if (have < slot) {
-    // Only special registers: they are 32 bits wide, and may be read as 64.
+    // Only special registers: they are 32 bits wide, but may be read as 64.
     if (!registers_[reg].special) fail("a register that is too narrow");
     const int wide = temporary(slot);
     emit_lane("%widen.u.32.64", {wide}, {reg});
@@ -126,7 +126,7 @@ int KernelDecoder::converted(int reg, Slot slot) {
   return narrow;
 }
 
-// A register that holds the operand's value in the form that an instruction wants to read.
+// A register that contains the operand's value in the form that an instruction reads.
 int KernelDecoder::read(const Operand& operand, Slot slot) {
   switch (operand.kind) {
     case Kind::reg: {
@@ -172,7 +172,7 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
     case Kind::variable:
       if (slot != Slot::b32 && slot != Slot::b64) fail("an address is 32 or 64 bits wide");
       if (const Space space = layout_.space(operand.index); space == Space::shared || space == Space::local) {
-        // A register of its own, so that what is computed from it is known to lie there.
+        // A new register, so that addresses computed from it are known to be in the variable.
         for (const auto& [reg, variable] : addresses_) {
           const VirtualRegister& known = registers_[static_cast<std::size_t>(reg)];
           if (variable == operand.index && known.slot == slot && known.value == address_of(operand)) return reg;
@@ -194,7 +194,7 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
   }
 }
 
-// A register for a result. One that is wider than the result is filled afterwards.
+// A register for a result. If it is wider than the result, the rest is filled afterwards.
 int KernelDecoder::write(const Operand& operand, Slot slot, bool sign_extend) {
   if (operand.kind == Kind::sink) return temporary(slot);
   if (operand.kind != Kind::reg || operand.negated || operand.value != 0) fail("a result must go to a register");
@@ -278,7 +278,7 @@ std::vector<ptx::Operand> KernelDecoder::elements(const Operand& operand) const 
   return operand.kind == Kind::vector ? operand.elements : std::vector<Operand>{operand};
 }
 
-// An address: register + offset, or a variable, or a number. Returns the register that holds it, or the constant 0.
+// An address: register + offset, a variable, or a number. Returns the register that contains it, or the constant 0.
 int KernelDecoder::address_operand(const Operand& operand, Space space, std::int64_t& offset, bool& wide) {
   if (!operand.address) fail("an address must be in brackets");
   if (operand.kind == Kind::reg) {
@@ -304,7 +304,7 @@ int KernelDecoder::address_operand(const Operand& operand, Space space, std::int
   return constant(Slot::b64, 0);
 }
 
-// Instructions that the table of lane operations has.
+// Instructions in the table of lane operations.
 bool KernelDecoder::decode_lane() {
   const LaneOperation* operation = lane_table().find(instruction_->opcode);
   if (operation == nullptr) return decode_multiply_add_with_carry();
@@ -320,7 +320,7 @@ bool KernelDecoder::decode_lane() {
   return true;
 }
 
-// mad.lo.cc.u32 d, a, b, c: a product, and then a sum that leaves a carry. madc.… also takes one.
+// mad.lo.cc.u32 d, a, b, c: a product, followed by a sum that produces a carry. madc.… also consumes one.
 bool KernelDecoder::decode_multiply_add_with_carry() {
   if ((parts_[0] != "mad" && parts_[0] != "madc") || parts_.size() < 3) return false;
   const std::string_view type = parts_.back();
@@ -365,7 +365,7 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   for (std::size_t i = 0; i < function_.registers.size(); ++i) {
     if (function_.registers[i].bytes == 16) upper_halves_[static_cast<int>(i)] = temporary(Slot::b64);
   }
-  std::vector<std::int32_t> start;  // of each PTX instruction in the code
+  std::vector<std::int32_t> start;  // index in the code of each PTX instruction
   for (const ptx::Instruction& instruction : function_.instructions) {
     start.push_back(static_cast<std::int32_t>(kernel_->code.size()));
     decode(instruction);
@@ -391,7 +391,7 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
           std::min(kernel_->global_granule, std::max(1, instruction.bytes * instruction.elements));
     }
   }
-  // Instructions on other memory have mbarriers, of 8 bytes.
+  // Instructions on other memory also access mbarriers, of 8 bytes.
   if (kernel_->uses_async_proxy) kernel_->shared_granule = std::min(kernel_->shared_granule, 8);
   for (const std::vector<int>& table : function_.branch_tables) {
     std::vector<std::int32_t>& targets = kernel_->branch_tables.emplace_back();
@@ -410,7 +410,8 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   return std::move(kernel_);
 }
 
-// Which variable of shared or local memory each access goes to, where its address is computed from that of one variable only.
+// Finds the variable of shared or local memory that each access goes to, if its address is computed from the address of
+// only one variable.
 void KernelDecoder::find_variables() {
   std::vector<KnownVariable>& variables = kernel_->variables;
   std::map<int, int> numbers;  // index of a variable → into `variables`
@@ -427,10 +428,11 @@ void KernelDecoder::find_variables() {
   }
   const std::size_t num_named = variables.size();
 
-  // nvcc puts all local variables of a function into one, and computes the address of each from that one's with add.u64, which it
-  // uses for nothing else: add.u64 %rd1, %SPL, 40. Where each begins is all that is known, and so it may reach to the next.
+  // nvcc combines all local variables of a function into one, and computes the address of each from the address of that
+  // one with add.u64, which it uses for nothing else: add.u64 %rd1, %SPL, 40. Only the start of each is known, so a
+  // variable is assumed to extend to the next one.
   const LaneOperation* const frame_offset = lane_table().find("add.u64");
-  std::map<std::pair<int, std::uint32_t>, int> parts;  // the variable with all, and where in it → index
+  std::map<std::pair<int, std::uint32_t>, int> parts;  // the combined variable and the offset in it → index
   const auto part = [&](const Instruction& instruction, int whole) {
     if (instruction.lane_operation != frame_offset || instruction.instruction_class == InstructionClass::convert ||
         !variables[static_cast<std::size_t>(whole)].name.starts_with(kLocalVariables)) {
@@ -457,11 +459,11 @@ void KernelDecoder::find_variables() {
       int sources = kNone;
       for (std::size_t k = instruction.writes; k < instruction.operands; ++k) {
         const auto reg = static_cast<std::size_t>(instruction.r[k]);
-        if (registers_[reg].slot == Slot::predicate) continue;  // what was compared is no part of what is chosen
+        if (registers_[reg].slot == Slot::predicate) continue;  // does not affect the selected value
         if (from[reg] != kNone && from[reg] != sources) sources = sources == kNone ? from[reg] : kSeveral;
       }
       if (sources == kNone) continue;
-      if (instruction.role != MemoryRole::none) continue;  // what is read there is something else
+      if (instruction.role != MemoryRole::none) continue;  // the value read there is unrelated
       if (instruction.action != Action::lane && instruction.action != Action::watched_lane) sources = kSeveral;
       if (sources >= 0) sources = is_distance(instruction, from) ? kNone : part(instruction, sources);
       if (sources == kNone) continue;
@@ -478,7 +480,7 @@ void KernelDecoder::find_variables() {
     if (next != parts.end() && next->first.first == place.first)
       variables[static_cast<std::size_t>(index)].end = next->first.second;
   }
-  // Beyond the only one of a space there is nothing: that is found anyway.
+  // An access beyond the only variable of a space is found anyway.
   const auto is_only_one = [&](int index) {
     const Space space = variables[static_cast<std::size_t>(index)].space;
     return std::ranges::count(variables, space, &KnownVariable::space) == 1;

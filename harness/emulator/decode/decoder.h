@@ -1,4 +1,4 @@
-// A parsed kernel → what a launch executes.
+// Turns a parsed kernel into what a launch executes.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// Each call gets registers of its own for the callee. What the callee has in local memory has one place for all calls: no
-// function is active twice, and each thread has its own local memory. The callee's parameters are the .param variables that the
-// caller hands over.
+// Each call gets separate registers for the callee. The callee's local memory has one location for all calls, because
+// no function is active twice, and each thread has its own local memory. The callee's parameters are the .param
+// variables that the caller passes.
 #include "emulator/decode/inline_calls.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ using ptx::Instruction;
 using ptx::Operand;
 using Kind = Operand::Kind;
 
-// What is beyond these would take gigabytes to decode.
+// Anything larger would take gigabytes to decode.
 constexpr std::size_t kMaxInstructions = 50'000;
 constexpr std::size_t kMaxRegisters = 200'000;
 constexpr std::size_t kMaxDepth = 100;
@@ -46,9 +46,9 @@ const Operand* pointer_of(const Instruction& instruction) {
 
 bool can_be_called(const Function& function) { return !function.entry && function.defined; }
 
-// The functions whose address somebody has: an instruction or a variable. They must be defined.
+// The functions whose address is taken by an instruction or a variable. They must be defined.
 std::vector<const Function*> addressed_functions(const ptx::Text& text) {
-  if (std::none_of(text.functions.begin(), text.functions.end(), can_be_called)) return {};  // as of almost all kernels
+  if (std::none_of(text.functions.begin(), text.functions.end(), can_be_called)) return {};  // the usual case
   std::set<std::string_view> names;
   for (const ptx::Variable& variable : text.variables) {
     for (const ptx::Variable::Relocation& relocation : variable.relocations) names.insert(relocation.symbol);
@@ -68,7 +68,8 @@ std::vector<const Function*> addressed_functions(const ptx::Text& text) {
   return functions;
 }
 
-// ld.param [%rd1]: in a kernel the parameters have addresses of their own, in a function they lie in its caller's variables.
+// ld.param [%rd1]: in a kernel the parameters have addresses of their own; in a function they are in its caller's
+// variables.
 bool takes_address_of_parameter(const Instruction& instruction) {
   return (instruction.opcode.starts_with("ld.param") || instruction.opcode.starts_with("st.param")) &&
          std::any_of(instruction.operands.begin(), instruction.operands.end(),
@@ -107,7 +108,7 @@ class Inliner {
   }
 
  private:
-  using Arguments = std::map<int, const Operand*>;  // of the callee's parameters
+  using Arguments = std::map<int, const Operand*>;  // by the callee's parameters
 
   const Function* find(const Instruction& instruction) const {
     const Operand* callee = callee_of(instruction);
@@ -135,7 +136,7 @@ class Inliner {
   Function out_;
 };
 
-// Where an instruction of the function comes from, and where that was called.
+// The position of an instruction of the function, followed by that of the call.
 int Inliner::position(const Function& function, int index, const SourcePosition& called_at) {
   SourcePosition whole = function.positions[static_cast<std::size_t>(index)];
   whole.insert(whole.end(), called_at.begin(), called_at.end());
@@ -163,8 +164,8 @@ void Inliner::append(const Function& function, const Arguments& arguments, const
     for (Operand& element : operand.elements) self(element, self);
   };
 
-  std::vector<int> start;               // of each instruction of the function in `out_`
-  std::vector<std::size_t> with_label;  // in `out_`: the labels are those of the function until the end
+  std::vector<int> start;               // for each instruction of the function: its index in `out_`
+  std::vector<std::size_t> with_label;  // indices in `out_`: their labels are those of the function until the end
   const auto branch = [&](Instruction& instruction, std::size_t target) {
     instruction.opcode = "bra";
     instruction.operands = {{.kind = Kind::label, .index = static_cast<int>(target)}};
@@ -251,7 +252,7 @@ void Inliner::append_body(const Function& callee, const Instruction& call) {
   append(callee, arguments, called_at);
 }
 
-// Whether the call hands over what the function takes: as many parameters, of the same sizes.
+// Whether the call passes what the function takes: as many parameters, of the same sizes.
 bool Inliner::fits(const Function& callee, const Instruction& call) const {
   std::size_t next = 0;
   const auto same = [&](const std::vector<int>& parameters) {
@@ -269,8 +270,8 @@ bool Inliner::fits(const Function& callee, const Instruction& call) const {
   return same(callee.parameters) && results;
 }
 
-// For each function that the pointer may be the address of: if it is not, go to the next one; the body; go to the end. Behind the last
-// one the call itself stays, which then leads nowhere.
+// For each function that the pointer may refer to: if it is not that one, jump to the next; the body; jump to the end.
+// The call itself stays after the last one, where it leads nowhere.
 void Inliner::append_bodies(const Instruction& call) {
   const Operand pointer = *pointer_of(call);
   const auto add = [&](std::string_view opcode, std::vector<Operand> operands, int guard) {

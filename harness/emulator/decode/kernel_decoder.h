@@ -1,5 +1,5 @@
-// How PTX instructions become the virtual GPU's. Those that concern each lane by itself are in lanes/; the others are decoded by the
-// functions of an OperationTable, with the members of KernelDecoder.
+// How PTX instructions become the virtual GPU's. Those that act on each lane separately are in lanes/; the others are
+// decoded by the functions of an OperationTable, with the members of KernelDecoder.
 #pragma once
 
 #include <algorithm>
@@ -24,15 +24,15 @@ namespace flash_ladder::emulator {
 
 class KernelDecoder;
 
-/// Decodes the instruction at which the decoder stands. Calls emit() or emit_lane() for each of the virtual GPU's that it becomes;
-/// fail_unknown() if it is not known in this form.
+/// Decodes the decoder's current instruction. Calls emit() or emit_lane() for each instruction of the virtual GPU that
+/// it becomes; calls fail_unknown() if this form is not known.
 using Decode = void (*)(KernelDecoder& decoder);
 
-/// Instructions by the first part of their opcodes.
+/// Instructions, looked up by the first part of their opcode.
 class OperationTable {
  public:
   void add(std::string_view name, Decode decode) { decode_.emplace(name, decode); }
-  /// Null if there is none of this name.
+  /// Null if the name is unknown.
   Decode find(std::string_view name) const {
     const auto found = decode_.find(name);
     return found == decode_.end() ? nullptr : found->second;
@@ -70,7 +70,7 @@ class KernelDecoder {
   int carry();
   int read(const Operand& operand, Slot slot);
   int write(const Operand& operand, Slot slot, bool sign_extend = false);
-  /// A register of 128 bits: its lower and its upper half, of 64 bits each, to read or to write.
+  /// The lower and the upper half, of 64 bits each, of a register of 128 bits, to read or to write.
   std::vector<int> halves(const Operand& operand);
   std::uint64_t address_of(const Operand& operand) const;
   /// Fills CompiledKernel::functions.
@@ -82,7 +82,7 @@ class KernelDecoder {
                     const std::vector<int>& reads);
   Instruction& emit(Action action, InstructionClass instruction_class, const std::vector<int>& writes,
                     const std::vector<int>& reads);
-  /// The first that the PTX instruction became: it stands for all of them in the counters.
+  /// The first instruction that the PTX instruction became: it stands for all of them in the counters.
   Instruction& first_emitted() { return kernel_->code[first_code_]; }
   void emit_lane(std::string_view opcode, const std::vector<int>& writes, const std::vector<int>& reads);
   void emit_lane(const LaneOperation& operation, const std::vector<int>& writes, const std::vector<int>& reads);
@@ -125,22 +125,22 @@ class KernelDecoder {
   std::vector<std::string_view> parts_;  // of its opcode
   std::vector<VirtualRegister> registers_;
   std::map<std::pair<Slot, std::uint64_t>, int> constants_;
-  // Registers that hold the address of a variable in shared or local memory → index of that.
+  // Registers that hold the address of a variable in shared or local memory → the variable's index.
   std::map<int, int> addresses_;
-  std::map<int, int> upper_halves_;  // of registers of 128 bits; the lower half stands for the register
+  std::map<int, int> upper_halves_;  // for registers of 128 bits, which are represented by their lower half
   std::map<ptx::SpecialRegister, int> specials_;
   int carry_ = -1;
   int guard_ = -1;
   bool first_of_instruction_ = true;
   std::size_t first_code_ = 0;
-  struct Conversion {  // after the instruction: its result, into a wider register
+  struct Conversion {  // to perform after the instruction: extends its result into a wider register
     const LaneOperation* operation;
     int to, from;
   };
   std::vector<Conversion> conversions_;
 };
 
-/// The kind of register that holds so many bytes.
+/// The kind of register that holds this many bytes.
 inline Slot slot_of(int bytes) { return bytes <= 2 ? Slot::b16 : bytes == 4 ? Slot::b32 : Slot::b64; }
 
 }  // namespace flash_ladder::emulator

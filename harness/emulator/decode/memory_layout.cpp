@@ -41,7 +41,7 @@ MemoryLayout::MemoryLayout(const ModuleImage& image, const ptx::Function& functi
     const ptx::Variable& variable = image.text.variables[static_cast<std::size_t>(index)];
     if (!variable.reserved) continue;
     addresses_[index] = shared;
-    shared = aligned(shared + variable.size, kSharedBase);  // so that it moves nothing in its alignment
+    shared = aligned(shared + variable.size, kSharedBase);  // so that it does not affect the alignment of anything else
   }
   reserved_shared_bytes_ = shared - kSharedBase;
   for (const int index : named) {

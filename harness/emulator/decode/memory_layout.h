@@ -1,4 +1,4 @@
-// Where the variables that a kernel names lie: parameters, shared and local memory.
+// Where the variables that a kernel uses are placed: parameters, shared and local memory.
 #pragma once
 
 #include <cstddef>
@@ -14,23 +14,23 @@ namespace flash_ladder::emulator {
 
 class MemoryLayout {
  public:
-  /// Shared variables lie in the order in which the text declares them, extern ones all behind the others, where the launch's
-  /// dynamic shared memory begins. Before them all lies what the system reserves, if it is named. Only those that the function's
-  /// instructions name are given a place.
+  /// Shared variables are placed in the order in which the text declares them, followed by all extern ones, where the
+  /// launch's dynamic shared memory begins. Memory that the system reserves comes first, if the kernel refers to it.
+  /// Only variables to which the function's instructions refer are placed.
   MemoryLayout(const ModuleImage& image, const ptx::Function& function);
 
-  /// The address of a variable in its space; none if it is not one of this function's.
+  /// The address of a variable in its space; nullopt if it is not a variable of this function.
   std::optional<std::uint64_t> address(int variable) const;
-  /// The space that it lies in: .param variables inside a function are arguments of calls, and lie in local memory.
+  /// The space that contains it: .param variables inside a function are arguments of calls, and are placed in local memory.
   ptx::Space space(int variable) const;
 
   std::size_t static_shared_bytes() const { return static_shared_bytes_; }
-  /// Before them, and in no limit's sum.
+  /// Placed before them, and not counted towards any limit.
   std::size_t reserved_shared_bytes() const { return reserved_shared_bytes_; }
   std::size_t local_bytes() const { return local_bytes_; }
   std::size_t parameter_bytes() const { return parameter_bytes_; }
   const std::vector<KernelParameter>& parameters() const { return parameters_; }
-  /// The variables in constant memory that are named.
+  /// The variables in constant memory that are used.
   const std::vector<ModuleVariable>& constants() const { return constants_; }
 
  private:

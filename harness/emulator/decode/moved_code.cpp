@@ -1,6 +1,6 @@
-// Compilers move the computation of addresses out of loops, and what they have moved has no .loc of its own: it stands under that
-// of whatever came before it in the text, often a barrier or a wait. Such a line computes nothing. So what is computed there is
-// charged to the line that first uses it.
+// Compilers move address computations out of loops, and moved code has no .loc of its own: it gets the position of
+// whatever precedes it in the text, often a barrier or a wait. Such a line computes nothing. So what is computed there
+// is charged to the line that first uses it.
 
 #include <algorithm>
 #include <cstddef>
@@ -20,7 +20,7 @@ void charge_moved_code(CompiledKernel& kernel, const std::vector<VirtualRegister
     for (std::size_t k = instruction.writes; k < instruction.operands; ++k)
       readers[static_cast<std::size_t>(instruction.r[k])].push_back(i);
   }
-  // From the end, so that what is used by moved code is charged to where that goes.
+  // From the end, so that code used by moved code is charged to the same line.
   for (std::size_t i = kernel.code.size(); i-- > 0;) {
     const Instruction& instruction = kernel.code[i];
     SourceInstruction& source = sources[instruction.source];
@@ -30,7 +30,7 @@ void charge_moved_code(CompiledKernel& kernel, const std::vector<VirtualRegister
     }
     const std::vector<std::size_t>& uses = readers[static_cast<std::size_t>(instruction.r[0])];
     auto use = std::upper_bound(uses.begin(), uses.end(), i);
-    if (use == uses.end()) use = uses.begin();  // in the next round of a loop
+    if (use == uses.end()) use = uses.begin();  // in the next iteration of a loop
     if (use == uses.end() || kernel.code[*use].source == instruction.source) continue;
     source.charged_to = sources[kernel.code[*use].source].charged_to;
   }

@@ -1,8 +1,8 @@
-// Linear scan (Poletto and Sarkar, 1999): each register lives from its first to its last instruction in the order of the code,
-// over the whole of every block into or out of which it is alive.
+// Linear scan (Poletto and Sarkar, 1999): each register is live from its first to its last instruction in the order of
+// the code, and over the whole of every block at whose start or end it is live.
 //
-// Lanes that have parted do not disturb each other although they share the places: every write touches only the lanes that are
-// active, and for each lane on its own the lifetimes are right.
+// Diverged lanes do not disturb each other although they share the places: every write changes only the active lanes,
+// and for each lane separately the lifetimes are right.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,7 +24,7 @@ struct Interval {
   }
 };
 
-// A guarded write leaves some lanes as they were, so the register is alive before it.
+// A guarded write leaves some lanes unchanged, so the register is live before it.
 bool kills(const Instruction& instruction) { return instruction.guard < 0; }
 
 std::vector<Interval> live_intervals(const CompiledKernel& kernel, std::size_t num_registers,
@@ -83,12 +83,12 @@ std::vector<Interval> live_intervals(const CompiledKernel& kernel, std::size_t n
   return intervals;
 }
 
-// Hands out places of one size.
+// Allocates places of one size.
 class Pool {
  public:
   std::int32_t take(std::int32_t& end, int bytes) {
     if (!free_.empty()) {
-      // The one that was used last: it is in the cache.
+      // The most recently freed one, because it is in the cache.
       const std::int32_t place = free_.back();
       free_.pop_back();
       return place;
@@ -116,7 +116,7 @@ void allocate_registers(CompiledKernel& kernel, const std::vector<VirtualRegiste
     return intervals[static_cast<std::size_t>(a)].first < intervals[static_cast<std::size_t>(b)].first;
   });
 
-  // Predicates and uniform registers have places of their own, before the others, which are aligned to 64 bytes.
+  // Predicates and uniform registers have their own places, before the others, which are aligned to 64 bytes.
   std::vector<std::int32_t> place(registers.size(), 0);
   std::int32_t end = 0;
   const auto fixed = [&](Slot slot, bool uniform) {

@@ -1,6 +1,7 @@
-// Which registers a kernel may read before anything has written them. Programs do that (`float sum;`), and so do compilers, rightly,
-// where the value does not matter: in a lane that does not use it, or in a comparison whose result is thrown away. This only finds
-// out where to look, which in most kernels is nowhere; exec/definedness.cpp looks while the kernel runs, lane by lane.
+// Which registers a kernel may read before they are written. Programs do that (`float sum;`), and so do compilers,
+// correctly, if the value does not matter: in a lane that does not use it, or in a comparison whose result is
+// discarded. This analysis only finds the places to check, and most kernels have none; exec/definedness.cpp checks them
+// while the kernel runs, lane by lane.
 
 #include <algorithm>
 #include <cstddef>
@@ -19,8 +20,8 @@ void for_each_read(const Instruction& instruction, F f) {
   for (std::size_t k = instruction.writes; k < instruction.operands; ++k) f(instruction.r[k]);
 }
 
-// Sets Instruction::hands_on of the loads whose results only go into selections: compilers load a variable that is perhaps without a
-// value, and choose afterwards.
+// Sets Instruction::hands_on of loads whose results are used only in selections: compilers load a variable that may be
+// uninitialised, and choose afterwards.
 void find_loads_of_choices(CompiledKernel& kernel, std::size_t num_registers) {
   Bits written_otherwise(num_registers), read_otherwise(num_registers), chosen(num_registers);
   const auto may_be_local = [](const Instruction& instruction) {
@@ -47,7 +48,7 @@ void find_loads_of_choices(CompiledKernel& kernel, std::size_t num_registers) {
   }
 }
 
-// The registers that may be undefined after an instruction: never written, or computed from such ones.
+// The registers that may be undefined after an instruction: never written, or computed from undefined ones.
 void step(const CompiledKernel& kernel, const Instruction& instruction, Bits& undefined) {
   if (instruction.wgmma >= 0) {
     for (const std::int32_t reg : kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)].d) undefined.clear(reg);
@@ -91,7 +92,7 @@ void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegis
     }
   }
 
-  std::map<int, std::int32_t> watched;  // registers that are read where they may be undefined → their numbers
+  std::map<int, std::int32_t> watched;  // registers that are read while they may be undefined → their numbers
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     for (int i = blocks[block].begin; i < blocks[block].end; ++i) {
       const auto watch = [&](int reg) {
@@ -100,7 +101,7 @@ void find_undefined_reads(CompiledKernel& kernel, const std::vector<VirtualRegis
       for_each_read(code(i), watch);
       if (code(i).wgmma >= 0) {
         const Wgmma& wgmma = kernel.wgmmas[static_cast<std::size_t>(code(i).wgmma)];
-        // An accumulator that nothing has written may be added to. One of its registers stands for all.
+        // An uninitialised accumulator may be added to. One of its registers stands for all.
         watch(wgmma.d[0]);
         for (const std::int32_t reg : wgmma.a) watch(reg);
       }

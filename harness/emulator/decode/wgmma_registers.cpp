@@ -1,7 +1,8 @@
-// A wgmma reads and writes registers while its warp goes on, and PTX says when that may be: the registers are its own from its issue
-// until a wgmma.wait_group that its group is waited for by, and what touched them before has to be ordered by a wgmma.fence. (PTX
-// ISA, "wgmma.fence", "wgmma.wait_group".) This finds the few instructions that may break these rules on some way through the
-// kernel, none in most; exec/async_units.cpp looks at them while the kernel runs.
+// A wgmma reads and writes registers while its warp continues, and PTX restricts when other code may access them: the
+// registers belong to the wgmma from its issue until a wgmma.wait_group that covers its group, and earlier accesses to
+// them must be ordered by a wgmma.fence. (PTX ISA, "wgmma.fence", "wgmma.wait_group".) This analysis finds the few
+// instructions that may break these rules on some path through the kernel (most kernels have none);
+// exec/async_units.cpp checks them while the kernel runs.
 
 #include <algorithm>
 #include <cstddef>
@@ -14,7 +15,8 @@
 namespace flash_ladder::emulator {
 namespace {
 
-// How many groups were committed since a register's last wgmma: at least, on any way. The largest: it is not in flight.
+// The minimum number of groups committed since a register's last wgmma, over all paths. The largest value: it is not in
+// flight.
 using Age = std::uint8_t;
 constexpr Age kDone = 255, kOldest = 254;
 
@@ -43,7 +45,7 @@ std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t n
   const auto wgmma_of = [&](const Instruction& instruction) -> const Wgmma* {
     return instruction.wgmma < 0 ? nullptr : &kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)];
   };
-  // Only registers of wgmmas matter: numbers of their own, from 0.
+  // Only registers used by wgmmas matter: they are renumbered from 0.
   std::vector<int> number(num_registers, -1);
   std::vector<std::size_t> numbered;
   for (const Wgmma& wgmma : kernel.wgmmas) {
@@ -57,7 +59,7 @@ std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t n
   const std::size_t count = numbered.size();
   const auto number_of = [&](std::int32_t reg) { return number[static_cast<std::size_t>(reg)]; };
 
-  // Forwards: what may be in flight.
+  // Forward analysis: what may be in flight.
   std::vector<std::vector<Age>> ages(blocks.size(), std::vector<Age>(count, kDone));
   const auto step = [&](const Instruction& instruction, std::vector<Age>& age) {
     if (const Wgmma* wgmma = wgmma_of(instruction)) {
@@ -114,7 +116,7 @@ std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t n
     }
   }
 
-  // Backwards: what a wgmma uses before a fence.
+  // Backward analysis: what a wgmma uses before a fence.
   const auto step_back = [&](const Instruction& instruction, Bits& used) {
     if (const Wgmma* wgmma = wgmma_of(instruction)) {
       for_each_register(*wgmma, [&](std::int32_t reg) { used.set(number_of(reg)); });

@@ -18,7 +18,7 @@ namespace flash_ladder::emulator {
 namespace {
 
 constexpr std::uint32_t kChunk = AsyncUnits::kChunk;
-constexpr int kMmaRows = 16;  // of a wgmma's 64, in each warp
+constexpr int kMmaRows = 16;  // out of a wgmma's 64, in each warp
 
 // PTX ISA, "Matrix Descriptor Format".
 struct Descriptor {
@@ -53,7 +53,7 @@ float float_of_8_bits(std::uint8_t bits, bool e5m2) {
   return (bits & 0x80) != 0 ? -value : value;
 }
 
-// `count` elements, side by side, as fp32.
+// Converts `count` adjacent elements to fp32.
 void to_floats(Wgmma::Element element, const std::byte* from, float* to, int count) {
   switch (element) {
     case Wgmma::Element::f16:
@@ -66,7 +66,7 @@ void to_floats(Wgmma::Element element, const std::byte* from, float* to, int cou
       for (int i = 0; i < count; ++i) {
         std::uint32_t bits;
         std::memcpy(&bits, from + 4 * i, 4);
-        to[i] = std::bit_cast<float>(bits & 0xffffe000);  // the other bits are not looked at
+        to[i] = std::bit_cast<float>(bits & 0xffffe000);  // the other bits are ignored
       }
       break;
     default:
@@ -76,13 +76,14 @@ void to_floats(Wgmma::Element element, const std::byte* from, float* to, int cou
   }
 }
 
-// What ptxas gives each thread of a kernel with setmaxnreg: as much as the register file has for a block of so many.
+// The number of registers that ptxas allocates to each thread of a kernel with setmaxnreg: as many as the register file
+// allows for a block of this size.
 int most_registers(std::size_t num_warps) {
   constexpr int kRegisterFile = sm_limits(kHopperSm)->registers;
   return std::min(kMaxRegistersPerThread, kRegisterFile / static_cast<int>(num_warps * kWarpSize) / 8 * 8);
 }
 
-// Where column n of eight lies in what lanes::wgmma_f16() takes.
+// The position of column n of eight in the order that lanes::wgmma_f16() expects.
 constexpr int kPlaceOfColumn[] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 }  // namespace
@@ -182,7 +183,8 @@ void AsyncUnits::report(FindingKind kind, const Warp& warp, std::int32_t instruc
   report(cta_, kind, warp, instruction, lane, address, message, what, other, other_warp, other_lane);
 }
 
-// Of what is under way, by the CTA whose warp it is; the other side is one of this CTA.
+// Reports an operation in flight, attributed to the CTA of the warp that issued it; the other side is an access of this
+// CTA.
 void AsyncUnits::report(FindingKind kind, const Load& load, std::optional<Address> address, const std::string& message,
                         const char* what, std::int32_t other) {
   report(*load.by, kind, load.by->warps()[static_cast<std::size_t>(load.warp)], load.instruction, load.lane, address,
@@ -253,8 +255,9 @@ void AsyncUnits::note_initialised(Mbarrier& barrier, int warp, int lane, std::in
   barrier.initialised_by_thread = warp * kWarpSize + lane;
 }
 
-// What was written by ordinary instructions is visible to the asynchronous proxy after a fence.proxy.async of the thread that wrote
-// it, or of the one that starts the asynchronous operation, once it has heard of the write. (PTX ISA, "Causality order".)
+// Data written by ordinary instructions become visible to the asynchronous proxy through a fence.proxy.async of the
+// thread that wrote them, or of the thread that starts the asynchronous operation, once it has acquired the write. (PTX
+// ISA, "Causality order".)
 void AsyncUnits::check_visible(const Warp& warp, std::int32_t instruction, int lane,
                                const std::vector<std::uint32_t>& chunks) {
   const Clock& known = known_at_fence_[static_cast<std::size_t>(warp.index)];
@@ -284,8 +287,8 @@ AsyncUnits::WgmmaIssue& AsyncUnits::issue_of(const Warp& warp, std::uint64_t num
   return group.issues[number - group.first];
 }
 
-// Where the 16-byte chunks of an operand lie: two for each of its rows (of A; columns of B), along k, or, transposed, those of each
-// k, one for each eight rows. PTX ISA, "Shared Memory Matrix Layout", "Strides".
+// The addresses of an operand's 16-byte chunks: two for each of its rows (of A; columns of B), along k; or, if it is
+// transposed, those of each k, one for each eight rows. PTX ISA, "Shared Memory Matrix Layout", "Strides".
 std::vector<std::uint32_t> AsyncUnits::chunks_of(const Warp& warp, const Instruction& instruction, std::uint64_t bits,
                                                  int rows, bool transposed) {
   const Descriptor descriptor = decoded(bits);
@@ -295,7 +298,7 @@ std::vector<std::uint32_t> AsyncUnits::chunks_of(const Warp& warp, const Instruc
   std::uint32_t wrong = 0;
   const std::uint64_t size = cta_.shared_bytes();
   const auto add = [&](std::uint32_t address) {
-    // A pattern that does not start at a multiple of its size is told apart by the base offset.
+    // The base offset identifies a pattern that does not start at a multiple of its size.
     const std::uint32_t phase = swizzled(address - (descriptor.base_offset << 7), descriptor.swizzle) ^
                                 (address - (descriptor.base_offset << 7));
     const std::uint32_t offset = (address ^ phase) - kSharedBase;
@@ -396,7 +399,7 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
     issue.chunks[1] = chunks_of(warp, instruction, descriptors[1], wgmma.n, wgmma.transposes_b);
     // The tensor cores read 8 rows of 16 bytes at a time, as ldmatrix does.
     for (const std::vector<std::uint32_t>& chunks : issue.chunks) {
-      // Those of eight rows that follow one another: in `chunks` two of a row stand side by side.
+      // Chunks of eight consecutive rows: in `chunks`, two of a row are adjacent.
       const bool transposed = &chunks == &issue.chunks[0] ? wgmma.transposes_a : wgmma.transposes_b;
       const std::size_t step = transposed ? chunks.size() / 16 : 2;
       std::vector<std::uint32_t> by_matrix;
@@ -437,14 +440,14 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
   }
   if (cta_.context().options.early_async) execute(issue, warp.index, 1);
 
-  // A warp that waits may have been waiting for this.
+  // Another warp may be waiting for this.
   for (int other = first_warp; other < first_warp + kWarpgroup; ++other) {
     Warp& waiting = cta_.warps()[static_cast<std::size_t>(other)];
     if (queues_[static_cast<std::size_t>(other)].waiting >= 0 && try_to_wait(waiting)) cta_.note_progress();
   }
 }
 
-// Why a wgmma has not been waited for.
+// Why a wgmma is still in flight.
 std::string AsyncUnits::why_in_flight(const Warp& warp, std::uint64_t number) const {
   const WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
   if (number >= queue.committed) return "no wgmma.commit_group has put it into a group";
@@ -456,8 +459,8 @@ std::string AsyncUnits::why_in_flight(const Warp& warp, std::uint64_t number) co
                      queue.leaves, at, queue.leaves);
 }
 
-// wgmma may use registers that were touched before only after a wgmma.fence, and not those that another has under way, but for
-// accumulators of the same shape.
+// wgmma may use registers that were accessed earlier only after a wgmma.fence, and may not use those of another wgmma
+// in flight, except for accumulators of the same shape.
 void AsyncUnits::check_registers(const Warp& warp, const Instruction& instruction) {
   WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
   const Wgmma& wgmma = cta_.context().kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)];
@@ -498,7 +501,8 @@ void AsyncUnits::check_registers(const Warp& warp, const Instruction& instructio
   }
 }
 
-// What is in shared memory: written, in order, visible to the asynchronous proxy, and in the layout that the descriptor says.
+// Checks the data in shared memory: they must be written, ordered, visible to the asynchronous proxy, and in the layout
+// of the descriptor.
 void AsyncUnits::check_operands(const Warp& warp, const Instruction& instruction, const WgmmaIssue& issue, bool first) {
   const std::int32_t index = cta_.index_of(instruction);
   for (int operand = 0; operand < 2; ++operand) {
@@ -548,7 +552,7 @@ void AsyncUnits::wait_for_wgmma(Warp& warp, const Instruction& instruction) {
   if (!try_to_wait(warp)) warp.status = WarpStatus::waiting;
 }
 
-// Whether all that the warp waits for could be done: all four warps have issued it.
+// Whether everything that the warp waits for could be done, because all four warps have issued it.
 bool AsyncUnits::try_to_wait(Warp& warp) {
   WarpQueue& queue = queues_[static_cast<std::size_t>(warp.index)];
   Warpgroup& group = warpgroups_[static_cast<std::size_t>(warp.index / kWarpgroup)];
@@ -558,7 +562,7 @@ bool AsyncUnits::try_to_wait(Warp& warp) {
     if (issue_of(warp, number).issued != kAll) return false;
   }
   SharedShadow* shadow = cta_.shadow();
-  const Warp& owner = cta_.warps()[static_cast<std::size_t>(first_warp)];  // in whose name the reads are
+  const Warp& owner = cta_.warps()[static_cast<std::size_t>(first_warp)];  // the warp to which the reads are attributed
   const bool early = cta_.context().options.early_async;
   for (std::uint64_t number = group.first; number < queue.waits_until; ++number) {
     WgmmaIssue& issue = issue_of(warp, number);
@@ -585,7 +589,7 @@ bool AsyncUnits::try_to_wait(Warp& warp) {
   return true;
 }
 
-// Forgets what all four warps have waited for.
+// Discards what all four warps have waited for.
 void AsyncUnits::retire(Warpgroup& group, int first_warp) {
   std::uint64_t done = queues_[static_cast<std::size_t>(first_warp)].done;
   const auto end = std::min(num_warps_, static_cast<std::size_t>(first_warp + kWarpgroup));
@@ -596,7 +600,7 @@ void AsyncUnits::retire(Warpgroup& group, int first_warp) {
   }
 }
 
-// Computes what these warps have of D.
+// Computes these warps' part of D.
 void AsyncUnits::execute(const WgmmaIssue& issue, int first_warp, int warps) {
   const Wgmma& wgmma = wgmma_of(issue.instruction);
   const int k = wgmma.k(), n = wgmma.n;
@@ -640,7 +644,7 @@ void AsyncUnits::execute(const WgmmaIssue& issue, int first_warp, int warps) {
         }
       }
     } else {
-      // As in mma: each register has, in lane 4 row + t, the t-th four bytes of a block of eight rows.
+      // As in mma: in lane 4 row + t, each register contains the t-th four bytes of a block of eight rows.
       for (std::size_t reg = 0; reg < 4; ++reg) {
         const std::byte* const lanes = warp.registers + wgmma.a[reg];
         const int block_row = static_cast<int>(reg % 2) * 8, block_k = static_cast<int>(reg / 2) * per_chunk;
@@ -702,7 +706,7 @@ void AsyncUnits::probe(Warp& warp, const Instruction& instruction) {
       const WgmmaIssue& issue = issue_of(warp, number);
       const Wgmma& wgmma = wgmma_of(issue.instruction);
       const bool of_d = std::find(wgmma.d.begin(), wgmma.d.end(), reg) != wgmma.d.end();
-      // To read what A is read from changes nothing.
+      // Reading registers that A is read from changes nothing.
       const bool of_a = k < instruction.writes && std::find(wgmma.a.begin(), wgmma.a.end(), reg) != wgmma.a.end();
       if (!of_d && !of_a) continue;
       report(FindingKind::in_flight, warp, index, -1, std::nullopt,
@@ -757,7 +761,7 @@ void AsyncUnits::begin_source(Warp& warp, const Instruction& instruction, int la
   if (checks()) check_visible(warp, index, lane, chunks);
 }
 
-// The bytes have been read, which those may know for whom `into`, a clock of `owner`, is.
+// The bytes have been read, and `into`, a clock of `owner`, learns that.
 void AsyncUnits::end_source(const Load& load, CtaExecutor& owner, Clock& into) {
   const auto& transfer = std::get<BulkTransfer>(load.what);
   SharedShadow* const shadow = cta_.shadow();
@@ -796,7 +800,7 @@ const char* AsyncUnits::name_of(const Load& load) const {
   return stores == nullptr ? "TMA" : stores->combine == nullptr ? "st.async" : "red.async";
 }
 
-// Who brings what is under way: "TMA brings".
+// Names the origin of the data in flight: "TMA brings".
 std::string AsyncUnits::bringers(const Mbarrier& barrier) const {
   std::vector<std::string> names;
   for (const std::uint64_t number : barrier.deliveries) {
@@ -816,7 +820,7 @@ void AsyncUnits::issue_lane_stores(CtaExecutor& by, Warp& warp, const Instructio
     SharedAccess access{warp.index,           index, reduces ? kStrong : kWeak, stores.lanes, stores.bytes_each,
                         stores.offsets.data()};
     access.peer = peer;
-    // The mbarrier was initialised before.
+    // The mbarrier had already been initialised.
     std::array<std::uint32_t, kWarpSize> at;
     at.fill(barrier.address);
     SharedAccess of_barrier{warp.index, index, kStrong, 1u << load.lane, 8, at.data()};
@@ -834,15 +838,15 @@ void AsyncUnits::issue_lane_stores(CtaExecutor& by, Warp& warp, const Instructio
       if (std::memcmp(stores.value(lane), stores.value(last), stores.bytes_each) == 0) overwritten &= ~(1u << lane);
     }
     if (!reduces) shadow->report_overwritten(access, overwritten);
-    // Unlike that of cp.async.bulk, this completion tells all that came before: it releases, and nothing excepts it in "Asynchronous
-    // Operations" of the ISA's "Program Order".
+    // Unlike the completion of cp.async.bulk, this one also releases everything before it: nothing in "Asynchronous
+    // Operations" of the ISA's "Program Order" exempts it.
     load.told = shadow->clocks().empty();
     if (&by == &cta_)
       shadow->clocks().release(warp.index, stores.lanes, load.told);
     else
       by.tell_peer(warp, cta_, stores.lanes, load.told);
   }
-  // Whether the asynchronous proxy can see it is not followed.
+  // Whether the asynchronous proxy can see it is not tracked.
   forget_write(stores.lanes, stores.bytes_each, stores.offsets.data());
   if (cta_.context().options.early_async) {
     write_shared(stores);
@@ -934,7 +938,7 @@ void AsyncUnits::deliver(Mbarrier& barrier) {
   if (barrier.pending != 0 || barrier.deliveries.empty()) return;
   std::int64_t under_way = 0;
   for (const std::uint64_t number : barrier.deliveries) under_way += loads_.at(number).bytes();
-  if (under_way < barrier.transactions) return;  // more must come
+  if (under_way < barrier.transactions) return;  // more bytes must follow
   if (under_way > barrier.transactions) {
     report(FindingKind::transaction_count, loads_.at(barrier.deliveries.back()), barrier.address,
            fmt::format("{} {} bytes for phase {} of the mbarrier at byte {} of shared memory, and expect_tx has "
@@ -1026,7 +1030,7 @@ void AsyncUnits::issue_store(Warp& warp, const Instruction& instruction, int lan
       Store{warp.index, lane, index, store_groups_[thread], since, std::move(transfer), false, {}});
   if (cta_.context().options.early_async) {
     read(store);
-    store.is_read = false;  // nobody knows
+    store.is_read = false;  // not known
   }
   cta_.note_progress();
 }
@@ -1037,7 +1041,7 @@ void AsyncUnits::commit_stores(Warp& warp, std::uint32_t lanes) {
                     static_cast<std::size_t>(std::countr_zero(rest))];
 }
 
-// Takes what is to be stored from shared memory.
+// Reads the data to be stored from shared memory.
 void AsyncUnits::read(Store& store) {
   if (store.data.empty()) {
     store.data.resize(store.transfer.bytes());
@@ -1116,7 +1120,7 @@ void AsyncUnits::set_registers(Warp& warp, const Instruction& instruction, bool 
     pool_ += std::int64_t{kWarpSize} * (own - count);
     own = count;
   }
-  // In the order in which they came.
+  // First come, first served.
   while (!wants_registers_.empty()) {
     const auto [which, at] = wants_registers_.front();
     const std::int64_t registers = needed(which, at);

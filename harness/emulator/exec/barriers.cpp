@@ -1,4 +1,4 @@
-// What happens when a barrier has all that it waits for, or a copy all the time that the ISA allows.
+// What happens when a barrier has all its arrivals, or when a copy has used all the time that the ISA allows.
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 namespace flash_ladder::emulator {
 
-// All have arrived: the waiting warps go on.
+// All threads have arrived: the waiting warps continue.
 void CtaExecutor::release(Barrier& barrier) {
   if (barrier.expected == 0) check_all_came(barrier);
   if (ordering_ != nullptr) {
@@ -50,8 +50,8 @@ void CtaExecutor::release(Barrier& barrier) {
   note_progress();
 }
 
-// __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but they have missed
-// a barrier that others pass, and CUDA leaves undefined what happens then.
+// __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but they
+// have missed a barrier that others pass, and CUDA leaves the behaviour in that case undefined.
 void CtaExecutor::check_all_came(const Barrier& barrier) {
   const std::uint32_t ended = num_threads_ - threads_alive_;
   if (ended == 0) return;
@@ -75,13 +75,13 @@ void CtaExecutor::check_barriers() {
   }
 }
 
-// A cp.async has come to its end in these lanes.
+// A cp.async completes in these lanes.
 void CtaExecutor::complete(Warp& warp, PendingCopy& copy, std::uint32_t mask, bool by_mbarrier) {
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     std::byte* to = shared_.data() + copy.to[lane];
     const std::size_t from_bytes = copy.from_bytes[lane];
-    if (from_bytes == 16) {  // most often; of a size that the compiler knows, without a call
+    if (from_bytes == 16) {  // the most frequent size, known at compile time and so copied without a call
       std::memcpy(to, copy.from[lane], 16);
       continue;
     }

@@ -12,15 +12,15 @@ namespace flash_ladder::emulator {
 
 enum class BarrierMode : std::uint8_t { sync, arrive, red_popc, red_and, red_or };
 
-/// Of each CTA; 0 is that of __syncthreads().
+/// Per CTA; 0 is the barrier of __syncthreads().
 inline constexpr std::size_t kNamedBarriers = 16;
 
 /// A CTA-wide or named barrier.
 struct Barrier {
   std::uint32_t arrived = 0;      // threads
-  std::uint32_t expected = 0;     // of the barrier that is being waited for; 0: all threads that have not ended
+  std::uint32_t expected = 0;     // by the barrier that threads are waiting at; 0: all threads that have not ended
   std::uint32_t waiting = 0;      // warps
-  std::int32_t instruction = -1;  // the first that arrived
+  std::int32_t instruction = -1;  // the first instruction that arrived
   std::uint32_t ones = 0;         // bar.red: threads whose predicate is true
   std::uint32_t voters = 0;       // bar.red: threads
   struct Waiting {                // warp
@@ -28,8 +28,8 @@ struct Barrier {
     BarrierMode mode = BarrierMode::sync;
   };
   std::array<Waiting, 32> warps{};
-  Clock clock;  // what those that arrived knew
-  // For a trace: when the last of them came, and who that was.
+  Clock clock;  // the knowledge of the threads that arrived
+  // For a trace: when the last thread arrived, and which warp it belongs to.
   std::uint64_t traced = 0;
   int traced_warp = -1;
 };
@@ -37,29 +37,30 @@ struct Barrier {
 struct Mbarrier {
   std::uint32_t address = 0;
   std::uint32_t count = 0;     // arrivals that the next phase expects
-  std::uint32_t expected = 0;  // that this phase expects in all
-  std::uint32_t pending = 0;   // that it still expects
+  std::uint32_t expected = 0;  // arrivals that this phase expects in total
+  std::uint32_t pending = 0;   // arrivals that it still expects
   std::uint32_t phase = 0;
-  struct AsyncArrival {  // cp.async.mbarrier.arrive: happens when the copies that the lanes had issued are complete
+  struct AsyncArrival {  // cp.async.mbarrier.arrive: takes effect when the copies issued by the lanes are complete
     int warp;
     std::uint32_t mask;
     std::uint64_t issued;  // how many copies the warp had issued
-    bool counts;           // .noinc: it is one of the arrivals that the barrier was initialised for
-    std::uint64_t traced;  // when it was said, for a trace
+    bool counts;           // .noinc: it is one of the arrivals for which the barrier was initialised
+    std::uint64_t traced;  // when it was issued, for a trace
   };
   std::vector<AsyncArrival> async;
-  std::uint32_t warps = 0, warps_before = 0;  // that have arrived in this phase, and in the one before
-  // Bytes that TMA or st.async is to bring before the phase ends: those promised (expect_tx), less those that came.
+  std::uint32_t warps = 0, warps_before = 0;  // warps that have arrived in this phase, and in the one before
+  // Bytes that TMA or st.async must still bring before the phase ends: the bytes promised (expect_tx) minus those that
+  // have arrived.
   std::int64_t transactions = 0;
-  std::int64_t promised = 0;              // in this phase
-  std::int32_t promised_by = -1;          // the latest instruction that did
-  std::vector<std::uint64_t> deliveries;  // numbers of what is under way and is to tell this barrier, in AsyncUnits
-  int engine = 0;                         // whose arrivals of data those are, to the race detector
-  std::uint64_t initialised_at = 0;       // for the question whether the async proxy can see it: AsyncUnits
+  std::int64_t promised = 0;              // bytes promised in this phase
+  std::int32_t promised_by = -1;          // the latest instruction that promised bytes
+  std::vector<std::uint64_t> deliveries;  // numbers in AsyncUnits of operations in flight that will signal this barrier
+  int engine = 0;                         // the engine that represents those arrivals of data in the race detector
+  std::uint64_t initialised_at = 0;       // used by AsyncUnits to decide whether the async proxy can see it
   std::int32_t initialised_by = -1;       // instruction
   int initialised_by_thread = -1;
-  Clock arriving, completed;  // what those knew that arrived in this phase, in the phases before
-  // For a trace: when the last of them came, and who that was.
+  Clock arriving, completed;  // the knowledge of the threads that arrived in this phase, and in earlier phases
+  // For a trace: when the last of them arrived, and which warp it was.
   std::uint64_t traced_arriving = 0, traced_completed = 0;
   int traced_by = -1, traced_completed_by = -1;
   void trace_arrival(std::uint64_t at, int warp) {

@@ -1,4 +1,4 @@
-// What the CTAs of a cluster have to do with each other: its barrier, and accesses to each other's shared memory. PTX ISA,
+// The interaction of the CTAs of a cluster: its barrier, and accesses to each other's shared memory. PTX ISA,
 // "barrier.cluster", "mapa", "Cluster of Cooperative Thread Arrays". They run in turn on one host thread.
 
 #include <fmt/format.h>
@@ -37,7 +37,7 @@ void CtaExecutor::arrive_at_cluster(Warp& warp, const Instruction& instruction, 
     ordering_->arrive(warp.index, mask, warp.alive);
     if (!relaxed) {
       clocks.release(warp.index, mask, cluster_barrier_.told);
-    } else if (!warp.cluster.fenced.empty()) {  // a fence before it does the same
+    } else if (!warp.cluster.fenced.empty()) {  // a fence before it has the same effect
       join(cluster_barrier_.told, warp.cluster.fenced);
     }
   }
@@ -82,7 +82,7 @@ bool CtaExecutor::waits_for_cluster() const {
   return std::ranges::all_of(warps_, [](const Warp& warp) { return warp.alive == 0 || warp.cluster.waiting != 0; });
 }
 
-// If all threads of all CTAs have arrived, or have ended, those that wait go on.
+// If all threads of all CTAs have arrived or ended, the waiting ones continue.
 void CtaExecutor::pass_cluster() {
   CtaExecutor* const alone[] = {this};
   const std::span<CtaExecutor* const> all = peers_.empty() ? std::span<CtaExecutor* const>(alone) : peers_;
@@ -117,7 +117,8 @@ void CtaExecutor::note_cluster_fence(Warp& warp, std::uint32_t mask) {
 
 // ---- each other's shared memory ----
 
-// Lanes by whose shared memory their addresses lie in; takes the rank out of the addresses. Leaves out lanes that reach nobody's.
+// Groups lanes by the CTA whose shared memory contains their addresses, and removes the rank from the addresses. Leaves
+// out lanes whose addresses are in no CTA's.
 std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const Warp& warp,
                                                                            const Instruction& instruction,
                                                                            std::uint32_t lanes, LaneAddresses& at) {
@@ -125,7 +126,7 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const
   while (lanes != 0) {
     const auto rank_at = [&](int lane) {
       const std::uint64_t rank = rank_of(at.at[static_cast<std::size_t>(lane)]).value_or(rank_);
-      return rank < peers_.size() ? static_cast<std::size_t>(rank) : rank_;  // what is wrong is out of bounds
+      return rank < peers_.size() ? static_cast<std::size_t>(rank) : rank_;  // an invalid rank is out of bounds
     };
     const std::size_t rank = rank_at(std::countr_zero(lanes));
     std::uint32_t same = 0;
@@ -145,7 +146,7 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const
   return owners;
 }
 
-// Whether another CTA is running. That it is must be known, and not a matter of luck.
+// Whether another CTA is running. This must be guaranteed, and not a matter of luck.
 bool CtaExecutor::is_there(const CtaExecutor& owner, const Warp& warp, const Instruction& instruction, int lane) {
   if (owner.has_ended()) {
     find(FindingKind::in_flight, &warp, &instruction, lane, std::nullopt,
@@ -158,7 +159,7 @@ bool CtaExecutor::is_there(const CtaExecutor& owner, const Warp& warp, const Ins
   if (ordering_ != nullptr) {
     const Clock& known = clocks().of(warp.index, lane);
     const auto block = known.begin() + static_cast<std::ptrdiff_t>(clocks().block_of(owner.rank_));
-    // Its threads' entries: what this CTA has done there itself says nothing.
+    // The entries of its threads: what this CTA itself has done there proves nothing.
     if (std::all_of(block, block + static_cast<std::ptrdiff_t>(warps_.size() * kWarpSize),
                     [](AccessNumber number) { return number == 0; })) {
       find(FindingKind::race, &warp, &instruction, lane, std::nullopt,
@@ -170,7 +171,7 @@ bool CtaExecutor::is_there(const CtaExecutor& owner, const Warp& warp, const Ins
   return true;
 }
 
-// Calls f(lanes, peer) for lanes that know the same.
+// Calls f(lanes, peer) for groups of lanes that have the same knowledge.
 template <typename F>
 void CtaExecutor::for_each_knowledge(const Warp& warp, const Instruction& instruction, CtaExecutor& owner,
                                      std::uint32_t lanes, F f) {
@@ -224,7 +225,7 @@ void CtaExecutor::tell_peer(const Warp& warp, CtaExecutor& owner, std::uint32_t 
   join(into, owner.clocks().turned(told, clocks()));
 }
 
-// Flags in the shared memory of a cluster: whoever reads one knows at once what those knew who have written it.
+// Flags in the shared memory of a cluster: a read acquires immediately what the writers of the flag knew.
 void CtaExecutor::tell_cluster(Warp& warp, const Instruction& instruction, const MemoryAccess& access) {
   CtaExecutor& owner = access.peer == nullptr ? *this : *access.peer;
   for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
@@ -251,7 +252,8 @@ void CtaExecutor::hear_cluster(Warp& warp, const MemoryAccess& access) {
   }
 }
 
-// The CTA ends: all that others have done to its shared memory must have happened before, which somebody in it must know.
+// The CTA ends: everything that others have done to its shared memory must have happened before, and one of its threads
+// must know that.
 void CtaExecutor::check_uses_by_peers() {
   for (std::size_t engine = 0; engine < peer_uses_.size(); ++engine) {
     const PeerUse& use = peer_uses_[engine];
@@ -266,7 +268,7 @@ void CtaExecutor::check_uses_by_peers() {
   }
 }
 
-// The others need not wait for threads that have ended, which is as good as an arrival.
+// The other CTAs need not wait for threads that have ended, which counts as an arrival.
 void CtaExecutor::end_in_cluster(const Warp& warp, std::uint32_t mask) {
   if (!peers_.empty() && ordering_ != nullptr) {
     if (cluster_barrier_.told.empty()) cluster_barrier_.told = clocks().empty();

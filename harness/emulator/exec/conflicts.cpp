@@ -1,4 +1,4 @@
-// Turns what the shadows of memory find into findings: what happened, why, and what the threads last waited for.
+// Turns conflicts detected by the shadow memories into findings: what happened, why, and what the threads last waited for.
 
 #include <fmt/format.h>
 
@@ -21,7 +21,7 @@ std::string describe_ended(const EndedWait& wait) {
   return text + fmt::format(", whose phase {} had ended", wait.phases_ended - 1);
 }
 
-// The copy of its own that a thread of the CTA has under way there; null if it has none.
+// A thread's own copy in flight at that place; null if there is none.
 const PendingCopy* pending_copy(const Warp& warp, const Conflict& conflict) {
   const auto copy = std::find_if(warp.copies.rbegin(), warp.copies.rend(), [&](const PendingCopy& pending) {
     return pending.instruction == conflict.other_instruction && ((pending.mask >> conflict.other_lane) & 1) != 0 &&
@@ -30,7 +30,7 @@ const PendingCopy* pending_copy(const Warp& warp, const Conflict& conflict) {
   return copy == warp.copies.rend() ? nullptr : &*copy;
 }
 
-// The mbarrier of the CTA that hears of the end of a copy to its shared memory; null: none.
+// The mbarrier of the CTA that is signalled at the end of a copy to its shared memory; null: none.
 const Mbarrier* told_by_copy(CtaExecutor& cta, const Conflict& conflict) {
   if (cta.async() != nullptr) {
     if (const Mbarrier* barrier = cta.async()->told_by_load(conflict.other_instruction, conflict.offset))
@@ -49,7 +49,7 @@ const Mbarrier* told_by_copy(CtaExecutor& cta, const Conflict& conflict) {
 
 }  // namespace
 
-// The last wait of a thread that ended before it made the access of this number; 0: the access that it makes now. `at`: the last one
+// The last wait of a thread that ended before its access with this number; 0: its present access. `at`: its last wait
 // at this mbarrier, if there was any.
 void CtaExecutor::add_wait(Finding& finding, int warp, int lane, AccessNumber number, const Mbarrier* at) const {
   const std::deque<EndedWait>& waits = warps_[static_cast<std::size_t>(warp)].waits;
@@ -67,7 +67,8 @@ void CtaExecutor::add_wait(Finding& finding, int warp, int lane, AccessNumber nu
       {.what = describe_ended(*last), .position = position_of(last->instruction), .warp = warp, .lane = lane});
 }
 
-// Why a copy to this CTA's shared memory is still under way when a warp of this CTA or of another one meets it.
+// Why a copy to this CTA's shared memory is still in flight when a warp of this CTA or of another one accesses the same
+// memory.
 std::string CtaExecutor::why_under_way(const CtaExecutor& by, const SharedAccess& access, const Conflict& conflict,
                                        const Mbarrier* told) const {
   if (told != nullptr)
@@ -99,15 +100,15 @@ std::string CtaExecutor::why_under_way(const CtaExecutor& by, const SharedAccess
 }
 
 void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
-  // Only CUDA's own headers use what the system reserves. They do not initialise all of it, and take it that shfl.sync and vote.sync
-  // order what lanes of a warp do to memory, which the PTX ISA does not say.
+  // Only CUDA's own headers use the memory that the system reserves. They do not initialise all of it, and assume that
+  // shfl.sync and vote.sync order the memory accesses of a warp's lanes, which the PTX ISA does not guarantee.
   if (conflict.offset < context_.kernel.reserved_shared_bytes) return;
   const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
   const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
   const std::string memory = access.peer == nullptr
                                  ? "shared memory"
                                  : fmt::format("the shared memory of CTA {} of the cluster", access.peer->owner);
-  // A thread fills at the same line what it has filled there; else two copies have one destination.
+  // Either a thread fills the same buffer again at the same line, or two copies have the same destination.
   const bool again = conflict.kind == Conflict::Kind::overlapping_copies && conflict.other_warp == access.warp &&
                      conflict.other_lane == conflict.lane &&
                      place_of(access.instruction) == place_of(conflict.other_instruction);
@@ -116,7 +117,7 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
                                ? FindingKind::overlapping_copies
                                : FindingKind::race;
   if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
-  // What may be under way where the access meets it.
+  // What may be in flight when the access is made.
   const auto other_class = conflict.other_instruction < 0
                                ? InstructionClass::other
                                : code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class;

@@ -25,7 +25,7 @@ Counters counters_of(const Instruction& instruction, const ExecutionCount& execu
   if (instruction.counted) {
     counters.warp_instructions = execution.warps;
     counters.thread_instructions = execution.lanes;
-    // Through a generic address: what it met, not what it might have.
+    // Through a generic address: count the space that it actually accessed.
     if (instruction.space == ptx::Space::generic && detail.shared_accesses > 0) {
       const InstructionClass met =
           instruction.instruction_class == InstructionClass::global_load    ? InstructionClass::shared_load

@@ -11,7 +11,7 @@
 
 namespace flash_ladder::emulator {
 
-/// Adds one request of the lanes in the mask, of so many bytes each.
+/// Adds one request of the lanes in the mask, with this many bytes each.
 inline void count(Traffic& traffic, std::uint32_t mask, unsigned bytes, std::uint64_t transactions,
                   std::uint64_t ideal) {
   ++traffic.requests;
@@ -20,20 +20,20 @@ inline void count(Traffic& traffic, std::uint32_t mask, unsigned bytes, std::uin
   traffic.bytes += static_cast<std::uint64_t>(std::popcount(mask)) * bytes;
 }
 
-/// How often an instruction was executed, by how many lanes in all.
+/// How often an instruction was executed, and by how many lanes in total.
 struct ExecutionCount {
   std::uint64_t warps = 0;
   std::uint64_t lanes = 0;
 };
 
-/// What memory instructions, branches and generic accesses have beyond that.
+/// The additional counters of memory instructions, branches and generic accesses.
 struct DetailCount {
   Traffic global, shared, local;
   std::uint64_t divergent = 0;
-  std::uint64_t shared_accesses = 0;  // of a generic instruction: how many of its executions met only shared memory
+  std::uint64_t shared_accesses = 0;  // for a generic instruction: executions that accessed only shared memory
 };
 
-/// The counters of a launch, or of a part of it, per instruction of the kernel.
+/// The counters of a launch, or of part of it, for each instruction of the kernel.
 class InstructionCounters {
  public:
   explicit InstructionCounters(std::size_t num_instructions)

@@ -11,21 +11,22 @@
 namespace flash_ladder::emulator {
 namespace {
 
-// A spinning CTA is given up after so many rounds in which no warp did anything that another may wait for.
+// A spinning CTA is abandoned after this many rounds in which no warp did anything that another may wait for.
 constexpr int kIdleRounds = 1000;
 
-// A warp that has gone round loops so often gives way: it may wait for what another warp will write. Few, so that waiting costs
-// little, but more than the kernels of the ladder go round between two waits, so that their mbarriers set the order of warps.
+// A warp yields after this many loop iterations, because it may be waiting for a value that another warp will write.
+// The number is small, so that waiting costs little, but larger than the number of iterations between two waits in the
+// ladder's kernels, so that the order of their warps is determined by their mbarriers.
 constexpr int kLoopsPerTurn = 256;
-// One that has been seen to wait for memory.
+// For a warp that has been seen to wait for memory.
 constexpr int kLoopsPerTurnOfStuck = 8;
 
-// Who waits without coming back to where it was, since a clock, a random number or a counter is in the loop, lets other lanes of the
-// warp run after so many turns, and other CTAs after so many rounds of all warps.
+// A warp that waits without returning to an earlier state, because its loop contains a clock, a random number or a
+// counter, lets other lanes of the warp run after this many turns, and other CTAs after this many rounds of all warps.
 constexpr unsigned kTurnsOfPatience = 16;
 constexpr int kRoundsOfPatience = 64;
 
-// Whether it may have another value in the next CTA that the same executor runs.
+// Whether its value may differ in the next CTA that the same executor runs.
 bool may_depend_on_cta(ptx::SpecialRegister which) {
   using enum ptx::SpecialRegister;
   return !((which >= tid_x && which <= ntid_z) || (which >= nctaid_x && which <= nwarpid) ||
@@ -126,7 +127,7 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
   const CompiledKernel& kernel = context.kernel;
   shared_bytes_ = static_cast<std::uint32_t>(kernel.reserved_shared_bytes + kernel.static_shared_bytes +
                                              context.config.dynamic_shared_bytes);
-  // A wgmma whose operand lies elsewhere, which is a finding, reads the first chunk.
+  // A wgmma whose operand is out of bounds, which is a finding, reads the first chunk.
   const std::uint32_t kept_shared_bytes =
       std::max<std::uint32_t>(shared_bytes_, context.kernel.uses_async_proxy ? AsyncUnits::kChunk : 0);
   shared_.resize(kept_shared_bytes);
@@ -177,7 +178,8 @@ CtaExecutor::State CtaExecutor::resume() {
           warp.stuck = !warp.asked_mbarrier() && has_come_back(warp);
           warp.stuck_at = changes_;
           warp.has_been_stuck |= warp.stuck;
-          // A warp that has not asked an mbarrier does its own work: the budget, not a deadlock, ends a loop without end.
+          // A warp that is not waiting at an mbarrier does its own work: the budget, not the deadlock check, ends its
+          // endless loop.
           if (!warp.stuck && !warp.asked_mbarrier()) ++progress_;
           if (warp.stuck && spins_on_a_lock(warp) && give_way(warp)) warp.stuck = false;
           const bool waits = !warp.stuck && !warp.asked_mbarrier() && may_wait(warp);
@@ -212,7 +214,8 @@ CtaExecutor::State CtaExecutor::resume() {
       state = State::stuck;
       break;
     }
-    // Spinning on memory, and not on what only the CTA's own warps can do, may be waiting for another CTA.
+    // A warp that spins on memory, rather than on something that only the CTA's own warps can change, may be waiting
+    // for another CTA.
     const auto spins = [](const Warp& warp) { return warp.status == WarpStatus::yielded && !warp.asked_mbarrier(); };
     if (std::any_of(warps_.begin(), warps_.end(), spins)) {
       state = State::stuck;
@@ -225,8 +228,8 @@ CtaExecutor::State CtaExecutor::resume() {
   return state;
 }
 
-// The places of the registers on which it depends where the instructions that were executed go, what they do to memory, and what
-// these registers will hold. A loop does the same for ever if they come to hold what they held before.
+// The places of the registers that determine the path of the executed instructions, their memory accesses, and the
+// later values of these registers themselves. If these registers return to earlier values, a loop repeats for ever.
 template <typename Executed>
 std::vector<std::int32_t> CtaExecutor::deciding_registers(std::int32_t begin, std::int32_t end,
                                                           Executed executed) const {
@@ -256,8 +259,8 @@ std::vector<std::int32_t> CtaExecutor::deciding_registers(std::int32_t begin, st
   return {decide.begin(), decide.end()};
 }
 
-// Whether a warp that gives way is where it was before, with no change of memory in between. Snapshots are taken more and more
-// rarely, so that circles of several turns are found too (Brent's algorithm).
+// Whether a yielding warp is in the same state as before, with no change of memory in between. Snapshots are taken less
+// and less often, so that cycles of several turns are found too (Brent's algorithm).
 bool CtaExecutor::has_come_back(Warp& warp) {
   Turn& turn = warp.turn;
   const std::size_t bytes = context_.kernel.register_bytes;
@@ -279,7 +282,7 @@ bool CtaExecutor::has_come_back(Warp& warp) {
     }
   }
   if (turn.taken && ++turn.since < turn.next) return false;
-  // What wgmma and TMA do is not written in the registers.
+  // The state of wgmma and TMA is not in the registers.
   turn.records = turn.taken && turn.changes == changes_ && async_ == nullptr;
   turn.executed.assign(turn.records ? code_.size() : 0, false);
   turn.next = turn.taken ? std::min(2 * turn.next, Turn::kMostTurns) : 1;
@@ -295,12 +298,12 @@ bool CtaExecutor::has_come_back(Warp& warp) {
   return false;
 }
 
-// Whether the loop tries again and again to get a lock, which another lane of the warp may hold.
+// Whether the loop repeatedly tries to get a lock, which another lane of the warp may hold.
 bool CtaExecutor::spins_on_a_lock(const Warp& warp) const {
   return loop_has(warp, [](const Instruction& i) { return i.instruction_class == InstructionClass::atomic; });
 }
 
-// Whether the loop looks at what others may change, or at the time.
+// Whether the loop reads something that others may change, or the time.
 bool CtaExecutor::may_wait(const Warp& warp) const {
   return spins_on_a_lock(warp) || loop_has(warp, [](const Instruction& i) {
            return i.action == Action::clock || (i.role == MemoryRole::load && is_strong(i.strength));
@@ -312,7 +315,7 @@ bool CtaExecutor::loop_has(const Warp& warp, bool (*is)(const Instruction&)) con
   return std::any_of(code_.begin() + begin, code_.begin() + end, is);
 }
 
-// The loop that a warp which gives way goes round, from its first instruction to behind its last.
+// The loop that a yielding warp is in, from its first instruction to just after its last.
 std::pair<std::int32_t, std::int32_t> CtaExecutor::loop_of(const Warp& warp) const {
   for (auto i = static_cast<std::size_t>(warp.pc); i < code_.size(); ++i) {
     const Instruction& instruction = code_[i];
@@ -337,8 +340,8 @@ const Instruction* CtaExecutor::looked_at(const Warp& warp) const {
   return found == code_.begin() + end ? nullptr : &*found;
 }
 
-// The active lanes go round in a circle: lets others of the warp run, which wait where the lanes meet or on another way. The
-// lanes that were parted by what they wait for meet the others further out then.
+// The active lanes repeat a cycle: lets others of the warp run, which wait at the reconvergence point or are on another
+// path. Lanes that diverged because of what they wait for then reconverge further out.
 bool CtaExecutor::give_way(Warp& warp) {
   if (warp.tried_at != changes_) warp.tried = 0;
   if (warp.tried > warp.stack.size() + 1) return false;  // all have had their turn
@@ -347,7 +350,7 @@ bool CtaExecutor::give_way(Warp& warp) {
   while (!warp.stack.empty()) {
     const Warp::Parted top = warp.stack.back();
     const Warp::Parted own{warp.pc, warp.reconverge, warp.active, warp.pc};
-    if ((top.mask & warp.active) == 0) {  // on another way: behind all of those that there are
+    if ((top.mask & warp.active) == 0) {  // on another path: goes below all of them in the stack
       auto last = warp.stack.end();
       while (last != warp.stack.begin() && (std::prev(last)->mask & warp.active) == 0 &&
              std::prev(last)->reconverge == warp.reconverge) {
@@ -440,7 +443,7 @@ void CtaExecutor::start(std::uint64_t index) {
   std::fill(local_written_.begin(), local_written_.end(), 0);
 }
 
-// Constants and special registers. Those that do not depend on the CTA are filled once.
+// Constants and special registers. Those that do not depend on the CTA are filled only once.
 void CtaExecutor::fill_uniforms(const Dim3& cta) {
   using enum ptx::SpecialRegister;
   const Dim3 &block = context_.config.block, &grid = context_.config.grid, &cluster = context_.cluster;
@@ -563,7 +566,7 @@ void CtaExecutor::fill_uniforms(const Dim3& cta) {
   uniforms_filled_ = true;
 }
 
-// Runs a warp until it has to wait, gives way or has ended.
+// Runs a warp until it has to wait, yields or has ended.
 template <bool kRecords>
 void CtaExecutor::run_warp(Warp& warp) {
   int loops_left = warp.has_been_stuck ? kLoopsPerTurnOfStuck : kLoopsPerTurn;
@@ -649,15 +652,15 @@ void CtaExecutor::run_warp(Warp& warp) {
   }
 }
 
-// The active lanes have come to where the others wait, or will come to: go on with those, or together.
+// The active lanes have reached the point where the others wait, or will arrive: continue with those, or together.
 void CtaExecutor::reconverge(Warp& warp) {
   while (!warp.stack.empty() && (warp.pc == warp.reconverge || warp.active == 0)) {
     const Warp::Parted& next = warp.stack.back();
     warp.pc = next.pc;
     warp.reconverge = next.reconverge;
     warp.active = next.mask;
-    // Those that they wait for at a __syncwarp() have gone on without coming. (At a barrier of the block they are before it, and
-    // execute it again.)
+    // The lanes that they wait for at a __syncwarp() have passed on without reaching it. (At a barrier of the block
+    // they are before it, and execute it again.)
     if (next.sync >= 0 && next.sync != next.pc && next.mask != 0) {
       check_group(warp, code_[static_cast<std::size_t>(next.sync)], next.mask, next.mask, next.sync_mask);
     }
@@ -670,7 +673,7 @@ bool CtaExecutor::wait_for_lanes(Warp& warp, const Instruction& instruction, std
   const Warp::Parted next = warp.stack.back();
   const bool on_another_way = (next.mask & warp.active) == 0 && next.reconverge == warp.reconverge;
   if (!on_another_way || (next.mask & named) == 0 || next.sync >= 0) return false;
-  auto last = std::prev(warp.stack.end());  // own lanes go behind all of those that there are
+  auto last = std::prev(warp.stack.end());  // the warp's own lanes go below all of them
   while (last != warp.stack.begin() && (std::prev(last)->mask & warp.active) == 0 &&
          std::prev(last)->reconverge == warp.reconverge) {
     --last;
@@ -708,14 +711,15 @@ void CtaExecutor::check_group(const Warp& warp, const Instruction& instruction, 
     return which != 0;
   };
   if (wrong(lanes & ~named, fmt::format("the lane is not in the mask that it passes, {:#010x}", named))) return;
-  // Lanes that have ended may be named: "all non-exited threads" must come (PTX ISA, "shfl.sync", "vote.sync" …).
+  // The mask may include lanes that have ended: "all non-exited threads" must take part (PTX ISA, "shfl.sync",
+  // "vote.sync" …).
   const std::uint32_t missing = named & warp.alive & ~here, others = named & here & ~lanes;
   if (wrong(missing, fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", named, missing))) return;
   wrong(others, fmt::format("the mask {:#010x} names lanes that pass another mask: {:#010x}", named, others));
 }
 
-// Lanes part: those that do not branch go on first, those that do wait in the stack, and below them all of them wait at the
-// reconvergence point.
+// Lanes diverge: those that do not branch continue first, those that do wait in the stack, and below them an entry for
+// all of them waits at the reconvergence point.
 void CtaExecutor::part(Warp& warp, const Instruction& instruction, std::uint32_t taken) {
   ++counters_.details[static_cast<std::size_t>(warp.pc)].divergent;
   const std::uint32_t not_taken = warp.active & ~taken;
@@ -740,7 +744,7 @@ void CtaExecutor::part(Warp& warp, const Instruction& instruction, std::uint32_t
 void CtaExecutor::branch_by_table(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const std::vector<std::int32_t>& targets = context_.kernel.branch_tables[instruction.count];
   const auto* index = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[0]);
-  // Lanes by where they go.
+  // Lanes grouped by their target.
   std::vector<std::pair<std::int32_t, std::uint32_t>> ways;
   const auto add = [&](std::int32_t target, std::uint32_t lanes) {
     for (auto& [known, known_lanes] : ways) {
@@ -794,7 +798,7 @@ void CtaExecutor::end_lanes(Warp& warp, std::uint32_t mask) {
   end_in_cluster(warp, mask);
 }
 
-// For instructions of the whole warp that take no mask.
+// For whole-warp instructions that take no mask.
 void CtaExecutor::check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   if (mask == kAllLanes) return;
   find(FindingKind::missing_lanes, &warp, &instruction, std::countr_zero(~mask), std::nullopt,

@@ -29,25 +29,25 @@
 
 namespace flash_ladder::emulator {
 
-/// What all CTAs of a launch share; does not change while they run, but for the heap of device code.
+/// What all CTAs of a launch share. It does not change while they run, except for the heap of device code.
 struct LaunchContext {
   const CompiledKernel& kernel;
   const LaunchConfig& config;
   Memory& memory;
   const Options& options;
-  Dim3 cluster;                         // CTAs of each
+  Dim3 cluster;                         // CTAs in each dimension
   std::vector<Allocation> allocations;  // by address
-  // By malloc since the launch began. Kernels that call it or free run one CTA at a time.
+  // Allocated with malloc since the launch began. Kernels that call malloc or free run one CTA at a time.
   std::map<Address, Allocation> made = {};
-  // Of CTAs that can talk to each other, and so run one at a time; else null.
+  // For CTAs that can communicate and so run one at a time; otherwise null.
   LaunchOrdering* ordering = nullptr;
   GlobalShadow* shadow = nullptr;
 };
 
-/// A finding at an instruction of a CTA. `warp` and `lane`: -1 if it is not one of them.
+/// A finding at an instruction of a CTA. `warp` and `lane` are -1 if it does not belong to a particular one.
 RawFinding describe(const LaunchContext& context, FindingKind kind, const Dim3& cta, int warp, std::int32_t instruction,
                     int lane, std::optional<Address> address, const std::string& message);
-/// Findings are told apart by this: the source position, or the instruction if there is none.
+/// What distinguishes findings: the source position, or the instruction if there is none.
 std::int32_t place_of(const CompiledKernel& kernel, std::int32_t instruction);
 SourcePosition position_of(const CompiledKernel& kernel, std::int32_t instruction);
 /// "a write to byte 4 of the allocation of 64 bytes at 0x…, and nothing orders it after a read"
@@ -60,22 +60,22 @@ struct LaneAddresses {
   alignas(64) std::array<std::uint64_t, kWarpSize> at;
 };
 
-/// What an instruction does to memory of one state space, for the lanes whose addresses lie in it.
+/// The access of an instruction to memory of one state space, for the lanes whose addresses are in it.
 class CtaExecutor;
 struct MemoryAccess {
   ptx::Space space;
   std::uint32_t lanes;
-  std::uint32_t good;                // of these, those whose access is inside and aligned
-  unsigned bytes;                    // of each lane
+  std::uint32_t good;                // the lanes among these whose access is in bounds and aligned
+  unsigned bytes;                    // per lane
   std::uint32_t offsets[kWarpSize];  // in shared or the thread's local memory
-  std::byte* host[kWarpSize];        // where the bytes are, of the good lanes
-  CtaExecutor* peer = nullptr;       // the CTA of the cluster in whose shared memory that is; null: the own
-  // Of global memory: all lanes take part and are good, and what they access lies side by side, in order of lanes.
+  std::byte* host[kWarpSize];        // host addresses of the bytes, for the good lanes
+  CtaExecutor* peer = nullptr;       // the CTA of the cluster that owns the shared memory; null: this CTA
+  // For global memory: all lanes take part and are good, and their accesses are adjacent, in order of lanes.
   bool consecutive = false;
-  PlacedPattern placed = {};  // of shared memory, if all lanes are good
+  PlacedPattern placed = {};  // for shared memory, if all lanes are good
 };
 
-/// Memory aligned to cache lines, zero to begin with.
+/// Memory aligned to cache lines, initialised to zero.
 class AlignedBytes {
  public:
   void resize(std::size_t size);
@@ -94,46 +94,47 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
 
   enum class State : std::uint8_t {
     ended,
-    stopped,  // an endless loop or a deadlock, which is then among the findings, or the user has had enough
+    stopped,  // an endless loop or a deadlock, which is then among the findings, or the user has interrupted it
     stuck,    // each warp waits or spins, and only another CTA can change what they see
   };
-  /// The CTAs of this one's cluster, itself among them at `rank`: they run in turn. `global` is of all of them, null where that of
-  /// the launch is, or if nobody looks for races.
+  /// The CTAs of this one's cluster, which includes itself at `rank`: they run in turn. `global` is shared by all of
+  /// them; null if the launch has one, or if races are not checked.
   void join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank, GlobalShadow* global);
-  /// Runs one CTA, numbered as by cta_at(). With peers each is started, and then each is resumed until all have ended.
+  /// Runs one CTA, numbered as by cta_at(). If it has peers, each is started, and then each is resumed until all have
+  /// ended.
   State run(std::uint64_t cta) {
     start(cta);
     return resume();
   }
   void start(std::uint64_t cta);
-  /// Each of its warps waits for other CTAs of the cluster, or has ended.
+  /// Each of its warps has ended or waits for other CTAs of the cluster.
   bool waits_for_cluster() const;
-  /// Goes on with a CTA that was stuck.
+  /// Resumes a CTA that was stuck.
   State resume();
-  /// Of one that is stuck: it may be that time alone ends the waiting, as its loops never come back to where they were.
+  /// For a CTA that is stuck: time alone may end the waiting, because its loops never return to the same state.
   bool may_go_on() const { return may_go_on_; }
-  /// The last resort: lanes that spin give way to others of their warp, as threads that are scheduled independently do. False if
-  /// there are none.
+  /// The last resort: lanes that spin yield to others of their warp, as independently scheduled threads do. False if
+  /// there are no such lanes.
   bool give_way();
-  /// Says that the CTA, which is stuck, will stay so. `others` are the CTAs that are stuck with it, `unstarted` those that there
-  /// is no room for.
+  /// Reports that the CTA, which is stuck, will remain so. `others` is the number of CTAs that are stuck with it,
+  /// `unstarted` the number of those for which there is no room.
   void report_stuck(std::uint64_t others, std::uint64_t unstarted);
-  /// How often memory has changed, as far as anyone might have seen it.
+  /// How often memory has changed in a way that another thread might have seen.
   std::uint64_t changes() const { return changes_; }
   /// Warp instructions executed since the last call.
   std::uint64_t take_executed() { return std::exchange(executed_, 0); }
 
   InstructionCounters& counters() { return counters_; }
   std::vector<RawFinding> take_findings() { return findings_.take(); }
-  /// What the CTA did to global memory; nothing where LaunchContext::shadow knows it.
+  /// The CTA's accesses to global memory; empty if LaunchContext::shadow tracks them.
   MemoryUse take_use() { return own_global_ == nullptr ? MemoryUse{} : own_global_->take_use(); }
   std::string take_output() { return std::exchange(output_, {}); }
-  /// Of the CTA that Options::trace_cta names, once it has run.
+  /// For the CTA that Options::trace_cta names, once it has run.
   std::optional<CtaTrace> take_trace();
-  /// Once it has run. Empty for a kernel that has no use for AsyncUnits.
+  /// Once it has run. Empty for a kernel without AsyncUnits.
   std::vector<Role> roles() const;
 
-  // What follows is for the functions that execute instructions: operations/.
+  // The rest is for the functions that execute instructions: operations/.
 
   const LaunchContext& context() const { return context_; }
   const std::vector<Instruction>& code() const { return code_; }
@@ -150,7 +151,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   const Dim3& cta() const { return cta_; }
   std::size_t rank() const { return rank_; }
   std::size_t cluster_size() const { return peers_.empty() ? 1 : peers_.size(); }
-  /// A CTA of the cluster, null if there is none of this rank.
+  /// A CTA of the cluster; null if there is none with this rank.
   CtaExecutor* peer(std::size_t rank) {
     if (peers_.empty()) return rank == 0 ? this : nullptr;
     return rank < peers_.size() ? peers_[rank] : nullptr;
@@ -159,12 +160,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   SharedShadow* shadow() { return shadow_.get(); }  // null: no checks, or no shared memory
   Ordering* ordering() { return ordering_.get(); }  // null: no checks
   bool watches_global() const { return global_ != nullptr; }
-  AsyncUnits* async() { return async_.get(); }  // null: the kernel has no use for them
+  AsyncUnits* async() { return async_.get(); }  // null: the kernel does not use them
   std::byte* shared() { return shared_.data(); }
   std::uint32_t shared_bytes() const { return shared_bytes_; }
   std::string& output() { return output_; }
   TraceRecorder* trace() { return trace_.get(); }  // null: this CTA is not traced
-  /// A waiting warp may be able to go on after this.
+  /// A waiting warp may be able to continue after this.
   void note_progress() {
     ++progress_;
     note_change();
@@ -174,7 +175,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
     ++changes_;
     watching_ = false;
   }
-  /// Whether it matters if a store changes anything: nothing has changed since some warp gave way.
+  /// Whether it matters if a store changes anything: nothing has changed since some warp yielded.
   bool watching() const { return watching_; }
 
   // Findings.
@@ -185,23 +186,24 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   SourcePosition position_of(std::int32_t instruction) const;
   void find(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
             std::optional<Address> address, const std::string& message);
-  /// For instructions of the whole warp that take no mask.
+  /// For whole-warp instructions that take no mask.
   void check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  /// What is wrong with lanes that pass the mask `named`, which are not all that it names; `here` are those that execute it now.
+  /// Reports lanes that execute with the mask `named` although other lanes that it names are missing; `here` are those
+  /// that execute the instruction now.
   void check_group(const Warp& warp, const Instruction& instruction, std::uint32_t here, std::uint32_t lanes,
                    std::uint32_t named);
-  /// The active lanes are at a __syncwarp() of which lanes are missing that went another way at a branch: lets those run, which may
-  /// come to a __syncwarp() there. False if there are none.
+  /// The active lanes are at a __syncwarp() and wait for lanes that took another path at a branch: lets those run,
+  /// because they may reach a __syncwarp() there. False if there are no such lanes.
   bool wait_for_lanes(Warp& warp, const Instruction& instruction, std::uint32_t named);
-  /// The active lanes are at a barrier of the block, and others of the warp are not, since they have waited for these: lets those run
-  /// until they come too, and then all execute it together. False if it is not so.
+  /// The active lanes are at a barrier of the block, and others of the warp are not, because they have waited for
+  /// these: lets those run until they arrive too, and then all execute it together. False if that is not the case.
   bool gather_at_barrier(Warp& warp, const Instruction& instruction);
-  /// Where these lanes left the others, for a message.
+  /// Where these lanes diverged from the others, for a message.
   std::string describe_parting(const Warp& warp, std::uint32_t lanes) const;
 
   // Memory, memory_access.cpp.
   void addresses(const Warp& warp, const Instruction& instruction, std::int32_t reg, LaneAddresses& to) const;
-  /// Calls f(access, addresses in that space) for each space in which an address of the register `reg` lies.
+  /// Calls f(access, addresses in that space) for each space that contains an address of the register `reg`.
   template <typename F>
   void for_each_space(Warp& warp, const Instruction& instruction, std::int32_t reg, std::uint32_t mask, F f) {
     LaneAddresses at;
@@ -214,7 +216,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
       resolve(warp, instruction, inside, access);
       f(access, inside);
     };
-    // Shared memory of a cluster: whose?
+    // Which CTA's shared memory, within a cluster?
     const auto in_cluster = [&](std::uint32_t lanes, LaneAddresses inside) {
       for (const auto& [owner, of_owner] : owners_of(warp, instruction, lanes, inside)) {
         access.peer = owner;
@@ -240,7 +242,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   }
   void check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at, const MemoryAccess& access);
   void note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined);
-  /// Races in global memory. write_global() before it is written; what is written goes to kept_at(), too; see GlobalShadow.
+  /// Races in global memory. Call write_global() before the write; the data are also stored at kept_at(), see GlobalShadow.
   void read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                    unsigned bytes);
   std::uint32_t write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
@@ -253,10 +255,11 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
                                  const LaneAddresses& at, std::uint32_t lanes) {
     global_->report_overwritten(global_access(warp, instruction, at, access.good, access.bytes), lanes, *this);
   }
-  /// What is told to other threads through memory: a strong operation has read or written. `adds`: it is atomic.
+  /// Communication with other threads through memory: a strong operation has read or written. `adds`: it is atomic.
   void hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at);
   void tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at, bool adds);
-  /// What most accesses to shared memory are: all lanes take part, and nothing is wrong. Else there is no pattern.
+  /// The common case of an access to shared memory: all lanes take part, and nothing is wrong. Otherwise there is no
+  /// pattern.
   PlacedPattern whole_warp_access(const Warp& warp, const Instruction& instruction, std::int32_t reg,
                                   std::uint32_t mask, unsigned bytes, bool matrices = false);
   std::uint32_t check_shared(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
@@ -265,10 +268,12 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
                              unsigned bytes, std::byte** host);
   void check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at, std::uint32_t mask,
                          unsigned bytes);
-  /// Whether nobody has touched what a consecutive store writes: then there is nothing to compare, and the store is noted.
+  /// Whether the memory that a consecutive store writes is untouched: then there is nothing to compare, and the store
+  /// is recorded.
   bool write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                               const LaneAddresses& at);
-  /// Counts an access to shared memory, `good` of whose lanes are, and returns its pattern; none if no lane is.
+  /// Counts an access to shared memory whose lanes `good` are valid, and returns its pattern; no pattern if no lane is
+  /// valid.
   PlacedPattern count_shared(const Instruction& instruction, std::uint32_t lanes, std::uint32_t good, unsigned bytes,
                              const std::uint32_t* offsets, bool by_matrix = false) {
     const PlacedPattern placed = good == 0 ? PlacedPattern{} : pattern_of(offsets, good, bytes, by_matrix);
@@ -283,36 +288,37 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   /// malloc and free of device code. free() throws MemoryError.
   Address allocate_on_heap(std::size_t bytes);
   void free_on_heap(Address address);
-  /// The allocation, perhaps freed, in which the address lies, or null.
+  /// The allocation, perhaps freed, that contains the address; null if there is none.
   const Allocation* find_allocation(Address address);
-  /// Global memory that one lane has TMA read or write: where it lies, and null, after a finding, if it may not.
+  /// The host address of global memory that one lane has TMA read or write; null, after a finding, if the access is not
+  /// allowed.
   std::byte* global_range(const Warp& warp, const Instruction& instruction, int lane, Address address,
                           std::size_t bytes, bool writes);
 
   // Clusters, cluster.cpp.
   void arrive_at_cluster(Warp& warp, const Instruction& instruction, std::uint32_t mask, bool relaxed);
   void wait_for_cluster(Warp& warp, const Instruction& instruction, std::uint32_t mask);
-  /// A fence that other CTAs of the cluster may hear of.
+  /// A fence that other CTAs of the cluster may acquire.
   void note_cluster_fence(Warp& warp, std::uint32_t mask);
-  /// A finding, if it cannot be that another CTA runs now, or if nothing says that it does. Whether it runs.
+  /// Whether the other CTA is running. Reports a finding if it cannot be running, or if nothing guarantees that it is.
   bool is_there(const CtaExecutor& owner, const Warp& warp, const Instruction& instruction, int lane);
   /// Races in the shared memory of another CTA of the cluster.
   void read_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, Strength strength,
                  std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets);
   void write_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, Strength strength,
                   std::uint32_t lanes, unsigned bytes, const std::uint32_t* offsets, std::uint32_t unchanged);
-  /// Lanes have something copied to the shared memory of another CTA: calls f(lanes, who they are to it) for those that know the
-  /// same; with null if nobody looks for races.
+  /// Lanes request a copy to the shared memory of another CTA: calls f(lanes, their PeerAccess) for each group of lanes
+  /// that have the same knowledge; with null if races are not checked.
   void copy_to_peer(const Warp& warp, const Instruction& instruction, CtaExecutor& owner, std::uint32_t lanes,
                     const std::function<void(std::uint32_t, const PeerAccess*)>& f);
-  /// What the lanes know goes into the clock of a barrier of another CTA.
+  /// Adds what the lanes know to the clock of a barrier of another CTA.
   void tell_peer(const Warp& warp, CtaExecutor& owner, std::uint32_t lanes, Clock& into);
 
   // Barriers and copies, barriers.cpp.
   void release(Barrier& barrier);
   void complete(Warp& warp, PendingCopy& copy, std::uint32_t mask, bool by_mbarrier);
 
-  // Registers that nothing has written, definedness.cpp.
+  // Uninitialised registers, definedness.cpp.
   bool watches(const Warp& warp, const Instruction& instruction) const {
     return instruction.watched >= 0 && !warp.undefined.empty();
   }
@@ -381,7 +387,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
 
   // barriers.cpp
   void check_all_came(const Barrier& barrier);
-  void check_barriers();  // after lanes have ended: barriers may have got all that they wait for
+  void check_barriers();  // called after lanes have ended: a barrier may now have every arrival that it waits for
 
   // cluster.cpp
   bool has_come_to_cluster() const;
@@ -395,7 +401,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   void tell_cluster(Warp& warp, const Instruction& instruction, const MemoryAccess& access);
   void hear_cluster(Warp& warp, const MemoryAccess& access);
   void check_uses_by_peers();
-  void end_in_cluster(const Warp& warp, std::uint32_t mask);  // lanes have ended
+  void end_in_cluster(const Warp& warp, std::uint32_t mask);  // called when lanes have ended
   const Clocks& clocks() const { return ordering_->clocks(); }
 
   // conflicts.cpp
@@ -422,7 +428,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   FindingRecorder findings_;
   std::string output_;
   AccessPatterns patterns_;
-  std::vector<const AccessPattern*> last_patterns_;  // by instruction: of its last access to shared memory, or null
+  std::vector<const AccessPattern*> last_patterns_;  // by instruction: its last pattern in shared memory, or null
 
   Dim3 cta_;
   std::uint32_t cta_index_ = 0;
@@ -433,22 +439,23 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::unique_ptr<Ordering> ordering_;    // null: no checks
   std::unique_ptr<SharedShadow> shadow_;  // null: no checks, or no shared memory
   std::unique_ptr<GlobalShadow> own_global_;
-  GlobalShadow* global_ = nullptr;           // that, or the launch's; null: no checks
+  GlobalShadow* global_ = nullptr;           // the CTA's own or the launch's; null: no checks
   GlobalShadow* cluster_global_ = nullptr;   // see join_cluster()
-  std::unique_ptr<AsyncUnits> async_;        // null: the kernel has no use for them
+  std::unique_ptr<AsyncUnits> async_;        // null: the kernel does not use them
   std::unique_ptr<TraceRecorder> trace_;     // null: the CTA is not traced
   std::vector<std::uint8_t> local_written_;  // per byte of local_; empty: no checks
   std::uint32_t shared_bytes_ = 0;           // static and dynamic
   std::array<Barrier, kNamedBarriers> barriers_;
   struct {
-    bool used = false;                            // somebody has arrived
-    Clock told, known;                            // what those knew that have arrived; what is known to who passes
-    std::uint64_t traced = 0, traced_passed = 0;  // when the last of this CTA came
+    bool used = false;                            // a thread has arrived
+    Clock told, known;                            // the knowledge of the threads that have arrived; what passing
+                                                  // threads acquire
+    std::uint64_t traced = 0, traced_passed = 0;  // when the last warp of this CTA arrived
   } cluster_barrier_;
   std::vector<Mbarrier> mbarriers_;
   std::uint64_t budget_ = 0;    // instructions left
-  std::uint64_t progress_ = 0;  // counts what may let a waiting warp go on
-  std::uint64_t changes_ = 0;   // counts changes of memory
+  std::uint64_t progress_ = 0;  // counts events that may let a waiting warp continue
+  std::uint64_t changes_ = 0;   // counts changes to memory
   bool watching_ = false;
   bool may_go_on_ = false;
   bool uniforms_filled_ = false;
@@ -456,15 +463,15 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   bool stopped_ = false;
   std::vector<CtaExecutor*> peers_;
   std::size_t rank_ = 0;
-  struct PeerUse {  // of this CTA's shared memory, the last one
+  struct PeerUse {  // the last use of this CTA's shared memory
     std::int32_t instruction = -1;
     int warp = 0, lane = 0;
   };
   std::vector<PeerUse> peer_uses_;        // by engine: Clocks::engine_of()
-  std::map<std::uint32_t, Clock> flags_;  // by address in this CTA's shared memory: what those knew who have written it
+  std::map<std::uint32_t, Clock> flags_;  // by address in this CTA's shared memory: the knowledge of its writers
   const Allocation* last_allocation_ = nullptr;
-  const Allocation* whole_access_ = nullptr;  // in which all of what check_global() has looked at last lies, if it does
-  bool consecutive_ = false;                  // whether that was all 32 lanes', side by side
+  const Allocation* whole_access_ = nullptr;  // contains everything that check_global() examined last, if not null
+  bool consecutive_ = false;                  // whether those were the adjacent accesses of all 32 lanes
 };
 
 }  // namespace flash_ladder::emulator

@@ -1,4 +1,4 @@
-// Who waits for what when a CTA cannot go on, and where lanes parted.
+// Which warps wait for what when a CTA cannot continue, and where lanes diverged.
 
 #include <fmt/format.h>
 
@@ -19,7 +19,7 @@ std::vector<int> numbers_of(std::uint32_t warps) {
 
 }  // namespace
 
-// ": they parted at kernel.cu:12"; empty where that is not known.
+// ": they parted at kernel.cu:12"; empty when that is not known.
 std::string CtaExecutor::describe_parting(const Warp& warp, std::uint32_t lanes) const {
   for (auto parted = warp.stack.rbegin(); parted != warp.stack.rend(); ++parted) {
     if ((parted->mask & lanes) == 0) continue;
@@ -66,9 +66,9 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
   return "for what no other warp does";
 }
 
-// If something was found before, it is the cause as likely as not, but say this too.
+// If there was a finding before, it is probably the cause, but report the deadlock too.
 void CtaExecutor::report_deadlock() {
-  struct Group {  // of warps that wait for the same
+  struct Group {  // warps that wait for the same thing
     std::string wait;
     std::int32_t at;
     std::vector<int> warps;
@@ -87,7 +87,8 @@ void CtaExecutor::report_deadlock() {
     if (group == groups.end()) group = groups.insert(group, {wait, at, {}});
     group->warps.push_back(warp.index);
   }
-  // Who waits for registers, or for others of its warpgroup, waits for what cannot come; the others may be waiting for these.
+  // A warp that waits for registers, or for others of its warpgroup, waits for something that cannot happen; the other
+  // warps may be waiting for it.
   std::stable_partition(groups.begin(), groups.end(), [&](const Group& group) {
     std::int32_t at = 0;
     const Warp& warp = warps_[static_cast<std::size_t>(group.warps.front())];
@@ -101,7 +102,7 @@ void CtaExecutor::report_deadlock() {
     if (&group != &groups.front() && !position.empty()) text += ", at " + to_string(position);
   }
   if (!ended.empty()) text += fmt::format("; {} {} ended", list_of_warps(ended), ended.size() == 1 ? "has" : "have");
-  // An arrival at an mbarrier at which no warp waits may have been meant for another.
+  // An arrival at an mbarrier at which no warp waits may have been meant for another mbarrier.
   const auto is_waited_for = [&](std::uint32_t address) {
     return std::ranges::any_of(warps_, [&](const Warp& warp) {
       return warp.failed_wait.instruction >= 0 && warp.failed_wait.address == address;
@@ -113,7 +114,7 @@ void CtaExecutor::report_deadlock() {
   if (!findings_.is_new(FindingKind::deadlock, place_of(at), -1)) return;
   RawFinding raw = describe(FindingKind::deadlock, &first, &code_[static_cast<std::size_t>(at)], -1, std::nullopt,
                             "the block cannot go on: " + text);
-  // It is one of a warp that others wait for, where there is such a warp.
+  // Choose the arrival of a warp that others wait for, if there is one.
   const std::vector<int>& waiting = groups.front().warps;
   const auto awaited = std::ranges::find(mbarriers_, first.failed_wait.address, &Mbarrier::address);
   const bool none_came =
@@ -132,7 +133,8 @@ void CtaExecutor::report_deadlock() {
   findings_.add(std::move(raw));
 }
 
-// What a stage of a ring held was overwritten before anybody had read it: then somebody waits for a phase that has gone by.
+// The contents of a ring's stage were overwritten before they were read: then a warp waits for a phase that has already
+// passed.
 void CtaExecutor::report_lost() {
   if (shadow_ == nullptr || !shadow_->lost()) return;
   const auto [access, lane, offset, other_warp] = *shadow_->lost();
@@ -143,7 +145,7 @@ void CtaExecutor::report_lost() {
                    offset, other_warp));
 }
 
-// What the first lane looks at.
+// The address that the first lane reads.
 CtaExecutor::AwaitedPlace CtaExecutor::place_of_wait(const Warp& warp, const Instruction& look) const {
   const int lane = std::countr_zero(warp.active);
   LaneAddresses at;

@@ -1,7 +1,8 @@
-// Registers that nothing has written, lane by lane, for the few instructions that may meet one (decode/undefined_reads.cpp). To
-// read such a register is no mistake yet: what is computed from it is undefined, too, and it is a finding when that matters. It
-// does when it is branched on, is an address, or is stored (Seward and Nethercote, "Using Valgrind to detect undefined value
-// errors with bit-precision", USENIX 2005; here a register's lane is defined or not as a whole).
+// Uninitialised registers, tracked lane by lane, for the few instructions that may read one
+// (decode/undefined_reads.cpp). Reading such a register is not an error in itself: values computed from it are
+// undefined, too, and a finding results only if such a value matters, because it decides a branch, is an address, or is
+// stored (Seward and Nethercote, "Using Valgrind to detect undefined value errors with bit-precision", USENIX 2005;
+// here a register's lane is defined or not as a whole).
 
 #include <fmt/format.h>
 
@@ -31,7 +32,7 @@ std::uint32_t lanes_filled_with(int value, const std::byte* source, Slot slot) {
 
 }  // namespace
 
-// Those of the instruction's operands from `first` to before `last` that are undefined in lanes of the mask.
+// The undefined lanes within the mask of the instruction's operands from `first` up to but not including `last`.
 UndefinedLanes CtaExecutor::undefined_sources(const Warp& warp, const Instruction& instruction, std::size_t first,
                                               std::size_t last, std::uint32_t mask) const {
   UndefinedLanes found;
@@ -47,7 +48,7 @@ UndefinedLanes CtaExecutor::undefined_sources(const Warp& warp, const Instructio
   return found;
 }
 
-// The instruction's result `k` becomes undefined in some lanes of the mask, and defined in the others.
+// Marks the instruction's result `k` as undefined in some lanes of the mask, and as defined in the others.
 void CtaExecutor::set_undefined(Warp& warp, const Instruction& instruction, std::size_t k, std::uint32_t mask,
                                 const UndefinedLanes& to) {
   const std::int32_t number = context_.kernel.watched[static_cast<std::size_t>(instruction.watched)].r[k];
@@ -60,7 +61,7 @@ void CtaExecutor::set_undefined(Warp& warp, const Instruction& instruction, std:
   result.origin = to.origin < 0 && !is_move ? index_of(instruction) : to.origin;
 }
 
-// Before the instruction is executed: reports what is undefined and matters, and notes which results will be.
+// Before the instruction is executed: reports undefined values that matter, and records which results will be undefined.
 void CtaExecutor::follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const WatchedOperands& watched = context_.kernel.watched[static_cast<std::size_t>(instruction.watched)];
   if (watched.guard >= 0) {

@@ -1,4 +1,5 @@
-// Where the addresses of an instruction lie, whether it may go there, and what that costs. PTX ISA, "State Spaces".
+// The memory that an instruction's addresses refer to, whether the access is allowed, and what it costs. PTX ISA,
+// "State Spaces".
 
 #include <fmt/format.h>
 
@@ -14,7 +15,7 @@
 namespace flash_ladder::emulator {
 namespace {
 
-// 32-byte sectors of local memory, where the same word of 32 threads lies side by side.
+// 32-byte sectors of local memory, in which the same word of 32 threads is contiguous.
 unsigned count_local_sectors(const std::uint64_t* addresses, std::uint32_t mask, unsigned bytes) {
   std::uint64_t interleaved[kWarpSize];
   unsigned sectors = 0;
@@ -31,16 +32,17 @@ std::uint64_t ideal_sectors(std::uint32_t mask, unsigned bytes) {
   return (static_cast<std::uint64_t>(std::popcount(mask)) * bytes + kSectorBytes - 1) / kSectorBytes;
 }
 
-// Global memory: the fewest sectors that so many bytes can lie in, or fewer if lanes read the same.
+// Global memory: the ideal is the smallest number of sectors that this many bytes can occupy, or fewer if lanes read
+// the same bytes.
 void count_global(Traffic& traffic, const std::uint64_t* addresses, std::uint32_t lanes, std::uint32_t good,
                   unsigned bytes, bool consecutive) {
-  // An access counts where it begins: none crosses the end of a sector.
+  // An access counts where it begins, because none crosses the end of a sector.
   const std::uint64_t sectors = consecutive ? addresses[kWarpSize - 1] / kSectorBytes - addresses[0] / kSectorBytes + 1
                                             : count_sectors(addresses, good);
   count(traffic, lanes, bytes, sectors, std::min(sectors, ideal_sectors(lanes, bytes)));
 }
 
-// Which lanes' generic addresses lie in a window.
+// The lanes whose generic addresses are in a window.
 std::uint32_t lanes_in_window(const std::uint64_t* addresses, std::uint32_t mask, Address window) {
   std::uint32_t lanes = 0;
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -49,7 +51,7 @@ std::uint32_t lanes_in_window(const std::uint64_t* addresses, std::uint32_t mask
   return lanes;
 }
 
-// Whether all that is accessed by 32 lanes, sizeof(T) bytes each, was written: the bytes that say so are 0 or 255.
+// Whether everything that 32 lanes access, sizeof(T) bytes each, has been written: the bytes that record it are 0 or 255.
 template <typename T>
 bool all_written(const std::uint8_t* initialised, Address begin, const LaneAddresses& at) {
   T all = static_cast<T>(~T{0});
@@ -80,8 +82,8 @@ void CtaExecutor::addresses(const Warp& warp, const Instruction& instruction, st
   }
 }
 
-// The lanes whose accesses are inside a window of memory and aligned; the others are reported. `offsets` are from the start of
-// the window.
+// The lanes whose accesses are inside a window of memory and aligned; the others are reported. `offsets` are relative
+// to the start of the window.
 std::uint32_t CtaExecutor::check_window(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                         std::uint32_t mask, unsigned bytes, const Window& window,
                                         std::uint32_t* offsets) {
@@ -155,7 +157,7 @@ void CtaExecutor::free_on_heap(Address address) {
   allocation.data = nullptr;
 }
 
-// What most accesses to global memory are: all lanes take part, and what they access lies in one allocation and is aligned.
+// The common case of an access to global memory: all lanes take part, and the access is aligned and within one allocation.
 bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std::byte** host) {
   const Allocation* const allocation = find_allocation(at.at[0]);
   if (allocation == nullptr || allocation->freed || allocation->size < bytes) return false;
@@ -169,7 +171,7 @@ bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std:
   return true;
 }
 
-// The same of some lanes.
+// The same for some of the lanes.
 bool CtaExecutor::check_part_of_warp(const LaneAddresses& at, std::uint32_t mask, unsigned bytes, std::byte** host) {
   std::uint64_t lowest = ~std::uint64_t{0}, highest = 0, low_bits = 0;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
@@ -185,14 +187,14 @@ bool CtaExecutor::check_part_of_warp(const LaneAddresses& at, std::uint32_t mask
   }
   whole_access_ = allocation;
   for (int lane = 0; lane < kWarpSize; ++lane) {
-    // Lanes that take no part may hold any address.
+    // Lanes that do not take part may contain any address.
     const bool active = (mask >> lane) & 1;
     host[lane] = allocation->data + (active ? at.at[static_cast<std::size_t>(lane)] - allocation->address : 0);
   }
   return true;
 }
 
-// The lanes whose accesses are inside allocations of global memory and aligned; `host` is where the bytes are.
+// The lanes whose accesses are aligned and inside allocations of global memory; `host` receives the addresses of the bytes.
 std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                                         std::uint32_t mask, unsigned bytes, std::byte** host) {
   whole_access_ = nullptr;
@@ -331,7 +333,7 @@ PlacedPattern CtaExecutor::whole_warp_access(const Warp& warp, const Instruction
   if (mask != kAllLanes || shared_bytes_ < bytes) return {};
   const std::byte* const addresses = warp.registers + reg;
   const std::int64_t offset = instruction.offset - kSharedBase;
-  // Instructions in loops repeat what they did before, here or elsewhere.
+  // Instructions in loops repeat their earlier access patterns, at the same place or elsewhere.
   const AccessPattern*& last = last_patterns_[static_cast<std::size_t>(index_of(instruction))];
   PlacedPattern placed;
   std::uint64_t base = 0;
@@ -352,8 +354,8 @@ PlacedPattern CtaExecutor::whole_warp_access(const Warp& warp, const Instruction
   return inside ? placed : PlacedPattern{};
 }
 
-// An array in shared or local memory ends where another begins, which is as bad a place to write to as any. `offsets` are from the
-// start of the space.
+// An array in shared or local memory ends where another begins, and writing there is an error like any other. `offsets`
+// are relative to the start of the space.
 void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, ptx::Space space, std::uint32_t mask,
                                  unsigned bytes, const std::uint32_t* offsets) {
   if (instruction.variable < 0 || !context_.options.checks) return;
@@ -372,7 +374,7 @@ void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, ptx
     if (!findings_.is_new(FindingKind::out_of_bounds, place_of(index_of(instruction)), -1)) continue;
     const bool before = offset < own.begin, across = !before && offset < own.end;
     const std::uint32_t wrong = across ? own.end : offset;
-    // A variable that holds others stands before them.
+    // A variable that contains others comes before them.
     const auto other = std::find_if(variables.rbegin(), variables.rend(), [&](const KnownVariable& variable) {
       return variable.space == space && wrong >= variable.begin && wrong < variable.end;
     });
@@ -391,8 +393,8 @@ void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, ptx
   }
 }
 
-// Lanes by the space that their addresses are in; calls f(space, lanes, addresses in that space).
-// An instruction's access to one space: checks where it goes, finds the bytes, and counts.
+// Groups lanes by the space of their addresses, and calls f(space, lanes, addresses in that space). For an
+// instruction's access to one space: checks the addresses, finds the bytes, and counts.
 void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access) {
   DetailCount& counters = detail(instruction);
   const unsigned bytes = access.bytes;
@@ -443,7 +445,7 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
   }
 }
 
-// Whether what is read was written, and in order.
+// Whether the data read have been written, and in order.
 void CtaExecutor::check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
                              const MemoryAccess& access) {
   if (access.space == ptx::Space::shared) {
@@ -505,7 +507,7 @@ bool CtaExecutor::write_untouched_global(const Warp& warp, const Instruction& in
   return global_->write_untouched(global, *ordering_);
 }
 
-// What other threads have told at the addresses that are read with a strong operation.
+// What other threads have released at the addresses that are read with a strong operation.
 void CtaExecutor::hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access,
                        const LaneAddresses& at) {
   if (ordering_ == nullptr || !is_strong(instruction.strength)) return;
@@ -528,7 +530,7 @@ void CtaExecutor::tell(Warp& warp, const Instruction& instruction, const MemoryA
   });
 }
 
-// Notes which bytes of global and local memory are written; `undefined` are lanes that store what nobody has.
+// Records which bytes of global and local memory are written; `undefined` are lanes that store an uninitialised value.
 void CtaExecutor::note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined) {
   if (access.space == ptx::Space::local) {
     if (local_written_.empty()) return;
@@ -542,7 +544,7 @@ void CtaExecutor::note_written(const LaneAddresses& at, const MemoryAccess& acce
   }
 }
 
-// Lanes by the space that their generic addresses are in.
+// Lanes grouped by the space of their generic addresses.
 std::array<CtaExecutor::SpaceLanes, 4> CtaExecutor::spaces_of(const Instruction& instruction, const LaneAddresses& at,
                                                               std::uint32_t mask) {
   const std::uint32_t shared = lanes_in_window(at.at.data(), mask, kSharedWindow);

@@ -32,7 +32,7 @@ std::int8_t phase_of(InstructionClass instruction_class, std::string_view text) 
     case special:
     case shuffle:
       return phase(Phase::arithmetic);
-    case convert:  // of addresses too
+    case convert:  // also of addresses
       return text.find(".f") != text.npos || text.find(".bf16") != text.npos ? phase(Phase::arithmetic) : kNone;
     case barrier:
       if (text.starts_with("wgmma.wait")) return phase(Phase::wait_wgmma);
@@ -95,7 +95,7 @@ void TraceRecorder::execute(int warp_index, std::int32_t index) {
   const std::int8_t phase = phases_[instruction.source];
   if (warp.asks_again) {
     if (phase == kNone || phase == static_cast<std::int8_t>(Phase::wait_mbarrier)) return;
-    warp.asks_again = false;  // it does something else meanwhile
+    warp.asks_again = false;  // it does something else in the meantime
   }
   warp.instruction = index;
   if (phase != kNone) {
@@ -111,7 +111,7 @@ void TraceRecorder::execute(int warp_index, std::int32_t index) {
 void TraceRecorder::go_on(int warp_index, std::uint64_t time, const TraceBarrier& barrier, int ended_by) {
   WarpTrace& warp = warps_[static_cast<std::size_t>(warp_index)];
   warp.asks_again = false;
-  TraceInterval& wait = warp.intervals.back();  // that of the instruction that waits
+  TraceInterval& wait = warp.intervals.back();  // time of the waiting instruction
   wait.barrier = barrier;
   if (time <= warp.clock) return;
   wait.ended_by = ended_by;

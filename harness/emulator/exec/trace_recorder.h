@@ -1,4 +1,4 @@
-// Writes down what the warps of a CTA execute. Where nothing is recorded there is no recorder, and nothing of it runs.
+// Records what the warps of a CTA execute. If a CTA is not traced it has no recorder, and none of this code runs.
 #pragma once
 
 #include <array>
@@ -11,38 +11,40 @@
 
 namespace flash_ladder::emulator {
 
-/// The clocks are those of CtaTrace: they know nothing of the order in which the virtual GPU lets warps run, only of who waits
-/// for whom.
+/// The clocks are those of CtaTrace: they do not depend on the order in which the virtual GPU lets warps run, only on
+/// which warp waits for which.
 class TraceRecorder {
  public:
   TraceRecorder(const CompiledKernel& kernel, const Dim3& cta, int num_warps);
 
   /// A warp is about to execute the instruction.
   void execute(int warp, std::int32_t instruction);
-  /// The warp goes on from an instruction that waits for this, once the last has come, at `time`; -1: nobody of this CTA.
+  /// The warp continues after an instruction that waits for this barrier, whose last arrival was at `time`; -1: it came
+  /// from outside this CTA.
   void go_on(int warp, std::uint64_t time, const TraceBarrier& barrier, int ended_by);
-  /// The warp has asked whether a phase of an mbarrier has ended, and it has not. What it does until it asks again is waiting.
+  /// The warp has tested whether a phase of an mbarrier has ended, and it has not. Everything that the warp does until
+  /// it tests again counts as waiting.
   void ask_again(int warp);
 
   std::uint64_t clock(int warp) const { return warps_[static_cast<std::size_t>(warp)].clock; }
 
-  /// What the instruction that a warp executes does for others: `at` and `position` are filled in.
+  /// Records an event caused by the instruction that a warp executes: `at` and `position` are filled in.
   void note(TraceEvent event, std::int32_t instruction);
-  /// A wgmma that was issued at `begin` has been waited for by a warp.
+  /// A warp has waited for a wgmma that was issued at `begin`.
   void finish_wgmma(int first_warp, std::uint64_t begin, int waiting_warp, std::int32_t instruction);
   void note_mbarrier(std::uint32_t address, std::uint32_t arrivals, std::int32_t instruction);
-  /// Of a named barrier: how often it has let warps go on.
+  /// For a named barrier: how often it has released warps.
   std::int64_t phase_of_barrier(std::size_t barrier) const { return phases_of_named_[barrier]; }
   void end_phase(std::size_t barrier) { ++phases_of_named_[barrier]; }
 
-  /// Hands over what was recorded.
+  /// Returns what was recorded.
   CtaTrace take(std::vector<Role> roles);
 
  private:
   struct WarpTrace {
     std::uint64_t clock = 0;
     bool asks_again = false;
-    std::int32_t instruction = -1;  // the latest
+    std::int32_t instruction = -1;  // the latest instruction
     std::vector<TraceInterval> intervals;
     std::vector<TraceEvent> events;
   };
@@ -51,7 +53,7 @@ class TraceRecorder {
 
   const CompiledKernel& kernel_;
   CtaTrace trace_;
-  std::vector<std::int8_t> phases_;  // by SourceInstruction; -1: none of its own
+  std::vector<std::int8_t> phases_;  // by SourceInstruction; -1: has no phase of its own
   std::vector<WarpTrace> warps_;
   std::array<std::int64_t, kNamedBarriers + 1> phases_of_named_{};
 };

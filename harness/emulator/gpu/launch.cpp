@@ -34,7 +34,7 @@ namespace {
 constexpr std::size_t kKiB = 1024;
 constexpr std::size_t kMaxLocalBytes = 512 * kKiB;  // per thread, on every GPU
 
-// What one CTA leaves behind for the report.
+// One CTA's contribution to the report.
 struct CtaResult {
   std::vector<RawFinding> findings;
   std::string output;
@@ -42,7 +42,7 @@ struct CtaResult {
 
 constexpr std::uint32_t kMostCtasOfCluster = 16;
 
-// How many CTAs a cluster has.
+// The number of CTAs in a cluster.
 Dim3 cluster_of(const Kernel& kernel, const LaunchConfig& config) {
   if (config.cluster.x != 0) return config.cluster;
   const auto [x, y, z] = kernel.compiled().cluster;
@@ -51,7 +51,7 @@ Dim3 cluster_of(const Kernel& kernel, const LaunchConfig& config) {
 
 std::uint64_t size_of(const Dim3& cluster) { return std::uint64_t{cluster.x} * cluster.y * cluster.z; }
 
-// Why a launch cannot be on the given GPU; empty if it can.
+// Why a launch is not possible on the given GPU; empty if it is.
 std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Options& options) {
   const SmLimits& limits = known_limits(options.sm);
   const Dim3 &grid = config.grid, &block = config.block;
@@ -94,7 +94,7 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   }
   if (options.registers_per_thread > 0) {
     const auto registers = static_cast<std::uint32_t>(options.registers_per_thread);
-    // Given out to whole warps, 256 at a time.
+    // Allocated to whole warps, 256 at a time.
     const std::uint64_t per_warp = (std::uint64_t{registers} * 32 + 255) / 256 * 256;
     const std::uint64_t total = (threads + 31) / 32 * per_warp;
     if (registers > kMaxRegistersPerThread || total > static_cast<std::uint64_t>(limits.registers)) {
@@ -105,7 +105,7 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   return {};
 }
 
-// What was read before anything had been written there, and then was written without an order, was read too early: one finding says
+// If memory was read while uninitialised, and then written without an order, it was read too early: one finding says
 // so, with both sides, and the other follows from it.
 void merge_early_reads(std::vector<Finding>& findings) {
   std::vector<bool> follows(findings.size());
@@ -135,7 +135,7 @@ void merge_early_reads(std::vector<Finding>& findings) {
   std::ranges::move(after, std::back_inserter(findings));
 }
 
-// A barrier that threads miss makes races, and a missing one makes races inside warps as well as between them.
+// A barrier that threads miss causes races, and a missing barrier causes races inside warps as well as between them.
 void put_causes_first(std::vector<Finding>& findings) {
   merge_early_reads(findings);
   const auto is_race = [](const Finding& finding) { return finding.kind == FindingKind::race; };
@@ -166,7 +166,7 @@ const SmLimits& known_limits(int sm) {
 
 namespace {
 
-// What the launch has used, side by side in one piece.
+// The memory that the launch has used, with adjacent ranges merged.
 class Used {
  public:
   explicit Used(std::vector<UsedMemory>& used) : used_(used) {}
@@ -183,13 +183,13 @@ class Used {
   std::vector<UsedMemory>& used_;
 };
 
-// Keeps what a launch has freed for the next one: else the C library gives it back to the system, which hands it out anew, page by
-// page.
+// Keeps memory that a launch has freed for the next one: otherwise the C library returns it to the system, which hands
+// it out again page by page.
 void keep_freed_memory() {
 #ifdef __GLIBC__
   [[maybe_unused]] static const bool done = [] {
     constexpr int kMiB = 1 << 20;
-    mallopt(M_MMAP_THRESHOLD, 4 * kMiB);  // larger blocks have pages of their own, which go back at once
+    mallopt(M_MMAP_THRESHOLD, 4 * kMiB);  // larger blocks have their own pages, which are returned immediately
     mallopt(M_TRIM_THRESHOLD, 64 * kMiB);
     return true;
   }();
@@ -234,9 +234,9 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   std::atomic<std::uint64_t> stopped_at = num_ctas;  // the lowest CTA that did not end
   std::atomic<bool> over_budget = false;
   std::mutex mutex;
-  std::map<std::uint64_t, CtaResult> results;  // by CTA, of those that left any
+  std::map<std::uint64_t, CtaResult> results;  // by CTA, for those that have a result
   InstructionCounters counters(compiled.code.size());
-  // What CTAs have done to memory that have ended before some that come before them.
+  // The memory accesses of CTAs that ended before CTAs with lower numbers.
   BlockRaces block_races(context.allocations, compiled.global_granule);
   std::map<std::uint64_t, MemoryUse> uses;
   std::uint64_t next_use = 0;
@@ -244,7 +244,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   const auto compare = [&](std::uint64_t index, const MemoryUse& use) {
     FindingRecorder recorder;
     block_races.add(index, use, [&](const BlockRaces::Race& race) {
-      // Those of a cluster can tell each other: their races were found while they ran.
+      // The CTAs of a cluster can communicate: their races were found while they ran.
       if (cluster_size > 1 && race.cta / cluster_size == race.other_cta / cluster_size) return;
       const std::int32_t place = place_of(compiled, race.instruction),
                          other_place = place_of(compiled, race.other_instruction);
@@ -266,7 +266,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   struct Resident {  // a CTA that waits for others
     std::uint64_t index;
     std::unique_ptr<CtaExecutor> executor;
-    std::uint64_t seen = 0;  // `turns` when it found nothing new
+    std::uint64_t seen = 0;  // the value of `turns` when it found nothing new
   };
   std::vector<Resident> resident;
   const auto by_index = [](const Resident& a, const Resident& b) { return a.index < b.index; };
@@ -274,7 +274,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
       options.max_resident_ctas != 0 ? options.max_resident_ctas : std::numeric_limits<std::uint64_t>::max();
   std::atomic<bool> full = false;
 
-  // After a CTA has ended, or has been stopped.
+  // Called after a CTA has ended, or has been stopped.
   const auto finish = [&](std::uint64_t index, CtaExecutor& executor, bool ended) {
     if (!ended) {
       for (std::uint64_t lowest = stopped_at; index < lowest && !stopped_at.compare_exchange_weak(lowest, index);) {
@@ -351,7 +351,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
                      (states[i] == CtaExecutor::State::stuck && peers[i]->may_go_on());
         }
         if (goes_on || changes() != before) continue;
-        // Who waits at the cluster's barrier waits for the others.
+        // A CTA that waits at the cluster's barrier waits for the others.
         std::size_t waiting = peers.size();
         for (std::size_t i = 0; i < peers.size(); ++i) {
           if (states[i] != CtaExecutor::State::stuck) continue;
@@ -359,11 +359,11 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
           if (waiting == peers.size() || !at_barrier) waiting = i;
           if (!at_barrier) break;
         }
-        if (waiting == peers.size()) break;  // the last one was stopped just now
+        if (waiting == peers.size()) break;  // the last one has just been stopped
         peers[waiting]->report_stuck(0, 0);
         states[waiting] = CtaExecutor::State::stopped;
       }
-      // Of CTAs that wait for one that was stopped, what they found is kept; it is the one that did not end.
+      // If CTAs wait for one that was stopped, their findings are kept; the stopped one is reported as not having ended.
       const bool any_stopped = is(CtaExecutor::State::stopped);
       for (std::size_t i = 0; i < peers.size(); ++i) {
         finish(first + i, *peers[i],
@@ -398,9 +398,9 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
       next_cta = num_ctas;
     }
   };
-  // Goes on with CTAs that wait for others, in turn, as long as that changes anything: upwards, and then downwards, since some wait
-  // for those before them and some for those behind.
-  std::uint64_t turns = 1;  // counts those that changed memory
+  // Resumes CTAs that wait for others, in turn, as long as that changes anything: in ascending and then in descending
+  // order, because some wait for CTAs before them and some for CTAs after them.
+  std::uint64_t turns = 1;  // counts turns that changed memory
   const auto run_resident = [&] {
     bool goes_on = true;
     while (goes_on && !resident.empty() && !interrupted()) {
@@ -453,7 +453,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   }
   if (interrupted()) {
     report.interrupted = !over_budget;
-    // What those have found that were under way.
+    // The findings of CTAs that were still running.
     for (Resident& waiting : resident) {
       finish(waiting.index, *waiting.executor, false);
       retire(*waiting.executor);
@@ -461,16 +461,16 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     if (stopped_at == num_ctas) stopped_at = num_ctas - 1;
   }
 
-  for (const auto& [index, use] : uses) compare(index, use);  // behind those that were stopped
+  for (const auto& [index, use] : uses) compare(index, use);  // CTAs after the ones that were stopped
 
-  // The counters of a launch that was stopped depend on how far each thread had come, so they are left out.
+  // The counters of a launch that was stopped depend on how far each thread had got, so they are left out.
   if (stopped_at < num_ctas) {
     report.outcome = Outcome::stopped;
   } else {
     summarise(compiled, counters, options.count_lines, report);
     if (options.list_executed) report.executed = executed_text(compiled, counters);
   }
-  std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;  // numbered as they come
+  std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;  // numbered in order of occurrence
   for (auto& [index, result] : results) {
     if (index > stopped_at && !report.interrupted && !over_budget) break;
     for (RawFinding& raw : result.findings) {
@@ -530,7 +530,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
       }
     } else {
       block_races.for_each_used([&](Address address, std::size_t size, bool writes) {
-        add(address, size, writes, false);  // there are no such accesses: they would make the kernel serial
+        add(address, size, writes, false);  // such accesses do not occur, because they would make the kernel serial
       });
     }
   }

@@ -21,7 +21,7 @@ struct Kernel::State {
   State(const ModuleImage& module, const ptx::Function& as_written)
       : image(module), function(prepared(&as_written)), layout(image, function) {}
 
-  // The kernel with the bodies of the functions that it calls.
+  // The kernel with the bodies of the functions that it calls inlined.
   const ptx::Function& prepared(const ptx::Function* as_written) {
     if (!as_written->error.empty()) error.emplace(as_written->error, as_written->error_line);
     if (!calls_functions(image.text, *as_written)) return *as_written;
@@ -96,7 +96,7 @@ Module::Module(std::string_view ptx, Memory& memory, const std::map<std::string,
     }
     image_->addresses.push_back(address);
   }
-  // Keeps only those kernels from running that use the variable.
+  // Prevents only the kernels that use the variable from running.
   const auto set_unusable = [&](std::size_t i, const std::string& symbol, const char* why) {
     image_->unusable.try_emplace(static_cast<int>(i),
                                  fmt::format("{} has the address of {}, {}", variables[i].name, symbol, why));
@@ -118,7 +118,7 @@ Module::Module(std::string_view ptx, Memory& memory, const std::map<std::string,
       memory.write(image_->addresses[i] + relocation.offset, &value, sizeof value);
     }
   }
-  // Neither can what leads to such a variable be used.
+  // Variables that refer to such a variable cannot be used either.
   for (bool changed = true; changed;) {
     changed = false;
     for (std::size_t i = 0; i < variables.size(); ++i) {

@@ -124,7 +124,7 @@ bool inside(const u64* addresses, u64 begin, u64 size, u32 bytes, std::byte* dat
 #pragma GCC ivdep
   for (int lane = 0; lane < kWarpSize; ++lane) {
     const u64 offset = addresses[lane] - begin;
-    outside |= offset | (last - offset);  // the highest bit: before the memory, or behind the last place in it
+    outside |= offset | (last - offset);  // the highest bit: before the memory, or after the last place in it
     low_bits |= addresses[lane];
     apart |= addresses[lane] ^ (addresses[0] + static_cast<u32>(lane) * u64{bytes});
     host[lane] = reinterpret_cast<std::byte*>(reinterpret_cast<u64>(data) + offset);
@@ -153,7 +153,8 @@ void matrix(const std::byte* memory, const u32* offsets, std::byte* to) {
 // The same, by columns.
 void transposed_matrix(const std::byte* memory, const u32* offsets, std::byte* to) {
 #ifdef __SSE2__
-  // Each step joins the columns that two halves of the rows have so far: of rows r and r + 4, then r and r + 2, then r and r + 1.
+  // Each step interleaves the columns of two halves of the rows: first rows r and r + 4, then r and r + 2, then r and r
+  // + 1.
   __m128i rows[8], joined[8];
   for (int row = 0; row < 8; ++row)
     rows[row] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(memory + offsets[row]));
@@ -186,8 +187,8 @@ inline bool any(const Cells& bits) { return (bits[0] | bits[1] | bits[2] | bits[
 
 constexpr u32 kSeveralLanes = 0x20;
 
-// See checks/shared_shadow.h for what cells hold. A lane that reads what another one has read, and nothing has ordered them since, is
-// noted as one of several.
+// See checks/shared_shadow.h for the contents of cells. A lane that reads what another lane has read, without an order
+// between them, is recorded as one of several.
 template <int kCells>
 void read_some(u32* readers, u32 base, const u32* offsets, const u32* lanes, u32 count, int shift, u32 synced,
                u32 cell) {
@@ -242,7 +243,7 @@ bool any_of_some(const u32* cells, const u32* offsets, int shift, u32 bound) {
   }
 }
 
-// f with the number of cells as a constant.
+// Calls f with the number of cells as a constant.
 template <typename F>
 auto with_cells(unsigned cells, F f) {
   switch (cells) {

@@ -1,5 +1,5 @@
-// setp and set. PTX ISA, "Comparison and Selection Instructions". The decoder makes setp's boolean operators and second result
-// from these and the predicate logic.
+// setp and set. PTX ISA, "Comparison and Selection Instructions". The decoder constructs setp's boolean operators and
+// second result from these and the predicate logic.
 
 #include "emulator/lanes/float_bits.h"
 #include "emulator/lanes/lane_loops.h"
@@ -30,7 +30,7 @@ struct Num { static constexpr char name[] = "num"; template <typename T> static 
 struct Nan { static constexpr char name[] = "nan"; template <typename T> static bool test(T a, T b) { return a != a || b != b; } };
 // clang-format on
 
-// What is compared: integers and doubles as they are, the others as floats.
+// The compared values: integers and doubles as they are, all others as floats.
 template <bool ftz, typename T>
 auto value_of(T x) {
   if constexpr (std::is_integral_v<T> || std::is_same_v<T, double>) {

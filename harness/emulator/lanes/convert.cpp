@@ -9,7 +9,7 @@ namespace {
 
 constexpr InstructionClass kConvert = InstructionClass::convert;
 
-// An integer type of the instruction, and how it lies in a register: 8-bit values travel in 16-bit registers.
+// An integer type of the instruction, and how a register holds it: 8-bit values are kept in 16-bit registers.
 template <typename T, typename Register_>
 struct Integer {
   using Value = T;
@@ -51,7 +51,7 @@ void add_integer_to_integer(LaneTable& table) {
   using Out = typename D::Register;
   add(table, Opcode("cvt.", types.text).text, kConvert,
       [](In x) -> Out { return static_cast<typename D::Value>(static_cast<typename S::Value>(x)); });
-  // .sat only where a value can be out of range.
+  // .sat only if a value can be out of range.
   constexpr bool kMaxFits = static_cast<u64>(S::kMax) <= static_cast<u64>(D::kMax);
   constexpr bool kMinFits = !S::kSigned || (D::kSigned && sizeof(typename S::Value) <= sizeof(typename D::Value));
   if constexpr (!kMaxFits || !kMinFits) {
@@ -65,7 +65,7 @@ void add_integers_to(LaneTable& table) {
   (add_integer_to_integer<D, S>(table), ...);
 }
 
-// What a conversion from a 16-bit format computes in.
+// The type in which a conversion from a 16-bit format computes.
 inline float value_of(f16 x) { return to_float(x); }
 inline float value_of(bf16 x) { return to_float(x); }
 inline float value_of(float x) { return x; }
@@ -92,8 +92,8 @@ struct Up {
   static double round(double x) { return __builtin_ceil(x); }
 };
 
-// Out of range is clamped, with or without .sat. NaN becomes 0, says the ISA; where a 64-bit type takes part, the GPUs make it
-// 80…0 (seen on an H200).
+// Out-of-range values are clamped, with or without .sat. According to the ISA, NaN becomes 0; if a 64-bit type is
+// involved, GPUs produce 80…0 (seen on an H200).
 template <typename D, bool wide, typename F>
 typename D::Value float_to_integer(F x) {
   using T = typename D::Value;
@@ -139,7 +139,7 @@ void add_integer_to_floats(LaneTable& table) {
       [](In x) { return static_cast<float>(static_cast<Value>(x)); });
   add(table, Opcode("cvt.rn.f64.", S::name).text, kConvert,
       [](In x) { return static_cast<double>(static_cast<Value>(x)); });
-  // 64-bit integers that do not fit a double are far beyond the largest half, so their rounding does not matter.
+  // 64-bit integers that do not fit in a double are far beyond the largest half, so their rounding does not matter.
   add(table, Opcode("cvt.rn.f16.", S::name).text, kConvert,
       [](In x) { return to_f16(to_float_round_to_odd(static_cast<double>(static_cast<Value>(x)))); });
 }
@@ -160,7 +160,7 @@ void add_round_to_integral(LaneTable& table) {
 template <u32 kMantissaBits_, u32 kBias_, u32 kLargest_>
 struct Float8 {
   static constexpr u32 kMantissaBits = kMantissaBits_, kBias = kBias_;
-  static constexpr u32 kLargest = kLargest_;  // 448, 57,344: what is beyond becomes it, .satfinite
+  static constexpr u32 kLargest = kLargest_;  // 448, 57,344: larger values become this one, .satfinite
 };
 struct e4m3 : Float8<3, 7, 0x7e> {
   static constexpr char pair[] = "e4m3x2";
@@ -168,7 +168,7 @@ struct e4m3 : Float8<3, 7, 0x7e> {
 struct e5m2 : Float8<2, 15, 0x7b> {
   static constexpr char pair[] = "e5m2x2";
 };
-// Two of them; not a u16, since no instruction takes them for a number.
+// Two of them; not a u16, because no instruction treats them as a number.
 struct Pair8 {
   u16 bits;
 };
@@ -176,18 +176,19 @@ struct Pair8 {
 template <typename To>
 u32 to_float8(float x) {
   constexpr u32 kShift = 23 - To::kMantissaBits, kRebias = (127 - To::kBias) << 23;
-  // A float whose last bit is worth what the least denormal of To is: adding it rounds at the right place.
+  // A float whose last bit has the value of the smallest denormal of To: adding it makes the addition round at the
+  // right place.
   constexpr u32 kRounder = (127 + 23 + 1 - To::kBias - To::kMantissaBits) << 23;
   const u32 magnitude = bits_of(x) & 0x7fffffff, sign = (bits_of(x) >> 24) & 0x80;
   const u32 normal = (magnitude - kRebias + ((1u << (kShift - 1)) - 1) + ((magnitude >> kShift) & 1)) >> kShift;
   const u32 denormal = bits_of(float_of(magnitude) + float_of(kRounder)) - kRounder;
   u32 bits = magnitude < kRebias + (1u << 23) ? denormal : normal;
-  bits = magnitude >= 0x47800000 || bits > To::kLargest ? To::kLargest : bits;  // 2^16 and more are beyond both
+  bits = magnitude >= 0x47800000 || bits > To::kLargest ? To::kLargest : bits;  // 2^16 and above exceed both
   return magnitude > 0x7f800000 ? 0x7f : bits | sign;
 }
 inline float non_negative(float x) { return x < 0 || bits_of(x) == 0x80000000 ? 0 : x; }  // .relu; keeps NaN
 
-// The first source goes to the upper half.
+// The first source goes into the upper half.
 template <typename To>
 void add_float_to_float8(LaneTable& table) {
   const auto name = [](const char* before, const char* from) {
@@ -247,7 +248,7 @@ void add_float_to_float(LaneTable& table) {
   add(table, "cvt.rz.bf16.f32", kConvert, [](float x) { return to_bf16_truncated(x); });
   add(table, "cvt.rz.relu.bf16.f32", kConvert, [](float x) { return relu(to_bf16_truncated(x)); });
 
-  // The first source goes to the upper half.
+  // The first source goes into the upper half.
   add(table, "cvt.rn.f16x2.f32", kConvert, [](float a, float b) { return f16x2{to_f16(b), to_f16(a)}; });
   add(table, "cvt.rn.relu.f16x2.f32", kConvert,
       [](float a, float b) { return f16x2{relu(to_f16(b)), relu(to_f16(a))}; });

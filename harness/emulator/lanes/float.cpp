@@ -55,12 +55,12 @@ void add_min_max(LaneTable& table) {
       [](float a, float b) { return canonical(minimum(flushed<ftz>(a), flushed<ftz>(b))); });
   add(table, name("max", "").text, kFloat,
       [](float a, float b) { return canonical(maximum(flushed<ftz>(a), flushed<ftz>(b))); });
-  // .NaN: a NaN wins.
+  // .NaN: the result is NaN if either operand is.
   add(table, name("min", ".NaN").text, kFloat,
       [](float a, float b) { return a != a || b != b ? float_of(kNan) : minimum(flushed<ftz>(a), flushed<ftz>(b)); });
   add(table, name("max", ".NaN").text, kFloat,
       [](float a, float b) { return a != a || b != b ? float_of(kNan) : maximum(flushed<ftz>(a), flushed<ftz>(b)); });
-  // .xorsign.abs: of the magnitudes, with the product's sign.
+  // .xorsign.abs: compares the magnitudes; the result has the sign of the product.
   add(table, name("min", ".xorsign.abs").text, kFloat, [](float a, float b) {
     const u32 sign = (bits_of(a) ^ bits_of(b)) & 0x80000000;
     const float least =
@@ -75,7 +75,7 @@ void add_min_max(LaneTable& table) {
   });
 }
 
-// PTX ISA, "div": .approx is a · (1/b), which is 0 where 1/b is a denormal and flushed.
+// PTX ISA, "div": .approx is a · (1/b), which is 0 if 1/b is a denormal that is flushed.
 inline float divide_approx(float a, float b) {
   const bool huge = bits_of(b) << 1 > u32{0x7e800000} << 1 && bits_of(b) << 1 < u32{0x7f800000}
                                                                                     << 1;  // 2^126 < |b| < inf
@@ -103,12 +103,12 @@ void add_division(LaneTable& table) {
   });
 }
 
-// 2^x. With x = n + f, n an integer and f in [-0.5, 0.5], 2^f is a polynomial (Taylor's, in double, so that the only error that
-// counts is the last rounding), and n goes into the exponent.
+// 2^x. With x = n + f, where n is an integer and f is in [-0.5, 0.5], 2^f is a polynomial (a Taylor series in double,
+// so that only the final rounding contributes an error), and n goes into the exponent.
 template <bool ftz>
 float exp2_approx(float x) {
   x = flushed<ftz>(x);
-  // Beyond these every result is infinite or 0; the clamp also keeps n in range. A NaN passes through to the end.
+  // Beyond these bounds every result is infinite or 0; the clamp also keeps n in range. A NaN passes through to the end.
   const float clamped = x > 130.0f ? 130.0f : x < -155.0f ? -155.0f : x != x ? 0.0f : x;
   const float shifted = clamped + 12582912.0f;  // 1.5 · 2^23: the integer part is rounded into the low bits
   const s32 n = static_cast<s32>(bits_of(shifted)) - 0x4b400000;

@@ -1,5 +1,5 @@
-// Floating-point helpers of the lane loops: NaNs, denormals, 16-bit formats. Internal linkage, as in lane_loops.h; written so
-// that loops over them vectorise.
+// Floating-point helpers for the lane loops: NaNs, denormals, 16-bit formats. Internal linkage, as in lane_loops.h;
+// written so that loops over them vectorise.
 #pragma once
 
 #include "emulator/lanes/lane_loops.h"
@@ -13,9 +13,9 @@ inline float float_of(u32 bits) { return __builtin_bit_cast(float, bits); }
 inline double double_of(u64 bits) { return __builtin_bit_cast(double, bits); }
 
 constexpr u32 kNan =
-    0x7fffffff;  // what every single-precision instruction gives (PTX ISA, "Floating Point Instructions")
+    0x7fffffff;  // the result of every single-precision instruction (PTX ISA, "Floating Point Instructions")
 
-// Results that are NaN become the one NaN.
+// Replaces any NaN by the canonical NaN.
 inline float canonical(float x) { return float_of(x != x ? kNan : bits_of(x)); }
 inline double canonical(double x) { return x; }
 
@@ -57,9 +57,9 @@ inline f16 to_f16(float x) {
   const u32 bits = bits_of(x);
   const u32 sign = (bits >> 16) & 0x8000;
   const u32 magnitude = bits & 0x7fffffff;
-  // Normal halves: rebias the exponent and round the 13 bits that go.
+  // Normal halves: rebias the exponent and round off the lowest 13 bits.
   const u32 normal = (magnitude - 0x38000000 + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // Denormal ones: adding 0.5 lets the addition round at the right place.
+  // Denormal ones: adding 0.5 makes the addition round at the right place.
   const u32 denormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
   u32 half = magnitude < 0x38800000 ? denormal : normal;
   half = magnitude >= 0x477ff000 ? 0x7c00 : half;
@@ -87,8 +87,8 @@ inline float from_float<float>(float x) {
   return x;
 }
 
-// a + b in double precision, rounded to odd: rounding the result again, to fewer bits, then gives what one rounding would
-// have given. (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008.)
+// a + b in double precision, rounded to odd: rounding the result again, to fewer bits, then equals a single rounding.
+// (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008.)
 inline double add_round_to_odd(double a, double b) {
   const double sum = a + b;
   const double b_part = sum - a;
@@ -99,7 +99,7 @@ inline double add_round_to_odd(double a, double b) {
   return double_of(bits);
 }
 
-// float(double) rounded to odd, so that rounding it to 16 bits afterwards is one rounding.
+// float(double) rounded to odd, so that the subsequent rounding to 16 bits equals a single rounding.
 inline float to_float_round_to_odd(double x) {
   const float nearest = static_cast<float>(x);
   u32 bits = bits_of(nearest);
@@ -109,7 +109,7 @@ inline float to_float_round_to_odd(double x) {
   return float_of(bits);
 }
 
-// Smallest and largest as PTX defines them: a NaN loses against a number, -0 is less than +0.
+// Minimum and maximum as PTX defines them: if one operand is NaN the other is chosen, and -0 is less than +0.
 template <typename T>
 T minimum(T a, T b) {
   const bool a_less = a < b || (a == b && __builtin_signbit(a));

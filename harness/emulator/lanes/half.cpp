@@ -1,5 +1,5 @@
-// f16, bf16 and packed arithmetic. PTX ISA, "Half Precision Floating-Point Instructions". An f16 result computed in f32 and
-// rounded once more is the correctly rounded one for +, -, ·, since f32 has more than twice its bits; fma needs f64.
+// f16, bf16 and packed arithmetic. PTX ISA, "Half Precision Floating-Point Instructions". For +, - and ·, an f16 result
+// computed in f32 and rounded once more is correctly rounded, because f32 has more than twice as many bits; fma needs f64.
 
 #include "emulator/lanes/float_bits.h"
 #include "emulator/lanes/lane_loops.h"
@@ -54,7 +54,7 @@ struct FmaRelu {
   template <typename T>
   static T apply(T a, T b, T c) {
     const T d = fused(a, b, c);
-    return d.bits & 0x8000 ? T{0} : d;  // the one NaN is positive
+    return d.bits & 0x8000 ? T{0} : d;  // the canonical NaN is positive
   }
 };
 struct Min {
@@ -157,7 +157,7 @@ void add_half_operations(LaneTable& table) {
   add_both<Abs, f16, f16x2, false, false>(table, "abs");
   add_both<Abs, f16, f16x2, true, false>(table, "abs.ftz");
 
-  // sm_80 has only these for bf16; add, sub and mul (sm_90) are there for PTX that was compiled for it.
+  // sm_80 has only these for bf16; add, sub and mul (sm_90) are included for PTX that was compiled for it.
   add_both<Fma, bf16, bf16x2, false, false>(table, "fma.rn");
   add_both<FmaRelu, bf16, bf16x2, false, false>(table, "fma.rn.relu");
   add_both<Add, bf16, bf16x2, false, false>(table, "add[.rn]");

@@ -39,7 +39,7 @@ struct Wider<s64> {
   using Type = s128;
 };
 
-// Arithmetic is modulo 2^n: done on unsigned numbers, at least 32 bits wide so that nothing is promoted to int.
+// Arithmetic is modulo 2^n: performed on unsigned numbers, at least 32 bits wide so that nothing is promoted to int.
 template <typename T>
 using Modular = std::conditional_t<sizeof(T) == 8, u64, u32>;
 
@@ -64,7 +64,7 @@ template <typename T>
 T mul_high(T a, T b) {
   return static_cast<T>(mul_wide(a, b) >> (8 * sizeof(T)));
 }
-// Division by zero: "unspecified, machine-specific"; NVIDIA's GPUs give all ones, also as the remainder.
+// Division by zero: "unspecified, machine-specific"; NVIDIA's GPUs return all ones, also as the remainder.
 template <typename T>
 T divide(T a, T b) {
   if (b == 0) return static_cast<T>(-1);
@@ -127,14 +127,14 @@ u32 find_bit_shift(T a) {
   return position == 0xffffffffu ? position : 8 * sizeof(T) - 1 - position;
 }
 
-// "Position and length are restricted to 0 … 255": what is above that the GPUs ignore in 32-bit operations only.
+// "Position and length are restricted to 0 … 255": GPUs ignore the higher bits in 32-bit operations only.
 template <typename T>
 void keep_low_byte(u32& position, u32& length) {
   if (sizeof(T) == 8) return;
   position &= 0xff;
   length &= 0xff;
 }
-// PTX ISA, "bfe": a field that reaches past the top is filled with the sign bit, which for an unsigned one is 0.
+// PTX ISA, "bfe": a field that extends past the top is filled with the sign bit, which is 0 for an unsigned one.
 template <typename T>
 T extract_field(T a, u32 position, u32 length) {
   constexpr u32 kBits = 8 * sizeof(T);
@@ -181,7 +181,7 @@ u32 prmt(u32 a, u32 b, u32 selectors) {
   for (int i = 0; i < 4; ++i) result |= prmt_byte(a, b, (selectors >> (4 * i)) & 15) << (8 * i);
   return result;
 }
-// The named modes of prmt: the four bytes that the low two bits of c choose.
+// The named modes of prmt: the four bytes that the low two bits of c select.
 template <u32 s0, u32 s1, u32 s2, u32 s3>
 u32 prmt_mode(u32 a, u32 b, u32 c) {
   const u32 selectors = (c & 3) == 0 ? s0 : (c & 3) == 1 ? s1 : (c & 3) == 2 ? s2 : s3;
@@ -247,7 +247,8 @@ void add_logic(LaneTable& table, const char* type) {
   }
 }
 
-// add.cc and its kin: the carry is a predicate that only they read and write. The function computes result and carry.
+// add.cc and its variants: the carry is a predicate that only they read and write. The function computes the result and
+// the carry.
 template <typename T, bool reads_carry, bool writes_carry, typename F>
 struct WithCarry {
   static void run(std::byte* registers, const std::int32_t* r, u32 mask) {
@@ -284,8 +285,9 @@ void add_carry_arithmetic(LaneTable& table, const char* type) {
     out = in ? total <= a : total < a;
     return total;
   };
-  // The flag after a subtraction is the carry of a + ~b + 1: set where nothing is borrowed. The ISA calls it the borrow, and does not
-  // say what an addc after a subc.cc sees; NVIDIA's division of 128 bits has such, and so this was asked of an H200.
+  // The flag after a subtraction is the carry of a + ~b + 1, which is set if nothing is borrowed. The ISA calls it the
+  // borrow, and does not say what an addc after a subc.cc sees; NVIDIA's 128-bit division contains that case, so the
+  // behaviour was measured on an H200.
   const auto difference = [](T a, T b, bool in, bool& out) {
     out = in ? a >= b : a > b;
     return a - b - !in;
@@ -389,13 +391,13 @@ void add_integer_operations(LaneTable& table) {
   for (const char* opcode : {"slct.b32.f32", "slct.u32.f32", "slct.s32.f32", "slct.f32.f32"}) {
     add(table, opcode, InstructionClass::compare, [](u32 a, u32 b, float c) { return c >= 0 ? a : b; });
   }
-  // A subnormal c becomes a zero of its sign, and -0 is not below 0.
+  // A subnormal c becomes a zero with its sign, and -0 is not below 0.
   for (const char* opcode : {"slct.ftz.b32.f32", "slct.ftz.u32.f32", "slct.ftz.s32.f32", "slct.ftz.f32.f32"}) {
     add(table, opcode, InstructionClass::compare,
         [](u32 a, u32 b, float c) { return c >= 0 || (bits_of(c) & 0x7f800000) == 0 ? a : b; });
   }
 
-  // Between registers of different width; the decoder inserts these where an instruction's type is not its register's.
+  // Between registers of different widths; the decoder inserts these if an instruction's type differs from the register's.
   add(table, "%narrow.64.32", kInteger, [](u64 a) { return static_cast<u32>(a); });
   add(table, "%narrow.64.16", kInteger, [](u64 a) { return static_cast<u16>(a); });
   add(table, "%narrow.32.16", kInteger, [](u32 a) { return static_cast<u16>(a); });

@@ -1,5 +1,6 @@
-// Turns a lambda over the values of one lane into a LaneFunction. Everything here has internal linkage: lanes/rounding.cpp is compiled
-// with other options than the rest, and must not get a function that was compiled without them.
+// Turns a lambda over the values of one lane into a LaneFunction. Everything here has internal linkage, because
+// lanes/rounding.cpp is compiled with options that differ from the rest, and must not be linked to a function compiled
+// without them.
 #pragma once
 
 #include <cstddef>

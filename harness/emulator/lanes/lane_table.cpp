@@ -48,7 +48,7 @@ std::vector<std::string> LaneTable::opcodes() const {
 
 const LaneTable& lane_table() {
   static const LaneTable table = [] {
-    require_processor();  // or it would not be linked
+    require_processor();  // otherwise it would not be linked
     LaneTable lanes;
     add_integer_operations(lanes);
     add_compare_operations(lanes);

@@ -1,5 +1,5 @@
-// Instructions that work on each lane by itself: add, fma, cvt, setp … Each is a function over the 32 lanes of a warp, found by
-// the PTX opcode with all its modifiers.
+// Instructions that act on each lane separately: add, fma, cvt, setp … Each is a function over the 32 lanes of a warp,
+// looked up by the PTX opcode with all its modifiers.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,10 @@ namespace flash_ladder::emulator {
 
 inline constexpr int kWarpSize = 32;
 inline constexpr std::uint32_t kAllLanes = 0xffffffffu;
-/// Of a sector, the least that is read from global memory.
+/// The size of a sector, which is the minimum that is read from global memory.
 inline constexpr unsigned kSectorBytes = 32;
 
-/// How a register's 32 lanes lie in a warp's register file: a predicate is 32 bits, the others are arrays of 32.
+/// The layout of a register's 32 lanes in a warp's register file: a predicate is 32 bits, the others are arrays of 32.
 enum class Slot : std::uint8_t { predicate, b16, b32, b64 };
 
 constexpr int slot_bytes(Slot slot) {
@@ -26,15 +26,15 @@ constexpr int slot_bytes(Slot slot) {
   return kBytes[static_cast<int>(slot)];
 }
 
-/// `registers` is the register file of a warp, `r` the offsets of the operands in it, those written first. Writes only the
+/// `registers` is the register file of a warp, `r` the offsets of the operands in it, results first. Writes only the
 /// lanes in `mask`.
 using LaneFunction = void (*)(std::byte* registers, const std::int32_t* r, std::uint32_t mask);
 
-/// When the result is undefined in a lane in which some source is: a register that nothing has written.
+/// When the result is undefined in a lane in which a source is undefined because its register was never written.
 enum class UndefinedRule : std::uint8_t {
   any,   // always
   move,  // always; the result is that source
-  selp,  // not if the source that is not chosen is the undefined one
+  selp,  // not if the undefined source is the one that is not chosen
   and_,  // not if the other source is 0
   or_,   // not if the other source has all bits set
 };
@@ -43,7 +43,7 @@ struct LaneOperation {
   LaneFunction function = nullptr;
   InstructionClass instruction_class = InstructionClass::other;
   std::uint8_t writes = 1;   // how many of `slots` are results
-  bool sign_extend = false;  // how the result fills a register that is wider than it
+  bool sign_extend = false;  // how the result fills a wider register
   std::uint8_t operands = 0;
   Slot slots[6] = {};  // of the operands: results, then sources
   UndefinedRule undefined_rule = UndefinedRule::any;

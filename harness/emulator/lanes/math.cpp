@@ -1,5 +1,5 @@
-// lg2, sin, cos, tanh and their kin: computed in double by the host's library and rounded once, which is closer than the GPU's
-// own approximations. PTX ISA, "Floating Point Instructions".
+// lg2, sin, cos, tanh and similar: computed in double by the host's library and rounded once, which is more accurate
+// than the GPU's own approximations. PTX ISA, "Floating Point Instructions".
 
 #include <cmath>
 

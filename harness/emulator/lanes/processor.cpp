@@ -1,4 +1,4 @@
-// Compiled without the instructions that it asks for.
+// Compiled without the instructions whose presence it checks.
 #include "emulator/lanes/processor.h"
 
 #include <unistd.h>

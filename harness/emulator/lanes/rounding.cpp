@@ -1,5 +1,5 @@
-// f32 and f64 arithmetic with the directed roundings .rz, .rm, .rp. Rare, so it sets the processor's rounding mode and computes
-// lane by lane. Compiled with -frounding-math.
+// f32 and f64 arithmetic with the directed roundings .rz, .rm, .rp. These are rare, so this sets the processor's
+// rounding mode and computes lane by lane. Compiled with -frounding-math.
 
 #include <cfenv>
 #include <cmath>
@@ -21,7 +21,7 @@ class RoundingMode {
   int before_;
 };
 
-// Each in a function of its own that is never inlined, so that no arithmetic moves across the change of mode.
+// Each in a separate function that is never inlined, so that no arithmetic is moved across the change of mode.
 template <typename T>
 [[gnu::noinline]] T sum(T a, T b) {
   return a + b;

@@ -1,9 +1,9 @@
-// What the lanes of a warp do together. shfl.sync: PTX ISA, "shfl.sync". mma.sync, the tensor cores: PTX ISA, "Matrix Fragments for
-// mma.m16n8k16 with floating point type".
+// Operations of all lanes of a warp together. shfl.sync: PTX ISA, "shfl.sync". mma.sync, the tensor cores: PTX ISA,
+// "Matrix Fragments for mma.m16n8k16 with floating point type".
 //
-// Numerics of mma: products of two 16-bit numbers are exact in fp32 (but for bf16 products beyond its range); they are added to C
-// one after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products at a time with
-// truncation, in an order that NVIDIA does not specify, so results differ from theirs in the last bits.
+// Numerics of mma: products of two 16-bit numbers are exact in fp32 (except for bf16 products beyond its range); they are
+// added to C one after another in order of k, each sum rounded to nearest even in fp32. Tensor cores add several products
+// at a time with truncation, in an order that NVIDIA does not specify, so their results differ in the last bits.
 
 #include "emulator/lanes/warp.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 typedef float Row __attribute__((vector_size(32)));  // the 8 columns of one row of D
 
-// The processor's own conversion leaves a NaN's payload as it is; the sum that it goes into becomes the one NaN anyway.
+// The processor's own conversion keeps a NaN's payload, but any sum with it becomes the canonical NaN anyway.
 template <typename T>
 inline void to_floats(const T* from, float* to, int count) {
   int i = 0;
@@ -33,7 +33,7 @@ inline void to_floats(const T* from, float* to, int count) {
   for (; i < count; ++i) to[i] = to_float(from[i]);
 }
 
-// c += a · b. Products of fp16 are exact, so that a fused multiply-add gives the same.
+// c += a · b. Products of fp16 are exact, so a fused multiply-add gives the same result.
 template <typename T>
 inline void multiply_add(float a, const Row& b, Row& c) {
 #ifdef EMULATOR_HAS_X86_64_V3
@@ -46,8 +46,8 @@ inline void multiply_add(float a, const Row& b, Row& c) {
   c += a * b;
 }
 
-// A register of B, the 8 k of 8 columns, by rows of k. Columns are reordered, 0 2 4 6 1 3 5 7: a row of D is then the four lanes of
-// one register, followed by the same lanes of the next.
+// A register of B, which holds 8 k of 8 columns, as rows of k. Columns are reordered to 0 2 4 6 1 3 5 7: a row of D is
+// then four lanes of one register, followed by the same lanes of the next.
 inline void rows_of_k(const std::byte* fragment, u16 (&rows)[8][8]) {
 #ifdef EMULATOR_HAS_X86_64_V3
   const auto* columns = reinterpret_cast<const __m256i*>(fragment);  // two at a time: 0 1, 2 3, 4 5, 6 7
@@ -55,7 +55,7 @@ inline void rows_of_k(const std::byte* fragment, u16 (&rows)[8][8]) {
                 k47_left = _mm256_unpackhi_epi16(columns[0], columns[1]),
                 k03_right = _mm256_unpacklo_epi16(columns[2], columns[3]),
                 k47_right = _mm256_unpackhi_epi16(columns[2], columns[3]);
-  // Each has the even columns of two k, and behind them the odd ones.
+  // Each contains the even columns of two k, followed by the odd ones.
   const __m256i pairs[] = {_mm256_unpacklo_epi32(k03_left, k03_right), _mm256_unpackhi_epi32(k03_left, k03_right),
                            _mm256_unpacklo_epi32(k47_left, k47_right), _mm256_unpackhi_epi32(k47_left, k47_right)};
   for (int pair = 0; pair < 4; ++pair)
@@ -68,7 +68,7 @@ inline void rows_of_k(const std::byte* fragment, u16 (&rows)[8][8]) {
 #endif
 }
 
-// In one piece: what is stored by halves and read as a whole has to wait until it is in the cache.
+// Assembled in one piece, because data stored by halves and read as a whole would have to wait until they are in the cache.
 inline void load_row(Row& row, const float* even, const float* odd) {
 #ifdef EMULATOR_HAS_X86_64_V3
   row = reinterpret_cast<Row>(_mm256_loadu2_m128(odd, even));
@@ -87,7 +87,7 @@ inline void store_row(const Row& row, float* even, float* odd) {
 #endif
 }
 
-// Whatever is not a number becomes the one NaN. If none is in the sum of all rows, none is in any of them.
+// Replaces every NaN by the canonical one. If the sum of all rows contains no NaN, none of the rows does.
 inline void unify_nans(Row (&rows)[8]) {
   typedef s32 Mask __attribute__((vector_size(32)));
   const Row sum = ((rows[0] + rows[1]) + (rows[2] + rows[3])) + ((rows[4] + rows[5]) + (rows[6] + rows[7]));
@@ -107,11 +107,13 @@ inline void unify_nans(Row (&rows)[8]) {
   }
 }
 
-// rows += A B, for eight rows of A, `a_stride` apart, of which each k is the next number, and as many rows of B, `b_stride` apart.
+// rows += A B, for eight rows of A, `a_stride` apart, in which consecutive numbers are consecutive k, and as many rows
+// of B, `b_stride` apart.
 template <typename T>
 inline __attribute__((always_inline)) void multiply_rows(Row (&rows)[8], const float* a, int a_stride, const float* b,
                                                          int b_stride, int k) {
-  // Rolled up by k: the compiler would else put all of a row's sums one behind the other, each waiting for the one before.
+  // Not unrolled over k: otherwise the compiler would place all of a row's sums one after another, each waiting for the
+  // previous one.
 #pragma GCC unroll 1
   for (int i = 0; i < k; ++i) {
     Row b_row;
@@ -121,8 +123,8 @@ inline __attribute__((always_inline)) void multiply_rows(Row (&rows)[8], const f
   }
 }
 
-// r: four of D, four of A (two for k = 8), two of B (one), four of C. A register of a fragment of A or B holds, over the 32
-// lanes, an 8×8 block: lane 4·row + k/2 has elements k and k+1.
+// r: four registers of D, four of A (two for k = 8), two of B (one), four of C. Over the 32 lanes, a register of a
+// fragment of A or B holds an 8×8 block: lane 4·row + k/2 holds elements k and k+1.
 template <typename T, int kBlocks>
 void mma(std::byte* registers, const std::int32_t* r) {
   const std::int32_t* d_at = r;
@@ -156,7 +158,7 @@ void mma(std::byte* registers, const std::int32_t* r) {
   }
 }
 
-// PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": D lies as in mma, eight columns at a time.
+// PTX ISA, "Register Fragments for wgmma.mma_async.m64nNk16": D has the same layout as in mma, eight columns at a time.
 template <typename T>
 void wgmma(float* const* d, const float* a, const float* b, int n, int k, bool accumulate) {
   for (int block = 0; block < n / 8; ++block) {
@@ -178,7 +180,7 @@ void wgmma(float* const* d, const float* a, const float* b, int n, int k, bool a
 
 namespace lanes {
 
-// Without branches, so that the compiler computes several lanes at a time.
+// Without branches, so that the compiler processes several lanes at a time.
 template <ShuffleMode kMode>
 u32 shuffle(const u32* values, const u32* delta, const u32* control, u32* sources, u32* results) {
   u32 in_range = 0;

@@ -13,8 +13,8 @@
 namespace flash_ladder::emulator {
 namespace {
 
-// Bit 48: on no 64-bit processor of today is such an address one of a program's, so a host that reads device memory faults, as
-// it would with a GPU.
+// Bit 48 is set: no current 64-bit processor gives a program such an address, so a host that reads device memory
+// faults, as it would with a GPU.
 constexpr Address kFirstAddress = Address{1} << 48;
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kGap = 4096;
@@ -23,7 +23,7 @@ struct Free {
   void operator()(void* bytes) const { std::free(bytes); }
 };
 
-// calloc, since the system gives large blocks of zeros out lazily.
+// calloc, because the system provides large blocks of zeros lazily.
 std::uint8_t* zeros(std::size_t size) {
   return static_cast<std::uint8_t*>(std::calloc(std::max<std::size_t>(size, 1), 1));
 }
@@ -96,7 +96,7 @@ void Memory::free(Address address) {
     throw MemoryError(fmt::format("free of {:#x}, which is {}", address, describe(address)));
   }
   Entry& entry = *found->second;
-  if (entry.adopted) {  // the address may be the host's to use again
+  if (entry.adopted) {  // the host may reuse the address
     entries_.erase(found);
     return;
   }
@@ -165,7 +165,7 @@ Memory::Entry& Memory::range(Address address, std::size_t size, const char* what
 void Memory::mark(Entry& entry, std::size_t offset, std::size_t size, bool initialised) {
   Allocation& allocation = entry.allocation;
   if (entry.adopted || size == 0) return;
-  if (initialised && size == allocation.size) {  // all of it: nothing needs to be looked up any more
+  if (initialised && size == allocation.size) {  // all of it: from now on no lookup is needed
     allocation.poisoned = false;
     return;
   }
@@ -203,7 +203,7 @@ void Memory::copy(Address to, Address from, std::size_t size) {
     mark(target, target_offset, size, true);
     return;
   }
-  // Byte by byte what is initialised there becomes so here.
+  // Copies byte by byte which bytes are initialised.
   if (!target.adopted) {
     mark(target, target_offset, size, false);
     std::memmove(target.allocation.initialised + target_offset, source.allocation.initialised + source_offset, size);

@@ -11,8 +11,7 @@ namespace {
 
 constexpr unsigned kBanks = 32;
 
-// The lanes from `first` on, `count` of them, in one pass: as many wavefronts as there are distinct words in the bank that has
-// most.
+// The `count` lanes from `first` on, in one pass: as many wavefronts as there are distinct words in the bank with the most.
 std::uint32_t count_phase(const std::uint32_t* addresses, std::uint32_t mask, unsigned bytes, unsigned first,
                           unsigned count) {
   std::uint32_t words[kBanks][32];  // the distinct words in each bank
@@ -32,8 +31,8 @@ std::uint32_t count_phase(const std::uint32_t* addresses, std::uint32_t mask, un
   return most;
 }
 
-// Whether two phases are served as one, seen on an H200: if each lane of them has the same address as its neighbour, or each
-// the same as the lane after its neighbour. Lanes that are not active do not count.
+// Whether two phases are served as one (seen on an H200): they are if each of their lanes has the same address as its
+// neighbour, or each has the same as the lane after its neighbour. Inactive lanes do not count.
 bool is_joined(const std::uint32_t* addresses, std::uint32_t mask, unsigned first, unsigned count) {
   for (const unsigned distance : {1u, 2u}) {
     bool all = true;
@@ -67,7 +66,7 @@ unsigned count_sectors(const std::uint64_t* addresses, std::uint32_t mask) {
   if (mask == kAllLanes) {
     if (const std::uint32_t sectors = lanes::ascending_sectors(addresses); sectors != 0) return sectors;
   }
-  // Those that were met, by their last bits; each finds its own place or the next one that is free.
+  // The words found so far, hashed by their last bits; each is at its own place or at the next free one.
   constexpr unsigned kPlaces = 64;
   std::uint64_t met[kPlaces];
   std::uint64_t taken = 0, last = ~std::uint64_t{0};

@@ -1,4 +1,4 @@
-// What atom and red compute.
+// The computations of atom and red.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace flash_ladder::emulator {
 
 enum class AtomicOperation : std::uint8_t { add, min, max, and_, or_, xor_, exch, cas, inc, dec };
 
-/// The new value; values are the low bits of the 64. PTX ISA, "atom": in global memory, and there alone, an addition in f32 takes
-/// subnormal numbers for zero and makes none. `second` is used by cas only.
+/// Returns the new value; values are the low bits of the 64. PTX ISA, "atom": in global memory only, an addition in f32
+/// flushes subnormal inputs and results to zero. `second` is used only by cas.
 std::uint64_t apply_atomic(AtomicOperation operation, ptx::Type type, ptx::Space space, std::uint64_t old,
                            std::uint64_t operand, std::uint64_t second);
 

@@ -1,4 +1,4 @@
-// bar, and what orders memory accesses. PTX ISA, "Parallel Synchronization and Communication Instructions".
+// bar, and instructions that order memory accesses. PTX ISA, "Parallel Synchronization and Communication Instructions".
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 using ptx::Operand;
 using Kind = Operand::Kind;
 
-// Barriers count threads; a warp counts whole, as on the hardware.
+// Barriers count threads; a warp counts as a whole, as on the hardware.
 template <BarrierMode kMode>
 void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   constexpr bool kReduces = kMode >= BarrierMode::red_popc;
@@ -54,7 +54,7 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     ordering->arrive(warp.index, mask, warp.alive);
     ordering->clocks().release(warp.index, mask, barrier.clock);
   }
-  // __syncthreads(): all threads must be at the same one. Compilers may copy it, but the copies keep its line.
+  // __syncthreads(): all threads must be at the same one. Compilers may duplicate it, but the copies keep its line.
   if (!instruction.has_count && barrier.instruction != cta.index_of(instruction)) {
     const SourcePosition here = cta.position_of(cta.index_of(instruction)),
                          there = cta.position_of(barrier.instruction);
@@ -139,8 +139,8 @@ void decode_bar(KernelDecoder& d) {
   out.computes_nothing = !reduces;
 }
 
-// Nothing here moves memory accesses past each other; but what comes before a fence is known to whoever hears of what comes after it,
-// and the asynchronous proxy does not see what was not shown to it.
+// Nothing here reorders memory accesses; but a fence makes what precedes it part of what later operations release, and
+// the asynchronous proxy sees only what was made visible to it.
 void fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   if (cta.ordering() != nullptr) cta.ordering()->fence(warp.index, mask, warp.alive, instruction.block_only);
   if (!instruction.block_only) cta.note_cluster_fence(warp, mask);

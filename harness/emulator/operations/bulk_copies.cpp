@@ -1,5 +1,6 @@
-// What mbarriers count the bytes of. TMA: cp.async.bulk and cp.async.bulk.tensor, PTX ISA, "Data Movement and Conversion Instructions:
-// Bulk copy", "Bulk tensor copy"; and st.async and red.async. When bytes arrive and are read is in exec/async_units.cpp.
+// Operations whose bytes are counted by mbarriers. TMA: cp.async.bulk and cp.async.bulk.tensor, PTX ISA, "Data Movement
+// and Conversion Instructions: Bulk copy", "Bulk tensor copy"; also st.async and red.async. exec/async_units.cpp
+// decides when bytes arrive and are read.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ using ptx::Operand;
 using ptx::Space;
 
 constexpr std::uint32_t kTensorAlignment = 128, kBulkAlignment = 16;
-// The sectors of 32 bytes that a range touches.
+// The number of 32-byte sectors that a range touches.
 std::uint64_t sectors(Address address, std::uint64_t bytes) {
   return bytes == 0 ? 0 : (address + bytes - 1) / 32 - address / 32 + 1;
 }
@@ -28,7 +29,7 @@ std::uint64_t value_of(const Warp& warp, std::int32_t reg, int lane) {
   return reinterpret_cast<const std::uint64_t*>(warp.registers + reg)[lane];
 }
 
-// Where the bytes in shared memory are; nothing, after a finding, if they cannot be there.
+// The offset of the bytes in shared memory; nullopt, after a finding, if they cannot be there.
 std::optional<std::uint32_t> shared_offset(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
                                            std::uint64_t address, std::uint64_t bytes, std::uint32_t alignment) {
   const std::uint64_t offset =
@@ -76,10 +77,10 @@ std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction&
   return map;
 }
 
-// What an H200 writes instead of 16 bits that lie outside the tensor: seen with elements of 2 and of 4 bytes.
+// What an H200 writes in place of each 16 bits outside the tensor: seen with elements of 2 and of 4 bytes.
 constexpr std::uint16_t kOutside = 0x7ff7;
 
-// A box of the tensor, row by row. What lies outside the tensor is left out of the rows.
+// A box of the tensor, row by row. The rows leave out everything outside the tensor.
 std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane,
                                    const TensorMap& map, const std::int32_t* coordinates, bool writes) {
   BulkTransfer transfer{.row_bytes = map.row_bytes(),
@@ -123,7 +124,7 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
       address += static_cast<Address>(at) * map.strides[i];
     }
     if (!inside) continue;
-    // A store writes whole pieces of 16 bytes, also where a row ends within one (as an H200 does).
+    // A store writes whole pieces of 16 bytes, even if a row ends within one (as an H200 does).
     const std::int64_t end_byte =
         writes ? (end * element + kBulkAlignment - 1) / kBulkAlignment * kBulkAlignment : end * element;
     const auto bytes = static_cast<std::size_t>(end_byte - begin * element);
@@ -158,8 +159,9 @@ std::optional<BulkTransfer> range_at(CtaExecutor& cta, Warp& warp, const Instruc
   return transfer;
 }
 
-// r: shared memory, the tensor map, (of a load the mbarrier,) coordinates; or shared memory, global memory, a size (, the mbarrier).
-// `count` is how many coordinates there are, none for a range of memory. has_count: with a mask of CTAs, the last operand.
+// r: shared memory, the tensor map, (for a load the mbarrier,) coordinates; or shared memory, global memory, a size (,
+// the mbarrier). `count` is the number of coordinates, 0 for a range of memory. has_count: with a mask of CTAs, the
+// last operand.
 template <bool kLoad>
 void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const bool of_tensor = instruction.count != 0;
@@ -244,7 +246,7 @@ void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
   cta.async()->wait_for_stores(warp, mask, instruction.count, kReadOnly);
 }
 
-// Whose shared memory an address of the cluster is in, and where.
+// The CTA whose shared memory contains an address of the cluster, and the offset there.
 struct ClusterPlace {
   std::uint64_t rank, address;
 };
@@ -253,7 +255,8 @@ ClusterPlace place_in_cluster(const CtaExecutor& cta, std::uint64_t address) {
   return {.rank = rank_of(address).value_or(cta.rank()), .address = without_rank(address)};
 }
 
-// The mbarrier that is told when bytes have arrived at a CTA; null, after a finding, if it is none of that CTA.
+// The mbarrier that is signalled when bytes have arrived at a CTA; null, after a finding, if it does not belong to that
+// CTA.
 Mbarrier* barrier_at(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane, std::uint64_t address,
                      CtaExecutor& there) {
   const ClusterPlace place = place_in_cluster(cta, address);
@@ -273,7 +276,8 @@ Mbarrier* barrier_at(CtaExecutor& cta, Warp& warp, const Instruction& instructio
   return nullptr;
 }
 
-// From the own shared memory to that of a CTA of the cluster. r: to, from, a size, the mbarrier, which is one of that CTA.
+// From the CTA's own shared memory to that of a CTA of the cluster. r: to, from, a size, the mbarrier, which belongs to
+// that CTA.
 void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -366,7 +370,7 @@ void store_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   });
 }
 
-// An address of 64 bits, its offset added.
+// An address of 64 bits, with its offset added.
 int plain_address(KernelDecoder& d, const Operand& operand, Space space) {
   std::int64_t offset = 0;
   bool wide = true;
@@ -424,7 +428,7 @@ void decode_bulk_copy(KernelDecoder& d) {
                                     plain_address(d, d.operand(1), Space::shared), d.read(d.operand(2), Slot::b32),
                                     plain_address(d, d.operand(3), Space::shared)};
     Instruction& out = d.emit(copy_to_cluster, InstructionClass::tma, {}, reads);
-    d.first_emitted().counted = false;  // what computes addresses, if there is any
+    d.first_emitted().counted = false;  // the address computation, if there is one
     out.counted = true;
     out.role = MemoryRole::tma_load;
     out.space = Space::shared;
@@ -453,7 +457,7 @@ void decode_bulk_copy(KernelDecoder& d) {
   const Operand& shared = d.operand(loads ? 0 : 1);
   const Operand& global = d.operand(loads ? 1 : 0);
   std::vector<int> reads = {plain_address(d, shared, Space::shared)};
-  // The coordinates belong to the address of the map.
+  // The coordinates are part of the operand with the address of the map.
   Operand address = global;
   address.elements.clear();
   reads.push_back(plain_address(d, address, of_tensor ? Space::generic : Space::global));
@@ -467,7 +471,7 @@ void decode_bulk_copy(KernelDecoder& d) {
   }
   if (multicast) reads.push_back(d.read(d.operand(operands), Slot::b16));
   Instruction& out = d.emit(loads ? copy<true> : copy<false>, InstructionClass::tma, {}, reads);
-  d.first_emitted().counted = false;  // what computes addresses, if there is any
+  d.first_emitted().counted = false;  // the address computation, if there is one
   out.counted = true;
   out.role = loads ? MemoryRole::tma_load : MemoryRole::tma_store;
   out.space = Space::shared;
@@ -477,7 +481,8 @@ void decode_bulk_copy(KernelDecoder& d) {
 }
 
 // st.async[.weak][.shared::cluster].mbarrier::complete_tx::bytes[.v2|.v4].type [a], b, [mbar];
-// red.async.relaxed.cluster[.shared::cluster].mbarrier::complete_tx::bytes.op.type [a], b, [mbar]. Those to global memory are sm_100's.
+// red.async.relaxed.cluster[.shared::cluster].mbarrier::complete_tx::bytes.op.type [a], b, [mbar]. The forms for global
+// memory require sm_100.
 void decode_async_store(KernelDecoder& d) {
   static const std::unordered_map<std::string_view, Execute> operations = {
       {"inc", store_async<combined<AtomicOperation::inc>>},  {"dec", store_async<combined<AtomicOperation::dec>>},
@@ -524,10 +529,10 @@ void decode_async_store(KernelDecoder& d) {
   const std::vector<Operand> values = d.elements(d.operand(1));
   if (static_cast<int>(values.size()) != elements) d.fail("a vector of the wrong length");
   for (const Operand& value : values) reads.push_back(d.read(value, slot_of(type.bits / 8)));
-  if (reduces) reads.push_back(reads.back());  // as other atomic operations have it twice, but for atom.cas
+  if (reduces) reads.push_back(reads.back());  // other atomic operations have it twice, too, except atom.cas
   Instruction& out = d.emit(reduces ? operations.at(operation) : store_async<nullptr>,
                             reduces ? InstructionClass::atomic : InstructionClass::shared_store, {}, reads);
-  d.first_emitted().counted = false;  // what computes addresses, if there is any
+  d.first_emitted().counted = false;  // the address computation, if there is one
   out.counted = true;
   out.role = MemoryRole::store;
   out.own_sources = 0xfffc;  // the values

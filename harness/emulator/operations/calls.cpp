@@ -1,6 +1,6 @@
-// printf, assert, malloc and free of device code, and calls that lead nowhere. CUDA Programming Guide, "Formatted Output": the
-// arguments lie in local memory, 4 or 8 bytes each, aligned to their size; char and short have become int, float has become double.
-// "Dynamic Global Memory Allocation and Operations".
+// printf, assert, malloc and free in device code, and calls that lead nowhere. CUDA Programming Guide, "Formatted
+// Output": the arguments are in local memory, 4 or 8 bytes each, aligned to their size; char and short have been
+// promoted to int, float to double. "Dynamic Global Memory Allocation and Operations".
 
 #include <fmt/format.h>
 
@@ -62,7 +62,7 @@ void print(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           is_long = true;
         } else if (c == '*') {
           format += std::to_string(static_cast<std::int32_t>(next(4)));
-        } else if (c == 'h' || c == 'L') {  // no effect on what was passed
+        } else if (c == 'h' || c == 'L') {  // does not change what was passed
         } else if (std::string_view("-+ #.0123456789").find(c) != std::string_view::npos) {
           format += c;
         } else {
@@ -169,7 +169,7 @@ void release(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   cta.note_progress();
 }
 
-// What is left of a call through a pointer once it has been compared with all functions that it may be the address of.
+// The remainder of a call through a pointer, after the pointer has been compared with all functions that it may refer to.
 void call_nothing(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const int lane = std::countr_zero(mask);
   Address address;
@@ -186,7 +186,7 @@ void call_nothing(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
            fmt::format("a call of {:#x}, {}", address, address == 0 ? "the null pointer" : what));
 }
 
-// The functions that the text defines have been inlined (inline_calls.h).
+// Functions that the text defines have already been inlined (inline_calls.h).
 void decode_call(KernelDecoder& d) {
   const std::size_t callee = d.operand(0).kind == Kind::vector ? 1 : 0;
   if (callee >= d.num_operands()) d.fail("a malformed call");

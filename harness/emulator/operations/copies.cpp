@@ -1,5 +1,6 @@
-// cp.async. PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy". A copy happens as late as the program
-// allows: when a wait, or the phase of an mbarrier, says that it is complete. Until then its destination holds NaNs.
+// cp.async. PTX ISA, "Data Movement and Conversion Instructions: Asynchronous copy". A copy happens as late as the
+// program allows: when a wait, or the phase of an mbarrier, guarantees that it is complete. Until then its destination
+// contains NaNs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +19,7 @@ using ptx::Operand;
 using ptx::Space;
 using Kind = Operand::Kind;
 
-// Of a size that the compiler knows, without a call.
+// For a size known at compile time, without a call.
 void poison(std::byte* to, unsigned bytes) {
   if (bytes == 16) {
     std::memset(to, kPoison, 16);
@@ -45,7 +46,7 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
     cta.count_shared(instruction, good, good, bytes, copy.to);
   }
 
-  // How many bytes each lane reads; the rest of the destination becomes zero.
+  // The number of bytes that each lane reads; the rest of the destination becomes zero.
   std::uint32_t from_bytes[kWarpSize];
   std::fill_n(from_bytes, kWarpSize, bytes);
   std::uint32_t readers = good;
@@ -117,14 +118,14 @@ void note_wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std
                   .newest_left = newest_left});
 }
 
-// Completes the copies of all groups but the newest `count` of each lane.
+// Completes the copies of all groups except the newest `count` of each lane.
 void wait_for_copies(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const std::uint32_t newest_left = instruction.count;
   for (PendingCopy& copy : warp.copies) {
     std::uint32_t lanes = copy.mask & mask;
     for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
       const int lane = std::countr_zero(rest);
-      // The copies since the last commit are of group `groups`, which is not complete: no wait_group waits for them.
+      // The copies since the last commit belong to group `groups`, which is not committed, so no wait_group waits for them.
       if (std::uint64_t{copy.group[lane]} + newest_left >= warp.groups[lane]) lanes &= ~(1u << lane);
     }
     if (lanes != 0) cta.complete(warp, copy, lanes, false);

@@ -1,4 +1,5 @@
-// What the lanes of a warp do together: shuffles, votes, transposing. PTX ISA, "shfl.sync", "vote.sync", "movmatrix" …
+// Operations of the lanes of a warp together: shuffles, votes, transposition. PTX ISA, "shfl.sync", "vote.sync",
+// "movmatrix" …
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,9 +45,9 @@ std::uint32_t reduced(ReduceOperation operation, std::uint32_t a, std::uint32_t 
   return a;
 }
 
-// Calls f(lanes, named) for each group of the executing lanes that pass the same mask; `named` are those of them that the mask
-// names. A lane must be in the mask that it passes, and all lanes in it must be here, with the same mask. `members` is the
-// operand with the mask.
+// Calls f(lanes, named) for each group of executing lanes that pass the same mask; `named` are the lanes among them
+// that the mask names. A lane must be in the mask that it passes, and all lanes in it must be present, with the same
+// mask. `members` is the operand with the mask.
 template <typename F>
 void for_each_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask,
                     std::int32_t members, F f) {
@@ -55,7 +56,7 @@ void for_each_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction
     const int lane = std::countr_zero(rest);
     const std::uint32_t named = masks[lane];
     std::uint32_t different = 0;
-    if (std::memcmp(masks, masks + 1, (kWarpSize - 1) * sizeof *masks) != 0) {  // as they hardly ever are
+    if (std::memcmp(masks, masks + 1, (kWarpSize - 1) * sizeof *masks) != 0) {  // they hardly ever differ
       for (int other = 0; other < kWarpSize; ++other)
         different |= static_cast<std::uint32_t>(masks[other] != named) << other;
     }
@@ -66,8 +67,8 @@ void for_each_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction
   }
 }
 
-// PTX ISA, "movmatrix": a lane holds two neighbours of a row of the 8 × 8 matrix, as ldmatrix hands them out, so that the lanes of
-// a register are the matrix row by row.
+// PTX ISA, "movmatrix": a lane contains two neighbours of a row of the 8 × 8 matrix, as in the result of ldmatrix, so
+// the lanes of a register are the matrix row by row.
 void transpose_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
   std::uint16_t matrix[8][8], transposed[8][8];
@@ -88,7 +89,7 @@ void decode_movmatrix(KernelDecoder& d) {
 // PTX ISA, "shfl.sync".
 template <lanes::ShuffleMode kMode>
 void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  std::uint32_t named_by[kWarpSize];  // of the lanes that execute it
+  std::uint32_t named_by[kWarpSize];  // one for each executing lane
   bool all_take_part = false;
   for_each_group(cta, warp, instruction, mask, instruction.r[5], [&](std::uint32_t lanes, std::uint32_t named) {
     all_take_part = lanes == kAllLanes && named == kAllLanes;
@@ -113,7 +114,7 @@ void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
         FindingKind::missing_lanes, &warp, &instruction, lane, std::nullopt,
         fmt::format("a shuffle reads from lanes that do not take part; those that do are {:#010x}", named_by[lane]));
   }
-  // One lane may pass on what only it has: __shfl_sync(mask, x, 0).
+  // A lane may pass on a value that only it has: __shfl_sync(mask, x, 0).
   if (cta.watches(warp, instruction)) {
     const UndefinedLanes given =
         cta.undefined_sources(warp, instruction, instruction.writes, instruction.writes + 1, kAllLanes);
@@ -176,7 +177,7 @@ void vote(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
 }
 
 void decode_vote(KernelDecoder& d) {
-  // vote.ballot.sync.b32, as CUB has it, is the same as vote.sync.ballot.b32.
+  // CUB writes vote.ballot.sync.b32, which is the same as vote.sync.ballot.b32.
   if (d.parts().size() != 4 || (d.parts()[1] != "sync" && d.parts()[2] != "sync")) d.fail_unknown();
   const std::string_view which = d.parts()[d.parts()[1] == "sync" ? 2 : 1];
   static const std::unordered_map<std::string_view, Execute> modes = {{"all", vote<VoteMode::all>},
@@ -271,7 +272,7 @@ void decode_activemask(KernelDecoder& d) {
   d.emit(active_mask, InstructionClass::shuffle, {d.write(d.operand(0), Slot::b32)}, {});
 }
 
-// bar.warp.sync. Lanes that have parted may come to different ones, which are one to the hardware if they have the same mask.
+// bar.warp.sync. Diverged lanes may arrive at different ones, which the hardware treats as one if they have the same mask.
 void warp_barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const auto synchronise = [&](std::uint32_t lanes) {
     if (cta.ordering() == nullptr) return;

@@ -1,13 +1,13 @@
 // The tensor cores: mma and wmma. PTX ISA, "Warp Level Matrix Multiply-Accumulate Instructions".
 //
-// All fragments of mma, but those of m8n8k4 with f16, are made of blocks of 8 rows (of A; columns of B) and as many k as four
-// registers hold: lane 4 g + t has, of row g, the elements of the t-th register, k ascending from its lowest bits. Registers
-// come in order of k, and for each k of rows. Accumulators are blocks of 8 × 8, of which lane 4 g + t has columns 2 t and 2 t + 1 of
-// row g. The ISA leaves open how wmma's fragments look. Here they look like mma's, as they do on the GPUs from sm_80 on; where they
-// have room for more, as A and B have with f16, they are there twice.
+// All fragments of mma, but those of m8n8k4 with f16, consist of blocks of 8 rows (of A; columns of B) and as many k as
+// four registers hold: lane 4 g + t holds the elements of row g in the t-th register, with k ascending from the lowest
+// bits. Registers come in order of k, and for each k of rows. Accumulators are blocks of 8 × 8, in which lane 4 g + t holds
+// columns 2 t and 2 t + 1 of row g. The ISA does not specify the layout of wmma's fragments. Here it is the same as mma's,
+// as on GPUs from sm_80 on; if a fragment has room for more, as A and B have with f16, its contents are stored twice.
 //
-// Numerics: products are exact, but for f64, and are added to C in order of k, each sum rounded. Tensor cores add several at a time
-// in an order that is not specified. An accumulator in f16 is rounded at the end of an instruction.
+// Numerics: products are exact, except for f64, and are added to C in order of k, each sum rounded. Tensor cores add
+// several at a time in an unspecified order. An accumulator in f16 is rounded at the end of an instruction.
 #include "emulator/operations/matrices.h"
 
 #include <fmt/format.h>
@@ -88,7 +88,7 @@ std::int64_t integer_element(std::uint32_t word, int i, bool of_b) {
   return static_cast<std::int64_t>(value) - (negative ? 1 << kBits : 0);
 }
 
-// r: D, A, B, C. `elements` and `bytes` say how many blocks of rows and of k there are; `has_count` is .satfinite.
+// r: D, A, B, C. `elements` and `bytes` are the numbers of blocks of rows and of k; `has_count` is .satfinite.
 template <Product kProduct>
 void multiply(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
@@ -114,7 +114,7 @@ void multiply(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
           if constexpr (kDouble) {
             wide_sum = std::fma(a, b, wide_sum);
           } else if constexpr (kFloat) {
-            constexpr std::uint32_t kTf32 = 0xffffe000;  // the other bits are not looked at
+            constexpr std::uint32_t kTf32 = 0xffffe000;  // the other bits are ignored
             float_sum += std::bit_cast<float>(a & kTf32) * std::bit_cast<float>(b & kTf32);
           } else if constexpr (kProduct == Product::xor_ || kProduct == Product::and_) {
             sum += std::popcount(kProduct == Product::xor_ ? a ^ b : a & b);
@@ -226,7 +226,7 @@ void emit_multiplication(KernelDecoder& d, const Multiplication& m, const std::v
     emit(multiply_16_bits, to, a, b, c).function = function;
     return;
   }
-  // The lower eight rows are none.
+  // The lower eight rows do not exist.
   const int zero = d.constant(Slot::b32, 0);
   std::vector<int> with_zeros;
   for (const int reg : a) with_zeros.insert(with_zeros.end(), {reg, zero});
@@ -255,14 +255,14 @@ void narrow(KernelDecoder& d, const std::vector<int>& values, const std::vector<
 
 namespace {
 
-// All of D = A B + C, 8 columns and at most 16 rows at a time. `a` has the registers of each block of k in turn, each with those
-// of its blocks of rows; `b` those of each block of columns, each with those of its blocks of k.
+// All of D = A B + C, 8 columns and at most 16 rows at a time. `a` contains the registers of each block of k in turn, and
+// within it those of each block of rows; `b` those of each block of columns, and within it those of each block of k.
 void emit_all(KernelDecoder& d, const Multiplication& m, const std::vector<int>& to, const std::vector<int>& a,
               const std::vector<int>& b, const std::vector<int>& c) {
   const auto row_blocks = static_cast<std::size_t>(m.row_blocks()), k_blocks = static_cast<std::size_t>(m.k_blocks());
   const std::vector<int> all_c = m.c_in_f16 ? widened(d, c) : c;
   const std::size_t parts = static_cast<std::size_t>(m.shape.n / kBlock) * ((row_blocks + 1) / 2);
-  // With several instructions, what one writes another may still have to read.
+  // With several instructions, the registers that one writes may still have to be read by another.
   const bool direct = !m.d_in_f16 && parts == 1;
   std::vector<int> results;
   for (std::size_t i = 0; i < all_c.size(); ++i) results.push_back(direct ? to[i] : d.temporary(m.accumulator_slot()));
@@ -307,7 +307,8 @@ std::vector<int> write_fragment(KernelDecoder& d, std::size_t operand, std::size
   return registers;
 }
 
-// …aligned.shape.alayout.blayout[.satfinite].dtype.atype.btype.ctype[.op.popc]; of wmma with f16 only the types of D and C are named.
+// …aligned.shape.alayout.blayout[.satfinite].dtype.atype.btype.ctype[.op.popc]; wmma with f16 names only the types of D
+// and C.
 MultiplicationOpcode multiplication_opcode(KernelDecoder& d, std::size_t first_part) {
   MultiplicationOpcode opcode;
   Multiplication& m = opcode.multiplication;
@@ -351,7 +352,7 @@ MultiplicationOpcode multiplication_opcode(KernelDecoder& d, std::size_t first_p
 
 namespace {
 
-// Registers of a fragment of A or B in wmma: those of f16 hold everything twice or more.
+// The number of registers of a fragment of A or B in wmma: those of f16 store everything twice or more.
 std::size_t input_registers(const Multiplication& m, bool of_b) {
   if (m.product == Product::f16) return 8;
   return static_cast<std::size_t>(m.k_blocks() * (of_b ? m.shape.n : m.shape.m) / kBlock);
@@ -374,7 +375,7 @@ void decode_multiplication(KernelDecoder& d, bool wmma) {
   const std::vector<int> b = read_fragment(d, 2, wmma ? input_registers(m, true) : of_columns, slot);
   const std::vector<int> c = read_fragment(d, 3, accumulators(m, m.c_in_f16), slot);
   emit_all(d, m, write_fragment(d, 0, accumulators(m, m.d_in_f16), slot), a, b, c);
-  // It counts as one instruction of the tensor cores, whatever it needs besides.
+  // It counts as one tensor-core instruction, whatever else it consists of.
   d.first_emitted().instruction_class = InstructionClass::mma;
 }
 
@@ -384,7 +385,7 @@ void decode_mma(KernelDecoder& d) {
   decode_multiplication(d, false);
 }
 
-// A piece of a fragment in memory: what one lane has of it lies `major` rows of memory and `minor` elements further on.
+// A piece of a fragment in memory: one lane's part of it is `major` rows of memory and `minor` elements further on.
 struct Piece {
   int major, minor;
 };
@@ -406,7 +407,8 @@ class Matrix {
     } else {
       stride_ = d.constant(slot_, static_cast<std::uint64_t>(default_stride * bits / 8));
     }
-    // Lane 4 g + t: `lane_major` and `lane_minor` are 0 for g, else how many elements t is worth.
+    // Lane 4 g + t: `lane_major` and `lane_minor` are 0 for the one that depends on g, and otherwise the number of
+    // elements per t.
     const Operand lane{.kind = Operand::Kind::special, .index = static_cast<int>(ptx::SpecialRegister::laneid)};
     const int lane_id = d.read(lane, Slot::b32);
     const auto coordinate = [&](int worth) {
@@ -506,7 +508,7 @@ Transfer transfer_of(KernelDecoder& d) {
   return transfer;
 }
 
-// What the multiplication that the fragment is for looks like; only its input type matters for A and B.
+// The multiplication that the fragment is for; for A and B only its input type matters.
 Multiplication multiplication_of(KernelDecoder& d, const Transfer& transfer) {
   Multiplication m;
   m.shape = transfer.shape;
@@ -527,13 +529,13 @@ Multiplication multiplication_of(KernelDecoder& d, const Transfer& transfer) {
   return m;
 }
 
-// A register of A or B: `count` elements, which lie side by side in memory or one row after the other.
+// A register of A or B: `count` elements, which are either adjacent in memory or in consecutive rows.
 void load_register(KernelDecoder& d, Matrix& matrix, int to, Piece piece, int bits, bool side_by_side) {
   if (side_by_side || bits >= 32) {
     matrix.load({to}, piece, bits == 64 ? 8 : 4);
     return;
   }
-  if (bits < 8) d.fail_unknown();  // the ISA has these row by row only
+  if (bits < 8) d.fail_unknown();  // the ISA allows only row-major layouts for these
   int packed = -1;
   for (int i = 0; i < 32 / bits; ++i) {
     const int narrow = d.temporary(Slot::b16);
@@ -553,10 +555,10 @@ void load_register(KernelDecoder& d, Matrix& matrix, int to, Piece piece, int bi
 
 void load_input(KernelDecoder& d, const Transfer& transfer, const Multiplication& m) {
   const bool of_b = transfer.matrix == 'b';
-  // Whether k goes along a row of memory.
+  // Whether consecutive k are in the same row of memory.
   const bool k_is_minor = of_b ? !transfer.row : transfer.row;
   const int rows = of_b ? m.shape.n : m.shape.m;
-  const int worth = transfer.bits == 64 ? 1 : std::max(1, 32 / transfer.bits);  // elements of a register
+  const int worth = transfer.bits == 64 ? 1 : std::max(1, 32 / transfer.bits);  // elements per register
   Matrix matrix(d, 1, transfer.space, transfer.bits, d.num_operands() == 3, k_is_minor ? m.shape.k : rows,
                 k_is_minor ? 0 : worth, k_is_minor ? worth : 0);
   const std::vector<int> to = write_fragment(d, 0, input_registers(m, of_b), m.accumulator_slot());
@@ -571,7 +573,8 @@ void load_input(KernelDecoder& d, const Transfer& transfer, const Multiplication
   for (std::size_t i = count; i < to.size(); ++i) d.emit_lane("mov.b32", {to[i]}, {to[i % count]});
 }
 
-// Calls f(registers, piece, bytes) for each access to C or D; `registers` are those of the fragment, those of f16 by halves.
+// Calls f(registers, piece, bytes) for each access to C or D; `registers` are those of the fragment, or halves of them
+// for f16.
 template <typename F>
 void for_each_accumulator(const Multiplication& m, const Transfer& transfer, const std::vector<int>& values, F f) {
   const int row_blocks = m.row_blocks(), bytes = transfer.bits / 8;

@@ -1,4 +1,4 @@
-// What the instructions of the tensor cores share: matrices.cpp, sparse_matrices.cpp, quad_matrices.cpp.
+// Shared by the tensor-core instructions: matrices.cpp, sparse_matrices.cpp, quad_matrices.cpp.
 #pragma once
 
 #include <cstddef>
@@ -31,16 +31,16 @@ enum class Product : std::uint8_t {
   and_
 };
 
-/// Of an element of A or B.
+/// Bits of an element of A or B.
 int bits_of(Product product);
 
 struct Shape {
   int m = 0, n = 0, k = 0;
-  /// How many k a block has: those of four registers.
+  /// The number of k in a block: as many as four registers hold.
   static int block_k(int bits) { return bits == 64 ? 4 : 4 * 32 / bits; }
 };
 
-/// What an instruction computes: the shape, and the types between the layouts and the operands.
+/// What an instruction computes: its shape, and the types named between the layouts and the operands.
 struct Multiplication {
   Shape shape;
   Product product{};
@@ -53,23 +53,24 @@ struct Multiplication {
   bool is(int m, int n, int k) const { return shape.m == m && shape.n == n && shape.k == k; }
 };
 
-/// What the opcode says: shape, layouts, types, modifiers. Fails if it is malformed; which shapes there are is the caller's to know.
+/// The parts of the opcode: shape, layouts, types, modifiers. Fails if it is malformed; the caller checks whether the
+/// shape exists.
 struct MultiplicationOpcode {
   Multiplication multiplication;
   bool a_by_row = true, b_by_row = false;
 };
 MultiplicationOpcode multiplication_opcode(KernelDecoder& decoder, std::size_t first_part);
 
-/// Registers of a fragment, which has so many.
+/// The registers of a fragment that consists of this many.
 std::vector<int> read_fragment(KernelDecoder& decoder, std::size_t operand, std::size_t length, Slot slot);
 std::vector<int> write_fragment(KernelDecoder& decoder, std::size_t operand, std::size_t length, Slot slot);
 
-/// D = A B + C for 8 or 16 rows and 8 columns, and one or two blocks of k; A's registers in order of k and row, two accumulators for
-/// each block of rows.
+/// D = A B + C for 8 or 16 rows and 8 columns, and one or two blocks of k; A's registers are in order of k and row,
+/// with two accumulators for each block of rows.
 void emit_multiplication(KernelDecoder& decoder, const Multiplication& multiplication, const std::vector<int>& to,
                          const std::vector<int>& a, const std::vector<int>& b, const std::vector<int>& c);
 
-/// Accumulators as the multiplication takes them: those in f16 lie two in a register.
+/// Accumulators in the form that the multiplication needs: f16 accumulators are packed two to a register.
 std::vector<int> widened(KernelDecoder& decoder, const std::vector<int>& pairs);
 void narrow(KernelDecoder& decoder, const std::vector<int>& values, const std::vector<int>& to);
 

@@ -29,14 +29,14 @@ enum class Operation {
   pending_count
 };
 
-// The state that mbarrier.arrive returns: the phase, and how many arrivals are pending. Opaque to programs.
+// The state that mbarrier.arrive returns: the phase, and the number of pending arrivals. Opaque to programs.
 std::uint64_t state_of(std::uint32_t phase, std::uint32_t pending) { return (std::uint64_t{phase} << 32) | pending; }
 
 constexpr std::uint32_t kMaxArrivals = (1u << 20) - 1;
 
-// To the race detector, an mbarrier is written when it is initialised or made invalid, and read by all other operations. That those
-// come before it is made invalid is not looked at: who comes after it gets a finding of its own, and cuda::pipeline leaves the order
-// of the lanes of a warp to match.sync, which orders no memory.
+// For the race detector, an mbarrier is written when it is initialised or invalidated, and read by all other operations.
+// Whether these come before the invalidation is not checked: an operation that comes after it gets a finding of its own,
+// and cuda::pipeline relies on match.sync, which does not order memory, for the order of a warp's lanes.
 void note_mbarrier_access(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t lanes,
                           const std::uint32_t* offsets, bool writes, bool initialises = false) {
   if (cta.shadow() == nullptr || lanes == 0) return;
@@ -57,7 +57,7 @@ Mbarrier* find_mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruc
   return nullptr;
 }
 
-// The phase ends when all have arrived, and all bytes that TMA was to bring.
+// The phase ends when all threads have arrived, and all bytes that TMA was to bring.
 void end_if_complete(CtaExecutor& cta, Mbarrier& barrier) {
   if (barrier.pending == 0 && barrier.transactions == 0) {
     ++barrier.phase;
@@ -83,7 +83,8 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
   for (const Mbarrier::AsyncArrival& arrival : std::exchange(barrier.async, {})) {
     Warp& warp = cta.warps()[static_cast<std::size_t>(arrival.warp)];
     for (std::uint32_t rest = arrival.mask; rest != 0 && barrier.pending > 0;) {
-      // Lanes beyond those that complete the phase belong to the next, and whoever waits for this one does not have their copies.
+      // Lanes in excess of those that complete the phase belong to the next one, and a thread that waits for this phase
+      // does not wait for their copies.
       std::uint32_t lanes = rest;
       while (static_cast<std::uint32_t>(std::popcount(lanes)) > barrier.pending) lanes &= ~std::bit_floor(lanes);
       rest &= ~lanes;
@@ -99,8 +100,8 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
   }
 }
 
-// Arrivals at mbarriers of other CTAs of the cluster. Leaves addresses in this CTA's own shared memory in `at`; returns the lanes
-// that have those.
+// Arrivals at mbarriers of other CTAs of the cluster. Stores addresses in this CTA's own shared memory in `at`, and
+// returns the lanes that have those.
 std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask,
                               LaneAddresses& at) {
   std::uint32_t own = mask;
@@ -142,14 +143,14 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
     if (!cta.is_there(*peer, warp, instruction, lane)) continue;
     std::uint32_t offsets[kWarpSize];
     std::fill_n(offsets, kWarpSize, offset);
-    cta.read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8, offsets);  // it was initialised before
+    cta.read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8, offsets);  // it had already been initialised
     cta.tell_peer(warp, *peer, 1u << lane, found->arriving);
     arrive(*peer, *found, count);
   }
   return own;
 }
 
-// After a test_wait that failed the warp gives way, so that others get their turn.
+// After a test_wait that failed, the warp yields so that others can run.
 template <Operation operation>
 void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   if (operation == Operation::pending_count) {
@@ -175,7 +176,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
                        operation == Operation::init || operation == Operation::inval, operation == Operation::init);
   bool all_passed = true;
   std::uint32_t passed = 0;
-  const Mbarrier* ended = nullptr;                  // whose phase ended last, of those asked for: for a trace
+  const Mbarrier* ended = nullptr;                  // the tested barrier whose phase ended last: for a trace
   std::map<std::uint32_t, std::uint32_t> acquired;  // mbarrier → lanes that have seen its phase complete
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
@@ -199,7 +200,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
     }
     Mbarrier* barrier = find_mbarrier(cta, warp, instruction, lane, address);
     if (barrier == nullptr) {
-      passed |= 1u << lane;  // do not spin for ever on what cannot happen
+      passed |= 1u << lane;  // do not spin for ever on something that cannot happen
       continue;
     }
     switch (operation) {
@@ -254,7 +255,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
           return (barrier->phase & 1) != (parity & 1);
         };
         bool done = has_ended();
-        // Who asks for the phase that goes on is the first to know that it has ended.
+        // A test of the current phase is the first to notice that it has ended.
         if (!done && cta.async() != nullptr && barrier->pending == 0) {
           cta.async()->deliver(*barrier);
           end_if_complete(cta, *barrier);
@@ -372,7 +373,7 @@ void decode_mbarrier(KernelDecoder& d) {
       reads = {address(0), d.read(d.operand(1), Slot::b32)};
       break;
     case Operation::test_wait:
-      d.expect_operands(3, tries ? 4 : 3);  // perhaps with a time
+      d.expect_operands(3, tries ? 4 : 3);  // optionally with a time
       reads = {address(1), d.read(d.operand(2), Slot::b64)};
       writes = {d.write(d.operand(0), Slot::predicate)};
       break;
@@ -403,8 +404,8 @@ void decode_mbarrier(KernelDecoder& d) {
   if (expects || *operation == Operation::complete_tx) d.kernel().uses_async_proxy = true;
 }
 
-// cp.async.mbarrier.arrive: the lanes arrive when all copies that they have issued so far are complete. That is as late as
-// possible: when someone asks whether the phase is.
+// cp.async.mbarrier.arrive: the lanes arrive when all copies that they have issued so far are complete. That is as late
+// as possible: when a thread tests the phase.
 template <bool kCounts>
 void arrive_when_copied(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   LaneAddresses at;
@@ -421,7 +422,7 @@ void arrive_when_copied(CtaExecutor& cta, Warp& warp, const Instruction& instruc
     rest &= ~same;
     Mbarrier* barrier = find_mbarrier(cta, warp, instruction, lane, offsets[lane]);
     if (barrier == nullptr) continue;
-    // Without .noinc the arrival is one more than those that the phase was to have.
+    // Without .noinc the arrival is in addition to those that the phase expects.
     if (!kCounts) {
       barrier->expected += static_cast<std::uint32_t>(std::popcount(same));
       barrier->pending += static_cast<std::uint32_t>(std::popcount(same));

@@ -56,7 +56,7 @@ void store_element(const std::byte* registers, std::int32_t from, std::byte* con
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) store(std::countr_zero(rest));
 }
 
-// The lanes whose element in a register is the one in memory.
+// The lanes whose element in a register equals the one in memory.
 template <typename Element, typename Lane>
 std::uint32_t equal_elements(const std::byte* registers, std::int32_t from, const std::byte* const* host,
                              std::size_t offset, std::uint32_t mask) {
@@ -71,12 +71,13 @@ std::uint32_t equal_elements(const std::byte* registers, std::int32_t from, cons
   return equal;
 }
 
-// Registers of 32 and 64 bits lie lane by lane as consecutive lanes do in memory.
+// The lanes of registers of 32 and 64 bits have the same layout as the data of consecutive lanes in memory.
 bool is_one_copy(const Instruction& instruction, const MemoryAccess& access) {
   return access.consecutive && instruction.elements == 1 && (instruction.bytes == 4 || instruction.bytes == 8);
 }
 
-// Calls f(Element(), Lane()), with the types of an element in memory and of a lane's place in a register, which for one byte has two.
+// Calls f(Element(), Lane()), with the type of an element in memory and the type of a lane's place in a register, which
+// differ for one byte.
 template <typename F>
 void with_types_of(const Instruction& instruction, F f) {
   switch (instruction.bytes) {
@@ -106,7 +107,7 @@ void store_lanes(const std::byte* registers, const Instruction& instruction, std
   });
 }
 
-// The lanes that store what is in memory already.
+// The lanes that store the value that is already in memory.
 std::uint32_t unchanged_lanes(const std::byte* registers, const Instruction& instruction, std::byte* const* host,
                               std::uint32_t mask) {
   std::uint32_t unchanged = mask;
@@ -161,7 +162,7 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
   const UndefinedLanes undefined = cta.undefined_sources(warp, instruction, 1, instruction.operands, mask);
   cta.for_each_space(
       warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
-        // Local memory is the thread's own: what is read of it later is what matters.
+        // Local memory is private to the thread, so only later reads of it matter.
         if (access.space != Space::local) {
           cta.report_undefined(warp, instruction, {undefined.lanes & access.lanes, undefined.origin}, "stored");
         }
@@ -227,8 +228,8 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
   if (changes) cta.note_progress();
 }
 
-// Lane by lane, lowest first. Atomics of other CTAs cannot interfere: kernels with atomics on global memory run serially.
-// Calls f(lane, the bytes in memory, whose memory), which returns whether it has changed them.
+// Lane by lane, lowest first. Atomics of other CTAs cannot interfere, because kernels with atomics on global memory run
+// serially. Calls f(lane, the bytes in memory, their owner), which returns whether it has changed them.
 template <typename F>
 void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask, F f) {
   bool changes = false;
@@ -276,7 +277,8 @@ void atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
   });
 }
 
-// atom.cas.b128 and atom.exch.b128, of which each value is two registers: r has the old one, the address, and one or two more.
+// atom.cas.b128 and atom.exch.b128, in which each value is two registers: r contains the old one, the address, and one
+// or two more.
 template <bool kCompares>
 void wide_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   using Wide = std::array<std::uint64_t, 2>;
@@ -294,8 +296,8 @@ void wide_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   });
 }
 
-// atom.add.v2.f32 and its like: an addition to each of several numbers side by side, which is atomic for each, and not for all of
-// them. r: what was there, the address, what is added.
+// atom.add.v2.f32 and similar: an addition to each of several adjacent numbers, which is atomic for each, but not for
+// all of them together. r: the previous value, the address, the summand.
 void vector_addition(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const std::size_t count = instruction.writes, bytes = instruction.bytes / count;
   for_each_atomic(cta, warp, instruction, mask, [&](std::size_t lane, std::byte* memory, Space space) {
@@ -315,7 +317,7 @@ void vector_addition(CtaExecutor& cta, Warp& warp, const Instruction& instructio
   });
 }
 
-// Of a strong access: who is told, and whether what comes before or after it is. And whose shared memory may be meant.
+// For a strong access: its scope, whether it acquires or releases, and whose shared memory it may access.
 void order_modifiers(const KernelDecoder& d, Instruction& out) {
   out.acquires = d.has("acquire") || d.has("acq_rel");
   out.releases = d.has("release") || d.has("acq_rel");
@@ -324,7 +326,7 @@ void order_modifiers(const KernelDecoder& d, Instruction& out) {
   out.of_cluster = d.has("shared::cluster");
 }
 
-// What ld and st say before the type.
+// The modifiers of ld and st before the type.
 void memory_modifiers(const KernelDecoder& d, Space& space, int& elements, Strength& strength) {
   for (std::size_t i = 1; i + 1 < d.parts().size(); ++i) {
     const std::string_view part = d.parts()[i];
@@ -380,7 +382,7 @@ void decode_ld(KernelDecoder& d) {
   order_modifiers(d, out);
   out.offset = offset;
   if (strength != kWeak && (space == Space::global || space == Space::generic))
-    d.kernel().serial = true;  // may be another CTA's flag
+    d.kernel().serial = true;  // it may be another CTA's flag
 }
 
 void decode_st(KernelDecoder& d) {
@@ -507,7 +509,7 @@ void decode_atom(KernelDecoder& d) {
   if (space != Space::shared) d.kernel().serial = true;
 }
 
-// Lanes 8i … 8i+7 give the rows of matrix i; every lane gets two elements of each matrix.
+// Lanes 8i … 8i+7 supply the addresses of the rows of matrix i; every lane receives two elements of each matrix.
 template <bool kTransposed>
 void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
@@ -577,7 +579,7 @@ void decode_ldmatrix(KernelDecoder& d) {
   Instruction& out =
       d.emit(d.has("trans") ? ldmatrix<true> : ldmatrix<false>, InstructionClass::ldmatrix, writes, {address});
   out.role = MemoryRole::load;
-  out.own_sources = 1;  // some lanes give no address
+  out.own_sources = 1;  // some lanes supply no address
   out.bytes = 16;
   out.space = Space::shared;
   out.wide_address = wide;

@@ -1,5 +1,5 @@
-// mma.m8n8k4 with f16, Volta's: four multiplications of 8 × 8 × 4 at a time, each by eight lanes, 4 q … 4 q + 3 and 16 more. PTX ISA,
-// "Matrix Fragments for mma.m8n8k4 with .f16 floating point type".
+// mma.m8n8k4 with f16, from Volta: four multiplications of 8 × 8 × 4 at a time, each by eight lanes, 4 q … 4 q + 3 and
+// the same plus 16. PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type".
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -18,7 +18,7 @@ constexpr int kQuads = 4, kDepth = 4;
 // Bits of Instruction::count.
 constexpr std::uint32_t kAByRow = 1, kBByRow = 2, kDInF16 = 4, kCInF16 = 8;
 
-// Of a quad's eight lanes: number 0 … 7 in the warp.
+// The lane in the warp of number 0 … 7 in a quad.
 int lane_of(int quad, int number) { return 4 * quad + number % 4 + (number >= 4 ? 16 : 0); }
 
 struct Place {
@@ -31,7 +31,7 @@ Place place_of(int number, int i, bool in_f16) {
   return {(number & 1) + (i & 2) + (number >= 4 ? 4 : 0), (i & 4) + (number & 2) + (i & 1)};
 }
 
-// r: D, A, B, C. `elements`: which of D's elements the first register has; C begins with the same one.
+// r: D, A, B, C. `elements`: the index of D's element in the first register; C begins with the same one.
 void multiply_quads(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
   const auto flag = [&](std::uint32_t bit) { return (instruction.count & bit) != 0; };
@@ -96,8 +96,8 @@ void decode_quad_multiplication(KernelDecoder& d) {
   const std::vector<int> to = write_fragment(d, 0, m.d_in_f16 ? 4 : 8, Slot::b32);
   const std::uint32_t flags = (opcode.a_by_row ? kAByRow : 0) | (opcode.b_by_row ? kBByRow : 0) |
                               (m.d_in_f16 ? kDInF16 : 0) | (m.c_in_f16 ? kCInF16 : 0);
-  // An instruction has no more than 16 operands: with all in f32 it is done by halves, and what the first one writes the second one
-  // may still have to read.
+  // An instruction has at most 16 operands: if everything is f32, it is done in two halves, and registers that the
+  // first half writes may still have to be read by the second.
   const std::size_t parts = m.c_in_f16 ? 1 : 2, step = to.size() / parts;
   std::vector<int> results;
   for (std::size_t part = 0; part < parts; ++part) {

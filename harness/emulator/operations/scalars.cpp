@@ -1,5 +1,6 @@
-// Rare instructions that work on each lane by itself. Those that programs are made of are loops over 32 lanes, in lanes/; these are
-// not worth a loop for each instruction set. PTX ISA, "bmsk", "fns", "szext", "dp2a", "cvt.pack", "SIMD Video Instructions" …
+// Rare instructions that act on each lane separately. The instructions that programs mostly consist of are loops over
+// 32 lanes, in lanes/; these here are not worth a loop for each instruction set. PTX ISA, "bmsk", "fns", "szext",
+// "dp2a", "cvt.pack", "SIMD Video Instructions" …
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -13,13 +14,13 @@
 namespace flash_ladder::emulator {
 namespace {
 
-/// What an instruction is, beyond its operands of 32 bits.
+/// The properties of an instruction, besides its operands of 32 bits.
 struct Form {
-  bool clamp = false;  // else wrap
+  bool clamp = false;  // otherwise wrap
   bool signed_a = false, signed_b = false, signed_d = false;
   bool high = false;                     // dp2a.hi
   bool saturates = false, adds = false;  // .sat, .add
-  int bits = 32;                         // of an element
+  int bits = 32;                         // bits of an element
   std::uint8_t compare = 0;              // 1 lt, 2 eq, 4 gt: those for which vset gives 1
 
   std::uint32_t packed() const {
@@ -58,7 +59,7 @@ void each_lane(CtaExecutor&, Warp& warp, const Instruction& instruction, std::ui
   }
 }
 
-// Result and sources of 32 bits each; a third source that is not there is 0.
+// The result and the sources are 32 bits each; a missing third source is 0.
 void emit_each_lane(KernelDecoder& d, Execute execute, InstructionClass instruction_class, std::size_t sources,
                     const Form& form) {
   d.expect_operands(sources + 1);
@@ -96,7 +97,7 @@ std::uint32_t extend(const Form& form, std::uint32_t a, std::uint32_t b, std::ui
   return (a & ~above) | (negative ? above : 0);
 }
 
-// The i-th element of so many bits.
+// The i-th element with this many bits.
 std::int64_t element(std::uint32_t word, int i, int bits, bool is_signed) {
   const std::uint64_t value = (std::uint64_t{word} >> (i * bits)) & ((std::uint64_t{1} << bits) - 1);
   const bool negative = is_signed && (value >> (bits - 1)) != 0;
@@ -121,7 +122,7 @@ std::uint32_t dot4(const Form& form, std::uint32_t a, std::uint32_t b, std::uint
   return static_cast<std::uint32_t>(sum);
 }
 
-// cvt.pack: b lies below a, and below both what c has at its bottom.
+// cvt.pack: from the top, a, b, and the lowest bits of c.
 std::uint32_t pack(const Form& form, std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   const auto part = [&](std::uint32_t x) {
     const std::int64_t value = saturated(static_cast<std::int32_t>(x), form.bits, form.signed_d);
@@ -132,7 +133,7 @@ std::uint32_t pack(const Form& form, std::uint32_t a, std::uint32_t b, std::uint
 
 enum class Video : std::uint8_t { add, sub, average, difference, min, max, set };
 
-// Elements of a and b, two or four; with .add the sum of the results and c.
+// Elements of a and b, two or four; with .add, the sum of the results and c.
 template <Video kVideo>
 std::uint32_t video(const Form& form, std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   std::uint64_t packed = 0;
@@ -207,7 +208,7 @@ void decode_dp2a(KernelDecoder& d) {
                   .high = d.parts()[1] == "hi"});
 }
 
-// Those of two equal types are in lanes/.
+// Those with two equal types are in lanes/.
 void decode_dp4a(KernelDecoder& d) {
   if (d.decode_lane()) return;
   if (d.parts().size() != 3) d.fail_unknown();

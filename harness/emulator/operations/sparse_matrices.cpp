@@ -1,9 +1,9 @@
-// mma with a matrix A of which half is zero. PTX ISA, "Matrix multiply-accumulate operation using mma.sp instruction with sparse
-// matrix A".
+// mma with a matrix A half of which is zero. PTX ISA, "Matrix multiply-accumulate operation using mma.sp instruction
+// with sparse matrix A".
 //
-// A row of A is stored without its zeros: of each chunk of four units there are two, and four bits of metadata say which two. A unit
-// is an element of 16 or 8 bits, half an element of tf32, or two neighbours of 4 bits. The fragment of A looks like that of mma
-// with half as many columns. So the zeros are put back, and then it is a multiplication like any other.
+// A row of A is stored without its zeros: of each chunk of four units, two are stored, and four bits of metadata say which
+// two. A unit is an element of 16 or 8 bits, half an element of tf32, or two neighbours of 4 bits. The fragment of A has
+// the layout of mma's with half as many columns. So the zeros are put back, after which it is an ordinary multiplication.
 #include <fmt/format.h>
 
 #include <bit>
@@ -16,14 +16,14 @@
 namespace flash_ladder::emulator {
 namespace {
 
-constexpr int kBlockBytes = 16;  // of a row: what four lanes have in one register
-constexpr int kChunk = 4;        // units of which two are stored
+constexpr int kBlockBytes = 16;  // bytes of a row that four lanes hold in one register
+constexpr int kChunk = 4;        // units, two of which are stored
 
-// Where the metadata for 8 rows and 16 bytes of what is stored of each lie.
+// The location of the metadata for 8 rows and 16 stored bytes of each.
 struct Metadata {
   int unit_bytes, blocks, selector;
 
-  /// The lane that has those of row g (half: + 8) and a block, and how far its register is to be shifted.
+  /// The lane with the metadata of row g (half: + 8) and a block, and the shift to apply to its register.
   int lane(int g, int half, int block) const {
     if (unit_bytes == 2) return 4 * g + (blocks == 1 ? selector : 2 * selector + block);
     return 4 * g + (blocks == 1 ? 2 * selector : 2 * block) + half;

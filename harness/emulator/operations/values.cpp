@@ -1,4 +1,4 @@
-// Moves, comparisons, and addresses of one space as those of another: all that becomes operations on lanes.
+// Moves, comparisons, and conversions of addresses between spaces: everything that becomes operations on lanes.
 #include <fmt/format.h>
 
 #include <optional>
@@ -40,7 +40,7 @@ void decode_wide_mov(KernelDecoder& d) {
     return both;
   };
   const std::vector<int> from = pair(1), to = pair(0);
-  // What is written first must not be what is still to be read.
+  // A register that is still to be read must not be written first.
   const int upper = d.temporary(Slot::b64);
   d.emit_lane("mov.b64", {upper}, {from[1]});
   d.emit_lane("mov.b64", {to[0]}, {from[0]});
@@ -67,7 +67,7 @@ void decode_mov(KernelDecoder& d) {
       const auto opcode = [&](std::size_t i) {
         return fmt::format("%unpack{}.{}.{}", count == 4 ? "4" : "", type.bits, i);
       };
-      // All parts are read before any is written, if one of them is the source itself.
+      // If one of the parts is the source itself, all of them are read before any is written.
       std::vector<std::pair<int, int>> moves;
       for (std::size_t i = 0; i < count; ++i) {
         if (to.elements[i].kind == Kind::sink) continue;
@@ -146,7 +146,7 @@ void decode_isspacep(KernelDecoder& d) {
   if (!space) d.fail_unknown();
   const int address = d.read(d.operand(1), Slot::b64), relative = d.temporary(Slot::b64);
   const int result = d.write(d.operand(0), Slot::predicate);
-  if (*space == Space::constant) {  // constants are told apart from global memory by nobody
+  if (*space == Space::constant) {  // constants are not distinguished from global memory
     d.emit_lane("mov.pred", {result}, {d.constant(Slot::predicate, 0)});
     return;
   }

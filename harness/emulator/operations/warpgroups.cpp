@@ -1,5 +1,5 @@
-// What else came with Hopper, for warps, warpgroups and clusters. PTX ISA, "stmatrix", "elect.sync", "setmaxnreg", "mapa",
-// "getctarank", "griddepcontrol".
+// The other instructions that Hopper introduced for warps, warpgroups and clusters. PTX ISA, "stmatrix", "elect.sync",
+// "setmaxnreg", "mapa", "getctarank", "griddepcontrol".
 #include <fmt/format.h>
 
 #include <bit>
@@ -15,7 +15,8 @@ namespace {
 using ptx::Operand;
 using ptx::Space;
 
-// As ldmatrix, the other way round: lanes 8i … 8i+7 give the rows of matrix i, and every lane has two elements of each.
+// The inverse of ldmatrix: lanes 8i … 8i+7 supply the addresses of the rows of matrix i, and every lane has two
+// elements of each.
 template <bool kTransposed>
 void store_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
@@ -80,7 +81,8 @@ void decode_stmatrix(KernelDecoder& d) {
   out.offset = offset;
 }
 
-// d|p: which lane is the leader, and whether this one is. The ISA leaves open which it is, but that it is always the same.
+// d|p: the leader's lane, and whether this lane is the leader. The ISA does not specify which lane it is, only that it
+// is always the same.
 void elect(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const auto* named = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2]);
   auto* leaders = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
@@ -122,7 +124,7 @@ void decode_setmaxnreg(KernelDecoder& d) {
   d.expect_operands(1);
   const int count = d.immediate(0);
   if (count < 24 || count > 256 || count % 8 != 0) d.fail("setmaxnreg takes a multiple of 8 from 24 to 256");
-  // ptxas ignores it, with a warning, where it does not know with how many registers a kernel begins.
+  // ptxas ignores it, with a warning, if it does not know with how many registers a kernel begins.
   if (!d.limits_registers()) return;
   d.kernel().uses_async_proxy = true;
   Instruction& out = d.emit(increase ? set_registers<true> : set_registers<false>, InstructionClass::barrier, {}, {});
@@ -130,7 +132,7 @@ void decode_setmaxnreg(KernelDecoder& d) {
   out.computes_nothing = true;
 }
 
-// The address of the same place in the shared memory of another CTA of the cluster.
+// The address of the same location in the shared memory of another CTA of the cluster.
 void map_to_rank(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const auto* ranks = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2]);
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
@@ -142,7 +144,7 @@ void map_to_rank(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
     const std::size_t bytes = instruction.bytes, at = static_cast<std::size_t>(lane) * bytes;
     std::uint64_t address = 0;
     std::memcpy(&address, warp.registers + instruction.r[1] + at, bytes);
-    // That of its own shared memory serves for all that can be done with it.
+    // For a CTA's own rank, the plain shared-memory address works for every purpose.
     if (ranks[lane] != cta.rank()) address = in_cta(address, ranks[lane]);
     std::memcpy(warp.registers + instruction.r[0] + at, &address, bytes);
   }
@@ -179,7 +181,7 @@ void decode_getctarank(KernelDecoder& d) {
       slot == Slot::b32 ? 4 : 8;
 }
 
-// Launches that overlap: here each begins when the one before it has ended.
+// Overlapping launches: here each begins only when the one before it has ended.
 void decode_griddepcontrol(KernelDecoder& d) {
   if (!d.has("launch_dependents") && !d.has("wait")) d.fail_unknown();
   d.emit(nothing, InstructionClass::other, {}, {});

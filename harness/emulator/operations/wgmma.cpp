@@ -1,5 +1,5 @@
-// wgmma. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". When it reads and writes what, and what is found there, is
-// in exec/async_units.cpp.
+// wgmma. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". exec/async_units.cpp decides when it reads and
+// writes what, and checks it.
 #include <charconv>
 #include <map>
 #include <string_view>

@@ -11,7 +11,7 @@ enum class TokenKind : std::uint8_t {
   end,
   word,     // identifiers, directives, opcodes with their modifiers: "%r1", ".reg", "ld.param.u64", "$L__BB0_1"
   integer,  // value
-  real,     // bits: those of a double
+  real,     // the bits of a double
   string,   // text without the quotes
   symbol,   // one character: , ; : { } [ ] ( ) < > + - ! | @ = *
 };
@@ -32,11 +32,11 @@ class Lexer {
   explicit Lexer(std::string_view text);
 
   const Token& peek() const { return token_; }
-  Token next();  // returns peek() and moves on
+  Token next();  // returns peek() and advances
   /// The text from one position to another, for messages.
   std::size_t position() const { return token_start_; }
   std::string_view text() const { return text_; }
-  /// Skips over a block whose opening brace is peek(), without looking at what is inside but for strings and comments.
+  /// Skips a block whose opening brace is peek(); its contents are ignored, except for strings and comments.
   void skip_block();
   [[noreturn]] void fail(const std::string& message) const;
 

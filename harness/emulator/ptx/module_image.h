@@ -1,4 +1,4 @@
-// A loaded module: its parsed text, and where its variables lie.
+// A loaded module: its parsed text, and the addresses of its variables.
 #pragma once
 
 #include <map>
@@ -13,10 +13,10 @@ namespace flash_ladder::emulator {
 
 class ModuleImage {
  public:
-  std::string source;  // what the views in `text` point into
+  std::string source;  // the text that the views in `text` refer to
   ptx::Text text;
-  std::vector<Address> addresses;       // of each of text.variables that lies in global or constant memory, else 0
-  std::map<int, std::string> unusable;  // of text.variables, why a kernel that uses it cannot be run
+  std::vector<Address> addresses;       // for each of text.variables: its address in global or constant memory, else 0
+  std::map<int, std::string> unusable;  // for some of text.variables: why a kernel that uses it cannot be run
   Memory* memory = nullptr;
 };
 

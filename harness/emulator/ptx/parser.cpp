@@ -18,10 +18,10 @@ namespace {
 
 using Kind = Operand::Kind;
 
-// A variable larger than this, or so many registers, is a damaged text.
+// A text with a variable larger than this, or so many registers, is damaged.
 constexpr std::size_t kMaxVariableBytes = std::size_t{1} << 30;
 constexpr std::uint64_t kMaxRegisters = 1 << 20;
-// What their headers take for granted that they have at %reserved_smem_offset_1.
+// The size of the area that CUDA's headers assume at %reserved_smem_offset_1.
 constexpr std::size_t kReservedForCooperativeGroups = 288;
 
 const std::unordered_map<std::string_view, SpecialRegister>& special_registers() {
@@ -87,7 +87,7 @@ Space space_of(std::string_view directive) {
   return Space::generic;
 }
 
-// nvcc writes bytes beyond ASCII by their octal values: \303\274 is a u with two dots in UTF-8.
+// nvcc writes non-ASCII bytes as octal escapes: \303\274 is a u with two dots in UTF-8.
 std::string without_escapes(std::string_view text) {
   constexpr std::size_t kDigits = 3;
   const auto is_octal = [](char c) { return c >= '0' && c <= '7'; };
@@ -111,16 +111,16 @@ class Parser {
   Text parse();
 
  private:
-  // What a pair of braces inside a function declares.
+  // The declarations within a pair of braces inside a function.
   struct Scope {
     std::unordered_map<std::string_view, std::pair<int, int>> ranges;  // "%r" → first index and count, of %r<count>
     std::unordered_map<std::string_view, int> registers;
     std::unordered_map<std::string_view, int> variables;
     std::unordered_map<std::string_view, int> labels;  // → instruction index
     std::unordered_map<std::string_view, int> tables;  // → branch table
-    struct Use {  // of a name that is not a register or a variable: a label further on, or a function
+    struct Use {  // use of a name that is not a register or a variable: a label further on, or a function
       std::string_view name;
-      int instruction;  // -1: `operand` is a place in branch table `table`
+      int instruction;  // -1: `operand` is an index in branch table `table`
       int operand;
       int table;
       int line;
@@ -212,7 +212,7 @@ void Parser::skip_to_semicolon() {
 
 Text Parser::parse() {
   bool version = false, target = false, address_size = false;
-  std::string_view linkage;  // ".visible", ".extern" …, of the function or variable that must follow
+  std::string_view linkage;  // ".visible", ".extern" …, for the function or variable that must follow
   while (lexer_.peek().kind != TokenKind::end) {
     if (accept(';')) continue;
     const Token token = expect_word();
@@ -261,7 +261,7 @@ Text Parser::parse() {
   return std::move(text_);
 }
 
-// The functions' positions with the names of the files.
+// Fills in the names of the files in the functions' positions.
 void Parser::name_files() {
   for (std::size_t i = 0; i < text_.functions.size(); ++i) {
     for (const auto& numbered : positions_[i]) {
@@ -307,7 +307,7 @@ int Parser::parse_variable(Space space, bool external, bool parameter) {
       aligned = true;
     } else if (word == ".v2" || word == ".v4") {
       vector = word[2] - '0';
-    } else if (word == ".ptr") {  // what a kernel's pointer parameter points to
+    } else if (word == ".ptr") {  // the state space and alignment of what a kernel's pointer parameter points to
       while (lexer_.peek().is(".global") || lexer_.peek().is(".shared") || lexer_.peek().is(".const") ||
              lexer_.peek().is(".local")) {
         lexer_.next();
@@ -509,7 +509,7 @@ bool Parser::is_function(std::string_view name) const {
                      [&](const Function& function) { return function.name == name; });
 }
 
-// Labels that this scope has are what its branches mean; the other names may be labels further out.
+// Branches refer to the labels of this scope; any other name may be a label further out.
 void Parser::close_scope() {
   Scope scope = std::move(scopes_.back());
   scopes_.pop_back();
@@ -548,7 +548,7 @@ void Parser::parse_statement() {
   const Token directive = lexer_.next();
   if (directive.text == ".reg") {
     parse_registers(expect_word().text.substr(1));
-  } else if (directive.text.starts_with(".reg.")) {  // no blank before the type
+  } else if (directive.text.starts_with(".reg.")) {  // without a blank before the type
     parse_registers(directive.text.substr(5));
   } else if (directive.text == ".loc") {
     parse_location(*lines_);
@@ -564,7 +564,7 @@ void Parser::parse_statement() {
 void Parser::parse_registers(std::string_view type_name) {
   const Type type = type_of(type_name);
   if (type.kind == 0) lexer_.fail(fmt::format("a register of unknown type '.{}'", type_name));
-  // No register is narrower than 16 bits: 8-bit values travel in 16-bit registers.
+  // No register is narrower than 16 bits: 8-bit values are kept in 16-bit registers.
   const auto bytes = static_cast<std::uint8_t>(type.kind == 'p' ? 0 : std::max(type.bits, 16) / 8);
   Scope& scope = scopes_.back();
   do {
@@ -676,7 +676,7 @@ Operand Parser::parse_operand(int operand_number) {
     while (!accept(close)) {
       if (!vector.elements.empty()) expect(',');
       if (vector.elements.size() >= 128) lexer_.fail("a vector with more than 128 elements");
-      // A name in a call's list that is no register or variable is reported with the call itself.
+      // A name in a call's list that is not a register or a variable is reported with the call itself.
       if (lexer_.peek().is('{') || lexer_.peek().is('(') || lexer_.peek().is('[')) lexer_.fail("a nested operand");
       vector.elements.push_back(parse_operand(-1));
     }

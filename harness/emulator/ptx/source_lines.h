@@ -8,8 +8,8 @@
 
 namespace flash_ladder::emulator::ptx {
 
-/// Resolves the .loc directives of one function. `.loc 3 76 22, function_name X, inlined_at 1 74 5` names only the innermost
-/// call; that 1 74 5 is inlined itself is said by the .loc for 1 74 5, which the compiler writes first.
+/// Resolves the .loc directives of one function. `.loc 3 76 22, function_name X, inlined_at 1 74 5` names only the
+/// innermost call; if 1 74 5 is itself inlined, the .loc for 1 74 5 says so, and the compiler writes that one first.
 class SourceLines {
  public:
   SourceLines() { positions_.emplace_back(); }
@@ -19,9 +19,9 @@ class SourceLines {
     auto operator<=>(const Location&) const = default;
   };
 
-  /// A .loc; the index of its position. `inlined_at` is null if the directive has none.
+  /// Handles a .loc and returns the index of its position. `inlined_at` is null if the directive has none.
   int locate(const Location& location, const Location* inlined_at);
-  /// A line of a file, by its number: the .file directives may come at the end of the text.
+  /// A line of a file, identified by number, because the .file directives may come at the end of the text.
   struct NumberedLine {
     int file, line;
   };

@@ -1,4 +1,4 @@
-// What the parser makes of a PTX text: functions as lists of instructions whose names are resolved.
+// The parser's output: functions as lists of instructions whose names are resolved.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace flash_ladder::emulator::ptx {
 
-/// Types as in ".f32". The width is in bits; predicates have 1.
+/// Types as in ".f32". The width is in bits; that of a predicate is 1.
 struct Type {
   char kind = 'b';  // b, u, s, f (f16 … f64), h (bf16), t (tf32), p (pred)
   int bits = 0;
@@ -24,7 +24,7 @@ struct Type {
 
 enum class Space : std::uint8_t { generic, global, constant, shared, local, param };
 
-/// A register of a function. Its width is that of its declaration; instructions may use less of it.
+/// A register of a function. The width is the declared one; instructions may use fewer bits of it.
 struct Register {
   std::string_view name;   // the prefix, for %r<100>
   int number = -1;         // of %r<100>
@@ -34,14 +34,14 @@ struct Register {
 /// A variable outside or inside a function, or a parameter.
 struct Variable {
   std::string name = {};
-  int function = -1;       // index into Text::functions of the one that it is inside of, -1: of the module
-  bool parameter = false;  // of a function, not just .param space inside one
+  int function = -1;       // index into Text::functions of the function that contains it; -1: of the module
+  bool parameter = false;  // of a function, as opposed to a .param variable inside one
   Space space = Space::global;
   std::size_t alignment = 1;
   std::size_t size = 0;  // bytes; 0 for extern .shared x[]
   bool external = false;
-  bool reserved = false;                   // the system's, in shared memory: %reserved_smem_offset_1
-  std::vector<std::uint8_t> initial = {};  // what it starts with; the rest is zero
+  bool reserved = false;                   // reserved by the system, in shared memory: %reserved_smem_offset_1
+  std::vector<std::uint8_t> initial = {};  // its initial value; the rest is zero
   struct Relocation {
     std::size_t offset;
     std::string symbol;
@@ -93,7 +93,7 @@ enum class SpecialRegister : std::uint8_t {
   one,
   dynamic_smem_size,
   total_smem_size,
-  envreg1,  // with envreg2 the address of a cooperative launch's workspace, as CUDA's headers read it
+  envreg1,  // together with envreg2, the address of a cooperative launch's workspace, as CUDA's headers read it
   envreg2,
   clock,
   clock_hi,
@@ -111,15 +111,15 @@ struct Operand {
     special,   // index: a SpecialRegister
     integer,   // value
     real,      // value: bits of a double, or of a float if `single`
-    variable,  // index: into Text::variables; value: what is added to its address
-    label,     // index: of the instruction it stands before
+    variable,  // index: into Text::variables; value: offset to add to its address
+    label,     // index: of the instruction that it precedes
     table,     // index: into Function::branch_tables
     function,  // name
     sink,      // _
-    vector,    // elements; with another kind and `address` they are the coordinates in a tensor
+    vector,    // elements; with another kind and `address`, these are the coordinates in a tensor
   };
   Kind kind = Kind::none;
-  bool address = false;  // in brackets; with a register, `value` is added to it
+  bool address = false;  // in brackets; if it is a register, `value` is added to it
   bool negated = false;  // !%p
   bool single = false;
   bool pair = false;  // %p|%q: the following operand is its second half
@@ -134,7 +134,7 @@ struct Instruction {
   int guard = -1;                // register index of @%p
   bool guard_negated = false;
   std::vector<Operand> operands = {};
-  int line = 0;                // in the PTX
+  int line = 0;                // line of the PTX
   int position = 0;            // index into Function::positions
   std::string_view text = {};  // without the guard and the semicolon, as written
 };
@@ -145,7 +145,7 @@ struct Function {
   bool entry = false;
   bool defined = false;
   std::vector<int> parameters;  // indices into Text::variables
-  std::vector<int> results;     // the same, of what a .func returns
+  std::vector<int> results;     // the same, for the results of a .func
   std::vector<Register> registers;
   std::vector<Instruction> instructions;
   std::vector<std::vector<int>> branch_tables;  // instruction indices, of .branchtargets
@@ -155,18 +155,19 @@ struct Function {
   std::array<std::uint32_t, 3> cluster = {1, 1, 1};
   bool limits_registers = false;  // .minnctapersm or .maxnreg
   int line = 0;
-  // What was not understood of its body, which is empty then: only kernels that are or call this function cannot be run.
+  // What could not be parsed in its body, which is empty then: only kernels that are or call this function cannot be run.
   std::string error = {};
   int error_line = 0;
 };
 
 struct Text {
   std::map<int, std::string> files;
-  std::vector<Variable> variables;  // of the module, and those inside functions
+  std::vector<Variable> variables;  // of the module, and of all functions
   std::vector<Function> functions;
 };
 
-/// What a pointer to a function holds: no address of memory. 0 if the text has no function of this name, or it is a kernel.
+/// The value of a pointer to a function, which is not a memory address. 0 if the text has no function of this name, or
+/// it is a kernel.
 std::uint64_t function_address(const Text& text, std::string_view name);
 
 }  // namespace flash_ladder::emulator::ptx

@@ -22,7 +22,7 @@ constexpr std::size_t kMaxFindings = 100;
 thread_local cudaError_t thread_last_error = cudaSuccess;
 thread_local bool runs_host_function = false;
 
-/// A number from the environment, which may stand behind `prefix`.
+/// A number from the environment, perhaps after a `prefix`.
 template <typename Number>
 void read_environment(const char* name, Number& value, std::string_view prefix = "") {
   const char* text = std::getenv(name);
@@ -59,7 +59,7 @@ Settings initial_settings() {
 }
 
 FindingKey key_of(const Finding& finding) {
-  // Those of the host have no instruction, only a message.
+  // Findings about the host have no instruction, only a message.
   return {finding.kind,
           finding.kernel,
           finding.ptx_line,
@@ -142,7 +142,7 @@ Function& Device::function(const void* host_address_or_handle) {
 ModuleVariable Device::variable(const void* host_address) {
   const Variable* variable = registry().find_variable(host_address);
   if (variable == nullptr) throw ApiError{cudaErrorInvalidSymbol};
-  // nvcc leaves out of the PTX what no kernel uses.
+  // nvcc omits from the PTX variables that no kernel uses.
   const auto found = variable->library->module(memory, sm).variable(variable->name);
   if (!found) throw ApiError{cudaErrorInvalidSymbol};
   return *found;
@@ -166,7 +166,7 @@ void Device::end_host_function(cudaStream_t stream) {
 }
 
 void Device::wait_for_all() {
-  // A function of the host must not call CUDA. One that does must not wait for itself.
+  // A host function must not call CUDA. If it does, it must not wait for itself.
   if (!runs_host_function) host_function_ended.wait(mutex, [&] { return in_host_function.empty(); });
   order.host_waits_for_all();
 }
@@ -203,7 +203,7 @@ Graph* Device::capture_of(cudaStream_t stream) const {
 }
 
 void Device::record(const Function& function, Report report) {
-  if (report.outcome == Outcome::refused) {  // nothing has run
+  if (report.outcome == Outcome::refused) {  // the kernel did not run
     for (Finding& finding : report.findings) record(std::move(finding));
     return;
   }
@@ -307,8 +307,7 @@ cudaError_t last_error(bool reset) {
 
 int answer_not_supported(const char* function, const char* why) {
   tell(std::string(function) + " answers cudaErrorNotSupported: " + why);
-  if (std::strstr(function, "Launch") !=
-      nullptr) {  // work that was not done, and the program may not look at the answer
+  if (std::strstr(function, "Launch") != nullptr) {  // work was not done, and the program may not check the error code
     Device& device = runtime::device();
     const std::lock_guard lock(device.mutex);
     device.kernels_not_run = true;
@@ -322,7 +321,7 @@ cudaError_t error_of_exception(const char* name, Device& device) {
   } catch (const ApiError& error) {
     return error.code;
   } catch (const MemoryError& error) {
-    // CUDA says no more than "invalid argument", and the program may not even look.
+    // CUDA reports only "invalid argument", and the program may not even check that.
     Finding finding;
     finding.kind = FindingKind::invalid_operation;
     finding.message = std::string(name) + ": " + error.what();

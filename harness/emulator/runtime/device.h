@@ -1,4 +1,4 @@
-// The state behind CUDA's functions: one device, with what was loaded and allocated on it.
+// The state behind CUDA's functions: one device, with everything that was loaded and allocated on it.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -31,11 +31,11 @@ class Library {
  public:
   explicit Library(const void* fat_binary) : fat_binary_(fat_binary) {}
 
-  /// Throws std::runtime_error, each time, if the code cannot be used.
+  /// Throws std::runtime_error on every call if the code cannot be used.
   Module& module(Memory& memory, int sm);
   /// Registers per thread of a kernel, as ptxas reported for this sm; 0 if not known.
   int registers(const std::string& kernel) const;
-  /// The PTX; that of a library whose module() was had.
+  /// The PTX of a library whose module() has been called.
   std::string_view ptx() const;
 
   std::map<std::string, Address> managed_variables;  // by name
@@ -65,49 +65,50 @@ struct Variable {
 
 struct Device;
 
-/// What a stream was asked to do while it was being captured, in the order of the calls; and a copy of that, to be launched.
+/// What a stream was told to do while it was being captured, in the order of the calls, together with what is needed to
+/// launch a copy.
 struct Graph {
   struct Piece {
-    const char* call;  // of the program's, that asked for it
+    const char* call;  // the program's call that requested it
     std::function<cudaError_t(Device&)> work;
   };
   std::vector<Piece> work;
-  bool invalidated = false;  // a call has come in between that must not: nothing more is captured
+  bool invalidated = false;  // a forbidden call was made during the capture: nothing more is captured
 };
 
-/// Of a stream; they have no effect. The least is 0.
+/// The range of stream priorities, which have no effect. The least is 0.
 constexpr int kGreatestPriority = -5;
 
 struct Stream {
   unsigned flags;
   int priority;
-  unsigned long long id;             // that no other stream has had
-  std::shared_ptr<Graph> capture{};  // null: its work is done at once
-  bool began_capture = false;        // else it joined that of another stream, by waiting for an event of it
-  StreamClock captured{};            // which work of the capture comes before what the stream is asked to do next
+  unsigned long long id;             // unique among streams
+  std::shared_ptr<Graph> capture{};  // null: its work is done immediately
+  bool began_capture = false;        // otherwise it joined another stream's capture by waiting for an event of it
+  StreamClock captured{};            // the captured work that precedes the stream's next operation
 };
 
 struct Event {
-  bool timed = true;                                                // not with cudaEventDisableTiming
+  bool timed = true;                                                // false with cudaEventDisableTiming
   std::optional<std::chrono::steady_clock::time_point> recorded{};  // host time
   std::weak_ptr<Graph> capture{};  // of the stream that recorded it, if it was captured
-  StreamClock captured{};          // then what had been captured by then
-  StreamClock done{};              // when it has happened
+  StreamClock captured{};          // then the work captured up to that point
+  StreamClock done{};              // when it has occurred
 };
 
 /// Memory that the host can use too.
 struct HostMemory {
   std::size_t size;
-  bool managed;  // by cudaMallocManaged
+  bool managed;  // with cudaMallocManaged
   bool owned;    // allocated here, not registered by the program
   unsigned flags = 0;
 };
 
-/// What tells findings of several launches and calls apart: kind, kernel, PTX line, position, message of a call, and where the
-/// other access is.
+/// What distinguishes findings of several launches and calls: kind, kernel, PTX line, position, message of a call, and
+/// the place of the other access.
 using FindingKey = std::tuple<FindingKind, std::string, int, SourcePosition, std::string, SourcePosition>;
 
-/// What the program said of its device code before main(). Later it only changes where a shared library is loaded.
+/// What the program registered about its device code before main(). Later it changes only when a shared library is loaded.
 struct Registry {
   std::mutex mutex;
   std::vector<std::unique_ptr<Library>> libraries;
@@ -123,18 +124,18 @@ struct Registry {
 /// The registry of this process. Never destroyed, like device().
 Registry& registry();
 
-/// The device as the settings say. CUDA's functions take `mutex` for their whole duration, so that a program's threads take
-/// turns.
+/// The device that the settings describe. CUDA's functions hold `mutex` for their whole duration, so that a program's
+/// threads take turns.
 struct Device {
   Device();
 
   std::recursive_mutex mutex;
-  const char* call_name = "";  // of the function that the program has called
+  const char* call_name = "";  // the function that the program has called
   Memory memory;
   const int sm;
   const SmLimits& limits;
 
-  // What cudaDeviceSetLimit can set but the heap's size. They have no effect: stacks and printf have what they need.
+  // The limits of cudaDeviceSetLimit other than the heap's size. They have no effect: stacks and printf get what they need.
   std::map<cudaLimit, std::size_t> limit_values = {{cudaLimitStackSize, 1 << 10},
                                                    {cudaLimitPrintfFifoSize, 1 << 20},
                                                    {cudaLimitMaxL2FetchGranularity, 64},
@@ -145,25 +146,26 @@ struct Device {
   std::set<Event*> events;
   std::set<Graph*> graphs;
   std::map<Address, HostMemory> host_memory;
-  std::set<Address> allocated;          // by cudaMalloc and its like
-  std::size_t most_used = 0;            // bytes at a time, of all memory
-  std::uint64_t release_threshold = 0;  // of the memory pool; it has no effect
+  std::set<Address> allocated;          // with cudaMalloc and its variants
+  std::size_t most_used = 0;            // the maximum number of bytes allocated at a time, in all kinds of memory
+  std::uint64_t release_threshold = 0;  // of the memory pool; has no effect
   std::set<Address> ended_by_reset;     // what was allocated when cudaDeviceReset was called
   StreamOrder order{[this](Finding finding) { record(std::move(finding)); }};
 
-  // Of the functions of the host that run now, without the mutex: what comes after them waits.
+  // The streams whose host functions are running now, without the mutex: work that follows them waits.
   std::multiset<cudaStream_t> in_host_function;
   std::condition_variable_any host_function_ended;
 
-  // An error of a kernel. The program learns of it at the next call that waits for kernels; from then on every call answers it.
+  // An error of a kernel. The program learns about it at the next call that waits for kernels; from then on every call
+  // returns it.
   cudaError_t pending_error = cudaSuccess;
   cudaError_t sticky_error = cudaSuccess;
 
-  std::optional<std::uint64_t> ctas_asked_for;  // while launches are only counted: see count_ctas()
+  std::optional<std::uint64_t> ctas_asked_for;  // set while launches are only counted: see count_ctas()
   std::vector<KernelCounters> counters;
   std::vector<std::shared_ptr<const CtaTrace>> traces;
   Findings findings;
-  // All of them, numbered as they came: the first ones are kept, under the same numbers.
+  // All of them, numbered in order of occurrence: the first ones are kept, under the same numbers.
   std::map<FindingKey, std::size_t> known_findings;
   bool kernels_not_run = false;
 
@@ -171,22 +173,22 @@ struct Device {
   Function& function(const void* host_address_or_handle);
   /// The variable, loaded. Throws like function().
   ModuleVariable variable(const void* host_address);
-  /// Throws ApiError unless the stream is one of CUDA's own or one that the program made.
+  /// Throws ApiError unless the stream is one of CUDA's own or one that the program created.
   void require_stream(cudaStream_t stream) const;
-  /// The same, and waits for a function of the host that runs in the stream. Throws ApiError, too, if work in the stream would wait for
-  /// one that is being captured: the legacy default stream's.
+  /// The same, and waits for a host function that runs in the stream. Also throws ApiError if work in the stream would
+  /// wait for a stream that is being captured, as work in the legacy default stream would.
   void require_usable_stream(cudaStream_t stream);
   void begin_host_function(cudaStream_t stream);
   void end_host_function(cudaStream_t stream);
-  /// The host waits for all that it has asked for.
+  /// The host waits for everything that it has requested.
   void wait_for_all();
-  /// Ends a call that must not come while `graph` is captured, and says why; there will be no graph.
+  /// Ends a call that is forbidden while `graph` is being captured, and says why; the capture will not produce a graph.
   [[noreturn]] void break_capture(Graph& graph, cudaError_t error, const std::string& why);
   /// The same, for calls that wait for the stream, if it is being captured.
   void refuse_to_wait_for_capture(cudaStream_t stream);
-  /// The graph that the stream's work goes to; null if it is done at once.
+  /// The graph into which the stream's work is captured; null if the work is done immediately.
   Graph* capture_of(cudaStream_t stream) const;
-  /// Does work of a stream, which is called `what`; see StreamOrder::begin().
+  /// Performs a stream's work, called `what` in messages; see StreamOrder::begin().
   template <typename Work>
   cudaError_t in_order(cudaStream_t stream, const std::string& what, Work&& work, const std::string& kernel = {}) {
     const struct Ordered {
@@ -196,8 +198,8 @@ struct Device {
     order.begin(stream, what, kernel);
     return work(*this);
   }
-  /// Does what a stream is asked to do: at once, or when the graph is launched that the stream is captured into. Then `work` must
-  /// hold all that it needs. Throws like require_usable_stream().
+  /// Performs what a stream is told to do: immediately, or when the graph into which the stream is captured is
+  /// launched. In that case `work` must own everything that it needs. Throws like require_usable_stream().
   template <typename Work>
   cudaError_t on_stream(cudaStream_t stream, Work work) {
     require_usable_stream(stream);
@@ -211,15 +213,15 @@ struct Device {
   /// Adds to `counters` and `findings`.
   void record(const Function& function, Report report);
   void record(Finding finding);
-  /// Says that a kernel was not run, and why: the program gets an error code, but it may not look.
+  /// Reports that a kernel was not run, and why: the program gets an error code, but may not check it.
   void not_run(const std::string& kernel, const std::string& why);
 };
 
-/// The device of this process, made by the first CUDA call. It is never destroyed, since a program may call CUDA until its very
-/// end.
+/// The device of this process, created by the first CUDA call. It is never destroyed, because a program may call CUDA
+/// until its very end.
 Device& device();
 
-/// Memory that the host can use too: managed, or else pinned.
+/// Memory that the host can use too: managed or, otherwise, pinned.
 cudaError_t allocate_on_host(Device& device, void** pointer, std::size_t size, bool managed, unsigned flags = 0);
 
 /// Ends a call with an error code.
@@ -227,23 +229,23 @@ struct ApiError {
   cudaError_t code;
 };
 
-/// Says once on standard error what the program cannot see from an error code, if Settings::tells.
+/// Prints on standard error, once, what the program cannot see from an error code, if Settings::tells.
 void tell(const std::string& message);
 
-/// Remembers an error for cudaGetLastError; hands it back.
+/// Remembers an error for cudaGetLastError, and returns it.
 cudaError_t remember(cudaError_t error);
 /// The last error of this thread; `reset` forgets it.
 cudaError_t last_error(bool reset);
 
-/// What every function of CUDA's does around its work: one call at a time, no work after a sticky error, exceptions to error
-/// codes. `work` takes the Device and returns cudaError_t.
+/// What every CUDA function does around its work: admits one call at a time, does no work after a sticky error, and
+/// turns exceptions into error codes. `work` takes the Device and returns cudaError_t.
 template <typename Work>
 cudaError_t api_call(const char* name, Work&& work);
-/// The same for functions that wait for kernels: they also learn of errors in them.
+/// The same for functions that wait for kernels: they also report errors in them.
 template <typename Work>
 cudaError_t synchronising_call(const char* name, Work&& work);
 
-/// The exception in flight as an error code; what the code does not say is recorded as a finding or told.
+/// The exception in flight as an error code; details that the code does not express are recorded as a finding or printed.
 cudaError_t error_of_exception(const char* name, Device& device);
 
 template <typename Work>

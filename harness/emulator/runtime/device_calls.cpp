@@ -1,4 +1,4 @@
-// Questions about the device, and the few settings that it has. There is one device, number 0.
+// Queries about the device, and its few settings. There is one device, number 0.
 #include <cstring>
 
 #include "emulator/runtime/device.h"
@@ -132,7 +132,7 @@ cudaError_t attribute_value(const Device& device, cudaDeviceAttr attribute, int*
       break;
     default:
       if (attribute < cudaDevAttrMaxThreadsPerBlock || attribute >= cudaDevAttrMax) return cudaErrorInvalidValue;
-      *value = 0;  // what it does not have, and clock rates: it has no clock
+      *value = 0;  // features that it does not have, and clock rates, because it has no clock
   }
   return cudaSuccess;
 }
@@ -140,7 +140,7 @@ cudaError_t attribute_value(const Device& device, cudaDeviceAttr attribute, int*
 }  // namespace
 }  // namespace flash_ladder::emulator::runtime
 
-using namespace flash_ladder::emulator::runtime;  // C functions are in none
+using namespace flash_ladder::emulator::runtime;  // C functions are in no namespace
 
 extern "C" {
 
@@ -232,7 +232,7 @@ cudaError_t cudaDeviceSynchronize() {
   });
 }
 
-// Ends what the program has allocated on the device. Variables, streams and memory of the host stay.
+// Ends what the program has allocated on the device. Variables, streams and host memory stay.
 cudaError_t cudaDeviceReset() {
   return synchronising_call("cudaDeviceReset", [](Device& device) {
     device.wait_for_all();
@@ -282,7 +282,7 @@ cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
   });
 }
 
-// Banks of shared memory have had 4 bytes since sm_50, whatever a program asks for.
+// Banks of shared memory have been 4 bytes wide since sm_50, whatever a program requests.
 cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig /*config*/) {
   return api_call("cudaDeviceSetSharedMemConfig", [](Device&) { return cudaSuccess; });
 }

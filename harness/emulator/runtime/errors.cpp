@@ -1,4 +1,4 @@
-// Error codes in words.
+// The texts of error codes.
 #include <algorithm>
 #include <iterator>
 
@@ -169,7 +169,7 @@ constexpr ErrorText kErrorTexts[] = {
 };
 #undef ERROR_TEXT
 
-/// Null for a code that CUDA does not have.
+/// Null for a code that does not exist in CUDA.
 const ErrorText* find(cudaError_t error) {
   const auto* entry = std::find_if(std::begin(kErrorTexts), std::end(kErrorTexts),
                                    [&](const ErrorText& candidate) { return candidate.error == error; });
@@ -179,7 +179,7 @@ const ErrorText* find(cudaError_t error) {
 }  // namespace
 }  // namespace flash_ladder::emulator::runtime
 
-using namespace flash_ladder::emulator::runtime;  // C functions are in none
+using namespace flash_ladder::emulator::runtime;  // C functions are in no namespace
 
 extern "C" {
 

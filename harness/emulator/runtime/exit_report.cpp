@@ -1,5 +1,6 @@
-// For programs that know nothing of the virtual GPU: when they end, says what it found, and makes the exit code 1 if it found
-// something or could not run a kernel. A program gets it by being linked with this object; scripts/emulate does that.
+// For programs that do not know about the virtual GPU: prints its findings at exit, and makes the exit code 1 if there
+// was a finding or a kernel could not be run. A program gets this behaviour by being linked with this object, which
+// scripts/emulate does.
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -35,19 +36,20 @@ bool print_findings() {
 }
 
 void report_at_exit() {
-  // exit() cannot be called again from here, and nothing that would still have to run comes after this.
+  // exit() cannot be called again from here, and nothing else is left to run after this.
   if (!print_findings() && !kernels_not_run()) return;
   std::fflush(nullptr);
   std::cout.flush();
   _exit(EXIT_FAILURE);
 }
 
-// What led to a crash of the host code may be among the findings.
+// The cause of a crash of the host code may be among the findings.
 void report_crash(int signal, siginfo_t* info, void* /*context*/) {
-  if (signal == SIGSEGV && host_touched(info->si_addr)) return;  // it goes on
+  if (signal == SIGSEGV && host_touched(info->si_addr)) return;  // the program continues
   std::signal(signal, SIG_DFL);
-  alarm(5);  // in case the crash was where a lock was held
-  // A device address is none that the processor could ever map. x86 does not say which address it was, but that it was so.
+  alarm(5);  // in case a lock was held at the crash
+  // A processor can never map a device address. x86 does not report which address it was, only that it was one of this
+  // kind.
   if (signal == SIGSEGV && (info->si_code == SI_KERNEL || reinterpret_cast<Address>(info->si_addr) >> 48 != 0)) {
     std::fputs(
         "virtual GPU: the host code used an address that is not the host's. Device memory (cudaMalloc) cannot be "
@@ -58,8 +60,8 @@ void report_crash(int signal, siginfo_t* info, void* /*context*/) {
   std::raise(signal);
 }
 
-// Ctrl-C: what has been found so far, also by the launch that is running, which comes back here when it has ended. A second one does
-// not wait for that.
+// Ctrl-C: prints the findings so far, including those of the running launch, which returns here when it has ended. A
+// second Ctrl-C does not wait for that.
 void report_interruption(int signal) {
   static volatile std::sig_atomic_t asked = 0;
   if (asked == 0 && interrupt_launch()) {
@@ -73,10 +75,10 @@ void report_interruption(int signal) {
   std::raise(signal);
 }
 
-// First of all initialisers, so that report_at_exit() is the last thing that runs.
+// Before all other initialisers, so that report_at_exit() is the last thing to run.
 __attribute__((constructor(101))) void install() {
   try {
-    settings();  // now, not in the middle
+    settings();  // reads the settings now, not in the middle of the run
   } catch (const std::invalid_argument& error) {
     std::fprintf(stderr, "virtual GPU: %s\n", error.what());
     std::exit(2);
@@ -87,7 +89,7 @@ __attribute__((constructor(101))) void install() {
   action.sa_flags = SA_SIGINFO;
   for (const int signal : {SIGSEGV, SIGABRT}) sigaction(signal, &action, nullptr);
   std::signal(SIGINT, report_interruption);
-  // scripts/emulate wants the program to end with it, as if by Ctrl-C.
+  // scripts/emulate needs the program to end with it, as if through Ctrl-C.
   if (const char* parent = std::getenv("FLASH_LADDER_PARENT"); parent != nullptr && std::to_string(getppid()) == parent)
     prctl(PR_SET_PDEATHSIG, SIGINT);
 }

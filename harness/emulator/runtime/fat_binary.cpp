@@ -19,7 +19,7 @@
 namespace flash_ladder::emulator::runtime {
 namespace {
 
-// The container. NVIDIA does not document it; these are the members that nvcc 12 and 13 write.
+// The container format. NVIDIA does not document it; these are the members that nvcc 12 and 13 write.
 constexpr std::uint32_t kContainerMagic = 0xBA55ED50;
 struct ContainerHeader {
   std::uint32_t magic;
@@ -30,7 +30,7 @@ struct ContainerHeader {
 
 constexpr std::uint16_t kKindPtx = 1;
 constexpr std::uint16_t kKindMachineCode = 2;
-constexpr std::uint64_t kCompressed = 0x2000 | 0x8000;  // by LZ4 or by Zstandard
+constexpr std::uint64_t kCompressed = 0x2000 | 0x8000;  // with LZ4 or with Zstandard
 struct EntryHeader {
   std::uint16_t kind;
   std::uint16_t version;
@@ -60,7 +60,7 @@ struct Entry {
 constexpr const char* kRemedy =
     "Compile with nvcc -lineinfo --no-compress -gencode arch=compute_80,code=compute_80, as scripts/emulate does.";
 
-// Nothing promises an alignment.
+// No alignment is guaranteed.
 template <typename T>
 T load(const std::byte* address) {
   T value;
@@ -68,13 +68,13 @@ T load(const std::byte* address) {
   return value;
 }
 
-/// How many bytes from here on can be read: what follows in this process's memory. Nothing else bounds a container whose own length
+/// How many bytes can be read from here on in this process's memory. Nothing else bounds a container whose length field
 /// is damaged.
 std::uint64_t readable_bytes(const std::byte* from) {
   const auto address = reinterpret_cast<std::uintptr_t>(from);
   std::ifstream maps("/proc/self/maps");
   if (!maps) return std::numeric_limits<std::uint64_t>::max();
-  std::uintptr_t end = address;  // of the mappings that follow one another from `from` on; in the order of addresses
+  std::uintptr_t end = address;  // of the adjacent mappings from `from` on, in order of address
   for (std::string line; std::getline(maps, line);) {
     std::uintptr_t begin = 0, behind = 0;  // "7f5c0a000000-7f5c0a021000 r-xp …"
     const char* const line_end = line.data() + line.size();
@@ -146,7 +146,7 @@ std::string_view device_ptx(const void* fat_binary, int sm) {
     if (is_ptx && entry.architecture == wanted) {
       if (entry.compressed) throw std::runtime_error(std::string("The program's PTX is compressed. ") + kRemedy);
       const auto* text = reinterpret_cast<const char*>(entry.contents);
-      return {text, strnlen(text, entry.size)};  // filled up with zeros to a multiple of 8 bytes
+      return {text, strnlen(text, entry.size)};  // padded with zeros to a multiple of 8 bytes
     }
     found +=
         (found.empty() ? "" : ", ") + std::string(is_ptx ? "compute_" : "sm_") + std::to_string(entry.architecture);
@@ -157,7 +157,7 @@ std::string_view device_ptx(const void* fat_binary, int sm) {
 }
 
 std::map<std::string, int> register_counts(const void* fat_binary, int sm) {
-  // An sm runs the code of its own major version with the highest minor version that is not above its own.
+  // An sm runs the code for its own major version with the highest minor version that does not exceed its own.
   const Entry* code = nullptr;
   const std::vector<Entry> all = entries(fat_binary);
   for (const Entry& entry : all) {
@@ -167,8 +167,8 @@ std::map<std::string, int> register_counts(const void* fat_binary, int sm) {
   }
   if (code == nullptr || code->size < sizeof(Elf64_Ehdr)) return {};
 
-  // Machine code is an ELF file. A kernel is a section ".text.<mangled name>", with the register count in the upper eight bits
-  // of sh_info; for sm_90 only the section .nv.info has it.
+  // Machine code is an ELF file. A kernel is a section ".text.<mangled name>", whose sh_info contains the register
+  // count in its upper eight bits; for sm_90 the count is only in the section .nv.info.
   const auto header = load<Elf64_Ehdr>(code->contents);
   if (std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0 || header.e_shentsize != sizeof(Elf64_Shdr)) return {};
   const auto fits = [&](std::uint64_t offset, std::uint64_t bytes) {
@@ -200,7 +200,7 @@ std::map<std::string, int> register_counts(const void* fat_binary, int sm) {
     const Elf64_Shdr symbols = section(static_cast<int>(shdr.sh_link));
     if (symbols.sh_link >= header.e_shnum || !fits(symbols.sh_offset, symbols.sh_size)) continue;
     const Elf64_Shdr symbol_names = section(static_cast<int>(symbols.sh_link));
-    // Attributes: a format, a number, and with the format 4 a size, which that many bytes follow.
+    // Attributes: a format, a number and, for format 4, a size followed by that many bytes.
     constexpr unsigned char kSized = 4, kRegisterCount = 0x2f;
     struct Attribute {
       unsigned char format, number;

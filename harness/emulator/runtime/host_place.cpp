@@ -17,7 +17,7 @@
 namespace flash_ladder::emulator::runtime {
 namespace {
 
-// Where the program itself lies, which is what addr2line counts from.
+// The address at which the program is loaded, which addr2line's addresses are relative to.
 std::uintptr_t program_base() {
   std::uintptr_t base = 0;
   dl_iterate_phdr(
@@ -29,7 +29,8 @@ std::uintptr_t program_base() {
   return base;
 }
 
-// Not the virtual GPU's own code, nor what nvcc and CUDA's headers put between it and the program.
+// True for anything but the virtual GPU's own code, and the code that nvcc and CUDA's headers put between it and the
+// program.
 bool is_of_the_program(const std::string& function, const std::string& file, const std::string& kernel) {
   for (const char* part : {"/harness/emulator/", "/cuda_runtime", "/crt/", "/bits/", ".stub.c", "??"}) {
     if (file.find(part) != std::string::npos) return false;
@@ -51,7 +52,7 @@ SourcePosition line_of(const HostPlace& place) {
   std::vector<void*> calls(place.calls.begin(), place.calls.begin() + static_cast<std::ptrdiff_t>(place.count));
   if (const auto found = known.find(calls); found != known.end()) return found->second;
   SourcePosition& position = known[calls];
-  // The addresses are those that calls return to: one less is in the line that calls.
+  // These are return addresses: one less is in the line that calls.
   const std::uintptr_t base = program_base();
   std::string command = "addr2line -f -C -e /proc/" + std::to_string(getpid()) + "/exe";
   for (void* call : calls) {
@@ -64,7 +65,7 @@ SourcePosition line_of(const HostPlace& place) {
   if (pipe == nullptr) return position;
   char function[1024], where[4096];
   while (std::fgets(function, sizeof function, pipe) != nullptr && std::fgets(where, sizeof where, pipe) != nullptr) {
-    if (!position.empty()) continue;  // read on, so that it can end
+    if (!position.empty()) continue;  // keep reading, so that addr2line can end
     const char* const colon = std::strrchr(where, ':');
     const int line = colon == nullptr ? 0 : static_cast<int>(std::strtol(colon + 1, nullptr, 10));
     if (line <= 0) continue;

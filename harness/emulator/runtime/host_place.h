@@ -1,4 +1,4 @@
-// Where the host's code is, for findings about what it asks for: a line of the program, if it has symbols (nvcc -g).
+// Where a request came from in the host's code, for findings: a line of the program, if it has symbols (nvcc -g).
 #pragma once
 
 #include <array>
@@ -9,16 +9,16 @@
 
 namespace flash_ladder::emulator::runtime {
 
-/// Who called whom, innermost first.
+/// The call stack, innermost first.
 struct HostPlace {
   std::array<void*, 16> calls{};
   std::size_t count = 0;
-  std::string kernel;  // mangled, of a launch: the host has a function of that name, which <<<…>>> calls
+  std::string kernel;  // mangled name, for a launch: the host has a function of that name, which <<<…>>> calls
 };
 
-/// Of who calls this.
+/// The place of the caller.
 HostPlace host_place(const std::string& kernel = {});
-/// The line of the program that made the call; empty where that is not known. Asks addr2line, and remembers what it says.
+/// The line of the program that made the call; empty when not known. Runs addr2line, and caches its answer.
 SourcePosition line_of(const HostPlace& place);
 
 }  // namespace flash_ladder::emulator::runtime

@@ -1,4 +1,4 @@
-// Launching kernels, and what can be asked and set of them.
+// Launching kernels, and querying and setting their attributes.
 #include <cuda_occupancy.h>
 #include <unistd.h>
 
@@ -25,7 +25,7 @@
 namespace flash_ladder::emulator::runtime {
 namespace {
 
-/// What stands between <<< and >>>, on its way from the call site to the stub that nvcc makes of a kernel.
+/// The parameters between <<< and >>>, on their way from the call site to the stub that nvcc generates for a kernel.
 struct CallConfiguration {
   dim3 grid, block;
   std::size_t shared_bytes;
@@ -47,7 +47,7 @@ cudaError_t refuse(Device& device, const Function& function, cudaError_t error, 
   return error;
 }
 
-/// What CUDA answers later for a kernel that did this; success where the hardware would not notice.
+/// The error that CUDA returns later for a kernel with this finding; success if the hardware would not notice it.
 cudaError_t error_of(FindingKind kind) {
   switch (kind) {
     case FindingKind::out_of_bounds:
@@ -70,7 +70,7 @@ cudaError_t error_of(FindingKind kind) {
 // Written by a signal handler.
 std::atomic<bool> launch_is_running = false, launch_is_to_end = false;
 
-/// While a launch takes long, and somebody looks on: a line that says how far it is.
+/// A line that shows the progress of a long launch, if standard error is a terminal.
 class ProgressLine {
  public:
   ProgressLine(const std::string& kernel, std::uint64_t num_ctas) {
@@ -111,7 +111,7 @@ class ProgressLine {
 cudaError_t max_active_blocks(Device& device, int* blocks, const void* handle, int block_size,
                               std::size_t shared_bytes);
 
-/// How many CTAs the GPU holds at a time; 0 if not even one.
+/// How many CTAs the GPU can hold at a time; 0 if not even one.
 std::uint64_t resident_blocks(Device& device, const void* handle, dim3 block, std::size_t shared_bytes) {
   int blocks = 0;
   const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
@@ -120,10 +120,10 @@ std::uint64_t resident_blocks(Device& device, const void* handle, dim3 block, st
   return static_cast<std::uint64_t>(blocks) * static_cast<std::uint64_t>(device_properties(device).multiProcessorCount);
 }
 
-// CTAs of a cluster: as every GPU with clusters has them, and as those of sm_90 have.
+// CTAs of a cluster: the number that every GPU with clusters supports, and the maximum of sm_90.
 constexpr int kPortableCluster = 8, kLargestCluster = 16;
 
-/// What the launch says, or else the kernel (__cluster_dims__).
+/// The cluster size that the launch requests, or otherwise the kernel's own (__cluster_dims__).
 Dim3 cluster_of(const Function& function, Dim3 of_launch) {
   if (of_launch.x != 0) return of_launch;
   const auto [x, y, z] = function.kernel->cluster();
@@ -142,7 +142,7 @@ Dim3 cluster_of(const cudaLaunchConfig_t& config) {
 
 std::uint64_t size_of(const Dim3& cluster) { return std::uint64_t{cluster.x} * cluster.y * cluster.z; }
 
-/// What a cooperative launch counts in: CUDA's headers find it through the registers %envreg1 and %envreg2.
+/// The counter of a cooperative launch: CUDA's headers find it through the registers %envreg1 and %envreg2.
 class GridWorkspace {
  public:
   GridWorkspace(Memory& memory, bool needed) : memory_(memory) {
@@ -168,7 +168,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
   Function& function = device.function(handle);
   if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
 
-  // What CUDA itself refuses; what the hardware cannot do, the virtual GPU says.
+  // What CUDA itself refuses is checked here; what the hardware cannot do, the virtual GPU reports.
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMaxGridX || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
     return refuse(device, function, cudaErrorInvalidConfiguration,
                   "a grid of " + to_string(grid) + " CTAs: each size must be at least 1, x at most " +
@@ -206,7 +206,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                       " of this kernel's (cudaOccupancyMaxActiveBlocksPerMultiprocessor, times the number "
                       "of SMs)");
   }
-  // CUDA would read the null and crash.
+  // CUDA would dereference the null pointer and crash.
   for (std::size_t i = 0; i < function.kernel->parameters().size(); ++i) {
     if (arguments != nullptr && arguments[i] != nullptr) continue;
     return refuse(device, function, cudaErrorInvalidValue,
@@ -243,7 +243,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                         .ctas_ended = &progress.ctas_ended,
                         .registers_per_thread = function.library->registers(function.name),
                         .trace_cta = settings.trace_cta,
-                        // All: only with those of other launches is it known which are new.
+                        // Keep all of them, because only a comparison with other launches shows which are new.
                         .max_findings = std::numeric_limits<std::size_t>::max(),
                         .print = {}};
   std::vector<UsedMemory> used;
@@ -251,7 +251,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                                          : emulator::launch(*function.kernel, config, device.memory, options);
   for (const UsedMemory& range : used) device.order.touch(range);
   if (device.order.watches() && settings.checks && report.outcome != Outcome::refused) {
-    // Loads from there are not looked at one by one.
+    // Loads from there are not checked one by one.
     for (const ModuleVariable& constant : function.kernel->constants()) {
       device.order.touch(
           {.begin = constant.address, .end = constant.address + constant.size, .writes = false, .somewhere = true});
@@ -306,7 +306,7 @@ cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, vo
   }
 }
 
-/// A launch on a stream. One that is captured keeps the values of its arguments.
+/// A launch in a stream. A captured launch keeps the values of its arguments.
 cudaError_t launch_on(Device& device, cudaStream_t stream, const void* handle, dim3 grid, dim3 block, void** arguments,
                       std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0}) {
   device.require_usable_stream(stream);
@@ -391,7 +391,7 @@ bool interrupt_launch() {
 
 }  // namespace flash_ladder::emulator::runtime
 
-using namespace flash_ladder::emulator::runtime;  // C functions are in none
+using namespace flash_ladder::emulator::runtime;  // C functions are in no namespace
 
 extern "C" {
 
@@ -425,8 +425,8 @@ cudaError_t cudaLaunchCooperativeKernel(const void* function, dim3 grid, dim3 bl
   });
 }
 
-// Since CUDA 13 the stub of a kernel asks for a handle once, and launches that. The handle must not depend on whether the code
-// can be loaded, so that the launch says why it cannot.
+// Since CUDA 13 the stub of a kernel requests a handle once, and launches that. The handle must not depend on whether
+// the code can be loaded, so that the launch can report why it cannot.
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   Function* found = registry().find_function(function);
   if (found == nullptr) return remember(cudaErrorInvalidDeviceFunction);
@@ -501,7 +501,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, block_size, shared_bytes, 0);
 }
 
-// A GPU holds some fewer: the SMs of a cluster have to be neighbours.
+// A GPU holds slightly fewer, because the SMs of a cluster have to be neighbours.
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void* function, const cudaLaunchConfig_t* config) {
   return api_call("cudaOccupancyMaxActiveClusters", [&](Device& device) {
     if (clusters == nullptr || config == nullptr) return cudaErrorInvalidValue;

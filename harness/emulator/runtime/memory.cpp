@@ -1,4 +1,4 @@
-// Memory: allocating, copying, filling.
+// Memory: allocation, copies, fills.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -23,10 +23,10 @@ bool on_device(const Device& device, const void* pointer) {
   return address_of(pointer) >> 47 != 0 || device.memory.find(address_of(pointer)) != nullptr;
 }
 
-/// Whether the host must not touch it. Such addresses are no host addresses at all.
+/// Whether the host must not access it. Such addresses are never valid host addresses.
 bool only_on_device(const void* pointer) { return address_of(pointer) >> 47 != 0; }
 
-/// Memory that the host can use too, in which the address lies; null where it does not.
+/// The memory shared with the host that contains the address; null if there is none.
 const HostMemory* host_memory_at(const Device& device, const void* pointer) {
   const Allocation* allocation = device.memory.find(address_of(pointer));
   if (allocation == nullptr) return nullptr;
@@ -37,7 +37,7 @@ const HostMemory* host_memory_at(const Device& device, const void* pointer) {
 cudaError_t allocate(Device& device, void** pointer, std::size_t size) {
   if (pointer == nullptr) return cudaErrorInvalidValue;
   *pointer = nullptr;
-  if (size == 0) return cudaSuccess;  // as CUDA does
+  if (size == 0) return cudaSuccess;  // as in CUDA
   const Address address = device.memory.allocate(size);
   if (address == 0) return cudaErrorMemoryAllocation;
   device.allocated.insert(address);
@@ -46,7 +46,7 @@ cudaError_t allocate(Device& device, void** pointer, std::size_t size) {
   return cudaSuccess;
 }
 
-/// Ends what allocate_on_host() and cudaHostRegister() began.
+/// Ends the effect of allocate_on_host() and cudaHostRegister().
 cudaError_t release_host_memory(Device& device, void* pointer, bool owned) {
   const auto entry = device.host_memory.find(address_of(pointer));
   if (entry == device.host_memory.end() || entry->second.owned != owned) return cudaErrorInvalidValue;
@@ -68,7 +68,7 @@ cudaMemPool_t the_pool() {
 cudaError_t free_on_device(Device& device, void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
   if (release_host_memory(device, pointer, true) == cudaSuccess) return cudaSuccess;
-  if (device.ended_by_reset.contains(address_of(pointer))) return cudaErrorInvalidValue;  // harmless: destructors do it
+  if (device.ended_by_reset.contains(address_of(pointer))) return cudaErrorInvalidValue;  // harmless in a destructor
   device.memory.free(address_of(pointer));
   device.allocated.erase(address_of(pointer));
   return cudaSuccess;
@@ -80,7 +80,7 @@ std::string hexadecimal(const void* pointer) {
   return text;
 }
 
-/// Where the two sides of a copy are. Throws MemoryError when an address is null, or does not go with the kind.
+/// The addresses of the two sides of a copy. Throws MemoryError if an address is null, or does not match the kind.
 struct Sides {
   bool to_device, from_device;
 };
@@ -103,7 +103,8 @@ Sides sides(const Device& device, const void* to, const void* from, cudaMemcpyKi
   return sides;
 }
 
-/// Notes in what order of streams memory is allocated or freed: work that uses it must come after the one and before the other.
+/// Records the order in which streams allocate and free memory: work that uses it must come after the allocation and
+/// before the freeing.
 void touch_all(Device& device, cudaStream_t stream, const void* pointer) {
   const Allocation* allocation = device.memory.find(address_of(pointer));
   if (!device.order.watches() || allocation == nullptr || allocation->freed) return;
@@ -114,7 +115,7 @@ void touch_all(Device& device, cudaStream_t stream, const void* pointer) {
   });
 }
 
-/// No work that a graph can do here.
+/// For work that a graph cannot contain here.
 void require_no_capture(Device& device, cudaStream_t stream) {
   Graph* graph = device.capture_of(stream);
   if (graph == nullptr) return;
@@ -125,7 +126,7 @@ void require_no_capture(Device& device, cudaStream_t stream) {
       "last launch of the graph has ended");
 }
 
-/// Says so if kernels can reach the memory.
+/// Records the access if kernels can reach the memory.
 void touch(Device& device, const void* pointer, std::size_t size, bool writes) {
   if (!device.order.watches() || device.memory.find(address_of(pointer)) == nullptr) return;
   device.order.touch({.begin = address_of(pointer), .end = address_of(pointer) + size, .writes = writes});
@@ -149,7 +150,7 @@ void copy(Device& device, void* to, const void* from, std::size_t size, Sides si
 bool is_kind(cudaMemcpyKind kind) { return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault; }
 
 cudaError_t copy(Device& device, void* to, const void* from, std::size_t size, cudaMemcpyKind kind) {
-  if (device.pending_error != cudaSuccess) return cudaSuccess;  // behind a kernel that failed: it would not start
+  if (device.pending_error != cudaSuccess) return cudaSuccess;  // after a kernel that failed: it would not start
   if (!is_kind(kind)) return cudaErrorInvalidMemcpyDirection;
   if (size == 0) return cudaSuccess;
   copy(device, to, from, size, sides(device, to, from, kind));
@@ -171,7 +172,7 @@ cudaError_t copy_rows(Device& device, void* to, std::size_t to_pitch, const void
 }
 
 cudaError_t copy_box(Device& device, const cudaMemcpy3DParms& box) {
-  // There are no arrays. Then all sizes are in bytes.
+  // Arrays are not supported, so all sizes are in bytes.
   if (box.srcPtr.ptr == nullptr || box.dstPtr.ptr == nullptr) return cudaErrorInvalidValue;
   const auto slice = [](const cudaPitchedPtr& memory, const cudaPos& first, std::size_t z) {
     return static_cast<std::byte*>(memory.ptr) + ((first.z + z) * memory.ysize + first.y) * memory.pitch + first.x;
@@ -210,7 +211,7 @@ cudaError_t fill_box(Device& device, const cudaPitchedPtr& memory, int value, co
   return cudaSuccess;
 }
 
-/// Work in the legacy default stream that the host waits for.
+/// Work in the legacy default stream for which the host waits.
 template <typename Work>
 cudaError_t waited_for(Device& device, Work work) {
   device.require_usable_stream(nullptr);
@@ -219,19 +220,19 @@ cudaError_t waited_for(Device& device, Work work) {
   return error;
 }
 
-/// A copy to memory of the host that is not pinned has happened when the call returns.
+/// A copy to host memory that is not pinned is complete when the call returns.
 void wait_if_pageable(Device& device, const void* to, cudaStream_t stream) {
   const bool watched = device.order.watches() && device.capture_of(stream) == nullptr;
   if (watched && !only_on_device(to) && !on_device(device, to)) device.order.host_waits(stream);
 }
 
-/// So has a fill of pinned memory, but for those of the name Async.
+/// So is a fill of pinned memory, except with the functions named Async.
 void wait_if_pinned(Device& device, const void* pointer) {
   const HostMemory* host = host_memory_at(device, pointer);
   if (host != nullptr && !host->managed) device.order.host_waits(nullptr);
 }
 
-/// The part of a variable that a copy names.
+/// The part of a variable that a copy refers to.
 void* part_of_variable(Device& device, const void* symbol, std::size_t offset, std::size_t size) {
   const ModuleVariable variable = device.variable(symbol);
   if (offset > variable.size || size > variable.size - offset) {
@@ -266,7 +267,7 @@ void mark_unwritten(const void* pointer, std::size_t size) {
 
 }  // namespace flash_ladder::emulator::runtime
 
-using namespace flash_ladder::emulator::runtime;  // C functions are in none
+using namespace flash_ladder::emulator::runtime;  // C functions are in no namespace
 
 extern "C" {
 
@@ -286,7 +287,7 @@ cudaError_t cudaMallocAsync(void** pointer, size_t size, cudaStream_t stream) {
   });
 }
 
-// There is one pool. All memory comes from it, and goes back at once.
+// There is one pool. All memory comes from it, and is returned to it immediately.
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   return api_call("cudaDeviceGetDefaultMemPool", [&](Device&) {
     if (device != 0) return cudaErrorInvalidDevice;
@@ -314,13 +315,13 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) { return cudaDeviceSetMemPool
 
 cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t /*bytes_to_keep*/) { return cudaDeviceSetMemPool(0, pool); }
 
-// When a pool gives memory back, and what it may reuse: only the first is remembered.
+// When a pool returns memory, and what it may reuse: only the first attribute is stored.
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
   return api_call("cudaMemPoolSetAttribute", [&](Device& device) {
     if (pool != the_pool() || value == nullptr) return cudaErrorInvalidValue;
     if (attribute == cudaMemPoolAttrReleaseThreshold) device.release_threshold = *static_cast<std::uint64_t*>(value);
     if (attribute == cudaMemPoolAttrReservedMemHigh || attribute == cudaMemPoolAttrUsedMemHigh) {
-      device.most_used = device.memory.used();  // it can be set to 0: begun anew
+      device.most_used = device.memory.used();  // setting it to 0 restarts the measurement
     }
     return cudaSuccess;
   });
@@ -470,7 +471,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   });
 }
 
-// Managed memory that one stream uses may be used by the host meanwhile: here only the order of accesses counts.
+// While one stream uses managed memory, the host may use it too: here only the order of accesses counts.
 cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, size_t /*size*/, unsigned /*flags*/) {
   return api_call("cudaStreamAttachMemAsync", [&](Device& device) {
     device.require_usable_stream(stream);
@@ -479,7 +480,7 @@ cudaError_t cudaStreamAttachMemAsync(cudaStream_t stream, void* pointer, size_t 
   });
 }
 
-// Hints about where managed memory should be. Here it is in one place.
+// Hints about the location of managed memory, which here never moves.
 #if CUDART_VERSION >= 13000
 cudaError_t cudaMemPrefetchAsync(const void* /*pointer*/, size_t /*size*/, cudaMemLocation /*location*/,
                                  unsigned /*flags*/, cudaStream_t /*stream*/) {
@@ -549,7 +550,7 @@ cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms* box, cudaStream_t stream)
   });
 }
 
-// The two devices can only be the same.
+// The two devices can only be the same one.
 cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t size,
                                 cudaStream_t stream) {
   return api_call("cudaMemcpyPeer", [&](Device& device) {

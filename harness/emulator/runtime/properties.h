@@ -1,4 +1,4 @@
-// What the virtual GPU says of itself.
+// What the virtual GPU reports about itself.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,9 +7,9 @@
 
 namespace flash_ladder::emulator::runtime {
 
-/// What cudaGetDeviceProperties answers: the limits of the sm of the settings, as they are in the CUDA C++ Programming Guide.
-/// The L2, and the number of SMs if the settings do not say it, are those of the best-known GPU of that sm (A100, RTX 3090,
-/// RTX 4090, H100); there are no clock rates.
+/// The answer of cudaGetDeviceProperties: the limits of the sm in the settings, as given in the CUDA C++ Programming
+/// Guide. The L2 size, and the number of SMs if the settings do not specify it, are those of the best-known GPU with
+/// that sm (A100, RTX 3090, RTX 4090, H100); there are no clock rates.
 cudaDeviceProp device_properties(const Device& device);
 
 }  // namespace flash_ladder::emulator::runtime

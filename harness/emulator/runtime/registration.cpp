@@ -1,5 +1,5 @@
-// The functions that nvcc's host code calls before main(): they tell which kernels and variables there are, and at which host
-// addresses the program names them. Their signatures are in the toolkit's crt/host_runtime.h.
+// The functions that nvcc's host code calls before main(): they register the kernels and variables, and the host
+// addresses by which the program refers to them. Their signatures are in the toolkit's crt/host_runtime.h.
 #include <memory>
 
 #include "emulator/runtime/device.h"
@@ -34,10 +34,10 @@ void** __cudaRegisterFatBinary(void* fat_binary) {
 
 void __cudaRegisterFatBinaryEnd(void** /*handle*/) {}
 
-// At the end of the program. What was registered stays: other ends may still call CUDA.
+// Called when the program ends. Registrations are kept, because other destructors may still call CUDA.
 void __cudaUnregisterFatBinary(void** /*handle*/) {}
 
-// Before the host first uses a managed variable. If the code cannot be loaded, the launch says why.
+// Called before the host first uses a managed variable. If the code cannot be loaded, the launch reports why.
 char __cudaInitModule(void** handle) {
   api_call("__cudaInitModule", [&](Device& device) {
     library_of(handle)->module(device.memory, device.sm);
@@ -55,7 +55,7 @@ void __cudaRegisterFunction(void** handle, const char* host_function, char* /*de
       std::make_unique<Function>(Function{.library = library_of(handle), .name = device_name}));
   Function* function = registry.functions.back().get();
   registry.functions_by_host_address[host_function] = function;
-  registry.functions_by_host_address[function] = function;  // a cudaKernel_t will do wherever a function is asked for
+  registry.functions_by_host_address[function] = function;  // a cudaKernel_t is accepted as a function
 }
 
 void __cudaRegisterVar(void** handle, char* host_variable, char* /*device_address*/, const char* device_name,
@@ -65,8 +65,8 @@ void __cudaRegisterVar(void** handle, char* host_variable, char* /*device_addres
   registry.variables[host_variable] = {.library = library_of(handle), .name = device_name, .size = size};
 }
 
-// The host uses the variable through a pointer. It gets its memory now, so that the order of accesses is watched from the beginning,
-// and its value when the code is loaded.
+// The host uses the variable through a pointer. It gets its memory now, so that the order of accesses is checked from
+// the beginning, and its value when the code is loaded.
 void __cudaRegisterManagedVar(void** handle, void** host_variable, char* /*device_address*/, const char* device_name,
                               int /*ext*/, size_t size, int /*constant*/, int /*global*/) {
   Device& device = flash_ladder::emulator::runtime::device();
@@ -78,7 +78,7 @@ void __cudaRegisterManagedVar(void** handle, void** host_variable, char* /*devic
   library_of(handle)->managed_variables[device_name] = reinterpret_cast<Address>(*host_variable);
   Registry& registry = ::registry();
   const std::lock_guard lock(registry.mutex);
-  // What &variable is in the program.
+  // The address &variable in the program.
   registry.variables[*host_variable] = {.library = library_of(handle), .name = device_name, .size = size};
 }
 

@@ -9,7 +9,7 @@ namespace flash_ladder::emulator::runtime {
 namespace {
 
 constexpr Address kPage = 4096;
-// So much work without a synchronisation is looked back at.
+// At most this much unsynchronised work is remembered.
 constexpr std::size_t kMostWork = 512;
 
 bool in_conflict(const UsedMemory& a, const UsedMemory& b) {
@@ -20,7 +20,7 @@ bool in_conflict(const UsedMemory& a, const UsedMemory& b) {
   return !(a.somewhere && !contains(b, a)) && !(b.somewhere && !contains(a, b));
 }
 
-/// What work does to memory, in a word.
+/// A verb for the memory access of work.
 const char* does(const std::string& what, bool writes) {
   if (what == "cudaMallocAsync") return "allocates";
   if (what == "cudaFreeAsync") return "frees";
@@ -43,11 +43,11 @@ void StreamOrder::add_stream(cudaStream_t stream, bool waits_for_legacy) {
   streams_[stream] = {.clock = {}, .waits_for_legacy = waits_for_legacy, .number = ++numbers_};
 }
 
-// Its work is still to be waited for.
+// Its work still has to be waited for.
 void StreamOrder::remove_stream(cudaStream_t stream) {
   const auto found = streams_.find(stream);
   if (found == streams_.end()) return;
-  // The handle may be given to another stream: what is still under way gets one that no stream has.
+  // The handle may be given to another stream, so work in flight gets a handle that no stream has.
   static char ended[1 << 16];
   static std::size_t next = 0;
   const auto handle = reinterpret_cast<cudaStream_t>(&ended[next++ % sizeof ended]);
@@ -93,7 +93,7 @@ void StreamOrder::begin(cudaStream_t stream, const std::string& what, const std:
   if (stream == cudaStreamLegacy) stream = nullptr;
   StreamState& state = streams_[stream];
   join(state.clock, host_);
-  // The legacy default stream and those that wait for it wait for each other.
+  // The legacy default stream and the streams that synchronise with it wait for each other.
   if (stream == nullptr) {
     for (const auto& [other, of_other] : streams_) {
       if (of_other.waits_for_legacy) join(state.clock, of_other.clock);
@@ -131,7 +131,7 @@ void StreamOrder::touch(const UsedMemory& range) {
 
 void StreamOrder::end() {
   if (depth_ == 0 || --depth_ != 0) return;
-  // The same work again tells no more: a loop of launches would fill the list.
+  // Repeating the same work adds no information, and a loop of launches would fill the list.
   std::erase_if(done_, [&](const Work& work) {
     return work.stream == now_.stream && work.what == now_.what &&
            std::equal(work.ranges.begin(), work.ranges.end(), now_.ranges.begin(), now_.ranges.end(),
@@ -155,7 +155,7 @@ void StreamOrder::host_function(cudaStream_t stream) {
 void StreamOrder::record(StreamClock& event, cudaStream_t stream) const {
   const auto found = streams_.find(stream == cudaStreamLegacy ? nullptr : stream);
   event = found == streams_.end() ? StreamClock() : found->second.clock;
-  if (stream == nullptr || stream == cudaStreamLegacy) {  // it waits for the others
+  if (stream == nullptr || stream == cudaStreamLegacy) {  // it waits for the other streams
     for (const auto& [other, state] : streams_) {
       if (state.waits_for_legacy) join(event, state.clock);
     }
@@ -197,8 +197,8 @@ void StreamOrder::unshare(void* host) {
   shared_.erase(reinterpret_cast<Address>(host));
 }
 
-// What is written while nobody waits cannot be read, and what is read cannot be written. A page is as exact as the processor is;
-// host_touched() knows the bytes.
+// Memory with unsynchronised writes cannot be read, and memory with unsynchronised reads cannot be written. Protection
+// has the granularity of the processor's pages; host_touched() knows the bytes.
 void StreamOrder::protect() {
   for (auto& [address, shared] : shared_) {
     for (const bool writes : {false, true}) {
@@ -230,7 +230,7 @@ bool StreamOrder::host_touched(const void* touched) {
   const auto& [begin, shared] = *std::prev(after);
   if (address - begin >= shared.size || !shared.is_protected) return false;
   mprotect(reinterpret_cast<void*>(page_of(address)), kPage, PROT_READ | PROT_WRITE);
-  // The access has at most 64 bytes, and the first that cannot be reached is known.
+  // The access has at most 64 bytes, and the first inaccessible one is known.
   for (const Work& work : done_) {
     for (const UsedMemory& range : work.ranges) {
       if (range.of_system || address + 1 <= range.begin || range.end <= address) continue;
@@ -247,7 +247,7 @@ bool StreamOrder::host_touched(const void* touched) {
       return true;
     }
   }
-  return true;  // a neighbour on the same page
+  return true;  // it was a neighbour on the same page
 }
 
 }  // namespace flash_ladder::emulator::runtime

@@ -1,5 +1,5 @@
-// Streams, graphs and events. All work is done when the call that asks for it returns, so there is nothing to wait for; waiting still
-// tells of errors in kernels, as it does on a GPU.
+// Streams, graphs and events. All work is done by the time the requesting call returns, so there is nothing to wait
+// for; calls that wait still report errors in kernels, as on a GPU.
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -10,7 +10,7 @@
 namespace flash_ladder::emulator::runtime {
 namespace {
 
-/// Of a stream that the program made.
+/// The Stream that the program created.
 Stream& own_stream(const Device& device, cudaStream_t stream) {
   auto* own = reinterpret_cast<Stream*>(stream);
   if (!device.streams.contains(own)) throw ApiError{cudaErrorInvalidResourceHandle};
@@ -23,7 +23,7 @@ Event& require_event(const Device& device, cudaEvent_t event) {
   return *own;
 }
 
-/// Of a graph, or of one that is ready to be launched.
+/// The Graph of a graph, or of one that is ready to be launched.
 template <typename Handle>
 Graph& require_graph(const Device& device, Handle handle) {
   auto* own = reinterpret_cast<Graph*>(handle);
@@ -31,8 +31,8 @@ Graph& require_graph(const Device& device, Handle handle) {
   return *own;
 }
 
-/// A function of the host that runs when the work before it in a stream is done. It may wait for other threads, which may call CUDA
-/// meanwhile.
+/// A host function that runs when the preceding work in a stream is done. It may wait for other threads, which may call
+/// CUDA meanwhile.
 template <typename Call>
 void call_host(cudaStream_t stream, Call call) {
   Device& device = runtime::device();
@@ -54,7 +54,7 @@ Graph* new_graph(Device& device, const Graph& copy) {
 }  // namespace
 }  // namespace flash_ladder::emulator::runtime
 
-using namespace flash_ladder::emulator::runtime;  // C functions are in none
+using namespace flash_ladder::emulator::runtime;  // C functions are in no namespace
 
 extern "C" {
 
@@ -101,7 +101,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) { return cudaStreamSynchronize(
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned /*flags*/) {
   return api_call("cudaStreamWaitEvent", [&](Device& device) {
     device.require_usable_stream(stream);
-    // Who waits for work that is being captured is captured with it.
+    // A stream that waits for work that is being captured joins the capture.
     const Event& awaited = require_event(device, event);
     const std::shared_ptr<Graph> graph = awaited.capture.lock();
     auto* own = reinterpret_cast<Stream*>(stream);
@@ -191,8 +191,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
   return error;
 }
 
-// ---- Graphs: what a stream was asked to do, to be done again. Nodes that a program adds by itself are not here: the graph that it
-// begins with is empty, and stays so. ----
+// ---- Graphs: what a stream was told to do, to be repeated. Adding nodes explicitly is not supported: a graph that the
+// program creates is empty, and stays so. ----
 
 cudaError_t cudaGraphCreate(cudaGraph_t* graph, unsigned flags) {
   return api_call("cudaGraphCreate", [&](Device& device) {
@@ -263,7 +263,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   return api_call("cudaGraphLaunch", [&](Device& device) {
-    const Graph copy = require_graph(device, executable);  // a function of the host may destroy it
+    const Graph copy = require_graph(device, executable);  // a host function may destroy it
     return device.on_stream(stream, [copy](Device& then) {
       for (const Graph::Piece& piece : copy.work) {
         if (const cudaError_t error = piece.work(then); error != cudaSuccess) return error;
@@ -273,7 +273,8 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   });
 }
 
-// The pieces of work are in the order of the calls that asked for them: so many of the same kinds are taken for the same graph.
+// The pieces of work are in the order of the calls that requested them: graphs with the same number and kinds of pieces
+// count as the same.
 cudaError_t cudaGraphExecUpdate(cudaGraphExec_t executable, cudaGraph_t graph, cudaGraphExecUpdateResultInfo* result) {
   return api_call("cudaGraphExecUpdate", [&](Device& device) {
     Graph& old = require_graph(device, executable);
@@ -367,7 +368,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 
-// Time passes on the host alone. Programs that check errors go on, and are told once what they have measured.
+// Only host time passes. Programs that check errors continue, and are told once what they have measured.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return api_call("cudaEventElapsedTime", [&](Device& device) {
     if (milliseconds == nullptr) return cudaErrorInvalidValue;

@@ -1,5 +1,5 @@
-// The driver's functions that programs ask for by name: the one that makes tensor maps. CUDA Driver API, "Tensor Map Object
-// Management"; its rules are those of cuTensorMapEncodeTiled.
+// The driver functions that programs look up by name: the one that creates tensor maps. CUDA Driver API, "Tensor Map
+// Object Management"; the rules are those of cuTensorMapEncodeTiled.
 #include <cuda.h>
 #include <fmt/format.h>
 
@@ -60,7 +60,7 @@ struct Request {
   CUtensorMapFloatOOBfill fill;
 };
 
-// Why CUDA answers CUDA_ERROR_INVALID_VALUE; empty if it does not.
+// Why CUDA returns CUDA_ERROR_INVALID_VALUE; empty if it does not.
 std::string why_invalid(const Request& r) {
   const auto type = data_type(r.type);
   const bool interleaved = r.interleave != CU_TENSOR_MAP_INTERLEAVE_NONE;
@@ -78,7 +78,7 @@ std::string why_invalid(const Request& r) {
     if (r.box[i] == 0 || r.box[i] > 256) return fmt::format("boxDim[{}] is {}; it can be 1 to 256", i, r.box[i]);
     if (r.steps[i] == 0 || r.steps[i] > 8)
       return fmt::format("elementStrides[{}] is {}; it can be 1 to 8", i, r.steps[i]);
-    // One that is too large is most often one below 0.
+    // A value that is too large is most often a negative one.
     if (i + 1 < r.rank && (r.strides[i] % alignment != 0 || r.strides[i] >= cuuint64_t{1} << 40)) {
       return fmt::format("globalStrides[{}] is {}; it must be a multiple of {}, from 0 on and less than 2^40", i,
                          static_cast<std::int64_t>(r.strides[i]), alignment);
@@ -153,11 +153,11 @@ cudaError_t entry_point(const char* symbol, void** function, cudaDriverEntryPoin
 }  // namespace
 }  // namespace flash_ladder::emulator::runtime
 
-using namespace flash_ladder::emulator::runtime;  // C functions are in none
+using namespace flash_ladder::emulator::runtime;  // C functions are in no namespace
 
 extern "C" {
 
-// Programs that are linked with the driver's library call it by its name.
+// Programs that are linked with the driver library call it directly.
 CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* address,
                                 const cuuint64_t* sizes, const cuuint64_t* strides, const cuuint32_t* box,
                                 const cuuint32_t* steps, CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle,

@@ -1,8 +1,8 @@
-// The functions of CUDA's runtime that the virtual GPU does not have: textures, graphs, memory pools and so on. A program that
-// mentions one links, and learns of it when it calls it. CMake lists them (unavailable_calls.cmake).
+// The functions of CUDA's runtime that the virtual GPU does not implement: textures, graphs, memory pools and so on. A
+// program that uses one links, and gets the error when it calls it. CMake lists them (unavailable_calls.cmake).
 //
-// Whatever the arguments are, C's calling convention lets a function ignore them. So this file does not include CUDA's headers,
-// which declare them.
+// C's calling convention lets a function ignore its arguments, whatever they are. So this file does not include CUDA's
+// headers, which declare these functions.
 #include "emulator/runtime/not_supported.h"
 
 #define UNAVAILABLE(name)                                                                                      \

@@ -1,4 +1,4 @@
-# Writes unavailable_calls.inc: a line for each function of the toolkit's cuda_runtime_api.h that SOURCES do not define.
+# Writes unavailable_calls.inc: one line for each function of the toolkit's cuda_runtime_api.h that SOURCES do not define.
 #
 # cmake -DHEADER=… -DSOURCES="…;…" -DOUTPUT=… -P unavailable_calls.cmake
 set(defined)
@@ -14,7 +14,7 @@ list(REMOVE_DUPLICATES declared)
 set(missing ${declared})
 list(REMOVE_ITEM missing ${defined})
 
-# nvcc --default-stream per-thread makes other names of those that take a stream or wait.
+# nvcc --default-stream per-thread renames the functions that take a stream or wait.
 file(STRINGS ${HEADER} per_thread REGEX "define +cuda[A-Za-z0-9]+ +__CUDART_API_PT(SZ|DS)\\(")
 list(TRANSFORM per_thread REPLACE ".*__CUDART_API_PTSZ\\((.+)\\).*" "UNAVAILABLE_PER_THREAD(\\1, _ptsz)")
 list(TRANSFORM per_thread REPLACE ".*__CUDART_API_PTDS\\((.+)\\).*" "UNAVAILABLE_PER_THREAD(\\1, _ptds)")

@@ -1,14 +1,15 @@
 """FlashAttention's forward pass in numbered CUDA kernels, each of which adds one idea to the one before.
 
-    out = flash_ladder.forward(q, k, v)                    # by the newest kernel
-    out = flash_ladder.forward(q, k, v, kernel="07")       # by version 07
+    out = flash_ladder.forward(q, k, v)                    # with the newest kernel
+    out = flash_ladder.forward(q, k, v, kernel="07")       # with version 07
     out, milliseconds = flash_ladder.forward_timed(q, k, v)
 
-q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Where they are decides
-where the kernel runs: arrays on an NVIDIA GPU there; arrays in host memory on the virtual GPU, which runs the kernel's
-PTX on the CPU, is slow, and finds what a GPU hides. Nothing is copied.
+q, k and v are arrays of PyTorch, CuPy, JAX or NumPy, of shape [batch, seq_len, heads, head_dim]. Their location decides
+where the kernel runs: for arrays on an NVIDIA GPU, on that GPU; for arrays in host memory, on the virtual GPU, which
+executes the kernel's PTX on the CPU, is slow, and finds errors that a GPU hides. Nothing is copied.
 
-The environment's FLASH_LADDER_SM says which GPU the virtual one is like, as --sm of the harness (docs/virtual_gpu.md).
+The environment variable FLASH_LADDER_SM sets which GPU the virtual one imitates, like --sm of the harness
+(docs/virtual_gpu.md).
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _EIGHT_BITS = ("float8_e4m3fn", "uint8")
 
 
 class FindingError(RuntimeError):
-    """The virtual GPU found a mistake of the kernel: a race, an access out of bounds, an endless loop …
+    """The virtual GPU found a mistake in the kernel: a race, an access out of bounds, an endless loop …
 
-    `findings` has a text for each; the first are in the message too.
+    `findings` has a text for each; the message includes the first ones.
     """
 
     def __init__(self, findings: list[str]) -> None:
@@ -58,7 +59,7 @@ class FindingError(RuntimeError):
 class Config:
     """One way to launch a kernel."""
 
-    name: str  # what `config=` takes; the same for both types
+    name: str  # the value for `config=`; the same for both types
     dtype: str  # "float16", "bfloat16" or "float8_e4m3fn"
     block_q: int  # query rows per CTA: seq_len of q must be a multiple
     block_kv: int  # keys per K/V tile: seq_len of k and v must be a multiple
@@ -78,20 +79,20 @@ class DeviceInfo:
     memory_total_bytes: int
     memory_free_bytes: int
     l2_bytes: int
-    smem_per_cta_bytes: int  # the most shared memory that a CTA can have
+    smem_per_cta_bytes: int  # the maximum shared memory of a CTA
     driver: str  # "580.159.04"; empty for the virtual GPU
 
 
 def kernels() -> list[str]:
-    """The versions of the ladder in their order, then its extensions: ["01_naive", …]. `kernel=` takes each, or its
-    number: "01" or 1.
+    """The versions of the ladder in order, then its extensions: ["01_naive", …]. `kernel=` accepts each of these, or
+    its number: "01" or 1.
     """
     return _gpu.kernels()
 
 
 def configs(kernel: str | int | None = None) -> list[Config]:
-    """The configurations of a kernel. Those of one dtype are in order of preference: without `config=` the first that
-    fits the device runs. None is the newest kernel that every device runs.
+    """The configurations of a kernel. Those of one dtype are in order of preference: without `config=`, the first that
+    fits the device runs. None stands for the newest kernel that runs on every device.
 
     Raises ValueError for a kernel that does not exist.
     """
@@ -99,15 +100,15 @@ def configs(kernel: str | int | None = None) -> list[Config]:
 
 
 def device_info(device: str | int = "auto") -> DeviceInfo:
-    """What a device is: "gpu:0" or 0, "emulator" for the virtual GPU, or "auto" for GPU 0 if there is one that the
-    kernels can run on, else the virtual GPU.
+    """Describes a device: "gpu:0" or 0, "emulator" for the virtual GPU, or "auto" for GPU 0 if there is one that the
+    kernels can run on, otherwise the virtual GPU.
 
-    Raises ValueError for a device that cannot be, RuntimeError for a GPU that is not there or too old.
+    Raises ValueError for an invalid device, RuntimeError for a GPU that is missing or too old.
     """
     if isinstance(device, bool) or not isinstance(device, str | int):
         raise TypeError(f'device is of type {type(device).__name__}; allowed: "auto", "gpu:0", 0, "emulator"')
     ordinal = str(device).removeprefix("gpu:")
-    if ordinal.isdecimal() and len(ordinal) < 10:  # more digits than an int's are no GPU's
+    if ordinal.isdecimal() and len(ordinal) < 10:  # a number with more digits than an int is not a GPU's
         return DeviceInfo(**_gpu.device_info(int(ordinal)))
     if device == "gpu":
         return DeviceInfo(**_gpu.device_info(0))
@@ -136,7 +137,7 @@ def forward(
     lengths_kv: Sequence[int] | None = None,
     config: str | None = None,
 ) -> Array:
-    """softmax(softmax_scale · q kᵀ) v, for every batch entry and head on its own.
+    """softmax(softmax_scale · q kᵀ) v, separately for every batch entry and head.
 
     q has shape [batch, seq_len, heads, head_dim]; k and v have the same, but for another seq_len if you like, and fewer
     heads: head h of q then reads head h // (q.shape[2] // k.shape[2]) of them (grouped-query attention). All are
@@ -146,30 +147,30 @@ def forward(
     multiple of the kernel's tile: see configs(). Extensions of the ladder solve more; a kernel refuses what it does not
     solve.
 
-    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest that the device runs
-                   (with strides below 0, which TMA cannot have, the newest that needs no Hopper GPU)
-    out            where to write, an array like q that shares no memory with an input; None is a new one
+    kernel         "07", "07_ldmatrix" or 7, or the name of an extension; None is the newest one that the device runs
+                   (for negative strides, which TMA does not support, the newest one that needs no Hopper GPU)
+    out            the array to write to, like q, which shares no memory with an input; None creates one
     softmax_scale  None is 1 / sqrt(head_dim)
-    scales         of float8_e4m3fn: float32 [3, batch, heads of q], what an element of q, of k and of v stands for is
-                   this times itself, for the head that this head of q reads
+    scales         for float8_e4m3fn: float32 [3, batch, heads of q], the factors by which elements of q, k and v are
+                   multiplied; those of k and v are listed for each head of q that reads them
     causal         query i sees the keys up to i + k.shape[1] - q.shape[1], as in FlashAttention since its version 2.1;
                    a query that sees none gets zeros
-    window         query i sees the keys that are at most so many places from key i + k.shape[1] - q.shape[1], to either
+    window         query i sees the keys at most this many places from key i + k.shape[1] - q.shape[1], on either
                    side: FlashAttention's window_size=(window, window)
-    lengths        of each batch entry, how many rows of q count; the others are padding: zeros in out
-    lengths_kv     the same of k and v; None is as lengths. Both take the place of shape[1] in the two masks
-    config         one of configs(kernel) by name; None is the first that fits the device
+    lengths        for each batch entry, how many rows of q count; the others are padding, and 0 in out
+    lengths_kv     the same for k and v; None is the value of lengths. Both replace shape[1] in the two masks
+    config         the name of one of configs(kernel); None is the first one that fits the device
 
     Returns out. There is no backward pass.
 
     On a GPU the kernel is enqueued on the current stream of PyTorch or CuPy, and forward() does not wait for it. JAX
-    does not say what its stream is: the kernel runs on the default stream, and forward() waits for the inputs and the
-    output. NumPy's arrays, like all arrays in host memory, go to the virtual GPU, and the output is complete when
+    does not reveal its stream, so the kernel runs on the default stream, and forward() waits for the inputs and the
+    output. NumPy arrays, like all arrays in host memory, go to the virtual GPU, and the output is complete when
     forward() returns.
 
-    Raises TypeError or ValueError for an argument that cannot be, with its name, its value and what is allowed;
-    MemoryError if the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds;
-    RuntimeError for a GPU that is too old, and for an error of CUDA's.
+    Raises TypeError or ValueError for an invalid argument, with its name, its value and what is allowed; MemoryError if
+    the workspace of kernel 01 does not fit; FindingError for a mistake that the virtual GPU finds; RuntimeError for a
+    GPU that is too old, and for a CUDA error.
     """
     asked = _asked(causal, window, lengths, lengths_kv)
     return cast(Array, _call(q, k, v, kernel, out, softmax_scale, scales, asked, config, timed=False)[0])
@@ -190,10 +191,10 @@ def forward_timed(
     lengths_kv: Sequence[int] | None = None,
     config: str | None = None,
 ) -> tuple[Array, float]:
-    """forward(), and the milliseconds that the kernel took on the GPU.
+    """Like forward(), but also returns the milliseconds that the kernel took on the GPU.
 
-    It is the time of one launch between two CUDA events on the same stream, and forward_timed() waits for it. Before
-    the first launch of a configuration the kernel runs once untimed, which loads its code. For a figure worth quoting
+    This is the time of one launch between two CUDA events on the same stream, and forward_timed() waits for it. Before
+    the first launch of a configuration the kernel runs once untimed, which loads its code. For a figure worth quoting,
     do as the harness does: warm up, overwrite the L2 between launches, and take the median of many.
 
     Raises what forward() raises, and RuntimeError on the virtual GPU, which has no clock.
@@ -205,7 +206,7 @@ def forward_timed(
 def _asked(
     causal: bool, window: int | None, lengths: Sequence[int] | None, lengths_kv: Sequence[int] | None
 ) -> tuple[bool, int, list[int], list[int]]:
-    """What is asked for beside the arrays, as the extension modules take it."""
+    """The arguments besides the arrays, in the form that the extension modules take."""
     if not isinstance(causal, bool):
         raise TypeError(f"causal is {causal!r}; allowed: True, False")
     if window is not None:
@@ -237,7 +238,7 @@ def _whole(name: str, value: object) -> int:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
         raise TypeError(f"{name} is {value!r}; allowed: whole numbers") from error
-    if abs(number) >= 2**63:  # what the extension modules take
+    if abs(number) >= 2**63:  # the range that the extension modules accept
         raise ValueError(f"{name} is {number}; allowed: 0 to {2**31 - 1}")
     return number
 
@@ -324,7 +325,7 @@ def _empty(module: ModuleType, shape: tuple[int, ...], dtype: str, device: int) 
 
 
 def _kernel_name(kernel: str | int | None) -> str:
-    """What the extension modules call it."""
+    """The name for the extension modules."""
     if kernel is None:
         return ""
     if isinstance(kernel, str) and kernel:

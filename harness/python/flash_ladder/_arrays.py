@@ -1,6 +1,6 @@
-"""The array libraries that are known: where their arrays are, how they are handed over, on which stream they are used.
+"""The supported array libraries: where their arrays are, how to hand them over, and on which stream they are used.
 
-Nothing is imported here. Who has an array of a library has imported it.
+Nothing is imported here, because a caller who has an array of a library has already imported it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ AnyArray: TypeAlias = Any  # of one of the libraries
 _HOST = {1, 3}  # CPU, and pinned by CUDA
 _GPU = {2, 13}  # CUDA, and managed memory
 
-LEGACY_DEFAULT_STREAM = 1  # the DLPack protocol's name for stream 0
+LEGACY_DEFAULT_STREAM = 1  # the DLPack protocol's number for stream 0
 
 
 class Library(abc.ABC):
@@ -26,7 +26,7 @@ class Library(abc.ABC):
     waits = False  # whether a call returns only when the output is complete
 
     def dtype(self, array: AnyArray) -> str:
-        """The type of the elements as the library calls it: "float16"."""
+        """The type of the elements in the library's terms: "float16"."""
         return str(array.dtype)
 
     def check(self, name: str, array: AnyArray, writable: bool) -> None:  # noqa: B027, most libraries have nothing to check
@@ -34,16 +34,16 @@ class Library(abc.ABC):
 
     @abc.abstractmethod
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
-        """The array as the extension modules take it."""
+        """The array in the form that the extension modules take."""
 
     @abc.abstractmethod
     def stream(self, device: int) -> int:
-        """The handle of the stream that work on the GPU of this ordinal goes to."""
+        """The handle of the stream that receives work on the GPU with this ordinal."""
 
     @abc.abstractmethod
     def output(self, like: AnyArray, dtype: str, allocate: Callable[[], object]) -> AnyArray:
-        """Contiguous memory for an output of `dtype`, which may be another than that of `like`: the library's own, or
-        what allocate() gives."""
+        """Contiguous memory for an output of `dtype`, which may differ from that of `like`: the library's own, or the
+        result of allocate()."""
 
     def result(self, output: AnyArray) -> AnyArray:
         """The output as an array of the library."""
@@ -68,12 +68,13 @@ class NumPy(Library):
                 )
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
-        # NumPy's DLPack knows no bfloat16 and no 8-bit floats, and a view of the same bits is no copy.
+        # NumPy's DLPack supports neither bfloat16 nor 8-bit floats, and a view of the same bits needs no copy.
         if array.itemsize <= 2:
             return array.view({1: "uint8", 2: "uint16"}[array.itemsize])
         if str(array.dtype) == "float32":
             return array
-        # Of a type that is refused by its name. DLPack has not all of them: something else of its shape.
+        # For a type that is refused by name. DLPack does not support all of them, so pass something else of the same
+        # shape.
         numpy = sys.modules["numpy"]
         return numpy.broadcast_to(numpy.uint8(0), array.shape)
 
@@ -110,14 +111,14 @@ class PyTorch(Library):
     def _has_memory(self, array: AnyArray) -> bool:
         try:
             return bool(array.untyped_storage().data_ptr())
-        except RuntimeError:  # what kinds of tensors without memory there are, and which of them say so, changes
+        except RuntimeError:  # which kinds of tensors have no memory, and which of them say so, varies
             return False
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         array = array.detach()
-        if array.element_size() == 1:  # PyTorch's DLPack knows no 8-bit floats
+        if array.element_size() == 1:  # PyTorch's DLPack does not support 8-bit floats
             array = array.view(sys.modules["torch"].uint8)
-        # -1: nothing to wait for, since the kernel runs on PyTorch's own current stream.
+        # -1: nothing to wait for, because the kernel runs on PyTorch's own current stream.
         return array.__dlpack__(stream=-1) if on_gpu else array.__dlpack__()
 
     def stream(self, device: int) -> int:
@@ -143,8 +144,8 @@ class CuPy(Library):
 
 
 class Jax(Library):
-    """JAX has streams of its own that it does not show. So the kernel runs on the default stream when the inputs are
-    there, and JAX gets the output when it is complete."""
+    """JAX has its own streams, which it does not expose. So the kernel runs on the default stream once the inputs are
+    ready, and JAX gets the output when it is complete."""
 
     name = "JAX"
     waits = True
@@ -156,7 +157,7 @@ class Jax(Library):
             raise ValueError(f"{name} was deleted, or donated to a function of JAX's; give an array that is there")
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
-        if not isinstance(array, sys.modules["jax"].Array):  # an output, which is no array of JAX's yet
+        if not isinstance(array, sys.modules["jax"].Array):  # an output, which is not a JAX array yet
             return array
         array.block_until_ready()
         return array.__dlpack__(stream=LEGACY_DEFAULT_STREAM) if on_gpu else array.__dlpack__()
@@ -175,8 +176,8 @@ _LIBRARIES: dict[str, Library] = {"numpy": NumPy(), "torch": PyTorch(), "cupy": 
 
 
 def library_of(name: str, array: object) -> Library:
-    """The library of an argument. Raises TypeError if it is not an array of one that is known."""
-    kind = type(array)  # a nested tensor itself has no shape to ask for
+    """The library of an argument. Raises TypeError if it is not an array of a supported library."""
+    kind = type(array)  # a nested tensor itself has no shape to query
     if hasattr(kind, "__dlpack__") and hasattr(kind, "shape"):
         for base in kind.__mro__:
             library = _LIBRARIES.get(base.__module__.partition(".")[0])
@@ -186,7 +187,7 @@ def library_of(name: str, array: object) -> Library:
 
 
 def device_of(name: str, array: AnyArray) -> tuple[bool, int]:
-    """Whether the array is on a GPU, and on which. Raises TypeError if it is neither there nor in host memory."""
+    """Whether the array is on a GPU, and on which one. Raises TypeError if it is neither there nor in host memory."""
     try:
         kind, ordinal = array.__dlpack_device__()
     except Exception as error:
@@ -199,7 +200,7 @@ def device_of(name: str, array: AnyArray) -> tuple[bool, int]:
 
 
 def hand_over(library: Library, name: str, array: AnyArray, on_gpu: bool) -> object:
-    """library.hand_over(). Raises TypeError if it cannot be."""
+    """Calls library.hand_over(). Raises TypeError if the array cannot be handed over."""
     try:
         return library.hand_over(array, on_gpu)
     except Exception as error:

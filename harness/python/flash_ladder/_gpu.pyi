@@ -31,7 +31,6 @@ def forward(
 ) -> tuple[list[str], float | None]:
     """Returns the findings of the virtual GPU and, of a timed call, milliseconds.
 
-    `dtypes` says what their elements are, since a
-    bfloat16 array of NumPy's comes as one of uint16. An empty `kernel` or `config` leaves the choice to the module; a
-    `window` of -1 and empty lengths stand for none.
+    `dtypes` gives the types of their elements, because a NumPy bfloat16 array is passed as uint16. An empty `kernel` or
+    `config` leaves the choice to the module; a `window` of -1 and empty lengths mean that there are none.
     """

@@ -1,4 +1,4 @@
-"""The extension module that is linked with the virtual GPU: what _gpu has, for arrays in host memory."""
+"""The extension module that is linked with the virtual GPU: the contents of _gpu, for arrays in host memory."""
 
 from ._gpu import configs as configs
 from ._gpu import device_info as device_info

@@ -16,7 +16,7 @@ constexpr int kThreads = 32 * kNumWarps;
 constexpr int kPerThread = 4;  // floats: the 16 bytes of one copy
 constexpr int kTile = kThreads * kPerThread;
 
-// sums[w][lane] = the sum, over all tiles, of the elements lane, lane + 32, … The same for each warp w.
+// sums[w][lane] = the sum, over all tiles, of the elements lane, lane + 32, … It is the same for each warp w.
 template <int kFault>
 __global__ void add_tiles(const float* tiles, int num_tiles, float* sums) {
   __shared__ alignas(16) float ring[kStages][kTile];
@@ -26,7 +26,7 @@ __global__ void add_tiles(const float* tiles, int num_tiles, float* sums) {
     mbarrier_init(&full[threadIdx.x], kFault == 6 ? kThreads - 1 : kThreads);
     mbarrier_init(&empty[threadIdx.x], kNumWarps);
   }
-  __syncthreads();  // the barriers are there
+  __syncthreads();  // makes the barriers visible
 
   const auto copy_tile = [&](int tile) {
     const int stage = tile % kStages, first = threadIdx.x * kPerThread;

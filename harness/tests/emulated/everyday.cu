@@ -1,5 +1,5 @@
-// What ordinary programs do beyond a kernel and a copy, each started by its name. emulate_test.py runs them on the virtual GPU.
-// Lines that it expects a finding at are marked: // fault: NAME.
+// What ordinary programs use beyond a kernel and a copy; each is started by its name. emulate_test.py runs them on the
+// virtual GPU. Lines at which it expects a finding are marked: // fault: NAME.
 #include <cooperative_groups.h>
 #include <cooperative_groups/reduce.h>
 #include <unistd.h>
@@ -46,7 +46,7 @@ int assertion() {
   return 0;
 }
 
-// Each block adds up what all blocks wrote before the grid came together.
+// Each block adds up what all blocks wrote before the grid synchronised.
 __global__ void sum_of_the_grid(int* x, int* sums, int rounds) {
   const cooperative_groups::grid_group grid = cooperative_groups::this_grid();
   for (int round = 0; round < rounds; ++round) {
@@ -73,7 +73,7 @@ int cooperative() {
   std::printf("%d wrong\n", wrong);
   return 0;
 }
-// Tiles of several warps, which meet in shared memory that nobody has declared.
+// Tiles of several warps, which synchronise through shared memory that the program does not declare.
 template <unsigned Size>
 __device__ int wrong_results_of_tile(const cooperative_groups::thread_block& block, int* values, bool waits) {
   const auto tile = cooperative_groups::tiled_partition<Size>(block);
@@ -113,7 +113,7 @@ int cooperative_too_large() {
   return 0;
 }
 
-// A block waits for the one after it, which passes on what it was told: the flags come from the last block to the first.
+// A block waits for the one after it and passes on what it receives: the flags travel from the last block to the first.
 __global__ void chain(volatile int* flags) {
   if (threadIdx.x != 0) return;
   int value = 1;
@@ -182,7 +182,7 @@ int lock_never_released() {
   return 0;
 }
 
-// Lanes sleep between looks, and go on for long.
+// Lanes sleep between tests, and continue for a long time.
 __global__ void sleeps(int* x) {
   if (threadIdx.x < 32) {
     for (int i = 0; i < 3000; ++i) __nanosleep(100);
@@ -215,7 +215,7 @@ int large_grid() {
   return 0;
 }
 
-// Objects with virtual functions, which one launch makes, another one uses and a third one deletes.
+// Objects with virtual functions, which one launch creates, another one uses and a third one deletes.
 struct Shape {
   virtual __device__ ~Shape() {}
   virtual __device__ float area() const = 0;
@@ -230,7 +230,7 @@ struct Rectangle : Shape {
   __device__ Rectangle(float w, float h) : width(w), height(h) {}
   __device__ float area() const override { return width * height; }
 };
-// All shapes of a list, which is one itself.
+// All shapes of a list, which is itself a shape.
 struct Group : Shape {
   Shape** shapes;
   int n;
@@ -279,7 +279,7 @@ int objects(bool in_groups) {
 int virtual_functions() { return objects(false); }
 int groups_in_groups() { return objects(true); }
 
-// Memory of the heap that kernels allocate from.
+// Memory of the heap from which kernels allocate.
 enum class Heap { right, overflow, uninitialised, after_free, twice, not_its_own, full };
 __global__ void uses_heap(Heap fault, int* x) {
   const int n = fault == Heap::full ? 5'000'000 : 16;
@@ -328,10 +328,10 @@ int heap_of_the_host() {
   return 0;
 }
 
-// Ctrl-C, while a kernel goes on for ever that has done something wrong.
+// Ctrl-C during a kernel that runs for ever after it has made an error.
 __global__ void goes_wrong_and_on(int* x, int n) {
   x[n] = 1;  // fault: interrupted
-  // It might end: one that cannot would be found.
+  // It might end, because a loop that cannot end would be detected.
   for (int i = 1; i != 0; i += 2 * n) *static_cast<volatile int*>(x) = 1;
 }
 int interrupted() {
@@ -347,7 +347,7 @@ int interrupted() {
   return 0;
 }
 
-// A kernel's arguments are those of the capture.
+// A kernel's arguments are those at the time of the capture.
 __global__ void adds(int* x, int n) { x[threadIdx.x] += n; }
 int graph_of_kernels() {
   int* x = zeros(32);

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(128)
                    shared_address(&barrier))
                : "memory");
   float D[8][4] = {};
-  // The zeros come before the fence: the compiler must not move them.
+  // The zeros come before the fence, and the compiler must not move them.
 #pragma unroll
   for (int i = 0; i < 32; ++i) asm volatile("" : "+f"(D[i / 4][i % 4])::"memory");
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -123,7 +123,7 @@ void run_product(bool right) {
   std::printf("%d wrong\n", wrong);
 }
 
-// ---- Clusters: each CTA sums up what all of them have
+// ---- Clusters: each CTA sums up the values of all of them
 
 template <bool kMeetsFirst, bool kMeetsLast>
 __device__ void sum_of_cluster(int* x) {
@@ -147,7 +147,7 @@ __global__ void __cluster_dims__(4) left_early(int* x) {
   sum_of_cluster<true, kRight>(x);
 }
 
-// A histogram of which every CTA has a part.
+// A histogram that is distributed over the CTAs.
 template <bool kRight>
 __global__ void __cluster_dims__(1, 2) histogram(int* x) {
   __shared__ int bins[8];

@@ -1,4 +1,4 @@
-// What the rings have beside the ladder's own instructions.
+// The instructions that the rings use besides the ladder's own.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 using namespace flash_ladder;
 
-// Waits for the end of the barrier's phase of this parity: the loop is PTX, where the kernels have one of C++.
+// Waits for the end of the barrier's phase with this parity: the loop is in PTX, whereas the kernels have one in C++.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   asm volatile(
       "{ .reg .pred done;\n"

@@ -1,4 +1,4 @@
-// Programs whose threads tell each other something, each in two forms: right, and without what orders the accesses.
+// Programs whose threads communicate, each in two forms: right, and without the synchronisation of the accesses.
 // emulate_test.py runs both on the virtual GPU: ordering NAME right, ordering NAME wrong. Lines at which it expects one of the two
 // accesses of the wrong form are marked: // fault: NAME.
 #include <cooperative_groups.h>
@@ -49,7 +49,7 @@ __global__ void shift(int* x) {
   x[threadIdx.x] = next + 1;  // fault: shift
 }
 
-// All read what the last thread then writes.
+// All threads read what the last thread then writes.
 template <bool kRight>
 __global__ void running_total(int* x) {
   for (int round = 0; round < 4; ++round) {
@@ -100,7 +100,7 @@ __global__ void bytes_side_by_side(int* x) {
   bytes[own] = static_cast<unsigned char>(blockIdx.x);  // fault: bytes_side_by_side
 }
 
-// The last block to come adds up what all have written.
+// The last block to arrive adds up what all have written.
 template <bool kRight>
 __global__ void last_block(int* x) {
   __shared__ bool last;
@@ -115,7 +115,7 @@ __global__ void last_block(int* x) {
   if (threadIdx.x < gridDim.x) atomicAdd(x + 3001, x[threadIdx.x]);
 }
 
-// Block 0 waits for what block 1 writes.
+// Block 0 waits for a write of block 1.
 template <bool kRight>
 __global__ void flag_of_a_block(int* x) {
   volatile int* const flag = x + 64;
@@ -135,7 +135,7 @@ __global__ void flag_of_a_block(int* x) {
   }
 }
 
-// The same, but the reader does not fence.
+// The same, but the reader has no fence.
 template <bool kRight>
 __global__ void reader_without_a_fence(int* x) {
   volatile int* const flag = x + 64;
@@ -262,7 +262,8 @@ __global__ void lock_with_a_pause(int* x) {
   if (kRight && threadIdx.x == 0 && gridDim.x == 1 && x[0] != static_cast<int>(blockDim.x)) __trap();
 }
 
-// The standard library's, which sleeps for longer and longer. For one lane of each warp: with all of them it hangs on an H200.
+// The lock of the standard library, which sleeps for longer and longer. For one lane of each warp: with all of them it
+// hangs on an H200.
 template <bool kRight>
 __global__ void semaphore(int* x) {
   __shared__ alignas(8) char memory[sizeof(cuda::binary_semaphore<cuda::thread_scope_block>)];
@@ -283,7 +284,7 @@ __global__ void semaphore(int* x) {
   if (kRight && sum != 1 + 33) __trap();
 }
 
-// Block 0 waits for a block that begins later, but not for ever: each turn changes a counter.
+// Block 0 waits for a block that begins later, but not for ever: each iteration changes a counter.
 template <bool kRight>
 __global__ void patience(int* x) {
   volatile int* const flag = x + 64;
@@ -300,7 +301,7 @@ __global__ void patience(int* x) {
   x[128] = x[gridDim.x - 1];
 }
 
-// A ticket lock, of which the owner alone writes who is next.
+// A ticket lock: only its owner writes who is next.
 template <bool kRight>
 __global__ void tickets(int* x) {
   if (threadIdx.x != 0) return;
@@ -314,7 +315,7 @@ __global__ void tickets(int* x) {
   *serving = *serving + 1;
 }
 
-// A plain read before the loop, as the programming guide has it.
+// A plain read before the loop, as in the programming guide.
 template <bool kRight>
 __global__ void maximum(int* x) {
   auto* const largest = reinterpret_cast<float*>(x);
@@ -366,7 +367,7 @@ __global__ void warp_reduction(int* x) {
   if (t == 0) x[0] = sum[0];
 }
 
-// The sum in a register, so that no address is read and written.
+// The sum is in a register, so that no address is both read and written.
 template <bool kRight>
 __global__ void warp_reduction_in_a_register(int* x) {
   __shared__ int values[64];
@@ -404,7 +405,7 @@ __global__ void flag_of_a_warp(int* x) {
   }
 }
 
-// Lane 0 waits for what lane 1 writes: threads of a warp are scheduled independently.
+// Lane 0 waits for a write of lane 1: threads of a warp are scheduled independently.
 template <bool kRight>
 __global__ void inside_a_warp(int* x) {
   __shared__ int data;
@@ -458,7 +459,7 @@ __global__ void shared_acquire_release(int* x) {
   }
 }
 
-// Two halves of a warp that come together in two branches.
+// Two halves of a warp that synchronise in two branches.
 template <bool kRight>
 __global__ void two_branches(int* x) {
   __shared__ int values[32];

@@ -1,5 +1,5 @@
 // Small CUDA programs as a student might write them, each started by its name. emulate_test.py runs them on the virtual GPU.
-// Lines that it expects a finding at are marked: // fault: NAME.
+// Lines at which it expects a finding are marked: // fault: NAME.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -36,7 +36,7 @@ __global__ void sum_of_block(const float* x, float* sums) {
   if (threadIdx.x == 0) sums[blockIdx.x] = partial[0];
 }
 
-// Tiles of eight lanes, which exchange values and wait for each other in one instruction, each under a mask of its own.
+// Tiles of eight lanes, which exchange values and wait for each other in one instruction, each under its own mask.
 __global__ void tiles_of_a_warp(int* right) {
   const unsigned lane = threadIdx.x, mask = 0xffu << (lane / 8 * 8);
   __shared__ unsigned of_lane[32];
@@ -160,7 +160,7 @@ __global__ void call_functions(const double* x, double* y) {
   if (i % 2 == 0) y[192 + i] += product_of_halves({4, x[i]}, i + 1);
 }
 
-// Functions that the compiler does not inline, the mathematical ones among them.
+// Functions that the compiler does not inline, including mathematical ones.
 int device_functions() {
   double host_x[64], host_y[256], *x, *y;
   for (int i = 0; i < 64; ++i) host_x[i] = i < 32 ? 1 + i * 0.75 : 1e5 * i;  // large ones take the slow path of sin
@@ -223,7 +223,7 @@ int recursion_in_c() {
   int* x;
   CHECK(cudaMalloc(&x, 32 * sizeof(int)));
   f<<<1, 32>>>(x);
-  return 0;  // without a look at the error
+  return 0;  // without checking the error
 }
 int recursion() {
   int* x;
@@ -254,7 +254,7 @@ __global__ void call_with_wrong_index(int* x) {
   write_at(x, threadIdx.x);
   write_at(x, threadIdx.x + 2);  // fault: callee_out_of_bounds_call
 }
-// A thread's own two arrays, of which the first n elements of one are filled. nvcc puts both into one.
+// A thread's own two arrays, one of which has its first n elements filled. nvcc combines both into one.
 __global__ void fill_local_array(int n, int* x) {
   int filled[8], other[8];
 #pragma unroll 1

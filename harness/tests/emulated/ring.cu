@@ -21,7 +21,7 @@ __global__ void add_tiles(const float* tiles, int num_tiles, float* sums) {
     mbarrier_init(&full[threadIdx.x], kLanes);
     mbarrier_init(&empty[threadIdx.x], kLanes);
   }
-  __syncthreads();  // the barriers are there
+  __syncthreads();  // makes the barriers visible
 
   if (warp_id == 0) {
     for (int tile = 0; tile < num_tiles; ++tile) {

@@ -1,6 +1,6 @@
-// Programs with several streams, and with memory that host and device share, each in two forms: right, and without what orders the
-// work. emulate_test.py runs both on the virtual GPU: streams NAME right, streams NAME wrong. Lines of the wrong form at which it
-// expects a finding are marked: // fault: NAME.
+// Programs with several streams, and with memory that host and device share, each in two forms: right, and without the
+// synchronisation of the work. emulate_test.py runs both on the virtual GPU: streams NAME right, streams NAME wrong.
+// Lines of the wrong form at which it expects a finding are marked: // fault: NAME.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -63,7 +63,7 @@ void two_streams(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// Each stream has its own half; both read the same.
+// Each stream has its own half; both read the same data.
 void halves(bool right) {
   int *const x = device_memory(), *const y = device_memory();
   for (int half = 0; half < 2; ++half) {
@@ -73,7 +73,7 @@ void halves(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// The legacy default stream waits for blocking streams, and they for it.
+// The legacy default stream waits for blocking streams, and they wait for it.
 void default_stream(bool right) {
   int* const x = device_memory();
   int host[kWords];
@@ -101,7 +101,7 @@ void host_overwrites(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// A variable of its own module's: it has its value before anybody has used it.
+// A variable of a separate module: it has its value before its first use.
 __managed__ int managed_variable[kWords] = {5, 6};
 __managed__ int of_the_host_alone = 3;
 __global__ void add_to_variable(int value) { managed_variable[blockIdx.x * blockDim.x + threadIdx.x] += value; }
@@ -127,7 +127,7 @@ void managed(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// Copies to pageable memory have happened when they return; a double buffer waits for its event.
+// Copies to pageable memory are complete when they return; a double buffer waits for its event.
 void double_buffer(bool right) {
   int *const x = device_memory(), *const host = pinned_memory();
   cudaStream_t stream = new_stream();
@@ -146,7 +146,7 @@ void double_buffer(bool right) {
   std::printf("%d\n", pageable[9]);
 }
 
-// Whoever has got such a copy, rows or a variable too, knows what was before it in the stream.
+// The completion of such a copy, also of rows or a variable, implies everything before it in the stream.
 void copies_to_pageable_memory(bool right) {
   int *const x = device_memory(), *const host = pinned_memory();
   cudaStream_t stream = new_stream();
@@ -161,7 +161,8 @@ void copies_to_pageable_memory(bool right) {
   }
 }
 
-// Fills are work of the default stream. They need no waiting for it, and those of pinned memory have happened when they return.
+// Fills are work of the default stream. They need not be waited for there, and those of pinned memory are complete when
+// they return.
 void fill_of_rows(bool right) {
   int *const x = device_memory(), *const host = pinned_memory();
   int* managed = nullptr;
@@ -177,7 +178,7 @@ void fill_of_rows(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// Memory of a pool is there when its stream has come so far, and until its stream has come to the other end.
+// Memory of a pool exists from the allocation in its stream until the stream has reached the point where it is freed.
 void allocated_in_a_stream(bool right) {
   cudaStream_t first = new_stream(), second = new_stream();
   int* x = nullptr;
@@ -186,7 +187,7 @@ void allocated_in_a_stream(bool right) {
   CHECK(cudaMemsetAsync(x, 0, kWords * sizeof(int), second));  // fault: allocated_in_a_stream
   order(second, first);
   CHECK(cudaFreeAsync(x, first));
-  // It never is the same again: what comes now has nothing to do with it.
+  // The same memory is never returned again, so later errors are unrelated to it.
   CHECK(cudaMallocAsync(&x, kWords * sizeof(int), second));
   CHECK(cudaFreeAsync(x, second));
   CHECK(cudaDeviceSynchronize());
@@ -204,7 +205,7 @@ void freed_in_a_stream(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// A function of the host comes after what was before it in its stream, and after nothing else. Other threads go on meanwhile.
+// A host function comes after everything before it in its stream, and after nothing else. Other threads continue meanwhile.
 struct ForFunction {
   const int *before, *elsewhere;
   std::atomic<bool> done = false;
@@ -232,7 +233,7 @@ void function_of_the_host(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// A function that runs tells other threads that what was before it in its stream, or in its graph, is done.
+// A host function tells other threads that everything before it in its stream, or in its graph, is done.
 std::atomic<bool> told;
 void told_by_a_function(bool right) {
   int* const host = pinned_memory();
@@ -259,7 +260,8 @@ void told_by_a_function(bool right) {
   look();
 }
 
-// What a kernel does in ways that are meant for the host, too, the host may do at the same time. atomicAdd is for the GPU alone.
+// If a kernel accesses memory in ways that are meant for the host, too, the host may do so at the same time. atomicAdd
+// is for the GPU only.
 __global__ void count(int* x, bool of_system) {
   if (of_system) {
     atomicAdd_system(x, 1);
@@ -277,7 +279,7 @@ void at_the_same_time(bool right) {
   CHECK(cudaDeviceSynchronize());
 }
 
-// What a kernel names it may read, of an array some element.
+// A kernel may read any variable that it names, and any element of an array.
 __constant__ int factor;
 __constant__ int factors[2];
 __global__ void scale(int* x, int which) { x[blockIdx.x * blockDim.x + threadIdx.x] *= factor + factors[which]; }

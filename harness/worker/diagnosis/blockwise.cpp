@@ -34,7 +34,7 @@ std::vector<BlockwiseStep> attend_blockwise(const Inputs& inputs, std::int64_t b
       step.S[key - first] = scale * score;
     }
     const double m = std::max(step.m, *std::ranges::max_element(step.S));
-    step.r = std::isinf(m) ? 1 : std::exp(step.m - m);  // while it sees no key there is nothing to move
+    step.r = std::isinf(m) ? 1 : std::exp(step.m - m);  // as long as it sees no key there is nothing to rescale
     step.m = m;
     step.l *= step.r;
     for (double& o : step.O) o *= step.r;

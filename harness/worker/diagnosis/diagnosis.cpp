@@ -18,23 +18,23 @@ namespace flash_ladder {
 namespace {
 
 constexpr std::int64_t kMaxSampledRows = 16;
-constexpr double kFarOff = 16;               // tolerances of one row: a guess, those of more rows are seldom so large
-constexpr std::int64_t kScoreFactors = 100;  // tried, about
-constexpr std::size_t kMaxNamed = 3;         // suggestions in the sentence; the JSON has all
+constexpr double kFarOff = 16;               // tolerances of one row: a guess, seldom reached by more rows
+constexpr std::int64_t kScoreFactors = 100;  // the approximate number to try
+constexpr std::size_t kMaxNamed = 3;         // suggestions in the sentence; the JSON lists all
 
 std::string sentence_of(const std::vector<std::string>& names, const char* between) {
   return fmt::format("{}", fmt::join(names, between));
 }
 
-// ---- Which known mistake gives this output ----
+// ---- Which known mistake produces this output ----
 
 // Some wrong rows of one head.
 struct Sample {
   std::int64_t batch, head;
-  std::vector<std::int64_t> rows, indices;  // indices: as Reference::row() wants them
+  std::vector<std::int64_t> rows, indices;  // indices: as Reference::row() expects them
 };
 
-// Rows of the first wrong head, spread over it, and of the last one.
+// Rows spread over the first wrong head, and rows of the last one.
 std::vector<Sample> sample_rows(const WrongElements& wrong) {
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<WrongRow>> by_head;
   for (const WrongRow& row : wrong.rows) by_head[{row.batch, row.head}].push_back(row);
@@ -54,10 +54,10 @@ std::vector<Sample> sample_rows(const WrongElements& wrong) {
   return samples;
 }
 
-// How far the output is from what the mistake gives in the first rows of a sample; nullopt where that is not finite.
+// How far the output is from what the mistake would produce in the first rows of a sample; nullopt if that is not finite.
 struct Fit {
   double tolerance, farthest;
-  bool tells;  // a row is not as good as right
+  bool tells;  // the mistake makes a row clearly wrong
 };
 
 std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const Sample& sample, std::size_t rows,
@@ -66,13 +66,13 @@ std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const S
   const TensorLayout layout = output_layout(problem);
   const AttendedRows attended =
       attend_with(mistake, tiling, wrong.inputs, sample.batch, sample.head, std::span(sample.rows).first(rows));
-  double error = 0, largest = 0;  // as the bound of the reference is made of
+  double error = 0, largest = 0;  // computed as for the bound of the reference
   for (std::size_t i = 0; i < attended.exact.size(); ++i) {
     error = std::max(error, std::abs(attended.base[i] - attended.exact[i]));
     largest = std::max(largest, std::abs(attended.exact[i]));
   }
   if (!std::isfinite(error) || !std::isfinite(largest)) return std::nullopt;
-  // Twice what a right kernel may be off: only some rows are looked at, and their errors may be small by chance.
+  // Twice the bound for a right kernel, because only some rows are examined, and their errors may be small by chance.
   const double bound = wrong.reference.bound[sample.batch * problem.heads + sample.head];
   Fit fit{.tolerance = 2 * std::max(bound, 2 * error + ulp(problem.dtype, largest)), .farthest = 0, .tells = false};
   for (std::size_t r = 0; r < rows; ++r) {
@@ -89,13 +89,13 @@ std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const S
   return fit;
 }
 
-// Whether the mistake gives the output in every element of the sampled rows, and that is not as good as right.
+// Whether the mistake produces the output in every element of the sampled rows, and would make it clearly wrong.
 bool explains(const Mistake& mistake, const WrongOutput& wrong, const std::vector<Sample>& samples,
               const Tiling& tiling) {
   bool tells = false;
   for (const Sample& sample : samples) {
     if (mistake.of_one_head && &sample != &samples.front()) continue;
-    // Nearly all mistakes are none that was made, and far off in any row.
+    // Nearly all candidates are wrong guesses, and are far off in any row.
     const auto first = fit(mistake, wrong, sample, 1, tiling);
     if (!first || first->farthest > kFarOff * first->tolerance) return false;
     const auto all = fit(mistake, wrong, sample, sample.rows.size(), tiling);
@@ -105,7 +105,7 @@ bool explains(const Mistake& mistake, const WrongOutput& wrong, const std::vecto
   return tells;
 }
 
-// The factor of the scores that fits best, from 1/64 to 64, to three digits; nullopt when none comes near.
+// The best-fitting factor of the scores, from 1/64 to 64, to three digits; nullopt if none is close.
 std::optional<Mistake> wrong_score_factor(const WrongOutput& wrong, const std::vector<Sample>& samples,
                                           const Tiling& tiling, const Progress& progress) {
   const Sample& sample = samples.front();
@@ -155,8 +155,8 @@ std::vector<Mistake> mistakes_that_explain(const WrongOutput& wrong, const std::
 
 // ---- Parts of O ----
 
-// x that comes nearest to A x = b, for few columns of many rows: by the normal equations, without pivots, since their matrix
-// is positive definite. nullopt where columns depend on each other.
+// The x that minimises |A x - b|, for few columns of many rows: uses the normal equations, without pivoting, because
+// their matrix is positive definite. nullopt if the columns are linearly dependent.
 std::optional<std::vector<double>> least_squares(const std::vector<std::vector<double>>& columns,
                                                  std::span<const double> b) {
   const std::size_t n = columns.size();
@@ -179,7 +179,8 @@ std::optional<std::vector<double>> least_squares(const std::vector<std::vector<d
   return x;
 }
 
-// O is a sum of one part for each K/V tile. One sentence where each part is the right one times a factor, in every sampled row.
+// O is a sum of one part for each K/V tile. Returns a sentence if, in every sampled row, each part is the right one
+// times a factor.
 std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const std::vector<Sample>& samples,
                                                  const Tiling& tiling) {
   constexpr std::int64_t kMaxTiles = 8;
@@ -192,7 +193,7 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
   std::vector<Range> ranges(tiles);
   for (const Sample& sample : samples) {
     const double bound = wrong.reference.bound[sample.batch * problem.heads + sample.head];
-    // The output if a tile were alone: its part of O is that times its share of the row sum.
+    // The output with a single tile: the tile's part of O is this output times the tile's share of the row sum.
     std::vector<AttendedRows> alone;
     for (std::int64_t tile = 0; tile < tiles; ++tile) {
       const auto counts = [=, block = tiling.block_kv](std::int64_t key) { return key / block == tile; };
@@ -218,7 +219,7 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
         if (!(std::abs(sum - got[d]) <= 2 * bound * largest)) return std::nullopt;
       }
       for (std::int64_t tile = 0; tile < tiles; ++tile) {
-        if (!((*right)[tile] > 16 * bound)) continue;  // too small a part to tell its factor
+        if (!((*right)[tile] > 16 * bound)) continue;  // the part is too small to determine its factor
         const double factor = (*parts)[tile] / (*right)[tile];
         ranges[tile].least = std::min(ranges[tile].least, factor);
         ranges[tile].most = std::max(ranges[tile].most, factor);
@@ -238,9 +239,9 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
 
 // ---- Launches ----
 
-// With how many K/V tiles it starts to be wrong.
+// The number of K/V tiles from which the output is wrong.
 struct Start {
-  std::int64_t tiles;  // the fewest that were wrong
+  std::int64_t tiles;  // the smallest number that gave a wrong output
   std::string sentence;
 };
 
@@ -249,9 +250,9 @@ Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& lab
   const std::int64_t tiles = (wrong.inputs.problem.seq_len_kv + tiling.block_kv - 1) / tiling.block_kv;
   if (tiles == 1) return {1, "There is only one K/V tile, so nothing that one tile leaves to the next is to blame."};
   std::vector<std::int64_t> right;
-  std::int64_t faults = 0;  // with so many tiles; 0: it does not
+  std::int64_t faults = 0;  // faults with this many tiles; 0: does not fault
   const auto is_right = [&](std::int64_t count) {
-    // Every row, where that is little work; the rows that were compared, where the problem is large.
+    // Every row if that is little work; if the problem is large, only the rows that were compared.
     const auto outcome =
         laboratory.launch(with_first_keys(wrong.inputs, count * tiling.block_kv), wrong.reference.rows.tile);
     diagnosis.experiments.push_back({fmt::format("{} K/V tile{}", count, count == 1 ? "" : "s"), outcome.right()});
@@ -279,7 +280,7 @@ Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& lab
   return {first_wrong, sentence + "."};
 }
 
-// `rescales`: something has been rescaled before the output is wrong.
+// `rescales`: a rescaling happens before the output is wrong.
 std::vector<std::string> describe_probes(const Probes& probes, bool rescales, Diagnosis& diagnosis) {
   diagnosis.experiments.push_back({"V = 1", probes.ones});
   diagnosis.experiments.push_back({"Q = 0", probes.uniform});
@@ -287,7 +288,7 @@ std::vector<std::string> describe_probes(const Probes& probes, bool rescales, Di
   if (probes.S) diagnosis.experiments.push_back({"one-hot Q and V show S", probes.S->wrong == 0});
   if (probes.PV) diagnosis.experiments.push_back({"one-hot P shows V", probes.PV->wrong == 0});
   std::vector<std::string> sentences;
-  const bool mixes_rows = probes.uniform && !rescales;  // where all P are equal, it makes no difference whose they are
+  const bool mixes_rows = probes.uniform && !rescales;  // if all P are equal, it does not matter whose they are
   const std::string ones = probes.least_of_ones <= probes.most_of_ones
                                ? fmt::format("{:.3g} to {:.3g}", probes.least_of_ones, probes.most_of_ones)
                                : "NaN or infinite";
@@ -310,7 +311,8 @@ std::vector<std::string> describe_probes(const Probes& probes, bool rescales, Di
     sentences.push_back(
         "With Q = 0, when O is the mean of V, it is right, and so it is with scores that depend on the key "
         "alone. Suggests the fragments of Q or K: the order of head_dim, or of Q's rows, in S = Q Kᵀ.");
-  // What shows S goes through V and the store of O, and what shows V goes through S: only one of them can be wrong.
+  // The probe that shows S uses V and the store of O, and the probe that shows V uses S, so only one of them can be
+  // called wrong.
   const auto shows = [](const std::optional<Layout>& layout) {
     return layout && layout->wrong > 0 && layout->first->key_read >= 0;
   };
@@ -364,7 +366,7 @@ Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets
   const auto samples = sample_rows(elements);
   std::vector<Mistake> mistakes = mistakes_that_explain(wrong, samples, tiling, progress);
   if (mistakes.size() > 1) {
-    // Another shape may tell them apart: a single query tile, four K/V tiles.
+    // A different shape may distinguish them: a single query tile, four K/V tiles.
     AttentionProblem other = problem;
     other.batch = std::min<std::int64_t>(problem.batch, 2);
     const std::int64_t group = problem.heads / num_kv_heads(problem);

@@ -1,5 +1,5 @@
-// What a wrong output looks like and what that suggests: the pattern of the wrong elements, a comparison with known mistakes,
-// and a few launches with inputs that are chosen to tell where the mistake is not.
+// Describes a wrong output and what it suggests: the pattern of the wrong elements, a comparison with known mistakes,
+// and a few launches with inputs that are chosen to rule out where the mistake could be.
 #pragma once
 
 #include <string>
@@ -15,25 +15,26 @@
 
 namespace flash_ladder {
 
-/// An input set of the check, and whether the output was right.
+/// An input set of the check, and whether its output was right.
 struct CheckedSet {
   std::string name;  // as CheckSet::name
   bool right;
 };
 
-/// An output that the checker called wrong.
+/// An output that the checker found wrong.
 struct WrongOutput {
   const Inputs& inputs;
-  Distribution distribution;  // that they were drawn from
+  Distribution distribution;  // the distribution of the inputs
   const Reference& reference;
   const HostBuffer& output;
 };
 
-/// Of the same problem with fewer keys, or of a problem of a few tiles.
+/// Limit on launches, which use the same problem with fewer keys, or a problem of a few tiles.
 constexpr int kMaxDiagnosisLaunches = 6;
 
-/// `sets` are all that were checked. Launches at most kMaxDiagnosisLaunches times, and calls `progress` in between, since a
-/// large problem takes its time. An output that is right was wrong before, with the same inputs: then that is what is said.
+/// `sets` are all the sets that were checked. Launches at most kMaxDiagnosisLaunches times, and calls `progress` in
+/// between, because a large problem takes time. If the output is right now, it was wrong before with the same inputs,
+/// and the diagnosis says so.
 Diagnosis diagnose(const WrongOutput& wrong, const std::vector<CheckedSet>& sets, const Tiling& tiling,
                    const Relaunch& launch, const Progress& progress = {});
 

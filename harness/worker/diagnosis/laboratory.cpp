@@ -54,7 +54,7 @@ std::optional<Probes> probe(const AttentionProblem& problem, Distribution distri
   const AttentionProblem probed{
       .batch = 1,
       .heads = kFirstOfLayout + reader.heads(),
-      .seq_len = (problem.head_dim + tiling.block_q - 1) / tiling.block_q * tiling.block_q,  // a row for each column
+      .seq_len = (problem.head_dim + tiling.block_q - 1) / tiling.block_q * tiling.block_q,  // one row for each column
       .seq_len_kv = tiles * tiling.block_kv,
       .head_dim = problem.head_dim,
       .dtype = problem.dtype};
@@ -72,7 +72,7 @@ std::optional<Probes> probe(const AttentionProblem& problem, Distribution distri
     std::ranges::fill(row_of(inputs.V_buffer, kOnes, key), one);
     const auto k = row_of(inputs.K_buffer, kScoresByKey, key);
     const float value = element_to_float(probed.dtype, k[0]) / std::sqrt(static_cast<float>(probed.head_dim));
-    std::ranges::fill(k, element_from_float(probed.dtype, value));  // scores of the size that they usually have
+    std::ranges::fill(k, element_from_float(probed.dtype, value));  // scores of the usual magnitude
   }
   reader.write(inputs, kFirstOfLayout);
   const auto outcome = laboratory.launch(std::move(inputs));

@@ -1,4 +1,4 @@
-// Launches of the version that is looked at, with inputs that are chosen to tell where a mistake is.
+// Launches the version under diagnosis with inputs that are chosen to locate a mistake.
 #pragma once
 
 #include <cmath>
@@ -16,13 +16,13 @@
 
 namespace flash_ladder {
 
-/// A launch of the version that is diagnosed, with these inputs: its output, nullopt where it faults.
+/// Launches the version under diagnosis with these inputs; returns its output, or nullopt if it faults.
 using Relaunch = std::function<std::optional<HostBuffer>(const Inputs&)>;
 
-/// Launches, and compares with the reference.
+/// Launches and compares with the reference.
 class Laboratory {
  public:
-  /// Keeps references to all three.
+  /// Keeps references to all three arguments.
   Laboratory(const Tiling& tiling, const Relaunch& launch, const Progress& progress)
       : tiling_(tiling), launch_(launch), progress_(progress) {}
 
@@ -33,7 +33,7 @@ class Laboratory {
     WrongElements wrong;
     bool right() const { return output && wrong.wrong == 0; }
   };
-  /// Compares one row of every `row_tile`.
+  /// Compares one row out of every `row_tile`.
   Outcome launch(Inputs inputs, std::int64_t row_tile = 1) const;
 
  private:
@@ -42,24 +42,24 @@ class Laboratory {
   const Progress& progress_;
 };
 
-/// The same queries with the first `num_keys` keys alone, each tensor in a buffer of its own.
+/// The same queries with only the first `num_keys` keys, each tensor in its own buffer.
 Inputs with_first_keys(const Inputs& inputs, std::int64_t num_keys);
 
-/// One launch of small experiments, each a head of its own. Wrong where they are false.
+/// One launch of small experiments, each in its own head. A member is false if its experiment failed.
 struct Probes {
   bool ones;           // V = 1: every O is 1, whatever Q and K are
   bool uniform;        // Q = 0: O is the mean of V, whatever K is
-  bool scores_by_key;  // a row of K has one value throughout, and so has Q: no order of head_dim or of Q's rows counts
+  bool scores_by_key;  // rows of K and Q have one value each: the order of head_dim, or of Q's rows, does not matter
   double least_of_ones = INFINITY, most_of_ones = -INFINITY;
-  bool ones_differ_in_a_row = false;  // no wrong row sum would do that
-  std::optional<Layout> S, PV;        // nullopt: a tile is too large to be seen
+  bool ones_differ_in_a_row = false;  // a wrong row sum could not cause that
+  std::optional<Layout> S, PV;        // nullopt: a tile is too large to be made visible
 
   bool all_right() const {
     return ones && uniform && scores_by_key && (!S || S->wrong == 0) && (!PV || PV->wrong == 0);
   }
 };
 
-/// Makes that launch, with `tiles` K/V tiles, of which the layouts show the last. nullopt: it faulted.
+/// Performs that launch, with `tiles` K/V tiles; the layouts show the last of them. nullopt: it faulted.
 std::optional<Probes> probe(const AttentionProblem& problem, Distribution distribution, const Tiling& tiling,
                             std::int64_t tiles, const Laboratory& laboratory);
 

@@ -13,8 +13,8 @@
 namespace flash_ladder {
 namespace {
 
-constexpr float kGap = 2;  // between the scores of a 0 and a 1: P differs by e², and small ones stay normal numbers
-constexpr float kCertain = 24;      // between the score of the one key and all others: their P is below any ulp
+constexpr float kGap = 2;           // between the scores of a 0 and a 1: P differs by e², and small ones remain normal
+constexpr float kCertain = 24;      // between the score of the one key and all others, whose P is then below any ulp
 constexpr double kTolerance = 1.5;  // of a ratio of two P that should be equal
 
 std::int64_t bits_for(std::int64_t count) { return std::bit_width(static_cast<std::uint64_t>(count - 1)); }
@@ -28,8 +28,8 @@ LayoutReader::LayoutReader(std::int64_t head_dim, std::int64_t block_kv, std::in
       key_bits_(bits_for(tiles * block_kv)),
       column_bits_(bits_for(head_dim)) {}
 
-// Bits of the column are turned over for odd keys: a row of S looks at one column, and where all its bits were equal, P would
-// not tell whether they are 0 or 1.
+// Bits of the column are inverted for odd keys: a row of S examines one column, and if all its bits were equal, P would
+// not show whether they are 0 or 1.
 bool LayoutReader::address_bit(std::int64_t key, std::int64_t column, std::int64_t bit) const {
   if (bit < key_bits_) return key >> bit & 1;
   return (column >> (bit - key_bits_) ^ key) & 1;
@@ -95,7 +95,7 @@ std::optional<Layout> LayoutReader::read_S(const AttentionProblem& problem, cons
   const TensorLayout rows = output_layout(problem);
   for (std::int64_t column = 0; column < head_dim_; ++column) {
     std::vector<std::int64_t> address(
-        block_kv_);  // bits of the key, above them those of the column; -1: no single element
+        block_kv_);  // bits of the key, followed by those of the column; -1: not a single element
     for (std::int64_t bit = 0; bit < bits(); ++bit) {
       std::vector<double> P(block_kv_);
       for (std::int64_t key = 0; key < block_kv_; ++key)
@@ -104,7 +104,7 @@ std::optional<Layout> LayoutReader::read_S(const AttentionProblem& problem, cons
       std::vector<bool> expected(block_kv_);
       for (std::int64_t key = 0; key < block_kv_; ++key)
         expected[key] = address_bit(layout.first_key + key, column, bit);
-      // Where all P are equal there is nothing to compare them with. That is right for the bits of the tile's number.
+      // If all P are equal, there is nothing to compare them with. That is expected for the bits of the tile's number.
       const bool uniform = most <= kTolerance * least &&
                            std::ranges::adjacent_find(expected, std::ranges::not_equal_to{}) == expected.end();
       for (std::int64_t key = 0; key < block_kv_; ++key) {
@@ -136,7 +136,8 @@ std::optional<Layout> LayoutReader::read_PV(const AttentionProblem& problem, con
   if (heads() == 0) return std::nullopt;
   Layout layout = empty_layout();
   const TensorLayout rows = output_layout(problem);
-  // A row of V times a factor is where it belongs, and was divided by the wrong sum: then values do not tell which element it is.
+  // A row of V times a factor is in its place but was divided by the wrong sum: then the values do not show which
+  // element it is.
   const auto is_scaled = [&](std::int64_t key) {
     const std::uint16_t* columns = output.data() + rows.row(0, first + bits() + kHeadsOfPV - 1, key);
     const double factor = element_to_float(problem.dtype, columns[head_dim_ - 1]) / static_cast<double>(head_dim_ - 1);
@@ -154,7 +155,7 @@ std::optional<Layout> LayoutReader::read_PV(const AttentionProblem& problem, con
       for (std::int64_t i = 0; i < kHeadsOfPV; ++i) {
         const double value =
             element_to_float(problem.dtype, output.data()[rows.row(0, first + bits() + i, key) + column]);
-        // Half an ulp of bf16 below 128 is a quarter.
+        // Half an ulp of bf16 just below 128 is a quarter.
         single = single && std::abs(value - std::round(value)) < 0.1 && value >= 0 && value < head_dim_;
         shown[i] = single ? std::llround(value) : -1;
       }

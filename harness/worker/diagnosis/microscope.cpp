@@ -16,11 +16,11 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::int64_t kEachTile = 8;        // so many cuts are one tile apart, the further ones ever further
-constexpr std::size_t kMaxFindings = 20;     // that are kept
-constexpr std::int64_t kMaxProbedTiles = 3;  // of the launch that shows the layouts
+constexpr std::int64_t kEachTile = 8;        // this many cuts are one tile apart, later ones ever further
+constexpr std::size_t kMaxFindings = 20;     // how many are kept
+constexpr std::int64_t kMaxProbedTiles = 3;  // for the launch that shows the layouts
 
-// After how many tiles to cut: all of the first ones.
+// After how many tiles to cut: after each of the first ones, then ever more sparsely.
 std::vector<std::int64_t> cuts_of(std::int64_t tiles) {
   std::vector<std::int64_t> cuts;
   for (std::int64_t count = 1; count < tiles; count += count < kEachTile ? 1 : count) cuts.push_back(count);
@@ -45,7 +45,7 @@ std::optional<WrongElement> first_of(const WrongElements& wrong, const Reference
                       .holder = fragment_element(tiling, at.row, column % held_columns)};
 }
 
-// The largest |got - expected| / bound of the compared rows; a NaN counts as the largest.
+// The largest |got - expected| / bound over the compared rows; a NaN counts as the largest.
 double largest_error(const Reference& reference, const HostBuffer& output) {
   const AttentionProblem& problem = reference.problem;
   double largest = 0;
@@ -79,9 +79,9 @@ std::vector<double> row_of(const AttentionProblem& problem, const HostBuffer& ou
   return values;
 }
 
-// Who holds an element of K or V as part of a fragment B of mma.m16n8k16: PTX ISA, "Matrix Fragments for mma.m16n8k16 with
-// floating point type". `n` and `k` count along B's columns and rows: key and column of head_dim for S = Q Kᵀ, the other way
-// round for P V.
+// The register that holds an element of K or V as part of a fragment B of mma.m16n8k16: PTX ISA, "Matrix Fragments for
+// mma.m16n8k16 with floating point type". `n` and `k` count along B's columns and rows: key and column of head_dim for
+// S = Q Kᵀ, the other way round for P V.
 SeenLayout::Operand operand_of(std::int64_t n, std::int64_t k) {
   SeenLayout::Operand operand{};
   operand.mma_n = static_cast<int>(n / 8);
@@ -132,7 +132,7 @@ class Microscopy {
   }
 
  private:
-  // A launch that is compared.
+  // A launch whose output is compared.
   struct Taken {
     Cut cut;
     std::optional<HostBuffer> output;
@@ -176,12 +176,12 @@ class Microscopy {
 
   std::int64_t tiles() const { return (problem_.seq_len_kv + tiling_.block_kv - 1) / tiling_.block_kv; }
 
-  // Cuts after each tile, or where there are many between the last right cut and the first wrong one, by halves.
+  // Cuts after each tile; if there are many, bisects between the last right cut and the first wrong one.
   void cut_keys() {
     std::vector<Taken> taken;
     for (const std::int64_t count : cuts_of(tiles())) {
       taken.push_back(take(count));
-      if (taken.back().cut.faulted) break;  // a GPU's context is lost with it
+      if (taken.back().cut.faulted) break;  // the fault destroys the GPU's context
     }
     const auto wrong = std::ranges::find_if(taken, [](const Taken& t) { return !t.cut.right(); });
     if (wrong != taken.end() && wrong != taken.begin() && !wrong->cut.faulted) {
@@ -201,7 +201,7 @@ class Microscopy {
     }
   }
 
-  // All keys with other inputs; where that is wrong, those are shown.
+  // Tries all keys with other inputs; if the output is wrong, those inputs are shown.
   void use_if_wrong(Distribution other) {
     const Distribution before = distribution_;
     use(other);
@@ -251,9 +251,9 @@ class Microscopy {
     return wrong != nullptr ? *wrong : seen_.cuts.back();
   }
 
-  // V one-hot in the cut's last tile: column c of O is P of its key c, over l.
+  // V is one-hot in the cut's last tile, so column c of O is P of the tile's key c, divided by l.
   void show_P() {
-    if (tiling_.block_kv > problem_.head_dim) return;  // O has not as many columns
+    if (tiling_.block_kv > problem_.head_dim) return;  // O has fewer columns than the tile has keys
     const Cut& cut = cut_to_show();
     SeenP seen;
     seen.tile = cut.tiles - 1;
@@ -286,11 +286,11 @@ class Microscopy {
     const std::int64_t tiles = std::min(cut_to_show().tiles, kMaxProbedTiles);
     const auto probes = probe(problem_, Distribution::normal, tiling_, tiles, laboratory_);
     if (!probes) return;
-    // One is seen through the other, so that at most one of them can be called wrong.
+    // Each is seen through the other, so at most one of them can be called wrong.
     const auto shows_wrong = [](const std::optional<Layout>& layout) {
       return layout && layout->wrong > 0 && layout->first->key_read >= 0;
     };
-    // A wrong row sum makes other numbers of those that V shows.
+    // A wrong row sum changes the numbers that V shows.
     const bool V_shows = probes->ones || probes->ones_differ_in_a_row;
     const bool K_is_wrong = probes->uniform && shows_wrong(probes->S),
                V_is_wrong = !K_is_wrong && V_shows && shows_wrong(probes->PV);
@@ -313,7 +313,7 @@ class Microscopy {
     add(probes->PV, "V", V_is_wrong);
   }
 
-  // Of the cut with all keys, or the first wrong one where that is right.
+  // For the cut with all keys, or the first wrong one if that one is right.
   void diagnose_last() {
     const Cut* wrong = seen_.cuts.back().wrong > 0 ? &seen_.cuts.back() : seen_.first_wrong();
     if (wrong == nullptr || wrong->wrong == 0) return;
@@ -333,7 +333,7 @@ class Microscopy {
   const Laboratory laboratory_;
   Distribution distribution_ = Distribution::normal;
   Inputs inputs_;
-  std::vector<std::optional<HostBuffer>> outputs_;  // of the cuts
+  std::vector<std::optional<HostBuffer>> outputs_;  // outputs of the cuts
   std::int64_t findings_of_launch_ = 0;
   Microscope seen_;
 };

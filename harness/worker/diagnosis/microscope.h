@@ -1,5 +1,5 @@
-// What a version does to O, tile by tile: launches with the keys cut off after each K/V tile, beside the same in float64; P made
-// visible by a one-hot V; K and V by one-hot Q, K and P. No kernel is touched.
+// What a version does to O, tile by tile: launches in which the keys are cut off after each K/V tile, beside the same
+// computation in float64; P made visible with a one-hot V; K and V with one-hot Q, K and P. The kernels need no changes.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace flash_ladder {
 
-/// One launch: its output, nullopt where it faults, and what the virtual GPU found.
+/// One launch: its output, or nullopt if it faults, and the findings of the virtual GPU.
 struct Examined {
   std::optional<HostBuffer> output;
   std::vector<Finding> findings;
@@ -27,8 +27,9 @@ struct ShownRow {
   std::optional<std::int64_t> head, row;
 };
 
-/// With these data; normal ones that come out right give way to one of the check's other distributions that does not. Fills all but what names
-/// the version, and `look_at`. Which problem it is, the members of Microscope say too.
+/// Uses these data; if the output is right for normal data, one of the check's other distributions for which it is
+/// wrong replaces them. Fills in everything except the members that name the version, and `look_at`. The members of
+/// Microscope also say which problem it is.
 Microscope look_closely(const AttentionProblem& problem, Distribution data, std::uint64_t seed, const Tiling& tiling,
                         const ShownRow& shown, const Examine& examine, const Progress& progress = {});
 

@@ -13,14 +13,14 @@
 namespace flash_ladder {
 namespace {
 
-constexpr int kLanesOfRow = 4;  // the lanes that share a row of a fragment D, two neighbouring columns each
+constexpr int kLanesOfRow = 4;  // the lanes that share a row of a fragment D, with two neighbouring columns each
 
-// Which of them holds a column.
+// The lane that holds a column.
 int lane_of(std::int64_t column) { return column % 8 / 2; }
 
 enum class Which { Q, K, V };
 
-// Rows of one head, each element taken from where the mistake takes it.
+// Rows of one head, each element read from where the mistake reads it.
 std::vector<double> gather(const Inputs& inputs, Which tensor, const std::function<Element(Element)>& map,
                            std::int64_t batch, std::int64_t head, std::span<const std::int64_t> rows) {
   const AttentionProblem& problem = inputs.problem;
@@ -48,7 +48,7 @@ std::vector<double> gather(const Inputs& inputs, Which tensor, const std::functi
   return values;
 }
 
-// One row: the running state of its four lanes, which is the same in all where they share maximum and sum.
+// One row: the running state of its four lanes, which is the same in all if they share the maximum and the sum.
 void attend_row(const Mistake& mistake, int step_kv, Dtype dtype, KeyRange visible, std::span<const double> S,
                 std::span<const double> V, std::span<double> exact, std::span<float> base) {
   const std::int64_t num_keys = std::ssize(S), head_dim = std::ssize(exact);
@@ -124,7 +124,7 @@ Map with_column(std::function<std::int64_t(std::int64_t row, std::int64_t column
   };
 }
 
-// Rows and columns of a tile or of a fragment mixed up. All stay inside 16 × 64, so that any tile is large enough.
+// Rows and columns of a tile or of a fragment interchanged. All stay inside 16 × 64, so any tile is large enough.
 std::vector<Misread> misreads(std::int64_t head_dim) {
   std::vector<Misread> all = {
       {"swizzle_on_one_side",
@@ -259,7 +259,7 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
   };
   if (problem.causal || problem.window != kNoWindow)
     all.push_back({.name = "mask_left_out", .text = "all keys are seen: the mask is left out", .masked = false});
-  if (tiling.has_fragments()) {  // else no four lanes share a row
+  if (tiling.has_fragments()) {  // otherwise no four lanes share a row
     all.push_back({.name = "max_of_one_lane",
                    .text = "each lane takes the maximum of its own columns: group_max is missing",
                    .shares_max = false});
@@ -268,7 +268,7 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
                    .shares_sum = false});
   }
 
-  // Keys that do not take part.
+  // Keys that are left out.
   const auto add_keys = [&](std::string name, std::string text, std::int64_t first, std::int64_t end) {
     if (first < end && end <= num_keys && (first > 0 || end < num_keys))
       all.push_back({.name = std::move(name), .text = std::move(text), .counts = [=](std::int64_t key) {
@@ -288,7 +288,7 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
 
   const auto inside = [](Map map, std::int64_t rows, std::int64_t columns) -> Map {
     return [map = std::move(map), rows, columns](Element wanted) {
-      const Element read = map(wanted);  // what is not there cannot be read, and is no mistake that was made
+      const Element read = map(wanted);  // an element that does not exist cannot be read, so this mistake was not made
       return read.row < rows && read.column < columns ? read : wanted;
     };
   };
@@ -305,14 +305,15 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
   for (const Misread& stale : stale_tiles(num_keys, block_kv, tiling.step_kv)) {
     all.push_back({.name = "K_" + stale.name, .text = "K " + stale.text, .K = inside(stale.map, num_keys, head_dim)});
     all.push_back({.name = "V_" + stale.name, .text = "V " + stale.text, .V = inside(stale.map, num_keys, head_dim)});
-    if (stale.name != "tiles_swapped")  // both in another order are attention, too
+    if (stale.name != "tiles_swapped")  // if both are read in another order, the result is still attention
       all.push_back({.name = "KV_" + stale.name,
                      .text = "K and V: each " + stale.text,
                      .K = inside(stale.map, num_keys, head_dim),
                      .V = inside(stale.map, num_keys, head_dim)});
   }
 
-  // Q of another query tile, as of the one that a CTA had before. The sampled rows are of few tiles, all of them wrong.
+  // Q of another query tile, such as the one that a CTA processed before. The sampled rows belong to few tiles, all of
+  // them wrong.
   constexpr std::int64_t kMaxTiles = 32;
   const std::int64_t q_tiles = (problem.seq_len + tiling.block_q - 1) / tiling.block_q;
   for (std::int64_t i = 0; i < std::min(problem.batch * problem.heads * q_tiles, kMaxTiles); ++i) {
@@ -327,7 +328,7 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
          .of_one_head = true});
   }
 
-  // Tensors of another head. The nearest few are enough: a wrong index is wrong for all heads.
+  // Tensors of another head. The nearest few are enough, because a wrong index is wrong for all heads.
   constexpr int kMaxOthers = 15;
   int others = 0;
   for (std::int64_t other = 0; other < problem.batch * problem.heads && others < kMaxOthers; ++other) {

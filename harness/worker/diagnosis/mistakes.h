@@ -1,6 +1,5 @@
-// Mistakes that kernels of this kind are known for, each written down so that its output can be computed: attention block by
-// block in float64 with one thing wrong. An output that agrees with one of them, element for element, says more than any
-// pattern.
+// Known mistakes in kernels of this kind, each written so that its output can be computed: attention block by block in
+// float64 with one thing wrong. If an output agrees with one of them, element for element, that says more than any pattern.
 #pragma once
 
 #include <cstdint>
@@ -23,26 +22,26 @@ struct Element {
 /// Online softmax (Milakov & Gimelshein, 2018; Dao, FlashAttention-2, Algorithm 1) with at most one thing wrong.
 struct Mistake {
   std::string name = {};  // "scale_left_out"
-  std::string text = {};  // completes "what comes out when …": "the scores are not scaled"
+  std::string text = {};  // the mistake in words, for messages: "the scores are not scaled"
   double score_factor = 1;
-  // The element that is read in the place of the one asked for. Empty: that one.
+  // The element that is read in place of the requested one. Empty: the requested one.
   std::function<Element(Element)> Q = {}, K = {}, V = {};
-  std::function<bool(std::int64_t key)> counts = {};  // empty: all keys do
+  std::function<bool(std::int64_t key)> counts = {};  // empty: all keys count
   bool V_is_K = false;
-  bool masked = true;  // else all keys are seen where the problem has a mask
+  bool masked = true;  // otherwise all keys are seen even if the problem has a mask
   bool rescales_sum = true, rescales_O = true;
   bool keeps_max =
-      true;  // else the maximum of the first step stays, though O and the sums are rescaled for the new one
-  bool shares_max = true;    // else each of the four lanes of a row takes the maximum of its own columns of S
-  bool shares_sum = true;    // else each divides by the sum of its own columns of P
-  bool of_one_head = false;  // is about the head that known_mistakes() was asked about, and no other
+      true;  // otherwise the maximum of the first step is kept, although O and the sums are rescaled for the new one
+  bool shares_max = true;    // otherwise each of the four lanes of a row takes the maximum of only its own columns of S
+  bool shares_sum = true;    // otherwise each lane divides by the sum of only its own columns of P
+  bool of_one_head = false;  // applies only to the head that was passed to known_mistakes()
 };
 
-/// Rows of one head as a kernel with this mistake computes them; members as those of attend_rows().
+/// Rows of one head as a kernel with this mistake computes them; the members are as for attend_rows().
 AttendedRows attend_with(const Mistake& mistake, const Tiling& tiling, const Inputs& inputs, std::int64_t batch,
                          std::int64_t head, std::span<const std::int64_t> rows);
 
-/// All that are tried for a problem, at batch entry `batch` and head `head`: a few dozen.
+/// All mistakes to try for a problem, at batch entry `batch` and head `head`: a few dozen.
 std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tiling& tiling, std::int64_t batch,
                                     std::int64_t head);
 

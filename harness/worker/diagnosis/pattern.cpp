@@ -34,7 +34,7 @@ bool is_half(const Set& rows, int half) {
   return true;
 }
 
-// The units of `size` neighbours that the set is made of; empty when it cuts through one, or has all.
+// The units of `size` neighbours that make up the set; empty if a unit is only partly in it, or if it contains all of them.
 std::vector<std::int64_t> whole_units(const Set& set, std::int64_t size) {
   std::vector<std::int64_t> units;
   for (std::int64_t first = 0; first < std::ssize(set); first += size) {
@@ -107,8 +107,8 @@ std::string describe_q_tiles(const Set& tiles) {
   return fmt::format("query {} {} of {}", wrong.size() == 1 ? "tile" : "tiles", *ranges, tiles.size());
 }
 
-// One factor for a group of elements, by least squares, if it is one: each element may be as far from it as from the
-// reference.
+// Fits one factor to a group of elements, by least squares, if there is one: each element may deviate from it by as
+// much as from the reference.
 class FactorFit {
  public:
   void add(double got, double expected, double bound) {
@@ -119,7 +119,7 @@ class FactorFit {
   std::optional<double> factor() const {
     const double factor = got_times_expected_ / expected_squared_;
     if (!std::isfinite(factor)) return std::nullopt;
-    bool telling = false;  // something must be far from 0, or any factor would do
+    bool telling = false;  // an element must be far from 0, or any factor would fit
     for (const auto& [got, expected, bound] : elements_) {
       if (!(std::abs(got - factor * expected) <= bound * std::max(1.0, std::abs(factor)))) return std::nullopt;
       telling = telling || std::abs(expected) > 8 * bound;
@@ -141,7 +141,7 @@ std::string describe_range(double least, double most) {
   return from == to ? from : from + " to " + to;
 }
 
-// The least and the largest of the factors, if every group has one.
+// The smallest and the largest of the factors, if every group has one.
 std::optional<std::string> common_range(const std::vector<FactorFit>& fits) {
   double least = INFINITY, most = -INFINITY;
   for (const FactorFit& fit : fits) {
@@ -267,7 +267,7 @@ std::optional<std::string> describe_factor(const Reference& reference, const Hos
         "Each wrong row is the right one times a factor of its own, {}: suggests its row sum, by which it "
         "is divided.",
         *range);
-  if (rows.size() >= 8)  // few rows of few columns would fit by chance
+  if (rows.size() >= 8)  // with few rows or columns a factor would fit by chance
     if (const auto range = common_range(columns))
       return fmt::format("In the wrong rows each column is the right one times a factor of its own, {}.", *range);
   return std::nullopt;
