@@ -1,8 +1,8 @@
-// On what memory attention is computed: what every kernel gets as its argument.
+// The argument of every kernel, which describes the memory on which attention is computed.
 //
 //   O = softmax(Q Kᵀ / sqrt(head_dim)) V        (Dao et al., FlashAttention, section 2.2)
 //
-// for every (batch, head) on its own. Nothing here needs CUDA, so any host compiler can include it.
+// for every (batch, head) independently. Nothing here needs CUDA, so any host compiler can include it.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 namespace flash_ladder {
 
 /// One of Q, K, V and O in device memory: shape [batch, seq_len, heads, head_dim]. Strides count elements and are
-/// 64-bit, since a tensor may pass 4 GiB. head_dim is contiguous, and every row starts at a multiple of 16 bytes.
+/// 64-bit, because a tensor may exceed 4 GiB. head_dim is contiguous, and every row starts at a multiple of 16 bytes.
 struct Tensor {
   void* data = nullptr;
   std::int64_t batch_stride = 0;
@@ -31,8 +31,8 @@ struct Tensor {
   }
 };
 
-/// The argument of every kernel. It never grows: what a problem has beyond this is in ExtendedArgs (host/extended_args.h), from
-/// which a launch hands its kernel the fields that it needs. So a new field changes the code of no version that ignores it.
+/// The argument of every kernel. It never grows: anything else about a problem is in ExtendedArgs (host/extended_args.h), from
+/// which a launch passes its kernel the fields that it needs. So a new field leaves the code of versions that ignore it alone.
 struct AttentionArgs {
   Tensor Q, K, V, O;
   int batch = 0;
@@ -40,7 +40,7 @@ struct AttentionArgs {
   int seq_len = 0;
   int seq_len_kv = 0;
   float softmax_scale = 0;    // S = softmax_scale · Q Kᵀ, positive; usually 1 / sqrt(head_dim)
-  void* workspace = nullptr;  // device memory that the version asked for in its registration
+  void* workspace = nullptr;  // device memory that the version requested in its registration
 };
 
 }  // namespace flash_ladder

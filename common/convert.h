@@ -22,7 +22,7 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-/// Rounds two floats to nearest even and packs them into one register, `low` in bits 0–15, as mma fragments want them.
+/// Rounds two floats to nearest even and packs them into one register, `low` in bits 0–15, as mma fragments require.
 /// PTX ISA, "cvt", .rn.f16x2.f32 and .rn.bf16x2.f32.
 template <typename Element>
 __device__ std::uint32_t pack(float low, float high);

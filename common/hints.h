@@ -1,14 +1,14 @@
-// Hints: they change no value, only when something happens or where it is kept.
+// Hints: they never change a value, only when something happens or where it is kept.
 #pragma once
 
 namespace flash_ladder {
 
-/// Asks for the cache line that this address of global memory lies in to come to L2, and waits for nothing. The size of a line
-/// is not PTX's to say; it is 128 bytes on all GPUs so far. PTX ISA, "prefetch".
+/// Prefetches the cache line that contains this address of global memory into L2, without waiting. PTX does not specify
+/// the size of a line; it is 128 bytes on all GPUs so far. PTX ISA, "prefetch".
 __device__ inline void prefetch_to_L2(const void* gmem) { asm volatile("prefetch.global.L2 [%0];" ::"l"(gmem)); }
 
-/// x, without a trace of how it was computed; no instruction. So the first half of nvcc, which makes PTX, cannot compute it
-/// again and again to have its register for something else. The second half, ptxas, is not bound.
+/// Returns x but hides how it was computed; no instruction. So the first half of nvcc, which generates PTX, cannot
+/// recompute it again and again to free its register. The second half, ptxas, is not bound by this.
 __device__ inline int keep_in_register(int x) {
   asm volatile("" : "+r"(x));
   return x;

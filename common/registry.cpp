@@ -11,7 +11,7 @@ constexpr std::string_view kEnding = ".cu";
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// A lower-case name that C++ takes for an identifier.
+// A lower-case name that is a C++ identifier.
 bool is_name(std::string_view text) {
   const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || is_digit(c) || c == '_'; };
   return !text.empty() && text[0] >= 'a' && text[0] <= 'z' && std::all_of(text.begin(), text.end(), fits);
@@ -24,7 +24,7 @@ bool is_numbered(std::string_view stem) {
 
 std::string two_digits(int number) { return (number < 10 ? "0" : "") + std::to_string(number); }
 
-// A function's static, since registrations run before main in an order that nothing fixes.
+// A function-local static, since registrations run before main in an unspecified order.
 std::vector<Version>& registry() {
   static std::vector<Version> versions;
   return versions;
@@ -55,7 +55,7 @@ Configuration kept(const BasicConfiguration<const char*>& said) {
 }  // namespace
 
 Version version_of_file(std::string_view path) {
-  // The last folder of that name: a checkout may itself lie in another one.
+  // The last folder of that name, because a checkout may itself be inside another one.
   auto start = path.rfind(kKernels);
   while (start != std::string_view::npos && start > 0 && path[start - 1] != '/')
     start = path.rfind(kKernels, start - 1);

@@ -1,4 +1,4 @@
-// What a kernel file needs to be found: its argument, and the list that it adds itself to.
+// What a kernel file needs for its registration: its argument, and the list to which it adds itself.
 #pragma once
 
 #include "attention.h"

@@ -1,12 +1,12 @@
 // 01 · naive
 //
-// Idea        Attention as the formula reads: S = Q Kᵀ, P = softmax(S), O = P V, one launch each. A thread computes one
-//             element of S, one row of P or one element of O. S and P are whole matrices in global memory.
-// Changed     Nothing: this is where the ladder starts.
-// Prediction  S and P have seq_len² elements per head. To write and read each once moves 12 bytes per element, and each
-//             product reads both of its operands again for every multiplication: at seq_len 4096 the caches have to
-//             deliver over a thousand times the bytes of Q, K, V and O. About 1 TFLOP/s of the 67 that the fp32 units
-//             of an H200 can do.
+// Idea        The attention formula, implemented literally: S = Q Kᵀ, P = softmax(S), O = P V, one launch each. A thread
+//             computes one element of S, one row of P or one element of O. S and P are full matrices in global memory.
+// Changed     Nothing: the ladder starts here.
+// Prediction  S and P have seq_len² elements per head. Writing and reading each of them once moves 12 bytes per
+//             element, and both products reload both operands for every multiplication, so at seq_len 4096 the caches
+//             have to deliver over a thousand times the bytes of Q, K, V and O. About 1 TFLOP/s of the 67 that the fp32
+//             units of an H200 can reach.
 
 #include "convert.h"
 #include "ptx.h"
@@ -30,8 +30,8 @@ __host__ __device__ inline std::int64_t num_scores(std::int64_t batch, std::int6
   return batch * heads * seq_len * seq_len_kv;
 }
 
-// One row of S, [seq_len_kv]: the scores of one query. S is fp32, since exp() would magnify the rounding of anything
-// shorter.
+// One row of S, [seq_len_kv]: the scores of one query. S is fp32 because exp() would magnify the rounding error of a
+// shorter type.
 __device__ inline float* score_row(const AttentionArgs& args, int batch, int head, std::int64_t row) {
   return static_cast<float*>(args.workspace) +
          ((batch * args.heads + head) * std::int64_t{args.seq_len} + row) * args.seq_len_kv;
@@ -48,11 +48,11 @@ __device__ Element* probability_row(const AttentionArgs& args, int batch, int he
 // exp(x) = 2^(x · log2(e)): the hardware's exponential has base 2.
 __device__ inline float exp_approx(float x) { return exp2_approx(x * 1.44269504f); }  // log2(e)
 
-// S = Q Kᵀ: a thread per score.
+// S = Q Kᵀ: one thread per score.
 template <typename Traits>
 __global__ void scores(AttentionArgs args) {
   using Element = typename Traits::Element;
-  // Where this thread stands: one query and one key, in tile blockIdx.x of one head of one batch entry.
+  // What this thread computes: the score of one query and one key, in tile blockIdx.x of one head of one batch entry.
   const int num_kv_blocks = args.seq_len_kv / Traits::kBlockKV;
   const int head = blockIdx.y, batch = blockIdx.z;
   const int query = blockIdx.x / num_kv_blocks * Traits::kBlockQ + threadIdx.x / Traits::kBlockKV;
@@ -65,8 +65,8 @@ __global__ void scores(AttentionArgs args) {
   score_row(args, batch, head, query)[key] = score * args.softmax_scale;
 }
 
-// P = exp(S - max of the row): a thread per row. P stays un-normalised: its largest element is 1, however long the row,
-// so that a 16-bit type holds it well.
+// P = exp(S - max of the row): one thread per row. P stays un-normalised: its largest element is 1 however long the row
+// is, so a 16-bit type represents it well.
 template <typename Traits>
 __global__ void softmax(AttentionArgs args) {
   using Element = typename Traits::Element;
@@ -81,7 +81,7 @@ __global__ void softmax(AttentionArgs args) {
   for (int key = 0; key < args.seq_len_kv; ++key) P_gmem[key] = from_float<Element>(exp_approx(S_gmem[key] - row_max));
 }
 
-// O = P V, each row divided by the sum of its row of P: a thread per element of O.
+// O = P V, each row divided by the sum of its row of P: one thread per element of O.
 template <typename Traits>
 __global__ void output(AttentionArgs args) {
   using Element = typename Traits::Element;

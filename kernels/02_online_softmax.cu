@@ -1,12 +1,12 @@
 // 02 · online_softmax
 //
-// Idea        A row of S never has to be whole. Walk over the keys once and keep three things per query: the largest
-//             score so far, the sum of exp(score - max), and the weighted sum of the rows of V. When the maximum grows
-//             by x, what was summed is multiplied by exp(-x) (Milakov & Gimelshein; FlashAttention, algorithm 1).
-// Changed     One launch instead of three, a warp per query row, no workspace. A lane holds 4 of the 128 head_dim
-//             elements of q and of the output, so that the warp reads a row of K or V as one run of 256 bytes.
-// Prediction  No byte of S or P reaches global memory. K and V are still read once per query, by every warp for itself,
-//             but as coalesced loads that hit L1: about 5x in TFLOP/s. Per key, 5 shuffles cost more than 8 FFMAs.
+// Idea        A whole row of S is never needed at once. Walk over the keys once and keep three things per query: the
+//             largest score so far, the sum of exp(score - max), and the weighted sum of the rows of V. When the maximum
+//             grows by x, both sums are multiplied by exp(-x) (Milakov & Gimelshein; FlashAttention, algorithm 1).
+// Changed     One launch instead of three, one warp per query row, and no workspace. A lane holds 4 of the 128 head_dim
+//             elements of q and of the output, so that the warp reads a row of K or V as 256 contiguous bytes.
+// Prediction  No byte of S or P reaches global memory. K and V are still read once per query, by every warp separately,
+//             but with coalesced loads that hit L1: about 5x in TFLOP/s. Per key, 5 shuffles cost more than 8 FFMAs.
 
 #include "convert.h"
 #include "ptx.h"
@@ -17,7 +17,7 @@ namespace flash_ladder::v02 {
 template <typename Element_>
 struct Traits {
   using Element = Element_;
-  static constexpr int kBlockQ = 16;  // query rows per CTA, a warp each
+  static constexpr int kBlockQ = 16;  // query rows per CTA, one warp each
   static constexpr int kBlockKV = 1;  // keys per iteration
   static constexpr int kHeadDim = 128;
   static constexpr int kNumWarps = 16;
@@ -26,7 +26,7 @@ struct Traits {
 
 constexpr int kPerLane = 4;  // elements of head_dim that a lane holds
 
-// This lane's elements of the row at row_gmem, [kHeadDim], as fp32: one load of 8 bytes.
+// Loads this lane's elements of the row at row_gmem, [kHeadDim], and converts them to fp32: one 8-byte load.
 template <typename Element>
 __device__ void load_row(float (&x)[kPerLane], const Element* row_gmem, int lane_id) {
   const uint2 bits = reinterpret_cast<const uint2*>(row_gmem)[lane_id];
@@ -38,7 +38,7 @@ __device__ void load_row(float (&x)[kPerLane], const Element* row_gmem, int lane
 // exp(x) = 2^(x · log2(e)): the hardware's exponential has base 2.
 __device__ inline float exp_approx(float x) { return exp2_approx(x * 1.44269504f); }  // log2(e)
 
-// Adds over the 32 lanes; every lane gets the sum.
+// Sums x over the 32 lanes; every lane gets the result.
 __device__ inline float warp_sum(float x) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(0xffffffff, x, mask);
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   using Element = typename Traits::Element;
   static_assert(Traits::kHeadDim == 32 * kPerLane && Traits::kBlockQ == Traits::kNumWarps);
 
-  // Where this warp stands: one query row of one head of one batch entry.
+  // What this warp computes: one query row of one head of one batch entry.
   const int head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int query = blockIdx.x * Traits::kBlockQ + warp_id;
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   load_row(q, args.Q.row<Element>(batch, head, query), lane_id);
 
   float O_rmem[kPerLane] = {};  // this lane's elements of the un-normalised output
-  float row_max = -INFINITY;    // of the scores seen so far
-  float row_sum = 0;            // of exp(score - row_max) so far
+  float row_max = -INFINITY;    // maximum of the scores so far
+  float row_sum = 0;            // sum of exp(score - row_max) so far
 
   // For each key:
   for (int key = 0; key < args.seq_len_kv; ++key) {
@@ -76,9 +76,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     for (int i = 0; i < kPerLane; ++i) score += q[i] * k[i];
     score = warp_sum(score) * args.softmax_scale;
 
-    // Online softmax. O and the row sum are relative to the old maximum and move to the new one.
+    // Online softmax. O and the row sum are relative to the old maximum; rescale them to the new one.
     const float new_max = fmaxf(row_max, score);
-    const float rescale = exp_approx(row_max - new_max);  // the first time exp(-inf) = 0
+    const float rescale = exp_approx(row_max - new_max);  // the first time, exp(-inf) = 0
     const float p = exp_approx(score - new_max);
     row_max = new_max;
     row_sum = row_sum * rescale + p;

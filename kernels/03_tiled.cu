@@ -1,14 +1,14 @@
 // 03 · tiled
 //
 // Idea        Read K and V once per tile of 64 queries instead of once per query, and keep them in shared memory. From
-//             there each thread computes a sub-tile of the result, 8 × 2 of S and 8 × 8 of O: an operand that is loaded
-//             into a register is used 2 to 8 times before the next load.
+//             there, each thread computes a sub-tile of the result, 8 × 2 of S and 8 × 8 of O, so an operand that is
+//             loaded into a register is used 2 to 8 times before the next load.
 // Changed     The CTA works on 64 queries × 32 keys together. Tiles are converted to fp32 once, when they are copied. Q
-//             and K lie transposed, so that the values a thread multiplies at one step of head_dim are neighbours. P
-//             goes from the threads that own S to those that own O through shared memory.
-// Prediction  K and V are requested from L1 once per 64 queries instead of once per query, a 64th of the bytes. A load
-//             from shared memory feeds 5 FFMAs in S and 16 in O, where a load of 02 feeds 4, and the shuffles per key
-//             are gone: 4x in TFLOP/s.
+//             and K are stored transposed, so that the values that a thread multiplies at one index of head_dim are
+//             neighbours. P passes through shared memory, from the threads that own S to the threads that own O.
+// Prediction  K and V are requested from L1 once per 64 queries instead of once per query, a 64th of the bytes. Each
+//             load from shared memory feeds 5 FFMAs in S and 16 in O, whereas a load of 02 feeds 4, and the shuffles
+//             per key disappear: 4x in TFLOP/s.
 
 #include "convert.h"
 #include "ptx.h"
@@ -33,15 +33,15 @@ struct Traits {
 //   S [8 queries][2 keys]   queries thread_row · 8 + 0…7, keys thread_col · 2 + 0…1
 //   O [8 queries][8 of d]   the same queries, d = thread_col · 4 + 0…3 and 64 + thread_col · 4 + 0…3
 //
-// The columns of O come as two runs of four, for the sake of the loads of V. A warp's 16-byte loads are served eight
-// threads at a time: side by side these meet each of the 32 banks once; 32 bytes apart they would meet half of the
-// banks twice.
+// The columns of O are split into two runs of four because of the loads of V. A warp's 16-byte loads are served eight
+// threads at a time: side by side, these eight touch each of the 32 banks once; 32 bytes apart, they would touch half
+// of the banks twice.
 constexpr int kThreadCols = 16;
 constexpr int kRows = 8;   // of S and of O per thread
 constexpr int kKeys = 2;   // columns of S per thread
 constexpr int kQuads = 2;  // runs of four columns of O per thread
 
-// The eight elements at gmem, as fp32: one load of 16 bytes.
+// Loads the eight elements at gmem and converts them to fp32: one 16-byte load.
 template <typename Element>
 __device__ void load_8(float (&x)[8], const Element* gmem) {
   const uint4 bits = *reinterpret_cast<const uint4*>(gmem);
@@ -51,8 +51,8 @@ __device__ void load_8(float (&x)[8], const Element* gmem) {
 }
 
 // Copies a [kNumRows][kHeadDim] tile to shared memory as its transpose, [kHeadDim][kNumRows]. Neighbouring threads take
-// neighbouring rows: their stores go to neighbouring words. Their loads are a row apart and use only half of each
-// 32-byte sector; the thread that wants the other half finds it in L1.
+// neighbouring rows, so their stores go to neighbouring words. Their loads are a row apart and use only half of each
+// 32-byte sector; the thread that needs the other half finds it in L1.
 template <typename Traits, int kNumRows, typename Element = typename Traits::Element>
 __device__ void copy_tile_transposed(float* tile_smem, const Element* tile_gmem, std::int64_t row_stride) {
   for (int i = threadIdx.x; i < kNumRows * Traits::kHeadDim / 8; i += Traits::kNumWarps * 32) {
@@ -64,7 +64,7 @@ __device__ void copy_tile_transposed(float* tile_smem, const Element* tile_gmem,
   }
 }
 
-// Copies a [kNumRows][kHeadDim] tile to shared memory as it is. (Threads store 32 bytes apart: a 2-way bank conflict.)
+// Copies a [kNumRows][kHeadDim] tile to shared memory as is. (Threads store 32 bytes apart: a 2-way bank conflict.)
 template <typename Traits, int kNumRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(float* tile_smem, const Element* tile_gmem, std::int64_t row_stride) {
   for (int i = threadIdx.x; i < kNumRows * Traits::kHeadDim / 8; i += Traits::kNumWarps * 32) {
@@ -77,7 +77,7 @@ __device__ void copy_tile(float* tile_smem, const Element* tile_gmem, std::int64
   }
 }
 
-// Reads kCount (a multiple of 4, or 2) neighbouring floats of shared memory in as few loads as that takes.
+// Reads kCount (a multiple of 4, or 2) neighbouring floats of shared memory with as few loads as possible.
 template <int kCount>
 __device__ void load_smem(float (&x)[kCount], const float* smem) {
   if constexpr (kCount == 2) {
@@ -95,7 +95,7 @@ __device__ void load_smem(float (&x)[kCount], const float* smem) {
 // exp(x) = 2^(x · log2(e)): the hardware's exponential has base 2.
 __device__ inline float exp_approx(float x) { return exp2_approx(x * 1.44269504f); }  // log2(e)
 
-// Maximum and sum over the 16 threads that own the same rows: one half of a warp.
+// Maximum and sum over the 16 threads that own the same rows, which are one half of a warp.
 __device__ inline float row_threads_max(float x) {
 #pragma unroll
   for (int mask = kThreadCols / 2; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, mask));
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   float* V_smem = K_smem + kHeadDim * kBlockKV;  // [kBlockKV][kHeadDim]
   float* P_smem = V_smem + kBlockKV * kHeadDim;  // [kBlockKV][kBlockQ]
 
-  // Where this CTA stands: one tile of queries of one head of one batch entry.
+  // What this CTA computes: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int thread_row = threadIdx.x / kThreadCols, thread_col = threadIdx.x % kThreadCols;
   const Element* Q_gmem = args.Q.row<Element>(batch, head, q_block * kBlockQ);  // [kBlockQ][kHeadDim]
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const Element* V_gmem = args.V.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
 
   float O_rmem[kRows][kQuads][4] = {};  // [row][quad][column], not normalised
-  float row_max[kRows];                 // of the scores seen so far; the same in the 16 threads of a row
-  float row_sum[kRows] = {};            // of exp(score - row_max) so far
+  float row_max[kRows];                 // maximum of the scores so far; the same in the 16 threads of a row
+  float row_sum[kRows] = {};            // sum of exp(score - row_max) so far
 #pragma unroll
   for (int row = 0; row < kRows; ++row) row_max[row] = -INFINITY;
 
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   // For each K/V tile:
   for (int kv_row = 0; kv_row < args.seq_len_kv; kv_row += kBlockKV) {
     // Copy K and V.
-    __syncthreads();  // all warps are done with the tiles of the iteration before
+    __syncthreads();  // all warps are done with the previous iteration's tiles
     copy_tile_transposed<Traits, kBlockKV>(K_smem, K_gmem + kv_row * args.K.row_stride, args.K.row_stride);
     copy_tile<Traits, kBlockKV>(V_smem, V_gmem + kv_row * args.V.row_stride, args.V.row_stride);
     __syncthreads();  // K, V and, the first time, Q are complete
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
         for (int key = 0; key < kKeys; ++key) S_rmem[row][key] += q[row] * k[key];
     }
 
-    // Online softmax. O and the row sums are relative to the old maximum and move to the new one.
+    // Online softmax. O and the row sums are relative to the old maximum; rescale them to the new one.
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       float new_max = row_max[row];
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       }
       new_max = row_threads_max(new_max);
 
-      const float rescale = exp_approx(row_max[row] - new_max);  // the first time exp(-inf) = 0
+      const float rescale = exp_approx(row_max[row] - new_max);  // the first time, exp(-inf) = 0
       row_max[row] = new_max;
 #pragma unroll
       for (int i = 0; i < kQuads * 4; ++i) O_rmem[row][i / 4][i % 4] *= rescale;
@@ -182,9 +182,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
       row_sum[row] = row_sum[row] * rescale + row_threads_sum(tile_sum);
     }
 
-    // P to shared memory, transposed. The threads that read a query's P are the 16 that write it: they are in one warp.
-    // (Threads store 512 bytes apart, an 8-way bank conflict: few stores, in a layout that the many loads below want.)
-    __syncwarp();  // all lanes are done with P of the iteration before
+    // P to shared memory, transposed. The 16 threads that write a query's P also read it, and they are in one warp.
+    // (Threads store 512 bytes apart, an 8-way bank conflict: few stores, in a layout that the many loads below need.)
+    __syncwarp();  // all lanes are done with the previous iteration's P
 #pragma unroll
     for (int key = 0; key < kKeys; ++key)
 #pragma unroll
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;

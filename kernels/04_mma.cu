@@ -1,14 +1,14 @@
 // 04 · mma
 //
-// Idea        Let the tensor cores multiply. One mma.sync.m16n8k16 does the work of 64 warp-wide FFMAs. Its operands
-//             are fragments, spread over the registers of the 32 lanes (common/ptx.h draws them), and the accumulator
-//             of S = Q Kᵀ already has the shape that P needs as an operand of O += P V: S, P and O stay in registers.
-// Changed     Four warps own 16 query rows each. Both products are mmas on fragments, which plain 32-bit loads (Q, K)
-//             and 16-bit loads (V) gather from shared memory. Tiles stay 16-bit there, laid out as in global memory,
-//             and have 64 keys instead of 32. O leaves through shared memory in 16-byte stores.
-// Prediction  FFMA all but vanishes from the loop. On an H200 mma.sync peaks near ten times the FFMA rate, but the
-//             eight rows that a fragment load touches start in the same bank, so shared memory takes most of the gain:
-//             3x in TFLOP/s.
+// Idea        Let the tensor cores multiply. One mma.sync.m16n8k16 does the work of 64 warp-wide FFMAs. Its operands are
+//             fragments, distributed over the registers of the 32 lanes (drawn in common/ptx.h), and the accumulator of
+//             S = Q Kᵀ already has the shape that P needs as an operand of O += P V, so S, P and O stay in registers.
+// Changed     Each of the four warps owns 16 query rows. Both products are mmas on fragments, which plain 32-bit loads
+//             (Q, K) and 16-bit loads (V) gather from shared memory. Tiles stay 16-bit there, in the same layout as in
+//             global memory, and have 64 keys instead of 32. O leaves through shared memory in 16-byte stores.
+// Prediction  FFMA all but vanishes from the loop. On an H200, mma.sync peaks near ten times the FFMA rate, but the
+//             eight rows that a fragment load touches start in the same bank, so shared memory consumes most of the
+//             gain: 3x in TFLOP/s.
 
 #include "convert.h"
 #include "ptx.h"
@@ -22,7 +22,7 @@ struct Traits {
   static constexpr int kBlockQ = 64;   // query rows per CTA
   static constexpr int kBlockKV = 64;  // keys and values per iteration
   static constexpr int kHeadDim = 128;
-  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 1
@@ -30,8 +30,8 @@ struct Traits {
   static_assert(kBlockQ == kNumWarps * kMmaM * 16, "each warp owns whole mma tiles");
 };
 
-// Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each: twice around the 32 banks of 4 bytes, so that a column is in the same bank in every row.
+// The offset of element (row, col) of a tile in shared memory, counted in elements from the start of the tile. Rows of
+// 256 bytes follow one another; each spans the 32 banks of 4 bytes twice, so a column is in the same bank in every row.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + col;
@@ -53,10 +53,10 @@ __device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int
 }
 
 // Fragments are loaded from Q_smem [kBlockQ][kHeadDim], K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim].
-// Which lane holds which elements is drawn in common/ptx.h; `group` and `pair` are those of the drawing. A 32-bit load
-// of a warp touches eight rows (Q, K), a 16-bit load four (V), and of each row 16 bytes.
+// common/ptx.h shows which lane holds which elements; `group` and `pair` have the same meaning there. A 32-bit load of a
+// warp touches eight rows (Q, K), a 16-bit load touches four (V), and each takes 16 bytes of each row.
 
-// A = Q[the warp's rows][16 of head_dim]. Each register of A takes two neighbours along head_dim: one 32-bit load.
+// A = Q[the warp's rows][16 of head_dim]. Each register of A takes two neighbours along head_dim, one 32-bit load.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_Q_fragments(std::uint32_t (&Q_rmem)[Traits::kMmaM][4], const Element* Q_smem, int warp_row,
                                  int mma_k) {
@@ -85,7 +85,7 @@ __device__ void load_K_fragments(std::uint32_t (&K_rmem)[Traits::kBlockKV / 8][2
     }
 }
 
-// B = V[16 keys][all of head_dim]. Each register of B takes two neighbouring keys, a row apart: two 16-bit loads.
+// B = V[16 keys][all of head_dim]. Each register of B takes two neighbouring keys, a row apart, with two 16-bit loads.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_V_fragments(std::uint32_t (&V_rmem)[Traits::kHeadDim / 8][2], const Element* V_smem, int mma_k) {
   const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* K_smem = Q_smem + kBlockQ * kHeadDim;       // [kBlockKV][kHeadDim]
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kBlockKV][kHeadDim]
 
-  // Where this CTA stands: one tile of queries of one head of one batch entry.
+  // What this CTA computes: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
@@ -135,11 +135,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const Element* K_gmem = args.K.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
   const Element* V_gmem = args.V.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
 
-  // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
-  // last index of an array of fragments counts a lane's registers of one A, B or D.
+  // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
+  // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], of the scores seen so far
-  float row_sum[kMmaM][2] = {};               // [mma_m][half], of exp(score - row_max) so far
+  float row_max[kMmaM][2];                    // [mma_m][half], maximum of the scores so far
+  float row_sum[kMmaM][2] = {};               // [mma_m][half], sum of exp(score - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   // For each K/V tile:
   for (int kv_row = 0; kv_row < args.seq_len_kv; kv_row += kBlockKV) {
     // Copy K and V.
-    __syncthreads();  // all warps are done with the tiles of the iteration before
+    __syncthreads();  // all warps are done with the previous iteration's tiles
     copy_tile<Traits, kBlockKV>(K_smem, K_gmem + kv_row * args.K.row_stride, args.K.row_stride);
     copy_tile<Traits, kBlockKV>(V_smem, V_gmem + kv_row * args.V.row_stride, args.V.row_stride);
     __syncthreads();  // K, V and, the first time, Q are complete
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
           mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_m], K_rmem[mma_n]);
     }
 
-    // Online softmax. O and the row sums are relative to the old maximum and move to the new one.
+    // Online softmax. O and the row sums are relative to the old maximum; rescale them to the new one.
     float rescale[kMmaM][2];  // [mma_m][half], exp(old maximum - new maximum)
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
             new_max = fmaxf(new_max, S_rmem[mma_m][mma_n][i]);
           }
         new_max = group_max(new_max);
-        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time exp(-inf) = 0
+        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time, exp(-inf) = 0
         row_max[mma_m][half] = new_max;
       }
 
@@ -236,8 +236,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     }
   }
 
-  // Normalise and store O. A lane's elements are pairs, 4 bytes each; by way of shared memory it stores 16 bytes at a
-  // time. O goes where this warp's rows of Q were: no other warp uses them any more, so a __syncwarp() is enough.
+  // Normalise and store O. A lane holds its elements in pairs of 4 bytes; going through shared memory, it stores 16
+  // bytes at a time. O replaces this warp's rows of Q, which no other warp uses any more, so a __syncwarp() is enough.
   Element* O_smem = Q_smem;  // [kBlockQ][kHeadDim]
   __syncwarp();              // all lanes have read their fragments of Q for the last time
 #pragma unroll
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;

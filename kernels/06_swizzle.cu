@@ -1,11 +1,11 @@
 // 06 · swizzle
 //
 // Idea        A row of a tile is 256 bytes, so the eight rows that one fragment load touches start in the same bank.
-//             Store the 16-byte chunk c of row r at chunk c ^ (r % 8) instead: the same column of eight rows now lies
-//             in eight different chunks, and these in eight different groups of four banks.
-// Changed     smem_offset(), which every access to shared memory goes through. All else is version 05.
+//             Store the 16-byte chunk c of row r at chunk c ^ (r % 8) instead: the same column of eight rows is now in
+//             eight different chunks, and therefore in eight different groups of four banks.
+// Changed     smem_offset(), which every access to shared memory goes through. The rest is as in 05.
 // Prediction  Shared-memory wavefronts fall 8x for fragments of Q and K and 4x for V, to one per load. Version 05 waits
-//             on little else: 4x in TFLOP/s. Costs a LOP3 per address.
+//             for little else: 4x in TFLOP/s. The cost is one LOP3 per address.
 
 #include "convert.h"
 #include "ptx.h"
@@ -19,7 +19,7 @@ struct Traits {
   static constexpr int kBlockQ = 64;   // query rows per CTA
   static constexpr int kBlockKV = 64;  // keys and values per iteration
   static constexpr int kHeadDim = 128;
-  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 1
@@ -28,18 +28,18 @@ struct Traits {
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
 };
 
-// Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
+// The offset of element (row, col) of a tile in shared memory, counted in elements from the start of the tile. Rows of
+// 256 bytes follow one another, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
 //
 // clang-format off
 //              chunk   0   1   2   3   4   5   6   7
-//   row 0   goes to    0   1   2   3   4   5   6   7      What a fragment load touches at a time lies in one column of
-//   row 1              1   0   3   2   5   4   7   6      this table: the same chunk of eight rows. Without the XOR its
-//   row 2              2   3   0   1   6   7   4   5      eight entries would be equal, the same four banks eight times
-//   row 3              3   2   1   0   7   6   5   4      over. With it they are all different: 8 × 4 banks, each once.
+//   row 0   goes to    0   1   2   3   4   5   6   7      A fragment load touches one column of this table at a time:
+//   row 1              1   0   3   2   5   4   7   6      the same chunk of eight rows. Without the XOR, the eight
+//   row 2              2   3   0   1   6   7   4   5      entries of a column would be equal: the same four banks, eight
+//   row 3              3   2   1   0   7   6   5   4      times over. With it, they all differ: 8 × 4 banks, each once.
 //   row 4              4   5   6   7   0   1   2   3
 //   row 5              5   4   7   6   1   0   3   2      The rows of the table are permutations too, so a copy that
-//   row 6              6   7   4   5   2   3   0   1      writes a whole row still meets each bank equally often.
+//   row 6              6   7   4   5   2   3   0   1      writes a whole row still uses each bank equally often.
 //   row 7              7   6   5   4   3   2   1   0      Chunks 8 to 15 do the same, 128 bytes further on.
 // clang-format on
 template <typename Traits>
@@ -49,8 +49,8 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// Starts to copy kRows rows of kHeadDim elements from global to shared memory, 16 bytes per thread at a time. The whole
-// CTA takes part: 16 neighbouring threads read one row.
+// Starts copying kRows rows of kHeadDim elements from global to shared memory, 16 bytes per thread at a time. The whole CTA
+// takes part: 16 neighbouring threads read one row.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int64_t row_stride) {
   constexpr int kChunk = Traits::kChunk, kChunksPerRow = Traits::kChunksPerRow;
@@ -64,10 +64,10 @@ __device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int
 }
 
 // Fragments are loaded from Q_smem [kBlockQ][kHeadDim], K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim].
-// Which lane holds which elements is drawn in common/ptx.h; `group` and `pair` are those of the drawing. A 32-bit load
-// of a warp touches eight rows (Q, K), a 16-bit load four (V), and of each row 16 bytes.
+// common/ptx.h shows which lane holds which elements; `group` and `pair` have the same meaning there. A 32-bit load of a
+// warp touches eight rows (Q, K), a 16-bit load touches four (V), and each takes 16 bytes of each row.
 
-// A = Q[the warp's rows][16 of head_dim]. Each register of A takes two neighbours along head_dim: one 32-bit load.
+// A = Q[the warp's rows][16 of head_dim]. Each register of A takes two neighbours along head_dim, one 32-bit load.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_Q_fragments(std::uint32_t (&Q_rmem)[Traits::kMmaM][4], const Element* Q_smem, int warp_row,
                                  int mma_k) {
@@ -96,7 +96,7 @@ __device__ void load_K_fragments(std::uint32_t (&K_rmem)[Traits::kBlockKV / 8][2
     }
 }
 
-// B = V[16 keys][all of head_dim]. Each register of B takes two neighbouring keys, a row apart: two 16-bit loads.
+// B = V[16 keys][all of head_dim]. Each register of B takes two neighbouring keys, a row apart, with two 16-bit loads.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_V_fragments(std::uint32_t (&V_rmem)[Traits::kHeadDim / 8][2], const Element* V_smem, int mma_k) {
   const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* K_smem = Q_smem + kBlockQ * kHeadDim;       // [kBlockKV][kHeadDim]
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kBlockKV][kHeadDim]
 
-  // Where this CTA stands: one tile of queries of one head of one batch entry.
+  // What this CTA computes: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
@@ -146,27 +146,27 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const Element* K_gmem = args.K.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
   const Element* V_gmem = args.V.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
 
-  // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
-  // last index of an array of fragments counts a lane's registers of one A, B or D.
+  // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
+  // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], of the scores seen so far
-  float row_sum[kMmaM][2] = {};               // [mma_m][half], of exp(score - row_max) so far
+  float row_max[kMmaM][2];                    // [mma_m][half], maximum of the scores so far
+  float row_sum[kMmaM][2] = {};               // [mma_m][half], sum of exp(score - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
-  // Copy Q. There is no commit here: Q becomes part of the group of the first K.
+  // Copy Q. There is no commit here, so Q becomes part of the group of the first K.
   copy_tile<Traits, kBlockQ>(Q_smem, Q_gmem, args.Q.row_stride);
 
   // For each K/V tile:
   for (int kv_row = 0; kv_row < args.seq_len_kv; kv_row += kBlockKV) {
     // Copy K and V.
-    __syncthreads();  // all warps are done with the tiles of the iteration before
+    __syncthreads();  // all warps are done with the previous iteration's tiles
     copy_tile<Traits, kBlockKV>(K_smem, K_gmem + kv_row * args.K.row_stride, args.K.row_stride);
     cp_async_commit();
     copy_tile<Traits, kBlockKV>(V_smem, V_gmem + kv_row * args.V.row_stride, args.V.row_stride);
     cp_async_commit();
     cp_async_wait<1>();  // this thread's copies of K and, the first time, Q have arrived; those of V may not have
-    __syncthreads();     // and so have those of all other threads
+    __syncthreads();     // and so have the copies of all other threads
 
     // S = Q Kᵀ.
     float S_rmem[kMmaM][kBlockKV / 8][4] = {};  // [mma_m][mma_n][D]
@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
           mma_m16n8k16<Element>(S_rmem[mma_m][mma_n], Q_rmem[mma_m], K_rmem[mma_n]);
     }
 
-    // Online softmax. O and the row sums are relative to the old maximum and move to the new one.
+    // Online softmax. O and the row sums are relative to the old maximum; rescale them to the new one.
     float rescale[kMmaM][2];  // [mma_m][half], exp(old maximum - new maximum)
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
             new_max = fmaxf(new_max, S_rmem[mma_m][mma_n][i]);
           }
         new_max = group_max(new_max);
-        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time exp(-inf) = 0
+        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time, exp(-inf) = 0
         row_max[mma_m][half] = new_max;
       }
 
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
     // O += P V.
     cp_async_wait<0>();                     // this thread's copies of V have arrived
-    __syncthreads();                        // and so have those of all other threads
+    __syncthreads();                        // and so have the copies of all other threads
     std::uint32_t V_rmem[kHeadDim / 8][2];  // [mma_n][B], of one mma_k
 #pragma unroll
     for (int mma_k = 0; mma_k < kBlockKV / 16; ++mma_k) {
@@ -252,8 +252,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     }
   }
 
-  // Normalise and store O. A lane's elements are pairs, 4 bytes each; by way of shared memory it stores 16 bytes at a
-  // time. O goes where this warp's rows of Q were: no other warp uses them any more, so a __syncwarp() is enough.
+  // Normalise and store O. A lane holds its elements in pairs of 4 bytes; going through shared memory, it stores 16
+  // bytes at a time. O replaces this warp's rows of Q, which no other warp uses any more, so a __syncwarp() is enough.
   Element* O_smem = Q_smem;  // [kBlockQ][kHeadDim]
   __syncwarp();              // all lanes have read their fragments of Q for the last time
 #pragma unroll
@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;

@@ -1,13 +1,13 @@
 // 08 · pipelined_kv
 //
-// Idea        Ask for each tile one phase before it is needed. There is a buffer each for K and V, and each is idle
-//             while the other is in use: V of this iteration is copied under S = Q Kᵀ, as before, and K of the next
-//             iteration under softmax and P V.
-// Changed     When the copies are issued, nothing else: the first K before the loop, V at its top, the next K in its
-//             middle. Each of the two barriers per iteration now does two things: it completes one tile and frees the
-//             other's buffer.
-// Prediction  Version 07 waits for the whole latency of K in every iteration, hidden only by the other CTAs of the SM;
-//             here a copy has some thousand cycles to arrive. No change in instruction counts; 1.1x in TFLOP/s.
+// Idea        Prefetch each tile half an iteration before it is needed. K and V have one buffer each, and each buffer
+//             is idle while the other is in use: V of this iteration is copied during S = Q Kᵀ, as before, and K of the
+//             next iteration during the softmax and P V.
+// Changed     Only the points at which the copies are issued: the first K before the loop, V at its top, the next K in
+//             its middle. Each of the two barriers per iteration now does two things: it completes one tile and frees
+//             the buffer of the other.
+// Prediction  Version 07 waits for the full latency of K in every iteration, hidden only by the SM's other CTAs; here a
+//             copy has about a thousand cycles to arrive. Instruction counts do not change; 1.1x in TFLOP/s.
 
 #include "convert.h"
 #include "ptx.h"
@@ -21,7 +21,7 @@ struct Traits {
   static constexpr int kBlockQ = 64;   // query rows per CTA
   static constexpr int kBlockKV = 64;  // keys and values per iteration
   static constexpr int kHeadDim = 128;
-  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 1
@@ -30,18 +30,18 @@ struct Traits {
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
 };
 
-// Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
+// The offset of element (row, col) of a tile in shared memory, counted in elements from the start of the tile. Rows of
+// 256 bytes follow one another, but the 16-byte chunks of a row are permuted. Where the first eight chunks go:
 //
 // clang-format off
 //              chunk   0   1   2   3   4   5   6   7
-//   row 0   goes to    0   1   2   3   4   5   6   7      What a fragment load touches at a time lies in one column of
-//   row 1              1   0   3   2   5   4   7   6      this table: the same chunk of eight rows. Without the XOR its
-//   row 2              2   3   0   1   6   7   4   5      eight entries would be equal, the same four banks eight times
-//   row 3              3   2   1   0   7   6   5   4      over. With it they are all different: 8 × 4 banks, each once.
+//   row 0   goes to    0   1   2   3   4   5   6   7      A fragment load touches one column of this table at a time:
+//   row 1              1   0   3   2   5   4   7   6      the same chunk of eight rows. Without the XOR, the eight
+//   row 2              2   3   0   1   6   7   4   5      entries of a column would be equal: the same four banks, eight
+//   row 3              3   2   1   0   7   6   5   4      times over. With it, they all differ: 8 × 4 banks, each once.
 //   row 4              4   5   6   7   0   1   2   3
 //   row 5              5   4   7   6   1   0   3   2      The rows of the table are permutations too, so a copy that
-//   row 6              6   7   4   5   2   3   0   1      writes a whole row still meets each bank equally often.
+//   row 6              6   7   4   5   2   3   0   1      writes a whole row still uses each bank equally often.
 //   row 7              7   6   5   4   3   2   1   0      Chunks 8 to 15 do the same, 128 bytes further on.
 // clang-format on
 template <typename Traits>
@@ -51,8 +51,8 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// Starts to copy kRows rows of kHeadDim elements from global to shared memory, 16 bytes per thread at a time. The whole
-// CTA takes part: 16 neighbouring threads read one row.
+// Starts copying kRows rows of kHeadDim elements from global to shared memory, 16 bytes per thread at a time. The whole CTA
+// takes part: 16 neighbouring threads read one row.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int64_t row_stride) {
   constexpr int kChunk = Traits::kChunk, kChunksPerRow = Traits::kChunksPerRow;
@@ -66,10 +66,10 @@ __device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int
 }
 
 // Fragments are loaded from Q_smem [kBlockQ][kHeadDim], K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim].
-// In each ldmatrix, lanes 0–7 give the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
+// In each ldmatrix, lanes 0–7 supply the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
 
 // A = Q[the warp's rows][16 of head_dim]. The four matrices are the quarters of A: rows 0–7 and 8–15 at the lower eight
-// of head_dim, then both at the upper eight.
+// of head_dim, then the same rows at the upper eight.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_Q_fragments(std::uint32_t (&Q_rmem)[Traits::kMmaM][4], const Element* Q_smem, int warp_row,
                                  int mma_k) {
@@ -83,8 +83,8 @@ __device__ void load_Q_fragments(std::uint32_t (&Q_rmem)[Traits::kMmaM][4], cons
   }
 }
 
-// B = Kᵀ[16 of head_dim][all keys of the tile]. Two matrices, side by side along head_dim, make the B of one mma_n,
-// and four those of two.
+// B = Kᵀ[16 of head_dim][all keys of the tile]. Two matrices, side by side along head_dim, form the B of one mma_n, and
+// four matrices form the B of two.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_K_fragments(std::uint32_t (&K_rmem)[Traits::kBlockKV / 8][2], const Element* K_smem, int mma_k) {
   const int lane_id = threadIdx.x % 32;
@@ -97,8 +97,8 @@ __device__ void load_K_fragments(std::uint32_t (&K_rmem)[Traits::kBlockKV / 8][2
   }
 }
 
-// B = V[16 keys][all of head_dim]. Two matrices, one below the other along the keys, make the B of one mma_n.
-// Transposed on their way, they give each lane two neighbouring keys in a register.
+// B = V[16 keys][all of head_dim]. Two matrices, one below the other along the keys, form the B of one mma_n.
+// Transposed on the way, they give each lane two neighbouring keys in a register.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_V_fragments(std::uint32_t (&V_rmem)[Traits::kHeadDim / 8][2], const Element* V_smem, int mma_k) {
   const int lane_id = threadIdx.x % 32;
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* K_smem = Q_smem + kBlockQ * kHeadDim;       // [kBlockKV][kHeadDim]
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kBlockKV][kHeadDim]
 
-  // Where this CTA stands: one tile of queries of one head of one batch entry.
+  // What this CTA computes: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
@@ -144,11 +144,11 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const Element* K_gmem = args.K.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
   const Element* V_gmem = args.V.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
 
-  // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
-  // last index of an array of fragments counts a lane's registers of one A, B or D.
+  // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
+  // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], of the scores seen so far
-  float row_sum[kMmaM][2] = {};               // [mma_m][half], of exp(score - row_max) so far
+  float row_max[kMmaM][2];                    // [mma_m][half], maximum of the scores so far
+  float row_sum[kMmaM][2] = {};               // [mma_m][half], sum of exp(score - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   for (int kv_row = 0; kv_row < args.seq_len_kv; kv_row += kBlockKV) {
     // Copy V.
     cp_async_wait<0>();  // this thread's copies of K and, the first time, Q have arrived
-    __syncthreads();  // and so have those of all other threads; all warps are done with the V of the iteration before
+    __syncthreads();  // and so have the copies of all other threads; all warps are done with the previous iteration's V
     copy_tile<Traits, kBlockKV>(V_smem, V_gmem + kv_row * args.V.row_stride, args.V.row_stride);
     cp_async_commit();
 
@@ -182,14 +182,14 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
     // Copy the next K.
     cp_async_wait<0>();  // this thread's copies of V have arrived
-    __syncthreads();     // and so have those of all other threads; all warps are done with this K
+    __syncthreads();     // and so have the copies of all other threads; all warps are done with this K
     const int next_kv_row = kv_row + kBlockKV;
     if (next_kv_row < args.seq_len_kv) {
       copy_tile<Traits, kBlockKV>(K_smem, K_gmem + next_kv_row * args.K.row_stride, args.K.row_stride);
       cp_async_commit();
     }
 
-    // Online softmax. O and the row sums are relative to the old maximum and move to the new one.
+    // Online softmax. O and the row sums are relative to the old maximum; rescale them to the new one.
     float rescale[kMmaM][2];  // [mma_m][half], exp(old maximum - new maximum)
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
             new_max = fmaxf(new_max, S_rmem[mma_m][mma_n][i]);
           }
         new_max = group_max(new_max);
-        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time exp(-inf) = 0
+        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time, exp(-inf) = 0
         row_max[mma_m][half] = new_max;
       }
 
@@ -256,8 +256,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     }
   }
 
-  // Normalise and store O. A lane's elements are pairs, 4 bytes each; by way of shared memory it stores 16 bytes at a
-  // time. O goes where this warp's rows of Q were: no other warp uses them any more, so a __syncwarp() is enough.
+  // Normalise and store O. A lane holds its elements in pairs of 4 bytes; going through shared memory, it stores 16
+  // bytes at a time. O replaces this warp's rows of Q, which no other warp uses any more, so a __syncwarp() is enough.
   Element* O_smem = Q_smem;  // [kBlockQ][kHeadDim]
   __syncwarp();              // all lanes have read their fragments of Q for the last time
 #pragma unroll
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;

@@ -1,12 +1,12 @@
 // 11 · wide_warps
 //
-// Idea        Give each warp 32 query rows instead of 16: every fragment of K and V that it loads then feeds two mmas.
-//             O doubles to 128 registers per lane. S must not double too, so a tile has 32 keys instead of 64.
-// Changed     kBlockQ and kBlockKV. All loops over mma_m run twice; until now they ran once.
-// Prediction  Per mma, half as many fragment loads of K and V, but twice as many of Q, since S is half as wide: of 72
-//             ldmatrix for 64 keys and 16 rows 48 remain. Shared memory, 0.28 cycles per score and SM, was slower than
-//             the tensor cores with 0.19; now both take 0.19. Only two CTAs of 128 threads fit on an SM, but each has
-//             twice the work: 1.15x in TFLOP/s.
+// Idea        Give each warp 32 query rows instead of 16, so that every fragment of K and V that it loads feeds two
+//             mmas. O doubles to 128 registers per lane. S must not double as well, so a tile has 32 keys instead of 64.
+// Changed     kBlockQ and kBlockKV. All loops over mma_m now run twice instead of once.
+// Prediction  Per mma, there are half as many fragment loads of K and V, but twice as many of Q, since S is half as
+//             wide: of the 72 ldmatrix for 64 keys and 16 rows, 48 remain. Shared memory took 0.28 cycles per score and
+//             SM, more than the tensor cores with 0.19; now both take 0.19. Only two CTAs of 128 threads fit on an SM,
+//             but each does twice the work: 1.15x in TFLOP/s.
 
 #include "convert.h"
 #include "ptx.h"
@@ -20,7 +20,7 @@ struct Traits {
   static constexpr int kBlockQ = 128;  // query rows per CTA
   static constexpr int kBlockKV = 32;  // keys and values per iteration
   static constexpr int kHeadDim = 128;
-  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 4;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);  // 16-row mma tiles that a warp owns: here 2
@@ -29,8 +29,8 @@ struct Traits {
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
 };
 
-// Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
+// The offset of element (row, col) of a tile in shared memory, counted in elements from the start of the tile. Rows of
+// 256 bytes follow one another, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
   constexpr int kChunk = Traits::kChunk;
@@ -38,23 +38,23 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants, when lane_offset is what this lane reads of the
-// fragment at (0, 0). Rows come in steps of 8, so they leave the XOR alone and are added. Columns come in steps of 16:
-// within the 64 that the XOR permutes they are an XOR themselves, and beyond they are added. What is added becomes part
-// of the load instruction.
+// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
+// 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
+// Whatever is added becomes part of the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
   return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
 }
 
-// How the CTA shares out a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row, and
-// a thread's next row is kRowsAtOnce further on.
+// How the CTA divides up a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row,
+// and a thread's next row is kRowsAtOnce further on.
 template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
-// Starts to copy a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers are those
-// of the thread's first row; tile_gmem is left where the next tile begins.
+// Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers point
+// to the thread's first row; tile_gmem is advanced to the start of the next tile.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
@@ -64,10 +64,10 @@ __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::in
 }
 
 // Fragments are loaded from Q_smem [kBlockQ][kHeadDim], K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim].
-// In each ldmatrix, lanes 0–7 give the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
+// In each ldmatrix, lanes 0–7 supply the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
 
 // A = Q[the warp's rows][16 of head_dim]. The four matrices are the quarters of A: rows 0–7 and 8–15 at the lower eight
-// of head_dim, then both at the upper eight.
+// of head_dim, then the same rows at the upper eight.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_Q_fragments(std::uint32_t (&Q_rmem)[Traits::kMmaM][4], const Element* Q_smem, int lane_offset,
                                  int mma_k) {
@@ -78,8 +78,8 @@ __device__ void load_Q_fragments(std::uint32_t (&Q_rmem)[Traits::kMmaM][4], cons
   }
 }
 
-// B = Kᵀ[16 of head_dim][16 keys], for mma_n and mma_n + 1. Two matrices, side by side along head_dim, make the B of one
-// mma_n, and four those of two.
+// B = Kᵀ[16 of head_dim][16 keys], for mma_n and mma_n + 1. Two matrices, side by side along head_dim, form the B of
+// one mma_n, and four matrices form the B of two.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_K_fragments(std::uint32_t (&K_rmem)[2][2], const Element* K_smem, int lane_offset, int mma_k,
                                  int mma_n) {
@@ -87,8 +87,8 @@ __device__ void load_K_fragments(std::uint32_t (&K_rmem)[2][2], const Element* K
               &K_smem[fragment_offset<Traits>(lane_offset, mma_n * 8, mma_k * 16)]);
 }
 
-// B = V[16 keys][16 of head_dim], for mma_n and mma_n + 1. Two matrices, one below the other along the keys, make the B
-// of one mma_n. Transposed on their way, they give each lane two neighbouring keys in a register.
+// B = V[16 keys][16 of head_dim], for mma_n and mma_n + 1. Two matrices, one below the other along the keys, form the B
+// of one mma_n. Transposed on the way, they give each lane two neighbouring keys in a register.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_V_fragments(std::uint32_t (&V_rmem)[2][2], const Element* V_smem, int lane_offset, int mma_k,
                                  int mma_n) {
@@ -120,12 +120,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   Element* K_smem = Q_smem + kBlockQ * kHeadDim;       // [kBlockKV][kHeadDim]
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kBlockKV][kHeadDim]
 
-  // Where this CTA stands: one tile of queries of one head of one batch entry.
+  // What this CTA computes: one tile of queries of one head of one batch entry.
   const int q_block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
-  // What this thread copies first of each tile.
+  // This thread's first chunk of each tile.
   const int copy_row = threadIdx.x / Traits::kChunksPerRow;
   const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
@@ -133,16 +133,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const Element* K_gmem = args.K.row<Element>(batch, head, copy_row) + copy_col;
   const Element* V_gmem = args.V.row<Element>(batch, head, copy_row) + copy_col;
 
-  // What this lane reads first of each tile.
+  // This lane's first chunk of each tile.
   const int Q_lane = smem_offset<Traits>(warp_row + lane_id % 16, lane_id / 16 * 8);
   const int K_lane = smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8);
   const int V_lane = smem_offset<Traits>(lane_id % 16, lane_id / 16 * 8);
 
-  // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
-  // last index of an array of fragments counts a lane's registers of one A, B or D.
+  // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
+  // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], of the scores seen so far
-  float row_sum[kMmaM][2] = {};               // [mma_m][half], of exp(score - row_max) so far
+  float row_max[kMmaM][2];                    // [mma_m][half], maximum of the scores so far
+  float row_sum[kMmaM][2] = {};               // [mma_m][half], sum of exp(score - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
@@ -155,7 +155,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   for (int kv_row = 0; kv_row < args.seq_len_kv; kv_row += kBlockKV) {
     // Copy V.
     cp_async_wait<0>();  // this thread's copies of K and, the first time, Q have arrived
-    __syncthreads();  // and so have those of all other threads; all warps are done with the V of the iteration before
+    __syncthreads();  // and so have the copies of all other threads; all warps are done with the previous iteration's V
     copy_tile<Traits, kBlockKV>(V_smem + copy_offset, V_gmem, args.V.row_stride);
     cp_async_commit();
 
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     float S_rmem[kMmaM][kBlockKV / 8][4] = {};  // [mma_m][mma_n][D]
     std::uint32_t Q_rmem[2][kMmaM][4];          // [buffer][mma_m][A], of one mma_k
     std::uint32_t K_rmem[2][2][2];              // [buffer][mma_n % 2][B]
-    constexpr int kPiecesK = kBlockKV / 16;     // pieces of K, of 16 keys each, for one mma_k
+    constexpr int kPiecesK = kBlockKV / 16;     // pieces of K for one mma_k, of 16 keys each
     load_Q_fragments<Traits>(Q_rmem[0], Q_smem, Q_lane, 0);
     load_K_fragments<Traits>(K_rmem[0], K_smem, K_lane, 0, 0);
 #pragma unroll
@@ -183,17 +183,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
     // Copy the next K.
     cp_async_wait<0>();  // this thread's copies of V have arrived
-    __syncthreads();     // and so have those of all other threads; all warps are done with this K
+    __syncthreads();     // and so have the copies of all other threads; all warps are done with this K
     if (kv_row + kBlockKV < args.seq_len_kv) {
       copy_tile<Traits, kBlockKV>(K_smem + copy_offset, K_gmem, args.K.row_stride);
       cp_async_commit();
     }
 
-    // The first piece of V comes before the softmax, so that P V need not wait for it.
+    // Load the first piece of V before the softmax, so that P V need not wait for it.
     std::uint32_t V_rmem[2][2][2];  // [buffer][mma_n % 2][B]
     load_V_fragments<Traits>(V_rmem[0], V_smem, V_lane, 0, 0);
 
-    // Online softmax. O and the row sums are relative to the old maximum and move to the new one.
+    // Online softmax. O and the row sums are relative to the old maximum; rescale them to the new one.
     float rescale[kMmaM][2];  // [mma_m][half], exp(old maximum - new maximum)
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
             new_max = fmaxf(new_max, S_rmem[mma_m][mma_n][i]);
           }
         new_max = group_max(new_max);
-        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time exp(-inf) = 0
+        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time, exp(-inf) = 0
         row_max[mma_m][half] = new_max;
       }
 
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
         }
 
     // O += P V.
-    constexpr int kPiecesV = kHeadDim / 16;  // pieces of V, of 16 columns each, for one mma_k
+    constexpr int kPiecesV = kHeadDim / 16;  // pieces of V for one mma_k, of 16 columns each
 #pragma unroll
     for (int piece = 0; piece < kBlockKV / 16 * kPiecesV; ++piece) {
       const int mma_k = piece / kPiecesV, next = piece + 1, next_mma_k = next / kPiecesV;
@@ -262,8 +262,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     }
   }
 
-  // Normalise and store O. A lane's elements are pairs, 4 bytes each; by way of shared memory it stores 16 bytes at a
-  // time. O goes where this warp's rows of Q were: no other warp uses them any more, so a __syncwarp() is enough.
+  // Normalise and store O. A lane holds its elements in pairs of 4 bytes; going through shared memory, it stores 16
+  // bytes at a time. O replaces this warp's rows of Q, which no other warp uses any more, so a __syncwarp() is enough.
   Element* O_smem = Q_smem;  // [kBlockQ][kHeadDim]
   __syncwarp();              // all lanes have read their fragments of Q for the last time
 #pragma unroll
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   const cudaError_t error =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;

@@ -1,13 +1,13 @@
 // 16 · overlapped_softmax
 //
-// Idea        Hide what is left of the softmax. Its instructions are few since 12, but in 15 the tensor cores get nothing from
-//             a warp that computes them, nor while it waits at both ends of its two short runs of mmas, S and P V. P V of one
-//             step and S of the next do not depend on each other: side by side they are one run of 64 mmas without a gap,
-//             under which the other warp of the scheduler gets its softmax done. Then the two change places.
-// Changed     The loop is rotated: it begins with O += P V of the step before, then come S and the softmax of its own step.
-//             A tile's buffer is free one step later, so the larger tile is the first choice. A parameter that is always 0
-//             keeps the compiler to the order, and V_lane is kept in its register as well.
-// Prediction  The same instructions as in 15. What goes are the waits at the start of S and of P V: 1.08x.
+// Idea        Hide the rest of the softmax. It has had few instructions since 12, but in 15 a warp feeds nothing to the
+//             tensor cores while it executes them, nor while it waits at both ends of its two short runs of mmas, S and P
+//             V. The P V of one step and S of the next do not depend on each other: back to back, they form one run of 64
+//             mmas without a gap, during which the scheduler's other warp computes its softmax. Then the two change places.
+// Changed     The loop is rotated: it begins with O += P V of the previous step, then come S and the softmax of its own
+//             step. A tile's buffer is free one step later, so the larger tile is the first choice. A parameter that is
+//             always 0 forces the compiler to keep the order, and V_lane is kept in its register as well.
+// Prediction  The instructions are the same as in 15. The waits at the start of S and of P V disappear: 1.08x.
 
 #include <algorithm>
 
@@ -24,9 +24,9 @@ struct Traits {
   static constexpr int kBlockQ = 256;         // query rows per CTA
   static constexpr int kBlockKV = kBlockKV_;  // keys and values per tile
   static constexpr int kStepKV = 16;          // keys and values per step
-  static constexpr int kStages = kStages_;    // tiles in the ring, each of K and V
+  static constexpr int kStages = kStages_;    // tiles in the ring, each with K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kChunksPerRow = kHeadDim / kChunk;
   static constexpr int kNumWarps = 8;
   static constexpr int kMmaM = kBlockQ / (kNumWarps * 16);    // 16-row mma tiles that a warp owns: here 2
@@ -37,11 +37,11 @@ struct Traits {
   static_assert(kChunksPerRow % 8 == 0, "the XOR permutes eight chunks");
   static_assert(kMmaM * 16 == 32, "turn_to has each lane fetch a row");
   static_assert(kStages >= 2 && kStepKV % 16 == 0 &&
-                kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the one before
+                kBlockKV % (2 * kStepKV) == 0);  // a tile is copied in the middle of the previous one
 };
 
-// Where element (row, col) of a tile lies in shared memory, counted in elements from the start of the tile. Rows follow
-// one another, 256 bytes each, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
+// The offset of element (row, col) of a tile in shared memory, counted in elements from the start of the tile. Rows of
+// 256 bytes follow one another, and the XOR permutes the 16-byte chunks of a row; 06 has the picture.
 template <typename Traits>
 __device__ int smem_offset(int row, int col) {
   constexpr int kChunk = Traits::kChunk;
@@ -49,23 +49,23 @@ __device__ int smem_offset(int row, int col) {
   return row * Traits::kHeadDim + chunk * kChunk + col % kChunk;
 }
 
-// The same for a fragment that starts at (row, col), both constants, when lane_offset is what this lane reads of the
-// fragment at (0, 0). Rows come in steps of 8, so they leave the XOR alone and are added. Columns come in steps of 16:
-// within the 64 that the XOR permutes they are an XOR themselves, and beyond they are added. What is added becomes part
-// of the load instruction.
+// The same for a fragment that starts at (row, col), both constants; lane_offset is what this lane reads of the
+// fragment at (0, 0). Rows are multiples of 8, so they do not affect the XOR and are added. Columns are multiples of
+// 16: within the 64 columns that the XOR permutes, they are applied as an XOR themselves; beyond those, they are added.
+// Whatever is added becomes part of the load instruction.
 template <typename Traits>
 __device__ int fragment_offset(int lane_offset, int row, int col) {
   constexpr int kSwizzled = 8 * Traits::kChunk;  // columns that the XOR permutes
   return (lane_offset ^ col % kSwizzled) + row * Traits::kHeadDim + col / kSwizzled * kSwizzled;
 }
 
-// How the CTA shares out a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row, and
-// a thread's next row is kRowsAtOnce further on.
+// How the CTA divides up a tile that it copies, 16 bytes per thread at a time: 16 neighbouring threads read one row,
+// and a thread's next row is kRowsAtOnce further on.
 template <typename Traits>
 constexpr int kRowsAtOnce = Traits::kNumWarps * 32 / Traits::kChunksPerRow;
 
-// Starts to copy a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers are those
-// of the thread's first row; tile_gmem is left where the next tile begins.
+// Starts copying a thread's share of kRows rows of kHeadDim elements from global to shared memory. Both pointers point
+// to the thread's first row; tile_gmem is advanced to the start of the next tile.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::int64_t row_stride) {
   static_assert(kRowsAtOnce<Traits> % 8 == 0, "all rows of a thread are swizzled alike");
@@ -74,11 +74,11 @@ __device__ void copy_tile(Element* tile_smem, const Element*& tile_gmem, std::in
     cp_async_16(&tile_smem[row * Traits::kHeadDim], tile_gmem);
 }
 
-// Fragments are loaded from K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim]. In each ldmatrix, lanes 0–7 give
-// the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
+// Fragments are loaded from K_smem [kBlockKV][kHeadDim] and V_smem [kBlockKV][kHeadDim]. In each ldmatrix, lanes 0–7
+// supply the row addresses of the first 8×8 matrix, lanes 8–15 of the second, and so on.
 
-// B = Kᵀ[16 of head_dim][16 keys], for mma_n and mma_n + 1. Two matrices, side by side along head_dim, make the B of one
-// mma_n, and four those of two.
+// B = Kᵀ[16 of head_dim][16 keys], for mma_n and mma_n + 1. Two matrices, side by side along head_dim, form the B of
+// one mma_n, and four matrices form the B of two.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_K_fragments(std::uint32_t (&K_rmem)[2][2], const Element* K_smem, int lane_offset, int mma_k,
                                  int mma_n) {
@@ -86,8 +86,8 @@ __device__ void load_K_fragments(std::uint32_t (&K_rmem)[2][2], const Element* K
               &K_smem[fragment_offset<Traits>(lane_offset, mma_n * 8, mma_k * 16)]);
 }
 
-// B = V[16 keys][16 of head_dim], for mma_n and mma_n + 1. Two matrices, one below the other along the keys, make the B
-// of one mma_n. Transposed on their way, they give each lane two neighbouring keys in a register.
+// B = V[16 keys][16 of head_dim], for mma_n and mma_n + 1. Two matrices, one below the other along the keys, form the B
+// of one mma_n. Transposed on the way, they give each lane two neighbouring keys in a register.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_V_fragments(std::uint32_t (&V_rmem)[2][2], const Element* V_smem, int lane_offset, int mma_k,
                                  int mma_n) {
@@ -105,14 +105,14 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Four lanes share a row, and each holds 16 bytes of it, four registers. Afterwards lane j has register j of each lane:
+// Four lanes share a row, and each holds 16 bytes of it in four registers. Afterwards, lane j has register j of each lane:
 //
 //   lane 0  a0 a1 a2 a3      a0 b0 c0 d0
 //   lane 1  b0 b1 b2 b3  →   a1 b1 c1 d1
 //   lane 2  c0 c1 c2 c3      a2 b2 c2 d2
 //   lane 3  d0 d1 d2 d3      a3 b3 c3 d3
 //
-// Lanes whose numbers differ in one bit exchange x of the upper lane for y of the lower.
+// Two lanes whose numbers differ in one bit exchange x of the upper lane for y of the lower lane.
 __device__ inline void exchange(std::uint32_t& x, std::uint32_t& y, int lane_id, int bit) {
   const bool upper = lane_id & bit;
   const std::uint32_t got = __shfl_xor_sync(0xffffffff, upper ? x : y, bit);
@@ -125,9 +125,9 @@ __device__ inline void transpose_in_group(uint4& v, int lane_id) {
   exchange(v.y, v.w, lane_id, 2);
 }
 
-// P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of S, 16 rows
-// × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
-// all sums are below 4096. Then every P is, too, and far below 65,504, the largest fp16. An infinity or a NaN is not.
+// Computes P = 2^(scale · S - row_max), rounded to 16 bits, and this lane's sums of it. Two neighbouring accumulators of
+// S, 16 rows × 16 keys, become one fragment A of P V: each lane already holds the elements that it needs. Returns whether
+// all sums are below 4096, so that every P is, too, far below 65,504, the largest fp16; an infinity or a NaN is not.
 template <typename Traits>
 __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kStepKV / 16][4],
                              float (&new_sum)[Traits::kMmaM][2],
@@ -153,11 +153,11 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
   return in_range;
 }
 
-// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+// Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   while (!mbarrier_test_wait(barrier, parity)) {
   }
-  __syncwarp();  // lanes may leave the loop at different times, and ldmatrix and mma want the whole warp (.aligned)
+  __syncwarp();  // lanes may leave the loop at different times, and ldmatrix and mma need the whole warp (.aligned)
 }
 
 // num_q_tiles counts all query tiles of the problem. Each CTA has at least one.
@@ -167,17 +167,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   using Element = typename Traits::Element;
   constexpr int kBlockQ = Traits::kBlockQ, kBlockKV = Traits::kBlockKV, kHeadDim = Traits::kHeadDim;
   constexpr int kStepKV = Traits::kStepKV, kMmaM = Traits::kMmaM;
-  constexpr int kLaneChunks = Traits::kChunksPerRow / 4;  // chunks of a row of Q or O that one of its four lanes moves
+  constexpr int kLaneChunks = Traits::kChunksPerRow / 4;  // chunks of a row of Q or O that each of its four lanes moves
   constexpr int kStages = Traits::kStages, kStageSize = Traits::kStageSize;
 
   extern __shared__ __align__(16) unsigned char smem[];
-  Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim]; of each stage first K, then V
+  Element* K_smem = reinterpret_cast<Element*>(smem);  // [kStages][kBlockKV][kHeadDim]; in each stage first K, then V
   Element* V_smem = K_smem + kBlockKV * kHeadDim;      // [kStages][kBlockKV][kHeadDim]
   std::uint64_t* full = reinterpret_cast<std::uint64_t*>(K_smem + kStages * kStageSize);  // [kStages]: copied
   std::uint64_t* empty = full + kStages;                                                  // [kStages]: read by all
 
   // A row of a query tile's head, in Q, K, V or O. Query tiles are numbered head by head, then batch entry by batch entry.
-  const int q_tiles_per_head = args.seq_len / kBlockQ;  // of one head, where q_tile counts through all of them
+  const int q_tiles_per_head = args.seq_len / kBlockQ;  // of one head; q_tile counts through all of them
   const auto row_of = [&](const Tensor& tensor, int q_tile, int row) {
     return tensor.row<Element>(q_tile / q_tiles_per_head / args.heads, q_tile / q_tiles_per_head % args.heads, row);
   };
@@ -185,20 +185,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
   const int warp_row = warp_id * kMmaM * 16;  // the first of the query rows that this warp owns
 
-  // What this thread copies first of each tile.
+  // This thread's first chunk of each tile.
   const int copy_row = threadIdx.x / Traits::kChunksPerRow;
   const int copy_col = threadIdx.x % Traits::kChunksPerRow * Traits::kChunk;
   const int copy_offset = smem_offset<Traits>(copy_row, copy_col);
 
-  // What this lane reads first of each tile. Left alone, the compiler computes these anew in every step.
+  // This lane's first chunk of each tile. Left alone, the compiler recomputes both in every step.
   const int K_lane = keep_in_register(smem_offset<Traits>(lane_id / 16 * 8 + lane_id % 8, lane_id / 8 % 2 * 8));
   const int V_lane = keep_in_register(smem_offset<Traits>(lane_id % 16, lane_id / 16 * 8));
 
-  // Each thread arrives: at full when its own copies are there, at empty when it has read its fragments.
+  // Each thread arrives at full when its own copies have arrived, and at empty when it has read its fragments.
   if (threadIdx.x < 2 * kStages) mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);
-  __syncthreads();  // the barriers are there; this is the last time that all warps wait for each other
+  __syncthreads();  // the barriers are initialised; this is the last time that all warps wait for each other
 
-  // Copies this thread's share of the next tile of K and V, and says so to the others when it has arrived.
+  // Copies this thread's share of the next tile of K and V, and arrives at full when the copies have completed.
   const Element *K_gmem, *V_gmem;
   const auto copy_KV_tile = [&](int stage) {
     copy_tile<Traits, kBlockKV>(K_smem + stage * kStageSize + copy_offset, K_gmem, args.K.row_stride);
@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
     cp_async_mbarrier_arrive(&full[stage]);
   };
 
-  // Prepares for a query tile: K and V are copied from its head's first tile on, and each lane has a row of Q brought to
-  // L2, where load_Q will find it.
+  // Prepares for a query tile: K and V will be copied from its head's first tile on, and each lane prefetches a row of
+  // Q into L2, where load_Q will find it.
   const auto turn_to = [&](int q_tile) {
     const Element* Q_gmem = row_of(args.Q, q_tile, q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id);
     for (int col = 0; col < kHeadDim; col += 128 / sizeof(Element)) prefetch_to_L2(&Q_gmem[col]);
@@ -235,17 +235,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
   // For each of this CTA's query tiles:
   const int num_tiles = args.seq_len_kv / kBlockKV;
-  int first_tile = 0;  // the number of its first K/V tile, counted through all query tiles
+  int first_tile = 0;  // number of this query tile's first K/V tile, counted through all query tiles
 #pragma unroll 1
   for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
     const int next_q_tile = q_tile + gridDim.x;
     const bool is_last = next_q_tile >= num_q_tiles;
 
-    // In each 16-row mma tile a lane holds parts of two rows: lane_id / 4, and that + 8. `half` tells them apart. The
-    // last index of an array of fragments counts a lane's registers of one A, B or D.
+    // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
+    // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
     float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-    float row_max[kMmaM][2];                    // [mma_m][half], of scale · S when last looked for
-    float row_sum[kMmaM][2] = {};               // [mma_m][half], of this lane's 2^(scale · S - row_max) so far
+    float row_max[kMmaM][2];                    // [mma_m][half], maximum of scale · S when last computed
+    float row_sum[kMmaM][2] = {};               // [mma_m][half], sum of this lane's 2^(scale · S - row_max) so far
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
@@ -265,20 +265,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
           Q_rmem[2 * i + 1][mma_m][half + 2] = chunk.w;
         }
 
-    // What a step leaves for the next.
+    // What one step passes on to the next.
     std::uint32_t P_rmem[kMmaM][kStepKV / 16][4];  // [mma_m][mma_k][A]
     std::uint32_t V_rmem[2][2][2];                 // [buffer][mma_n % 2][B]: the first piece of V
-    int V_step;                                    // what this lane reads first of the step's V
+    int V_step;                                    // this lane's first chunk of the step's V
     // The first half of a step: S and its softmax. `offset` is where the step's keys and values begin in K_smem and V_smem.
     // Multiples of 8 rows may be added before the XOR, which only moves chunks within a row. `tie` is 0.
     const auto start_step = [&](int offset, int tie) {
-      const int K_step = (K_lane + offset) ^ tie;  // what this lane reads first of the step's K
+      const int K_step = (K_lane + offset) ^ tie;  // this lane's first chunk of the step's K
       V_step = V_lane + offset;
 
       // S = Q Kᵀ.
       float S_rmem[kMmaM][kStepKV / 8][4] = {};  // [mma_m][mma_n][D]
       std::uint32_t K_rmem[2][2][2];             // [buffer][mma_n % 2][B]
-      constexpr int kPiecesK = kStepKV / 16;     // pieces of K, of 16 keys each, for one mma_k
+      constexpr int kPiecesK = kStepKV / 16;     // pieces of K for one mma_k, of 16 keys each
       load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);
 #pragma unroll
       for (int piece = 0; piece < kHeadDim / 16 * kPiecesK; ++piece) {
@@ -292,16 +292,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
             mma_m16n8k16<Element>(S_rmem[mma_m][piece % kPiecesK * 2 + n], Q_rmem[mma_k][mma_m], K_rmem[piece % 2][n]);
       }
 
-      // The first piece of V comes before the softmax, so that P V need not wait for it.
+      // Load the first piece of V before the softmax, so that P V need not wait for it.
       load_V_fragments<Traits>(V_rmem[0], V_smem, V_step, 0, 0);
 
-      // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some step before this one.
-      float new_sum[kMmaM][2];  // [mma_m][half], of this lane's P
+      // Online softmax, and P to 16 bits. O and the row sums are relative to the maximum of some earlier step.
+      float new_sum[kMmaM][2];  // [mma_m][half], sum of this lane's P
       bool in_range = exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
-      // All lanes decide together, since the branch shuffles. It is taken the first time: row_max = -inf, so the sums are
-      // infinite or NaN.
+      // All lanes must decide together, because the branch contains shuffles. It is taken the first time, when row_max
+      // = -inf makes the sums infinite or NaN.
       if (!__all_sync(0xffffffff, in_range)) {
-        // They move to the new maximum, and P with them. (12 says what a mask would have to mind here.)
+        // Make O, the row sums and P relative to the new maximum. (12 says what a mask would require here.)
 #pragma unroll
         for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
@@ -312,7 +312,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 #pragma unroll
               for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_m][mma_n][i]);
             const float new_max = fmaxf(row_max[mma_m][half], group_max(S_max) * scale);
-            const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time 2^-inf = 0
+            const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time, 2^-inf = 0
             row_max[mma_m][half] = new_max;
             row_sum[mma_m][half] *= rescale;
 #pragma unroll
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 
     // The second half: O += P V.
     const auto finish_step = [&] {
-      constexpr int kPiecesV = kHeadDim / 16;  // pieces of V, of 16 columns each, for one mma_k
+      constexpr int kPiecesV = kHeadDim / 16;  // pieces of V for one mma_k, of 16 columns each
 #pragma unroll
       for (int piece = 0; piece < kStepKV / 16 * kPiecesV; ++piece) {
         const int mma_k = piece / kPiecesV, next = piece + 1, next_mma_k = next / kPiecesV;
@@ -353,8 +353,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
       const int tile = first_tile + kv_row / kBlockKV, stage = tile % kStages, next_stage = (tile + 1) % kStages;
       if (kv_row % kBlockKV == 0) wait(&full[stage], tile / kStages % 2);
 
-      // In the middle of a tile, copy the next, which may be the first for the next query tile. Its buffer holds an older
-      // tile: wait until all warps have read it. The first time nothing was there, and the wait ends at once.
+      // In the middle of a tile, copy the next one, which may be the first for the next query tile. Its buffer holds an
+      // older tile, so wait until all warps have read it. The first time, the buffer is empty and the wait ends at once.
       if (kv_row % kBlockKV == kBlockKV / 2) {
         const bool is_last_tile = kv_row + kBlockKV / 2 == args.seq_len_kv;
         if (is_last_tile && !is_last) turn_to(next_q_tile);
@@ -364,21 +364,21 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
         }
       }
 
-      // P V of the step before, and S of this one. The compiler orders independent mmas as it likes, and likes to begin with
-      // S, for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher
-      // knows, and K's fragments are not loaded before an mma of O is done. Most others would serve; head_dim 64 has no 9.
+      // P V of the previous step, and S of this one. The compiler may reorder independent mmas, and prefers to begin with S,
+      // for which the softmax waits. So S pretends to need a result of O += P V: `zero` is 0, which only the launcher knows,
+      // and K's fragments are not loaded before an mma of O is done. Most other results would do; head_dim 64 has no 9.
       finish_step();
       start_step(stage * kStageSize + kv_row % kBlockKV * kHeadDim, __float_as_int(O_rmem[0][9][3]) & zero);
-      if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);  // the tile before is read
+      if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);  // the previous tile has been read
     }
-    // Load the next Q while O is finished. At the end it is this one again, for nothing: an `if` would cost 64 registers.
+    // Load the next Q while O is finished. At the end, this Q is reloaded without effect: an `if` would cost 64 registers.
     load_Q(is_last ? q_tile : next_q_tile);
     finish_step();
     first_tile += num_tiles;
     mbarrier_arrive(&empty[(first_tile - 1) % kStages]);
 
-    // Normalise and store O. A lane's elements are pairs, 4 bytes each; the four lanes of a row exchange them, so that each
-    // stores 16 bytes at a time.
+    // Normalise and store O. A lane holds its elements in pairs of 4 bytes; the four lanes of a row exchange them, so
+    // that each stores 16 bytes at a time.
     Element* O_gmem = row_of(args.O, q_tile, q_tile % q_tiles_per_head * kBlockQ + warp_row + lane_id / 4);
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -403,9 +403,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32)
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
-  // The grid is as many CTAs as the GPU runs at a time, and not more than there are query tiles.
+  // Launch as many CTAs as the GPU runs at a time, but no more than there are query tiles.
   int device, num_sms, ctas_per_sm;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
@@ -424,7 +424,7 @@ const Registration registration({
     .source = __FILE__,
     .configurations = {configuration<Traits<__half, 128, 2>>("256x128", launch<Traits<__half, 128, 2>>),
                        configuration<Traits<__nv_bfloat16, 128, 2>>("256x128", launch<Traits<__nv_bfloat16, 128, 2>>),
-                       // For the 99 KB of shared memory that a CTA gets on sm_86 and sm_89.
+                       // Fits in the 99 KB of shared memory that a CTA gets on sm_86 and sm_89.
                        configuration<Traits<__half, 64, 3>>("256x64", launch<Traits<__half, 64, 3>>),
                        configuration<Traits<__nv_bfloat16, 64, 3>>("256x64", launch<Traits<__nv_bfloat16, 64, 3>>)},
 });

@@ -1,5 +1,5 @@
-// What the CTAs of a cluster can do together: they run at the same time, and each may write into the others' shared memory.
-// A kernel has clusters where it says __cluster_dims__. PTX ISA, "Cluster of Cooperative Thread Arrays".
+// What the CTAs of a cluster can do together: they run at the same time, and each may write into the others' shared
+// memory. A kernel has clusters if it is declared with __cluster_dims__. PTX ISA, "Cluster of Cooperative Thread Arrays".
 #pragma once
 
 #include <cuda.h>
@@ -17,16 +17,16 @@ __device__ inline int cluster_rank() {
   return static_cast<int>(rank);
 }
 
-/// A __syncthreads() for the threads of all CTAs of the cluster; those that have returned are not waited for. PTX ISA,
-/// "barrier.cluster".
+/// A __syncthreads() for the threads of all CTAs of the cluster; it does not wait for threads that have returned. PTX
+/// ISA, "barrier.cluster".
 __device__ inline void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\n\tbarrier.cluster.wait.acquire;" ::: "memory");
 }
 
-/// One arrival at the barrier that lies at this place in the shared memory of another CTA of the cluster, or of this one. It tells
-/// the other CTA that this thread is done with reading; it shows it nothing that this thread has written. Its scope is the CTA, as
-/// in CUTLASS (ClusterBarrier::arrive): by the letter of the memory model it counts in the other CTA and orders nothing there.
-/// With .cluster, the arrival waits until all writes have reached L2. PTX ISA, "mapa" and "mbarrier.arrive", .shared::cluster.
+/// One arrival at the barrier at this address in the shared memory of another CTA of the cluster, or of this one. It signals to
+/// the other CTA that this thread has finished reading; it does not make this thread's writes visible there. Its scope is the CTA,
+/// as in CUTLASS (ClusterBarrier::arrive): strictly by the memory model, it counts in the other CTA and orders nothing there. With
+/// .cluster, the arrival waits until all writes have reached L2. PTX ISA, "mapa" and "mbarrier.arrive", .shared::cluster.
 __device__ inline void mbarrier_arrive_at(std::uint64_t* barrier, int rank) {
   asm volatile(
       "{ .reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [there]; }" ::
@@ -35,9 +35,9 @@ __device__ inline void mbarrier_arrive_at(std::uint64_t* barrier, int rank) {
       : "memory");
 }
 
-/// tma_load (hopper/tma.h) for several CTAs at once: the box arrives at this place in the shared memory of each CTA whose bit
-/// `ranks` has, and tells the barrier that lies at this place there. It is read once. PTX ISA, "cp.async.bulk.tensor",
-/// .multicast::cluster.
+/// tma_load (hopper/tma.h) for several CTAs at once: the box arrives at this address in the shared memory of each CTA
+/// whose bit in `ranks` is set, and signals the barrier at this address there. It is read once. PTX ISA,
+/// "cp.async.bulk.tensor", .multicast::cluster.
 __device__ inline void tma_load_multicast(void* smem, const CUtensorMap& map, int row, int head, int batch,
                                           std::uint64_t* barrier, std::uint16_t ranks) {
   asm volatile(

@@ -1,6 +1,6 @@
-// What kernels need for 8-bit floating point, e4m3: one sign, four bits of exponent, three of mantissa, up to 448; no infinity.
-// A wgmma of such numbers takes 32 values of k, and B only K-major. PTX ISA, "Alternate Floating-Point Data Formats" and
-// "Asynchronous Warpgroup Level Matrix Instructions"; hopper/wgmma.h has the rest.
+// What kernels need for 8-bit floating point, e4m3: one sign bit, four exponent bits, three mantissa bits, up to 448;
+// no infinity. A wgmma of such numbers takes 32 values of k, and B only K-major. PTX ISA, "Alternate Floating-Point
+// Data Formats" and "Asynchronous Warpgroup Level Matrix Instructions"; the rest is in hopper/wgmma.h.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -12,8 +12,8 @@
 
 namespace flash_ladder {
 
-/// Rounds four floats to nearest even and packs them into one register, the first in bits 0–7; what is beyond 448 becomes 448.
-/// PTX ISA, "cvt", .rn.satfinite.e4m3x2.f32.
+/// Rounds four floats to nearest even and packs them into one register, the first in bits 0–7; values beyond 448 become
+/// 448. PTX ISA, "cvt", .rn.satfinite.e4m3x2.f32.
 __device__ inline std::uint32_t pack_e4m3(float x0, float x1, float x2, float x3) {
   std::uint32_t packed;
   asm("{ .reg .b16 low, high; cvt.rn.satfinite.e4m3x2.f32 low, %2, %1; cvt.rn.satfinite.e4m3x2.f32 high, %4, %3; "
@@ -23,8 +23,8 @@ __device__ inline std::uint32_t pack_e4m3(float x0, float x1, float x2, float x3
   return packed;
 }
 
-/// As for 16-bit elements (hopper/tensor_map.h), but that a row has no halves: 128 columns are 128 bytes, and a box is
-/// [1][1][1][box_rows][128].
+/// As for 16-bit elements (hopper/tensor_map.h), except that a row is not split into halves: 128 columns are 128 bytes,
+/// and a box is [1][1][1][box_rows][128].
 template <>
 inline cudaError_t encode_tensor_map<__nv_fp8_e4m3>(CUtensorMap& map, const Tensor& tensor, int batch, int heads,
                                                     int rows, int box_rows) {
@@ -33,7 +33,7 @@ inline cudaError_t encode_tensor_map<__nv_fp8_e4m3>(CUtensorMap& map, const Tens
 #if CUDART_VERSION >= 12050
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-#else  // as old as the runtime that it is compiled with
+#else  // the version of the runtime that this is compiled with
   const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
 #endif
   if (error != cudaSuccess) return error;
@@ -53,8 +53,8 @@ inline cudaError_t encode_tensor_map<__nv_fp8_e4m3>(CUtensorMap& map, const Tens
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-/// The descriptor of a K-major operand of rows of 64 or 128 bytes, with the swizzle of as many: of 64 bytes it puts the 16-byte chunk
-/// c of row r at chunk c ^ r / 2 % 4. Eight rows start at a multiple of their size. PTX ISA, "Matrix Descriptor Format".
+/// The descriptor of a K-major operand with rows of 64 or 128 bytes and a swizzle of the same width: for 64 bytes it puts the 16-byte
+/// chunk c of row r at chunk c ^ r / 2 % 4. Eight rows start at a multiple of their size. PTX ISA, "Matrix Descriptor Format".
 template <int kRowBytes>
 __device__ std::uint64_t row_descriptor(const void* smem) {
   constexpr std::uint64_t kSwizzle = kRowBytes == 128 ? 1 : 2, kStride = 8 * kRowBytes;
@@ -62,8 +62,8 @@ __device__ std::uint64_t row_descriptor(const void* smem) {
   return static_cast<std::uint64_t>((smem_address(smem) & 0x3FFFF) >> 4) | (kStride >> 4) << 32 | kSwizzle << 62;
 }
 
-/// `to` becomes `from`, by instructions that the compiler does not see through. It would give both the same registers, find those of
-/// wgmmas written while they run, and make one wait for the other (C7513).
+/// Copies `from` to `to`, with instructions that are opaque to the compiler. Otherwise it would give both the same
+/// registers, find registers of wgmmas written while these run, and make one wgmma wait for the other (C7513).
 template <int kM, int kN>
 __device__ void copy_registers(std::uint32_t (&to)[kM][kN], const std::uint32_t (&from)[kM][kN]) {
 #pragma unroll
@@ -72,9 +72,9 @@ __device__ void copy_registers(std::uint32_t (&to)[kM][kN], const std::uint32_t 
     for (int j = 0; j < kN; ++j) asm volatile("mov.b32 %0, %1;" : "=r"(to[i][j]) : "r"(from[i][j]));
 }
 
-// The wgmmas: D [64][n] = A [64][32] B [32][n], plus D if `accumulate`. D lies as for 16-bit numbers. A is in registers: of row
-// lane_id / 4 columns 4 · (lane_id % 4) to + 3 in A[0]; of that row + 8 in A[1]; columns + 16 in A[2] and A[3]. B is in shared
-// memory. PTX ISA, "wgmma.mma_async", .e4m3, and "Register Fragments for wgmma.mma_async.m64nNk32".
+// The wgmmas: D [64][n] = A [64][32] B [32][n], plus D if `accumulate`. D is laid out as for 16-bit numbers. A is in registers:
+// A[0] holds columns 4 · (lane_id % 4) to + 3 of row lane_id / 4; A[1] those of the row 8 further on; A[2] and A[3] columns +
+// 16. B is in shared memory. PTX ISA, "wgmma.mma_async", .e4m3, and "Register Fragments for wgmma.mma_async.m64nNk32".
 #define FLASH_LADDER_D(n) "+f"(D[n][0]), "+f"(D[n][1]), "+f"(D[n][2]), "+f"(D[n][3])
 #define FLASH_LADDER_D_64                                                                                           \
   FLASH_LADDER_D(0), FLASH_LADDER_D(1), FLASH_LADDER_D(2), FLASH_LADDER_D(3), FLASH_LADDER_D(4), FLASH_LADDER_D(5), \

@@ -1,4 +1,4 @@
-// What an mbarrier can do from Hopper on, beside common/ptx.h: count the bytes that TMA brings, and be waited for asleep.
+// What an mbarrier can do from Hopper on, beyond common/ptx.h: count the bytes that TMA brings, and let waiters sleep.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace flash_ladder {
 
-/// Releases the barriers that this thread has initialised to the threads of the cluster, which acquire them by a
-/// __syncthreads() or a barrier of the cluster. It orders nothing but mbarrier_init, and is no proxy fence: TMA uses its
-/// barrier through the generic proxy, which the ISA says from 9.3 on. CUTLASS's pipelines have it after initialisations.
-/// PTX ISA, "membar, fence", .mbarrier_init.
+/// Releases the barriers that this thread has initialised to the threads of the cluster, which acquire them through a
+/// __syncthreads() or a cluster barrier. It orders nothing but mbarrier_init, and is no proxy fence: TMA uses its
+/// barrier through the generic proxy, as the ISA says from 9.3 on. CUTLASS's pipelines execute it after they initialise
+/// barriers. PTX ISA, "membar, fence", .mbarrier_init.
 __device__ inline void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
-/// One arrival, and the phase does not end before TMA has brought this many bytes as well. PTX ISA, "mbarrier.arrive",
+/// One arrival; the phase does not end before TMA has brought this many bytes as well. PTX ISA, "mbarrier.arrive",
 /// .expect_tx.
 __device__ inline void mbarrier_arrive_expect_tx(std::uint64_t* barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(barrier)), "r"(bytes)
                : "memory");
 }
 
-/// mbarrier_test_wait (common/ptx.h), but the thread may sleep for a while before the answer is no. PTX ISA,
+/// Like mbarrier_test_wait (common/ptx.h), but the thread may sleep for a while before it returns false. PTX ISA,
 /// "mbarrier.try_wait", .parity.
 __device__ inline bool mbarrier_try_wait(std::uint64_t* barrier, int parity) {
   std::uint32_t ended;

@@ -1,4 +1,4 @@
-// What TMA needs to know of a tensor, made by the host and passed to the kernel as a `const __grid_constant__` parameter.
+// What TMA needs to know of a tensor: created by the host, passed to the kernel as a `const __grid_constant__` parameter.
 #pragma once
 
 #include <cuda.h>
@@ -13,14 +13,14 @@
 
 namespace flash_ladder {
 
-/// Describes one of Q, K, V and O, [batch][rows][heads][128], to TMA: as a tensor of five dimensions,
+/// Describes one of Q, K, V and O, [batch][rows][heads][128], to TMA as a tensor of five dimensions,
 ///
 ///     [batch][head][half of head_dim][row][64 columns]     of which a box is [1][1][2][box_rows][64],
 ///
-/// since the box arrives in shared memory in this order, [2][box_rows][64], each row of 128 bytes swizzled (hopper/wgmma.h).
-/// CUDA Driver API, "Tensor Map Object Management", cuTensorMapEncodeTiled; strides are multiples of 16 bytes, and that
-/// of a dimension of size 1, which nothing uses, may be anything here. The function is asked of the driver by name, so that
-/// no program has to be linked with libcuda.
+/// because the box arrives in shared memory in this order, [2][box_rows][64], each row of 128 bytes swizzled
+/// (hopper/wgmma.h). CUDA Driver API, "Tensor Map Object Management", cuTensorMapEncodeTiled. Strides are multiples of
+/// 16 bytes; the stride of a dimension of size 1 is not used and may be anything here. The function is looked up in the
+/// driver by name, so that programs need not be linked with libcuda.
 template <typename Element>
 cudaError_t encode_tensor_map(CUtensorMap& map, const Tensor& tensor, int batch, int heads, int rows, int box_rows) {
   void* function = nullptr;
@@ -28,7 +28,7 @@ cudaError_t encode_tensor_map(CUtensorMap& map, const Tensor& tensor, int batch,
 #if CUDART_VERSION >= 12050
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-#else  // as old as the runtime that it is compiled with
+#else  // the version of the runtime that this is compiled with
   const cudaError_t error = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &found);
 #endif
   if (error != cudaSuccess) return error;

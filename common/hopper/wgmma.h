@@ -1,22 +1,22 @@
-// wgmma: the matrix instruction of a warpgroup, four warps that start at a warp number divisible by 4. It runs on its own
-// once issued, and takes its operands from shared memory by descriptor. PTX ISA, "Asynchronous Warpgroup Level Matrix
-// Instructions".
+// wgmma: the matrix instruction of a warpgroup, four warps that start at a warp number divisible by 4. It runs
+// asynchronously once issued, and reads its operands from shared memory through descriptors. PTX ISA, "Asynchronous
+// Warpgroup Level Matrix Instructions".
 //
-// A tile of rows of head_dim 128 lies in shared memory as two halves of 64 columns, [2][rows][64]: a row of 128 bytes is what
-// the 128-byte swizzle is about. In groups of eight rows, 1,024 bytes that start at a multiple of 1,024, it puts the 16-byte
-// chunk c of row r at chunk c ^ r % 8. That is what 06 does by hand, and what TMA does on its way:
+// A tile of rows of head_dim 128 is stored in shared memory as two halves of 64 columns, [2][rows][64], since the
+// 128-byte swizzle works on rows of 128 bytes. In groups of eight rows, 1,024 bytes that start at a multiple of 1,024,
+// it puts the 16-byte chunk c of row r at chunk c ^ r % 8. 06 does the same in code, and TMA does it on the way:
 //
 //             chunk 0   1   2   3   4   5   6   7
 //     row 0         0   1   2   3   4   5   6   7
-//     row 1         1   0   3   2   5   4   7   6       row 8 is as row 0, 1,024 bytes further on, and so on;
+//     row 1         1   0   3   2   5   4   7   6       row 8 is like row 0, 1,024 bytes further on, and so on;
 //     row 2         2   3   0   1   6   7   4   5       the other half of head_dim follows after the last row
 //     …
 //
-// A descriptor names the operand of one wgmma inside such a tile. PTX ISA, "Matrix Descriptor Format":
+// A descriptor describes the operand of one wgmma inside such a tile. PTX ISA, "Matrix Descriptor Format":
 //
 //     bits 0–13    start address / 16
-//     bits 16–29   leading dimension offset / 16     what these two mean depends
-//     bits 32–45   stride dimension offset / 16      on which way the operand lies
+//     bits 16–29   leading dimension offset / 16     the meaning of these two depends
+//     bits 32–45   stride dimension offset / 16      on the orientation of the operand
 //     bits 49–51   base offset: 0, since groups of rows start at multiples of 1,024
 //     bits 62–63   swizzle: 1 is the 128-byte one
 //
@@ -28,7 +28,7 @@
 //       leading dimension: from 64 columns to the next 64, rows · 128 bytes.
 //       the next 16 of k: 16 rows, 2,048 bytes further on.
 //
-// The tensor core puts the swizzle on top of the address that it computes, so that the 32 bytes may be added to the start.
+// The tensor core applies the swizzle to the address that it computes, so the 32 bytes may be added to the start.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -51,9 +51,9 @@ __device__ inline std::uint64_t matrix_descriptor(const void* smem, int leading_
 /// The same operand, this many bytes further on.
 __device__ inline std::uint64_t advance(std::uint64_t descriptor, int bytes) { return descriptor + (bytes >> 4); }
 
-/// Accumulators and fragments that wgmmas use are theirs from wgmma_fence() to the wait. The compiler does not know: it sees
-/// each asm statement as done when it is issued. Named here, before the fence and after the wait, registers are read and
-/// written as far as it knows, so nothing that uses them crosses this line. No instruction.
+/// Accumulators and fragments belong to the wgmmas that use them from wgmma_fence() to the wait. The compiler does not
+/// know this: it regards each asm statement as finished when it is issued. As far as it knows, registers named here,
+/// before the fence and after the wait, are read and written, so nothing that uses them crosses this line. No instruction.
 template <int kM, int kN>
 __device__ void pin(float (&registers)[kM][kN]) {
 #pragma unroll
@@ -69,23 +69,23 @@ __device__ void pin(std::uint32_t (&registers)[kM][kN]) {
     for (int j = 0; j < kN; ++j) asm volatile("" : "+r"(registers[i][j])::"memory");
 }
 
-/// Orders this warp's use of registers before the wgmmas that follow: wanted before the first, and whenever a register of
-/// an accumulator or of A has been written since. PTX ISA, "wgmma.fence".
+/// Orders this warp's use of registers before the wgmmas that follow: required before the first, and whenever a
+/// register of an accumulator or of A has been written since. PTX ISA, "wgmma.fence".
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-/// Ends a group: all wgmmas of this warpgroup since the last one. PTX ISA, "wgmma.commit_group".
+/// Ends a group: all wgmmas of this warpgroup since the previous one. PTX ISA, "wgmma.commit_group".
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-/// Waits until at most `kPending` groups, the newest, are still under way; those done have read their operands and
-/// written their accumulators. pin() these next. PTX ISA, "wgmma.wait_group".
+/// Waits until at most `kPending` groups, the newest, are still in flight; the others have read their operands and
+/// written their accumulators. pin() those next. PTX ISA, "wgmma.wait_group".
 template <int kPending>
 __device__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// The wgmmas: D [64][n] = A [64][16] B [16][n], plus D if `accumulate`. Warp w of the warpgroup has rows 16 w to 16 w + 15,
-// and of those a lane has what it has of D and A in mma_m16n8k16 (ptx.h), D once for each eight columns: D[mma_n][…]. So two
-// neighbouring D[mma_n] of S become an A of P V, as they do there. PTX ISA, "wgmma.mma_async", "Register Fragments for
+// The wgmmas: D [64][n] = A [64][16] B [16][n], plus D if `accumulate`. Warp w of the warpgroup has rows 16 w to 16 w + 15.
+// A lane holds the same elements of D and A as in mma_m16n8k16 (ptx.h), with one D for each eight columns: D[mma_n][…]. So
+// two neighbouring D[mma_n] of S become an A of P V, as they do there. PTX ISA, "wgmma.mma_async", "Register Fragments for
 // wgmma.mma_async.m64nNk16".
 // The registers of D as operands, and their numbers in the text of the instruction.
 #define FLASH_LADDER_D(n) "+f"(D[n][0]), "+f"(D[n][1]), "+f"(D[n][2]), "+f"(D[n][3])

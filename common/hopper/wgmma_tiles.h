@@ -1,5 +1,5 @@
-// The wgmmas of hopper/wgmma.h for tiles of other sizes, and with Q in registers: what some extensions try. Operands, registers and
-// descriptors are as there.
+// The wgmmas of hopper/wgmma.h for other tile sizes, and with Q in registers, which some extensions use. Operands,
+// registers and descriptors are the same as there.
 #pragma once
 
 #include "hopper/wgmma.h"

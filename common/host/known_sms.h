@@ -1,4 +1,4 @@
-// The compute capabilities of host/sm_limits.h as text; apart from it, since kernels include that one and <string> is long to parse.
+// The compute capabilities of host/sm_limits.h as text; separate, as kernels include that header and <string> takes long to parse.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace flash_ladder {
 
-/// "80, 86, 89 and 90", for messages; `before_last` stands before the last.
+/// "80, 86, 89 and 90", for messages; `before_last` precedes the last.
 inline std::string known_sms(const std::string& before_last = " and ") {
   std::string text;
   for (const SmLimits& limits : kSmLimits) {

@@ -1,4 +1,4 @@
-// What is computed. All that the harness does with a problem, field by field, is in harness/problem/.
+// What is computed. Everything that the harness does with a problem, field by field, is in harness/problem/.
 #pragma once
 
 #include <cstdint>
@@ -6,17 +6,17 @@
 
 namespace flash_ladder {
 
-/// The type of Q, K, V and O in memory; of e4m3, 8 bits, O is fp16, and an element of Q, K and V stands for itself times a scale of its
-/// head (ExtendedArgs::scales). Softmax and accumulation are fp32 whatever it is.
+/// The type of Q, K, V and O in memory. With e4m3, 8 bits, O is fp16, and an element of Q, K and V represents itself
+/// times a scale of its head (ExtendedArgs::scales). Softmax and accumulation are fp32 in any case.
 enum class Dtype { fp16, bf16, e4m3 };
 
-/// AttentionProblem::window where all keys are seen.
+/// AttentionProblem::window if all keys are visible.
 constexpr std::int64_t kNoWindow = -1;
 
 /// One problem. Q and O have shape [batch, seq_len, heads, head_dim], K and V have [batch, seq_len_kv, kv_heads, head_dim].
 ///
-/// The fields from `causal` on are extensions: their defaults make the plain problem that every version of the ladder solves. A
-/// version says in its registration which of them it solves, and is not launched with any other.
+/// The fields from `causal` on are extensions: their defaults describe the plain problem that every version of the
+/// ladder solves. A version states in its registration which of them it solves, and is not launched with any others.
 struct AttentionProblem {
   std::int64_t batch = 1;
   std::int64_t heads = 1;
@@ -25,20 +25,20 @@ struct AttentionProblem {
   std::int64_t head_dim = 128;
   Dtype dtype = Dtype::fp16;
 
-  // Query i sees the keys up to i + seq_len_kv - seq_len: the last query sees them all (the mask is aligned at its lower right
-  // corner, as in FlashAttention since its version 2.1). Where that is negative a query sees no key, and its row of O is 0.
+  // Query i sees the keys up to i + seq_len_kv - seq_len, so the last query sees all of them (the mask is aligned at its lower
+  // right corner, as in FlashAttention since version 2.1). If that is negative, a query sees no key, and its row of O is 0.
   bool causal = false;
 
   // Grouped-query attention (Ainslie et al., 2023): head h of Q reads head h / (heads / kv_heads) of K and V. 0: as many as heads.
   std::int64_t kv_heads = 0;
 
-  // Query i sees the keys that are at most so many places from key i + seq_len_kv - seq_len, to either side; causal, to its left
-  // alone. It is FlashAttention's window_size = (window, window).
+  // Query i sees the keys that are at most this many places from key i + seq_len_kv - seq_len, on either side; if
+  // causal, only on its left. This is FlashAttention's window_size = (window, window).
   std::int64_t window = kNoWindow;
 
-  // Sequences of different lengths in one batch: queries, and keys, of each batch entry; empty: seq_len, and seq_len_kv, of all.
-  // Rows beyond them are padding: what K, V and Q have there is not to be read, and O is 0 there. For the masks above, a
-  // sequence's lengths take the place of seq_len and seq_len_kv.
+  // Sequences of different lengths in one batch: the numbers of queries and of keys of each batch entry; if empty,
+  // seq_len and seq_len_kv for all. Rows beyond them are padding: Q, K and V must not be read there, and O is 0 there.
+  // For the masks above, a sequence's lengths replace seq_len and seq_len_kv.
   std::vector<std::int64_t> lengths = {};
   std::vector<std::int64_t> lengths_kv = {};
 

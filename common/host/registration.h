@@ -1,7 +1,7 @@
-// What a kernel file says of its version: one statement at its end adds it to the list of all versions (host/versions.h).
+// How a kernel file describes its version: one statement at its end adds it to the list of all versions (host/versions.h).
 //
-// Nothing in common/host/ reaches a kernel: it is no part of a version's code hash (harness/source/kernel_source.h). Texts are
-// const char* here: nvcc reads a header once for each architecture and once for the host, and <string> was a quarter of that.
+// Nothing in common/host/ reaches a kernel, so it is not part of a version's code hash (harness/source/kernel_source.h). Texts
+// are const char* because nvcc reads a header once per architecture and once for the host; <string> was a quarter of that.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,21 +14,21 @@
 #include "host/problem.h"
 #include "host/traits_limits.h"
 
-// Of cuda_fp16.h and cuda_bf16.h, which are long to parse, and which who only reads the list of versions does not need.
+// From cuda_fp16.h and cuda_bf16.h, which take long to parse; code that only reads the list of versions does without them.
 struct __half;
 struct __nv_bfloat16;
 struct __nv_fp8_e4m3;
 
 namespace flash_ladder {
 
-/// How a configuration is launched: enqueues the kernels on the stream and returns what cudaGetLastError says; does not wait for
-/// them. Versions of the plain problem take AttentionArgs, extensions ExtendedArgs.
+/// How a configuration is launched: enqueues the kernels on the stream and returns the result of cudaGetLastError,
+/// without waiting for them. Versions of the plain problem take AttentionArgs, extensions ExtendedArgs.
 class Launch {
  public:
   using Plain = cudaError_t (*)(const AttentionArgs&, cudaStream_t);
   using Extended = cudaError_t (*)(const ExtendedArgs&, cudaStream_t);
 
-  Launch() = default;  // of a configuration that nobody launches
+  Launch() = default;  // of a configuration that is never launched
   Launch(Plain function) : plain_(function) {}
   Launch(Extended function) : extended_(function) {}
 
@@ -48,7 +48,7 @@ struct BasicConfiguration {
   Text name;  // the same for both types, e.g. "64x64"
   Dtype dtype;
   int block_q;     // query rows per CTA: seq_len must be a multiple, unless the version solves any length
-  int block_kv;    // keys per K/V tile: the same for seq_len_kv
+  int block_kv;    // keys per K/V tile: the same holds for seq_len_kv
   int head_dim;    // the only head_dim that it supports
   int num_warps;   // per CTA
   int stages;      // buffers for K/V tiles
@@ -57,10 +57,10 @@ struct BasicConfiguration {
   // std::type_info::name() of the traits. It is part of the name of each of the configuration's __global__ functions,
   // which is how they are found in a cubin.
   Text traits;
-  // Device memory that a launch needs beside Q, K, V and O, in bytes.
+  // Device memory that a launch needs in addition to Q, K, V and O, in bytes.
   std::size_t (*workspace_bytes)(const AttentionProblem&);
   Launch launch;
-  // A warp owns rows of S and O as accumulators of mma.m16n8k16 (common/ptx.h): its Traits have kMmaM.
+  // Whether a warp owns rows of S and O as accumulators of mma.m16n8k16 (common/ptx.h): then its Traits have kMmaM.
   bool fragments = false;
 };
 
@@ -71,16 +71,16 @@ enum class Architecture {
            // Features")
 };
 
-/// What a version solves beyond the plain problem. Another problem is refused by the name of what is missing here.
+/// What a version solves beyond the plain problem. Other problems are refused, with the name of what is missing here.
 struct Solves {
   bool causal = false;      // AttentionProblem::causal, true as well as false
-  bool any_length = false;  // seq_len and seq_len_kv that are no multiples of the tiles
+  bool any_length = false;  // seq_len and seq_len_kv that are not multiples of the tiles
   bool kv_heads = false;    // any AttentionProblem::kv_heads
   bool window = false;      // any AttentionProblem::window
-  bool lengths = false;     // any AttentionProblem::lengths and lengths_kv, none of them a multiple of a tile
+  bool lengths = false;     // any AttentionProblem::lengths and lengths_kv, multiples of a tile or not
 };
 
-/// What a kernel file says of its version. Number and name are those of the file.
+/// What a kernel file states about its version. The number and the name come from the file's name.
 struct Description {
   const char* source;        // __FILE__
   const char* extends = "";  // of an extension: what it is compared with, as --kernel names it ("16", "causal")
@@ -90,10 +90,10 @@ struct Description {
   std::vector<BasicConfiguration<const char*>> configurations;
 };
 
-/// Adds a version to versions(); made to be a global variable of a kernel file.
+/// Adds a version to versions(); meant to be a global variable of a kernel file.
 class Registration {
  public:
-  /// Throws std::invalid_argument for a file that is no kernel's, and for a second version of the same number or name.
+  /// Throws std::invalid_argument if the file is not a kernel's, and for a second version with the same number or name.
   explicit Registration(Description description);
 };
 
@@ -114,7 +114,7 @@ constexpr Dtype dtype_of<__nv_fp8_e4m3>() {
 
 inline std::size_t no_workspace(const AttentionProblem&) { return 0; }
 
-/// What Traits say about steps inside a K/V tile and about buffers; most versions have one of each and need not say so.
+/// What Traits say about steps within a K/V tile and about buffers; most versions have one of each and need not say so.
 template <typename Traits>
 constexpr int stages_of() {
   if constexpr (requires { Traits::kStages; }) return Traits::kStages;

@@ -1,20 +1,20 @@
-// What the SMs have that the versions are compiled for: the one list of compute capabilities, from which the registration of a
-// version, the static study and the virtual GPU take their limits. Nothing here needs CUDA.
+// The limits of the SMs for which the versions are compiled: the only list of compute capabilities, used by the
+// registration of a version, the static study and the virtual GPU. Nothing here needs CUDA.
 #pragma once
 
 #include <array>
 
 namespace flash_ladder {
 
-/// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the last two are those of the best-known GPU.
+/// CUDA C++ Programming Guide, "Technical Specifications per Compute Capability"; the last two describe the best-known GPU.
 struct SmLimits {
   int compute_capability;
   int registers;           // 32-bit registers per SM
   int threads;             // per SM
   int ctas;                // per SM
   int smem_bytes;          // per SM
-  int smem_per_cta_bytes;  // the most one CTA can have, with cudaFuncAttributeMaxDynamicSharedMemorySize
-  int code;                // whose machine code it runs, of those that the build makes
+  int smem_per_cta_bytes;  // the most that one CTA can have, with cudaFuncAttributeMaxDynamicSharedMemorySize
+  int code;                // the machine code that it runs, among those that are built
   int sm_count;            // SMs of an A100, RTX 3090, RTX 4090, H100
   int l2_bytes;            // of the same
 };
@@ -58,15 +58,15 @@ inline constexpr std::array<SmLimits, 4> kSmLimits = {{
      .l2_bytes = 50 << 20},
 }};
 
-/// The same for all of them.
+/// These are the same for all of them.
 constexpr int kMaxThreadsPerCta = 1024;
 constexpr int kMaxBlockX = 1024, kMaxBlockY = 1024, kMaxBlockZ = 64;
 constexpr int kMaxGridX = 2147483647, kMaxGridYZ = 65535;
 constexpr int kMaxRegistersPerThread = 255;
-constexpr int kReservedSmemBytes = 1024;           // of every CTA, by the system
-constexpr int kSmemBytesWithoutOptIn = 48 * 1024;  // per CTA, where smem_per_cta_bytes are not asked for
+constexpr int kReservedSmemBytes = 1024;           // of every CTA, reserved by the system
+constexpr int kSmemBytesWithoutOptIn = 48 * 1024;  // per CTA, unless smem_per_cta_bytes is requested
 
-/// Whose limits hold where nobody says: those of the GPUs that the ladder's predictions, its log and profiles/ speak of.
+/// The default limits: those of the GPUs to which the ladder's predictions, its log and profiles/ refer.
 constexpr int kDefaultSm = 90;
 
 /// The compute capability of Hopper's own instructions, sm_90a; nothing older or newer has them.

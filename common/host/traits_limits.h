@@ -1,20 +1,20 @@
-// What no SM can hold, refused when a version is compiled: by the half of the compiler that reads, in seconds, before the half that
-// would spend minutes on a kernel whose registers do not fit.
+// Rejects at compile time what no SM can hold: in the compiler's front end, in seconds, before its back end would spend
+// minutes on a kernel whose registers do not fit.
 #pragma once
 
 #include "host/sm_limits.h"
 
 namespace flash_ladder {
 
-/// The most shared memory that a CTA gets on any SM. Not on each: a configuration may be made for one architecture, and on the others
-/// a smaller one is chosen when it is launched.
+/// The most shared memory that a CTA gets on any SM, but not on every SM: a configuration may be made for one
+/// architecture, and on the others a smaller one is chosen at launch.
 constexpr int most_smem_per_cta() {
   int most = 0;
   for (const SmLimits& limits : kSmLimits) most = limits.smem_per_cta_bytes > most ? limits.smem_per_cta_bytes : most;
   return most;
 }
 
-// Templates of their own, so that the compiler prints the figures with the message.
+// Separate templates, so that the compiler prints the figures with the message.
 template <int kSmemBytes, int kMost>
 struct SharedMemoryOfACta {
   static_assert(
@@ -30,7 +30,7 @@ struct RegistersOfAThread {
                 "kBlockKV, or more warps");
 };
 
-/// Refuses traits that need more than there is. A version that keeps S and O elsewhere has few rows a warp, and passes.
+/// Rejects traits that need more than there is. A version that keeps S and O elsewhere has few rows per warp, and passes.
 template <typename Traits, int kStepKV>
 constexpr void check_limits() {
   (void)SharedMemoryOfACta<static_cast<int>(Traits::kSmemBytes), most_smem_per_cta()>();

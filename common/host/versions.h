@@ -1,4 +1,4 @@
-// The list of all versions: the CLI, the tests, the recorder, the plots and the docs read it. Adding a version is adding a file.
+// The list of all versions: the CLI, the tests, the recorder, the plots and the docs read it. To add a version, add a file.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ inline constexpr std::pair<const char*, bool Solves::*> kSolves[] = {{"causal", 
                                                                      {"window", &Solves::window},
                                                                      {"lengths", &Solves::lengths}};
 
-/// The folder that a version's file lies in.
+/// The folder that contains a version's file.
 enum class Track {
   ladder,     // kernels/NN_name.cu
   hopper,     // kernels/hopper/NN_name.cu
@@ -28,7 +28,7 @@ enum class Track {
 
 /// One rung of the ladder, or an extension of one.
 struct Version {
-  // What the path of its file says.
+  // From the path of its file.
   Track track = Track::ladder;
   int number = 0;      // 6; 0: an extension has none
   std::string name;    // "swizzle"
@@ -42,20 +42,20 @@ struct Version {
   bool is_extension() const { return track == Track::extension; }
 };
 
-/// What --kernel, JSON and requests call it: "06", "causal".
+/// Its name in --kernel, JSON and requests: "06", "causal".
 std::string kernel_id(const Version& version);
 /// The name of its file, and of its profiles: "06_swizzle", "causal".
 std::string label(const Version& version);
-/// What stands above its study: "06 · swizzle", "causal".
+/// The heading of its study: "06 · swizzle", "causal".
 std::string title(const Version& version);
 /// The namespace of its code inside flash_ladder: "v06", "causal".
 std::string code_namespace(const Version& version);
 
-/// A version of which only the path of its file is known. The last folder `kernels` in it is the project's. Throws
-/// std::invalid_argument, with the forms that are allowed, where the path is not that of a kernel file.
+/// A version of which only the path of its file is known; the last folder `kernels` in it is the project's. Throws
+/// std::invalid_argument, which lists the allowed forms, if the path is not that of a kernel file.
 Version version_of_file(std::string_view path);
 
-/// All registered versions: in order of number, then the extensions by name.
+/// All registered versions, in order of number, then the extensions by name.
 const std::vector<Version>& versions();
 
 }  // namespace flash_ladder

@@ -183,8 +183,8 @@ FAULTS = [
     Fault(
         "V is read before all threads have waited",
         "06_swizzle",
-        "__syncthreads();                        // and so have those",
-        "                                        // and so have those",
+        "__syncthreads();                        // and so have the copies",
+        "                                        // and so have the copies",
         "race",
         "load_V_fragments<Traits>(V_rmem",
     ),
@@ -230,8 +230,8 @@ FAULTS = [
     Fault(
         "the next K overwrites one that is still read",
         "08_pipelined_kv",
-        "__syncthreads();     // and so have those of all other threads; all warps are done with this K",
-        "                     // and so have those of all other threads; all warps are done with this K",
+        "__syncthreads();     // and so have the copies of all other threads; all warps are done with this K",
+        "                     // and so have the copies of all other threads; all warps are done with this K",
         "race",
         "copy_tile<Traits, kBlockKV>(K_smem, K_gmem + next_kv_row",
     ),
@@ -352,8 +352,8 @@ FAULTS = [
     Fault(
         "warps arrive at mbarriers that another has yet to make",
         "13_decoupled_warps",
-        "__syncthreads();  // the barriers are there",
-        "                  // the barriers are there",
+        "__syncthreads();  // the barriers are initialised",
+        "                  // the barriers are initialised",
         "race",
         "cp_async_mbarrier_arrive(&full[stage]);",
     ),
@@ -553,7 +553,7 @@ FAULTS = [
     Fault(
         "the maximum is overwritten before the rescaling is computed from it",
         "07_ldmatrix",
-        """rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time exp(-inf) = 0
+        """rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time, exp(-inf) = 0
         row_max[mma_m][half] = new_max;""",
         """row_max[mma_m][half] = new_max;
         rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);""",
@@ -849,15 +849,15 @@ HOPPER_FAULTS = [
     Fault(
         "the tensor cores do not see what was copied",
         "17_wgmma",
-        "fence_proxy_async();  // and the tensor cores may see it",
-        "// and the tensor cores may see it",
+        "fence_proxy_async();  // and is visible to the tensor cores,",
+        "// and is visible to the tensor cores,",
         "missing_fence",
         "cp_async_16(&tile_smem",
     ),
     Fault(
         "no fence before S, nor before any other wgmma",
         "17_wgmma",
-        "wgmma_fence();  // the softmax has read the last S",
+        "wgmma_fence();  // the softmax has read the previous S",
         "",
         "missing_fence",
         WGMMA_OF_S,
@@ -865,7 +865,7 @@ HOPPER_FAULTS = [
     Fault(
         "no fence between the packing of P and its wgmma",
         "17_wgmma",
-        "wgmma_fence();  // P is packed, and O rescaled",
+        "wgmma_fence();  // P has been packed, and O rescaled",
         "",
         "missing_fence",
         WGMMA_OF_PV,
@@ -930,7 +930,7 @@ HOPPER_FAULTS = [
     Fault(
         "the barriers are used before they are there",
         "18_tma",
-        "__syncthreads();  // the barriers are there",
+        "__syncthreads();  // the barriers are initialised",
         "",
         "race",
         "mbarrier_init(Q_full, 1);",
@@ -1040,8 +1040,8 @@ HOPPER_FAULTS = [
     Fault(
         "TMA does not see O",
         "22_tma_store",
-        "fence_proxy_async();                   // TMA may see what this thread has written,",
-        "// TMA may see what this thread has written,",
+        "fence_proxy_async();                   // this thread's writes are visible to TMA,",
+        "// this thread's writes are visible to TMA,",
         "missing_fence",
         STORE_OF_O,
     ),
@@ -1056,8 +1056,8 @@ HOPPER_FAULTS = [
     Fault(
         "the block ends while O is read",
         "22_tma_store",
-        "if (is_leader) tma_store_wait_read();  // shared memory lasts as long as the CTA",
-        "// shared memory lasts as long as the CTA",
+        "if (is_leader) tma_store_wait_read();  // shared memory exists only as long as the CTA",
+        "// shared memory exists only as long as the CTA",
         "in_flight",
         STORE_OF_O,
     ),
@@ -1089,8 +1089,8 @@ HOPPER_FAULTS = [
     Fault(
         "P is packed while P V reads it",
         "23_overlap",
-        "wgmma_wait<0>();\n    pin(O_rmem);\n    pin(P_rmem);  // which P V has read",
-        "wgmma_wait<1>();\n    pin(O_rmem);\n    pin(P_rmem);  // which P V has read",
+        "wgmma_wait<0>();\n    pin(O_rmem);\n    pin(P_rmem);  // P V has read it",
+        "wgmma_wait<1>();\n    pin(O_rmem);\n    pin(P_rmem);  // P V has read it",
         "in_flight",
         "P_rmem[mma_k][i] = pack<typename Traits::Element>",
     ),

@@ -1,14 +1,14 @@
 // 17 · wgmma
 //
-// Idea        Hopper's tensor cores can do more than mma asks of them. A wgmma belongs to four warps, a warpgroup, and multiplies
-//             64 rows at a time. It reads K and V from shared memory by itself, without ldmatrix, and Q as well, without
-//             registers; and it runs while its warps go on.
-// Changed     S = Q Kᵀ and O += P V are eight wgmmas each. Tiles lie in shared memory as the descriptors want them: in halves of
-//             head_dim, with the 128-byte swizzle. A CTA is one warpgroup with 64 query rows, and has the loop of 08: the next
-//             tile is copied while this one is used. The softmax is a plain one again, and what 13 to 16 did to hide it starts
-//             anew, by other means.
-// Prediction  Slower than 16, which hides its softmax: the tensor cores are faster, but idle for more than half the time, since
-//             nothing runs beside the softmax. 0.85x.
+// Idea        Hopper's tensor cores can do more than mma lets them. A wgmma is executed by four warps, a warpgroup, and
+//             multiplies 64 rows at a time. It reads K and V from shared memory by itself, without ldmatrix, and Q too,
+//             without registers, and it runs asynchronously while its warps continue.
+// Changed     S = Q Kᵀ and O += P V are eight wgmmas each. Tiles are stored in shared memory in the layout that the
+//             descriptors require: in halves of head_dim, with the 128-byte swizzle. A CTA is one warpgroup with 64
+//             query rows, and its loop is like 08's: the next tile is copied while this one is used. The softmax is a
+//             plain one again; hiding it, as 13 to 16 did, starts anew, by other means.
+// Prediction  Slower than 16, which hides its softmax: the tensor cores are faster, but idle for more than half the
+//             time, since nothing overlaps with the softmax. 0.85x.
 
 #include "convert.h"
 #include "hopper/tma.h"
@@ -22,25 +22,25 @@ namespace flash_ladder::v17 {
 template <typename Element_>
 struct Traits {
   using Element = Element_;
-  static constexpr int kBlockQ = 64;    // query rows per CTA: those of one wgmma
+  static constexpr int kBlockQ = 64;    // query rows per CTA: the rows of one wgmma
   static constexpr int kBlockKV = 128;  // keys and values per tile
-  static constexpr int kStages = 2;     // tiles in the ring, each of K and V
+  static constexpr int kStages = 2;     // tiles in the ring, each with K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the widest that a thread moves
+  static constexpr int kChunk = 16 / sizeof(Element);  // elements in 16 bytes, the most that a thread moves at once
   static constexpr int kNumWarps = 4;                  // one warpgroup
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
-  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
   static constexpr int kSmemBytes = (kQSize + 2 * kStages * kKVSize) * sizeof(Element);
 };
 
-// Where element (row, col) of a tile of kRows rows lies in shared memory, counted in elements from the start of the tile,
-// [2][kRows][64]. The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
+// The offset of element (row, col) of a tile of kRows rows in shared memory, counted in elements from the start of the
+// tile, [2][kRows][64]. The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 template <int kRows>
 __device__ int smem_offset(int row, int col) {
   return col / 64 * kRows * 64 + row * 64 + (col / 8 ^ row) % 8 * 8 + col % 8;
 }
 
-// Starts to copy kRows rows of kHeadDim elements from global to shared memory, 16 bytes per thread at a time.
+// Starts copying kRows rows of kHeadDim elements from global to shared memory, 16 bytes per thread at a time.
 template <typename Traits, int kRows, typename Element = typename Traits::Element>
 __device__ void copy_tile(Element* tile_smem, const Element* tile_gmem, std::int64_t row_stride) {
   constexpr int kChunksPerRow = Traits::kHeadDim / Traits::kChunk;
@@ -61,14 +61,14 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Starts S = Q Kᵀ, for this warpgroup's 64 rows of Q_smem [2][64][64] and K_smem [2][kBlockKV][64]. Each wgmma takes 16
-// columns of head_dim, 32 bytes, of which a half has four.
+// Starts S = Q Kᵀ for this warpgroup's 64 rows of Q_smem [2][64][64] and for K_smem [2][kBlockKV][64]. Each wgmma takes
+// 16 columns of head_dim, 32 bytes; each half of head_dim has four such groups.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
   const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
   pin(S_rmem);
-  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
-  wgmma_fence();  // the softmax has read the last S
+  __syncwarp();   // lanes may get here at different times, and wgmma needs the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the previous S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
     wgmma<Element>(S_rmem, advance(Q, mma_k / 4 * 64 * 128 + mma_k % 4 * 32),
@@ -76,7 +76,7 @@ __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element*
   wgmma_commit();
 }
 
-// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, rows of 128 bytes.
+// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, which are rows of 128 bytes.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
                          const Element* V_smem, bool accumulate) {
@@ -84,15 +84,15 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   pin(O_rmem);
   pin(P_rmem);
   __syncwarp();
-  wgmma_fence();  // P is packed, and O rescaled
+  wgmma_fence();  // P has been packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
     wgmma<Element>(O_rmem, P_rmem[mma_k], advance(V, mma_k * 16 * 128), mma_k > 0 || accumulate);
   wgmma_commit();
 }
 
-// Online softmax: S becomes 2^(scale · S - row_max), new_sum this lane's sums of it. `rescale` is what all sums so far, and
-// O, have to be multiplied by, since row_max may be larger than it was.
+// Online softmax: replaces S by 2^(scale · S - row_max) and sets new_sum to this lane's sums of it. All sums so far,
+// and O, have to be multiplied by `rescale`, since row_max may have grown.
 template <typename Traits>
 __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
                         float (&rescale)[2], float scale) {
@@ -107,7 +107,7 @@ __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_ma
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
-    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
+    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time, 2^-inf = 0
     row_max[half] = new_max;
     new_sum[half] = 0;
   }
@@ -136,7 +136,7 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
     }
 }
 
-// Multiplies the rows of O.
+// Multiplies each row of O by its factor.
 template <typename Traits>
 __device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
 #pragma unroll
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1) flash_attention(Att
   Element* K_smem = Q_smem + Traits::kQSize;                         // [kStages][2][kBlockKV][64]
   Element* V_smem = K_smem + kStages * kKVSize;                      // [kStages][2][kBlockKV][64]
 
-  // Where this CTA stands: one tile of queries of one head of one batch entry.
+  // What this CTA computes: one tile of queries of one head of one batch entry.
   const int q_row = blockIdx.x * kBlockQ, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = threadIdx.x / 32, lane_id = threadIdx.x % 32;
 
@@ -171,12 +171,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1) flash_attention(Att
   copy_KV_tile(0);
   cp_async_commit();
 
-  // A lane holds parts of two rows: 16 · warp_id + lane_id / 4, and that + 8. `half` tells them apart.
+  // A lane holds parts of two rows, 16 · warp_id + lane_id / 4 and the row 8 further on; `half` selects one of them.
   float O_rmem[kHeadDim / 8][4];              // [mma_n][D], not normalised
-  float S_rmem[kBlockKV / 8][4];              // [mma_n][D], and then the exponentials
+  float S_rmem[kBlockKV / 8][4];              // [mma_n][D], later the exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
-  float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S so far
-  float row_sum[2] = {}, new_sum[2];          // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float row_max[2] = {-INFINITY, -INFINITY};  // [half], maximum of scale · S so far
+  float row_sum[2] = {}, new_sum[2];          // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
   float rescale[2];                           // [half]
 
   // For each K/V tile:
@@ -184,9 +184,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1) flash_attention(Att
 #pragma unroll 1
   for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
     const int stage = kv_tile % kStages;
-    cp_async_wait<0>();   // this thread's share of the tile is there,
-    fence_proxy_async();  // and the tensor cores may see it
-    __syncthreads();      // and so is everybody's
+    cp_async_wait<0>();   // this thread's share of the tile has arrived
+    fence_proxy_async();  // and is visible to the tensor cores,
+    __syncthreads();      // and so are the shares of all other threads
 
     // S = Q Kᵀ. Copy the next tile while it is computed.
     start_S<Traits>(S_rmem, Q_smem, K_smem + stage * kKVSize);
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1) flash_attention(Att
     start_PV<Traits>(O_rmem, P_rmem, V_smem + stage * kKVSize, kv_tile > 0);
     wgmma_wait<0>();
     pin(O_rmem);
-    __syncthreads();  // the tile is read: the next but one may take its place
+    __syncthreads();  // the tile has been read: the next tile but one may replace it
   }
 
   // Normalise and store O.
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1) flash_attention(Att
 template <typename Traits>
 cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;
   const dim3 grid(args.seq_len / Traits::kBlockQ, args.heads, args.batch);

@@ -1,11 +1,11 @@
 // 19 · warp_specialized
 //
-// Idea        Whoever copies and whoever computes need not be the same warps. One thread of a warpgroup of its own copies, as
-//             far ahead as buffers are empty; the other warpgroup takes tiles that are full. Barriers tell them of one another,
-//             as 16's full and empty do, and nobody stops for all: in 18 four warps wait for the slowest at each tile's end.
-// Changed     Warpgroup 0 is the producer, warpgroup 1 the consumer. K and V have rings of their own, so that a buffer is
-//             free as soon as its wgmmas have read it. Q's barriers and the rest are version 18.
-// Prediction  A tile's copy starts earlier, by half a step, but it was early enough: 1.03x. It is for what comes next.
+// Idea        Copying and computing can be left to different warps. One thread of a separate warpgroup copies, as far ahead as
+//             there are empty buffers; the other warpgroup consumes the full ones. They synchronise through barriers, like full
+//             and empty in 16, and no warp waits for all others: in 18, four warps wait for the slowest at each tile's end.
+// Changed     Warpgroup 0 is the producer, warpgroup 1 the consumer. K and V have separate rings, so that a buffer is
+//             free as soon as its wgmmas have read it. Q's barriers and everything else are as in version 18.
+// Prediction  A tile's copy starts half a step earlier, but it was early enough: 1.03x. It prepares for what comes next.
 
 #include "convert.h"
 #include "hopper/mbarrier.h"
@@ -21,23 +21,23 @@ namespace flash_ladder::v19 {
 template <typename Element_>
 struct Traits {
   using Element = Element_;
-  static constexpr int kBlockQ = 64;    // query rows per CTA: those of one wgmma
+  static constexpr int kBlockQ = 64;    // query rows per CTA: the rows of one wgmma
   static constexpr int kBlockKV = 128;  // keys and values per tile
-  static constexpr int kStages = 2;     // tiles in each ring, that of K and that of V
+  static constexpr int kStages = 2;     // tiles in each of the rings of K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = 8;                  // a warpgroup that copies, and one that computes
+  static constexpr int kNumWarps = 8;                  // the warpgroups of the producer and the consumer
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
-  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
   static constexpr int kNumBarriers = 1 + 4 * kStages;
   static constexpr int kSmemBytes = (kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
 
-// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+// Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
-// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
 template <int kBuffers>
 struct Position {
@@ -58,14 +58,14 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Starts S = Q Kᵀ, for this warpgroup's 64 rows of Q_smem [2][64][64] and K_smem [2][kBlockKV][64]. Each wgmma takes 16
-// columns of head_dim, 32 bytes, of which a half has four.
+// Starts S = Q Kᵀ for this warpgroup's 64 rows of Q_smem [2][64][64] and for K_smem [2][kBlockKV][64]. Each wgmma takes
+// 16 columns of head_dim, 32 bytes; each half of head_dim has four such groups.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
   const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
   pin(S_rmem);
-  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
-  wgmma_fence();  // the softmax has read the last S
+  __syncwarp();   // lanes may get here at different times, and wgmma needs the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the previous S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
     wgmma<Element>(S_rmem, advance(Q, mma_k / 4 * 64 * 128 + mma_k % 4 * 32),
@@ -73,7 +73,7 @@ __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element*
   wgmma_commit();
 }
 
-// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, rows of 128 bytes.
+// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, which are rows of 128 bytes.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
                          const Element* V_smem, bool accumulate) {
@@ -81,15 +81,15 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   pin(O_rmem);
   pin(P_rmem);
   __syncwarp();
-  wgmma_fence();  // P is packed, and O rescaled
+  wgmma_fence();  // P has been packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
     wgmma<Element>(O_rmem, P_rmem[mma_k], advance(V, mma_k * 16 * 128), mma_k > 0 || accumulate);
   wgmma_commit();
 }
 
-// Online softmax: S becomes 2^(scale · S - row_max), new_sum this lane's sums of it. `rescale` is what all sums so far, and
-// O, have to be multiplied by, since row_max may be larger than it was.
+// Online softmax: replaces S by 2^(scale · S - row_max) and sets new_sum to this lane's sums of it. All sums so far,
+// and O, have to be multiplied by `rescale`, since row_max may have grown.
 template <typename Traits>
 __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
                         float (&rescale)[2], float scale) {
@@ -104,7 +104,7 @@ __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_ma
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
-    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
+    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time, 2^-inf = 0
     row_max[half] = new_max;
     new_sum[half] = 0;
   }
@@ -133,7 +133,7 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
     }
 }
 
-// Multiplies the rows of O.
+// Multiplies each row of O by its factor.
 template <typename Traits>
 __device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
 #pragma unroll
@@ -160,12 +160,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   std::uint64_t* K_empty = V_full + kStages;                                             // [kStages]: read by all
   std::uint64_t* V_empty = K_empty + kStages;                                            // [kStages]
 
-  // Where this CTA stands: one tile of queries of one head of one batch entry.
+  // What this CTA computes: one tile of queries of one head of one batch entry.
   const int q_row = blockIdx.x * kBlockQ, head = blockIdx.y, batch = blockIdx.z;
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
-  // `empty` with an arrival of each warp that computes.
+  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // `empty` ends when each warp that computes has arrived.
   if (threadIdx.x == 0) {
     mbarrier_init(Q_full, 1);
     for (int stage = 0; stage < kStages; ++stage) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
     fence_mbarrier_init();
   }
-  __syncthreads();  // the barriers are there
+  __syncthreads();  // the barriers are initialised
 
   const int num_kv_tiles = args.seq_len_kv / kBlockKV;
   if (warp_id < 4) {
@@ -211,12 +211,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
 
-  // A lane holds parts of two rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  // A lane holds parts of two rows, 16 · (warp_id % 4) + lane_id / 4 and the row 8 further on; `half` selects one of them.
   float O_rmem[kHeadDim / 8][4];              // [mma_n][D], not normalised
-  float S_rmem[kBlockKV / 8][4];              // [mma_n][D], and then the exponentials
+  float S_rmem[kBlockKV / 8][4];              // [mma_n][D], later the exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
-  float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S so far
-  float row_sum[2] = {}, new_sum[2];          // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float row_max[2] = {-INFINITY, -INFINITY};  // [half], maximum of scale · S so far
+  float row_sum[2] = {}, new_sum[2];          // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
   float rescale[2];                           // [half]
 
   // For each K/V tile:
@@ -272,7 +272,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
   if (error != cudaSuccess) return error;

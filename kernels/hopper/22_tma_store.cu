@@ -1,10 +1,10 @@
 // 22 · tma_store
 //
-// Idea        TMA can store as well. A lane of 21 has pairs of elements, so that a warp's store writes 16 bytes of a row, half a
-//             sector, and each lane computes 32 addresses. Put O into shared memory in the swizzled form instead, and one thread
-//             has the box stored, while the warpgroup is at its next query tile.
-// Changed     O goes to where its Q was: no other warpgroup reads those rows. The buffer is free for the next Q when the store
-//             has read it, which the thread that asked for it looks after, in the next step. All else is version 21.
+// Idea        TMA can store as well. In 21, a lane holds pairs of elements, so that a warp's store writes 16 bytes of a
+//             row, half a sector, and each lane computes 32 addresses. Instead, write O to shared memory in the swizzled
+//             form and let one thread issue the store of the box, while the warpgroup goes on to its next query tile.
+// Changed     O replaces its Q, in rows that no other warpgroup reads. The buffer is free for the next Q when the store
+//             has read it; the thread that issued the store waits for that in the next step. The rest is as in 21.
 // Prediction  Half as many write wavefronts, and no waiting for them: 1.03x at seq_len 512, 1.01x at 4096.
 
 #include <algorithm>
@@ -25,31 +25,31 @@ template <typename Element_>
 struct Traits {
   using Element = Element_;
   static constexpr int kConsumers = 2;             // warpgroups that compute
-  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
+  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: the rows of one wgmma for each of them
   static constexpr int kBlockKV = 128;             // keys and values per tile
-  static constexpr int kStages = 2;                // tiles in each ring, that of K and that of V
+  static constexpr int kStages = 2;                // tiles in each of the rings of K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = 4 + kConsumers * 4;  // a warpgroup that copies, and those that compute
-  static constexpr int kProducerRegisters = 24;         // of each thread
+  static constexpr int kNumWarps = 4 + kConsumers * 4;  // the warpgroups of the producer and the consumers
+  static constexpr int kProducerRegisters = 24;         // per thread
   static constexpr int kConsumerRegisters = 240;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
-  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
   static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
 
-// Where element (row, col) of a warpgroup's 64 rows of O lies in shared memory, counted in elements, [2][64][64]. The XOR is
-// the 128-byte swizzle; hopper/wgmma.h has the picture.
+// The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
+// The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
   return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
 }
 
-// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+// Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
-// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
 template <int kBuffers>
 struct Position {
@@ -70,14 +70,14 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Starts S = Q Kᵀ, for this warpgroup's 64 rows of Q_smem [2][64][64] and K_smem [2][kBlockKV][64]. Each wgmma takes 16
-// columns of head_dim, 32 bytes, of which a half has four.
+// Starts S = Q Kᵀ for this warpgroup's 64 rows of Q_smem [2][64][64] and for K_smem [2][kBlockKV][64]. Each wgmma takes
+// 16 columns of head_dim, 32 bytes; each half of head_dim has four such groups.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
   const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
   pin(S_rmem);
-  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
-  wgmma_fence();  // the softmax has read the last S
+  __syncwarp();   // lanes may get here at different times, and wgmma needs the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the previous S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
     wgmma<Element>(S_rmem, advance(Q, mma_k / 4 * 64 * 128 + mma_k % 4 * 32),
@@ -85,7 +85,7 @@ __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element*
   wgmma_commit();
 }
 
-// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, rows of 128 bytes.
+// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, which are rows of 128 bytes.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
                          const Element* V_smem, bool accumulate) {
@@ -93,15 +93,15 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   pin(O_rmem);
   pin(P_rmem);
   __syncwarp();
-  wgmma_fence();  // P is packed, and O rescaled
+  wgmma_fence();  // P has been packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
     wgmma<Element>(O_rmem, P_rmem[mma_k], advance(V, mma_k * 16 * 128), mma_k > 0 || accumulate);
   wgmma_commit();
 }
 
-// Online softmax: S becomes 2^(scale · S - row_max), new_sum this lane's sums of it. `rescale` is what all sums so far, and
-// O, have to be multiplied by, since row_max may be larger than it was.
+// Online softmax: replaces S by 2^(scale · S - row_max) and sets new_sum to this lane's sums of it. All sums so far,
+// and O, have to be multiplied by `rescale`, since row_max may have grown.
 template <typename Traits>
 __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
                         float (&rescale)[2], float scale) {
@@ -116,7 +116,7 @@ __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_ma
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
-    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
+    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time, 2^-inf = 0
     row_max[half] = new_max;
     new_sum[half] = 0;
   }
@@ -145,7 +145,7 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
     }
 }
 
-// Multiplies the rows of O.
+// Multiplies each row of O by its factor.
 template <typename Traits>
 __device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
 #pragma unroll
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
-  // `empty` with an arrival of each warp that computes, of Q's with one of each warpgroup.
+  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // `empty` ends when each warp that computes has arrived or, for Q, each warpgroup.
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {
       mbarrier_init(&Q_full[buffer], 1);
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
     fence_mbarrier_init();
   }
-  __syncthreads();  // the barriers are there
+  __syncthreads();  // the barriers are initialised
 
   if (warp_id < 4) {
     // The producer: one thread.
@@ -233,7 +233,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     return;
   }
 
-  // The consumers. Each has 64 of the query rows.
+  // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
   Position<2> Q_next{0};
@@ -242,15 +242,15 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
 
-  // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  // A lane holds parts of two of its warpgroup's rows, 16 · (warp_id % 4) + lane_id / 4 and 8 rows further on: `half` 0 and 1.
   float O_rmem[kHeadDim / 8][4];           // [mma_n][D], not normalised
-  float S_rmem[kBlockKV / 8][4];           // [mma_n][D], and then the exponentials
+  float S_rmem[kBlockKV / 8][4];           // [mma_n][D], later the exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];  // [mma_k][A]
-  float row_max[2];                        // [half], of scale · S so far
-  float row_sum[2], new_sum[2];            // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float row_max[2];                        // [half], maximum of scale · S so far
+  float row_sum[2], new_sum[2];            // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
   float rescale[2];                        // [half]
 
-  // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
+  // Releases Q's buffer once O's store has read it. Only the thread that issued the store does this.
   const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
   const auto release_Q = [&](int buffer) {
     if (!is_leader) return;
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       // S = Q Kᵀ.
       wait(&K_full[K_next.buffer], K_next.parity);
       start_S<Traits>(S_rmem, tile_smem, K_smem + K_next.buffer * kKVSize);
-      if (kv_tile == 0 && q_tile >= gridDim.x) release_Q(Q_next.buffer ^ 1);  // the last O: by now nobody waits for it
+      if (kv_tile == 0 && q_tile >= gridDim.x) release_Q(Q_next.buffer ^ 1);  // the last O: by now this need not wait
       wgmma_wait<0>();
       pin(S_rmem);
       release(&K_empty[K_next.buffer]);
@@ -295,10 +295,10 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       V_next.advance();
     }
 
-    // Normalise O, and store it by way of shared memory, where this warpgroup has read its Q for the last time.
+    // Normalise O, and store it through shared memory, in the place of Q, which this warpgroup has read for the last time.
     const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
     scale_rows<Traits>(O_rmem, inverse_sum);
-    const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
+    const int lane = keep_in_register(lane_id);  // otherwise these addresses occupy registers throughout the loop
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
       const auto pair = [&](int mma_n, int half) {
@@ -307,15 +307,15 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       stmatrix_x4(&tile_smem[smem_offset(warp_id % 4 * 16 + lane % 16, i * 16 + lane / 16 * 8)], pair(2 * i, 0),
                   pair(2 * i, 1), pair(2 * i + 1, 0), pair(2 * i + 1, 1));
     }
-    fence_proxy_async();                   // TMA may see what this thread has written,
-    named_barrier_sync(warp_id / 4, 128);  // and the other threads of the warpgroup
+    fence_proxy_async();                   // this thread's writes are visible to TMA,
+    named_barrier_sync(warp_id / 4, 128);  // and so are those of the whole warpgroup
     if (is_leader) {
       tma_store(O_map, row_of(q_tile) + warpgroup_row, head_of(q_tile), batch_of(q_tile), tile_smem);
       tma_store_commit();
     }
     Q_next.advance();
   }
-  if (is_leader) tma_store_wait_read();  // shared memory lasts as long as the CTA
+  if (is_leader) tma_store_wait_read();  // shared memory exists only as long as the CTA
 }
 
 template <typename Traits>
@@ -332,10 +332,10 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap O_map = map_of(args.O, args.seq_len, 64);
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
-  // The grid is as many CTAs as the GPU runs at a time, one on each SM, and not more than there are query tiles.
+  // Launch as many CTAs as the GPU runs at a time, one on each SM, but no more than there are query tiles.
   int device, num_sms;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);

@@ -1,13 +1,13 @@
 // 28 · key_order
 //
-// Idea        Softmax does not care in which order its keys come, but 27 does: where scores rise with the keys, as they do for a
-//             model that prefers the newest ones, the reference is too low for tile after tile, and each time exponentials are
-//             computed twice. So visit the tiles of K and V in an order that sees every region early: the last one first, then
-//             always 0.618 of the way round. Whatever the trend, only the first few tiles can raise the reference.
-// Changed     The producer's loop, and the stride that the host gives it. The last tile, which may be partial, now comes first. All
-//             else is version 27.
-// Prediction  Nothing on normal data, whose tiles are alike. A warp repeats 14 of 64 softmaxes where scores rise by 4 powers of two per
-//             tile, and then 1: 1.2x there. Where the score has no trend but a wide spread (Q x 6), 5 of 64, as in 27: 1.00x.
+// Idea        Softmax does not depend on the order of its keys, but 27 does: if scores rise with the keys, as in a model
+//             that prefers the newest ones, the reference is too low for tile after tile, and each time exponentials are
+//             computed twice. So visit the tiles of K and V in an order that samples every region early: the last one first,
+//             then always 0.618 of the way round. Whatever the trend, only the first few tiles can raise the reference.
+// Changed     The producer's loop, and the stride that the host passes to it. The last tile, which may be partial, now
+//             comes first. The rest is as in 27.
+// Prediction  Nothing on normal data, whose tiles are alike. If scores rise by 4 powers of two per tile, a warp repeats 1 of
+//             64 softmaxes, not 14: 1.2x there. With a wide spread but no trend (Q x 6), it repeats 5 of 64, as in 27: 1.00x.
 
 #include <algorithm>
 #include <numeric>
@@ -28,31 +28,31 @@ template <typename Element_, int kConsumers_, int kBlockKV_, int kStages_>
 struct Traits {
   using Element = Element_;
   static constexpr int kConsumers = kConsumers_;   // warpgroups that compute
-  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
+  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: the rows of one wgmma for each of them
   static constexpr int kBlockKV = kBlockKV_;       // keys and values per tile
-  static constexpr int kStages = kStages_;         // tiles in each ring, that of K and that of V
+  static constexpr int kStages = kStages_;         // tiles in each of the rings of K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = 4 + kConsumers * 4;  // a warpgroup that copies, and those that compute
-  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;  // of each thread
+  static constexpr int kNumWarps = 4 + kConsumers * 4;  // the warpgroups of the producer and the consumers
+  static constexpr int kProducerRegisters = kConsumers == 2 ? 24 : 32;  // per thread
   static constexpr int kConsumerRegisters = kConsumers == 2 ? 240 : 160;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
-  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
   static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
 
-// Where element (row, col) of a warpgroup's 64 rows of O lies in shared memory, counted in elements, [2][64][64]. The XOR is
-// the 128-byte swizzle; hopper/wgmma.h has the picture.
+// The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
+// The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
   return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
 }
 
-// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+// Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
-// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
 template <int kBuffers>
 struct Position {
@@ -73,14 +73,14 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Starts S = Q Kᵀ, for this warpgroup's 64 rows of Q_smem [2][64][64] and K_smem [2][kBlockKV][64]. Each wgmma takes 16
-// columns of head_dim, 32 bytes, of which a half has four.
+// Starts S = Q Kᵀ for this warpgroup's 64 rows of Q_smem [2][64][64] and for K_smem [2][kBlockKV][64]. Each wgmma takes
+// 16 columns of head_dim, 32 bytes; each half of head_dim has four such groups.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
   const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
   pin(S_rmem);
-  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
-  wgmma_fence();  // the softmax has read the last S
+  __syncwarp();   // lanes may get here at different times, and wgmma needs the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the previous S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
     wgmma<Element>(S_rmem, advance(Q, mma_k / 4 * 64 * 128 + mma_k % 4 * 32),
@@ -88,7 +88,7 @@ __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element*
   wgmma_commit();
 }
 
-// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, rows of 128 bytes.
+// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, which are rows of 128 bytes.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
                          const Element* V_smem, bool accumulate) {
@@ -96,21 +96,21 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   pin(O_rmem);
   pin(P_rmem);
   __syncwarp();
-  wgmma_fence();  // P is packed, and O rescaled
+  wgmma_fence();  // P has been packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
     wgmma<Element>(O_rmem, P_rmem[mma_k], advance(V, mma_k * 16 * 128), mma_k > 0 || accumulate);
   wgmma_commit();
 }
 
-// The reference of a query tile's first exponentials, in the place of a maximum. Scores around 0 make exponentials around 8.
+// The reference for a query tile's first exponentials, in place of a maximum. Scores around 0 give exponentials around 8.
 constexpr float kFirstGuess = -3;
 
-// Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below 4096, then
-// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. Relative to a guess, a lane's
-// exponentials must also be at least 1 on average: one of them is at least 1 then, so the guess is not above the row's maximum,
-// and fp16, which ends at 2^-24, loses no more than it would relative to the maximum. Otherwise row_max becomes the maximum, and
-// they are computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
+// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below
+// 4096, then every exponential is, too, far below 65,504, the largest fp16; an infinity or a NaN is not. Relative to a guess, a
+// lane's exponentials must also be at least 1 on average: then one of them is 1 or more, so the guess is not above the row's
+// maximum, and fp16, which ends at 2^-24, loses no more than relative to the maximum. Otherwise, row_max becomes the maximum,
+// and they are computed again. Returns whether they were; if so, all sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -126,7 +126,7 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
         exp[1] = exp2_approx(S[1] * scale - row_max[half]);
         new_sum[half] += exp[0] + exp[1];
       }
-    // All lanes decide together, since what follows shuffles.
+    // All lanes must decide together, because what follows contains shuffles.
     const float least = is_first ? Traits::kBlockKV / 4 : 0;
     const bool in_range = (new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);
     if (redo || __all_sync(0xffffffff, in_range)) return redo;
@@ -162,7 +162,7 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
     }
 }
 
-// Multiplies the rows of O.
+// Multiplies each row of O by its factor.
 template <typename Traits>
 __device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
 #pragma unroll
@@ -199,8 +199,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
-  // `empty` with an arrival of each warp that computes, of Q's with one of each warpgroup.
+  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // `empty` ends when each warp that computes has arrived or, for Q, each warpgroup.
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {
       mbarrier_init(&Q_full[buffer], 1);
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
     fence_mbarrier_init();
   }
-  __syncthreads();  // the barriers are there
+  __syncthreads();  // the barriers are initialised
 
   if (warp_id < 4) {
     // The producer: one thread.
@@ -241,8 +241,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     };
     const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
     const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
-    // V comes one step after K, since that is when it is used. Tiles are visited from the last one on, kv_stride further each time
-    // and round the end; the stride shares no factor with their number, so each is visited once.
+    // V is copied one step after K, because it is used one step later. Tiles are visited from the last one on, kv_stride
+    // further each time and round the end; the stride shares no factor with their number, so each is visited once.
     int last_kv_tile = 0;
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
@@ -261,28 +261,28 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     return;
   }
 
-  // The consumers. Each has 64 of the query rows.
+  // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
   Position<2> Q_next{0};
   Position<kStages> K_next{0}, V_next{0};
-  // The consumers take turns. Each waits at a barrier of its own, number 4 or more, where the one before it arrives.
+  // The consumers alternate. Each waits at a barrier of its own, number 4 or more, at which the previous one arrives.
   const int turn = 3 + warp_id / 4, next_turn = turn == 3 + Traits::kConsumers ? 4 : turn + 1;
-  if (next_turn == 4) named_barrier_arrive(next_turn, 256);  // the first turn is the first consumer's
+  if (next_turn == 4) named_barrier_arrive(next_turn, 256);  // the first slot is the first consumer's
   const auto release = [&](std::uint64_t* barrier) {
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
 
-  // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  // A lane holds parts of two of its warpgroup's rows, 16 · (warp_id % 4) + lane_id / 4 and 8 rows further on: `half` 0 and 1.
   float O_rmem[kHeadDim / 8][4];                  // [mma_n][D], not normalised
   float S_rmem[kBlockKV / 8][4];                  // [mma_n][D]
   float exp_rmem[kBlockKV / 8][4];                // [mma_n][D], its exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];         // [mma_k][A]
-  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], of scale · S at some step, or a guess
-  float row_sum[2], new_sum[2];  // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum of scale · S at some step, or a guess
+  float row_sum[2], new_sum[2];  // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
   float rescale[2];              // [half]
 
-  // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
+  // Releases Q's buffer once O's store has read it. Only the thread that issued the store does this.
   const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
   const auto release_Q = [&](int buffer) {
     if (!is_leader) return;
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     mbarrier_arrive(&Q_empty[buffer]);
   };
 
-  // The last tile, which comes first, may have fewer keys than kBlockKV. The scores of others become -inf.
+  // The last tile, which comes first, may have fewer than kBlockKV keys. The scores of the missing ones become -inf.
   const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? 0 : -1;
   const auto mask = [&] {
 #pragma unroll
@@ -313,8 +313,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale, true);
   pack_P<Traits>(P_rmem, exp_rmem);
 
-  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
-  // kv_tile counts the tiles of K and V as they come, not where they lie.
+  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be in the next tile.
+  // kv_tile counts the tiles of K and V in the order of visits, not by position.
   int q_tile = blockIdx.x, kv_tile = 0;
 #pragma unroll 1
   while (true) {
@@ -322,15 +322,15 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     const int Q_buffer = Q_next.buffer;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
-    const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the tile of K that comes
-    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;               // O of the query tile before, a step ago
+    const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the next tile of K
+    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;               // the previous query tile's O, a step ago
     if (ends_q_tile) {
-      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: else the next Q would never come
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise the next Q never arrives
       Q_next.advance();
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);
@@ -344,17 +344,17 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     if (!is_last) release(&K_empty[K_next.buffer]);
     K_next.advance();
 
-    if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
+    if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now this need not wait
 
     if (is_partial) mask();
 
-    // Online softmax. Rows of the next query tile begin anew.
+    // Online softmax. Rows of the next query tile start afresh.
     if (ends_q_tile) row_max[0] = row_max[1] = kFirstGuess;
     const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale, ends_q_tile);
 
     wgmma_wait<0>();
     pin(O_rmem);
-    pin(P_rmem);  // which P V has read
+    pin(P_rmem);  // P V has read it
     release(&V_empty[V_next.buffer]);
     V_next.advance();
     pack_P<Traits>(P_rmem, exp_rmem);
@@ -371,10 +371,10 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       continue;
     }
 
-    // Normalise O, and store it by way of shared memory, where this warpgroup has read its Q for the last time.
+    // Normalise O, and store it through shared memory, in the place of Q, which this warpgroup has read for the last time.
     const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
     scale_rows<Traits>(O_rmem, inverse_sum);
-    const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
+    const int lane = keep_in_register(lane_id);  // otherwise these addresses occupy registers throughout the loop
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
       const auto pair = [&](int mma_n, int half) {
@@ -383,8 +383,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       stmatrix_x4(&tile_smem[smem_offset(warp_id % 4 * 16 + lane % 16, i * 16 + lane / 16 * 8)], pair(2 * i, 0),
                   pair(2 * i, 1), pair(2 * i + 1, 0), pair(2 * i + 1, 1));
     }
-    fence_proxy_async();                   // TMA may see what this thread has written,
-    named_barrier_sync(warp_id / 4, 128);  // and the other threads of the warpgroup
+    fence_proxy_async();                   // this thread's writes are visible to TMA,
+    named_barrier_sync(warp_id / 4, 128);  // and so are those of the whole warpgroup
     if (is_leader) {
       tma_store(O_map, row_of(q_tile) + warpgroup_row, head_of(q_tile), batch_of(q_tile), tile_smem);
       tma_store_commit();
@@ -395,8 +395,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     q_tile += gridDim.x;
     kv_tile = 0;
   }
-  if (turn == 4) named_barrier_sync(turn, 256);  // the last turn that it was given, which it has no use for
-  if (is_leader) tma_store_wait_read();          // shared memory lasts as long as the CTA
+  if (turn == 4) named_barrier_sync(turn, 256);  // the last slot that it was given, which it does not need
+  if (is_leader) tma_store_wait_read();          // shared memory exists only as long as the CTA
 }
 
 template <typename Traits>
@@ -413,10 +413,10 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap O_map = map_of(args.O, args.seq_len, 64);
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
-  // The grid is as many CTAs as the GPU runs at a time, one on each SM, and not more than there are query tiles.
+  // Launch as many CTAs as the GPU runs at a time, one on each SM, but no more than there are query tiles.
   int device, num_sms;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
@@ -424,7 +424,7 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const int num_q_tiles = (args.seq_len + Traits::kBlockQ - 1) / Traits::kBlockQ * args.heads * args.batch;
   const int grid = std::min(num_q_tiles, num_sms);
   const float scale = args.softmax_scale * 1.44269504f;  // log2(e): exp(softmax_scale · S) = 2^(scale · S)
-  // The golden ratio spreads any number of visits evenly; the next number without a common factor makes them complete.
+  // Multiples of the golden ratio spread evenly. A stride without a common factor makes the visits complete.
   const int num_kv_tiles = (args.seq_len_kv + Traits::kBlockKV - 1) / Traits::kBlockKV;
   int kv_stride = std::max(1, static_cast<int>(0.618 * num_kv_tiles));
   while (std::gcd(kv_stride, num_kv_tiles) != 1) ++kv_stride;

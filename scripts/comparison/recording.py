@@ -56,6 +56,22 @@ def code_hashes(harness: Path) -> dict[str, str]:
         return {}
 
 
+def brought_up_to_date(earlier: dict[str, Any], regime: dict[str, Any]) -> dict[str, Any]:
+    """The regime, and what only the earlier one has: versions, peers and ceilings, each with the date of its run."""
+    made, left_out = dict(regime), regime["run"]["left_out"]
+    for kind, name in (("versions", "kernel"), ("peers", "name"), ("ceilings", "name")):
+        measured = {entry[name] for entry in regime[kind]}
+        kept = [
+            {"date": earlier["run"]["date"]} | entry for entry in earlier[kind] if entry[name] not in measured
+        ]  # fmt: skip
+        made[kind] = [*regime[kind], *kept]
+        names = [f"{'the ceiling of ' if kind == 'ceilings' else ''}{entry[name]}" for entry in kept]
+        left_out = {what: why for what, why in left_out.items() if what.split(",")[0] not in names}
+    made["versions"].sort(key=lambda entry: entry["kernel"])
+    made["run"] = regime["run"] | {"left_out": left_out}
+    return made
+
+
 @dataclass
 class Session:
     """A run: what it measures, what it ran with, and what of it is done."""
@@ -70,7 +86,7 @@ class Session:
     dates: dict[str, str] = field(default_factory=dict)  # by regime: when its first figure was measured
     failed: dict[str, dict[str, str]] = field(default_factory=dict)  # by regime: what did not run, and why
     ceilings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    kept: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"versions": [], "peers": []})
+    earlier: dict[str, Any] | None = None  # the sustained regime that is brought up to date
     wrong: int = 0  # results
     warm_up_seconds: dict[str, float] = field(default_factory=lambda: WARM_UP_SECONDS)  # by regime
     timed_seconds: float = TIMED_SECONDS  # where each runs alone
@@ -112,23 +128,18 @@ class Session:
                         one.note = entry.get("note", one.note)
 
     def update(self, regimes: dict[str, Any]) -> None:
-        """Keeps the sustained figures of versions whose code is the same, and of peers that are not there now.
+        """Leaves out of this run the versions whose code is the same as that of their sustained figures.
 
-        Each is kept with the date of its run. Raises UnavailableError where they were measured under other conditions.
+        Raises UnavailableError where these were measured under other conditions.
         """
         if SUSTAINED not in regimes:
             raise UnavailableError("--update: the file has no sustained figures; measure all without --update")
-        found = regimes[SUSTAINED]
-        self.refuse_other_conditions("--update", SUSTAINED, found)
-        peers = {one.name for one in self.implementations if one.kernel is None}
-        for entry in found["versions"]:
+        self.earlier = regimes[SUSTAINED]
+        self.refuse_other_conditions("--update", SUSTAINED, self.earlier)
+        for entry in self.earlier["versions"]:
             same = [one for one in self.implementations if one.kernel and self.describe(one).items() <= entry.items()]
             if same and len(entry["results"]) == len(SHAPES) and entry["code_hash"]:
                 self.implementations = [one for one in self.implementations if one is not same[0]]
-                self.kept["versions"].append({"date": found["run"]["date"]} | entry)
-        for entry in found["peers"]:
-            if entry["name"] not in peers:
-                self.kept["peers"].append({"date": found["run"]["date"]} | entry)
 
     def refuse_other_conditions(self, flag: str, regime: str, found: dict[str, Any]) -> None:
         differing = [name for name, value in self.environment.items() if found["run"].get(name) != value]
@@ -153,18 +164,17 @@ class Session:
             "warm_up_seconds": self.warm_up_seconds[name],
             "timed_seconds": self.timed_seconds if name == SUSTAINED else None,
         }
-        kept_peers = {entry["name"] for entry in self.kept["peers"]}
-        left_out = {what: why for what, why in self.missing.items() if what not in kept_peers}
-        versions = [self.describe(one) | {"results": results} for one, results in measured if one.kernel]
-        peers = [
-            self.describe(one) | {"note": one.note, "results": results} for one, results in measured if not one.kernel
-        ]
-        return {
-            "run": run | self.environment | {"left_out": left_out | self.failed.get(name, {})},
-            "versions": sorted(self.kept["versions"] + versions, key=lambda entry: entry["kernel"]),
-            "peers": peers + self.kept["peers"],
+        made = {
+            "run": run | self.environment | {"left_out": self.missing | self.failed.get(name, {})},
+            "versions": [self.describe(one) | {"results": results} for one, results in measured if one.kernel],
+            "peers": [
+                self.describe(one) | {"note": one.note, "results": results}
+                for one, results in measured
+                if not one.kernel
+            ],
             "ceilings": self.ceilings.get(name, []),
         }
+        return made if self.earlier is None else brought_up_to_date(self.earlier, made)
 
     def document(self, others: dict[str, Any]) -> dict[str, Any]:
         """profiles/<device>/peers.json (harness/results/peers.schema.json); `others` are regimes of another run."""

@@ -1,12 +1,12 @@
 // fa3_tile
 //
-// Idea        FlashAttention-3 (Shah et al., 2024) has tiles of 128 × 176 for head_dim 128. With fewer and longer steps, barriers,
-//             rescaling of O and the ends of runs of wgmmas are met less often.
-// Changed     kBlockKV. S of 176 keys fits, since 23 overwrites it with its exponentials; 24 and later keep both, and it would not.
-//             Shared memory has room for one buffer of Q and none for O, so O is stored from registers, as in 21. No usual length
-//             is a multiple of 176: keys beyond the last are masked, as in 27, and any length is solved. All else is version 23.
-// Prediction  A quarter fewer steps, but Q comes late and the last tile is computed in part for nothing: 0.97x at 4096, and less at
-//             512. What is worse, it takes the registers that 24 needs, and 24 pays.
+// Idea        FlashAttention-3 (Shah et al., 2024) uses tiles of 128 × 176 for head_dim 128. With fewer and longer
+//             steps, barriers, rescalings of O and the ends of runs of wgmmas occur less often.
+// Changed     kBlockKV. S of 176 keys fits because 23 overwrites it with its exponentials; 24 and later keep both, and it would
+//             not. Shared memory has room for one buffer of Q and none for O, so O is stored from registers, as in 21. No usual
+//             length is a multiple of 176: keys beyond the last are masked, as in 27; any length is solved. The rest is as in 23.
+// Prediction  A quarter fewer steps, but Q arrives late and part of the last tile is computed in vain: 0.97x at 4096,
+//             and less at 512. Worse, it takes the registers that 24 needs, and 24 pays off.
 
 #include <algorithm>
 
@@ -27,25 +27,25 @@ template <typename Element_>
 struct Traits {
   using Element = Element_;
   static constexpr int kConsumers = 2;             // warpgroups that compute
-  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
+  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: the rows of one wgmma for each of them
   static constexpr int kBlockKV = 176;             // keys and values per tile
-  static constexpr int kStages = 2;                // tiles in each ring, that of K and that of V
+  static constexpr int kStages = 2;                // tiles in each of the rings of K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = 4 + kConsumers * 4;  // a warpgroup that copies, and those that compute
-  static constexpr int kProducerRegisters = 24;         // of each thread
+  static constexpr int kNumWarps = 4 + kConsumers * 4;  // the warpgroups of the producer and the consumers
+  static constexpr int kProducerRegisters = 24;         // per thread
   static constexpr int kConsumerRegisters = 240;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
-  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
   static constexpr int kNumBarriers = 2 + 4 * kStages;
   static constexpr int kSmemBytes = (kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
 
-// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+// Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
-// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
 template <int kBuffers>
 struct Position {
@@ -66,14 +66,14 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Starts S = Q Kᵀ, for this warpgroup's 64 rows of Q_smem [2][64][64] and K_smem [2][kBlockKV][64]. Each wgmma takes 16
-// columns of head_dim, 32 bytes, of which a half has four.
+// Starts S = Q Kᵀ for this warpgroup's 64 rows of Q_smem [2][64][64] and for K_smem [2][kBlockKV][64]. Each wgmma takes
+// 16 columns of head_dim, 32 bytes; each half of head_dim has four such groups.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
   const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
   pin(S_rmem);
-  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
-  wgmma_fence();  // the softmax has read the last S
+  __syncwarp();   // lanes may get here at different times, and wgmma needs the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the previous S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
     wgmma<Element>(S_rmem, advance(Q, mma_k / 4 * 64 * 128 + mma_k % 4 * 32),
@@ -81,7 +81,7 @@ __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element*
   wgmma_commit();
 }
 
-// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, rows of 128 bytes.
+// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, which are rows of 128 bytes.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
                          const Element* V_smem, bool accumulate) {
@@ -89,15 +89,15 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   pin(O_rmem);
   pin(P_rmem);
   __syncwarp();
-  wgmma_fence();  // P is packed, and O rescaled
+  wgmma_fence();  // P has been packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
     wgmma<Element>(O_rmem, P_rmem[mma_k], advance(V, mma_k * 16 * 128), mma_k > 0 || accumulate);
   wgmma_commit();
 }
 
-// Online softmax: S becomes 2^(scale · S - row_max), new_sum this lane's sums of it. `rescale` is what all sums so far, and
-// O, have to be multiplied by, since row_max may be larger than it was.
+// Online softmax: replaces S by 2^(scale · S - row_max) and sets new_sum to this lane's sums of it. All sums so far,
+// and O, have to be multiplied by `rescale`, since row_max may have grown.
 template <typename Traits>
 __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&new_sum)[2],
                         float (&rescale)[2], float scale) {
@@ -112,7 +112,7 @@ __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_ma
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
-    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time 2^-inf = 0
+    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time, 2^-inf = 0
     row_max[half] = new_max;
     new_sum[half] = 0;
   }
@@ -141,7 +141,7 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
     }
 }
 
-// Multiplies the rows of O.
+// Multiplies each row of O by its factor.
 template <typename Traits>
 __device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
 #pragma unroll
@@ -177,8 +177,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
-  // `empty` with an arrival of each warp that computes.
+  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // `empty` ends when each warp that computes has arrived.
   if (threadIdx.x == 0) {
     mbarrier_init(Q_full, 1);
     mbarrier_init(Q_empty, Traits::kConsumers * 4);
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
     fence_mbarrier_init();
   }
-  __syncthreads();  // the barriers are there
+  __syncthreads();  // the barriers are initialised
 
   if (warp_id < 4) {
     // The producer: one thread.
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     };
     const auto copy_K = [&](int q_tile, int kv_tile) { copy(K_next, K_smem, K_full, K_empty, K_map, q_tile, kv_tile); };
     const auto copy_V = [&](int q_tile, int kv_tile) { copy(V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile); };
-    // V comes one step after K, since that is when it is used.
+    // V is copied one step after K, because it is used one step later.
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
       for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     return;
   }
 
-  // The consumers. Each has 64 of the query rows.
+  // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
   Position<1> Q_next{0};
@@ -239,15 +239,15 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
 
-  // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  // A lane holds parts of two of its warpgroup's rows, 16 · (warp_id % 4) + lane_id / 4 and 8 rows further on: `half` 0 and 1.
   float O_rmem[kHeadDim / 8][4];              // [mma_n][D], not normalised
-  float S_rmem[kBlockKV / 8][4];              // [mma_n][D], and then the exponentials
+  float S_rmem[kBlockKV / 8][4];              // [mma_n][D], later the exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
-  float row_max[2] = {-INFINITY, -INFINITY};  // [half], of scale · S so far
-  float row_sum[2], new_sum[2];               // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float row_max[2] = {-INFINITY, -INFINITY};  // [half], maximum of scale · S so far
+  float row_sum[2], new_sum[2];               // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
   float rescale[2];                           // [half]
 
-  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf.
+  // The last tile may have fewer than kBlockKV keys. The scores of the missing ones become -inf.
   const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;
   const auto mask = [&] {
 #pragma unroll
@@ -271,19 +271,19 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   softmax<Traits>(S_rmem, row_max, row_sum, rescale, scale);
   pack_P<Traits>(P_rmem, S_rmem);
 
-  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
+  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be in the next tile.
   int q_tile = blockIdx.x, kv_tile = 0;
 #pragma unroll 1
   while (true) {
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
-    const int next_kv_tile = ends_q_tile ? 0 : kv_tile + 1;  // the tile of K that comes
+    const int next_kv_tile = ends_q_tile ? 0 : kv_tile + 1;  // the next tile of K
     if (ends_q_tile) {
       Q_next.advance();
       if (!is_last) wait(Q_full, Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);
@@ -297,16 +297,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     K_next.advance();
     if (next_kv_tile == partial_tile) mask();
 
-    // Online softmax. Rows of the next query tile begin anew.
+    // Online softmax. Rows of the next query tile start afresh.
     if (ends_q_tile) row_max[0] = row_max[1] = -INFINITY;
     softmax<Traits>(S_rmem, row_max, new_sum, rescale, scale);
 
     pin(S_rmem);
     wait(&V_full[V_next.buffer],
-         V_next.parity);  // V came long ago: a loop, behind which ptxas does not move the softmax
+         V_next.parity);  // V arrived long ago; but ptxas does not move the softmax past this loop
     wgmma_wait<0>();
     pin(O_rmem);
-    pin(P_rmem);  // which P V has read
+    pin(P_rmem);  // P V has read it
     release(&V_empty[V_next.buffer]);
     V_next.advance();
     pack_P<Traits>(P_rmem, S_rmem);
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       continue;
     }
 
-    // Normalise O, and store it from registers: shared memory has no room for it.
+    // Normalise O, and store it from registers, because shared memory has no room for it.
     const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
     scale_rows<Traits>(O_rmem, inverse_sum);
     const int row = row_of(q_tile) + warpgroup_row + warp_id % 4 * 16 + lane_id / 4;
@@ -352,10 +352,10 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const CUtensorMap K_map = map_of(args.K, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
-  // The grid is as many CTAs as the GPU runs at a time, one on each SM, and not more than there are query tiles.
+  // Launch as many CTAs as the GPU runs at a time, one on each SM, but no more than there are query tiles.
   int device, num_sms;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);

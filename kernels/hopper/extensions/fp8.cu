@@ -1,14 +1,14 @@
 // fp8
 //
-// Idea        Of 8-bit numbers a wgmma takes twice as many values of k in the same time, and a tile has half as many bytes. e4m3 has
-//             three bits of mantissa and ends at 448, so each head of Q, K and V has a scale that brings its largest element near
-//             that: S is multiplied by those of Q and K, O by that of V.
-// Changed     Of 8-bit operands wgmma takes only K-major ones, and V is none: the three warps beside the producer transpose it, its
-//             keys in the order in which a lane has P. They also give it a column of ones, so that P V has the sums of P as it was
+// Idea        With 8-bit numbers, a wgmma takes twice as many values of k in the same time, and a tile has half as many
+//             bytes. e4m3 has three bits of mantissa and ends at 448, so each head of Q, K and V has a scale that
+//             brings its largest element near 448: S is multiplied by the scales of Q and K, O by the scale of V.
+// Changed     wgmma takes 8-bit operands only K-major, which V is not: the three warps beside the producer transpose it, with its
+//             keys in the order in which a lane has P. They also give it a column of ones, so that P V includes the sums of P as
 //             rounded. P reaches up to 448 and no further, so a row's first tile has its true maximum. Q is in registers, as in
-//             q_fragments; O is twice as wide and has a buffer of its own; the consumers take no turns. All else is version 27.
-// Prediction  A tile of 192 x 64 keeps the tensor cores busy for 792 clocks instead of 1,536, the exponentials' unit for 768 as before,
-//             shared memory for about 700. They run side by side, so 1.7x of 27 at 4096 and more at 16,384.
+//             q_fragments; O is twice as wide and has its own buffer; the consumers do not alternate. The rest is as in 27.
+// Prediction  A tile of 192 x 64 keeps the tensor cores busy for 792 clocks instead of 1,536, the exponential unit for 768
+//             as before, and shared memory for about 700. They run concurrently, so 1.7x of 27 at 4096 and more at 16,384.
 
 #include <algorithm>
 
@@ -26,46 +26,46 @@ namespace flash_ladder::fp8 {
 
 template <typename Element_>
 struct Traits {
-  using Element = Element_;                        // of Q, K and V: 128 bytes a row
+  using Element = Element_;                        // of Q, K and V: 128 bytes per row
   using Output = __half;                           // of O
   static constexpr int kConsumers = 3;             // warpgroups that compute
-  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
+  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: the rows of one wgmma for each of them
   static constexpr int kBlockKV = 64;              // keys and values per tile
-  static constexpr int kStages = 3;                // tiles in each ring: of K, of V, and of V transposed
+  static constexpr int kStages = 3;                // tiles in each of the rings of K, V and transposed V
   static constexpr int kHeadDim = 128;
-  static constexpr int kTransposers = 3;  // warps that transpose V: those beside the one that copies
+  static constexpr int kTransposers = 3;  // warps that transpose V: all of the first four but the one that copies
   static constexpr int kNumWarps =
-      4 + kConsumers * 4;                        // a warpgroup that copies and transposes, and those that compute
-  static constexpr int kProducerRegisters = 56;  // of each thread
+      4 + kConsumers * 4;                        // the producer's warpgroup, which also transposes, and the consumers'
+  static constexpr int kProducerRegisters = 56;  // per thread
   static constexpr int kConsumerRegisters = 152;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements, which are bytes
-  static constexpr int kKVSize = kBlockKV * kHeadDim;  // in a tile of K, and in one of V
-  static constexpr int kVtRows = kHeadDim + 8;         // of V transposed: the columns of V, and eight of ones
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // in a tile of K or V
+  static constexpr int kVtRows = kHeadDim + 8;         // of transposed V: the columns of V, and eight of ones
   static constexpr int kVtSize = kVtRows * kBlockKV;
   static constexpr int kOBytes = kBlockQ * kHeadDim * sizeof(Output);
   static constexpr int kNumBarriers = 2 + 6 * kStages;
   static constexpr int kSmemBytes = kQSize + kStages * (2 * kKVSize + kVtSize) + kOBytes + kNumBarriers * 8;
 };
 
-// Where the 16-byte chunk `chunk` of a row lies, in rows of kRowBytes, 64 or 128, with the swizzle of as many bytes. hopper/wgmma.h
-// has the picture of 128; that of 64 is the same with four chunks and rows in pairs.
+// The offset of the 16-byte chunk `chunk` of a row, for rows of kRowBytes, 64 or 128, with the swizzle of the same
+// width. hopper/wgmma.h has the picture for 128; the swizzle for 64 is the same with four chunks and rows in pairs.
 template <int kRowBytes>
 __device__ int chunk_offset(int row, int chunk) {
   return row * kRowBytes + (chunk ^ row * kRowBytes / 128 % (kRowBytes / 16)) * 16;
 }
 
-// Where element (row, col) of a warpgroup's 64 rows of O lies in shared memory, counted in elements, [2][64][64]. The XOR is
-// the 128-byte swizzle; hopper/wgmma.h has the picture.
+// The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
+// The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
   return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
 }
 
-// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+// Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
-// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
 template <int kBuffers>
 struct Position {
@@ -82,7 +82,7 @@ __device__ inline float group_max(float x) {
   return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
 }
 
-// Takes this warp's 16 rows of Q_smem [64][128] into registers, as fragments A.
+// Loads this warp's 16 rows of Q_smem [64][128] into registers, as fragments A.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void load_Q(std::uint32_t (&Q_rmem)[Traits::kHeadDim / 32][4], const Element* Q_smem) {
   const int row = threadIdx.x / 32 % 4 * 16 + threadIdx.x % 16, half = threadIdx.x / 16 % 2;
@@ -93,15 +93,15 @@ __device__ void load_Q(std::uint32_t (&Q_rmem)[Traits::kHeadDim / 32][4], const 
   }
 }
 
-// Starts S = Q Kᵀ, for this warp's rows of Q and K_smem [kBlockKV][128]. Each wgmma takes 32 columns of head_dim, 32 bytes.
+// Starts S = Q Kᵀ for this warp's rows of Q and K_smem [kBlockKV][128]. Each wgmma takes 32 columns of head_dim, 32 bytes.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], std::uint32_t (&Q_rmem)[Traits::kHeadDim / 32][4],
                         const Element* K_smem) {
   const std::uint64_t K = row_descriptor<128>(K_smem);
   pin(S_rmem);
   pin(Q_rmem);
-  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
-  wgmma_fence();  // the softmax has read the last S
+  __syncwarp();   // lanes may get here at different times, and wgmma needs the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the previous S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 32; ++mma_k)
     wgmma_e4m3(S_rmem, Q_rmem[mma_k], advance(K, mma_k * 32), mma_k > 0);
@@ -116,23 +116,23 @@ __device__ void start_PV(float (&O_rmem)[Traits::kVtRows / 8][4], std::uint32_t 
   pin(O_rmem);
   pin(P_rmem);
   __syncwarp();
-  wgmma_fence();  // P is packed, and O rescaled
+  wgmma_fence();  // P has been packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 32; ++mma_k)
     wgmma_e4m3(O_rmem, P_rmem[mma_k], advance(Vt, mma_k * 32), mma_k > 0 || accumulate);
   wgmma_commit();
 }
 
-// Transposes V_smem [kBlockKV][128] into Vt_smem [128][kBlockKV], this warp's share: every kTransposers-th 16 columns. Of 16 keys, this
-// is the order:
+// Transposes this warp's share of V_smem [kBlockKV][128] into Vt_smem [128][kBlockKV]: every kTransposers-th group of
+// 16 columns. The order of each 16 keys is:
 //
 //     place in Vt    0   1   2   3   4   5   6   7   8   9  10  11  12  13  14  15      4 t … 4 t + 3: what lane t of
-//     key            0   1   8   9   2   3  10  11   4   5  12  13   6   7  14  15      four has of S, as it has it
+//     key            0   1   8   9   2   3  10  11   4   5  12  13   6   7  14  15      four has of S, in its order
 //
-// ldmatrix takes two neighbouring columns as one element of 16 bits, and transposes those: a lane gets two keys' bytes of columns
-// 2 g and 2 g + 1, where g = lane / 4, and of the keys 8 further on in the next register. Byte by byte they become the words of the
-// two columns, four keys each, which stmatrix writes as rows. It writes eight at a time: of the even columns those of g < 4, and of the
-// odd ones those of g >= 4, or the other way round, since columns 0, 2 … 14 would have four groups of banks for eight rows.
+// ldmatrix treats two neighbouring columns as one 16-bit element and transposes those: a lane gets two keys' bytes of columns 2
+// g and 2 g + 1, where g = lane / 4, and of the keys 8 further on in the next register. Byte by byte, they become the words of
+// the two columns, four keys each, which stmatrix writes as rows. It writes eight at a time: the even columns of g < 4 and the
+// odd ones of g >= 4, or the other way round, because the eight rows of columns 0, 2 … 14 would share four groups of banks.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void transpose_V(Element* Vt_smem, const Element* V_smem, int warp) {
   const int lane = threadIdx.x % 32, first = lane < 16 ? 0x6420 : 0x7531, second = first ^ 0x1111;
@@ -152,11 +152,11 @@ __device__ void transpose_V(Element* Vt_smem, const Element* V_smem, int warp) {
   }
 }
 
-// Online softmax: exponentials 2^(scale · S - row_max), as P in 8 bits. Four neighbouring accumulators of S, 16 rows × 32 keys, become
-// one fragment A of P V: each lane takes the four that it has of 16 keys for those that it ought to have, and transpose_V() has the
-// keys in that order. If one is 448, the largest that there is, or of a row's first, row_max becomes the maximum less 5, and they are
-// computed again: the largest is 2^5 then, some may be 14 times as large later, and those down to 2^-11 of it keep three bits. Returns
-// whether they were; then `rescale` is what the sums so far, and O, have to be multiplied by.
+// Online softmax: computes the exponentials 2^(scale · S - row_max) as P in 8 bits. Four neighbouring accumulators of S, 16 rows ×
+// 32 keys, become one fragment A of P V: each lane uses the four of 16 keys that it has in place of those that the fragment calls
+// for, and transpose_V() puts the keys in that order. If one is 448, the largest value there is, or in a row's first tile, row_max
+// becomes the maximum minus 5, and they are computed again: the largest is then 2^5, later ones may be 14 times as large, and those
+// down to 2^-11 of it keep three bits. Returns whether they were; if so, the sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
                         const float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_max)[2], float (&rescale)[2],
@@ -179,24 +179,24 @@ __device__ bool softmax(std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
         row_max[half] = new_max;
       }
     }
-    std::uint32_t bits = 0;  // the highest of a byte: there was a 448, 0x7e
+    std::uint32_t bits = 0;  // the highest bit of a byte: there was a 448, 0x7e
 #pragma unroll
     for (int mma_k = 0; mma_k < Traits::kBlockKV / 32; ++mma_k)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int half = i % 2;
-        const auto exp = [&](int j) {  // of fmaf: else the compiler keeps scale · S beside S
+        const auto exp = [&](int j) {  // with fmaf, or the compiler would keep scale · S in addition to S
           return exp2_approx(fmaf(S_rmem[4 * mma_k + i / 2 * 2 + j / 2][half * 2 + j % 2], scale, -row_max[half]));
         };
         P_rmem[mma_k][i] = pack_e4m3(exp(0), exp(1), exp(2), exp(3));
         bits |= P_rmem[mma_k][i] + 0x02020202;
       }
-    // All lanes decide together, since the maximum shuffles.
+    // All lanes must decide together, because the maximum takes shuffles.
     if (redo || __all_sync(0xffffffff, (bits & 0x80808080) == 0)) return redo;
   }
 }
 
-// Multiplies the rows of O.
+// Multiplies each row of O by its factor.
 template <typename Traits>
 __device__ void scale_rows(float (&O_rmem)[Traits::kVtRows / 8][4], const float (&factor)[2]) {
 #pragma unroll
@@ -238,8 +238,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
-  // `empty` with an arrival of each warp that reads, and one of Vt's `full` with one of each that transposes.
+  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // `empty` ends when each warp that reads has arrived, and one of Vt's `full` when each warp that transposes has.
   if (threadIdx.x == 0) {
     mbarrier_init(Q_full, 1);
     mbarrier_init(Q_empty, Traits::kConsumers * 4);
@@ -253,13 +253,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
     fence_mbarrier_init();
   }
-  // The ones, 0x38 in e4m3: eight rows behind each buffer of Vt, which nobody writes again.
+  // The ones, 0x38 in e4m3: eight rows after each buffer of Vt, which are never overwritten.
   for (int i = threadIdx.x; i < kStages * 8 * kBlockKV / 4; i += Traits::kNumWarps * 32) {
     Element* ones = Vt_smem + i / (2 * kBlockKV) * kVtSize + kHeadDim * kBlockKV;
     reinterpret_cast<std::uint32_t*>(ones)[i % (2 * kBlockKV)] = 0x38383838;
   }
-  fence_proxy_async();  // the tensor cores may see them
-  __syncthreads();      // the barriers are there, and the ones
+  fence_proxy_async();  // make the ones visible to the tensor cores
+  __syncthreads();      // the barriers and the ones are initialised
 
   if (warp_id < 4) {
     keep_registers<Traits::kProducerRegisters>();
@@ -271,8 +271,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
           wait(&V_full[V_next.buffer], V_next.parity);
           wait(&Vt_empty[Vt_next.buffer], Vt_next.parity);
           transpose_V<Traits>(Vt_smem + Vt_next.buffer * kVtSize, V_smem + V_next.buffer * kKVSize, warp_id - 1);
-          fence_proxy_async();  // the tensor cores may see what this thread has written,
-          __syncwarp();         // and the other lanes
+          fence_proxy_async();  // this thread's writes are visible to the tensor cores,
+          __syncwarp();         // and so are the other lanes'
           if (lane_id == 0) {
             mbarrier_arrive(&V_empty[V_next.buffer]);
             mbarrier_arrive(&Vt_full[Vt_next.buffer]);
@@ -311,7 +311,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     return;
   }
 
-  // The consumers. Each has 64 of the query rows.
+  // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
   Position<1> Q_next{0};
@@ -320,16 +320,16 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     if (lane_id == 0) mbarrier_arrive(barrier);
   };
 
-  // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  // A lane holds parts of two of its warpgroup's rows, 16 · (warp_id % 4) + lane_id / 4 and 8 rows further on: `half` 0 and 1.
   float O_rmem[Traits::kVtRows / 8][4];                              // [mma_n][D], not normalised, and sums of P
   float S_rmem[kBlockKV / 8][4];                                     // [mma_n][D]
   std::uint32_t P_rmem[kBlockKV / 32][4], next_P[kBlockKV / 32][4];  // [mma_k][A]
   std::uint32_t Q_rmem[kHeadDim / 32][4];                            // [mma_k][A]
-  float row_max[2];                                                  // [half], of scale · S at some step, less 5
-  float row_sum[2];  // [half], of 2^(scale · S - row_max), rounded as P is, so far
+  float row_max[2];                                                  // [half], a step's maximum of scale · S, minus 5
+  float row_sum[2];  // [half], sum of 2^(scale · S - row_max) so far, rounded as P is
   float rescale[2];  // [half]
 
-  // What an element of Q (0), K (1) or V (2) stands for is this times itself.
+  // An element of Q (0), K (1) or V (2) represents its own value times this scale.
   const auto scale_of = [&](int tensor, int q_tile) {
     return scales[(tensor * args.batch + batch_of(q_tile)) * args.heads + head_of(q_tile)];
   };
@@ -337,7 +337,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
   Output* tile_smem = O_smem + warpgroup_row * kHeadDim;  // [2][64][64]
 
-  // The last tile may have fewer keys than kBlockKV. The scores of others become -inf.
+  // The last tile may have fewer than kBlockKV keys. The scores of the missing ones become -inf.
   const int partial_tile = args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;
   const auto mask = [&] {
 #pragma unroll
@@ -347,8 +347,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
         if (mma_n * 8 + lane_id % 4 * 2 + i % 2 >= args.seq_len_kv % kBlockKV) S_rmem[mma_n][i] = -INFINITY;
   };
 
-  // Q's buffer may be filled again as soon as all have their fragments. They come by ldmatrix, through the generic proxy, and TMA
-  // overwrites the buffer through the asynchronous one. By the letter of the PTX ISA, a fence.proxy.async belongs before the release;
+  // Q's buffer may be refilled as soon as all warps have their fragments. ldmatrix loads them through the generic proxy, and TMA
+  // overwrites the buffer through the asynchronous one. Strictly by the PTX ISA, a fence.proxy.async belongs before the release;
   // CUTLASS has none in its main loops with A in registers, and an H200 showed no read of the next copy's data in 60,000 rounds.
   const auto take_Q = [&] {
     wait(Q_full, Q_next.parity);
@@ -370,20 +370,20 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float scale = S_scale_of(blockIdx.x), V_scale = scale_of(2, blockIdx.x), next_V_scale = 0;
   softmax<Traits>(P_rmem, S_rmem, row_max, rescale, scale, true);
 
-  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
+  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be in the next tile.
   int q_tile = blockIdx.x, kv_tile = 0;
 #pragma unroll 1
   while (true) {
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
-    const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the tile of K that comes
+    const bool is_partial = (ends_q_tile ? 0 : kv_tile + 1) == partial_tile;  // the next tile of K
     if (ends_q_tile && !is_last) {
       take_Q();
       scale = S_scale_of(q_tile + gridDim.x);
       next_V_scale = scale_of(2, q_tile + gridDim.x);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     pin(O_rmem);
     pin(P_rmem);
@@ -397,18 +397,18 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
     if (is_partial) mask();
 
-    // Online softmax. Rows of the next query tile begin anew.
+    // Online softmax. Rows of the next query tile start afresh.
     const bool redo = softmax<Traits>(next_P, S_rmem, row_max, rescale, scale, ends_q_tile);
 
     wgmma_wait<0>();
     pin(O_rmem);
-    pin(P_rmem);  // which P V has read
+    pin(P_rmem);  // P V has read it
     release(&Vt_empty[Vt_next.buffer]);
     Vt_next.advance();
     copy_registers(P_rmem, next_P);
 
-    // The sum of this step's P. It does not stay with O: a wgmma of 8-bit numbers cuts what it adds off after some 14 bits, counted
-    // from the largest, and of thousands of P each would be cut off by their sum.
+    // The sum of this step's P. It does not stay with O: an 8-bit wgmma cuts off its addends after about 14 bits,
+    // counted from the largest, so a sum of thousands of P would cut off each further one.
     float* const sums = O_rmem[kHeadDim / 8];
     row_sum[0] = kv_tile > 0 ? row_sum[0] + sums[0] : sums[0];
     row_sum[1] = kv_tile > 0 ? row_sum[1] + sums[2] : sums[2];
@@ -424,13 +424,13 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       continue;
     }
 
-    // Normalise O, and store it by way of shared memory.
+    // Normalise O, and store it through shared memory.
     const float factor[2] = {V_scale / row_sum[0], V_scale / row_sum[1]};
     scale_rows<Traits>(O_rmem, factor);
     V_scale = next_V_scale;
-    if (is_leader) tma_store_wait_read();        // the last O has left,
-    named_barrier_sync(warp_id / 4, 128);        // for all of the warpgroup
-    const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
+    if (is_leader) tma_store_wait_read();        // the store of the previous O has finished reading,
+    named_barrier_sync(warp_id / 4, 128);        // which the whole warpgroup waits for
+    const int lane = keep_in_register(lane_id);  // otherwise these addresses occupy registers throughout the loop
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
       const auto pair = [&](int mma_n, int half) {
@@ -439,8 +439,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
       stmatrix_x4(&tile_smem[smem_offset(warp_id % 4 * 16 + lane % 16, i * 16 + lane / 16 * 8)], pair(2 * i, 0),
                   pair(2 * i, 1), pair(2 * i + 1, 0), pair(2 * i + 1, 1));
     }
-    fence_proxy_async();                   // TMA may see what this thread has written,
-    named_barrier_sync(warp_id / 4, 128);  // and the other threads of the warpgroup
+    fence_proxy_async();                   // this thread's writes are visible to TMA,
+    named_barrier_sync(warp_id / 4, 128);  // and so are those of the whole warpgroup
     if (is_leader) {
       tma_store(O_map, row_of(q_tile) + warpgroup_row, head_of(q_tile), batch_of(q_tile), tile_smem);
       tma_store_commit();
@@ -449,7 +449,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     q_tile += gridDim.x;
     kv_tile = 0;
   }
-  if (is_leader) tma_store_wait_read();  // shared memory lasts as long as the CTA
+  if (is_leader) tma_store_wait_read();  // shared memory exists only as long as the CTA
 }
 
 template <typename Traits>
@@ -466,10 +466,10 @@ cudaError_t launch(const ExtendedArgs& args, cudaStream_t stream) {
   const CUtensorMap V_map = map_of(Element(), args.V, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap O_map = map_of(typename Traits::Output(), args.O, args.seq_len, 64);
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
-  // The grid is as many CTAs as the GPU runs at a time, one on each SM, and not more than there are query tiles.
+  // Launch as many CTAs as the GPU runs at a time, one on each SM, but no more than there are query tiles.
   int device, num_sms;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);

@@ -1,13 +1,13 @@
 // multicast
 //
-// Idea        Query tiles of one head read the same K and V, and each CTA fetches them for itself. The two CTAs of a cluster run at
-//             the same time, on neighbouring SMs. Give them two query tiles of one head, and let TMA write each tile of K and V into
-//             the shared memory of both: it is read from L2 once instead of twice.
-// Changed     Who copies, and where a release goes: a buffer is empty when the warps of both CTAs have read it. All else is
-//             version 26.
-// Prediction  Half of the bytes come from L2, and at the power limit that is clock. But four warpgroups instead of two now wait for
-//             the slowest of them at each tile: 0.99x at 4096, a little more beyond. 27 has a good part of the saving without
-//             anybody else to wait for.
+// Idea        Query tiles of one head read the same K and V, but each CTA fetches them separately. The two CTAs of a
+//             cluster run at the same time, on neighbouring SMs. Give them two query tiles of one head, and let TMA
+//             write each tile of K and V into the shared memory of both: it is read from L2 once instead of twice.
+// Changed     Which CTA copies, and where a release arrives: a buffer is empty when the warps of both CTAs have read
+//             it. The rest is as in 26.
+// Prediction  Half as many bytes come from L2, which raises the clock at the power limit. But four warpgroups instead
+//             of two now wait for the slowest of them at each tile: 0.99x at 4096, a little more beyond. 27 gets a good
+//             part of the saving without another CTA to wait for.
 
 #include <algorithm>
 
@@ -29,31 +29,31 @@ struct Traits {
   using Element = Element_;
   static constexpr int kCluster = 2;               // CTAs that share K and V
   static constexpr int kConsumers = 2;             // warpgroups that compute
-  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: those of one wgmma for each of them
+  static constexpr int kBlockQ = kConsumers * 64;  // query rows per CTA: the rows of one wgmma for each of them
   static constexpr int kBlockKV = 128;             // keys and values per tile
-  static constexpr int kStages = 2;                // tiles in each ring, that of K and that of V
+  static constexpr int kStages = 2;                // tiles in each of the rings of K and V
   static constexpr int kHeadDim = 128;
-  static constexpr int kNumWarps = 4 + kConsumers * 4;  // a warpgroup that copies, and those that compute
-  static constexpr int kProducerRegisters = 24;         // of each thread
+  static constexpr int kNumWarps = 4 + kConsumers * 4;  // the warpgroups of the producer and the consumers
+  static constexpr int kProducerRegisters = 24;         // per thread
   static constexpr int kConsumerRegisters = 240;
   static constexpr int kQSize = kBlockQ * kHeadDim;    // elements
-  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K, and in one of V
+  static constexpr int kKVSize = kBlockKV * kHeadDim;  // elements in a tile of K or V
   static constexpr int kNumBarriers = 4 + 4 * kStages;
   static constexpr int kSmemBytes = (2 * kQSize + 2 * kStages * kKVSize) * sizeof(Element) + kNumBarriers * 8;
 };
 
-// Where element (row, col) of a warpgroup's 64 rows of O lies in shared memory, counted in elements, [2][64][64]. The XOR is
-// the 128-byte swizzle; hopper/wgmma.h has the picture.
+// The offset of element (row, col) of a warpgroup's 64 rows of O in shared memory, counted in elements, [2][64][64].
+// The XOR is the 128-byte swizzle; hopper/wgmma.h has the picture.
 __device__ inline int smem_offset(int row, int col) {
   return col / 64 * 64 * 64 + row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;
 }
 
-// Waits for the end of a phase of the barrier: of the first if parity is 0, of the second if it is 1, of the third if 0…
+// Waits until a phase of the barrier has ended: the first if parity is 0, the second if it is 1, the third if 0, and so on.
 __device__ inline void wait(std::uint64_t* barrier, int parity) {
   while (!mbarrier_try_wait(barrier, parity)) continue;
 }
 
-// A place in a ring of buffers: which is next, and the parity of the phase of its barrier that is waited for. A consumer
+// The pipeline state of a ring of buffers: the next buffer, and the parity of the barrier phase to wait for. A consumer
 // begins with the first phase of `full`. A producer begins as if a phase of parity 1 of `empty` had ended: all are empty.
 template <int kBuffers>
 struct Position {
@@ -74,14 +74,14 @@ __device__ inline float group_sum(float x) {
   return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// Starts S = Q Kᵀ, for this warpgroup's 64 rows of Q_smem [2][64][64] and K_smem [2][kBlockKV][64]. Each wgmma takes 16
-// columns of head_dim, 32 bytes, of which a half has four.
+// Starts S = Q Kᵀ for this warpgroup's 64 rows of Q_smem [2][64][64] and for K_smem [2][kBlockKV][64]. Each wgmma takes
+// 16 columns of head_dim, 32 bytes; each half of head_dim has four such groups.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element* Q_smem, const Element* K_smem) {
   const std::uint64_t Q = matrix_descriptor(Q_smem, 0, 1024), K = matrix_descriptor(K_smem, 0, 1024);
   pin(S_rmem);
-  __syncwarp();   // lanes may come at different times, and wgmma wants the whole warp (.aligned)
-  wgmma_fence();  // the softmax has read the last S
+  __syncwarp();   // lanes may get here at different times, and wgmma needs the whole warp (.aligned)
+  wgmma_fence();  // the softmax has read the previous S
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kHeadDim / 16; ++mma_k)
     wgmma<Element>(S_rmem, advance(Q, mma_k / 4 * 64 * 128 + mma_k % 4 * 32),
@@ -89,7 +89,7 @@ __device__ void start_S(float (&S_rmem)[Traits::kBlockKV / 8][4], const Element*
   wgmma_commit();
 }
 
-// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, rows of 128 bytes.
+// Starts O += P V, or O = P V, with V_smem [2][kBlockKV][64]. Each wgmma takes 16 keys, which are rows of 128 bytes.
 template <typename Traits, typename Element = typename Traits::Element>
 __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
                          const Element* V_smem, bool accumulate) {
@@ -97,21 +97,21 @@ __device__ void start_PV(float (&O_rmem)[Traits::kHeadDim / 8][4], std::uint32_t
   pin(O_rmem);
   pin(P_rmem);
   __syncwarp();
-  wgmma_fence();  // P is packed, and O rescaled
+  wgmma_fence();  // P has been packed, and O rescaled
 #pragma unroll
   for (int mma_k = 0; mma_k < Traits::kBlockKV / 16; ++mma_k)
     wgmma<Element>(O_rmem, P_rmem[mma_k], advance(V, mma_k * 16 * 128), mma_k > 0 || accumulate);
   wgmma_commit();
 }
 
-// The reference of a query tile's first exponentials, in the place of a maximum. Scores around 0 make exponentials around 8.
+// The reference for a query tile's first exponentials, in place of a maximum. Scores around 0 give exponentials around 8.
 constexpr float kFirstGuess = -3;
 
-// Online softmax: exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below 4096, then
-// every exponential is, too, and far below 65,504, the largest fp16; an infinity or a NaN is not. Relative to a guess, a lane's
-// exponentials must also be at least 1 on average: one of them is at least 1 then, so the guess is not above the row's maximum,
-// and fp16, which ends at 2^-24, loses no more than it would relative to the maximum. Otherwise row_max becomes the maximum, and
-// they are computed again. Returns whether they were; then `rescale` is what all sums so far, and O, have to be multiplied by.
+// Online softmax: computes exponentials 2^(scale · S - row_max), and new_sum, this lane's sums of them. If all sums are below
+// 4096, then every exponential is, too, far below 65,504, the largest fp16; an infinity or a NaN is not. Relative to a guess, a
+// lane's exponentials must also be at least 1 on average: then one of them is 1 or more, so the guess is not above the row's
+// maximum, and fp16, which ends at 2^-24, loses no more than relative to the maximum. Otherwise, row_max becomes the maximum,
+// and they are computed again. Returns whether they were; if so, all sums so far, and O, have to be multiplied by `rescale`.
 template <typename Traits>
 __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float (&S_rmem)[Traits::kBlockKV / 8][4],
                         float (&row_max)[2], float (&new_sum)[2], float (&rescale)[2], float scale, bool is_first) {
@@ -127,7 +127,7 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
         exp[1] = exp2_approx(S[1] * scale - row_max[half]);
         new_sum[half] += exp[0] + exp[1];
       }
-    // All lanes decide together, since what follows shuffles.
+    // All lanes must decide together, because what follows contains shuffles.
     const float least = is_first ? Traits::kBlockKV / 4 : 0;
     const bool in_range = (new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);
     if (redo || __all_sync(0xffffffff, in_range)) return redo;
@@ -163,7 +163,7 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
     }
 }
 
-// Multiplies the rows of O.
+// Multiplies each row of O by its factor.
 template <typename Traits>
 __device__ void scale_rows(float (&O_rmem)[Traits::kHeadDim / 8][4], const float (&factor)[2]) {
 #pragma unroll
@@ -192,8 +192,8 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
   std::uint64_t* V_empty = K_empty + kStages;                                            // [kStages]
   std::uint64_t* Q_empty = V_empty + kStages;                                            // [2]
 
-  // Query tiles are numbered head by head, then batch entry by batch entry. The CTAs of a cluster have neighbouring ones, of the
-  // same head. So a head has an even number: the last may lie beyond the last row, where TMA reads zeros and writes nothing.
+  // Query tiles are numbered head by head, then batch entry by batch entry. The CTAs of a cluster take neighbouring tiles of
+  // the same head, so a head has an even number: the last may be beyond the last row, where TMA reads zeros and writes nothing.
   const int q_tiles_per_head = args.seq_len / kBlockQ + args.seq_len / kBlockQ % Traits::kCluster,
             num_kv_tiles = args.seq_len_kv / kBlockKV;
   const auto row_of = [&](int q_tile) { return q_tile % q_tiles_per_head * kBlockQ; };
@@ -201,8 +201,8 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
   const auto batch_of = [&](int q_tile) { return q_tile / q_tiles_per_head / args.heads; };
   const int warp_id = uniform_warp_id(), lane_id = threadIdx.x % 32;
 
-  // A phase of `full` ends with the one arrival of the thread that asks for the copy, and the bytes that it promises; one of
-  // `empty` with an arrival of each warp that computes, in any CTA of the cluster, of Q's with one of each warpgroup of this CTA.
+  // A phase of `full` ends when the thread that issues the copy has arrived and the announced bytes have come; a phase of
+  // `empty` ends when each warp that computes, in any CTA of the cluster, has arrived or, for Q, each warpgroup of this CTA.
   if (threadIdx.x == 0) {
     for (int buffer = 0; buffer < 2; ++buffer) {
       mbarrier_init(&Q_full[buffer], 1);
@@ -216,11 +216,11 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     }
     fence_mbarrier_init();
   }
-  cluster_sync();  // the barriers are there, in all its CTAs
+  cluster_sync();  // the barriers are initialised in all its CTAs
 
   if (warp_id < 4) {
-    // The producer: one thread. Each CTA's waits until a buffer is empty in all CTAs, and promises its barrier the bytes; one of
-    // them then copies, K the first and V the second.
+    // The producer: one thread. Each CTA's producer waits until a buffer is empty in all CTAs and announces the bytes
+    // to its barrier; then the first CTA's producer copies K, or the second's copies V.
     keep_registers<Traits::kProducerRegisters>();
     if (threadIdx.x != 0) return;
     Position<2> Q_next{1};
@@ -250,7 +250,7 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     const auto copy_V = [&](int q_tile, int kv_tile) {
       copy(1, V_next, V_smem, V_full, V_empty, V_map, q_tile, kv_tile);
     };
-    // V comes one step after K, since that is when it is used.
+    // V is copied one step after K, because it is used one step later.
     for (int q_tile = blockIdx.x; q_tile < num_q_tiles; q_tile += gridDim.x) {
       copy_Q(q_tile);
       for (int kv_tile = 0; kv_tile < num_kv_tiles; ++kv_tile) {
@@ -265,28 +265,28 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     return;
   }
 
-  // The consumers. Each has 64 of the query rows.
+  // The consumers. Each computes 64 of the query rows.
   take_registers<Traits::kConsumerRegisters>();
   const int warpgroup_row = (warp_id / 4 - 1) * 64;
   Position<2> Q_next{0};
   Position<kStages> K_next{0}, V_next{0};
-  // The consumers take turns. Each waits at a barrier of its own, number 4 or more, where the one before it arrives.
+  // The consumers alternate. Each waits at a barrier of its own, number 4 or more, at which the previous one arrives.
   const int turn = 3 + warp_id / 4, next_turn = turn == 3 + Traits::kConsumers ? 4 : turn + 1;
-  if (next_turn == 4) named_barrier_arrive(next_turn, 256);  // the first turn is the first consumer's
+  if (next_turn == 4) named_barrier_arrive(next_turn, 256);  // the first slot is the first consumer's
   const auto release = [&](std::uint64_t* barrier) {
-    if (lane_id < Traits::kCluster) mbarrier_arrive_at(barrier, lane_id);  // a lane for each CTA
+    if (lane_id < Traits::kCluster) mbarrier_arrive_at(barrier, lane_id);  // one lane per CTA
   };
 
-  // A lane holds parts of two of its warpgroup's rows: 16 · (warp_id % 4) + lane_id / 4, and that + 8. `half` tells them apart.
+  // A lane holds parts of two of its warpgroup's rows, 16 · (warp_id % 4) + lane_id / 4 and 8 rows further on: `half` 0 and 1.
   float O_rmem[kHeadDim / 8][4];                  // [mma_n][D], not normalised
   float S_rmem[kBlockKV / 8][4];                  // [mma_n][D]
   float exp_rmem[kBlockKV / 8][4];                // [mma_n][D], its exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];         // [mma_k][A]
-  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], of scale · S at some step, or a guess
-  float row_sum[2], new_sum[2];  // [half], of this lane's 2^(scale · S - row_max): so far, in this tile
+  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum of scale · S at some step, or a guess
+  float row_sum[2], new_sum[2];  // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
   float rescale[2];              // [half]
 
-  // Says that Q's buffer may be filled again, once O's store has read it: by the thread that stored.
+  // Releases Q's buffer once O's store has read it. Only the thread that issued the store does this.
   const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
   const auto release_Q = [&](int buffer) {
     if (!is_leader) return;
@@ -306,7 +306,7 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
   softmax<Traits>(exp_rmem, S_rmem, row_max, row_sum, rescale, scale, true);
   pack_P<Traits>(P_rmem, exp_rmem);
 
-  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be of the next tile.
+  // For each step of this CTA's query tiles: P V of that step, and S and softmax of the next, which may be in the next tile.
   int q_tile = blockIdx.x, kv_tile = 0;
 #pragma unroll 1
   while (true) {
@@ -314,14 +314,14 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     const int Q_buffer = Q_next.buffer;
     const bool ends_q_tile = kv_tile == num_kv_tiles - 1;
     const bool is_last = ends_q_tile && q_tile + gridDim.x >= num_q_tiles;
-    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // O of the query tile before, a step ago
+    const bool is_stored = kv_tile == 0 && q_tile >= gridDim.x;  // the previous query tile's O, a step ago
     if (ends_q_tile) {
-      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: else the next Q would never come
+      if (is_stored) release_Q(Q_buffer ^ 1);  // a query tile of one step: otherwise the next Q never arrives
       Q_next.advance();
       if (!is_last) wait(&Q_full[Q_next.buffer], Q_next.parity);
     }
 
-    // S = Q Kᵀ, and O += P V. Then wait for S alone.
+    // S = Q Kᵀ, and O += P V. Then wait only for S.
     if (!is_last) wait(&K_full[K_next.buffer], K_next.parity);
     named_barrier_sync(turn, 256);
     pin(O_rmem);
@@ -335,15 +335,15 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     if (!is_last) release(&K_empty[K_next.buffer]);
     K_next.advance();
 
-    if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now nobody waits for it
+    if (is_stored && !ends_q_tile) release_Q(Q_buffer ^ 1);  // the last O: by now this need not wait
 
-    // Online softmax. Rows of the next query tile begin anew.
+    // Online softmax. Rows of the next query tile start afresh.
     if (ends_q_tile) row_max[0] = row_max[1] = kFirstGuess;
     const bool redo = softmax<Traits>(exp_rmem, S_rmem, row_max, new_sum, rescale, scale, ends_q_tile);
 
     wgmma_wait<0>();
     pin(O_rmem);
-    pin(P_rmem);  // which P V has read
+    pin(P_rmem);  // P V has read it
     release(&V_empty[V_next.buffer]);
     V_next.advance();
     pack_P<Traits>(P_rmem, exp_rmem);
@@ -360,10 +360,10 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
       continue;
     }
 
-    // Normalise O, and store it by way of shared memory, where this warpgroup has read its Q for the last time.
+    // Normalise O, and store it through shared memory, in the place of Q, which this warpgroup has read for the last time.
     const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
     scale_rows<Traits>(O_rmem, inverse_sum);
-    const int lane = keep_in_register(lane_id);  // else these addresses have registers throughout the loop
+    const int lane = keep_in_register(lane_id);  // otherwise these addresses occupy registers throughout the loop
 #pragma unroll
     for (int i = 0; i < kHeadDim / 16; ++i) {
       const auto pair = [&](int mma_n, int half) {
@@ -372,8 +372,8 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
       stmatrix_x4(&tile_smem[smem_offset(warp_id % 4 * 16 + lane % 16, i * 16 + lane / 16 * 8)], pair(2 * i, 0),
                   pair(2 * i, 1), pair(2 * i + 1, 0), pair(2 * i + 1, 1));
     }
-    fence_proxy_async();                   // TMA may see what this thread has written,
-    named_barrier_sync(warp_id / 4, 128);  // and the other threads of the warpgroup
+    fence_proxy_async();                   // this thread's writes are visible to TMA,
+    named_barrier_sync(warp_id / 4, 128);  // and so are those of the whole warpgroup
     if (is_leader) {
       tma_store(O_map, row_of(q_tile) + warpgroup_row, head_of(q_tile), batch_of(q_tile), tile_smem);
       tma_store_commit();
@@ -384,9 +384,9 @@ __global__ void __cluster_dims__(Traits::kCluster) __launch_bounds__(Traits::kNu
     q_tile += gridDim.x;
     kv_tile = 0;
   }
-  if (turn == 4) named_barrier_sync(turn, 256);  // the last turn that it was given, which it has no use for
-  if (is_leader) tma_store_wait_read();          // shared memory lasts as long as the CTA
-  cluster_sync();                                // and as long as another CTA arrives at barriers in it
+  if (turn == 4) named_barrier_sync(turn, 256);  // the last slot that it was given, which it does not need
+  if (is_leader) tma_store_wait_read();          // shared memory exists only as long as the CTA
+  cluster_sync();                                // and is needed as long as another CTA arrives at its barriers
 }
 
 template <typename Traits>
@@ -403,10 +403,10 @@ cudaError_t launch(const AttentionArgs& args, cudaStream_t stream) {
   const CUtensorMap V_map = map_of(args.V, args.seq_len_kv, Traits::kBlockKV);
   const CUtensorMap O_map = map_of(args.O, args.seq_len, 64);
   const auto kernel = flash_attention<Traits>;
-  // More than 48 KB of shared memory per CTA must be asked for.
+  // More than 48 KB of shared memory per CTA must be requested explicitly.
   if (error == cudaSuccess)
     error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSmemBytes);
-  // The grid is as many CTAs as the GPU runs at a time, one on each SM, and not more than there are query tiles.
+  // Launch as many CTAs as the GPU runs at a time, one on each SM, but no more than there are query tiles.
   int device, num_sms;
   if (error == cudaSuccess) error = cudaGetDevice(&device);
   if (error == cudaSuccess) error = cudaDeviceGetAttribute(&num_sms, cudaDevAttrMultiProcessorCount, device);
