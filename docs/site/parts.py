@@ -417,7 +417,7 @@ def without_the_graders_part(text: str) -> str:
 
 KINDS = {
     "correct": "the result, for sizes and inputs that you have not seen",
-    "findings": "no findings: races, reads of what nobody wrote, accesses out of bounds …, and a right result",
+    "findings": "no findings (races, uninitialised reads, accesses out of bounds …), and a right result",
 }
 
 
@@ -432,8 +432,8 @@ def graded(facts: Facts, asked: Asked) -> list[Part]:
     data = graders_part(asked.page)
     rows = [[check.get("name") or KINDS[check["kind"]], str(check["points"])] for check in data["check"]]
     note = (
-        f"{data['pass_mark']} of 100 points pass. What is counted gives points only where the result is right, in"
-        " proportion between the starter's kind of answer and the reference answer."
+        f"You pass with {data['pass_mark']} of 100 points. Counters earn points only if the result is right, in"
+        " proportion, from none for an answer like the starter to all for the reference answer."
     )
     return [Table("graded", ["what", "points"], rows), Plain(note, note=True)]
 

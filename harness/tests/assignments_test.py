@@ -198,7 +198,7 @@ def test_05_can_be_solved_with_mbarriers(graders: dict, tmp_path: Path) -> None:
     grader = graders["05_cp_async", COURSES[0]]
     answer = grader.assignment.reference_answer()
     changes = [
-        ("  // Asks for a tile, if there is one; its group may be empty.\n",
+        ("  // Issues the copies of a tile, if there is one; its group may be empty.\n",
          "  __shared__ std::uint64_t full[Traits::kStages], empty[Traits::kStages];\n"
          "  if (threadIdx.x < Traits::kStages) {\n"
          "    mbarrier_init(&full[threadIdx.x], 128);\n"

@@ -770,7 +770,7 @@ def test_the_readme_leads_to_the_page_for_those_who_carry_on() -> None:
     section = (ROOT / "README.md").read_text().split("\n## Add a version\n")[1].split("\n## ")[0]
     assert "[CONTRIBUTING.md](CONTRIBUTING.md)" in section and "docs/ladder_log.md" in section
     headings = re.findall(r"^## (.*)$", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
-    assert headings[:2] == ["The house", "Which command checks what"]
+    assert headings[:2] == ["Repository layout", "Which command checks what"]
     added = ["a version", "an extension", "an assignment", "an opcode to the virtual GPU", "a metric"]
     assert headings[2:7] == [f"Add {what}" for what in added]
     assert headings[7:] == ["Change a version, or add a configuration", "Record on a GPU", "Cut a release"]
