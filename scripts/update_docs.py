@@ -65,6 +65,7 @@ VIRTUAL_GPU = Path("docs/virtual_gpu_internals.md")
 FIGURES = Path("docs/figures")
 
 WITHIN = 1.5  # a gain is as predicted if it is at most this factor larger or smaller
+UNCHANGED = 0.01  # a gain or loss up to this is as predicted if no change was predicted
 
 
 class PageError(Exception):
@@ -364,8 +365,6 @@ def prediction(kernel: Path) -> Prediction:
     if tflops:
         return Prediction(float(tflops), is_factor=False)
     value = float(factor) if factor else 1 + int(percent) / 100
-    if value == 1:
-        raise PageError(f"{kernel.relative_to(ROOT)}: a factor of 1 in its Prediction predicts nothing to judge")
     return Prediction(value, is_factor=True)
 
 
@@ -382,6 +381,8 @@ VERDICTS = (
 
 def verdict(predicted: Prediction, got: float) -> str:
     """Judges a factor, or TFLOP/s: returns one of VERDICTS. A factor is judged by its gain, the factor minus 1."""
+    if predicted.is_factor and predicted.value == 1:
+        return "as predicted" if abs(got - 1) <= UNCHANGED else "faster" if got > 1 else "slower"
     share = (got - 1) / (predicted.value - 1) if predicted.is_factor else got / predicted.value
     if 1 / WITHIN <= share <= WITHIN:
         return "as predicted"
@@ -397,7 +398,8 @@ def verdict_rule() -> str:
         f"A step comes out *as predicted* if its gain at seq_len {SHAPE.seq_len} is at most {WITHIN:g} times the"
         f" predicted gain and at least 1/{WITHIN:g} of it; otherwise it gained *less* or *more than predicted*. A step"
         f" is *slower* if a gain was predicted and it lost speed (*faster* in the opposite case), and *slower than"
-        f" predicted* or *faster than predicted* if a loss was predicted and it came out larger or smaller. Figures are"
+        f" predicted* or *faster than predicted* if a loss was predicted and it came out larger or smaller. If no"
+        f" change was predicted, up to {100 * UNCHANGED:g} % either way is as predicted. Figures are"
         f" judged before rounding. For the first version, TFLOP/s are judged in the same way."
     )
 
