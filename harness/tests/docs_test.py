@@ -392,12 +392,11 @@ def test_no_line_of_text_begins_with_a_comment(page: str) -> None:
         assert not re.match(r" {0,3}<!-- .*-->.*[*`[]", line), line
 
 
-@pytest.mark.parametrize(("prediction", "words"), [("faster", "its Prediction names no factor")])
-def test_a_header_that_predicts_nothing_is_named(tree: Path, prediction: str, words: str) -> None:
-    header = HEADER.replace("4x", "much").format(kernel="02", name="online_softmax", prediction=prediction)
+def test_a_header_that_predicts_nothing_is_named(tree: Path) -> None:
+    header = HEADER.replace("4x", "much").format(kernel="02", name="online_softmax", prediction="faster")
     (tree / "kernels" / "02_online_softmax.cu").write_text(header)
     done = run(tree, "update_docs.py")
-    assert done.returncode == 3 and f"kernels/02_online_softmax.cu: {words}" in done.stderr
+    assert done.returncode == 3 and "kernels/02_online_softmax.cu: its Prediction names no factor" in done.stderr
 
 
 def test_a_version_without_a_row_in_the_log_is_named(tree: Path) -> None:
