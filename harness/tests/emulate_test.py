@@ -16,6 +16,7 @@ PROGRAMS = Path(__file__).parent / "emulated" / "programs.cu"
 RING = PROGRAMS.with_name("ring.cu")
 EVERYDAY = PROGRAMS.with_name("everyday.cu")
 DECOUPLED_RING = PROGRAMS.with_name("decoupled_ring.cu")
+HALF_WARPS = PROGRAMS.with_name("half_warps.cu")
 ORDERING = PROGRAMS.with_name("ordering.cu")
 STREAMS = PROGRAMS.with_name("streams.cu")
 HOPPER = PROGRAMS.with_name("hopper.cu")
@@ -715,6 +716,16 @@ def test_faults_in_a_ring_on_mbarriers(ring: Path, fault: str, kind: str) -> Non
     assert done.returncode == 1
     assert re.search(rf"^{kind}: ", done.stderr, re.MULTILINE), done.stderr
     assert f"ring.cu:{line_of(RING, fault)}" in done.stderr
+
+
+def test_halves_of_a_warp_that_poll_each_others_mbarriers_make_progress(tmp_path: Path) -> None:
+    program = built(HALF_WARPS, tmp_path)
+    done = run(program, "0")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
+
+    done = run(program, "1")
+    assert done.returncode == 1
+    assert re.search(r"^deadlock: .*waits for phase 0 .*half_warps", done.stderr, re.MULTILINE | re.DOTALL), done.stderr
 
 
 @pytest.mark.parametrize("tiles", [0, 1, 2, 3, 8, 101])

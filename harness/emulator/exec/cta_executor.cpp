@@ -214,6 +214,10 @@ CtaExecutor::State CtaExecutor::resume() {
       state = State::stuck;
       break;
     }
+    if (give_way()) {
+      idle_rounds = 0;
+      continue;
+    }
     // A warp that spins on memory, rather than on something that only the CTA's own warps can change, may be waiting
     // for another CTA.
     const auto spins = [](const Warp& warp) { return warp.status == WarpStatus::yielded && !warp.asked_mbarrier(); };
@@ -380,7 +384,8 @@ bool CtaExecutor::give_way(Warp& warp) {
 bool CtaExecutor::give_way() {
   bool others_run = false;
   for (Warp& warp : warps_) {
-    if (warp.status == WarpStatus::yielded && warp.stuck && give_way(warp)) others_run = true;
+    if (warp.status == WarpStatus::yielded && (warp.stuck || warp.asked_mbarrier()) && give_way(warp))
+      others_run = true;
   }
   return others_run;
 }
