@@ -11,6 +11,7 @@ import pytest
 from cli import BUILD, H200, KERNELS, NAMES, ROOT, RTX_4080, Cli
 from jsonschema import ValidationError
 from schemas import validate_fp8_error, validate_peers, validate_peers_by_data, validate_profile, validate_tuning
+from stale_recordings import stale_recordings
 
 K = "--kernel"
 
@@ -452,31 +453,43 @@ def test_profiles_of_the_repository(path: Path) -> None:
     assert {(result["kernel"], result["name"]) for result in profile["results"]} == {(path.stem[:2], path.stem[3:])}
 
 
-def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
 def test_profiles_are_of_these_sources(cli: Cli) -> None:
     """Lists the stale recordings that a change of a kernel leaves behind. Only a release must not have any.
 
     The virtual GPU's recordings, which need no GPU, have a separate test.
     """
-    versions = json.loads(cli("--list", "--json", "-").out)["versions"]
-    hashes = {version["kernel"]: version["code_hash"] for version in versions}
-    of_files = {Path(version["file"]).stem: version["code_hash"] for version in versions}
-    stale = {str(path) for path in PROFILES if read(path)["code_hash"] != of_files[path.stem]}
-    entries = [(path, entry) for path in ROOT.glob("profiles/*/tuning.json") for entry in read(path)["entries"]]
-    for path in ROOT.glob("profiles/*/peers.json"):
-        entries += [(path, entry) for regime in read(path)["regimes"].values() for entry in regime["versions"]]
-    entries += [
-        (path, entry) for path in ROOT.glob("profiles/*/peers_by_data.json") for entry in read(path)["versions"]
-    ]
-    counted = [(path, *one) for path in ROOT.glob("profiles/*/ncu.json") for one in read(path)["code_hash"].items()]
-    stale |= {f"{path}: {entry['kernel']}" for path, entry in entries if entry["code_hash"] != hashes[entry["kernel"]]}
-    stale |= {f"{path}: {name}" for path, name, code_hash in counted if code_hash != of_files[name]}
+    stale = stale_recordings(ROOT / "profiles", json.loads(cli("--list", "--json", "-").out)["versions"])
     if stale:
-        names = ", ".join(sorted(name.removeprefix(f"{ROOT}/profiles/") for name in stale))
-        pytest.skip(f"{len(stale)} recordings are of an earlier text of their version: {names}")
+        pytest.skip(f"{len(stale)} recordings are of an earlier text of their version: {', '.join(stale)}")
+
+
+def test_stale_recordings_are_named(tmp_path: Path) -> None:
+    versions = [
+        {"kernel": "06", "file": "kernels/06_swizzle.cu", "code_hash": "new"},
+        {"kernel": "fp8", "file": "kernels/hopper/extensions/fp8.cu", "code_hash": "same"},
+    ]
+    entries = [{"kernel": "06", "code_hash": "old"}, {"kernel": "fp8", "code_hash": "same"}]
+    files = {
+        "emulator/06_swizzle.json": {"code_hash": "old"},
+        "h200/06_swizzle.json": {"code_hash": "old"},
+        "h200/fp8.json": {"code_hash": "same"},
+        "h200/gone.json": {"code_hash": "same"},
+        "h200/ncu.json": {"code_hash": {"06_swizzle": "old", "fp8": "same"}},
+        "h200/peers.json": {"regimes": {"sustained": {"versions": entries}}},
+        "h200/peers_by_data.json": {"versions": entries},
+        "h200/tuning.json": {"entries": entries},
+    }
+    for name, document in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps(document), encoding="utf-8")
+    assert stale_recordings(tmp_path, versions) == [
+        "h200/06_swizzle.json",
+        "h200/gone.json",
+        "h200/ncu.json: 06_swizzle",
+        "h200/peers.json: 06",
+        "h200/peers_by_data.json: 06",
+        "h200/tuning.json: 06",
+    ]
 
 
 def paragraph(card: str, label: str) -> str:
