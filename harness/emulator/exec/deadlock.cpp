@@ -50,8 +50,11 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
   for (const Mbarrier& barrier : mbarriers_) {
     if (warp.failed_wait.instruction < 0 || barrier.address != warp.failed_wait.address) continue;
     at = warp.failed_wait.instruction;
+    // Lanes that did not wait may have ended since, so that those still alive do not say whether some are missing.
+    const std::uint32_t rest = num_threads_ - static_cast<std::uint32_t>(warp.index) * kWarpSize;
+    const std::uint32_t all = rest >= kWarpSize ? kAllLanes : (1u << rest) - 1;
     const std::string lanes =
-        warp.failed_wait.lanes == warp.alive ? "" : fmt::format(", with lanes {:#010x},", warp.failed_wait.lanes);
+        warp.failed_wait.lanes == all ? "" : fmt::format(", with lanes {:#010x},", warp.failed_wait.lanes);
     const std::uint32_t late = barrier.warps_before & ~barrier.warps;
     return fmt::format(
         "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals "
