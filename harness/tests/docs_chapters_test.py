@@ -21,6 +21,7 @@ import bits  # noqa: E402
 import drawings  # noqa: E402
 import drawings_hopper  # noqa: E402
 import layouts  # noqa: E402
+import parts  # noqa: E402
 import schedule  # noqa: E402
 import sources  # noqa: E402
 import worked  # noqa: E402
@@ -299,6 +300,41 @@ def test_a_chapter_has_all_sections(page: Path) -> None:
     assert kinds == kinds_of_all, f"{page.name} has the exercises {kinds}; they must be {kinds_of_all}"
     words = re.sub(r"```.*?```", "", text, flags=re.DOTALL).split()
     assert 900 <= len(words) <= 2000, f"{page.name} has {len(words)} words outside of ``` blocks; allowed: 900 to 2000"
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=name)
+def test_a_chapter_asks_before_it_answers(page: Path, facts: Facts) -> None:
+    """Neither the line under the title nor the question has the speed of the step."""
+    number = int(page.name[:2])
+    text = page.read_text(encoding="utf-8")
+    before = text[: text.index("## The idea")]
+    assert not re.search(rf"\b(?:tflops|step|verdict)\({number}[,)]", before)
+    top = parts.chapter(facts, parts.Asked(f"chapters/{page.stem}", f"{number:02}"))
+    shown = " ".join(part.text for part in top if isinstance(part, parts.Lead))
+    assert shown and "TFLOP/s" not in shown and "×" not in shown
+    asked = parts.prediction(facts, parts.Asked(f"chapters/{page.stem}", f"{number:02}"))
+    assert isinstance(asked[-1], parts.Folded)
+    for guess in (part for part in asked if isinstance(part, parts.Guess)):
+        assert guess.step == facts.step(number) and guess.after == page.stem and number > 1
+
+
+@pytest.mark.parametrize("page", [*CHAPTERS, sources.PAGES / "chapters" / "00_gpu.md"], ids=name)
+def test_answers_of_exercises_are_folded(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    folded = parts.with_folded_answers(text)
+    sections = "".join(parts.EXERCISES.findall(folded))
+    outside = re.sub(r"^ *:::\{folded\} Answer$.*?^ *:::$", "", sections, flags=re.DOTALL | re.MULTILINE)
+    assert sections and not re.search(r"[.?] \([^()]*[.?]\)", outside)
+    words = [re.sub(r"[^\w]+", "", part) for part in (folded.replace(":::{folded} Answer", ""), text)]
+    assert sorted(words[0]) == sorted(words[1]), "nothing is lost"
+
+
+def test_an_answer_is_a_parenthesis_of_sentences_after_a_question() -> None:
+    text = "## Exercises\n\n1. **A.** Why (in 06)? (No: f(1) is 2. So.) And why?\n2. **B.** How (it\n   is) so?\n\n## Next\n\n1. x? (Y.)\n"
+    assert parts.with_folded_answers(text) == (
+        "## Exercises\n\n1. **A.** Why (in 06)? And why?\n\n   :::{folded} Answer\n   No: f(1) is 2. So.\n   :::\n\n"
+        "2. **B.** How (it\n   is) so?\n\n## Next\n\n1. x? (Y.)\n"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

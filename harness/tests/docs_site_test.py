@@ -133,6 +133,17 @@ def test_terms_have_their_definition_as_a_tooltip(site: Path) -> None:
     assert titles and all(len(title) > 15 for title in titles)
 
 
+def test_a_quotation_links_to_its_lines_in_the_listing(site: Path) -> None:
+    text = (site / "chapters" / "07_ldmatrix.html").read_text(encoding="utf-8")
+    links = re.findall(r'<p class="quoted-from"><a href="([^"]*)">(kernels/07_ldmatrix\.cu), lines? (\d+)', text)
+    assert links
+    for link, file, line in links:
+        assert link == f"#07_ldmatrix-{line}"
+        source = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+        shown = text.partition(f'id="{link[1:]}"')[2].partition('id="07_ldmatrix-')[0]
+        assert html.unescape(re.sub(r"<[^>]*>", "", shown.partition(">")[2])).rstrip().endswith(source.strip())
+
+
 def test_the_search_knows_no_embedded_source(site: Path) -> None:
     """A word that is in every kernel's file, but in no page's text."""
     word = "cudaError_t"
@@ -333,6 +344,15 @@ def test_search_results_say_what_they_are_and_show_the_words(site: Path, tmp_pat
     for result in results:
         assert result["kind"] and result["excerpt"], result
     assert "swizzl" in by_page["chapters/06_swizzle.html"]["excerpt"].lower()
+
+
+@needs_chromium
+def test_a_factor_is_compared_as_in_the_quiz(site: Path, tmp_path: Path) -> None:
+    found = visit(tmp_path, site, [("guess", "chapters/07_ldmatrix.html", "guess")])["guess"]
+    assert found["before"] == "" and "Type a factor above 0" in found["none"]
+    assert f"measured {found['step']:.2f}×" in found["right"] and found["right"].endswith("within 5 %.")
+    assert found["twice"].endswith("too much by a factor of 2.00.")
+    assert found["slower"].endswith(", and the other way.") and found["open"]
 
 
 @needs_chromium
