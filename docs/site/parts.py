@@ -378,7 +378,7 @@ ENTRY = re.compile(r"^(\d+\. )(.*?)\s*(?=^\d+\. |^## |\Z|^\S)", re.DOTALL | re.M
 
 
 def with_folded_answers(text: str) -> str:
-    """In the source of a chapter, the answer to an exercise is in parentheses after the question; pages fold it away."""
+    """In a chapter's source, the answer to an exercise is in parentheses after the question; pages fold it away."""
     return EXERCISES.sub(lambda section: ENTRY.sub(_with_folded_answer, section[0]), text)
 
 

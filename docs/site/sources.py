@@ -33,7 +33,7 @@ class Quote:
 
 
 def anchor(file: str, line: int | None = None) -> str:
-    """The anchor of a line in the listing of the whole file, "06_swizzle-45"; without a line, what all have in common."""
+    """The anchor of a line in the listing of the whole file, "06_swizzle-45"; without a line, their common part."""
     stem = Path(file).stem
     return stem if line is None else f"{stem}-{line}"
 

@@ -22,6 +22,7 @@ import drawings  # noqa: E402
 import drawings_hopper  # noqa: E402
 import layouts  # noqa: E402
 import parts  # noqa: E402
+import plot  # noqa: E402
 import schedule  # noqa: E402
 import sources  # noqa: E402
 import worked  # noqa: E402
@@ -330,7 +331,8 @@ def test_answers_of_exercises_are_folded(page: Path) -> None:
 
 
 def test_an_answer_is_a_parenthesis_of_sentences_after_a_question() -> None:
-    text = "## Exercises\n\n1. **A.** Why (in 06)? (No: f(1) is 2. So.) And why?\n2. **B.** How (it\n   is) so?\n\n## Next\n\n1. x? (Y.)\n"
+    text = "## Exercises\n\n1. **A.** Why (in 06)? (No: f(1) is 2. So.) And why?\n2. **B.** How (it\n   is) so?\n"
+    text += "\n## Next\n\n1. x? (Y.)\n"
     assert parts.with_folded_answers(text) == (
         "## Exercises\n\n1. **A.** Why (in 06)? And why?\n\n   :::{folded} Answer\n   No: f(1) is 2. So.\n   :::\n\n"
         "2. **B.** How (it\n   is) so?\n\n## Next\n\n1. x? (Y.)\n"
@@ -394,6 +396,14 @@ def test_the_eight_colours_differ_for_colour_blind_readers(scheme: str, seen: st
             assert dist(lab(colors[one], SEEN[seen]), lab(colors[other], SEEN[seen])) > 15, (one, other)
 
 
+def test_the_plots_have_the_colours_of_the_drawings() -> None:
+    for color in ("INK", "GREY", "BLUE", "RED", "GREEN", "AMBER", "VIOLET", "CYAN"):
+        assert getattr(plot, color) == getattr(drawings, {"GREY": "MUTED"}.get(color, color)), color
+    lines = [plot._line_style(i) for i in range(len(kernel_files(ROOT)))]
+    assert len(set(lines)) == min(len(lines), len(plot.OF_LINES) * len(plot.MARKERS))
+    assert len({color for _, color in lines[: len(plot.OF_LINES)]}) == len(plot.OF_LINES)
+
+
 @pytest.mark.parametrize("drawing", ["over_seq_len", "clock_and_share"])
 def test_labels_are_not_next_to_other_points(drawing: str, facts: Facts) -> None:
     with rc_context(drawings.STYLE):
@@ -455,8 +465,7 @@ def test_texts_of_a_drawing_do_not_cover_each_other(drawing: str, facts: Facts) 
 
 
 def test_every_instruction_of_the_hot_loops_is_in_the_glossary(facts: Facts) -> None:
-    page = (sources.PAGES / "chapters" / "00_gpu.md").read_text(encoding="utf-8")
-    glossary = page[page.index("## Words on cards") :]
+    glossary = (sources.PAGES / "glossary.md").read_text(encoding="utf-8")
     opcodes = {opcode for n in facts.numbers() if facts.has_machine_code(n) for opcode in facts.hot_loop(n)}
     assert len(opcodes) > 30
     assert {opcode for opcode in opcodes if not re.search(rf"\b{opcode}\b", glossary)} == set()
