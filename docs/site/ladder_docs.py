@@ -9,6 +9,7 @@ from typing import Any
 
 import drawings
 import drawings_hopper  # noqa: F401 (its drawings)
+import drawings_ideas  # noqa: F401 (its drawings)
 import parts
 import sources
 from docutils import nodes

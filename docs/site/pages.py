@@ -29,6 +29,7 @@ from pathlib import Path
 
 import drawings
 import drawings_hopper  # its drawings
+import drawings_ideas  # noqa: F401 (its drawings)
 import parts
 import roles
 import sources

@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 import bits  # noqa: E402
 import drawings  # noqa: E402
 import drawings_hopper  # noqa: E402
+import drawings_ideas  # noqa: E402, F401 (its drawings)
 import layouts  # noqa: E402
 import parts  # noqa: E402
 import plot  # noqa: E402
