@@ -46,7 +46,7 @@ sys.path += [str(sources.ROOT / "harness" / folder) for folder in ("grader", "te
 import assignment
 import planted_faults
 import update_docs
-from profile_data import ProfileError, three_digits
+from profile_data import ProfileError, Shape, Version, three_digits
 
 ERRORS = (
     FactError,
@@ -277,8 +277,20 @@ def measured(facts: Facts, asked: Asked) -> list[Part]:
     predicted = [update_docs.predicted_cell(number) if s == update_docs.SHAPE else "" for s in shapes]
     rows.append(["predicted", *predicted])
     table = Table("measured", ["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows)
+    how = _measured_how(facts, versions, shapes)
     verdict = f"The verdict, by the rule of the [ladder's log](../ladder_log.md): *{facts.verdict(number)}*."
-    return [table, Markdown(verdict)]
+    return [table, Markdown(f"{how} {verdict}")]
+
+
+def _measured_how(facts: Facts, versions: list[Version], shapes: list[Shape]) -> str:
+    """One sentence for the regime of the figures in a table; an older version may have been recorded only."""
+    regime = facts.device.regime
+    alone = [v.source.label for v in versions if not all(shape in v.beside_peers.tflops for shape in shapes)]
+    if regime is None or len(alone) == len(versions):
+        return "All figures are from `harness --record`, which times a version alone for a short time."
+    if not alone:
+        return f"All figures are {regime.name}, that is, at steady power."
+    return f"The figures are {regime.name}, except those of {', '.join(alone)}, which are from `harness --record`."
 
 
 @directive()

@@ -112,7 +112,10 @@ def page_context(
         app.add_js_file("search.js")
     if doctree is None:
         return
-    paragraphs = (node.astext() for node in doctree.findall(nodes.paragraph))
+    # The line under a chapter's title, which names the file, describes nothing.
+    paragraphs = (
+        text for node in doctree.findall(nodes.paragraph) if not (text := node.astext()).startswith("kernels/")
+    )
     text = next((words for words in paragraphs if len(words) > DESCRIPTION / 2), None)
     if text:
         description = html.escape(shortened(re.sub(r"\s+", " ", text), DESCRIPTION))
