@@ -320,6 +320,13 @@ def test_a_chapter_asks_before_it_answers(page: Path, facts: Facts) -> None:
         assert guess.step == facts.step(number) and guess.after == page.stem and number > 1
 
 
+def test_measured_figures_name_their_regime(facts: Facts) -> None:
+    how = {n: parts.measured(facts, parts.Asked("", f"{n:02}"))[-1].text for n in (3, 4, 7)}
+    assert how[3].startswith("All figures are from `harness --record`")
+    assert how[4].startswith("The figures are sustained, except those of 03 tiled")
+    assert how[7].startswith("All figures are sustained")
+
+
 @pytest.mark.parametrize("page", [*CHAPTERS, sources.PAGES / "chapters" / "00_gpu.md"], ids=name)
 def test_answers_of_exercises_are_folded(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
