@@ -150,13 +150,20 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
     _style(axes)
     measured = [(x, value) for x, (_, value) in enumerate(versions) if value is not None]
     axes.plot([x for x, _ in measured], [value for _, value in measured], "o-", color=BLUE, markersize=5)
-    # Figures are above the points, over the lines of the peers; if the curve is steep, below and to the right, unless
-    # the next point is about as high and its figure would be there.
+    # Figures are above the points, or below if the figure before is above and about as high, over the lines of the
+    # peers; if the curve is steep, below and to the right, unless the next point is about as high and its figure would
+    # be there.
     steep = with_figures < len(versions)
     box = None if steep else {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+    above = False  # the figure before, if it is about as high: then this one is below
     for i, (x, value) in enumerate(measured[:with_figures]):
+        level_before = i > 0 and abs(value - measured[i - 1][1]) < 0.06 * max(value for _, value in measured)
+        above = not (above and level_before)
         level = any(value / 1.3 < other < 1.3 * value for _, other in measured[i + 1 : i + 2])
-        place, ha = (((-4, 4), "right") if level else ((5, -8), "left")) if steep else ((0, 7), "center")
+        if steep:
+            place, ha = ((-4, 4), "right") if level else ((5, -8), "left")
+        else:
+            place, ha = (0, 7 if above else -14), "center"
         text = three_digits(value)
         axes.annotate(text, (x, value), place, textcoords="offset points", ha=ha, color=BLUE, fontsize=7.5, bbox=box)
     labels = [label for label, _ in versions]
