@@ -124,9 +124,9 @@ def _draw_ladder(data: dict[str, Any]) -> Figure:
     lines = [(name, value, GREY) for name, value in data["peers"]]
     lines += [(name, value, RED) for name, value in data["ceilings"]]
 
-    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure = Figure(figsize=(12, 5), layout="constrained")
     figure.suptitle(data["title"], x=0.01, ha="left", fontsize=10)
-    panels = figure.subplots(1, 2, width_ratios=[2, 3]) if first > 0 else [figure.add_subplot()]
+    panels = figure.subplots(1, 2, width_ratios=[4, 7]) if first > 0 else [figure.add_subplot()]
     if first > 0:
         # By number: their names, and the figures of the later ones, are in the right-hand plot.
         numbered = [[label[:2], value] for label, value in data["versions"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import exp, floor, log, log2
+from math import exp, floor, gcd, log, log2
 from random import Random
 
 import layouts
@@ -478,47 +478,83 @@ def guess_window(facts: Facts) -> Figure:
     return figure
 
 
-def done_again(most: int, *, whole: bool, rise: float, tiles: int) -> tuple[list[float], list[int]]:
-    """The softmaxes of a warp of 27 or power_of_two if scores rise by `rise` powers of two per tile of 64 keys.
+def key_order_of(tiles: int) -> list[int]:
+    """The tiles of K and V as version 28 visits them."""
+    stride = max(1, int(0.618 * tiles))
+    while gcd(stride, tiles) != 1:
+        stride += 1
+    return [(tiles - 1 + visit * stride) % tiles for visit in range(tiles)]
 
-    The largest exponential of each tile, as a power of two, and the tiles whose softmax is repeated because a lane's
-    sum reached 2^most. whole: references are rounded down to integers.
+
+def raised(most: int, *, spread: float, rise: float, order: list[int]) -> tuple[list[float], list[int]]:
+    """How often a warp of 27, 28 or 29 raises its references.
+
+    Scores have a standard deviation of `spread` and rise by `rise` from tile to tile, both in powers of two; the tiles
+    of 64 keys are visited in `order`. Returns the largest exponential of each visit, as a power of two, and the visits
+    in which a lane's sum reaches 2^most, or is too small for the first guess, which bf16 (2^32) hardly limits.
     """
     random, rows, lanes, keys = Random(28), 16, 4, 16  # keys of each lane in a tile
     reference, largest, again = [-3.0] * rows, [], []
-    for tile in range(tiles):
-        mean = rise * tile
-        scores = [[[random.gauss(mean, 1 / log(2)) for _ in range(keys)] for _ in range(lanes)] for _ in range(rows)]
+    for visit, tile in enumerate(order):
+        scores = [[[random.gauss(rise * tile, spread) for _ in range(keys)] for _ in range(lanes)] for _ in range(rows)]
         maxima = [max(map(max, row)) for row in scores]
         largest.append(max(m - r for m, r in zip(maxima, reference, strict=True)))
-        sums = (sum(2 ** (s - reference[i]) for s in lane) for i, row in enumerate(scores) for lane in row)
-        if max(sums) >= 2**most:
-            again.append(tile)
-            reference = [max(r, floor(m) if whole else m) for r, m in zip(reference, maxima, strict=True)]
+        sums = [sum(2 ** (s - reference[i]) for s in lane) for i, row in enumerate(scores) for lane in row]
+        if max(sums) >= 2**most or (visit == 0 and min(sums) < (keys if most <= 15 else 2**-16)):
+            again.append(visit)
+            old = [-float("inf")] * rows if visit == 0 else reference
+            reference = [max(r, floor(m)) for r, m in zip(old, maxima, strict=True)]
     return largest, again
 
 
 @drawing
+def key_order(facts: Facts) -> Figure:
+    """28: the order of the tiles, and the largest score so far if scores rise."""
+    tiles = 4096 // facts.block_kv(28)
+    rise = 16 / layouts.HEAD_DIM**0.5 / log(2)
+    figure = Figure(figsize=(7.4, 3.0))
+    left, right = figure.subplots(1, 2)
+    for name, order, color, marker in (
+        ("27", list(range(tiles)), AMBER, "s"),
+        ("28", key_order_of(tiles), BLUE, "o"),
+    ):
+        left.plot(range(tiles), order, marker, color=color, markersize=2.6, label=name)
+        right.plot(range(tiles), [rise * max(order[: visit + 1]) for visit in range(tiles)], color=color, linewidth=1.4,
+                   linestyle="--" if name == "27" else "-", label=name)  # fmt: skip
+    left.set_ylabel("tile of K and V")
+    right.set_ylabel("largest score so far (log2)")
+    right.set_ylim(-4, rise * tiles * 1.08)
+    for axes in (left, right):
+        axes.set_xticks(range(0, tiles + 1, 16))
+        axes.set_xlabel("visit")
+    right.text(tiles * 0.56, rise * tiles * 0.4, "27", color=AMBER, fontsize=9)
+    right.text(tiles * 0.3, rise * tiles * 0.9, "28", color=BLUE, fontsize=9)
+    left.legend(loc="upper left", bbox_to_anchor=(0, 1.17), ncols=2, fontsize=8, frameon=False, handletextpad=0.2)
+    figure.subplots_adjust(wspace=0.32)
+    return figure
+
+
+@drawing
 def redone(facts: Facts) -> Figure:
-    """power_of_two: how large exponentials become on `steps`, and when a softmax is repeated."""
-    rise, tiles = 16 / layouts.HEAD_DIM**0.5 / log(2), 4096 // facts.block_kv(27)
+    """28 and 29 on Q x 6: how large exponentials become, and when a reference is raised."""
+    tiles = 4096 // facts.block_kv(29)
     figure = Figure(figsize=(7.4, 3.4))
     axes = figure.add_subplot()
-    for name, most, whole, color, style in (
-        ("power_of_two, bf16", 32, True, GREEN, "-."),
-        ("power_of_two, fp16", 15, True, BLUE, "-"),
-        ("27", 12, False, AMBER, "--"),
+    for name, most, color, style in (
+        ("29, bf16", 32, GREEN, "-."),
+        ("29, fp16", 15, BLUE, "-"),
+        ("28", 12, AMBER, "--"),
     ):
-        largest, again = done_again(most, whole=whole, rise=rise, tiles=tiles)
-        axes.plot(range(tiles), largest, style, color=color, linewidth=1.2)
-        axes.plot(again, [largest[tile] for tile in again], "o", color=color, markersize=4)
-        axes.text(tiles, most - 1.2, f"{name}: {len(again)} of {tiles}", color=color, fontsize=8, va="center")
+        largest, again = raised(most, spread=6 / log(2), rise=0, order=key_order_of(tiles))
+        axes.plot(range(tiles), largest, style, color=color, linewidth=1.0)
+        axes.plot(again, [largest[visit] for visit in again], "o", color=color, markersize=4.5)
+        axes.text(tiles, most - 0.9, f"{name}: {len(again)} of {tiles}", color=color, fontsize=8, va="center")
         axes.axhline(most, xmax=0.72, color=color, linewidth=0.6, linestyle=":")
     axes.set_yticks((0, 12, 15, 32), ["1", "2^12", "2^15", "2^32"])
     axes.set_xticks(range(0, tiles + 1, 8))
     axes.set_xlim(-1, tiles * 1.39)
-    axes.set_ylim(-2, 35)
-    axes.set_xlabel("tile of 64 keys")
+    axes.set_ylim(-12, 35)
+    axes.set_xlabel("visit")
     axes.set_ylabel("largest exponential")
     return figure
 

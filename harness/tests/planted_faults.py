@@ -1190,6 +1190,24 @@ HOPPER_FAULTS = [
         ">= args.seq_len_kv % kBlockKV)",
         "> args.seq_len_kv % kBlockKV)",
     ),
+    Fault(
+        "the tile that comes last is masked",
+        "28_key_order",
+        "args.seq_len_kv % kBlockKV != 0 ? 0 : -1;",
+        "args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;",
+    ),
+    Fault(
+        "tiles are visited twice",
+        "28_key_order",
+        "while (std::gcd(kv_stride, num_kv_tiles) != 1) ++kv_stride;",
+        "kv_stride = num_kv_tiles / 2;",
+    ),
+    Fault(
+        "sums keep the old reference",
+        "29_power_of_two",
+        "        new_sum[half] *= rescale[half];",
+        "",
+    ),
 ]
 FAULTS += HOPPER_FAULTS
 

@@ -6,8 +6,8 @@
 //             then always 0.618 of the way round. Whatever the trend, only the first few tiles can raise the reference.
 // Changed     The producer's loop, and the stride that the host passes to it. The last tile, which may be partial, now
 //             comes first. The rest is as in 27.
-// Prediction  If scores rise by 4 powers of two per tile, a warp repeats 1 of 64 softmaxes instead of 14: 1.2x there. With a
-//             wide spread but no trend (Q x 6) it repeats 5, as in 27. On normal data, whose tiles are alike: 1.00x.
+// Prediction  If scores rise by 2 powers of two per tile, a warp repeats 1 of 64 softmaxes instead of 13: 1.2x there. With a
+//             wide spread but no trend (Q x 6) it repeats 4, as in 27. On normal data, whose tiles are alike: 1.00x.
 
 #include <algorithm>
 #include <numeric>
