@@ -27,7 +27,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 REFERENCE, SHORT_REFERENCE = "FlashAttention-2", "FA2"  # the peer that the ladder tries to match
-BLUE, GREY, RED = "#1f5fa8", "#666666", "#b03030"
+# The colours of docs/site/drawings.py, which colour-blind readers can distinguish.
+INK, GREY, BLUE, RED, GREEN, AMBER, VIOLET, CYAN = (
+    "#101010", "#606060", "#0452eb", "#74090c", "#1f7a42", "#946f0f", "#a91f93", "#053558"
+)  # fmt: skip
+OF_LINES = (BLUE, AMBER, GREEN, VIOLET, CYAN, RED)
+MARKERS = "os^Dv"  # the colours repeat, but not with the same marker
+
+
+def _line_style(i: int) -> tuple[str, str]:
+    """Marker and colour of the i-th of many lines."""
+    return MARKERS[i // len(OF_LINES) % len(MARKERS)], OF_LINES[i % len(OF_LINES)]
 
 
 @dataclass(frozen=True)
@@ -140,13 +150,20 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
     _style(axes)
     measured = [(x, value) for x, (_, value) in enumerate(versions) if value is not None]
     axes.plot([x for x, _ in measured], [value for _, value in measured], "o-", color=BLUE, markersize=5)
-    # Figures are above the points, over the lines of the peers; if the curve is steep, below and to the right, unless
-    # the next point is about as high and its figure would be there.
+    # Figures are above the points, or below if the figure before is above and about as high, over the lines of the
+    # peers; if the curve is steep, below and to the right, unless the next point is about as high and its figure would
+    # be there.
     steep = with_figures < len(versions)
     box = None if steep else {"boxstyle": "square,pad=0.1", "facecolor": "white", "edgecolor": "none"}
+    above = False  # the figure before, if it is about as high: then this one is below
     for i, (x, value) in enumerate(measured[:with_figures]):
+        level_before = i > 0 and abs(value - measured[i - 1][1]) < 0.06 * max(value for _, value in measured)
+        above = not (above and level_before)
         level = any(value / 1.3 < other < 1.3 * value for _, other in measured[i + 1 : i + 2])
-        place, ha = (((-4, 4), "right") if level else ((5, -8), "left")) if steep else ((0, 7), "center")
+        if steep:
+            place, ha = ((-4, 4), "right") if level else ((5, -8), "left")
+        else:
+            place, ha = (0, 7 if above else -14), "center"
         text = three_digits(value)
         axes.annotate(text, (x, value), place, textcoords="offset points", ha=ha, color=BLUE, fontsize=7.5, bbox=box)
     labels = [label for label, _ in versions]
@@ -161,7 +178,6 @@ def _draw_steps(axes: Axes, versions: list[list[Any]], lines: list[tuple[str, fl
 
 def _draw_seq_len(data: dict[str, Any]) -> Figure:
     """The fast versions and the peers on a linear scale, because the slow versions hardly change with seq_len."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     def best(y: list[float | None]) -> float | None:
@@ -182,7 +198,6 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
     axes.minorticks_off()
     axes.set_xlabel("seq_len")
 
-    colors = matplotlib.colormaps["viridis"]
     labels: list[tuple[str, float, Any]] = []
     values: list[float] = []
 
@@ -194,11 +209,11 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
         labels.append((name, points[-1][1], color))
         values.extend(value for _, value in points)
 
-    count = len(versions)
     for i, (name, y) in enumerate(versions):
-        line(name, y, "o-", colors(0.8 * i / max(count - 1, 1)))
+        marker, color = _line_style(i)
+        line(name, y, f"{marker}-", color)
     for name, y in data["peers"]:
-        line(name, y, "--", RED if name == REFERENCE else GREY)
+        line(name, y, "--", INK if name == REFERENCE else GREY)
     if first > 0:
         axes.set_ylim(0, 1.05 * max(values))
     else:
@@ -211,7 +226,6 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
 def _draw_by_data(data: dict[str, Any]) -> Figure:
     """One position for each kind of data, with a mark per implementation; the marks of the newest version are
     joined."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 5), layout="constrained")
@@ -221,12 +235,13 @@ def _draw_by_data(data: dict[str, Any]) -> Figure:
     axes.set_xticks(range(len(data["data"])), data["data"], fontsize=8, rotation=25, ha="right", rotation_mode="anchor")
     axes.set_xlim(-0.5, len(data["data"]) - 0.5)
 
-    colors = matplotlib.colormaps["viridis"]
     labels: list[tuple[str, float, Any]] = []
     values: list[float] = []
     count = len(data["versions"])
-    lines = [(name, y, "s--", RED if i == 0 else GREY) for i, (name, y) in enumerate(_fastest_first(data["peers"]))]
-    lines += [(name, y, "o-", colors(0.8 * i / max(count - 1, 1))) for i, (name, y) in enumerate(data["versions"])]
+    lines = [(name, y, "s--", INK if i == 0 else GREY) for i, (name, y) in enumerate(_fastest_first(data["peers"]))]
+    for i, (name, y) in enumerate(data["versions"], 1):  # BLUE is the newest version's
+        marker, color = _line_style(i)
+        lines.append((name, y, f"{marker}-", color))
     for i, (name, y, style, faint) in enumerate(lines):
         points = [(x, value) for x, value in enumerate(y) if value is not None]
         if not points:

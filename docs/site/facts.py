@@ -274,6 +274,14 @@ class Facts:
             raise NotRecordedError(f"version {number:02} was not measured like {number - 1:02} at seq_len {seq_len}")
         return step
 
+    def step_regime(self, number: int) -> str:
+        """How both versions of step() were measured: "sustained", or "harness --record"."""
+        shape = Shape(SEQ_LEN, BATCH[SEQ_LEN])
+        pair = [version for version in self.device.versions if version.source.number in (number - 1, number)]
+        if self.device.regime and all(shape in version.beside_peers.tflops for version in pair):
+            return self.device.regime.name
+        return "harness --record"
+
     def ratio(self, number: int, other: int, seq_len: int = SEQ_LEN) -> float:
         """The speedup over any other version, both measured in the same way."""
         return self._ratio(self.stem(number), self.stem(other), seq_len)

@@ -9,6 +9,7 @@ from typing import Any
 
 import drawings
 import drawings_hopper  # noqa: F401 (its drawings)
+import drawings_ideas  # noqa: F401 (its drawings)
 import parts
 import sources
 from docutils import nodes
@@ -82,11 +83,17 @@ class PartsDirective(SphinxDirective):
             case parts.Table():
                 return [html_of(table(part))]
             case parts.Quotation(text, language):
-                place = f'<p class="quoted-from">{html.escape(part.place())}</p>'
-                return [nodes.literal_block(text, text, language=language), html_of(place)]
+                place = html.escape(part.place())
+                if (listing := self.listing(facts, part.found.file)) is not None:
+                    place = f'<a href="{listing}#{sources.anchor(part.found.file, part.found.first)}">{place}</a>'
+                return [
+                    nodes.literal_block(text, text, language=language),
+                    html_of(f'<p class="quoted-from">{place}</p>'),
+                ]
             case parts.Source(file):
                 text = (ROOT / file).read_text(encoding="utf-8")
                 block = nodes.literal_block(text, text, language="cuda", linenos=True)
+                block["lineanchors"] = sources.anchor(file)
                 return self.folded(f"The whole file, {file}", [block], "source")
             case parts.Lead(file, text):
                 return self.parse_text_to_nodes(f"`{file}` · {text}")
@@ -102,8 +109,21 @@ class PartsDirective(SphinxDirective):
             case parts.Interactive(name, title):
                 text = f'<section class="interactive" data-part="{name}" aria-label="{title}">'
                 return [html_of(f"{text}<p>{title}: this part needs JavaScript.</p></section>")]
+            case parts.Guess(before, after, step, regime):
+                data = f'data-before="{before}" data-after="{after}" data-step="{step!r}" data-regime="{regime}"'
+                title = "Your factor"
+                text = f'<section class="interactive" data-part="guess" {data} aria-label="{title}"></section>'
+                return [html_of(text)]
             case parts.Folded(summary, inner, kind):
                 return self.folded(summary, self.nodes_of(facts, list(inner)), kind)
+
+    def listing(self, facts: Facts, file: str) -> str | None:
+        """The page that contains the whole file, relative to this one: "" for this one; None if there is none."""
+        for number in facts.numbers():
+            if facts.file(number) == file:
+                here = self.env.docname == f"chapters/{facts.stem(number)}"
+                return "" if here else self._chapter(facts, number)
+        return None
 
     def folded(self, summary: str, content: list[nodes.Node], kind: str) -> list[nodes.Node]:
         opening = f'<details class="folded {kind}"><summary>{html.escape(summary)}</summary>'
@@ -156,9 +176,9 @@ def read_all(app: Sphinx, env: Any, docnames: list[str]) -> None:  # noqa: ANN40
     docnames[:] = sorted(env.found_docs)
 
 
-def without_the_graders_part(app: Sphinx, docname: str, source: list[str]) -> None:
-    del app, docname
-    source[0] = parts.without_the_graders_part(source[0])
+def prepare(app: Sphinx, docname: str, source: list[str]) -> None:
+    del app
+    source[0] = parts.prepared(docname, source[0])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -175,5 +195,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
         app.add_directive(name, type(f"{name.title()}Directive", (PartsDirective,), members))
     app.connect("builder-inited", check_harness)
     app.connect("env-before-read-docs", read_all)
-    app.connect("source-read", without_the_graders_part)
+    app.connect("source-read", prepare)
     return {"version": "1", "parallel_read_safe": False, "parallel_write_safe": True}

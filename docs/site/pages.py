@@ -29,6 +29,7 @@ from pathlib import Path
 
 import drawings
 import drawings_hopper  # its drawings
+import drawings_ideas  # noqa: F401 (its drawings)
 import parts
 import roles
 import sources
@@ -142,7 +143,7 @@ class Page:
     depth: int = 0  # nesting depth of directives
 
     def markdown(self) -> str:
-        text = parts.without_the_graders_part(self.library.sources[self.name]).strip() + "\n"
+        text = parts.prepared(self.name, self.library.sources[self.name]).strip() + "\n"
         head, _, body = text.partition("\n")
         if not head.startswith("# "):
             self.errors.append(f"{self.name}.md begins with no title")
@@ -312,6 +313,8 @@ class Page:
                 return f"{image}\n\n<sub>{caption}</sub>" if caption else image
             case parts.Interactive(name, title):
                 return f"[{title}, on the site]({self.library.site}/{self.name}.html#{name})"
+            case parts.Guess():
+                return ""  # the command in the text above asks for it
             case parts.Folded(summary, inner):
                 return fold(summary, "\n\n".join(self.part(one, content) for one in inner))
 

@@ -9,7 +9,8 @@ In a page:
 ```{quote} FILE             lines of a source file, located by their text (:start:, :end:); with
                             :against: FILE (:start-against:, :end-against:) the difference from there
 ```{chapter} NN             the top of a chapter: what it adds, in which file; a banner if recordings are not current
-```{prediction} NN          the header's prediction, folded away, and the command that asks for one in the terminal
+```{prediction} NN          the header's prediction, folded away, after a field for the reader's own (site) and the
+                            command that asks for it in the terminal
 ```{measured} NN            TFLOP/s of the step and of the step before, over seq_len; the prediction, and the verdict
 ```{busy} NN NN …           how busy each unit is
 ```{by_data} DTYPE SEQ_LEN  TFLOP/s on each kind of data
@@ -45,7 +46,7 @@ sys.path += [str(sources.ROOT / "harness" / folder) for folder in ("grader", "te
 import assignment
 import planted_faults
 import update_docs
-from profile_data import ProfileError, three_digits
+from profile_data import ProfileError, Shape, Version, three_digits
 
 ERRORS = (
     FactError,
@@ -131,6 +132,16 @@ class Interactive:
 
 
 @dataclass(frozen=True)
+class Guess:
+    """A field of the site for the reader's factor, which is then compared with the measured one."""
+
+    before: str  # 06_swizzle
+    after: str
+    step: float  # how many times as fast
+    regime: str  # how both were measured
+
+
+@dataclass(frozen=True)
 class Content:
     """The content of the directive, unchanged."""
 
@@ -142,7 +153,7 @@ class Folded:
     kind: str = ""
 
 
-Part = Markdown | Plain | Table | Quotation | Source | Lead | Banner | Drawing | Interactive | Content | Folded
+Part = Markdown | Plain | Table | Quotation | Source | Lead | Banner | Drawing | Interactive | Guess | Content | Folded
 
 
 @dataclass(frozen=True)
@@ -227,12 +238,12 @@ def chapter(facts: Facts, asked: Asked) -> list[Part]:
         text = f"**This chapter is not recorded yet:** there is no `{'`, `'.join(missing)}`."
         refused = f"version {number:02} is not recorded yet: there is no {', '.join(missing)}"
         found.append(Banner("Not recorded", text, refused))
-    speed = f"{facts.text(f'tflops({number})')} TFLOP/s on the {facts.device.name}, fp16, seq_len 4096"
-    if number > 1:
-        added, removed = sources.code_lines_changed(facts.file(number - 1), file)
-        speed += f" · {facts.text(f'step({number})')}× version {number - 1:02}"
-        speed += f" · {added} lines of code added, {removed} removed"
-    return [*found, Lead(file, speed)]
+    if number == 1:
+        return [*found, Lead(file, "the first version")]
+    added, removed = sources.code_lines_changed(facts.file(number - 1), file)
+    # No speed: the page asks for a prediction first.
+    size = f"compared with version {number - 1:02}, {added} lines of code added, {removed} removed"
+    return [*found, Lead(file, size)]
 
 
 @directive()
@@ -247,7 +258,11 @@ def prediction(facts: Facts, asked: Asked) -> list[Part]:
         f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for your factor, and then shows the"
         " header, the count and the measurement."
     )
-    return [Markdown(quiz), folded]
+    try:
+        step = facts.step(number)
+    except NotRecordedError:
+        return [Markdown(quiz), folded]
+    return [Markdown(quiz), Guess(facts.stem(number - 1), facts.stem(number), step, facts.step_regime(number)), folded]
 
 
 @directive()
@@ -262,8 +277,20 @@ def measured(facts: Facts, asked: Asked) -> list[Part]:
     predicted = [update_docs.predicted_cell(number) if s == update_docs.SHAPE else "" for s in shapes]
     rows.append(["predicted", *predicted])
     table = Table("measured", ["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows)
+    how = _measured_how(facts, versions, shapes)
     verdict = f"The verdict, by the rule of the [ladder's log](../ladder_log.md): *{facts.verdict(number)}*."
-    return [table, Markdown(verdict)]
+    return [table, Markdown(f"{how} {verdict}")]
+
+
+def _measured_how(facts: Facts, versions: list[Version], shapes: list[Shape]) -> str:
+    """One sentence for the regime of the figures in a table; an older version may have been recorded only."""
+    regime = facts.device.regime
+    alone = [v.source.label for v in versions if not all(shape in v.beside_peers.tflops for shape in shapes)]
+    if regime is None or len(alone) == len(versions):
+        return "All figures are from `harness --record`, which times a version alone for a short time."
+    if not alone:
+        return f"All figures are {regime.name}, that is, at steady power."
+    return f"The figures are {regime.name}, except those of {', '.join(alone)}, which are from `harness --record`."
 
 
 @directive()
@@ -358,6 +385,41 @@ def sass(facts: Facts, asked: Asked) -> list[Part]:
 
 # ---- what is shown, or folded away ----
 
+EXERCISES = re.compile(r"^## (?:Exercises|Check yourself)\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+ENTRY = re.compile(r"^(\d+\. )(.*?)\s*(?=^\d+\. |^## |\Z|^\S)", re.DOTALL | re.MULTILINE)
+
+
+def with_folded_answers(text: str) -> str:
+    """In a chapter's source, the answer to an exercise is in parentheses after the question; pages fold it away."""
+    return EXERCISES.sub(lambda section: ENTRY.sub(_with_folded_answer, section[0]), text)
+
+
+def _with_folded_answer(entry: re.Match[str]) -> str:
+    question, answers = _question_and_answers(entry[2])
+    if not answers:
+        return entry[0]
+    indent = " " * len(entry[1])
+    lines = ["", ":::{folded} Answer", *" ".join(answers).splitlines(), ":::"]
+    fold = "\n".join(f"{indent}{line.strip()}" if line else "" for line in lines)
+    return f"{entry[1]}{question}\n{fold}\n\n"
+
+
+def _question_and_answers(text: str) -> tuple[str, list[str]]:
+    """An answer is a parenthesis that contains whole sentences and follows one."""
+    question, answers, at = "", [], 0
+    for found in re.finditer(r"(?<=[.?]) \(", text):
+        if found.start() < at:
+            continue
+        end, depth = found.end(), 1
+        while end < len(text) and depth:
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        if depth == 0 and text[end - 2] in ".?":
+            question += text[at : found.start()]
+            answers.append(text[found.end() : end - 1])
+            at = end
+    return question + text[at:], answers
+
 
 @directive("alt", has_content=True)
 def drawing(facts: Facts, asked: Asked) -> list[Part]:
@@ -413,6 +475,12 @@ def worked_(facts: Facts, asked: Asked) -> list[Part]:
 def without_the_graders_part(text: str) -> str:
     """Starters, reference answers and keys are not part of a page."""
     return re.sub(r"^<!-- grader\n.*?^-->$", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def prepared(page: str, text: str) -> str:
+    """The source of a page without the grader's part, and with the answers to a chapter's exercises folded away."""
+    text = without_the_graders_part(text)
+    return with_folded_answers(text) if page.startswith("chapters/") else text
 
 
 KINDS = {

@@ -24,7 +24,9 @@ class EmbeddedSource(nodes.General, nodes.Element):
 
 
 def visit_embedded_source(self: Any, node: EmbeddedSource) -> None:  # noqa: ANN401 (an HTML translator)
-    code = self.highlighter.highlight_block(node["code"], node["language"], linenos="inline", location=node)
+    code = self.highlighter.highlight_block(
+        node["code"], node["language"], linenos="inline", lineanchors=node["lineanchors"], location=node
+    )
     self.body.append(f'<div class="highlight-{node["language"]} notranslate">{code}</div>\n')
     raise nodes.SkipNode
 
@@ -94,7 +96,11 @@ def resolved(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         if name in terms:
             reference["reftitle"] = shortened(terms[name], 300)
     for block in list(doctree.findall(_is_embedded)):
-        block.replace_self(EmbeddedSource("", code=block.astext(), language=block["language"]))
+        block.replace_self(
+            EmbeddedSource(
+                "", code=block.astext(), language=block["language"], lineanchors=block.get("lineanchors", "")
+            )
+        )
 
 
 def page_context(
@@ -106,7 +112,10 @@ def page_context(
         app.add_js_file("search.js")
     if doctree is None:
         return
-    paragraphs = (node.astext() for node in doctree.findall(nodes.paragraph))
+    # The line under a chapter's title, which names the file, describes nothing.
+    paragraphs = (
+        text for node in doctree.findall(nodes.paragraph) if not (text := node.astext()).startswith("kernels/")
+    )
     text = next((words for words in paragraphs if len(words) > DESCRIPTION / 2), None)
     if text:
         description = html.escape(shortened(re.sub(r"\s+", " ", text), DESCRIPTION))

@@ -4,7 +4,7 @@ It is replaced by one slide per section of that chapter, with the first sentence
 and one slide for each drawing, quotation, table and piece of code. The whole text goes into the speaker's notes. So
 slides say what the chapter says, and their figures come from profiles/.
 
-Parts that only a reader needs are left out: the glossary, sources, further reading, and folded parts.
+Parts that only a reader needs are left out: sources, further reading, and folded parts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
 CHAPTERS = sources.PAGES / "chapters"
-NO_SLIDES = ("Further reading", "Words on cards", "How to do the exercises")  # sections
+NO_SLIDES = ("Further reading", "How to do the exercises")  # sections
 # The directives on slides; the others are for readers.
 SHOWN = ("quote", "drawing", "measured", "busy", "sass", "worked", "prediction")
 MOST_SENTENCES = 4  # on a slide

@@ -32,6 +32,12 @@ class Quote:
         return "\n".join(line if line.startswith("#") else line[indent:] for line in self.lines)
 
 
+def anchor(file: str, line: int | None = None) -> str:
+    """The anchor of a line in the listing of the whole file, "06_swizzle-45"; without a line, their common part."""
+    stem = Path(file).stem
+    return stem if line is None else f"{stem}-{line}"
+
+
 @cache
 def lines_of(file: str) -> list[str]:
     """The lines of a file, given by its path from the root of the project."""

@@ -20,7 +20,10 @@ sys.path[:0] = [str(ROOT / "docs" / "site"), str(ROOT / "scripts")]
 import bits  # noqa: E402
 import drawings  # noqa: E402
 import drawings_hopper  # noqa: E402
+import drawings_ideas  # noqa: E402, F401 (its drawings)
 import layouts  # noqa: E402
+import parts  # noqa: E402
+import plot  # noqa: E402
 import schedule  # noqa: E402
 import sources  # noqa: E402
 import worked  # noqa: E402
@@ -301,6 +304,49 @@ def test_a_chapter_has_all_sections(page: Path) -> None:
     assert 900 <= len(words) <= 2000, f"{page.name} has {len(words)} words outside of ``` blocks; allowed: 900 to 2000"
 
 
+@pytest.mark.parametrize("page", CHAPTERS, ids=name)
+def test_a_chapter_asks_before_it_answers(page: Path, facts: Facts) -> None:
+    """Neither the line under the title nor the question has the speed of the step."""
+    number = int(page.name[:2])
+    text = page.read_text(encoding="utf-8")
+    before = text[: text.index("## The idea")]
+    assert not re.search(rf"\b(?:tflops|step|verdict)\({number}[,)]", before)
+    top = parts.chapter(facts, parts.Asked(f"chapters/{page.stem}", f"{number:02}"))
+    shown = " ".join(part.text for part in top if isinstance(part, parts.Lead))
+    assert shown and "TFLOP/s" not in shown and "×" not in shown
+    asked = parts.prediction(facts, parts.Asked(f"chapters/{page.stem}", f"{number:02}"))
+    assert isinstance(asked[-1], parts.Folded)
+    for guess in (part for part in asked if isinstance(part, parts.Guess)):
+        assert guess.step == facts.step(number) and guess.after == page.stem and number > 1
+
+
+def test_measured_figures_name_their_regime(facts: Facts) -> None:
+    how = {n: parts.measured(facts, parts.Asked("", f"{n:02}"))[-1].text for n in (3, 4, 7)}
+    assert how[3].startswith("All figures are from `harness --record`")
+    assert how[4].startswith("The figures are sustained, except those of 03 tiled")
+    assert how[7].startswith("All figures are sustained")
+
+
+@pytest.mark.parametrize("page", [*CHAPTERS, sources.PAGES / "chapters" / "00_gpu.md"], ids=name)
+def test_answers_of_exercises_are_folded(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    folded = parts.with_folded_answers(text)
+    sections = "".join(parts.EXERCISES.findall(folded))
+    outside = re.sub(r"^ *:::\{folded\} Answer$.*?^ *:::$", "", sections, flags=re.DOTALL | re.MULTILINE)
+    assert sections and not re.search(r"[.?] \([^()]*[.?]\)", outside)
+    words = [re.sub(r"[^\w]+", "", part) for part in (folded.replace(":::{folded} Answer", ""), text)]
+    assert sorted(words[0]) == sorted(words[1]), "nothing is lost"
+
+
+def test_an_answer_is_a_parenthesis_of_sentences_after_a_question() -> None:
+    text = "## Exercises\n\n1. **A.** Why (in 06)? (No: f(1) is 2. So.) And why?\n2. **B.** How (it\n   is) so?\n"
+    text += "\n## Next\n\n1. x? (Y.)\n"
+    assert parts.with_folded_answers(text) == (
+        "## Exercises\n\n1. **A.** Why (in 06)? And why?\n\n   :::{folded} Answer\n   No: f(1) is 2. So.\n   :::\n\n"
+        "2. **B.** How (it\n   is) so?\n\n## Next\n\n1. x? (Y.)\n"
+    )
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_drawings_have_alt_texts_and_captions(page: Path) -> None:
     for drawing in re.findall(
@@ -356,6 +402,14 @@ def test_the_eight_colours_differ_for_colour_blind_readers(scheme: str, seen: st
     for i, one in enumerate(names):
         for other in names[:i]:
             assert dist(lab(colors[one], SEEN[seen]), lab(colors[other], SEEN[seen])) > 15, (one, other)
+
+
+def test_the_plots_have_the_colours_of_the_drawings() -> None:
+    for color in ("INK", "GREY", "BLUE", "RED", "GREEN", "AMBER", "VIOLET", "CYAN"):
+        assert getattr(plot, color) == getattr(drawings, {"GREY": "MUTED"}.get(color, color)), color
+    lines = [plot._line_style(i) for i in range(len(kernel_files(ROOT)))]
+    assert len(set(lines)) == min(len(lines), len(plot.OF_LINES) * len(plot.MARKERS))
+    assert len({color for _, color in lines[: len(plot.OF_LINES)]}) == len(plot.OF_LINES)
 
 
 @pytest.mark.parametrize("drawing", ["over_seq_len", "clock_and_share"])
@@ -419,8 +473,7 @@ def test_texts_of_a_drawing_do_not_cover_each_other(drawing: str, facts: Facts) 
 
 
 def test_every_instruction_of_the_hot_loops_is_in_the_glossary(facts: Facts) -> None:
-    page = (sources.PAGES / "chapters" / "00_gpu.md").read_text(encoding="utf-8")
-    glossary = page[page.index("## Words on cards") :]
+    glossary = (sources.PAGES / "glossary.md").read_text(encoding="utf-8")
     opcodes = {opcode for n in facts.numbers() if facts.has_machine_code(n) for opcode in facts.hot_loop(n)}
     assert len(opcodes) > 30
     assert {opcode for opcode in opcodes if not re.search(rf"\b{opcode}\b", glossary)} == set()

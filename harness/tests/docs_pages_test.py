@@ -32,13 +32,13 @@ def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The repository with the sources of two pages, and a harness that can only list."""
+    """The repository with the sources of three pages, and a harness that can only list."""
     for folder in ("docs/site", "profiles", "scripts"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     for folder in ("common", "harness", "kernels"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     shutil.copy(ROOT / "README.md", tmp_path / "README.md")
-    for name in ("chapters/00_gpu", "chapters/08_pipelined_kv"):
+    for name in ("glossary", "chapters/00_gpu", "chapters/08_pipelined_kv"):
         source = tmp_path / (SOURCES / f"{name}.md").relative_to(ROOT)
         source.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(SOURCES / f"{name}.md", source)

@@ -122,7 +122,8 @@ def test_pages_have_a_description_and_an_icon(site: Path) -> None:
         assert re.search(r'<link rel="(?:shortcut )?icon" href="[^"]*favicon\.svg"', text), page
         if page not in ("search.html", "genindex.html"):
             description = re.search(r'<meta name="description" content="([^"]*)"', text)
-            assert description and 40 < len(html.unescape(description[1])) <= 160, page
+            assert description and not description[1].startswith("kernels/"), page
+            assert 40 < len(html.unescape(description[1])) <= 160, page
             found[page] = description[1]
     assert len(set(found.values())) == len(found), "each page has its own"
 
@@ -131,6 +132,17 @@ def test_terms_have_their_definition_as_a_tooltip(site: Path) -> None:
     text = (site / "chapters" / "06_swizzle.html").read_text(encoding="utf-8")
     titles = re.findall(r'<a class="reference internal" href="[^"]*#term-[^"]*" title="([^"]*)"', text)
     assert titles and all(len(title) > 15 for title in titles)
+
+
+def test_a_quotation_links_to_its_lines_in_the_listing(site: Path) -> None:
+    text = (site / "chapters" / "07_ldmatrix.html").read_text(encoding="utf-8")
+    links = re.findall(r'<p class="quoted-from"><a href="([^"]*)">(kernels/07_ldmatrix\.cu), lines? (\d+)', text)
+    assert links
+    for link, file, line in links:
+        assert link == f"#07_ldmatrix-{line}"
+        source = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
+        shown = text.partition(f'id="{link[1:]}"')[2].partition('id="07_ldmatrix-')[0]
+        assert html.unescape(re.sub(r"<[^>]*>", "", shown.partition(">")[2])).rstrip().endswith(source.strip())
 
 
 def test_the_search_knows_no_embedded_source(site: Path) -> None:
@@ -333,6 +345,15 @@ def test_search_results_say_what_they_are_and_show_the_words(site: Path, tmp_pat
     for result in results:
         assert result["kind"] and result["excerpt"], result
     assert "swizzl" in by_page["chapters/06_swizzle.html"]["excerpt"].lower()
+
+
+@needs_chromium
+def test_a_factor_is_compared_as_in_the_quiz(site: Path, tmp_path: Path) -> None:
+    found = visit(tmp_path, site, [("guess", "chapters/07_ldmatrix.html", "guess")])["guess"]
+    assert found["before"] == "" and "Type a factor above 0" in found["none"]
+    assert f"measured {found['step']:.2f}×" in found["right"] and found["right"].endswith("within 5 %.")
+    assert found["twice"].endswith("too much by a factor of 2.00.")
+    assert found["slower"].endswith(", and the other way.") and found["open"]
 
 
 @needs_chromium

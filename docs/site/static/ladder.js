@@ -193,6 +193,33 @@
     show(false);
   }
 
+  // ---- the reader's own prediction, judged as `harness --quiz` does (harness/app/quiz.cpp) ----
+
+  function guess(part) {
+    const { before, after, step, regime } = part.dataset, measured = Number(step);
+    const input = element("input", { type: "text", inputmode: "decimal", autocomplete: "off", placeholder: "such as 2 or 0.8" });
+    const button = element("button", { type: "button" }, "compare");
+    const result = element("p", { role: "status", "aria-live": "polite", class: "result" });
+    const question = `How many times as many TFLOP/s as ${before} has ${after}?`;
+    part.replaceChildren(element("p", { class: "part-title" }, question),
+      element("div", { class: "controls" }, element("label", {}, "your factor", input), button), result);
+    const compare = () => {
+      const number = Number(input.value.trim().replace(",", ".").replace(/\s*[x×]$/, ""));
+      if (!(number > 0 && number < Infinity)) {
+        result.textContent = "Type a factor above 0, such as 2, or 0.8 if it gets slower.";
+        return;
+      }
+      const off = Math.abs(Math.log(number / measured));
+      const wrongWay = (number - 1) * (measured - 1) < 0 && Math.abs(measured - 1) > 0.01;
+      const verdict = off <= Math.log(1.05) ? "within 5 %"
+        : `too ${number > measured ? "much" : "little"} by a factor of ${Math.exp(off).toFixed(2)}${wrongWay ? ", and the other way" : ""}`;
+      result.textContent = `You ${number.toFixed(2)}×, measured ${measured.toFixed(2)}× (${regime}, seq_len 4096). Your guess: ${verdict}.`;
+      if (part.nextElementSibling?.matches("details.prediction")) part.nextElementSibling.open = true;
+    };
+    button.addEventListener("click", compare);
+    input.addEventListener("keydown", (event) => { if (event.key === "Enter") compare(); });
+  }
+
   // ---- code: a button that copies it; drawings made of characters are not wrapped ----
 
   for (const code of document.querySelectorAll("article div.highlight > pre")) {
@@ -213,6 +240,17 @@
     code.parentElement.append(button);
   }
 
+  // ---- a link to a line of the folded listing opens it ----
+
+  const unfold = () => {
+    const line = document.getElementById(decodeURIComponent(location.hash.slice(1))), listing = line?.closest("details");
+    if (!listing || listing.open) return;
+    listing.open = true;
+    line.scrollIntoView();
+  };
+  addEventListener("hashchange", unfold);
+  unfold();
+
   // ---- ← and → turn pages, except where they move something ----
 
   addEventListener("keydown", (event) => {
@@ -223,6 +261,6 @@
     if (page) location.href = page.href;
   });
 
-  const PARTS = { banks, fragments };
+  const PARTS = { banks, fragments, guess };
   for (const part of document.querySelectorAll(".interactive")) PARTS[part.dataset.part](part);
 })();
