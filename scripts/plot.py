@@ -209,7 +209,7 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
 
 
 def _draw_by_data(data: dict[str, Any]) -> Figure:
-    """One position for each kind of data, with a mark per implementation; the marks of the newest version are
+    """One position for each kind of data, with a mark per implementation; the marks of the last version are
     joined."""
     import matplotlib
     from matplotlib.figure import Figure
@@ -225,13 +225,14 @@ def _draw_by_data(data: dict[str, Any]) -> Figure:
     labels: list[tuple[str, float, Any]] = []
     values: list[float] = []
     count = len(data["versions"])
+    last = next((name for name, _ in reversed(data["versions"]) if name[:2].isdigit()), None)
     lines = [(name, y, "s--", RED if i == 0 else GREY) for i, (name, y) in enumerate(_fastest_first(data["peers"]))]
     lines += [(name, y, "o-", colors(0.8 * i / max(count - 1, 1))) for i, (name, y) in enumerate(data["versions"])]
-    for i, (name, y, style, faint) in enumerate(lines):
+    for name, y, style, faint in lines:
         points = [(x, value) for x, value in enumerate(y) if value is not None]
         if not points:
             continue
-        newest = count > 0 and i == len(lines) - 1
+        newest = name == last
         color, width, size = (BLUE, 1.8, 6) if newest else (faint, 0.8, 4)
         axes.plot(*zip(*points, strict=True), style, color=color, linewidth=width, markersize=size)
         labels.append((name, points[-1][1], color))
