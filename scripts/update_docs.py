@@ -77,6 +77,7 @@ FIGURES = Path("docs/figures")
 
 WITHIN = 1.5  # a gain is as predicted if it is at most this factor larger or smaller
 NOT_RECORDED = "Not recorded yet."
+EARLIER = " (earlier text)"  # the code of the version has changed since
 UNCHANGED = 0.01  # a gain or loss up to this is as predicted if no change was predicted
 
 
@@ -133,8 +134,12 @@ def regime_table(device: Device, name: str) -> str:
     at = next((i for i, regime in enumerate(device.regimes) if regime.name == name), None)
     if at is None:
         return NOT_RECORDED
-    peers = slowest_first(device.regimes[at].peers)
-    measured = [(linked(version.source), version.in_regimes[at]) for version in device.versions]
+    regime = device.regimes[at]
+    peers = slowest_first(regime.peers)
+    measured = [
+        (linked(version.source) + (EARLIER if version.source.kernel in regime.earlier else ""), version.in_regimes[at])
+        for version in device.versions
+    ]
     measured += [(f"*{peer.name}*", peer.speeds) for peer in peers]
     shapes, reference = device.shapes(), reference_of(peers)
     with_load = any(speeds.watts for _, speeds in measured)
@@ -217,7 +222,7 @@ def dates_table(shown: list[Device]) -> str:
         for version in device.versions:
             for regime, speeds in zip(device.regimes, version.in_regimes, strict=True):
                 if speeds.tflops:
-                    earlier = ", of an earlier text" if version.source.kernel in regime.earlier else ""
+                    earlier = EARLIER if version.source.kernel in regime.earlier else ""
                     groups.setdefault((regime.name + earlier, day(speeds.date)), []).append(version.source)
             if version.recorded and not version.beside_peers.tflops:
                 groups.setdefault(("`harness --record`", day(version.date)), []).append(version.source)

@@ -831,7 +831,7 @@ SAID = [
     ("power_of_two, at most a little slower on normal data", "0.96 < extension('power_of_two', 27) < 1.03"),
     *(
         (f"README, {number} is faster than {peer}", f"min(of_peer({number}, '{peer}', 2**n) for n in range(9, 15)) > 1")
-        for number, peer in ((16, "FlashAttention-2"), (27, "FlashAttention-3"), (27, "cuDNN"))
+        for number, peer in ((16, "FlashAttention-2"), (29, "FlashAttention-3"), (29, "cuDNN"))
     ),
 ]
 
