@@ -224,7 +224,7 @@ def _draw_seq_len(data: dict[str, Any]) -> Figure:
 
 
 def _draw_by_data(data: dict[str, Any]) -> Figure:
-    """One position for each kind of data, with a mark per implementation; the marks of the newest version are
+    """One position for each kind of data, with a mark per implementation; the marks of the last version are
     joined."""
     from matplotlib.figure import Figure
 
@@ -237,16 +237,16 @@ def _draw_by_data(data: dict[str, Any]) -> Figure:
 
     labels: list[tuple[str, float, Any]] = []
     values: list[float] = []
-    count = len(data["versions"])
+    last = next((name for name, _ in reversed(data["versions"]) if name[:2].isdigit()), None)
     lines = [(name, y, "s--", INK if i == 0 else GREY) for i, (name, y) in enumerate(_fastest_first(data["peers"]))]
-    for i, (name, y) in enumerate(data["versions"], 1):  # BLUE is the newest version's
+    for i, (name, y) in enumerate(data["versions"], 1):  # BLUE is the last version's
         marker, color = _line_style(i)
         lines.append((name, y, f"{marker}-", color))
-    for i, (name, y, style, faint) in enumerate(lines):
+    for name, y, style, faint in lines:
         points = [(x, value) for x, value in enumerate(y) if value is not None]
         if not points:
             continue
-        newest = count > 0 and i == len(lines) - 1
+        newest = name == last
         color, width, size = (BLUE, 1.8, 6) if newest else (faint, 0.8, 4)
         axes.plot(*zip(*points, strict=True), style, color=color, linewidth=width, markersize=size)
         labels.append((name, points[-1][1], color))

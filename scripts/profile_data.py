@@ -35,6 +35,7 @@ class Shape:
 class Speeds:
     """What scripts/peers measured for one implementation in one regime."""
 
+    date: str | None = None  # None if nothing was measured
     tflops: dict[Shape, float] = field(default_factory=dict)
     watts: dict[Shape, float] = field(default_factory=dict)  # measured if it ran alone; so are the others
     sm_clock_mhz: dict[Shape, int] = field(default_factory=dict)
@@ -51,8 +52,13 @@ class Version:
     date: str | None
     recorded: dict[Shape, float]  # by --record
     watts_recorded: list[float]
-    # From scripts/peers in the same run as the peers; empty if it was not in that run, or had different code then.
-    beside_peers: Speeds
+    # From scripts/peers, for each of the device's regimes; empty if the version did not take part.
+    in_regimes: list[Speeds]
+
+    @property
+    def beside_peers(self) -> Speeds:
+        """In the regime that is shown."""
+        return self.in_regimes[0] if self.in_regimes else Speeds()
 
     @property
     def tflops(self) -> dict[Shape, float]:
@@ -81,6 +87,7 @@ class Regime:
     earlier: list[str]  # kernels whose speeds belong to an earlier text than that of their profile
     peers: list[Peer]
     ceilings: dict[str, float]  # TFLOP/s of one kind of instruction
+    ceiling_dates: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -210,7 +217,7 @@ def load_device(device: str, dtype: str = "fp16") -> Device:
                 date=profile["date"],
                 recorded=_fastest(standard),
                 watts_recorded=[watts for result in standard if (watts := result.get("load", {}).get("power_watts"))],
-                beside_peers=_beside_peers(regimes, kernel.kernel, profile["code_hash"]),
+                in_regimes=[_beside_peers(regime, kernel.kernel, profile["code_hash"]) for regime in regimes],
             )
         )
 
@@ -249,26 +256,26 @@ def _regime(name: str, regime: dict[str, Any]) -> Regime:
     versions: dict[tuple[str, str | None], Speeds] = {}
     for version in regime["versions"]:
         of_version = versions.setdefault((version["kernel"], version["code_hash"]), Speeds())
+        of_version.date = version.get("date", regime["run"]["date"])
         _add(of_version, version["results"])
     peers = []
     for peer in regime["peers"]:
-        peers.append(Peer(peer["name"], peer["note"], Speeds()))
+        peers.append(Peer(peer["name"], peer["note"], Speeds(date=peer.get("date", regime["run"]["date"]))))
         _add(peers[-1].speeds, peer["results"])
     ceilings = {ceiling["name"]: ceiling["tflops"] for ceiling in regime["ceilings"]}
-    return Regime(name, regime["run"], versions, [], peers, ceilings)
+    dates = {ceiling["name"]: ceiling.get("date", regime["run"]["date"]) for ceiling in regime["ceilings"]}
+    return Regime(name, regime["run"], versions, [], peers, ceilings, dates)
 
 
-def _beside_peers(regimes: list[Regime], kernel: str, code_hash: str) -> Speeds:
-    """The first regime's results for this text of the code; otherwise for its only text, marked in `earlier`."""
-    if not regimes:
-        return Speeds()
-    versions = regimes[0].versions
+def _beside_peers(regime: Regime, kernel: str, code_hash: str) -> Speeds:
+    """The regime's results for this text of the code; otherwise for its only text, marked in `earlier`."""
+    versions = regime.versions
     if (kernel, code_hash) in versions:
         return versions[kernel, code_hash]
     of_other_texts = [speeds for (name, _), speeds in versions.items() if name == kernel]
     if len(of_other_texts) != 1:
         return Speeds()
-    regimes[0].earlier.append(kernel)
+    regime.earlier.append(kernel)
     return of_other_texts[0]
 
 

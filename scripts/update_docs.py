@@ -1,8 +1,20 @@
 #!/usr/bin/env python3
 """Writes measurements from profiles/ into the docs, so that no figure is ever typed:
 
-  README.md             the results, between <!-- results --> and <!-- end -->, and those for other data than random
-                        normal numbers, between <!-- by data --> and <!-- end -->
+  README.md             between the following and <!-- end -->:
+                          <!-- versions -->        how many versions there are
+                          <!-- first -->           TFLOP/s of the first version
+                          <!-- last -->            TFLOP/s of the last version
+                          <!-- ladder -->          the table of versions; only names and ideas are typed
+  docs/results.md       between the following, each on a separate line, and <!-- end -->:
+                          <!-- sustained h200 -->  TFLOP/s beside the peers, for a regime and a folder of profiles/
+                          <!-- recorded h200 -->   TFLOP/s by harness --record of what scripts/peers has not timed
+                          <!-- ceilings -->        the ceilings of single instructions
+                          <!-- GPUs -->            all GPUs, side by side
+                          <!-- by data -->         TFLOP/s on other data than random normal numbers
+                          <!-- dates -->           when each figure was measured
+                          <!-- runs -->            how, and with which programs
+                          <!-- peers -->           what each peer is
   docs/ladder_log.md    between the following and <!-- end -->:
                           <!-- score -->            how many predictions came true, and how the others failed
                           <!-- predicted 06 -->     the gain over the version before, as predicted by the header of 06
@@ -17,7 +29,7 @@
                         <!-- end --> how many of scripts/mutate.py's mistakes the check finds
   docs/figures/*.svg    by scripts/plot.py
 
-The device is the first of profiles/ (profiles/shown_first.txt names it); the README compares others with it.
+The device is the first of profiles/ (profiles/shown_first.txt names it); docs/results.md compares others with it.
 
 What a version predicts is the last factor in the Prediction of its header: "1.05x", or "gains 5 %", or, for the first
 version, "1 TFLOP/s". If it predicts for several lengths, "1.02x at 4096" is the one that counts.
@@ -32,7 +44,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,17 +52,15 @@ from typing import Any
 import mutate
 import plot
 from kernel_files import KernelFile, kernel_files
-from ladder import HEAD_DIM, HEADS, ROOT, is_fast, write_whole
+from ladder import HEAD_DIM, HEADS, ROOT, write_whole
 from profile_data import (
     ByData,
     Cell,
     Device,
     Peer,
     ProfileError,
-    Regime,
     Shape,
     Speeds,
-    Version,
     devices,
     harmonic_mean,
     load_device,
@@ -60,16 +70,31 @@ from profile_data import (
 SHAPE = Shape(seq_len=4096, batch=16)  # the shape at which versions are compared
 
 README = Path("README.md")
+RESULTS = Path("docs/results.md")
 LADDER_LOG = Path("docs/ladder_log.md")
 VIRTUAL_GPU = Path("docs/virtual_gpu_internals.md")
 FIGURES = Path("docs/figures")
 
 WITHIN = 1.5  # a gain is as predicted if it is at most this factor larger or smaller
+NOT_RECORDED = "Not recorded yet."
+EARLIER = " (earlier text)"  # the code of the version has changed since
 UNCHANGED = 0.01  # a gain or loss up to this is as predicted if no change was predicted
 
 
 class PageError(Exception):
     """A page lacks the marks that this script fills in, or a header lacks the information that goes there."""
+
+
+def table(rows: list[list[str]]) -> str:
+    """Markdown; the first row is the heading, and all columns except the first are aligned at the right."""
+    header, *others = rows
+    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in others)])
+
+
+def words_table(rows: list[list[str]]) -> str:
+    """The same, with all columns aligned at the left."""
+    return table(rows).replace("---:|", "---|", len(rows[0]))
 
 
 def shares(tflops: dict[Shape, float], reference: Peer | None) -> list[str]:
@@ -84,152 +109,167 @@ def shares(tflops: dict[Shape, float], reference: Peer | None) -> list[str]:
     return [f"{three_digits(100 * here / there)} %" if here and there else "–" for here, there in pairs]
 
 
-def reference_of(device: Device) -> Peer | None:
-    return next((peer for peer in device.peers if peer.name == plot.REFERENCE), None)
-
-
-def not_beside_peers(device: Device) -> list[Version]:
-    """Versions that scripts/peers times, but has not timed yet: their figures must not be compared with a peer's."""
-    if device.regime is None:
-        return []
-    return [one for one in device.versions if is_fast(one.source.stem) and not one.beside_peers.tflops]
+def reference_of(peers: list[Peer]) -> Peer | None:
+    return next((peer for peer in peers if peer.name == plot.REFERENCE), None)
 
 
 def load_cells(speeds: Speeds) -> list[str]:
     """Watts, clock, and TFLOP/s per watt, at SHAPE."""
     watts, clock, per_watt = (of.get(SHAPE) for of in (speeds.watts, speeds.sm_clock_mhz, speeds.tflops_per_watt))
-    return [f"{watts:.0f} W, {clock} MHz" if watts and clock else "–", three_digits(per_watt)]
+    return [f"{watts:.0f}" if watts else "–", f"{clock:,}" if clock else "–", three_digits(per_watt)]
 
 
-def results_table(device: Device, others: list[Device]) -> str:
-    """README's table: one row per version, followed by the peers, slowest first."""
-    shapes = device.shapes()
-    reference = reference_of(device)
-    peers = sorted(device.peers, key=lambda peer: peer.tflops.get(SHAPE, 0.0))
-    unmeasured = not_beside_peers(device)
-    rows = [
-        (
-            f"[{one.source.label}]({one.source.file})",
-            one.tflops,
-            one.beside_peers,
-            None if one in unmeasured else reference,
-        )
-        for one in device.versions
+def linked(source: KernelFile) -> str:
+    """The label, with a link to the chapter if there is one."""
+    page = f"chapters/{source.stem}.md"
+    return f"[{source.label}]({page})" if (ROOT / "docs" / "source" / page).is_file() else source.label
+
+
+def slowest_first(peers: list[Peer]) -> list[Peer]:
+    return sorted(peers, key=lambda peer: peer.tflops.get(SHAPE, 0.0))
+
+
+def regime_table(device: Device, name: str) -> str:
+    """A row per version that took part in a regime, followed by the peers."""
+    at = next((i for i, regime in enumerate(device.regimes) if regime.name == name), None)
+    if at is None:
+        return NOT_RECORDED
+    regime = device.regimes[at]
+    peers = slowest_first(regime.peers)
+    measured = [
+        (linked(version.source) + (EARLIER if version.source.kernel in regime.earlier else ""), version.in_regimes[at])
+        for version in device.versions
     ]
-    rows += [(f"*{peer.name}*", peer.tflops, peer.speeds, reference) for peer in peers]
-    with_load = any(speeds.watts for _, _, speeds, _ in rows)
-
+    measured += [(f"*{peer.name}*", peer.speeds) for peer in peers]
+    shapes, reference = device.shapes(), reference_of(peers)
+    with_load = any(speeds.watts for _, speeds in measured)
     header = ["TFLOP/s at seq_len", *(str(shape.seq_len) for shape in shapes)]
     header += [f"of {plot.SHORT_REFERENCE} at {SHAPE.seq_len}", f"of {plot.SHORT_REFERENCE}, mean"]
-    header += [f"at {SHAPE.seq_len}", "TFLOP/s per W"] if with_load else []
-    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    for name, tflops, speeds, compared_with in rows:
-        cells = [name, *(three_digits(tflops.get(shape)) for shape in shapes), *shares(tflops, compared_with)]
-        lines.append(f"| {' | '.join(cells + (load_cells(speeds) if with_load else []))} |")
-
-    batches = {shape.batch: [str(s.seq_len) for s in shapes if s.batch == shape.batch] for shape in shapes}
-    batch = "; ".join(f"{size} at {', '.join(seq_lens)}" for size, seq_lens in batches.items())
-    text = (
-        f"{device.name}, {device.dtype}, {HEADS} heads, head_dim {HEAD_DIM}, non-causal, random normal inputs; batch"
-        f" {batch}."
-        f" {recorded_with(device.versions)}"
-    )
-    for name, tflops in device.ceilings.items():
-        text += f" The ceiling of `{name}`: {three_digits(tflops)} TFLOP/s."
-    paragraphs = [text]
-    if device.regime:
-        paragraphs.append(about_regimes(device))
-        paragraphs.append(about_peers(device.regime, peers))
-    if others:
-        paragraphs.append(carried_over([device, *others]))
-    return "\n".join([*lines, "", "\n\n".join(paragraphs)])
+    header += [f"W at {SHAPE.seq_len}", "MHz", "TFLOP/s per W"] if with_load else []
+    rows = [header]
+    for label, speeds in measured:
+        if speeds.tflops:
+            cells = [label, *(three_digits(speeds.tflops.get(shape)) for shape in shapes)]
+            cells += shares(speeds.tflops, reference)
+            rows.append(cells + (load_cells(speeds) if with_load else []))
+    return table(rows)
 
 
-def about_regimes(device: Device) -> str:
-    """How the figures in the table were timed, and what the other regime gives."""
-    shown, *others = device.regimes
-    text = ""
-    if shown.name == "sustained":
-        limit = shown.run["power_limit_watts"]
-        at_limit = f" of {limit:.0f} W" if limit else ""
-        text = (
-            f"*Sustained*: each ran alone, {shown.run['warm_up_seconds']:g} s to warm up and then at least"
-            f" {shown.run['timed_seconds']:g} s timed, at the clock that the power limit{at_limit} leaves it."
+def recorded_table(device: Device) -> str:
+    """A row per version that scripts/peers has not timed in the regime that is shown."""
+    versions = [version for version in device.versions if version.recorded and not version.beside_peers.tflops]
+    if not versions:
+        return NOT_RECORDED
+    shapes = device.shapes()
+    rows = [["TFLOP/s at seq_len", *(str(shape.seq_len) for shape in shapes), "at most, W"]]
+    for version in versions:
+        watts = max(version.watts_recorded, default=None)
+        rows.append(
+            [
+                linked(version.source),
+                *(three_digits(version.recorded.get(shape)) for shape in shapes),
+                f"{watts:.0f}" if watts else "–",
+            ]
         )
-        if others:
-            text += (
-                " *Interleaved* figures differ: there all take turns, launch by launch, and kernels that draw much"
-                " power profit from the rests that slower ones give the power budget."
-            )
-            text += differences(device)
-            text += " Figures are compared inside one regime only, but for what did not take part."
-    else:
-        text = "*Interleaved*: all took turns, launch by launch."
-    if reference_of(device):
-        text += (
-            f" {plot.SHORT_REFERENCE} is {plot.REFERENCE}; the mean is the harmonic one, over the lengths that"
-            f" {plot.SHORT_REFERENCE} was measured at."
-        )
-    earlier = [version.source for version in device.versions if version.source.kernel in shown.earlier]
-    if earlier:
-        text += f" {ranges(earlier)}: recorded from an earlier text of these versions, {shown.run['date'][:10]}."
-    unmeasured = not_beside_peers(device)
-    apart = [one for one in device.versions if not one.beside_peers.tflops and one not in unmeasured]
-    if unmeasured:
-        text += (
-            f" {ranges([version.source for version in unmeasured])} were not part of this run: their figures are those"
-            " of `harness --record`, alone and for a shorter time, in which the power limit holds them back less. So no"
-            f" share of {plot.SHORT_REFERENCE} is given before they have been measured beside it."
-        )
-    if apart:
-        watts = max((watts for version in apart for watts in version.watts_recorded), default=None)
-        text += (
-            f" {ranges([version.source for version in apart])} did not take part: they are too slow for it. Their"
-            f" figures are those of `harness --record`, alone and for a shorter time"
-            f"{f', at no more than {watts:.0f} W' if watts else ''}, and so are their factors and shares."
-        )
-    return text
+    return table(rows)
 
 
-def differences(device: Device) -> str:
-    """The other regime's figures at SHAPE, for the fastest version and the peers."""
-    other = device.regimes[1]
-    pairs = [(peer.name, peer.tflops, next((p.tflops for p in other.peers if p.name == peer.name), {}))
-             for peer in device.peers]  # fmt: skip
-    newest = device.rungs()[-1]
-    for (kernel, _), speeds in other.versions.items():
-        if kernel == newest.source.kernel:
-            pairs.append((f"version {kernel}", newest.beside_peers.tflops, speeds.tflops))
-    both = sorted((here[SHAPE], there[SHAPE], name) for name, here, there in pairs if SHAPE in here and SHAPE in there)
-    if not both:
-        return ""
-    figures = ", ".join(f"{name} {three_digits(there)} instead of {three_digits(here)}" for here, there, name in both)
-    return f" At {SHAPE.seq_len}, in TFLOP/s: {figures}."
-
-
-def carried_over(shown: list[Device]) -> str:
-    """A short table of all devices: which of the ladder's gains hold on another GPU."""
-    header = [f"TFLOP/s at seq_len {SHAPE.seq_len}"]
+def ceilings_table(shown: list[Device]) -> str:
+    rows = [["instruction", "GPU", "TFLOP/s", "measured"]]
     for device in shown:
-        header += [device.name, f"of {plot.SHORT_REFERENCE}, mean"]
-    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    tables = [{version.source.label: version.tflops for version in device.versions} for device in shown]
-    tables_of_peers = [{f"*{peer.name}*": peer.tflops for peer in device.peers} for device in shown]
-    unmeasured = [{version.source.label for version in not_beside_peers(device)} for device in shown]
-    for of_devices in (tables, tables_of_peers):
-        names = list(dict.fromkeys(name for table in of_devices for name in table))
-        if of_devices is tables_of_peers:
-            names.sort(key=lambda name: of_devices[0].get(name, {}).get(SHAPE, 0.0))
-        for name in names:
-            cells = [name]
-            for device, table, without in zip(shown, of_devices, unmeasured, strict=True):
-                tflops = table.get(name, {})
-                compared_with = None if name in without else reference_of(device)
-                cells += [three_digits(tflops.get(SHAPE)), shares(tflops, compared_with)[1]]
-            lines.append(f"| {' | '.join(cells)} |")
-    texts = [f"{device.name}: {device.regime.name if device.regime else 'no peers'}. {recorded_with(device.versions)}"
-             for device in shown[1:]]  # fmt: skip
-    return "\n".join(["What carries over to another GPU:", "", *lines, "", " ".join(texts), "", steps_elsewhere(shown)])
+        if device.regime:
+            dates = device.regime.ceiling_dates
+            rows += [
+                [f"`{name}`", device.name, three_digits(tflops), day(dates[name])]
+                for name, tflops in device.ceilings.items()
+            ]
+    return table(rows) if len(rows) > 1 else NOT_RECORDED
+
+
+def gpus_table(shown: list[Device]) -> str:
+    """All devices at SHAPE: TFLOP/s, the gain of each step, and shares of the reference."""
+    header = [f"seq_len {SHAPE.seq_len}"]
+    for device in shown:
+        header += [f"{device.name}, TFLOP/s", "step", f"of {plot.SHORT_REFERENCE}, mean"]
+    rows = [header]
+    for source in dict.fromkeys(version.source for device in shown for version in device.rungs()):
+        cells = [linked(source)]
+        for device in shown:
+            version = next((one for one in device.rungs() if one.source == source), None)
+            step = device.step(source.number, SHAPE) if source.number else None
+            cells += [three_digits(version.tflops.get(SHAPE) if version else None), f"{step:.2f}×" if step else "–"]
+            cells.append(shares(version.beside_peers.tflops if version else {}, reference_of(device.peers))[1])
+        rows.append(cells)
+    for name in dict.fromkeys(peer.name for device in shown for peer in slowest_first(device.peers)):
+        cells = [f"*{name}*"]
+        for device in shown:
+            tflops = next((peer.tflops for peer in device.peers if peer.name == name), {})
+            cells += [three_digits(tflops.get(SHAPE)), "–", shares(tflops, reference_of(device.peers))[1]]
+        rows.append(cells)
+    return table(rows)
+
+
+def day(date: str | None) -> str:
+    return date[:10] if date else "unknown"
+
+
+def dates_table(shown: list[Device]) -> str:
+    """Which versions and peers were measured together, and when."""
+    rows = [["GPU", "figures", "measured", "versions and peers"]]
+    for device in shown:
+        groups: dict[tuple[str, str], list[KernelFile]] = {}
+        peers: dict[tuple[str, str], list[str]] = {}
+        for version in device.versions:
+            for regime, speeds in zip(device.regimes, version.in_regimes, strict=True):
+                if speeds.tflops:
+                    earlier = EARLIER if version.source.kernel in regime.earlier else ""
+                    groups.setdefault((regime.name + earlier, day(speeds.date)), []).append(version.source)
+            if version.recorded and not version.beside_peers.tflops:
+                groups.setdefault(("`harness --record`", day(version.date)), []).append(version.source)
+        for regime in device.regimes:
+            for peer in slowest_first(regime.peers):
+                key = (regime.name, day(peer.speeds.date))
+                groups.setdefault(key, [])
+                peers.setdefault(key, []).append(peer.name)
+        order = [regime.name for regime in device.regimes]
+        for key in sorted(groups, key=lambda key: (next((i for i, n in enumerate(order) if n in key[0]), 9), key[1])):
+            figures, date = key
+            measured = [ranges(groups[key])] if groups[key] else []
+            rows.append([device.name, figures, date, ", ".join(measured + peers.get(key, []))])
+    return words_table(rows)
+
+
+PROGRAMS = {"PyTorch": "pytorch", "CUDA of PyTorch": "cuda", "cuDNN": "cudnn", "Triton": "triton", "driver": "driver"}
+
+
+def runs_table(shown: list[Device]) -> str:
+    """A column per run of scripts/peers, with all that is known of how it measured."""
+    runs = [(f"{device.name}, {regime.name}", regime.run) for device in shown for regime in device.regimes]
+    runs += [(f"{device.name}, by data", device.by_data.run) for device in shown if device.by_data]
+    if not runs:
+        return NOT_RECORDED
+
+    def seconds(value: float | None) -> str:
+        return f"{value:g} s" if value else "–"
+
+    def watts(value: float | None) -> str:
+        return f"{value:.0f} W" if value else "–"
+
+    rows = [["run of `scripts/peers`", *(name for name, _ in runs)]]
+    rows.append(["begun", *(day(run["date"]) for _, run in runs)])
+    rows.append(["warm-up", *(seconds(run["warm_up_seconds"]) for _, run in runs)])
+    timed = [f"{run['timed_seconds']:g} s" if run["timed_seconds"] else "20 launches" for _, run in runs]
+    rows.append(["timed, at least", *timed])
+    rows.append(["power limit", *(watts(run.get("power_limit_watts")) for _, run in runs)])
+    for name, member in PROGRAMS.items():
+        rows.append([name, *(str(run[member]) if run[member] is not None else "–" for _, run in runs)])
+    rows.append(["not measured", *("; ".join(not_measured(run)) or "–" for _, run in runs)])
+    return words_table(rows)
+
+
+def peers_table(device: Device) -> str:
+    rows = [["peer", "what it is"], *([peer.name, peer.note or "–"] for peer in slowest_first(device.peers))]
+    return words_table(rows) if len(rows) > 1 else NOT_RECORDED
 
 
 def steps_elsewhere(shown: list[Device]) -> str:
@@ -255,7 +295,7 @@ def steps_elsewhere(shown: list[Device]) -> str:
 
 
 def data_table(by_data: ByData, dtype: str, seq_len: int) -> list[list[str]]:
-    """TFLOP/s: a heading and one row per implementation, slowest first on normal numbers; then the newest version's
+    """TFLOP/s: a heading and one row per implementation, slowest first on normal numbers; then the last version's
     speed as a multiple of the fastest peer's."""
     cells = [Cell(data, dtype, seq_len) for data in by_data.definitions]
     rows = [["TFLOP/s", *by_data.definitions]]
@@ -267,7 +307,7 @@ def data_table(by_data: ByData, dtype: str, seq_len: int) -> list[list[str]]:
             [shown.format(label), *(three_digits(tflops.get(cell)) for cell in cells)] for label, tflops in measured
         ]
     if by_data.versions and by_data.peers:
-        newest = list(by_data.versions)[-1]
+        newest = next((label for label in reversed(by_data.versions) if label[:2].isdigit()), [*by_data.versions][-1])
         factors = [by_data.of_fastest_peer(newest, cell) for cell in cells]
         rows.append(
             [f"{newest.split()[0]} / fastest peer", *(f"{factor:.2f}×" if factor else "–" for factor in factors)]
@@ -284,23 +324,27 @@ def about_data_run(device: Device) -> str:
     return f"{text} Measured {run['date'][:10]} by `scripts/peers --data`."
 
 
+def not_measured(run: dict[str, Any]) -> list[str]:
+    """What a run could not measure, and why, in our words: other programs' messages say little to a reader."""
+
+    def reason(why: str) -> str:
+        if re.match(r"(ModuleNotFound|Import)Error\b", why):
+            return "not installed"
+        if why.startswith("left out"):
+            return "left out"
+        return "failed" if re.match(r"\w*(Error|Exception)\b", why) else why
+
+    return [f"{what}: {reason(why)}" for what, why in run["left_out"].items()]
+
+
 def left_out(run: dict[str, Any]) -> str:
-    """What a run could not measure, as a sentence; empty if there is nothing."""
-    found = "; ".join(f"{what} ({why})" for what, why in run["left_out"].items())
-    return f" Left out: {found}." if found else ""
+    """The same as a sentence; empty if there is nothing."""
+    found = "; ".join(not_measured(run))
+    return f" Not measured: {found}." if found else ""
 
 
 def results_by_data(device: Device) -> str:
-    """README's second table."""
-    if device.by_data is None:
-        return "Not recorded yet: `scripts/peers --data all` measures it on a GPU."
-    header, *rows = data_table(device.by_data, "fp16", SHAPE.seq_len)
-    lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * (len(header) - 1)}"]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    note = f"At seq_len {SHAPE.seq_len}, batch {SHAPE.batch}, in fp16. {about_data_run(device)}"
-    note += left_out(device.by_data.run)
-    plotted = "![TFLOP/s of the newest version and its peers on each kind of data](docs/figures/by_data.svg)"
-    return "\n\n".join(["\n".join(lines), note, plotted])
+    return table(data_table(device.by_data, "fp16", SHAPE.seq_len)) if device.by_data else NOT_RECORDED
 
 
 def ranges(versions: list[KernelFile]) -> str:
@@ -313,28 +357,6 @@ def ranges(versions: list[KernelFile]) -> str:
         else:
             runs.append([version])
     return ", ".join(f"{run[0].kernel}–{run[-1].kernel}" if len(run) > 1 else run[0].kernel for run in runs)
-
-
-def about_peers(regime: Regime, peers: list[Peer]) -> str:
-    named = [f"{peer.name} ({peer.note})" if peer.note else peer.name for peer in peers]
-    run = regime.run
-    programs = {"PyTorch": "pytorch", "its CUDA": "cuda", "cuDNN": "cudnn", "Triton": "triton", "driver": "driver"}
-    used = ", ".join(f"{name} {run[member]}" for name, member in programs.items() if run[member] is not None)
-    text = f"The peers: {'; '.join(named) or 'none'}. Measured {run['date'][:10]} by `scripts/peers`, with {used}."
-    return text + left_out(run)
-
-
-def recorded_with(versions: list[Version]) -> str:
-    if not versions:
-        return "No version is recorded yet."
-
-    def unique(values: Iterable[str | None]) -> str:
-        return ", ".join(sorted({value or "unknown" for value in values}))
-
-    return (
-        f"Recorded {unique(version.date and version.date[:10] for version in versions)} with CUDA"
-        f" {unique(version.toolkit for version in versions)}, driver {unique(version.driver for version in versions)}."
-    )
 
 
 def kernel_file(number: int) -> Path | None:
@@ -476,14 +498,62 @@ def step_cell(device: Device, number: int, seq_len: int) -> str:
     return gain(step) if step else "not recorded"
 
 
-def fill_readme(text: str, device: Device, others: list[Device]) -> str:
-    for mark, filling in (("results", results_table(device, others)), ("by data", results_by_data(device))):
-        marked = re.compile(rf"(?<=<!-- {mark} -->\n).*?(?=<!-- end -->)", re.DOTALL)
-        if len(marked.findall(text)) != 1:
-            raise PageError(
-                f"{README} needs the marks <!-- {mark} --> and <!-- end --> once, each on a line of its own"
-            )
-        text = marked.sub(lambda _, filling=filling: filling + "\n", text)
+def ladder_row(found: re.Match[str], device: Device) -> str:
+    """A row of the README's table. Its name and its idea are typed, and the rest comes from the recordings."""
+    label, file, idea = found.groups()
+    number, stem = label[:2], label.replace(" ", "_", 1)
+    version = next((one for one in device.rungs() if one.source.kernel == number), None)
+    step = device.step(int(number), SHAPE) if version else None
+    chapter = f"chapters/{stem}.md"
+    cells = [f"[{label}]({file})", idea, three_digits(version.tflops.get(SHAPE) if version else None)]
+    cells.append(f"{step:.2f}×" if step else "–")
+    cells.append(f"[{number}](docs/{chapter})" if (ROOT / "docs" / "source" / chapter).is_file() else "–")
+    return f"| {' | '.join(cells)} |"
+
+
+def fill_readme(text: str, device: Device) -> str:
+    rungs = device.rungs()
+    ends = [three_digits(version.tflops.get(SHAPE)) for version in (rungs[0], rungs[-1])] if rungs else ["–", "–"]
+    count = sum(kernel.number is not None for kernel in kernel_files(ROOT))
+    for mark, figure in (("versions", str(count)), ("first", ends[0]), ("last", ends[1])):
+        text, found = re.subn(rf"(?<=<!-- {mark} -->)[^\n<]*(?=<!-- end -->)", lambda _, f=figure: f, text)
+        if not found:
+            raise PageError(f"{README} has no mark <!-- {mark} --> with <!-- end --> on the same line")
+    (rows,) = sections(README, text, "ladder")
+    row = re.compile(r"^\| \[(\d\d \w+)\]\(([^)]*)\) \| ([^|]*?) \|.*\|$", re.MULTILINE)
+    return text.replace(rows, row.sub(lambda found: ladder_row(found, device), rows))
+
+
+def sections(page: Path, text: str, mark: str) -> list[str]:
+    """What is between marks that are on lines of their own. Raises PageError unless there is one of them."""
+    found = re.findall(rf"(?<=<!-- {mark} -->\n).*?(?=<!-- end -->)", text, re.DOTALL)
+    if len(found) != 1:
+        raise PageError(f"{page} needs the marks <!-- {mark} --> and <!-- end --> once, each on a line of its own")
+    return found
+
+
+def fill_results(text: str, device: Device, others: list[Device]) -> str:
+    shown = [device, *others]
+    by_folder = {one.folder: one for one in shown}
+
+    def of(folder: str, make: Callable[[Device], str]) -> str:
+        return make(by_folder[folder]) if folder in by_folder else NOT_RECORDED
+
+    fillers: dict[str, Callable[..., str]] = {
+        r"(sustained|interleaved) (\S+)": lambda name, folder: of(folder, lambda one: regime_table(one, name)),
+        r"recorded (\S+)": lambda folder: of(folder, recorded_table),
+        r"ceilings": lambda: ceilings_table(shown),
+        r"GPUs": lambda: gpus_table(shown),
+        r"by data": lambda: results_by_data(device),
+        r"dates": lambda: dates_table(shown),
+        r"runs": lambda: runs_table(shown),
+        r"peers": lambda: peers_table(device),
+    }
+    for mark, fill in fillers.items():
+        marked = re.compile(rf"^<!-- ({mark}) -->\n.*?^<!-- end -->$", re.DOTALL | re.MULTILINE)
+        text, count = marked.subn(lambda m, fill=fill: f"<!-- {m[1]} -->\n{fill(*m.groups()[1:])}\n<!-- end -->", text)
+        if count == 0:
+            raise PageError(f"{RESULTS} needs the marks <!-- {mark} --> and <!-- end -->, each on a line of its own")
     return text
 
 
@@ -620,7 +690,8 @@ def update(check: bool) -> list[str]:
     outdated = []
     fill_page: Callable[[str], str]
     for page, fill_page in (
-        (README, lambda text: fill_readme(text, device, others)),
+        (README, lambda text: fill_readme(text, device)),
+        (RESULTS, lambda text: fill_results(text, device, others)),
         (LADDER_LOG, lambda text: fill_ladder_log(text, device, others)),
         (VIRTUAL_GPU, lambda text: fill_virtual_gpu(text, device)),
     ):

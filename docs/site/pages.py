@@ -109,7 +109,7 @@ class Library:
         library = cls(facts)
         for path in sorted(folder.rglob("*.md")):
             name, text = path.relative_to(folder).with_suffix("").as_posix(), path.read_text(encoding="utf-8")
-            if plain := re.fullmatch(r"```\{include\} (\S+)\n```\n", text):
+            if plain := re.fullmatch(r"```\{include\} (\S+)\n(?::relative-images:\n)?```\n", text):
                 text = (path.parent / plain[1]).read_text(encoding="utf-8")
             else:
                 library.sources[name] = text

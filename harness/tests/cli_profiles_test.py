@@ -498,14 +498,21 @@ def paragraph(card: str, label: str) -> str:
     return " ".join(text.split())
 
 
-def test_the_card_in_the_readme(cli: Cli) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    shown = readme[readme.index("07 · ldmatrix   64x64") :].split("```")[0]
+@pytest.mark.parametrize(
+    ("page", "labels"),
+    [
+        ("README.md", ["Prediction", "Step"]),
+        ("docs/commands.md", ["Idea", "Changed", "Prediction", "Recorded", "Step", "Peers", "Busy", "Read on"]),
+    ],
+)
+def test_the_cards_in_the_docs(cli: Cli, page: str, labels: list[str]) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    shown = text[text.index("07 · ldmatrix   64x64") :].split("```")[0]
     cli.profiles = ROOT / "profiles"
     cli.tflops = {"07": float(paragraph(shown, "Speed").split()[0])}
     card = cli(K, "07").out
-    for label in ("Idea", "Changed", "Prediction", "Recorded", "Step", "Peers", "Busy", "Read on"):
-        assert paragraph(shown, label) == paragraph(card, label), "put a card of a new run into README.md"
+    for label in labels:
+        assert paragraph(shown, label) == paragraph(card, label), f"put a card of a new run into {page}"
 
 
 def test_other_files_of_the_repository() -> None:

@@ -14,11 +14,17 @@ import mutate
 import pytest
 from kernel_files import KernelFile, kernel_files
 from ladder import SHAPES
-from profile_data import load_device, three_digits
+from profile_data import Cell, Shape, load_device, three_digits
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTERS = ("shared_load_wavefronts", "shared_store_wavefronts", "global_load_sectors", "global_store_sectors")
-ALL_DOCS = ["README.md", "docs/ladder_log.md", "docs/figures/ladder.svg", "docs/figures/seq_len.svg"]
+ALL_DOCS = [
+    "README.md",
+    "docs/results.md",
+    "docs/ladder_log.md",
+    "docs/figures/ladder.svg",
+    "docs/figures/seq_len.svg",
+]
 
 
 def run(root: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -101,7 +107,7 @@ def regime(factor: float, watts: float | None) -> dict:
             "python": "3.12.3",
             "clocks": {"sm_max_mhz": 1980, "memory_max_mhz": 3201},
             "power_limit_watts": 700.0,
-            "left_out": {"fa3": "not installed"},
+            "left_out": {"fa3": "ModuleNotFoundError: No module named 'flash_attn_interface'", "flex": "no Triton"},
         },
         "versions": [
             {
@@ -251,30 +257,55 @@ def test_the_docs_say_how_many_mistakes_the_check_finds(tree: Path) -> None:
     assert done.returncode == 3 and "mutate.py --publish writes it" in done.stderr
 
 
+def results_of(tree: Path, mark: str) -> list[str]:
+    """The lines of docs/results.md after a mark."""
+    text = (tree / "docs" / "results.md").read_text()
+    return text.partition(f"<!-- {mark} -->\n")[2].partition("\n<!-- end -->")[0].splitlines()
+
+
 def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
     assert outdated(tree) == []
     readme = (tree / "README.md").read_text()
-    for row in (
-        "| TFLOP/s at seq_len | 512 | 1024 | 2048 | 4096 | 8192 | 16384 | of FA2 at 4096 | of FA2, mean | at 4096 |"
+    assert (
+        "<!-- versions -->2<!-- end --> CUDA kernels, one idea each, from <!-- first -->0.812<!-- end --> to" in readme
+    )
+    assert "<!-- last -->8.12<!-- end --> TFLOP/s" in readme
+    assert re.search(
+        r"^\| \[01 naive\]\(.*\) \| .* \| 0.812 \| – \| \[01\]\(docs/chapters/01_naive.md\) \|$", readme, re.MULTILINE
+    )
+    assert re.search(r"^\| \[02 online_softmax\]\(.*\) \| .* \| 8.12 \| 5.00× \| \[02\]", readme, re.MULTILINE)
+    assert results_of(tree, "sustained h200") == [
+        "| TFLOP/s at seq_len | 512 | 1024 | 2048 | 4096 | 8192 | 16384 | of FA2 at 4096 | of FA2, mean | W at 4096 | MHz |"
         " TFLOP/s per W |",
-        # The mean of FlashAttention-2 is 6 / (5 / 325 + 2 / 325) = 279.
-        "[01 naive](kernels/01_naive.cu) | 0.812 | 0.812 | 0.812 | 0.812 | 0.812 | 0.812 | 0.250 % | 0.292 % | – | – |",
+        f"|---|{'---:|' * 11}",
         # Not the figure of its profile, but that of its run with FlashAttention-2, alone.
-        "_softmax.cu) | 4.06 | 8.12 | 8.12 | 8.12 | 8.12 | 8.12 | 2.50 % | 2.50 % | 650 W, 1725 MHz | 0.0125 |",
-        "| *Another* | – | – | – | 162 | – | – | 50.0 % | – | 650 W, 1725 MHz | 0.250 |",
-        "| *FlashAttention-2* | 162 | 325 | 325 | 325 | 325 | 325 | 100 % | 100 % | 650 W, 1725 MHz | 0.500 |",
+        "| [02 online_softmax](chapters/02_online_softmax.md) | 4.06 | 8.12 | 8.12 | 8.12 | 8.12 | 8.12 | 2.50 % | 2.50 % |"
+        " 650 | 1,725 | 0.0125 |",
+        "| *Another* | – | – | – | 162 | – | – | 50.0 % | – | 650 | 1,725 | 0.250 |",
+        "| *FlashAttention-2* | 162 | 325 | 325 | 325 | 325 | 325 | 100 % | 100 % | 650 | 1,725 | 0.500 |",
+    ]
+    interleaved = results_of(tree, "interleaved h200")
+    assert interleaved[-1] == "| *FlashAttention-2* | 325 | 650 | 650 | 650 | 650 | 650 | 100 % | 100 % |"
+    row = "| [01 naive](chapters/01_naive.md) | 0.812 | 0.812 | 0.812 | 0.812 | 0.812 | 0.812 | – |"
+    assert results_of(tree, "recorded h200")[2:] == [row]
+    assert results_of(tree, "sustained h100-80gb-hbm3") == ["Not recorded yet."]
+    assert results_of(tree, "ceilings")[2:] == ["| `mma.sync` | NVIDIA H200 | 630 | 2026-02-03 |"]
+    assert results_of(tree, "dates")[2:] == [
+        "| NVIDIA H200 | sustained | 2026-02-03 | 02, Another, FlashAttention-2 |",
+        "| NVIDIA H200 | interleaved | 2026-02-03 | 02, Another, FlashAttention-2 |",
+        "| NVIDIA H200 | `harness --record` | 2026-01-31 | 01 |",
+    ]
+    runs = results_of(tree, "runs")
+    assert runs[0] == "| run of `scripts/peers` | NVIDIA H200, sustained | NVIDIA H200, interleaved |"
+    for row in (
+        "| timed, at least | 1 s | 20 launches |",
+        "| power limit | 700 W | 700 W |",
+        "| PyTorch | 2.11.0 | 2.11.0 |",
+        "| cuDNN | – | – |",
+        "| not measured | fa3: not installed; flex: no Triton | fa3: not installed; flex: no Triton |",
     ):
-        assert row in readme
-    assert readme.index("*Another*") < readme.index("*FlashAttention-2* |"), "the slowest first"
-    assert "*Sustained*: each ran alone, 1 s to warm up and then at least 1 s timed, at the clock that the" in readme
-    assert "power limit of 700 W leaves it." in readme
-    assert "profit from the rests that slower ones give the power budget. At 4096, in TFLOP/s: version 02" in readme
-    assert "02 16.2 instead of 8.12, Another 325 instead of 162, FlashAttention-2 650 instead of 325." in readme
-    assert "01 did not take part: they are too slow for it. Their figures are those of `harness --record`" in readme
-    assert "Measured 2026-02-03 by `scripts/peers`, with PyTorch 2.11.0, its CUDA 13.0, Triton 3.6.0, driver" in readme
-    assert "Left out: fa3 (not installed)." in readme and "†" not in readme
-    assert "The ceiling of `mma.sync`: 630 TFLOP/s." in readme
-    assert "Recorded 2026-01-31 with CUDA 13.0.88, driver 580.159.04." in readme
+        assert row in runs
+    assert results_of(tree, "peers")[2:] == ["| Another | – |", "| FlashAttention-2 | SDPA |"]
     log = (tree / "docs" / "ladder_log.md").read_text()
     assert "<!-- predicted 01 -->1 TFLOP/s<!-- end -->" in log and "<!-- predicted 02 -->5×<!-- end -->" in log
     assert "<!-- tflops 01 -->0.812<!-- end -->" in log and "<!-- verdict 01 -->as predicted<!-- end -->" in log
@@ -419,9 +450,9 @@ def test_factors_are_of_figures_that_were_measured_in_the_same_way(tree: Path) -
 def test_where_all_took_turns_only(tree: Path) -> None:
     edit(tree / "profiles" / "h200" / "peers.json", lambda d: d["regimes"].pop("sustained"))
     assert run(tree, "update_docs.py").returncode == 0
-    readme = (tree / "README.md").read_text()
-    assert "| *FlashAttention-2* | 325 | 650 | 650 | 650 | 650 | 650 | 100 % | 100 % |" in readme
-    assert "*Interleaved*: all took turns, launch by launch. FA2 is" in readme and "*Sustained*" not in readme
+    row = "| *FlashAttention-2* | 325 | 650 | 650 | 650 | 650 | 650 | 100 % | 100 % |"
+    assert results_of(tree, "interleaved h200")[-1] == row
+    assert results_of(tree, "sustained h200") == ["Not recorded yet."]
 
 
 def test_what_was_not_timed_beside_the_peers_is_not_set_against_them(tree: Path) -> None:
@@ -429,10 +460,25 @@ def test_what_was_not_timed_beside_the_peers_is_not_set_against_them(tree: Path)
     (tree / "kernels" / "04_mma.cu").write_text(header)
     (tree / "profiles" / "h200" / "04_mma.json").write_text(json.dumps(profile("04", "mma", 400.0)))
     assert run(tree, "update_docs.py").returncode == 0
-    readme = (tree / "README.md").read_text()
-    assert "_mma.cu) | 400 | 400 | 400 | 400 | 400 | 400 | – | – | – | – |" in readme
-    assert "04 were not part of this run: their figures are those of `harness --record`" in readme
-    assert "01 did not take part" in readme, "too slow to be timed there, and far from the power limit"
+    assert not [line for line in results_of(tree, "sustained h200") if "04 mma" in line]
+    row = "| [04 mma](chapters/04_mma.md) | 400 | 400 | 400 | 400 | 400 | 400 | – |"
+    assert results_of(tree, "recorded h200")[-1] == row
+    assert "| [04 mma](chapters/04_mma.md) | 400 | – | – |" in results_of(tree, "GPUs")
+
+
+def test_a_figure_with_a_date_of_its_own(tree: Path) -> None:
+    """scripts/peers --update keeps the figures of versions whose code has not changed."""
+
+    def earlier(document: dict) -> None:
+        document["regimes"]["sustained"]["versions"][0]["date"] = "2026-02-01T12:00:00Z"
+
+    edit(tree / "profiles" / "h200" / "peers.json", earlier)
+    assert outdated(tree) == ["docs/results.md"]
+    assert run(tree, "update_docs.py").returncode == 0
+    assert results_of(tree, "dates")[2:4] == [
+        "| NVIDIA H200 | sustained | 2026-02-01 | 02 |",
+        "| NVIDIA H200 | sustained | 2026-02-03 | Another, FlashAttention-2 |",
+    ]
 
 
 def test_a_second_gpu_stands_beside_the_first(tree: Path) -> None:
@@ -446,16 +492,22 @@ def test_a_second_gpu_stands_beside_the_first(tree: Path) -> None:
     for path in (tree / "profiles" / "h100").iterdir():
         edit(path, on_an_h100)
     (tree / "profiles" / "shown_first.txt").write_text("h200\n")
-    assert outdated(tree) == ["README.md", "docs/ladder_log.md"], "the first is still the H200"
+    assert outdated(tree) == ["docs/results.md", "docs/ladder_log.md"], "the first is still the H200"
     assert run(tree, "update_docs.py").returncode == 0
-    readme = (tree / "README.md").read_text()
-    assert "| TFLOP/s at seq_len 4096 | NVIDIA H200 | of FA2, mean | NVIDIA H100 | of FA2, mean |" in readme
-    assert "| 01 naive | 0.812 | 0.292 % | 0.406 | 0.146 % |" in readme
-    assert "| *FlashAttention-2* | 325 | 100 % | 325 | 100 % |" in readme
-    assert "NVIDIA H100: sustained. Recorded 2026-01-31" in readme
+    step = "TFLOP/s | step | of FA2, mean"
+    row = "[02 online_softmax](chapters/02_online_softmax.md)"
+    assert results_of(tree, "GPUs") == [
+        f"| seq_len 4096 | NVIDIA H200, {step} | NVIDIA H100, {step} |",
+        f"|---|{'---:|' * 6}",
+        "| [01 naive](chapters/01_naive.md) | 0.812 | – | – | 0.406 | – | – |",
+        f"| {row} | 8.12 | 5.00× | 2.50 % | 8.12 | 5.00× | 2.50 % |",
+        "| *Another* | 162 | – | – | 162 | – | – |",
+        "| *FlashAttention-2* | 325 | – | 100 % | 325 | – | 100 % |",
+    ]
+    assert "| NVIDIA H100 | sustained | 2026-02-03 | 02, Another, FlashAttention-2 |" in results_of(tree, "dates")
     steps = "NVIDIA H100: of 1 steps, 1 go the same way as on NVIDIA H200, up or down. The factors differ most at"
     steps += " 02 online_softmax: 5.00× and 5.00×."
-    assert steps in readme and steps in (tree / "docs" / "ladder_log.md").read_text()
+    assert steps in (tree / "docs" / "ladder_log.md").read_text()
     out = tree / "figures"
     assert run(tree, "plot.py", "--device", "h100", "--out", str(out)).returncode == 0
     assert "NVIDIA H100, sustained" in (out / "ladder.svg").read_text()
@@ -473,7 +525,7 @@ def test_a_new_figure_makes_all_docs_out_of_date(tree: Path) -> None:
     assert outdated(tree) == ALL_DOCS  # --check does not fix anything
     assert run(tree, "update_docs.py").returncode == 0
     assert outdated(tree) == []
-    assert "8.94" in (tree / "README.md").read_text()
+    assert "8.94" in (tree / "README.md").read_text() and "| 8.94 |" in (tree / "docs" / "results.md").read_text()
 
 
 def test_a_run_beside_the_peers_of_an_earlier_text_is_marked(tree: Path) -> None:
@@ -482,20 +534,20 @@ def test_a_run_beside_the_peers_of_an_earlier_text_is_marked(tree: Path) -> None
             found["versions"][0]["code_hash"] = "sha256:" + "1" * 64
 
     edit(tree / "profiles" / "h200" / "peers.json", other_code)
-    assert outdated(tree) == ["README.md"]
+    assert outdated(tree) == ["docs/results.md"]
     assert run(tree, "update_docs.py").returncode == 0
-    assert ": recorded from an earlier text of these versions, " in (tree / "README.md").read_text()
+    assert any("02_online_softmax.md) (earlier text) |" in line for line in results_of(tree, "sustained h200"))
+    assert "| NVIDIA H200 | sustained (earlier text) | 2026-02-03 | 02 |" in results_of(tree, "dates")
 
 
 def test_the_table_by_data(tree: Path) -> None:
-    readme, figure = tree / "README.md", tree / "docs" / "figures" / "by_data.svg"
-    assert "Not recorded yet: `scripts/peers --data all` measures it" in readme.read_text()
+    figure = tree / "docs" / "figures" / "by_data.svg"
+    assert results_of(tree, "by data") == ["Not recorded yet."]
     figure.unlink(missing_ok=True)  # the repository's own
     (tree / "profiles" / "h200" / "peers_by_data.json").write_text(json.dumps(peers_by_data()))
-    assert outdated(tree) == ["README.md", "docs/figures/by_data.svg"]
+    assert outdated(tree) == ["docs/results.md", "docs/figures/by_data.svg"]
     assert run(tree, "update_docs.py").returncode == 0 and outdated(tree) == []
-    shown = readme.read_text().partition("<!-- by data -->")[2].partition("<!-- end -->")[0].splitlines()
-    assert shown[1:7] == [
+    assert results_of(tree, "by data") == [
         "| TFLOP/s | normal | steps | zeros |",
         "|---|---:|---:|---:|",
         "| *Another* | 4.06 | – | 8.12 |",
@@ -503,37 +555,78 @@ def test_the_table_by_data(tree: Path) -> None:
         "| 02 online_softmax | 8.12 | 4.06 | 16.2 |",  # the code of 01 differs from that of its profile
         "| 02 / fastest peer | 1.11× | 0.50× | 1.11× |",
     ]
-    assert "At seq_len 4096, batch 16, in fp16." in shown[8] and "0.25 s to warm up, at least 0.2 s timed" in shown[8]
-    assert "docs/figures/by_data.svg" in shown[10]
+    runs = results_of(tree, "runs")
+    assert "| warm-up | 1 s | 0.3 s | 0.25 s |" in [re.sub(r"\| 1 s \| 1 s", "| 1 s | 0.3 s", row) for row in runs]
     drawn = figure.read_text()
     assert "TFLOP/s by data: batch 16, seq_len 4096, fp16, NVIDIA H200, sustained" in drawn
 
     edit(tree / "profiles" / "h200" / "peers_by_data.json", lambda d: d["versions"][0]["results"].pop())
-    assert outdated(tree) == ["README.md", "docs/figures/by_data.svg"]
+    assert outdated(tree) == ["docs/results.md", "docs/figures/by_data.svg"]
     edit(tree / "profiles" / "h200" / "peers_by_data.json", lambda d: d.pop("data"))
     done = run(tree, "update_docs.py")
     assert done.returncode == 3 and "peers_by_data.json does not follow schema 1" in done.stderr
 
 
+def words_of(page: str) -> str:
+    return " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
 def test_what_the_readme_claims_is_what_was_measured() -> None:
-    """On random normal numbers, in the regime that is shown."""
-    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert "On an H200 and random normal inputs, 16 is faster than FlashAttention-2 and 27 faster than" in readme
-    assert "FlashAttention-3 and cuDNN, at every length that was measured." in readme
+    """On random normal numbers, in the regime that is shown, and what changes with other data."""
+    readme = words_of("README.md")
+    assert "16 is faster than FlashAttention-2 at every length from 512 to 16,384, and 29 is faster than" in readme
+    assert (
+        "29 is between level with the faster of the two and 14 % ahead of it, and at 1024 it is slower on some"
+        in readme
+    )
+    assert "Fewer than half of the predictions came true" in readme
     device = load_device("h200")
     versions = {version.source.kernel: version.beside_peers.tflops for version in device.versions}
     of_peers = {peer.name: peer.tflops for peer in device.peers}
-    for kernel, name in (("16", "FlashAttention-2"), ("27", "FlashAttention-3"), ("27", "cuDNN")):
+    for kernel, name in (("16", "FlashAttention-2"), ("29", "FlashAttention-3"), ("29", "cuDNN")):
         assert of_peers[name].keys() == versions[kernel].keys() == set(device.shapes())
         for shape, tflops in of_peers[name].items():
             assert versions[kernel][shape] > tflops, f"version {kernel} is not faster than {name} at {shape}"
+    assert device.by_data is not None and {"FlashAttention-3", "cuDNN"} == device.by_data.peers.keys()
+    factors = {
+        seq_len: [
+            device.by_data.of_fastest_peer("29 power_of_two", Cell(data, "fp16", seq_len))
+            for data in device.by_data.definitions
+        ]
+        for seq_len in (1024, 4096)
+    }
+    assert f"{min(factors[4096]):.2f} {max(factors[4096]):.2f}" == "1.00 1.14" and min(factors[1024]) < 0.99
+    score = re.search(r"<!-- score -->of (\d+) predictions, (\d+) as predicted", words_of("docs/ladder_log.md"))
+    assert score and 2 * int(score[2]) < int(score[1])
+
+
+def test_what_the_results_say_in_words_is_what_was_measured() -> None:
+    results = words_of("docs/results.md")
+    assert "the figures of 04–24 are therefore two days older than those of 25–29 and of the peers" in results
+    assert (
+        "The row of 28 differs by more than that: it is slower than in the sustained run, at a lower clock" in results
+    )
+    device = load_device("h200")
+    dates = {version.source.kernel: version.beside_peers.date for version in device.versions}
+    assert {dates[f"{number:02}"][:10] for number in range(4, 25)} == {"2026-11-22"}
+    assert {dates[f"{number:02}"][:10] for number in range(25, 30)} == {"2026-11-24"}
+    earlier = [peer.name for peer in device.peers if peer.speeds.date[:10] == "2026-11-22"]
+    assert earlier == ["flash_attention_from_scratch"]
+    (alone,) = [version.beside_peers for version in device.versions if version.source.kernel == "28"]
+    assert device.by_data is not None
+    by_data, clocks = (of["28 key_order"] for of in (device.by_data.versions, device.by_data.sm_clock_mhz))
+    short, long = Cell("normal", "fp16", 4096), Cell("normal", "fp16", 16384)
+    assert by_data[short] < 0.95 * alone.tflops[Shape(4096, 16)]
+    assert clocks[short] < 0.95 * alone.sm_clock_mhz[Shape(4096, 16)]
+    assert abs(by_data[long] / alone.tflops[Shape(16384, 4)] - 1) < 0.02
 
 
 def test_without_peers(tree: Path) -> None:
     (tree / "profiles" / "h200" / "peers.json").unlink()
     assert run(tree, "update_docs.py").returncode == 0
-    readme = (tree / "README.md").read_text()
-    assert "| 4.06 | – | – |" in readme and "The peers" not in readme and "†" not in readme
+    for mark in ("sustained h200", "interleaved h200", "ceilings", "runs", "peers"):
+        assert results_of(tree, mark) == ["Not recorded yet."]
+    assert [row.split(" | ")[4] for row in results_of(tree, "recorded h200")[2:]] == ["0.812", "4.06"]
 
 
 def test_a_figure_at_another_seq_len_concerns_only_what_shows_it(tree: Path) -> None:
@@ -541,7 +634,7 @@ def test_a_figure_at_another_seq_len_concerns_only_what_shows_it(tree: Path) -> 
         next(r for r in document["results"] if r["problem"]["seq_len"] == 512)["tflops"] = 9.0
 
     edit(tree / "profiles" / "h200" / "01_naive.json", one_shape)
-    assert outdated(tree) == ["README.md", "docs/figures/seq_len.svg"]
+    assert outdated(tree) == ["docs/results.md", "docs/figures/seq_len.svg"]
 
 
 def test_a_figure_typed_by_hand_is_noticed(tree: Path) -> None:
@@ -655,7 +748,7 @@ def test_a_profile_without_a_date(tree: Path) -> None:
         edit(tree / "profiles" / "h200" / f"{name}.json", lambda d: d.update(date=None))
     done = run(tree, "update_docs.py")
     assert done.returncode == 0, done.stderr
-    assert "Recorded unknown with CUDA" in (tree / "README.md").read_text()
+    assert "| NVIDIA H200 | `harness --record` | unknown | 01 |" in results_of(tree, "dates")
 
 
 @pytest.mark.parametrize("script", ["update_docs.py", "plot.py"])
@@ -684,7 +777,9 @@ def test_figures_have_three_digits_or_all_before_the_point(value: float | None, 
 @pytest.mark.parametrize(
     ("page", "mark"),
     [
-        ("README.md", "<!-- results -->"),
+        ("README.md", "<!-- ladder -->"),
+        ("README.md", "<!-- first -->"),
+        ("docs/results.md", "<!-- GPUs -->"),
         ("docs/ladder_log.md", "(5.00×)<!-- end -->"),
         ("docs/virtual_gpu_internals.md", "<!-- counters 01 02 -->"),
         ("docs/virtual_gpu_internals.md", "<!-- mutation -->"),
@@ -733,9 +828,14 @@ def test_plot_refuses_what_is_not_recorded(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", kernel_files(ROOT), ids=lambda kernel: kernel.stem)
-def test_every_kernel_has_its_idea_in_the_readme_and_its_row_in_the_log(kernel: KernelFile) -> None:
-    ladder = (ROOT / "README.md").read_text().split("\n## The ladder\n")[1].split("\n## ")[0]
-    assert f"\n| [{kernel.label}]({kernel.file}) | " in ladder, "CONTRIBUTING.md says where a new version is entered"
+def test_every_kernel_has_its_idea_in_a_table_and_its_row_in_the_log(kernel: KernelFile) -> None:
+    if kernel.number:
+        table = (ROOT / "README.md").read_text().split("\n## The versions\n")[1].split("\n## ")[0]
+        row = f"\n| [{kernel.label}]({kernel.file}) | "
+    else:
+        table = (ROOT / "docs" / "results.md").read_text().split("\n## Extensions\n")[1]
+        row = f"\n| {kernel.label} | "
+    assert row in table, "CONTRIBUTING.md says where a new version is entered"
     log = (ROOT / "docs" / "ladder_log.md").read_text()
     rows = [line for line in log.splitlines() if line.startswith(f"| {kernel.label} | ")]
     assert len(rows) == 1, f"docs/ladder_log.md has {len(rows)} rows of {kernel.label}; CONTRIBUTING.md shows the one"
@@ -767,10 +867,17 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
 
 
 def test_the_readme_leads_to_the_page_for_those_who_carry_on() -> None:
-    section = (ROOT / "README.md").read_text().split("\n## Add a version\n")[1].split("\n## ")[0]
-    assert "[CONTRIBUTING.md](CONTRIBUTING.md)" in section and "docs/ladder_log.md" in section
+    section = (ROOT / "README.md").read_text().split("\n## Contributing, citing, licence\n")[1].split("\n## ")[0]
+    assert "[CONTRIBUTING.md](CONTRIBUTING.md)" in section and "[CITATION.cff](CITATION.cff)" in section
     headings = re.findall(r"^## (.*)$", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
     assert headings[:2] == ["Repository layout", "Which command checks what"]
     added = ["a version", "an extension", "an assignment", "an opcode to the virtual GPU", "a metric"]
     assert headings[2:7] == [f"Add {what}" for what in added]
     assert headings[7:] == ["Change a version, or add a configuration", "Record on a GPU", "Cut a release"]
+
+
+def test_the_readme_is_short() -> None:
+    """Whoever opens the repository should see what it is. What is longer belongs on a page of docs/."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) <= 1500
+    assert text.index("docs/figures/ladder.svg") < text.index("\n## ")

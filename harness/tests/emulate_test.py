@@ -140,7 +140,7 @@ def test_a_debug_build(tmp_path: Path) -> None:
 def test_the_program_of_the_readme(tmp_path: Path) -> None:
     """The output is the one in the README, except for the PTX, which depends on nvcc, and the suggested fix works."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme[readme.index("## Your own CUDA programs without a GPU") :]
+    section = readme[readme.index("## Find a race without a GPU") :]
     source = re.search(r"```cpp\n(.*?)```", section, re.DOTALL)
     shown = re.search(r"```\n\$ [^\n]*\n(.*?)```", section, re.DOTALL)
     assert source and shown
