@@ -36,6 +36,17 @@ bool comes_before(const Version& a, const Version& b) {
   return a.is_extension() ? a.name < b.name : a.number < b.number;
 }
 
+Version* with_id(const std::string& id) {
+  for (Version& version : registry())
+    if (kernel_id(version) == id) return &version;
+  return nullptr;
+}
+
+std::string why_not_both(const Version& a, const Version& b) {
+  return a.source + " and " + b.source + " are both version " + kernel_id(b) + "; give one of them another " +
+         (b.is_extension() ? "name" : "number");
+}
+
 Configuration kept(const BasicConfiguration<const char*>& said) {
   return {.name = said.name,
           .dtype = said.dtype,
@@ -103,6 +114,12 @@ std::string code_namespace(const Version& version) {
 
 const std::vector<Version>& versions() { return registry(); }
 
+void announce(Version version) {
+  auto& all = registry();
+  if (const Version* other = with_id(kernel_id(version))) throw std::invalid_argument(why_not_both(*other, version));
+  all.insert(std::upper_bound(all.begin(), all.end(), version, comes_before), std::move(version));
+}
+
 Registration::Registration(Description description) {
   Version version = version_of_file(description.source);
   version.extends = description.extends;
@@ -110,12 +127,12 @@ Registration::Registration(Description description) {
   version.solves = description.solves;
   for (const BasicConfiguration<const char*>& configuration : description.configurations)
     version.configurations.push_back(kept(configuration));
-  auto& all = registry();
-  for (const Version& other : all)
-    if (kernel_id(other) == kernel_id(version))
-      throw std::invalid_argument(other.source + " and " + version.source + " are both version " + kernel_id(version) +
-                                  "; give one of them another " + (version.is_extension() ? "name" : "number"));
-  all.insert(std::upper_bound(all.begin(), all.end(), version, comes_before), std::move(version));
+  version.is_registered = true;
+  Version* const announced = with_id(kernel_id(version));
+  if (announced != nullptr && !announced->is_registered && announced->source == version.source)
+    *announced = std::move(version);
+  else
+    announce(std::move(version));
 }
 
 }  // namespace flash_ladder

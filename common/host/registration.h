@@ -90,8 +90,9 @@ struct Description {
   std::vector<BasicConfiguration<const char*>> configurations;
 };
 
-/// Adds a version to versions(); meant to be a global variable of a kernel file.
-class Registration {
+/// Adds a version to versions(), or completes it if it was announced; meant to be a global variable of a kernel file. Visible,
+/// because a kernel that is loaded finds it in the program that loads it.
+class __attribute__((visibility("default"))) Registration {
  public:
   /// Throws std::invalid_argument if the file is not a kernel's, and for a second version with the same number or name.
   explicit Registration(Description description);

@@ -1,4 +1,7 @@
 // The list of all versions: the CLI, the tests, the recorder, the plots and the docs read it. To add a version, add a file.
+//
+// A program that is linked with kernels knows them from the start. Other programs announce them, and learn the rest when a
+// kernel's code is loaded (harness/modules/).
 #pragma once
 
 #include <string>
@@ -33,11 +36,13 @@ struct Version {
   int number = 0;      // 6; 0: an extension has none
   std::string name;    // "swizzle"
   std::string source;  // from the root of the project: "kernels/06_swizzle.cu"
-  // The rest of its Description.
+  // The rest of its Description. Until its code registers it, there are no configurations, and the other fields are what the
+  // program that announced it knows.
   std::string extends = "";
   Architecture architecture = Architecture::sm_80;
   Solves solves = {};
   std::vector<Configuration> configurations;
+  bool is_registered = false;
 
   bool is_extension() const { return track == Track::extension; }
 };
@@ -55,7 +60,11 @@ std::string code_namespace(const Version& version);
 /// std::invalid_argument, which lists the allowed forms, if the path is not that of a kernel file.
 Version version_of_file(std::string_view path);
 
-/// All registered versions, in order of number, then the extensions by name.
+/// Adds a version whose code is loaded later. Throws std::invalid_argument for a second version with the same number or name.
+void announce(Version version);
+
+/// All announced and registered versions, in order of number, then the extensions by name. Pointers to them stay valid when
+/// an announced version is registered.
 const std::vector<Version>& versions();
 
 }  // namespace flash_ladder

@@ -22,10 +22,6 @@ using Clock = std::chrono::steady_clock;
 
 volatile sig_atomic_t interrupted = 0;
 
-void check_interrupt() {
-  if (interrupted) throw Interrupted();
-}
-
 // A signal may arrive just before a wait starts, so no wait is longer than this.
 constexpr std::chrono::milliseconds kLongestWait{200};
 
@@ -35,7 +31,7 @@ void close_if_open(int& file) {
 }
 
 // Runs in the child after fork: it may call only what POSIX allows there, and it does not return.
-[[noreturn]] void become(const char* program, const char* argument, int events, bool stdout_to_stderr, pid_t parent) {
+[[noreturn]] void become(const char* program, char* const* arguments, int events, bool stdout_to_stderr, pid_t parent) {
   setpgid(0, 0);                        // its own process group, so that the processes it starts are killed with it
   prctl(PR_SET_PDEATHSIG, SIGKILL);     // if the harness is killed, nothing else would end a kernel that never ends
   if (getppid() != parent) _exit(127);  // the harness is already dead
@@ -46,12 +42,15 @@ void close_if_open(int& file) {
     dup2(events, kEventFileDescriptor);
   signal(SIGPIPE, SIG_DFL);
   if (stdout_to_stderr) dup2(STDERR_FILENO, STDOUT_FILENO);
-  const char* const arguments[] = {program, argument, nullptr};
-  execv(program, const_cast<char* const*>(arguments));
+  execv(program, arguments);
   _exit(127);
 }
 
 }  // namespace
+
+void check_interrupt() {
+  if (interrupted) throw Interrupted();
+}
 
 void turn_interrupts_into_exceptions() {
   struct sigaction action{};
@@ -64,15 +63,19 @@ void turn_interrupts_into_exceptions() {
   signal(SIGPIPE, SIG_IGN);  // a write then fails and reports it
 }
 
-ChildProcess::ChildProcess(const std::filesystem::path& program, const std::string& argument, bool stdout_to_stderr) {
+ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vector<std::string>& arguments,
+                           bool stdout_to_stderr) {
   if (access(program.c_str(), X_OK) != 0)
     throw UnavailableError(fmt::format("the worker program '{}' cannot be started: {}; build it first",
                                        program.string(), std::strerror(errno)));
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw UnavailableError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  std::vector<char*> words = {const_cast<char*>(program.c_str())};
+  for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
+  words.push_back(nullptr);
   const pid_t parent = getpid();
   pid_ = fork();
-  if (pid_ == 0) become(program.c_str(), argument.c_str(), ends[1], stdout_to_stderr, parent);
+  if (pid_ == 0) become(program.c_str(), words.data(), ends[1], stdout_to_stderr, parent);
   const int error = errno;
   close(ends[1]);
   pipe_ = ends[0];

@@ -8,6 +8,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 namespace flash_ladder {
 
@@ -20,11 +21,14 @@ struct Interrupted : std::runtime_error {
 /// children are killed and temporary files are removed.
 void turn_interrupts_into_exceptions();
 
+/// Throws Interrupted if such a signal has arrived.
+void check_interrupt();
+
 class ChildProcess {
  public:
-  /// Starts `program argument`. Its file descriptor 3 becomes the writing end of the pipe; its standard output goes to standard
+  /// Starts the program with these arguments. Its file descriptor 3 becomes the writing end of the pipe; its standard output goes to standard
   /// error when `stdout_to_stderr`. Throws UnavailableError when the program cannot be started.
-  ChildProcess(const std::filesystem::path& program, const std::string& argument, bool stdout_to_stderr);
+  ChildProcess(const std::filesystem::path& program, const std::vector<std::string>& arguments, bool stdout_to_stderr);
   /// Kills the process if it is still running, and the processes that it started.
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "app/configuration_choice.h"
+#include "app/kernel_code.h"
 #include "app/opcode_counts.h"
 #include "app/runner.h"
 #include "app/selection.h"
@@ -140,8 +141,7 @@ nlohmann::json counted_document(const CountedPair& counted) {
 }  // namespace
 
 Comparison gather_comparison(const Options& options, Recorded& recorded) {
-  const Version& from = select_version(options.diff.first);
-  const Version& to = select_version(options.diff.second);
+  const auto [from, to] = select_with_code(options.diff.first, options.diff.second);
   const auto& tree = options.paths.source;
   CountedPair counted = count(from, to, options);
   StaticPair pair = compiled(from, to, options);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/hints.h"
+#include "app/kernel_code.h"
 #include "app/output.h"
 #include "app/runner.h"
 #include "app/selection.h"
@@ -269,12 +270,11 @@ std::string report(const Version& version, const Microscope& microscope, const R
 }  // namespace
 
 int debug(const Options& options) {
-  const Version& version = select_version(options.debug);
+  const Version& version = select_with_code(options.debug);
   refuse_8_bits(version);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (const auto file = newer_source({&version}, options.paths.source))
-    complain(
-        fmt::format("warning: {} is newer than this program, which therefore runs older code; build again", *file));
+    complain(fmt::format("warning: {} is newer than the compiled code, so what runs is older; build again", *file));
   const Runner runner(options);
   if (!runner.device().gpu) throw UnavailableError("--debug runs the version, and nothing can: " + runner.device().why);
   const auto [configuration, problem] = choose(version, options, runner);

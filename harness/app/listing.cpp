@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "app/configuration_choice.h"
+#include "app/kernel_code.h"
 #include "app/output.h"
 #include "app/parse_integer.h"
 #include "app/selection.h"
@@ -48,9 +49,10 @@ Code code_of(const Options& options, const char* flag) {
   if (selected.size() != 1)
     throw UsageError(
         fmt::format("{} shows one version, and --kernel '{}' names {}", flag, options.kernels, selected.size()));
-  const Version& version = *selected.front();
+  const Version& version = select_with_code(options.kernels);
   if (const auto file = newer_source(selected, options.paths.source))
-    complain(fmt::format("warning: {} is newer than this program, so its lines may be others; build again", *file));
+    complain(
+        fmt::format("warning: {} is newer than the compiled code, so its lines may be others; build again", *file));
   const int sm = options.sm.value_or(kDefaultSm);
   const AttentionProblem problem = for_version(options, version).problem;
   const auto choice = choose_configuration(version, options.config, problem, std::nullopt, sm);

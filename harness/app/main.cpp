@@ -9,13 +9,13 @@
 #include "app/comparison.h"
 #include "app/debug.h"
 #include "app/grading.h"
+#include "app/kernel_code.h"
 #include "app/listing.h"
 #include "app/options.h"
 #include "app/output.h"
 #include "app/quiz.h"
 #include "app/recording.h"
 #include "app/recordings.h"
-#include "app/registration_check.h"
 #include "app/sass_report.h"
 #include "app/study.h"
 #include "app/tuning.h"
@@ -73,9 +73,9 @@ int main(int argc, char** argv) {
     turn_interrupts_into_exceptions();
     const auto options = parse_options(argc, argv);
     if (!options) return kExitOk;
-    if (const auto why = why_mixed_up(versions())) throw UnavailableError(*why);
-    if (const auto why = why_extends_none(versions())) throw UnavailableError(*why);
-    return run(*options);
+    announce_kernels();
+    const int code = run(*options);
+    return code == kExitOk && any_left_out() ? static_cast<int>(kExitUnavailable) : code;
   } catch (const UsageError& error) {
     complain(error.what());
     return kExitUsage;

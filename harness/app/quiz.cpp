@@ -14,6 +14,7 @@
 #include "app/busy_view.h"
 #include "app/configuration_choice.h"
 #include "app/counters.h"
+#include "app/kernel_code.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
 #include "app/recorded.h"
@@ -164,6 +165,7 @@ int quiz(const Options& options) {
     throw UsageError(
         fmt::format("--quiz asks for a factor over the version before, and {} is the first; try --kernel {}",
                     label(version), kernel_id(versions().at(1))));
+  for (const auto& [_, why] : provide_code({&version, before})) throw UnavailableError(why);
   Recorded recorded(options.paths);
   const auto measured = measurements(recorded, *before, version, options.problem);
   const HeaderComment header = read_header_comment(source_file(version, options.paths.source));

@@ -12,6 +12,7 @@
 
 #include "app/counters.h"
 #include "app/hints.h"
+#include "app/kernel_code.h"
 #include "app/output.h"
 #include "app/runner.h"
 #include "app/selection.h"
@@ -127,11 +128,12 @@ std::vector<AttentionProblem> emulator_problems(const Version& version, const Co
 }
 
 int record(const Options& options) {
-  const auto selected = select_versions(options.kernels);
+  const auto selected = select_all_with_code(options.kernels);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (const auto file = newer_source(selected, options.paths.source))
     throw UsageError(fmt::format(
-        "--record: {} is newer than this program; build again, so that the profile names the code that ran", *file));
+        "--record: {} is newer than the compiled code; build again, so that the profile names the code that ran",
+        *file));
   const Runner runner(options);
   if (!runner.device().gpu)
     throw UnavailableError(fmt::format("--record needs a GPU, or the virtual one: {}", runner.device().why));

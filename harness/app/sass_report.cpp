@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/kernel_code.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
 #include "app/runner.h"
@@ -75,7 +76,7 @@ std::string format_report(const Version& version, const Result& result, int sm, 
 }  // namespace
 
 int report_sass(const Options& options) {
-  const auto selected = select_versions(options.kernels);
+  const auto selected = select_all_with_code(options.kernels);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   const Runner runner(options);
   const Paint paint;

@@ -8,6 +8,7 @@
 #include "app/busy_view.h"
 #include "app/counters.h"
 #include "app/hints.h"
+#include "app/kernel_code.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
 #include "app/recorded.h"
@@ -84,6 +85,7 @@ void fill_step(StudyCard& card, Recorded& recorded, const std::vector<std::strin
         card.speed_before = Speed{speed->tflops, origin_of(*speed)};
         return;
       }
+    if (!card.before->is_registered) return;
     const Result measured =
         runner.run(*card.before, {.problem = result.problem, .config = "", .check = false, .benchmark = true});
     if (measured.tflops) card.speed_before = Speed{*measured.tflops, "measured now"};
@@ -137,6 +139,8 @@ std::string card_of(const Version& version, const Result& result, const Options&
     card.beside_peers = recorded.beside_peers(devices.front(), version, options.config, recorded_problem);
   if (before) {
     fill_step(card, recorded, devices, options, runner);
+  }
+  if (before && before->is_registered) {
     const auto choice = runner.choose(*before, "", result.problem);
     if (choice.configuration) card.static_before = static_study(*before, *choice.configuration, options.paths.study);
   }
@@ -271,14 +275,13 @@ void complain_of_tuning(const std::vector<const Version*>& selected, const Optio
 }  // namespace
 
 int study(const Options& asked) {
-  const auto selected = select_versions(asked.kernels);
+  const auto selected = select_all_with_code_before(asked.kernels);
   // A table is about one problem, so versions that do not compute its type are skipped.
   const Options options = selected.size() == 1 ? for_version(asked, *selected.front()) : asked;
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (!options.trace.empty()) check_writable(options.trace);
   if (const auto file = newer_source(selected, options.paths.source))
-    complain(
-        fmt::format("warning: {} is newer than this program, which therefore runs older code; build again", *file));
+    complain(fmt::format("warning: {} is newer than the compiled code, so what runs is older; build again", *file));
   const Runner runner(options);
   if (!runner.is_virtual() && (options.lines || options.max_instructions > 0 || !options.trace.empty()))
     throw UsageError(

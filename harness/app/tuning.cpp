@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/kernel_code.h"
 #include "app/opcode_counts.h"
 #include "app/output.h"
 #include "app/runner.h"
@@ -125,12 +126,12 @@ TuningEntry entry_of(const Version& version, const std::vector<Result>& results,
 }  // namespace
 
 int tune(const Options& asked) {
-  const Version& version = select_version(asked.tune);
+  const Version& version = select_with_code(asked.tune);
   const Options options = for_version(asked, version);
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
   if (const auto file = newer_source({&version}, options.paths.source))
     throw UsageError(fmt::format(
-        "--tune: {} is newer than this program; build again, so that the tuning names the code that ran", *file));
+        "--tune: {} is newer than the compiled code; build again, so that the tuning names the code that ran", *file));
   const Runner runner(options);
   refuse_without_a_clock(options, runner.device());
   const DeviceInfo& device = runner.device().gpu->info;

@@ -1,6 +1,7 @@
 #include "app/up_to_date.h"
 
 #include "app/selection.h"
+#include "modules/modules.h"
 
 namespace flash_ladder {
 
@@ -8,14 +9,19 @@ namespace fs = std::filesystem;
 
 std::optional<std::string> newer_source(const std::vector<const Version*>& versions, const fs::path& source_tree) {
   std::error_code error;
-  const auto built = fs::last_write_time(fs::read_symlink("/proc/self/exe"), error);
-  std::vector<fs::path> files;
-  for (const Version* version : versions) files.push_back(source_file(*version, source_tree));
+  const auto time_of = [&](const fs::path& file) { return fs::last_write_time(file, error); };
+  std::vector<fs::path> headers;
   for (const auto& entry : fs::recursive_directory_iterator(source_tree / "common", error))
-    if (entry.path().extension() == ".h") files.push_back(entry.path());
-  for (const auto& file : files) {
-    const auto written = fs::last_write_time(file, error);
-    if (!error && written > built) return file.string();
+    if (entry.path().extension() == ".h") headers.push_back(entry.path());
+  for (const Version* version : versions) {
+    auto built = time_of(module_file(*version, module_folder()));
+    if (error) built = time_of(fs::read_symlink("/proc/self/exe"));  // which is linked with it
+    std::vector<fs::path> files = headers;
+    files.insert(files.begin(), source_file(*version, source_tree));
+    for (const auto& file : files) {
+      const auto written = time_of(file);
+      if (!error && written > built) return file.string();
+    }
   }
   return std::nullopt;
 }

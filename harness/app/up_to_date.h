@@ -1,4 +1,4 @@
-// Whether this program was built from the sources that it shows.
+// Whether the compiled code was built from the sources that are shown.
 #pragma once
 
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 namespace flash_ladder {
 
-/// A file of one of these versions that is newer than this program, which means that the program runs older code;
-/// nullopt if there is none.
+/// A file of one of these versions that is newer than the version's compiled code, which means that older code runs; nullopt if
+/// there is none.
 std::optional<std::string> newer_source(const std::vector<const Version*>& versions,
                                         const std::filesystem::path& source_tree);
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "app/kernel_code.h"
 #include "app/output.h"
 #include "app/recorded.h"
 #include "app/selection.h"
@@ -19,14 +20,17 @@
 #include "results/atomic_file.h"
 #include "rules/support.h"
 #include "source/kernel_source.h"
+#include "source/registration_text.h"
 
 namespace flash_ladder {
 namespace {
 
 constexpr std::size_t kLeastSpeedWidth = 6, kNarrowestIdea = 60, kWidestIdea = 110, kIndent = 4;
 
-// The names of a version's configurations, the preferred one first.
-std::vector<std::string> configuration_names(const Version& version) {
+// The names of a version's configurations, the preferred one first. The file says them too, so that a list needs no compiled
+// kernel.
+std::vector<std::string> configuration_names(const Version& version, const Paths& paths) {
+  if (!version.is_registered) return read_registration(source_file(version, paths.source)).configurations;
   std::vector<std::string> names;
   for (const Configuration& configuration : version.configurations)
     if (std::find(names.begin(), names.end(), configuration.name) == names.end()) names.push_back(configuration.name);
@@ -37,6 +41,7 @@ std::vector<std::string> configuration_names(const Version& version) {
 nlohmann::json versions_document(const Paths& paths) {
   auto all = nlohmann::json::array();
   for (const Version& version : versions()) {
+    if (!version.is_registered) continue;  // its code cannot be had
     auto configurations = nlohmann::json::array();
     for (const Configuration& configuration : version.configurations)
       configurations.push_back({{"name", configuration.name},
@@ -80,6 +85,7 @@ std::string track_of(const Version& version) { return version.source.substr(0, v
 
 int list_versions(const Options& options) {
   if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (!options.json.empty()) select_all_with_code("all");  // it describes each configuration
   const Paint paint;
   Recorded recorded(options.paths);
   const auto devices = recorded.devices();
@@ -87,7 +93,8 @@ int list_versions(const Options& options) {
   std::size_t config_width = 0;
   MeasuredWays ways;
   for (const Version& version : versions()) {
-    config_width = std::max(config_width, fmt::format("{}", fmt::join(configuration_names(version), ", ")).size());
+    config_width =
+        std::max(config_width, fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", ")).size());
     for (const auto& device : devices) ways.add(recorded.speed(device, version, options.problem));
   }
   const auto to_the_right = [](const std::string& cell, const std::string& device) {
@@ -120,7 +127,7 @@ int list_versions(const Options& options) {
       row += to_the_right(is_stale ? paint.notable(figure) : figure, device);
       stale = stale || is_stale;
     }
-    row += fmt::format("{}", fmt::join(configuration_names(version), ", "));
+    row += fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", "));
     const std::string idea = in_short(read_header_comment(source_file(version, options.paths.source)).idea);
     if (in_row) {
       row = pad(row, display_width(header)) + "  ";

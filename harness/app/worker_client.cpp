@@ -46,7 +46,7 @@ std::variant<json, WorkerFailure> run_worker(const std::filesystem::path& progra
 
   std::optional<ChildProcess> child;
   try {
-    child.emplace(program, json(request).dump(), stdout_to_stderr);
+    child.emplace(program, std::vector{json(request).dump()}, stdout_to_stderr);
   } catch (const json::type_error&) {
     throw UsageError(
         "the name of a file, of --trace or in TMPDIR, is not UTF-8, and workers are told in JSON; name another");

@@ -17,6 +17,8 @@
 #include <future>
 #include <utility>
 
+#include "host/versions.h"
+#include "modules/modules.h"
 #include "problem/format_bytes.h"
 #include "rules/support.h"
 #include "worker/cuda_check.h"
@@ -142,6 +144,8 @@ Answer forward_on_gpu(const Call& call, const Arrays& arrays) {
 }  // namespace
 
 void define_functions(nb::module_& module, Place place) {
+  for (const Version& version : versions())
+    if (const auto why = why_not_its_own_code(version)) throw nb::import_error(why->c_str());
   nb::register_exception_translator(translate_exception);
   module.def("kernels", &kernels);
   module.def("configs", &configs, nb::arg("kernel"));

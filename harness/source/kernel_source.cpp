@@ -16,16 +16,6 @@
 namespace flash_ladder {
 namespace {
 
-std::string read_file(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (file) text << file.rdbuf();
-  if (!file || file.bad())
-    throw UnavailableError(
-        fmt::format("cannot read {}: is the source tree still where it was built from?", path.string()));
-  return text.str();
-}
-
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Replaces v06 and 06, and the namespace of an extension, by the same text in all versions.
@@ -59,7 +49,7 @@ constexpr std::string_view kHostFolder = "host/";
 // yet in `seen`.
 void append_tokens(const std::filesystem::path& path, const std::filesystem::path& common_directory,
                    std::set<std::string>& seen, std::string& message) {
-  const std::vector<Token> all = tokens(read_file(path));
+  const std::vector<Token> all = tokens(read_source(path));
   std::vector<std::string> headers;
   bool directive = false;
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -82,10 +72,20 @@ void append_tokens(const std::filesystem::path& path, const std::filesystem::pat
 
 }  // namespace
 
+std::string read_source(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (file) text << file.rdbuf();
+  if (!file || file.bad())
+    throw UnavailableError(
+        fmt::format("cannot read {}: is the source tree still where it was built from?", path.string()));
+  return text.str();
+}
+
 HeaderComment read_header_comment(const std::filesystem::path& source) {
   HeaderComment header;
   std::string* paragraph = nullptr;
-  std::istringstream text(read_file(source));
+  std::istringstream text(read_source(source));
   for (std::string line; std::getline(text, line) && line.starts_with("//");) {
     line.erase(0, 2);
     line.erase(line.find_last_not_of(" \t\r") + 1);
@@ -108,7 +108,7 @@ HeaderComment read_header_comment(const std::filesystem::path& source) {
 }
 
 std::vector<CodeLine> numbered_code_lines(const std::filesystem::path& source) {
-  const std::vector<Token> all = tokens(read_file(source));
+  const std::vector<Token> all = tokens(read_source(source));
   std::vector<CodeLine> lines;
   for (auto begin = all.begin(); begin != all.end();) {
     const auto end = std::find_if(begin, all.end(), [&](const Token& token) { return token.line != begin->line; });

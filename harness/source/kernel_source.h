@@ -8,6 +8,9 @@
 
 namespace flash_ladder {
 
+/// The text of a source file. Throws UnavailableError if it cannot be read.
+std::string read_source(const std::filesystem::path& path);
+
 /// The header comment of a kernel file. Each field is the paragraph's text on one line.
 struct HeaderComment {
   std::string idea;

@@ -377,7 +377,7 @@ def test_the_worker_writes_to_standard_output_only_where_it_may(cli: Cli) -> Non
     assert "a kernel's own printf" not in outcome.out and "a kernel's own printf" in outcome.err
 
 
-def test_sources_that_are_newer_than_the_program(cli: Cli, tmp_path: Path) -> None:
+def test_sources_that_are_newer_than_the_compiled_code(cli: Cli, tmp_path: Path) -> None:
     copy = tmp_path / "tree"
     (copy / "kernels").mkdir(parents=True)
     (copy / "common").mkdir()
@@ -387,7 +387,7 @@ def test_sources_that_are_newer_than_the_program(cli: Cli, tmp_path: Path) -> No
     cli.source = copy
     cli.device = None
     outcome = cli(K, "07")
-    assert outcome.rc == 3 and "newer than this program" in outcome.err
+    assert outcome.rc == 3 and "newer than the compiled code" in outcome.err
     cli.device = H200
     outcome = cli(K, "07", "--record")
-    assert outcome.rc == 2 and "newer than this program" in outcome.err and cli.requests() == []
+    assert outcome.rc == 2 and "newer than the compiled code" in outcome.err and cli.requests() == []

@@ -339,8 +339,8 @@ def test_the_ladder_itself_can_be_tuned(cli: Cli) -> None:
     assert str(study["registers"]) in row and row[-2:] == [str(study["ctas_per_sm"]), study["limited_by"]]
 
 
-def test_sources_that_are_newer_than_the_program(ladder: Cli) -> None:
+def test_sources_that_are_newer_than_the_compiled_code(ladder: Cli) -> None:
     in_an_hour = time.time() + 3600
     os.utime(ladder.source / "kernels/02_several.cu", (in_an_hour, in_an_hour))
     outcome = ladder("--tune", "02")
-    assert outcome.rc == 2 and "newer than this program" in outcome.err and ladder.requests() == []
+    assert outcome.rc == 2 and "newer than the compiled code" in outcome.err and ladder.requests() == []

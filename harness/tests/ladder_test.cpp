@@ -4,14 +4,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <regex>
 #include <set>
 
 #include "host/versions.h"
+#include "modules/modules.h"
 #include "source/kernel_source.h"
 #include "source/line_alignment.h"
+#include "source/registration_text.h"
 
 namespace flash_ladder {
 namespace {
@@ -87,6 +90,27 @@ TEST(Ladder, AnExtensionSaysWhatItExtends) {
     EXPECT_NE(base, &version);
     EXPECT_EQ(base->architecture, version.architecture) << version.source;
   }
+}
+
+// The list of versions needs no compiled kernel.
+TEST(Ladder, TheTextOfARegistrationIsUnderstood) {
+  for (const Version& version : versions()) {
+    SCOPED_TRACE(version.source);
+    const RegistrationText text = read_registration(path_of(version));
+    EXPECT_EQ(text.extends, version.extends);
+    EXPECT_EQ(text.architecture == "sm_90a", version.architecture == Architecture::sm_90a);
+    std::vector<std::string> solves, names;
+    for (const auto& [name, member] : kSolves)
+      if (version.solves.*member) solves.push_back(name);
+    EXPECT_THAT(text.solves, UnorderedElementsAreArray(solves));
+    for (const Configuration& configuration : version.configurations)
+      if (std::ranges::find(names, configuration.name) == names.end()) names.push_back(configuration.name);
+    EXPECT_EQ(text.configurations, names);
+  }
+}
+
+TEST(Ladder, TheCodeOfAVersionIsInItsOwnNamespace) {
+  for (const Version& version : versions()) EXPECT_EQ(why_not_its_own_code(version), std::nullopt);
 }
 
 TEST(Ladder, TitleAndNamespaceCarryNumberAndName) {

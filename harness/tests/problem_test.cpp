@@ -287,6 +287,20 @@ TEST(Registration, ANumberIsGivenOnce) {
   }
 }
 
+// Last, as it changes the list of the tests above.
+TEST(Registration, CompletesAVersionThatWasAnnounced) {
+  announce(version_of_file("/tree/kernels/03_third.cu"));
+  const Version* third = &versions()[1];
+  EXPECT_EQ(label(*third), "03_third");
+  EXPECT_FALSE(third->is_registered);
+  EXPECT_THROW(announce(version_of_file("kernels/03_other.cu")), std::invalid_argument);
+  EXPECT_THROW(Registration({.source = "kernels/03_other.cu", .configurations = {}}), std::invalid_argument);
+  Registration({.source = "/tree/kernels/03_third.cu", .extends = "02", .configurations = {}});
+  EXPECT_EQ(&versions()[1], third);
+  EXPECT_TRUE(third->is_registered);
+  EXPECT_EQ(third->extends, "02");
+}
+
 cudaError_t plain(const AttentionArgs& args, cudaStream_t) {
   return args.batch == 3 ? cudaSuccess : cudaErrorInvalidValue;
 }

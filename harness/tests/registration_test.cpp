@@ -1,18 +1,18 @@
-// Versions that the linker or a reader could confuse.
+// Versions that the linker or a reader could confuse, and tables.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/registration_check.h"
 #include "app/table.h"
 #include "host/versions.h"
+#include "modules/modules.h"
 
 namespace flash_ladder {
 namespace v06 {
 struct Traits {};
 }  // namespace v06
-namespace v17 {
+namespace causal {
 struct Traits {};
-}  // namespace v17
+}  // namespace causal
 
 namespace {
 
@@ -26,42 +26,27 @@ Version version(const std::string& label, const std::string& traits) {
   return version;
 }
 
-const std::string kOf06 = typeid(v06::Traits).name(), kOf17 = typeid(v17::Traits).name();
+const std::string kOf06 = typeid(v06::Traits).name();
 
-TEST(WhyMixedUp, NotWhereEachHasItsOwn) {
-  EXPECT_EQ(why_mixed_up({version("06_swizzle", kOf06), version("17_mine", kOf17)}), std::nullopt);
-  EXPECT_EQ(why_mixed_up(versions()), std::nullopt);
-}
-
-TEST(WhyMixedUp, TheOldNamespaceInACopy) {
-  const auto why = why_mixed_up({version("06_swizzle", kOf06), version("17_mine", kOf06)});
-  ASSERT_TRUE(why);
-  EXPECT_THAT(*why, HasSubstr("06_swizzle and 17_mine both have flash_ladder::v06::Traits"));
-  EXPECT_THAT(*why, HasSubstr("17_mine's code into namespace flash_ladder::v17"));
-}
-
-TEST(WhyMixedUp, TraitsOutsideOfTheVersionsNamespace) {
-  const auto why = why_mixed_up({version("17_mine", kOf06)});
-  ASSERT_TRUE(why);
-  EXPECT_THAT(*why, HasSubstr("kernels/17_mine.cu: the traits flash_ladder::v06::Traits of configuration 64x64"));
-}
-
-TEST(WhyMixedUp, AnExtensionHasItsNamesNamespace) {
-  EXPECT_EQ(why_mixed_up({version("extensions/causal", "flash_ladder::causal::Traits")}), std::nullopt);
-  const auto why = why_mixed_up({version("extensions/causal", kOf06)});
-  ASSERT_TRUE(why);
-  EXPECT_THAT(*why, HasSubstr("do not lie in namespace flash_ladder::causal;"));
+TEST(ItsOwnCode, IsInTheVersionsNamespace) {
+  EXPECT_EQ(why_not_its_own_code(version("06_swizzle", kOf06)), std::nullopt);
+  EXPECT_EQ(why_not_its_own_code(version("extensions/causal", typeid(causal::Traits).name())), std::nullopt);
+  for (const std::string label : {"17_mine", "extensions/causal"}) {
+    const auto why = why_not_its_own_code(version(label, kOf06));
+    ASSERT_TRUE(why);
+    EXPECT_THAT(*why, HasSubstr("kernels/" + label + ".cu"));
+    EXPECT_THAT(*why, HasSubstr("flash_ladder::" + code_namespace(version(label, kOf06)) + ";"));
+  }
 }
 
 TEST(WhyExtendsNone, IsTheFilesMistake) {
-  const Version base = version("06_swizzle", kOf06);
-  Version extension = version("extensions/mine", "flash_ladder::mine::Traits");
+  announce(version("06_swizzle", kOf06));
+  Version extension = version("extensions/mine", "");
   extension.extends = "06";
-  EXPECT_EQ(why_extends_none({base, extension}), std::nullopt);
-  EXPECT_EQ(why_extends_none(versions()), std::nullopt);
+  EXPECT_EQ(why_extends_none(extension), std::nullopt);
   extension.extends = "99";
-  EXPECT_EQ(why_extends_none({base, extension}),
-            "kernels/extensions/mine.cu extends '99', which is no version; write one of 06, mine, and build again");
+  EXPECT_EQ(why_extends_none(extension),
+            "kernels/extensions/mine.cu extends '99', which is no version; write one of 06, and build again");
 }
 
 TEST(Table, LeavesOutTheLeastImportantFirst) {

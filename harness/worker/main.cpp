@@ -11,8 +11,10 @@
 #include <system_error>
 
 #include "errors.h"
+#include "modules/modules.h"
 #include "results/microscope.h"
 #include "rules/protocol.h"
+#include "rules/version_name.h"
 #include "worker/cuda_check.h"
 #include "worker/events.h"
 #include "worker/gpu.h"
@@ -34,9 +36,18 @@ Request parse_request(int argc, char** argv) {
   }
 }
 
+// Makes the code of a version available, unless this worker is linked with versions of its own.
+void load(const std::string& kernel) {
+  const auto folder = module_folder();
+  if (versions().empty())
+    for (const auto& file : listed_kernels(folder)) announce(version_of_file(file.string()));
+  load_module(select_version(kernel), folder);
+}
+
 json answer(const Request& request, EventWriter& events) {
   prepare_device(request);
   if (request.command == "device") return {{"event", "device"}, {"device", describe_gpu(request.device)}};
+  load(request.kernel);
   if (request.command == "time") return {{"event", "results"}, {"results", time_in_turn(request, events)}};
   if (request.command == "debug") return {{"event", "microscope"}, {"microscope", debug(request, events)}};
   return {{"event", "result"}, {"result", run(request, events)}};

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "emulator/function_name.h"
@@ -17,16 +18,37 @@
 namespace flash_ladder::emulator::runtime {
 namespace {
 
-// The address at which the program is loaded, which addr2line's addresses are relative to.
-std::uintptr_t program_base() {
+// A file of code, the program or a library that it loaded, and the address that addr2line's addresses are relative to.
+struct CodeFile {
+  std::string path;
   std::uintptr_t base = 0;
+  bool operator==(const CodeFile&) const = default;
+};
+
+// The file that contains an address.
+CodeFile file_of(std::uintptr_t address) {
+  struct Search {
+    std::uintptr_t address;
+    CodeFile found;
+    bool is_first = true;
+  } search{.address = address, .found = {}};
   dl_iterate_phdr(
       [](dl_phdr_info* info, std::size_t, void* to) {
-        *static_cast<std::uintptr_t*>(to) = info->dlpi_addr;
-        return 1;  // the first is the program
+        Search& search = *static_cast<Search*>(to);
+        const bool is_program = std::exchange(search.is_first, false);  // whose name is empty
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          const auto& segment = info->dlpi_phdr[i];
+          const std::uintptr_t begin = info->dlpi_addr + segment.p_vaddr;
+          if (segment.p_type != PT_LOAD || search.address < begin || search.address >= begin + segment.p_memsz)
+            continue;
+          search.found = {.path = is_program ? "/proc/" + std::to_string(getpid()) + "/exe" : info->dlpi_name,
+                          .base = info->dlpi_addr};
+          return 1;
+        }
+        return 0;
       },
-      &base);
-  return base;
+      &search);
+  return search.found;
 }
 
 // True for anything but the virtual GPU's own code, and the code that nvcc and CUDA's headers put between it and the
@@ -36,6 +58,33 @@ bool is_of_the_program(const std::string& function, const std::string& file, con
     if (file.find(part) != std::string::npos) return false;
   }
   return function.find("__device_stub_") == std::string::npos && (kernel.empty() || function != demangled(kernel));
+}
+
+// The line of the first of these calls that is of the program; empty if there is none.
+SourcePosition line_of(const CodeFile& code, const std::vector<std::uintptr_t>& addresses, const std::string& kernel) {
+  SourcePosition position;
+  if (code.path.find('\'') != std::string::npos) return position;  // the shell would see the end of the name
+  std::string command = "addr2line -f -C -e '" + code.path + "'";
+  for (const std::uintptr_t address : addresses) {
+    char text[24];
+    std::snprintf(text, sizeof text, " 0x%zx", address);
+    command += text;
+  }
+  command += " 2>/dev/null";
+  FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return position;
+  char function[1024], where[4096];
+  while (std::fgets(function, sizeof function, pipe) != nullptr && std::fgets(where, sizeof where, pipe) != nullptr) {
+    if (!position.empty()) continue;  // keep reading, so that addr2line can end
+    const char* const colon = std::strrchr(where, ':');
+    const int line = colon == nullptr ? 0 : static_cast<int>(std::strtol(colon + 1, nullptr, 10));
+    if (line <= 0) continue;
+    const std::string file(where, static_cast<std::size_t>(colon - where));
+    function[std::strcspn(function, "\n")] = '\0';
+    if (is_of_the_program(function, file, kernel)) position = {{.file = file, .line = line}};
+  }
+  pclose(pipe);
+  return position;
 }
 
 }  // namespace
@@ -53,27 +102,13 @@ SourcePosition line_of(const HostPlace& place) {
   if (const auto found = known.find(calls); found != known.end()) return found->second;
   SourcePosition& position = known[calls];
   // These are return addresses: one less is in the line that calls.
-  const std::uintptr_t base = program_base();
-  std::string command = "addr2line -f -C -e /proc/" + std::to_string(getpid()) + "/exe";
-  for (void* call : calls) {
-    char text[24];
-    std::snprintf(text, sizeof text, " 0x%zx", reinterpret_cast<std::uintptr_t>(call) - base - 1);
-    command += text;
+  for (std::size_t i = 0; i < calls.size() && position.empty();) {
+    const CodeFile file = file_of(reinterpret_cast<std::uintptr_t>(calls[i]) - 1);
+    std::vector<std::uintptr_t> addresses;  // of adjacent calls in the same file
+    for (; i < calls.size() && file_of(reinterpret_cast<std::uintptr_t>(calls[i]) - 1) == file; ++i)
+      addresses.push_back(reinterpret_cast<std::uintptr_t>(calls[i]) - file.base - 1);
+    position = line_of(file, addresses, place.kernel);
   }
-  command += " 2>/dev/null";
-  FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return position;
-  char function[1024], where[4096];
-  while (std::fgets(function, sizeof function, pipe) != nullptr && std::fgets(where, sizeof where, pipe) != nullptr) {
-    if (!position.empty()) continue;  // keep reading, so that addr2line can end
-    const char* const colon = std::strrchr(where, ':');
-    const int line = colon == nullptr ? 0 : static_cast<int>(std::strtol(colon + 1, nullptr, 10));
-    if (line <= 0) continue;
-    const std::string file(where, static_cast<std::size_t>(colon - where));
-    function[std::strcspn(function, "\n")] = '\0';
-    if (is_of_the_program(function, file, place.kernel)) position = {{.file = file, .line = line}};
-  }
-  pclose(pipe);
   return position;
 }
 
