@@ -127,13 +127,24 @@ std::optional<int> ChildProcess::wait(std::chrono::milliseconds timeout) {
   return status_;
 }
 
+void ChildProcess::ask_to_end() {
+  ::kill(-pid_, SIGTERM);
+  wait_for_death();
+}
+
 void ChildProcess::kill() {
   ::kill(-pid_, SIGKILL);
-  if (status_) return;
+  wait_for_death();
+}
+
+void ChildProcess::wait_for_death() {
   // A process inside the GPU driver may take long to die, or may never die, so do not hang waiting for it.
   const auto deadline = Clock::now() + std::chrono::seconds(10);
-  while (waitpid(pid_, nullptr, WNOHANG) == 0 && Clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  for (int status = 0; !status_ && Clock::now() < deadline;)
+    if (waitpid(pid_, &status, WNOHANG) != 0)
+      status_ = status;
+    else
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
 }
 
 }  // namespace flash_ladder

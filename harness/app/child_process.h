@@ -42,8 +42,12 @@ class ChildProcess {
   /// timeout.
   std::optional<int> wait(std::chrono::milliseconds timeout);
 
+  /// Sends SIGTERM, and waits a while for the process to end, so that it can remove what it has half made.
+  void ask_to_end();
+
  private:
   void kill();
+  void wait_for_death();
 
   pid_t pid_ = -1;
   int pipe_ = -1;         // the reading end

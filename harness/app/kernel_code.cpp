@@ -10,6 +10,7 @@
 #include <chrono>
 #include <filesystem>
 #include <thread>
+#include <utility>
 
 #include "app/child_process.h"
 #include "app/output.h"
@@ -87,23 +88,33 @@ enum class Output { shown, discarded };
 
 // Whether all of these modules could be built; those that can are built in any case.
 bool build(const std::vector<const Version*>& versions, Output shown) {
-  std::vector<std::string> words = {"-c",      R"(exec "$0" "$@" >&3 2>&1)", FLASH_LADDER_CMAKE,
-                                    "--build", build_folder().string(),      "--target"};
+  std::vector<std::string> words = {"-c", R"(exec "$0" "$@" >&3 2>&1)", FLASH_LADDER_NINJA, "-C", build_folder(), "-k",
+                                    "0"};
   for (const Version* version : versions) words.push_back("kernel_" + label(*version));
-  words.insert(words.end(), {"--", "-k", "0"});
   ChildProcess child("/bin/sh", words, false);
   Progress progress;
   std::string output;
-  bool is_announced = shown == Output::discarded;
-  for (std::string line; child.read_line(line, std::chrono::hours(24)) == ChildProcess::Read::line;) {
-    // Two lines that Ninja prints even if there is nothing to do.
-    if (line.find("Re-checking globbed") != std::string::npos || line.find("no work to do") != std::string::npos)
+  bool is_announced = shown == Output::discarded, command_follows = false;
+  const auto next_line = [&](std::string& line) {
+    try {
+      return child.read_line(line, std::chrono::hours(24)) == ChildProcess::Read::line;
+    } catch (const Interrupted&) {
+      child.ask_to_end();
+      throw;
+    }
+  };
+  for (std::string line; next_line(line);) {
+    // Lines that Ninja prints even if there is nothing to do.
+    if ((line.starts_with("ninja: ") && !line.starts_with("ninja: error")) ||
+        line.find("Re-checking globbed") != std::string::npos)
       continue;
     if (!is_announced) complain("compiling " + labels(versions));
     is_announced = true;
     const bool is_step = line.starts_with('[');
     if (is_step && shown == Output::shown) progress.show(line);
-    if (!is_step) output += line + "\n";
+    // Ninja prints a command that failed before the command's own messages.
+    const bool is_command = std::exchange(command_follows, line.starts_with("FAILED: "));
+    if (!is_step && !is_command && !command_follows) output += line + "\n";
   }
   const bool done = child.wait(std::chrono::hours(24)) == 0;
   progress.clear();
@@ -114,10 +125,10 @@ bool build(const std::vector<const Version*>& versions, Output shown) {
 // Builds modules. Returns why not, for those that could not be built.
 std::map<const Version*, std::string> compile(const std::vector<const Version*>& wanted) {
   std::map<const Version*, std::string> failed;
-  if (access(FLASH_LADDER_CMAKE, X_OK) != 0) {
+  if (access(FLASH_LADDER_NINJA, X_OK) != 0) {
     for (const Version* version : wanted) {
       const std::string why =
-          fmt::format("{} has to be compiled, and {} is gone; run scripts/setup", version->source, FLASH_LADDER_CMAKE);
+          fmt::format("{} has to be compiled, and {} is gone; run scripts/setup", version->source, FLASH_LADDER_NINJA);
       std::error_code error;
       if (fs::exists(module_file(*version, module_folder()), error))
         complain(fmt::format("warning: {}. What runs is older code.", why));
@@ -136,7 +147,8 @@ std::map<const Version*, std::string> compile(const std::vector<const Version*>&
       if (!is_current(*version)) fs::last_write_time(module_file(*version, module_folder()), start, error);
     } else {
       failed[version] =
-          fmt::format("{} does not compile: see above. Correct it, and run the same command again", version->source);
+          fmt::format("{} does not compile: see above. Correct what is said there, and run the same command again",
+                      version->source);
     }
   }
   return failed;
@@ -178,22 +190,27 @@ void announce_kernels() {
 
 std::map<const Version*, std::string> provide_code(const std::vector<const Version*>& versions) {
   std::map<const Version*, std::string> failed;
+  // Whether the module was loaded, right or not.
   const auto load = [&](const Version* version) {
     try {
       load_module(*version, module_folder());
-      return std::string();
     } catch (const UnavailableError& error) {
-      return std::string(error.what());
+      failed[version] = error.what();
     }
+    return version->is_registered;
   };
   std::vector<const Version*> stale;
-  for (const Version* version : versions)
-    // One that cannot be loaded was perhaps left by a build that was interrupted.
-    if (!version->is_registered && (!is_current(*version) || !load(version).empty())) stale.push_back(version);
-  if (!stale.empty()) failed = compile(stale);
+  for (const Version* version : versions) {
+    if (version->is_registered || (is_current(*version) && load(version))) continue;
+    // What cannot be loaded was perhaps left by a build that was interrupted, and is newer than its sources.
+    std::error_code error;
+    if (failed.erase(version) > 0) fs::remove(module_file(*version, module_folder()), error);
+    stale.push_back(version);
+  }
+  if (stale.empty()) return failed;
+  failed.merge(compile(stale));
   for (const Version* version : stale)
-    if (!failed.contains(version))
-      if (const std::string why = load(version); !why.empty()) failed[version] = why;
+    if (!failed.contains(version)) load(version);
   return failed;
 }
 
