@@ -9,7 +9,10 @@
 namespace flash_ladder {
 
 RegistrationText read_registration(const std::filesystem::path& source) {
-  const std::vector<Token> all = tokens(read_source(source));
+  const std::string file = read_source(source);
+  // The statement is the file's last: all that is before it need not be read closely.
+  const std::vector<Token> all =
+      tokens(std::string_view(file).substr(std::min(file.rfind("Registration "), file.size())));
   const auto at = [&](std::size_t i) -> std::string_view {
     return i < all.size() ? std::string_view(all[i].text) : std::string_view();
   };
