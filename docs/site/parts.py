@@ -218,7 +218,8 @@ def quote(facts: Facts, asked: Asked) -> list[Part]:
 
 @directive()
 def source(facts: Facts, asked: Asked) -> list[Part]:
-    return [Source(facts.file(asked.numbers()[0]))]
+    """The whole file of a version, given by its number, or of an extension, given by its path."""
+    return [Source(asked.argument if asked.argument.endswith(".cu") else facts.file(asked.numbers()[0]))]
 
 
 # ---- a version's chapter ----
@@ -250,7 +251,7 @@ def chapter(facts: Facts, asked: Asked) -> list[Part]:
 def prediction(facts: Facts, asked: Asked) -> list[Part]:
     number = asked.numbers()[0]
     header = Plain(sources.header(facts.file(number))["Prediction"], quoted=True)
-    summary = "Write your figure down first. Then open what the header of the file predicts."
+    summary = "Write down your figure, then open the prediction in the file's header."
     folded = Folded(summary, [header], "prediction")
     if number == 1:
         return [folded]
