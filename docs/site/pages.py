@@ -39,7 +39,7 @@ from ladder import HARNESS, ROOT, write_whole
 COMMAND = "scripts/docs --pages"
 PAGES = ROOT / "docs"
 DRAWINGS = PAGES / "figures" / "drawings"
-LINK_MARK = "<!-- site -->"  # before the link to the site in a page that is its own source
+LINK = "<sub>[This page on the site]"  # to where it is published; the site leaves it out of pages that it includes
 
 FENCE = re.compile(r"( *)(`{3,}|:{3,}|~{3,})(?:\{(\w+)\})? *(.*)")
 OPTION = re.compile(r":([\w-]+): *(.*)")
@@ -134,13 +134,13 @@ class Library:
             raise SourceError("README.md has no line `[site]: https://…` that says where the site is published")
         return found[1]
 
-    def link(self, name: str) -> str:
-        return f"[This page on the site]({self.site}/{name}.html)"
+    def link(self, name: str, answers: bool = False) -> str:
+        return f"{LINK}({self.site}/{name}.html){' checks your answers.' if answers else ''}</sub>"
 
     def linked(self, name: str) -> str:
         """A page that is its own source, with the link at its end, which the site leaves out."""
-        text = self.plain[name].read_text(encoding="utf-8").partition(LINK_MARK)[0]
-        return f"{text.rstrip()}\n\n{LINK_MARK}\n\n<sub>{self.link(name)}</sub>\n"
+        text = self.plain[name].read_text(encoding="utf-8").partition(LINK)[0]
+        return f"{text.rstrip()}\n\n{self.link(name)}\n"
 
 
 @dataclass
@@ -159,11 +159,9 @@ class Page:
         if not head.startswith("# "):
             self.errors.append(f"{self.name}.md begins with no title")
         made = f"<!-- Made from docs/source/{self.name}.md. Edit that file, and run {COMMAND}. -->"
-        site = self.library.link(self.name)
-        if "{blank}`" in text:
-            site += " checks your answers."
+        site = self.library.link(self.name, answers="{blank}`" in text)
         converted = self.converted(body)
-        return f"{made}\n\n{head}\n\n<sub>{site}</sub>\n\n{converted.strip()}\n"
+        return f"{made}\n\n{head}\n\n{site}\n\n{converted.strip()}\n"
 
     def link(self, page: str) -> str:
         """The link to a file, given by its path from the root of the repository."""
