@@ -323,7 +323,7 @@ def busy(facts: Facts, asked: Asked) -> list[Part]:
     )
     missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
     if missing:
-        note += f" Not counted yet: {', '.join(missing)}."
+        note += f" No counters are recorded yet for {', '.join(missing)}."
     return [Table("busy", headings, rows), Plain(note, note=True)]
 
 
