@@ -218,7 +218,8 @@ def quote(facts: Facts, asked: Asked) -> list[Part]:
 
 @directive()
 def source(facts: Facts, asked: Asked) -> list[Part]:
-    return [Source(facts.file(asked.numbers()[0]))]
+    """The whole file of a version, given by its number, or of an extension, given by its path."""
+    return [Source(asked.argument if asked.argument.endswith(".cu") else facts.file(asked.numbers()[0]))]
 
 
 # ---- a version's chapter ----
@@ -322,7 +323,7 @@ def busy(facts: Facts, asked: Asked) -> list[Part]:
     )
     missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
     if missing:
-        note += f" Not counted yet: {', '.join(missing)}."
+        note += f" No counters are recorded yet for {', '.join(missing)}."
     return [Table("busy", headings, rows), Plain(note, note=True)]
 
 
