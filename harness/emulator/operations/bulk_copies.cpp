@@ -10,6 +10,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/definedness.h"
 #include "emulator/operations/atomics.h"
 #include "emulator/operations/operations.h"
 
@@ -34,7 +35,7 @@ std::optional<std::uint32_t> shared_offset(CtaExecutor& cta, Warp& warp, const I
                                            std::uint64_t address, std::uint64_t bytes, std::uint32_t alignment) {
   const std::uint64_t offset =
       address - kSharedBase - (address >= kSharedWindow && address < kSharedWindow + kWindowSize ? kSharedWindow : 0);
-  const std::uint64_t size = cta.shared_bytes();
+  const std::uint64_t size = cta.memory().shared_bytes();
   if (offset > size || size - offset < bytes) {
     cta.find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
              fmt::format("a copy by TMA of {} bytes at byte {} of the block's {} bytes of shared memory", bytes,
@@ -58,7 +59,7 @@ std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction&
     if (offset <= parameters.size() && parameters.size() - offset >= kTensorMapBytes)
       bytes = parameters.data() + offset;
   } else {
-    bytes = cta.global_range(warp, instruction, lane, address, kTensorMapBytes, false);
+    bytes = cta.memory().global_range(warp, instruction, lane, address, kTensorMapBytes, false);
     if (bytes == nullptr) return std::nullopt;
   }
   constexpr std::uint64_t kMapAlignment = 64;
@@ -128,7 +129,7 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
     const std::int64_t end_byte =
         writes ? (end * element + kBulkAlignment - 1) / kBulkAlignment * kBulkAlignment : end * element;
     const auto bytes = static_cast<std::size_t>(end_byte - begin * element);
-    part.host = cta.global_range(warp, instruction, lane, address, bytes, writes);
+    part.host = cta.memory().global_range(warp, instruction, lane, address, bytes, writes);
     if (part.host == nullptr) return std::nullopt;
     part.begin = static_cast<std::uint32_t>(begin * element);
     part.end = static_cast<std::uint32_t>(end_byte);
@@ -147,7 +148,7 @@ std::optional<BulkTransfer> range_at(CtaExecutor& cta, Warp& warp, const Instruc
                          address));
     return std::nullopt;
   }
-  std::byte* host = cta.global_range(warp, instruction, lane, address, bytes, writes);
+  std::byte* host = cta.memory().global_range(warp, instruction, lane, address, bytes, writes);
   if (host == nullptr) return std::nullopt;
   DetailCount& detail = cta.detail(instruction);
   ++detail.global.requests;
@@ -170,13 +171,13 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
     const std::uint64_t shared = value_of(warp, instruction.r[0], lane),
                         global = value_of(warp, instruction.r[1], lane);
     std::optional<BulkTransfer> transfer;
-    std::uint32_t ranks = 1u << cta.rank();
+    std::uint32_t ranks = 1u << cta.cluster().rank();
     if (instruction.has_count) {
       ranks = reinterpret_cast<const std::uint16_t*>(
           warp.registers + instruction.r[static_cast<std::size_t>(instruction.operands) - 1])[lane];
-      if (ranks >> cta.cluster_size() != 0) {
+      if (ranks >> cta.cluster().size() != 0) {
         cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-                 fmt::format("a copy to the CTAs {:#x} of a cluster that has {}", ranks, cta.cluster_size()));
+                 fmt::format("a copy to the CTAs {:#x} of a cluster that has {}", ranks, cta.cluster().size()));
       }
     }
     if (of_tensor) {
@@ -210,11 +211,11 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
       cta.shadow()->read({warp.index, cta.index_of(instruction), true, 1u << lane, 8, offsets});
     }
     for (; ranks != 0; ranks &= ranks - 1) {
-      CtaExecutor* const there = cta.peer(static_cast<std::size_t>(std::countr_zero(ranks)));
+      CtaExecutor* const there = cta.cluster().peer(static_cast<std::size_t>(std::countr_zero(ranks)));
       if (there == nullptr) continue;
       if (there->has_ended()) {
         cta.find(FindingKind::in_flight, &warp, &instruction, lane, *offset,
-                 fmt::format("a copy to CTA {} of the cluster, which has ended", there->rank()));
+                 fmt::format("a copy to CTA {} of the cluster, which has ended", there->cluster().rank()));
         continue;
       }
       const auto barrier = std::find_if(there->mbarriers().begin(), there->mbarriers().end(),
@@ -230,8 +231,8 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
       };
       if (there == &cta) {
         issue(1u << lane, nullptr);
-      } else if (cta.is_there(*there, warp, instruction, lane)) {
-        cta.copy_to_peer(warp, instruction, *there, 1u << lane, issue);
+      } else if (cta.cluster().is_there(*there, warp, instruction, lane)) {
+        cta.cluster().copy_to_peer(warp, instruction, *there, 1u << lane, issue);
       }
     }
   }
@@ -252,7 +253,7 @@ struct ClusterPlace {
 };
 ClusterPlace place_in_cluster(const CtaExecutor& cta, std::uint64_t address) {
   if (address >= kSharedWindow) address -= kSharedWindow;
-  return {.rank = rank_of(address).value_or(cta.rank()), .address = without_rank(address)};
+  return {.rank = rank_of(address).value_or(cta.cluster().rank()), .address = without_rank(address)};
 }
 
 // The mbarrier that is signalled when bytes have arrived at a CTA; null, after a finding, if it does not belong to that
@@ -261,10 +262,10 @@ Mbarrier* barrier_at(CtaExecutor& cta, Warp& warp, const Instruction& instructio
                      CtaExecutor& there) {
   const ClusterPlace place = place_in_cluster(cta, address);
   const std::uint64_t at = place.address - kSharedBase;
-  if (place.rank != there.rank()) {
+  if (place.rank != there.cluster().rank()) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, at,
              fmt::format("bytes for CTA {} of the cluster, with an mbarrier of CTA {}: both must be of the same CTA",
-                         there.rank(), place.rank));
+                         there.cluster().rank(), place.rank));
     return nullptr;
   }
   const auto barrier = std::find_if(there.mbarriers().begin(), there.mbarriers().end(),
@@ -288,21 +289,21 @@ void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instructio
       continue;
     }
     const ClusterPlace to = place_in_cluster(cta, value_of(warp, instruction.r[0], lane));
-    CtaExecutor* const there = cta.peer(to.rank);
+    CtaExecutor* const there = cta.cluster().peer(to.rank);
     if (there == nullptr) {
       cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-               fmt::format("a copy to CTA {} of a cluster that has {}", to.rank, cta.cluster_size()));
+               fmt::format("a copy to CTA {} of a cluster that has {}", to.rank, cta.cluster().size()));
       continue;
     }
     const std::uint64_t from = value_of(warp, instruction.r[1], lane);
     const auto source = shared_offset(cta, warp, instruction, lane, from, bytes, kBulkAlignment);
     const auto offset = shared_offset(cta, warp, instruction, lane, to.address, bytes, kBulkAlignment);
-    if (!source || !offset || (there != &cta && !cta.is_there(*there, warp, instruction, lane))) continue;
+    if (!source || !offset || (there != &cta && !cta.cluster().is_there(*there, warp, instruction, lane))) continue;
     const std::uint64_t barrier_address = value_of(warp, instruction.r[3], lane);
     Mbarrier* const barrier = barrier_at(cta, warp, instruction, lane, barrier_address, *there);
     if (barrier == nullptr) continue;
     BulkTransfer transfer{.shared = *offset, .row_bytes = bytes, .source = BulkTransfer::Source{*source}};
-    transfer.rows.push_back({.host = cta.shared() + *source, .begin = 0, .end = bytes});
+    transfer.rows.push_back({.host = cta.memory().shared() + *source, .begin = 0, .end = bytes});
     cta.async()->copies.begin_source(warp, instruction, lane, transfer);
     const auto issue = [&](std::uint32_t, const PeerAccess* peer) {
       there->async()->copies.issue_load(cta, warp, instruction, lane, transfer, *barrier, peer);
@@ -310,7 +311,7 @@ void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instructio
     if (there == &cta) {
       issue(1u << lane, nullptr);
     } else {
-      cta.copy_to_peer(warp, instruction, *there, 1u << lane, issue);
+      cta.cluster().copy_to_peer(warp, instruction, *there, 1u << lane, issue);
     }
   }
 }
@@ -327,47 +328,48 @@ void store_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   const auto refuse = [&](std::uint32_t lanes, std::optional<Address> address, const std::string& message) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(lanes), address, message);
   };
-  if (cta.cluster_size() == 1)
+  if (cta.cluster().size() == 1)
     return refuse(mask, std::nullopt, name + " in a cluster of one CTA: it is for clusters of two and more");
-  const UndefinedLanes undefined = cta.undefined_sources(warp, instruction, 2, instruction.operands, mask);
-  cta.report_undefined(warp, instruction, undefined, "stored");
-  cta.for_each_space(warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses&) {
-    if (access.space != Space::shared)
-      return refuse(access.lanes, std::nullopt, name + " to an address that is none of shared memory");
-    CtaExecutor& there = access.peer == nullptr ? cta : *access.peer;
-    if (kCombine != nullptr && &there == &cta)
-      return refuse(access.lanes, std::nullopt, name + " to the CTA's own shared memory: it must be another CTA's");
-    LaneStores stores{.bytes_each = access.bytes, .combine = kCombine, .type = instruction.type};
-    std::copy_n(access.offsets, kWarpSize, stores.offsets.begin());
-    for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
-      const int lane = std::countr_zero(rest);
-      for (std::size_t i = 0; i < instruction.elements; ++i) {
-        std::memcpy(stores.value(lane) + i * instruction.bytes,
-                    warp.registers + instruction.r[i + 2] + static_cast<std::size_t>(lane) * instruction.bytes,
-                    instruction.bytes);
-      }
-    }
-    for (std::uint32_t rest = access.good; rest != 0;) {
-      const std::uint64_t barrier_address = value_of(warp, instruction.r[1], std::countr_zero(rest));
-      std::uint32_t same = 0;  // the lanes that name the same mbarrier
-      for (std::uint32_t others = rest; others != 0; others &= others - 1) {
-        const int other = std::countr_zero(others);
-        if (value_of(warp, instruction.r[1], other) == barrier_address) same |= 1u << other;
-      }
-      rest &= ~same;
-      Mbarrier* const barrier = barrier_at(cta, warp, instruction, std::countr_zero(same), barrier_address, there);
-      if (barrier == nullptr) continue;
-      const auto issue = [&](std::uint32_t lanes, const PeerAccess* peer) {
-        stores.lanes = lanes;
-        there.async()->copies.issue_lane_stores(cta, warp, instruction, stores, *barrier, peer);
-      };
-      if (&there == &cta) {
-        issue(same, nullptr);
-      } else {
-        cta.copy_to_peer(warp, instruction, there, same, issue);
-      }
-    }
-  });
+  const UndefinedLanes undefined = undefined_sources(cta, warp, instruction, 2, instruction.operands, mask);
+  report_undefined(cta, warp, instruction, undefined, "stored");
+  cta.memory().for_each_space(
+      warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses&) {
+        if (access.space != Space::shared)
+          return refuse(access.lanes, std::nullopt, name + " to an address that is none of shared memory");
+        CtaExecutor& there = access.peer == nullptr ? cta : *access.peer;
+        if (kCombine != nullptr && &there == &cta)
+          return refuse(access.lanes, std::nullopt, name + " to the CTA's own shared memory: it must be another CTA's");
+        LaneStores stores{.bytes_each = access.bytes, .combine = kCombine, .type = instruction.type};
+        std::copy_n(access.offsets, kWarpSize, stores.offsets.begin());
+        for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
+          const int lane = std::countr_zero(rest);
+          for (std::size_t i = 0; i < instruction.elements; ++i) {
+            std::memcpy(stores.value(lane) + i * instruction.bytes,
+                        warp.registers + instruction.r[i + 2] + static_cast<std::size_t>(lane) * instruction.bytes,
+                        instruction.bytes);
+          }
+        }
+        for (std::uint32_t rest = access.good; rest != 0;) {
+          const std::uint64_t barrier_address = value_of(warp, instruction.r[1], std::countr_zero(rest));
+          std::uint32_t same = 0;  // the lanes that name the same mbarrier
+          for (std::uint32_t others = rest; others != 0; others &= others - 1) {
+            const int other = std::countr_zero(others);
+            if (value_of(warp, instruction.r[1], other) == barrier_address) same |= 1u << other;
+          }
+          rest &= ~same;
+          Mbarrier* const barrier = barrier_at(cta, warp, instruction, std::countr_zero(same), barrier_address, there);
+          if (barrier == nullptr) continue;
+          const auto issue = [&](std::uint32_t lanes, const PeerAccess* peer) {
+            stores.lanes = lanes;
+            there.async()->copies.issue_lane_stores(cta, warp, instruction, stores, *barrier, peer);
+          };
+          if (&there == &cta) {
+            issue(same, nullptr);
+          } else {
+            cta.cluster().copy_to_peer(warp, instruction, there, same, issue);
+          }
+        }
+      });
 }
 
 // An address of 64 bits, with its offset added.

@@ -21,7 +21,7 @@ using ptx::Operand;
 using Kind = Operand::Kind;
 
 std::string string_at(CtaExecutor& cta, Address address) {
-  const Allocation* const allocation = cta.find_allocation(address);
+  const Allocation* const allocation = cta.memory().find_allocation(address);
   std::string text;
   if (allocation == nullptr || allocation->freed) return text;
   for (std::size_t i = address - allocation->address; i < allocation->size; ++i) {
@@ -45,7 +45,7 @@ void print(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
       std::uint64_t value = 0;
       offset = (offset + bytes - 1) / bytes * bytes;
       if (offset < end && end - offset >= bytes)
-        std::memcpy(&value, cta.local_address(warp, lane, offset + kLocalBase), bytes);
+        std::memcpy(&value, cta.memory().local_address(warp, lane, offset + kLocalBase), bytes);
       offset += bytes;
       return value;
     };
@@ -146,7 +146,7 @@ void allocate(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::uint64_t bytes = lanes(1)[lane];
-    lanes(0)[lane] = bytes == 0 ? 0 : cta.allocate_on_heap(bytes);
+    lanes(0)[lane] = bytes == 0 ? 0 : cta.memory().allocate_on_heap(bytes);
   }
   cta.note_progress();
 }
@@ -158,9 +158,9 @@ void release(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     std::memcpy(&address, warp.registers + instruction.r[0] + 8 * lane, 8);
     if (address == 0) continue;
     try {
-      cta.free_on_heap(address);
+      cta.memory().free_on_heap(address);
     } catch (const MemoryError& error) {
-      const Allocation* const allocation = cta.find_allocation(address);
+      const Allocation* const allocation = cta.memory().find_allocation(address);
       cta.find(
           allocation != nullptr && allocation->freed ? FindingKind::use_after_free : FindingKind::invalid_operation,
           &warp, &instruction, lane, address, error.what());

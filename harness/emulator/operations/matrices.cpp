@@ -28,6 +28,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/lanes/warp.h"
 #include "emulator/operations/operations.h"
 
@@ -91,7 +92,7 @@ std::int64_t integer_element(std::uint32_t word, int i, bool of_b) {
 // r: D, A, B, C. `elements` and `bytes` are the numbers of blocks of rows and of k; `has_count` is .satfinite.
 template <Product kProduct>
 void multiply(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   constexpr bool kDouble = kProduct == Product::f64, kFloat = kProduct == Product::tf32;
   using Word = std::conditional_t<kDouble, double, std::uint32_t>;
   const std::size_t row_blocks = instruction.elements, k_blocks = instruction.bytes;
@@ -160,7 +161,7 @@ constexpr Execute kMultiply[] = {nullptr,
                                  multiply<Product::and_>};
 
 void multiply_16_bits(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   instruction.function(warp.registers, instruction.r.data(), mask);
 }
 

@@ -89,7 +89,8 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
       while (static_cast<std::uint32_t>(std::popcount(lanes)) > barrier.pending) lanes &= ~std::bit_floor(lanes);
       rest &= ~lanes;
       for (PendingCopy& copy : warp.copies) {
-        if (copy.number < arrival.issued && (copy.mask & lanes) != 0) cta.complete(warp, copy, copy.mask & lanes, true);
+        if (copy.number < arrival.issued && (copy.mask & lanes) != 0)
+          complete(cta, warp, copy, copy.mask & lanes, true);
       }
       if (cta.shadow() != nullptr) cta.shadow()->clocks().publish_async(arrival.warp, barrier.arriving);
       barrier.trace_arrival(arrival.traced, arrival.warp);
@@ -111,9 +112,9 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
     const std::optional<std::uint64_t> rank = rank_of(address);
     if (!rank || address >= kSharedWindow) continue;
     address = without_rank(address);
-    if (*rank == cta.rank()) continue;
+    if (*rank == cta.cluster().rank()) continue;
     own &= ~(1u << lane);
-    CtaExecutor* peer = cta.peer(*rank);
+    CtaExecutor* peer = cta.cluster().peer(*rank);
     const auto offset = static_cast<std::uint32_t>(address) - kSharedBase;
     if (peer == nullptr || peer->has_ended()) {
       cta.find(FindingKind::in_flight, &warp, &instruction, lane, offset,
@@ -140,11 +141,12 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
           reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
       peer->async()->copies.expect(warp, instruction, lane, *found, bytes[lane]);
     }
-    if (!cta.is_there(*peer, warp, instruction, lane)) continue;
+    if (!cta.cluster().is_there(*peer, warp, instruction, lane)) continue;
     std::uint32_t offsets[kWarpSize];
     std::fill_n(offsets, kWarpSize, offset);
-    cta.read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8, offsets);  // it had already been initialised
-    cta.tell_peer(warp, *peer, 1u << lane, found->arriving);
+    cta.cluster().read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8,
+                            offsets);  // it had already been initialised
+    cta.cluster().tell_peer(warp, *peer, 1u << lane, found->arriving);
     arrive(*peer, *found, count);
   }
   return own;
@@ -162,14 +164,14 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
     return;
   }
   LaneAddresses at;
-  cta.addresses(warp, instruction, instruction.r[instruction.writes], at);
+  cta.memory().addresses(warp, instruction, instruction.r[instruction.writes], at);
   if (operation == Operation::arrive || operation == Operation::arrive_drop) {
     const std::uint32_t own = arrive_at_peers(cta, warp, instruction, mask, at);
     if (own == 0) return;
     mask = own;
   }
   std::uint32_t offsets[kWarpSize];
-  const std::uint32_t good = cta.check_shared(warp, instruction, at, mask, 8, offsets);
+  const std::uint32_t good = cta.memory().check_shared(warp, instruction, at, mask, 8, offsets);
   const std::byte* operand =
       instruction.operands > instruction.writes + 1 ? warp.registers + instruction.r[instruction.writes + 1u] : nullptr;
   note_mbarrier_access(cta, warp, instruction, good, offsets,
@@ -411,9 +413,9 @@ void decode_mbarrier(KernelDecoder& d) {
 template <bool kCounts>
 void arrive_when_copied(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   LaneAddresses at;
-  cta.addresses(warp, instruction, instruction.r[0], at);
+  cta.memory().addresses(warp, instruction, instruction.r[0], at);
   std::uint32_t offsets[kWarpSize];
-  const std::uint32_t good = cta.check_shared(warp, instruction, at, mask, 8, offsets);
+  const std::uint32_t good = cta.memory().check_shared(warp, instruction, at, mask, 8, offsets);
   note_mbarrier_access(cta, warp, instruction, good, offsets, false);
   for (std::uint32_t rest = good; rest != 0;) {
     const int lane = std::countr_zero(rest);

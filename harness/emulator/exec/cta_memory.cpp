@@ -1,5 +1,4 @@
-// The memory that an instruction's addresses refer to, whether the access is allowed, and what it costs. PTX ISA,
-// "State Spaces".
+#include "emulator/exec/cta_memory.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +6,9 @@
 #include <bit>
 #include <cstring>
 
+#include "emulator/exec/async_chunks.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/definedness.h"
 #include "emulator/function_name.h"
 #include "emulator/lanes/accesses.h"
 #include "emulator/memory/traffic.h"
@@ -65,8 +66,40 @@ bool all_written(const std::uint8_t* initialised, Address begin, const LaneAddre
 
 }  // namespace
 
-void CtaExecutor::addresses(const Warp& warp, const Instruction& instruction, std::int32_t reg,
-                            LaneAddresses& to) const {
+void AlignedBytes::resize(std::size_t size) {
+  constexpr std::size_t kAlignment = 64;
+  storage_ = std::make_unique<std::byte[]>(size + kAlignment);
+  const auto address = reinterpret_cast<std::uintptr_t>(storage_.get());
+  data_ = storage_.get() + (kAlignment - address % kAlignment) % kAlignment;
+  size_ = size;
+}
+
+CtaMemory::CtaMemory(CtaExecutor& cta, LaunchContext& context, ClusterMember& cluster, InstructionCounters& counters,
+                     std::size_t num_warps)
+    : cta_(cta), context_(context), cluster_(cluster), counters_(counters), last_patterns_(context.kernel.code.size()) {
+  const CompiledKernel& kernel = context.kernel;
+  shared_bytes_ = static_cast<std::uint32_t>(kernel.reserved_shared_bytes + kernel.static_shared_bytes +
+                                             context.config.dynamic_shared_bytes);
+  // A wgmma whose operand is out of bounds, which is a finding, reads the first chunk.
+  shared_.resize(std::max<std::uint32_t>(shared_bytes_, kernel.uses_async_proxy ? kChunk : 0));
+  local_.resize(kernel.local_bytes * num_warps * kWarpSize);
+  if (!context.options.checks) return;
+  global_ = context.shadow;
+  if (global_ == nullptr) {
+    own_global_ = std::make_unique<GlobalShadow>(kernel.global_granule, GlobalShadow::Of::cta);
+    global_ = own_global_.get();
+  }
+  local_written_.resize(local_.size());
+}
+
+void CtaMemory::start() {
+  std::memset(shared_.data(), 0, shared_.size());
+  std::memset(local_.data(), 0, local_.size());
+  if (own_global_ != nullptr) own_global_->reset();
+  std::fill(local_written_.begin(), local_written_.end(), 0);
+}
+
+void CtaMemory::addresses(const Warp& warp, const Instruction& instruction, std::int32_t reg, LaneAddresses& to) const {
   const std::byte* from = warp.registers + reg;
   if (instruction.wide_address) {
     const auto* lanes = reinterpret_cast<const std::uint64_t*>(from);
@@ -84,9 +117,9 @@ void CtaExecutor::addresses(const Warp& warp, const Instruction& instruction, st
 
 // The lanes whose accesses are inside a window of memory and aligned; the others are reported. `offsets` are relative
 // to the start of the window.
-std::uint32_t CtaExecutor::check_window(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
-                                        std::uint32_t mask, unsigned bytes, const Window& window,
-                                        std::uint32_t* offsets) {
+std::uint32_t CtaMemory::check_window(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                      std::uint32_t mask, unsigned bytes, const Window& window,
+                                      std::uint32_t* offsets) {
   const std::uint64_t limit = window.size >= bytes ? window.size - bytes + 1 : 0;
   bool all_good = true;
   for (int lane = 0; lane < kWarpSize; ++lane) {
@@ -101,13 +134,13 @@ std::uint32_t CtaExecutor::check_window(Warp& warp, const Instruction& instructi
     const int lane = std::countr_zero(rest);
     const std::uint64_t offset = at.at[static_cast<std::size_t>(lane)] - window.base;
     if (offset >= limit) {
-      find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
-           fmt::format("an access of {} bytes at byte {} of the {}'s {} bytes of {} memory", bytes,
-                       static_cast<std::int64_t>(offset), window.owner, window.size, window.name));
+      cta_.find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
+                fmt::format("an access of {} bytes at byte {} of the {}'s {} bytes of {} memory", bytes,
+                            static_cast<std::int64_t>(offset), window.owner, window.size, window.name));
     } else if ((offset & (bytes - 1)) != 0) {
-      find(FindingKind::misaligned, &warp, &instruction, lane, offset,
-           fmt::format("an access of {} bytes at byte {} of {} memory, which is no multiple of {}", bytes, offset,
-                       window.name, bytes));
+      cta_.find(FindingKind::misaligned, &warp, &instruction, lane, offset,
+                fmt::format("an access of {} bytes at byte {} of {} memory, which is no multiple of {}", bytes, offset,
+                            window.name, bytes));
     } else {
       continue;
     }
@@ -116,15 +149,15 @@ std::uint32_t CtaExecutor::check_window(Warp& warp, const Instruction& instructi
   return good_lanes;
 }
 
-std::uint32_t CtaExecutor::check_shared(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
-                                        std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) {
+std::uint32_t CtaMemory::check_shared(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                      std::uint32_t mask, unsigned bytes, std::uint32_t* offsets) {
   const std::uint32_t good =
       check_window(warp, instruction, at, mask, bytes, {kSharedBase, shared_bytes_, "block", "shared"}, offsets);
   check_variable(warp, instruction, ptx::Space::shared, good, bytes, offsets);
   return good;
 }
 
-const Allocation* CtaExecutor::find_allocation(Address address) {
+const Allocation* CtaMemory::find_allocation(Address address) {
   if (last_allocation_ != nullptr && address - last_allocation_->address < last_allocation_->size)
     return last_allocation_;
   const std::vector<Allocation>& all = context_.allocations;
@@ -140,13 +173,13 @@ const Allocation* CtaExecutor::find_allocation(Address address) {
   return address - found.address < found.size ? last_allocation_ = &found : nullptr;
 }
 
-Address CtaExecutor::allocate_on_heap(std::size_t bytes) {
+Address CtaMemory::allocate_on_heap(std::size_t bytes) {
   const Address address = context_.memory.allocate_on_heap(bytes);
   if (address != 0) context_.made[address] = *context_.memory.find(address);
   return address;
 }
 
-void CtaExecutor::free_on_heap(Address address) {
+void CtaMemory::free_on_heap(Address address) {
   context_.memory.free_on_heap(address);
   const auto made = context_.made.find(address);
   const auto is_it = [&](const Allocation& allocation) { return allocation.address == address; };
@@ -158,7 +191,7 @@ void CtaExecutor::free_on_heap(Address address) {
 }
 
 // The common case of an access to global memory: all lanes take part, and the access is aligned and within one allocation.
-bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std::byte** host) {
+bool CtaMemory::check_whole_warp(const LaneAddresses& at, unsigned bytes, std::byte** host) {
   const Allocation* const allocation = find_allocation(at.at[0]);
   if (allocation == nullptr || allocation->freed || allocation->size < bytes) return false;
   bool consecutive;
@@ -172,7 +205,7 @@ bool CtaExecutor::check_whole_warp(const LaneAddresses& at, unsigned bytes, std:
 }
 
 // The same for some of the lanes.
-bool CtaExecutor::check_part_of_warp(const LaneAddresses& at, std::uint32_t mask, unsigned bytes, std::byte** host) {
+bool CtaMemory::check_part_of_warp(const LaneAddresses& at, std::uint32_t mask, unsigned bytes, std::byte** host) {
   std::uint64_t lowest = ~std::uint64_t{0}, highest = 0, low_bits = 0;
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const std::uint64_t address = at.at[static_cast<std::size_t>(std::countr_zero(rest))];
@@ -195,8 +228,8 @@ bool CtaExecutor::check_part_of_warp(const LaneAddresses& at, std::uint32_t mask
 }
 
 // The lanes whose accesses are aligned and inside allocations of global memory; `host` receives the addresses of the bytes.
-std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
-                                        std::uint32_t mask, unsigned bytes, std::byte** host) {
+std::uint32_t CtaMemory::check_global(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                      std::uint32_t mask, unsigned bytes, std::byte** host) {
   whole_access_ = nullptr;
   consecutive_ = false;
   if (mask == kAllLanes ? check_whole_warp(at, bytes, host) : check_part_of_warp(at, mask, bytes, host)) return mask;
@@ -213,14 +246,14 @@ std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instructi
       return context_.memory.describe(address);
     };
     if (allocation == nullptr || allocation->size - (address - allocation->address) < bytes) {
-      find(FindingKind::out_of_bounds, &warp, &instruction, lane, address,
-           fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address, where()));
+      cta_.find(FindingKind::out_of_bounds, &warp, &instruction, lane, address,
+                fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address, where()));
     } else if (allocation->freed) {
-      find(FindingKind::use_after_free, &warp, &instruction, lane, address,
-           fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address, where()));
+      cta_.find(FindingKind::use_after_free, &warp, &instruction, lane, address,
+                fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address, where()));
     } else if ((address & (bytes - 1)) != 0) {
-      find(FindingKind::misaligned, &warp, &instruction, lane, address,
-           fmt::format("an access of {} bytes at {:#x}, which is no multiple of {}", bytes, address, bytes));
+      cta_.find(FindingKind::misaligned, &warp, &instruction, lane, address,
+                fmt::format("an access of {} bytes at {:#x}, which is no multiple of {}", bytes, address, bytes));
     } else {
       host[lane] = allocation->data + (address - allocation->address);
       continue;
@@ -230,9 +263,9 @@ std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instructi
   return good_lanes;
 }
 
-void CtaExecutor::check_local_initialised(Warp& warp, const Instruction& instruction, std::uint32_t mask,
-                                          unsigned bytes, std::byte* const* host) {
-  UndefinedLanes unwritten{.lanes = 0, .origin = index_of(instruction)};
+void CtaMemory::check_local_initialised(Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
+                                        std::byte* const* host) {
+  UndefinedLanes unwritten{.lanes = 0, .origin = cta_.index_of(instruction)};
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::size_t offset = static_cast<std::size_t>(host[lane] - local_.data());
@@ -243,15 +276,15 @@ void CtaExecutor::check_local_initialised(Warp& warp, const Instruction& instruc
       continue;
     }
     const std::size_t in_thread = offset % context_.kernel.local_bytes;
-    find(FindingKind::uninitialised_read, &warp, &instruction, lane, in_thread,
-         fmt::format("a read of {} bytes at byte {} of local memory, which were never written", bytes, in_thread));
+    cta_.find(FindingKind::uninitialised_read, &warp, &instruction, lane, in_thread,
+              fmt::format("a read of {} bytes at byte {} of local memory, which were never written", bytes, in_thread));
   }
   if (unwritten.lanes == 0) return;
-  for (std::size_t k = 0; k < instruction.writes; ++k) set_undefined(warp, instruction, k, mask, unwritten);
+  for (std::size_t k = 0; k < instruction.writes; ++k) set_undefined(cta_, warp, instruction, k, mask, unwritten);
 }
 
-void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
-                                    std::uint32_t mask, unsigned bytes) {
+void CtaMemory::check_initialised(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                  std::uint32_t mask, unsigned bytes) {
   if (whole_access_ != nullptr && !whole_access_->poisoned) return;
   if (whole_access_ != nullptr && mask == kAllLanes) {
     const std::uint8_t* const first = whole_access_->initialised;
@@ -270,13 +303,13 @@ void CtaExecutor::check_initialised(Warp& warp, const Instruction& instruction, 
     if (!allocation->poisoned) continue;
     const std::uint8_t* first = allocation->initialised + (address - allocation->address);
     if (std::find(first, first + bytes, 0) == first + bytes) continue;
-    find(FindingKind::uninitialised_read, &warp, &instruction, lane, address,
-         fmt::format("a read of {} bytes of global memory at {:#x}, which were never written: {}", bytes, address,
-                     context_.memory.describe(address)));
+    cta_.find(FindingKind::uninitialised_read, &warp, &instruction, lane, address,
+              fmt::format("a read of {} bytes of global memory at {:#x}, which were never written: {}", bytes, address,
+                          context_.memory.describe(address)));
   }
 }
 
-void CtaExecutor::mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes) {
+void CtaMemory::mark_initialised(const LaneAddresses& at, std::uint32_t mask, unsigned bytes) {
   if (whole_access_ != nullptr && !whole_access_->poisoned) return;
   if (whole_access_ != nullptr && consecutive_ && mask == kAllLanes) {
     std::memset(whole_access_->initialised + (at.at[0] - whole_access_->address), 0xff, std::size_t{kWarpSize} * bytes);
@@ -289,18 +322,18 @@ void CtaExecutor::mark_initialised(const LaneAddresses& at, std::uint32_t mask, 
   }
 }
 
-std::byte* CtaExecutor::local_address(const Warp& warp, int lane, std::uint64_t address) {
+std::byte* CtaMemory::local_address(const Warp& warp, int lane, std::uint64_t address) {
   const std::size_t thread = static_cast<std::size_t>(warp.index) * kWarpSize + static_cast<std::size_t>(lane);
   return local_.data() + thread * context_.kernel.local_bytes + (address - kLocalBase);
 }
 
-std::byte* CtaExecutor::global_range(const Warp& warp, const Instruction& instruction, int lane, Address address,
-                                     std::size_t bytes, bool writes) {
+std::byte* CtaMemory::global_range(const Warp& warp, const Instruction& instruction, int lane, Address address,
+                                   std::size_t bytes, bool writes) {
   const Allocation* allocation = find_allocation(address);
   const auto refuse = [&](FindingKind kind) {
-    find(kind, &warp, &instruction, lane, address,
-         fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address,
-                     context_.memory.describe(address)));
+    cta_.find(kind, &warp, &instruction, lane, address,
+              fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address,
+                          context_.memory.describe(address)));
     return nullptr;
   };
   if (allocation == nullptr || allocation->size - (address - allocation->address) < bytes)
@@ -311,30 +344,30 @@ std::byte* CtaExecutor::global_range(const Warp& warp, const Instruction& instru
     if (writes) {
       std::memset(first, 0xff, bytes);
     } else if (std::find(first, first + bytes, 0) != first + bytes) {
-      find(FindingKind::uninitialised_read, &warp, &instruction, lane, address,
-           fmt::format("a read of {} bytes of global memory at {:#x}, which were never written: {}", bytes, address,
-                       context_.memory.describe(address)));
+      cta_.find(FindingKind::uninitialised_read, &warp, &instruction, lane, address,
+                fmt::format("a read of {} bytes of global memory at {:#x}, which were never written: {}", bytes,
+                            address, context_.memory.describe(address)));
     }
   }
   return allocation->data + (address - allocation->address);
 }
 
-PlacedPattern CtaExecutor::pattern_of(const std::uint32_t* offsets, std::uint32_t mask, unsigned bytes, bool matrices) {
+PlacedPattern CtaMemory::pattern_of(const std::uint32_t* offsets, std::uint32_t mask, unsigned bytes, bool matrices) {
   if (patterns_.full()) {
-    if (shadow_ != nullptr) shadow_->forget_patterns();
+    if (cta_.shadow() != nullptr) cta_.shadow()->forget_patterns();
     std::fill(last_patterns_.begin(), last_patterns_.end(), nullptr);
     patterns_.clear();
   }
   return patterns_.find(offsets, mask, bytes, matrices);
 }
 
-PlacedPattern CtaExecutor::whole_warp_access(const Warp& warp, const Instruction& instruction, std::int32_t reg,
-                                             std::uint32_t mask, unsigned bytes, bool matrices) {
+PlacedPattern CtaMemory::whole_warp_access(const Warp& warp, const Instruction& instruction, std::int32_t reg,
+                                           std::uint32_t mask, unsigned bytes, bool matrices) {
   if (mask != kAllLanes || shared_bytes_ < bytes) return {};
   const std::byte* const addresses = warp.registers + reg;
   const std::int64_t offset = instruction.offset - kSharedBase;
   // Instructions in loops repeat their earlier access patterns, at the same place or elsewhere.
-  const AccessPattern*& last = last_patterns_[static_cast<std::size_t>(index_of(instruction))];
+  const AccessPattern*& last = last_patterns_[static_cast<std::size_t>(cta_.index_of(instruction))];
   PlacedPattern placed;
   std::uint64_t base = 0;
   if (last != nullptr && lanes::repeats(addresses, instruction.wide_address, offset, last->offsets.data(), &base) &&
@@ -356,8 +389,8 @@ PlacedPattern CtaExecutor::whole_warp_access(const Warp& warp, const Instruction
 
 // An array in shared or local memory ends where another begins, and writing there is an error like any other. `offsets`
 // are relative to the start of the space.
-void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, ptx::Space space, std::uint32_t mask,
-                                 unsigned bytes, const std::uint32_t* offsets) {
+void CtaMemory::check_variable(Warp& warp, const Instruction& instruction, ptx::Space space, std::uint32_t mask,
+                               unsigned bytes, const std::uint32_t* offsets) {
   if (instruction.variable < 0 || !context_.options.checks) return;
   const std::vector<KnownVariable>& variables = context_.kernel.variables;
   const KnownVariable& own = variables[static_cast<std::size_t>(instruction.variable)];
@@ -371,7 +404,7 @@ void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, ptx
     const int lane = std::countr_zero(rest);
     const std::uint32_t offset = offsets[lane];
     if (offset >= own.begin && offset < own.end && own.end - offset >= bytes) continue;
-    if (!findings_.is_new(FindingKind::out_of_bounds, place_of(index_of(instruction)), -1)) continue;
+    if (!cta_.findings().is_new(FindingKind::out_of_bounds, cta_.place_of(cta_.index_of(instruction)), -1)) continue;
     const bool before = offset < own.begin, across = !before && offset < own.end;
     const std::uint32_t wrong = across ? own.end : offset;
     // A variable that contains others comes before them.
@@ -381,7 +414,7 @@ void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, ptx
     const std::string where = before   ? fmt::format("{} bytes before the beginning of", own.begin - offset)
                               : across ? "across the end of"
                                        : fmt::format("{} bytes after the end of", offset - own.end);
-    findings_.add(describe(
+    cta_.findings().add(cta_.describe(
         FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
         fmt::format(
             "an access of {} bytes of {} memory {} {}{}{}", bytes, space == ptx::Space::shared ? "shared" : "local",
@@ -395,7 +428,7 @@ void CtaExecutor::check_variable(Warp& warp, const Instruction& instruction, ptx
 
 // Groups lanes by the space of their addresses, and calls f(space, lanes, addresses in that space). For an
 // instruction's access to one space: checks the addresses, finds the bytes, and counts.
-void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access) {
+void CtaMemory::resolve(Warp& warp, const Instruction& instruction, const LaneAddresses& at, MemoryAccess& access) {
   DetailCount& counters = detail(instruction);
   const unsigned bytes = access.bytes;
   access.consecutive = false;
@@ -404,7 +437,7 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
       access.good = check_shared(warp, instruction, at, access.lanes, bytes, access.offsets);
       const PlacedPattern placed = count_shared(instruction, access.lanes, access.good, bytes, access.offsets);
       access.placed = access.good == kAllLanes ? placed : PlacedPattern{};
-      std::byte* const memory = access.peer == nullptr ? shared() : access.peer->shared();
+      std::byte* const memory = access.peer == nullptr ? shared() : access.peer->memory().shared();
       for (int lane = 0; lane < kWarpSize; ++lane) access.host[lane] = memory + access.offsets[lane];
       break;
     }
@@ -426,9 +459,9 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
         const int lane = std::countr_zero(rest);
         const std::uint64_t offset = at.at[static_cast<std::size_t>(lane)];
         if (offset >= parameters.size() || parameters.size() - offset < bytes) {
-          find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
-               fmt::format("an access of {} bytes at byte {} of the kernel's {} bytes of parameters", bytes,
-                           static_cast<std::int64_t>(offset), parameters.size()));
+          cta_.find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
+                    fmt::format("an access of {} bytes at byte {} of the kernel's {} bytes of parameters", bytes,
+                                static_cast<std::int64_t>(offset), parameters.size()));
           access.good &= ~(1u << lane);
           continue;
         }
@@ -446,20 +479,20 @@ void CtaExecutor::resolve(Warp& warp, const Instruction& instruction, const Lane
 }
 
 // Whether the data read have been written, and in order.
-void CtaExecutor::check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
-                             const MemoryAccess& access) {
+void CtaMemory::check_read(Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                           const MemoryAccess& access) {
   if (access.space == ptx::Space::shared) {
-    if (shadow_ == nullptr) return;
-    const Strength strength = ordering_->strength_of(instruction.strength, warp.index);
+    if (cta_.shadow() == nullptr) return;
+    const Strength strength = cta_.ordering()->strength_of(instruction.strength, warp.index);
     if (access.peer != nullptr)
-      return read_peer(warp, instruction, *access.peer, strength, access.good, access.bytes, access.offsets);
-    shadow_->read({.warp = warp.index,
-                   .instruction = index_of(instruction),
-                   .strength = strength,
-                   .mask = access.good,
-                   .bytes = access.bytes,
-                   .offsets = access.offsets,
-                   .placed = access.placed});
+      return cluster_.read_peer(warp, instruction, *access.peer, strength, access.good, access.bytes, access.offsets);
+    cta_.shadow()->read({.warp = warp.index,
+                         .instruction = cta_.index_of(instruction),
+                         .strength = strength,
+                         .mask = access.good,
+                         .bytes = access.bytes,
+                         .offsets = access.offsets,
+                         .placed = access.placed});
   } else if (access.space == ptx::Space::local) {
     if (!local_written_.empty()) check_local_initialised(warp, instruction, access.good, access.bytes, access.host);
   } else if (access.space != ptx::Space::param && context_.options.checks) {
@@ -468,70 +501,80 @@ void CtaExecutor::check_read(Warp& warp, const Instruction& instruction, const L
   }
 }
 
-GlobalAccess CtaExecutor::global_access(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
-                                        std::uint32_t mask, unsigned bytes) const {
-  return {.cta = cta_index_,
+GlobalAccess CtaMemory::global_access(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                                      std::uint32_t mask, unsigned bytes) const {
+  return {.cta = cta_.index(),
           .warp = warp.index,
-          .instruction = index_of(instruction),
-          .strength = ordering_->strength_of(instruction.strength, warp.index),
+          .instruction = cta_.index_of(instruction),
+          .strength = cta_.ordering()->strength_of(instruction.strength, warp.index),
           .mask = mask,
           .bytes = bytes,
           .addresses = at.at.data(),
           .consecutive = consecutive_ && mask == kAllLanes};
 }
 
-void CtaExecutor::read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
-                              std::uint32_t mask, unsigned bytes) {
+void CtaMemory::read_global(const Warp& warp, const Instruction& instruction, const LaneAddresses& at,
+                            std::uint32_t mask, unsigned bytes) {
   if (global_ == nullptr || mask == 0) return;
   const GlobalAccess access = global_access(warp, instruction, at, mask, bytes);
-  global_->read(access, *ordering_, *this);
-  if (cluster_global_ != nullptr) cluster_global_->read(access, *ordering_, *this);
+  global_->read(access, *cta_.ordering(), cta_.conflicts());
+  if (cluster_global_ != nullptr) cluster_global_->read(access, *cta_.ordering(), cta_.conflicts());
 }
 
-std::uint32_t CtaExecutor::write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
-                                        const LaneAddresses& at, std::uint32_t unchanged) {
+std::uint32_t CtaMemory::write_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                                      const LaneAddresses& at, std::uint32_t unchanged) {
   if (whole_access_ != nullptr && whole_access_->constant) {
-    find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(access.good), at.at[0],
-         "a write to __constant__ memory, which kernels can only read: cudaMemcpyToSymbol writes it, between launches");
+    cta_.find(
+        FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(access.good), at.at[0],
+        "a write to __constant__ memory, which kernels can only read: cudaMemcpyToSymbol writes it, between launches");
   }
   const GlobalAccess global = global_access(warp, instruction, at, access.good, access.bytes);
-  if (cluster_global_ != nullptr) cluster_global_->write(global, unchanged, *ordering_, *this);
-  return global_->write(global, unchanged, *ordering_, *this);
+  if (cluster_global_ != nullptr) cluster_global_->write(global, unchanged, *cta_.ordering(), cta_.conflicts());
+  return global_->write(global, unchanged, *cta_.ordering(), cta_.conflicts());
 }
 
-bool CtaExecutor::write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
-                                         const LaneAddresses& at) {
+bool CtaMemory::write_untouched_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                                       const LaneAddresses& at) {
   if (!access.consecutive || whole_access_->constant) return false;
   const GlobalAccess global = global_access(warp, instruction, at, access.good, access.bytes);
-  if (cluster_global_ != nullptr && !cluster_global_->write_untouched(global, *ordering_)) return false;
-  return global_->write_untouched(global, *ordering_);
+  if (cluster_global_ != nullptr && !cluster_global_->write_untouched(global, *cta_.ordering())) return false;
+  return global_->write_untouched(global, *cta_.ordering());
+}
+
+bool CtaMemory::kept_at(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                        const LaneAddresses& at, std::byte** places) {
+  return global_->kept_at(global_access(warp, instruction, at, access.good, access.bytes), places);
+}
+
+void CtaMemory::report_overwritten_global(const Warp& warp, const Instruction& instruction, const MemoryAccess& access,
+                                          const LaneAddresses& at, std::uint32_t lanes) {
+  global_->report_overwritten(global_access(warp, instruction, at, access.good, access.bytes), lanes, cta_.conflicts());
 }
 
 // What other threads have released at the addresses that are read with a strong operation.
-void CtaExecutor::hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access,
-                       const LaneAddresses& at) {
-  if (ordering_ == nullptr || !is_strong(instruction.strength)) return;
-  if (!peers_.empty() && access.space == ptx::Space::shared) hear_cluster(warp, access);
+void CtaMemory::hear(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at) {
+  if (cta_.ordering() == nullptr || !is_strong(instruction.strength)) return;
+  if (cluster_.has_peers() && access.space == ptx::Space::shared) cluster_.hear_flags(warp, access);
   if (access.peer != nullptr) return;
   for_each_place(access, at, [&](int lane, Ordering::Place place) {
-    ordering_->strong_read(warp.index, lane, warp.alive, place,
-                           {instruction.acquires, instruction.releases, instruction.block_only});
+    cta_.ordering()->strong_read(warp.index, lane, warp.alive, place,
+                                 {instruction.acquires, instruction.releases, instruction.block_only});
   });
 }
 
-void CtaExecutor::tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
-                       bool adds) {
-  if (ordering_ == nullptr || !is_strong(instruction.strength)) return;
-  if (!peers_.empty() && access.space == ptx::Space::shared) tell_cluster(warp, instruction, access);
+void CtaMemory::tell(Warp& warp, const Instruction& instruction, const MemoryAccess& access, const LaneAddresses& at,
+                     bool adds) {
+  if (cta_.ordering() == nullptr || !is_strong(instruction.strength)) return;
+  if (cluster_.has_peers() && access.space == ptx::Space::shared) cluster_.tell_flags(warp, instruction, access);
   if (access.peer != nullptr) return;
   for_each_place(access, at, [&](int lane, Ordering::Place place) {
-    ordering_->strong_write(warp.index, lane, place,
-                            {instruction.acquires, instruction.releases, instruction.block_only}, adds);
+    cta_.ordering()->strong_write(warp.index, lane, place,
+                                  {instruction.acquires, instruction.releases, instruction.block_only}, adds);
   });
 }
 
 // Records which bytes of global and local memory are written; `undefined` are lanes that store an uninitialised value.
-void CtaExecutor::note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined) {
+void CtaMemory::note_written(const LaneAddresses& at, const MemoryAccess& access, std::uint32_t undefined) {
   if (access.space == ptx::Space::local) {
     if (local_written_.empty()) return;
     for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
@@ -545,8 +588,8 @@ void CtaExecutor::note_written(const LaneAddresses& at, const MemoryAccess& acce
 }
 
 // Lanes grouped by the space of their generic addresses.
-std::array<CtaExecutor::SpaceLanes, 4> CtaExecutor::spaces_of(const Instruction& instruction, const LaneAddresses& at,
-                                                              std::uint32_t mask) {
+std::array<CtaMemory::SpaceLanes, 4> CtaMemory::spaces_of(const Instruction& instruction, const LaneAddresses& at,
+                                                          std::uint32_t mask) {
   const std::uint32_t shared = lanes_in_window(at.at.data(), mask, kSharedWindow);
   const std::uint32_t local = lanes_in_window(at.at.data(), mask, kLocalWindow);
   const std::uint32_t parameter = lanes_in_window(at.at.data(), mask, kParameterWindow);
