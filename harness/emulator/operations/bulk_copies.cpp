@@ -388,6 +388,99 @@ int plain_address(KernelDecoder& d, const Operand& operand, Space space) {
   return sum;
 }
 
+// cp.async.bulk.shared::cluster.shared::cta
+void decode_copy_to_cluster(KernelDecoder& d) {
+  const std::vector<std::string_view>& parts = d.parts();
+  if (parts.size() != 6 || parts.back() != "mbarrier::complete_tx::bytes") d.fail_unknown();
+  d.expect_operands(4);
+  const std::vector<int> reads = {plain_address(d, d.operand(0), Space::shared),
+                                  plain_address(d, d.operand(1), Space::shared), d.read(d.operand(2), Slot::b32),
+                                  plain_address(d, d.operand(3), Space::shared)};
+  Instruction& out = d.emit(copy_to_cluster, InstructionClass::tma, {}, reads);
+  d.first_emitted().counted = false;  // the address computation, if there is one
+  out.counted = true;
+  out.role = MemoryRole::tma_load;
+  out.space = Space::shared;
+  out.bytes = 16;
+}
+
+// What follows the state spaces in the opcode.
+struct CopyModifiers {
+  bool multicast = false, hint = false;
+};
+
+CopyModifiers copy_modifiers(KernelDecoder& d, std::size_t first, bool of_tensor, bool loads) {
+  CopyModifiers modifiers;
+  bool completes = false;
+  for (std::size_t i = first; i < d.parts().size(); ++i) {
+    const std::string_view part = d.parts()[i];
+    if (part == (loads ? "mbarrier::complete_tx::bytes" : "bulk_group")) {
+      completes = true;
+    } else if (part == "multicast::cluster" && loads) {
+      modifiers.multicast = true;
+    } else if (part == "L2::cache_hint") {
+      modifiers.hint = true;
+    } else if (part != "tile" || !of_tensor) {
+      d.fail_unknown();
+    }
+  }
+  if (!completes) d.fail_unknown();
+  return modifiers;
+}
+
+// Shared memory, global memory or the map, then the mbarrier of a load, and coordinates or the size.
+std::vector<int> copy_operands(KernelDecoder& d, bool of_tensor, bool loads, int dimensions) {
+  const Operand& shared = d.operand(loads ? 0 : 1);
+  const Operand& global = d.operand(loads ? 1 : 0);
+  std::vector<int> reads = {plain_address(d, shared, Space::shared)};
+  // The coordinates are part of the operand with the address of the map.
+  Operand address = global;
+  address.elements.clear();
+  reads.push_back(plain_address(d, address, of_tensor ? Space::generic : Space::global));
+  if (of_tensor) {
+    if (loads) reads.push_back(plain_address(d, d.operand(2), Space::shared));
+    if (static_cast<int>(global.elements.size()) != dimensions) d.fail("not as many coordinates as dimensions");
+    for (const Operand& coordinate : global.elements) reads.push_back(d.read(coordinate, Slot::b32));
+  } else {
+    reads.push_back(d.read(d.operand(2), Slot::b32));
+    if (loads) reads.push_back(plain_address(d, d.operand(3), Space::shared));
+  }
+  return reads;
+}
+
+// cp.async.bulk[.tensor.Nd].to.from[.tile][.completion][.multicast::cluster][.L2::cache_hint], between shared and global
+// memory.
+void decode_copy(KernelDecoder& d) {
+  const std::vector<std::string_view>& parts = d.parts();
+  const bool of_tensor = parts[3] == "tensor";
+  std::size_t next = of_tensor ? 5 : 3;
+  int dimensions = 0;
+  if (of_tensor) {
+    if (parts.size() < 8 || parts[4].size() != 2 || parts[4][1] != 'd') d.fail_unknown();
+    dimensions = parts[4][0] - '0';
+    if (dimensions < 1 || dimensions > TensorMap::kMostDimensions) d.fail_unknown();
+  }
+  if (parts.size() < next + 3) d.fail_unknown();
+  const std::string_view to = parts[next], from = parts[next + 1];
+  if (to == "shared::cluster" && from == "shared::cta" && !of_tensor) return decode_copy_to_cluster(d);
+  const bool loads = (to == "shared::cluster" || to == "shared::cta") && from == "global";
+  if (!loads && !(to == "global" && from == "shared::cta")) d.fail_unknown();
+  const auto [multicast, hint] = copy_modifiers(d, next + 2, of_tensor, loads);
+  const std::size_t optional = (multicast ? 1u : 0u) + (hint ? 1u : 0u);
+  const std::size_t operands = of_tensor ? (loads ? 3 : 2) : (loads ? 4 : 3);
+  d.expect_operands(operands + optional);
+  std::vector<int> reads = copy_operands(d, of_tensor, loads, dimensions);
+  if (multicast) reads.push_back(d.read(d.operand(operands), Slot::b16));
+  Instruction& out = d.emit(loads ? copy<true> : copy<false>, InstructionClass::tma, {}, reads);
+  d.first_emitted().counted = false;  // the address computation, if there is one
+  out.counted = true;
+  out.role = loads ? MemoryRole::tma_load : MemoryRole::tma_store;
+  out.space = Space::shared;
+  out.bytes = 16;
+  out.count = static_cast<std::uint32_t>(dimensions);
+  out.has_count = multicast;
+}
+
 }  // namespace
 
 void decode_bulk_copy(KernelDecoder& d) {
@@ -412,74 +505,7 @@ void decode_bulk_copy(KernelDecoder& d) {
     d.emit(nothing, InstructionClass::other, {}, {});
     return;
   }
-  // cp.async.bulk[.tensor.Nd].to.from[.tile][.completion][.multicast::cluster][.L2::cache_hint]
-  const bool of_tensor = parts[3] == "tensor";
-  std::size_t next = of_tensor ? 5 : 3;
-  int dimensions = 0;
-  if (of_tensor) {
-    if (parts.size() < 8 || parts[4].size() != 2 || parts[4][1] != 'd') d.fail_unknown();
-    dimensions = parts[4][0] - '0';
-    if (dimensions < 1 || dimensions > TensorMap::kMostDimensions) d.fail_unknown();
-  }
-  if (parts.size() < next + 3) d.fail_unknown();
-  const std::string_view to = parts[next], from = parts[next + 1];
-  if (to == "shared::cluster" && from == "shared::cta" && !of_tensor) {
-    if (parts.size() != next + 3 || parts.back() != "mbarrier::complete_tx::bytes") d.fail_unknown();
-    d.expect_operands(4);
-    const std::vector<int> reads = {plain_address(d, d.operand(0), Space::shared),
-                                    plain_address(d, d.operand(1), Space::shared), d.read(d.operand(2), Slot::b32),
-                                    plain_address(d, d.operand(3), Space::shared)};
-    Instruction& out = d.emit(copy_to_cluster, InstructionClass::tma, {}, reads);
-    d.first_emitted().counted = false;  // the address computation, if there is one
-    out.counted = true;
-    out.role = MemoryRole::tma_load;
-    out.space = Space::shared;
-    out.bytes = 16;
-    return;
-  }
-  const bool loads = (to == "shared::cluster" || to == "shared::cta") && from == "global";
-  if (!loads && !(to == "global" && from == "shared::cta")) d.fail_unknown();
-  bool multicast = false, hint = false, completes = false;
-  for (next += 2; next < parts.size(); ++next) {
-    const std::string_view part = parts[next];
-    if (part == (loads ? "mbarrier::complete_tx::bytes" : "bulk_group")) {
-      completes = true;
-    } else if (part == "multicast::cluster" && loads) {
-      multicast = true;
-    } else if (part == "L2::cache_hint") {
-      hint = true;
-    } else if (part != "tile" || !of_tensor) {
-      d.fail_unknown();
-    }
-  }
-  if (!completes) d.fail_unknown();
-  const std::size_t optional = (multicast ? 1u : 0u) + (hint ? 1u : 0u);
-  const std::size_t operands = of_tensor ? (loads ? 3 : 2) : (loads ? 4 : 3);
-  d.expect_operands(operands + optional);
-  const Operand& shared = d.operand(loads ? 0 : 1);
-  const Operand& global = d.operand(loads ? 1 : 0);
-  std::vector<int> reads = {plain_address(d, shared, Space::shared)};
-  // The coordinates are part of the operand with the address of the map.
-  Operand address = global;
-  address.elements.clear();
-  reads.push_back(plain_address(d, address, of_tensor ? Space::generic : Space::global));
-  if (of_tensor) {
-    if (loads) reads.push_back(plain_address(d, d.operand(2), Space::shared));
-    if (static_cast<int>(global.elements.size()) != dimensions) d.fail("not as many coordinates as dimensions");
-    for (const Operand& coordinate : global.elements) reads.push_back(d.read(coordinate, Slot::b32));
-  } else {
-    reads.push_back(d.read(d.operand(2), Slot::b32));
-    if (loads) reads.push_back(plain_address(d, d.operand(3), Space::shared));
-  }
-  if (multicast) reads.push_back(d.read(d.operand(operands), Slot::b16));
-  Instruction& out = d.emit(loads ? copy<true> : copy<false>, InstructionClass::tma, {}, reads);
-  d.first_emitted().counted = false;  // the address computation, if there is one
-  out.counted = true;
-  out.role = loads ? MemoryRole::tma_load : MemoryRole::tma_store;
-  out.space = Space::shared;
-  out.bytes = 16;
-  out.count = static_cast<std::uint32_t>(dimensions);
-  out.has_count = multicast;
+  decode_copy(d);
 }
 
 // st.async[.weak][.shared::cluster].mbarrier::complete_tx::bytes[.v2|.v4].type [a], b, [mbar];

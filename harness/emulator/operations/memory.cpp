@@ -1,4 +1,4 @@
-// Loads, stores, atomics, and matrices in shared memory. PTX ISA, "State Spaces", "ld", "st", "atom", "ldmatrix".
+// Loads, stores and atomics. PTX ISA, "State Spaces", "ld", "st", "atom".
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -433,9 +433,20 @@ void decode_st(KernelDecoder& d) {
   out.offset = offset;
 }
 
-void decode_atom(KernelDecoder& d) {
+struct AtomicForm {
+  Space space = Space::generic;
+  AtomicOperation operation{};
+  std::size_t elements = 1;
+  ptx::Type type;
+  bool has_result = true;  // atom, not red
+
+  bool is_wide() const { return type.bits == 128; }
+  bool is_vector() const { return elements > 1; }
+  bool is_cas() const { return operation == AtomicOperation::cas; }
+};
+
+AtomicForm atomic_form(KernelDecoder& d) {
   const bool has_result = d.parts()[0] == "atom";
-  if (!has_result && d.parts().size() > 1 && d.parts()[1] == "async") return decode_async_store(d);
   Space space = Space::generic;
   std::optional<AtomicOperation> operation;
   std::size_t elements = 1;
@@ -470,19 +481,20 @@ void decode_atom(KernelDecoder& d) {
       (space != Space::generic && space != Space::global && space != Space::shared)) {
     d.fail_unknown();
   }
+  return {.space = space, .operation = *operation, .elements = elements, .type = type, .has_result = has_result};
+}
+
+// The values after the address, and the results.
+void atomic_values(KernelDecoder& d, const AtomicForm& form, std::vector<int>& reads, std::vector<int>& writes) {
+  const auto& [space, operation, elements, type, has_result] = form;
   const std::size_t first = has_result ? 1 : 0;
-  const bool is_cas = *operation == AtomicOperation::cas;
-  d.expect_operands(first + (is_cas ? 3 : 2));
-  std::int64_t offset = 0;
-  bool wide = true;
-  std::vector<int> reads = {d.address_operand(d.operand(first), space, offset, wide)}, writes;
-  if (is_wide) {
+  if (form.is_wide()) {
     writes = d.halves(d.operand(0));
     for (std::size_t i = first + 1; i < d.num_operands(); ++i) {
       const std::vector<int> both = d.halves(d.operand(i));
       reads.insert(reads.end(), both.begin(), both.end());
     }
-  } else if (is_vector) {
+  } else if (form.is_vector()) {
     const Slot slot = slot_of(type.bits / 8);
     const std::vector<Operand> values = d.elements(d.operand(first + 1));
     const std::vector<Operand> results = has_result ? d.elements(d.operand(0)) : std::vector<Operand>(elements);
@@ -492,105 +504,39 @@ void decode_atom(KernelDecoder& d) {
   } else {
     const Slot slot = slot_of(type.bits / 8);
     reads.push_back(d.read(d.operand(first + 1), slot));
-    reads.push_back(is_cas ? d.read(d.operand(first + 2), slot) : reads[1]);
+    reads.push_back(form.is_cas() ? d.read(d.operand(first + 2), slot) : reads[1]);
     writes.push_back(has_result ? d.write(d.operand(0), slot) : d.temporary(slot));
   }
+}
+
+void decode_atom(KernelDecoder& d) {
+  if (d.parts()[0] == "red" && d.parts().size() > 1 && d.parts()[1] == "async") return decode_async_store(d);
+  const AtomicForm form = atomic_form(d);
+  const std::size_t first = form.has_result ? 1 : 0;
+  d.expect_operands(first + (form.is_cas() ? 3 : 2));
+  std::int64_t offset = 0;
+  bool wide = true;
+  std::vector<int> reads = {d.address_operand(d.operand(first), form.space, offset, wide)}, writes;
+  atomic_values(d, form, reads, writes);
   constexpr Execute kExecute[] = {atomic<AtomicOperation::add>,  atomic<AtomicOperation::min>,
                                   atomic<AtomicOperation::max>,  atomic<AtomicOperation::and_>,
                                   atomic<AtomicOperation::or_>,  atomic<AtomicOperation::xor_>,
                                   atomic<AtomicOperation::exch>, atomic<AtomicOperation::cas>,
                                   atomic<AtomicOperation::inc>,  atomic<AtomicOperation::dec>};
-  const Execute execute = is_vector  ? vector_addition
-                          : !is_wide ? kExecute[static_cast<std::size_t>(*operation)]
-                          : is_cas   ? wide_atomic<true>
-                                     : wide_atomic<false>;
+  const Execute execute = form.is_vector()  ? vector_addition
+                          : !form.is_wide() ? kExecute[static_cast<std::size_t>(form.operation)]
+                          : form.is_cas()   ? wide_atomic<true>
+                                            : wide_atomic<false>;
   Instruction& out = d.emit(execute, InstructionClass::atomic, writes, reads);
   out.role = MemoryRole::store;
-  out.bytes = static_cast<std::uint8_t>(type.bits / 8 * static_cast<int>(elements));
-  out.space = space;
+  out.bytes = static_cast<std::uint8_t>(form.type.bits / 8 * static_cast<int>(form.elements));
+  out.space = form.space;
   out.wide_address = wide;
   out.strength = kStrong;
   order_modifiers(d, out);
   out.offset = offset;
-  out.type = type;
-  if (space != Space::shared) d.kernel().serial = true;
-}
-
-// Lanes 8i … 8i+7 supply the addresses of the rows of matrix i; every lane receives two elements of each matrix.
-template <bool kTransposed>
-void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  check_all_lanes(cta, warp, instruction, mask);
-  const std::uint32_t row_lanes = instruction.writes == 4 ? kAllLanes : (1u << (8 * instruction.writes)) - 1;
-  const UndefinedLanes undefined =
-      undefined_sources(cta, warp, instruction, instruction.writes, instruction.writes + 1u, row_lanes);
-  report_undefined(cta, warp, instruction, undefined, "used as an address");
-  const auto whole_matrix = kTransposed ? lanes::transposed_matrix : lanes::matrix;
-  const PlacedPattern placed =
-      cta.memory().whole_warp_access(warp, instruction, instruction.r[instruction.writes], row_lanes, 16, true);
-  if (placed.pattern != nullptr) {
-    cta.memory().count_shared(instruction, *placed.pattern);
-    if (cta.shadow() != nullptr) cta.shadow()->read(read_of(cta, warp, instruction, placed));
-    for (std::size_t matrix = 0; matrix < instruction.writes; ++matrix) {
-      whole_matrix(cta.memory().shared() + placed.base, placed.pattern->offsets.data() + 8 * matrix,
-                   warp.registers + instruction.r[matrix]);
-    }
-    return;
-  }
-  alignas(64) std::uint32_t offsets[kWarpSize];
-  LaneAddresses at;
-  cta.memory().addresses(warp, instruction, instruction.r[instruction.writes], at);
-  const std::uint32_t good = cta.memory().check_shared(warp, instruction, at, row_lanes, 16, offsets);
-  cta.memory().count_shared(instruction, row_lanes, good, 16, offsets, true);
-  if (cta.shadow() != nullptr) {
-    cta.shadow()->read({warp.index, cta.index_of(instruction), false, good, 16, offsets});
-  }
-  for (int matrix = 0; matrix < instruction.writes; ++matrix) {
-    if (((good >> (8 * matrix)) & 0xff) == 0xff) {
-      whole_matrix(cta.memory().shared(), offsets + 8 * matrix,
-                   warp.registers + instruction.r[static_cast<std::size_t>(matrix)]);
-      continue;
-    }
-    alignas(16) std::uint16_t rows[8][8] = {};
-    for (int row = 0; row < 8; ++row) {
-      const int lane = 8 * matrix + row;
-      if ((good >> lane) & 1) std::memcpy(rows[row], cta.memory().shared() + offsets[lane], 16);
-    }
-    auto* to = reinterpret_cast<std::uint16_t*>(warp.registers + instruction.r[static_cast<std::size_t>(matrix)]);
-    if (!kTransposed) {
-      std::memcpy(to, rows, sizeof rows);
-    } else {
-      for (int row = 0; row < 8; ++row) {
-        for (int column = 0; column < 8; ++column) to[8 * column + row] = rows[row][column];
-      }
-    }
-  }
-}
-
-void decode_ldmatrix(KernelDecoder& d) {
-  d.expect_operands(2);
-  int count = 0;
-  bool known = d.has("sync") && d.has("aligned") && d.has("m8n8") && (d.has("shared") || d.has("shared::cta")) &&
-               d.parts().back() == "b16";
-  for (const std::string_view part : d.parts()) {
-    if (part == "x1" || part == "x2" || part == "x4") count = part[1] - '0';
-  }
-  known = known && count != 0 && d.parts().size() == 7u + (d.has("trans") ? 1u : 0u);
-  if (!known) d.fail_unknown();
-  const std::vector<Operand> results = d.elements(d.operand(0));
-  if (static_cast<int>(results.size()) != count) d.fail("a vector of the wrong length");
-  std::int64_t offset = 0;
-  bool wide = true;
-  const int address = d.address_operand(d.operand(1), Space::shared, offset, wide);
-  std::vector<int> writes;
-  for (const Operand& result : results) writes.push_back(d.write(result, Slot::b32));
-  Instruction& out =
-      d.emit(d.has("trans") ? ldmatrix<true> : ldmatrix<false>, InstructionClass::ldmatrix, writes, {address});
-  out.role = MemoryRole::load;
-  out.own_sources = 1;  // some lanes supply no address
-  out.bytes = 16;
-  out.space = Space::shared;
-  out.wide_address = wide;
-  out.offset = offset;
+  out.type = form.type;
+  if (form.space != Space::shared) d.kernel().serial = true;
 }
 
 }  // namespace
