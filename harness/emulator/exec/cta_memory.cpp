@@ -33,14 +33,10 @@ std::uint64_t ideal_sectors(std::uint32_t mask, unsigned bytes) {
   return (static_cast<std::uint64_t>(std::popcount(mask)) * bytes + kSectorBytes - 1) / kSectorBytes;
 }
 
-// Global memory: the ideal is the smallest number of sectors that this many bytes can occupy, or fewer if lanes read
-// the same bytes.
-void count_global(Traffic& traffic, const std::uint64_t* addresses, std::uint32_t lanes, std::uint32_t good,
-                  unsigned bytes, bool consecutive) {
-  // An access counts where it begins, because none crosses the end of a sector.
-  const std::uint64_t sectors = consecutive ? addresses[kWarpSize - 1] / kSectorBytes - addresses[0] / kSectorBytes + 1
-                                            : count_sectors(addresses, good);
-  count(traffic, lanes, bytes, sectors, std::min(sectors, ideal_sectors(lanes, bytes)));
+// An access counts where it begins, because none crosses the end of a sector.
+std::uint64_t sectors_of(const std::uint64_t* addresses, std::uint32_t good, bool consecutive) {
+  return consecutive ? addresses[kWarpSize - 1] / kSectorBytes - addresses[0] / kSectorBytes + 1
+                     : count_sectors(addresses, good);
 }
 
 // The lanes whose generic addresses are in a window.
@@ -401,8 +397,10 @@ void CtaMemory::resolve(Warp& warp, const Instruction& instruction, const LaneAd
     default:
       access.good = check_global(warp, instruction, at, access.lanes, bytes, access.host);
       access.consecutive = consecutive_;
-      if (access.space == ptx::Space::global)
-        count_global(counters.global, at.at.data(), access.lanes, access.good, bytes, consecutive_);
+      if (access.space == ptx::Space::global) {
+        const std::uint64_t requested = static_cast<std::uint64_t>(std::popcount(access.lanes)) * bytes;
+        count_global(counters.global, requested, requested, sectors_of(at.at.data(), access.good, consecutive_));
+      }
       break;
   }
 }

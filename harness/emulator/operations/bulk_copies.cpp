@@ -21,9 +21,9 @@ using ptx::Operand;
 using ptx::Space;
 
 constexpr std::uint32_t kTensorAlignment = 128, kBulkAlignment = 16;
-// The number of 32-byte sectors that a range touches.
-std::uint64_t sectors(Address address, std::uint64_t bytes) {
-  return bytes == 0 ? 0 : (address + bytes - 1) / 32 - address / 32 + 1;
+// The number of sectors that a range touches.
+std::uint64_t sectors_of(Address address, std::uint64_t bytes) {
+  return bytes == 0 ? 0 : (address + bytes - 1) / kSectorBytes - address / kSectorBytes + 1;
 }
 
 std::uint64_t value_of(const Warp& warp, std::int32_t reg, int lane) {
@@ -109,10 +109,7 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
   const std::int64_t end = std::clamp<std::int64_t>(static_cast<std::int64_t>(map.sizes[0]) - first, 0, map.box[0]);
   std::size_t num_rows = 1;
   for (std::size_t i = 1; i < dimensions; ++i) num_rows *= map.box[i];
-  DetailCount& detail = cta.detail(instruction);
-  ++detail.global.requests;
-  detail.global.bytes += map.box_bytes();
-  std::uint64_t total = 0;
+  std::uint64_t total = 0, sectors = 0;
   for (std::size_t row = 0; row < num_rows; ++row) {
     BulkTransfer::Row& part = transfer.rows.emplace_back();
     bool inside = begin < end;
@@ -133,10 +130,10 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
     if (part.host == nullptr) return std::nullopt;
     part.begin = static_cast<std::uint32_t>(begin * element);
     part.end = static_cast<std::uint32_t>(end_byte);
-    detail.global.transactions += sectors(address, bytes);
+    sectors += sectors_of(address, bytes);
     total += bytes;
   }
-  detail.global.ideal += (total + 31) / 32;
+  count_global(cta.detail(instruction).global, map.box_bytes(), total, sectors);
   return transfer;
 }
 
@@ -150,11 +147,7 @@ std::optional<BulkTransfer> range_at(CtaExecutor& cta, Warp& warp, const Instruc
   }
   std::byte* host = cta.memory().global_range(warp, instruction, lane, address, bytes, writes);
   if (host == nullptr) return std::nullopt;
-  DetailCount& detail = cta.detail(instruction);
-  ++detail.global.requests;
-  detail.global.bytes += bytes;
-  detail.global.transactions += sectors(address, bytes);
-  detail.global.ideal += bytes / 32;
+  count_global(cta.detail(instruction).global, bytes, bytes, sectors_of(address, bytes));
   BulkTransfer transfer{.row_bytes = bytes};
   transfer.rows.push_back({.host = host, .begin = 0, .end = bytes});
   return transfer;

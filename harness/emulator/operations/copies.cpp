@@ -83,14 +83,9 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
   }
 
   if (readers != 0) {
-    DetailCount& detail = cta.detail(instruction);
-    const std::uint64_t sectors = count_sectors(from.at.data(), readers);
-    ++detail.global.requests;
-    detail.global.transactions += sectors;
     std::uint64_t total = 0;
     for (int lane = 0; lane < kWarpSize; ++lane) total += (readers >> lane & 1) * from_bytes[lane];
-    detail.global.bytes += total;
-    detail.global.ideal += std::min(sectors, (total + 31) / 32);
+    count_global(cta.detail(instruction).global, total, total, count_sectors(from.at.data(), readers));
   }
 
   copy.instruction = cta.index_of(instruction);
