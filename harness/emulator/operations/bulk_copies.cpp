@@ -1,5 +1,5 @@
 // Operations whose bytes are counted by mbarriers. TMA: cp.async.bulk and cp.async.bulk.tensor, PTX ISA, "Data Movement
-// and Conversion Instructions: Bulk copy", "Bulk tensor copy"; also st.async and red.async. exec/async_units.cpp
+// and Conversion Instructions: Bulk copy", "Bulk tensor copy"; also st.async and red.async. exec/async_copies.cpp
 // decides when bytes arrive and are read.
 #include <fmt/format.h>
 

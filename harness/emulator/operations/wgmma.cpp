@@ -1,4 +1,4 @@
-// wgmma. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". exec/async_units.cpp decides when it reads and
+// wgmma. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". exec/wgmma_unit.cpp decides when it reads and
 // writes what, and checks it.
 #include <charconv>
 #include <map>
