@@ -80,7 +80,7 @@ def test_the_lesson_of_a_row(emulator: Cli) -> None:
     outcome = emulator("--debug", "07", "--row", "9", "--head", "1")
     assert outcome.rc == 0
     assert "O is right after each of 4 K/V tiles, with normal inputs" in outcome.words
-    assert "Row 9 of head 1: warp 0, lanes 4 to 7, registers D[2] and D[3] of O_rmem[0]" in outcome.words
+    assert "Row 9 of head 1: warp 0, lanes 4 to 7, registers D[2] and D[3] of O at mma_m 0" in outcome.words
     assert "All 8192 elements of a tile are where they belong." in outcome.words
     assert "Look at" not in outcome.out
     assert len(outcome.out.splitlines()) < 35, "short"
@@ -150,10 +150,10 @@ def test_a_wrong_layout_is_named(planted: Cli) -> None:
     outcome = planted("--debug", "07", **environment)
     assert outcome.rc == 1
     assert "no: first with K/V tile 0 (keys 0–63): row 0, column 0 of head 0 is" in outcome.words
-    assert "it is O_rmem[0][0][0] of lane 0 of warp 0 (mma_m, mma_n, D)" in outcome.words
+    assert "it is D[0] of O at mma_m 0, mma_n 0, in lane 0 of warp 0" in outcome.words
     assert "where K[0][48] (key, column) belongs, there is K[0][80]" in outcome.words
     assert "K[0][48] belongs in B[0] of lane 0, its lower half, at mma_n 0, mma_k 3" in outcome.words
-    assert "void load_K_fragments(" in outcome.out
+    assert "// B = Kᵀ" in outcome.out
 
 
 def test_a_fault_of_one_tile_to_the_next_begins_with_the_second(planted: Cli) -> None:
