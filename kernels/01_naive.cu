@@ -77,7 +77,7 @@ __global__ void softmax(AttentionArgs args) {
   Element* P_gmem = probability_row<Element>(args, batch, head, query);  // [seq_len_kv]
 
   float row_max = -INFINITY;
-  for (int key = 0; key < args.seq_len_kv; ++key) row_max = fmaxf(row_max, S_gmem[key]);
+  for (int key = 0; key < args.seq_len_kv; ++key) row_max = fmaxf(row_max, S_gmem[key]);  // m
   for (int key = 0; key < args.seq_len_kv; ++key) P_gmem[key] = from_float<Element>(exp_approx(S_gmem[key] - row_max));
 }
 
@@ -96,9 +96,9 @@ __global__ void output(AttentionArgs args) {
   for (int key = 0; key < args.seq_len_kv; ++key) {
     const float p = to_float(P_gmem[key]);
     sum += p * to_float(V_gmem[key * args.V.row_stride]);
-    row_sum += p;
+    row_sum += p;  // l
   }
-  args.O.row<Element>(batch, head, query)[d] = from_float<Element>(sum / row_sum);
+  args.O.row<Element>(batch, head, query)[d] = from_float<Element>(sum / row_sum);  // O / l
 }
 
 template <typename Traits>

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   load_row(q, args.Q.row<Element>(batch, head, query), lane_id);
 
   float O_rmem[kPerLane] = {};  // this lane's elements of the un-normalised output
-  float row_max = -INFINITY;    // maximum of the scores so far
-  float row_sum = 0;            // sum of exp(score - row_max) so far
+  float row_max = -INFINITY;    // maximum m of the scores so far
+  float row_sum = 0;            // sum l of exp(score - row_max) so far
 
   // For each key:
   for (int key = 0; key < args.seq_len_kv; ++key) {
@@ -78,21 +78,21 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 
     // Online softmax. O and the row sum are relative to the old maximum; rescale them to the new one.
     const float new_max = fmaxf(row_max, score);
-    const float rescale = exp_approx(row_max - new_max);  // the first time, exp(-inf) = 0
+    const float rescale = exp_approx(row_max - new_max);  // r; the first time, exp(-inf) = 0
     const float p = exp_approx(score - new_max);
-    row_max = new_max;
-    row_sum = row_sum * rescale + p;
+    row_max = new_max;                // m
+    row_sum = row_sum * rescale + p;  // l
 
     // O += P V.
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) O_rmem[i] = O_rmem[i] * rescale + p * v[i];
+    for (int i = 0; i < kPerLane; ++i) O_rmem[i] = O_rmem[i] * rescale + p * v[i];  // O = O · r + P V
   }
 
   // Normalise and store O.
   uint2 bits;
   Element* elements = reinterpret_cast<Element*>(&bits);
 #pragma unroll
-  for (int i = 0; i < kPerLane; ++i) elements[i] = from_float<Element>(O_rmem[i] / row_sum);
+  for (int i = 0; i < kPerLane; ++i) elements[i] = from_float<Element>(O_rmem[i] / row_sum);  // O / l
   reinterpret_cast<uint2*>(args.O.row<Element>(batch, head, query))[lane_id] = bits;
 }
 

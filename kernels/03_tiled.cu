@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   const Element* V_gmem = args.V.row<Element>(batch, head, 0);                  // [seq_len_kv][kHeadDim]
 
   float O_rmem[kRows][kQuads][4] = {};  // [row][quad][column], not normalised
-  float row_max[kRows];                 // maximum of the scores so far; the same in the 16 threads of a row
-  float row_sum[kRows] = {};            // sum of exp(score - row_max) so far
+  float row_max[kRows];                 // maximum m of the scores so far; the same in the 16 threads of a row
+  float row_sum[kRows] = {};            // sum l of exp(score - row_max) so far
 #pragma unroll
   for (int row = 0; row < kRows; ++row) row_max[row] = -INFINITY;
 
@@ -166,12 +166,12 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
         S_rmem[row][key] *= args.softmax_scale;
         new_max = fmaxf(new_max, S_rmem[row][key]);
       }
-      new_max = row_threads_max(new_max);
+      new_max = row_threads_max(new_max);  // of the whole row
 
-      const float rescale = exp_approx(row_max[row] - new_max);  // the first time, exp(-inf) = 0
-      row_max[row] = new_max;
+      const float rescale = exp_approx(row_max[row] - new_max);  // r; the first time, exp(-inf) = 0
+      row_max[row] = new_max;                                    // m
 #pragma unroll
-      for (int i = 0; i < kQuads * 4; ++i) O_rmem[row][i / 4][i % 4] *= rescale;
+      for (int i = 0; i < kQuads * 4; ++i) O_rmem[row][i / 4][i % 4] *= rescale;  // O = O · r
 
       float tile_sum = 0;
 #pragma unroll
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
         S_rmem[row][key] = exp_approx(S_rmem[row][key] - new_max);  // from here on S holds P
         tile_sum += S_rmem[row][key];
       }
-      row_sum[row] = row_sum[row] * rescale + row_threads_sum(tile_sum);
+      row_sum[row] = row_sum[row] * rescale + row_threads_sum(tile_sum);  // l
     }
 
     // P to shared memory, transposed. The 16 threads that write a query's P also read it, and they are in one warp.
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     Element* O_gmem = args.O.row<Element>(batch, head, q_block * kBlockQ + thread_row * kRows + row);
-    const float inverse_sum = 1 / row_sum[row];
+    const float inverse_sum = 1 / row_sum[row];  // 1 / l
 #pragma unroll
     for (int quad = 0; quad < kQuads; ++quad) {
       uint2 bits;

@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
   // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], maximum of the scores so far
-  float row_sum[kMmaM][2] = {};               // [mma_m][half], sum of exp(score - row_max) so far
+  float row_max[kMmaM][2];                    // [mma_m][half], maximum m of the scores so far
+  float row_sum[kMmaM][2] = {};               // [mma_m][half], sum l of exp(score - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
     load_V_fragments<Traits>(V_rmem[0], V_smem, 0, 0);
 
     // Online softmax. O and the row sums are relative to the old maximum; rescale them to the new one.
-    float rescale[kMmaM][2];  // [mma_m][half], exp(old maximum - new maximum)
+    float rescale[kMmaM][2];  // [mma_m][half], r = exp(old m - new m)
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
@@ -207,9 +207,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
             S_rmem[mma_m][mma_n][i] *= args.softmax_scale;
             new_max = fmaxf(new_max, S_rmem[mma_m][mma_n][i]);
           }
-        new_max = group_max(new_max);
-        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time, exp(-inf) = 0
-        row_max[mma_m][half] = new_max;
+        new_max = group_max(new_max);                                       // of the whole row
+        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // r; the first time, exp(-inf) = 0
+        row_max[mma_m][half] = new_max;                                     // m
       }
 
 #pragma unroll
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll
       for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) O_rmem[mma_m][mma_n][i] *= rescale[mma_m][i / 2];
+        for (int i = 0; i < 4; ++i) O_rmem[mma_m][mma_n][i] *= rescale[mma_m][i / 2];  // O = O · r
 
 #pragma unroll
     for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
             S_rmem[mma_m][mma_n][i] = exp_approx(S_rmem[mma_m][mma_n][i] - row_max[mma_m][half]);  // now it is P
             tile_sum += S_rmem[mma_m][mma_n][i];
           }
-        row_sum[mma_m][half] = row_sum[mma_m][half] * rescale[mma_m][half] + group_sum(tile_sum);
+        row_sum[mma_m][half] = row_sum[mma_m][half] * rescale[mma_m][half] + group_sum(tile_sum);  // l
       }
 
     // P to 16 bits. Two neighbouring accumulators of S, 16 rows × 16 keys, become one fragment A of P V: each lane
@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float* S = S_rmem[mma_m][2 * mma_k + i / 2];
-          P_rmem[mma_m][mma_k][i] = pack<Element>(S[i % 2 * 2], S[i % 2 * 2 + 1]);
+          P_rmem[mma_m][mma_k][i] = pack<Element>(S[i % 2 * 2], S[i % 2 * 2 + 1]);  // two neighbouring keys
         }
 
     // O += P V.
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float inverse_sum = 1 / row_sum[mma_m][half];
+      const float inverse_sum = 1 / row_sum[mma_m][half];  // 1 / l
       const int row = warp_row + mma_m * 16 + half * 8 + lane_id / 4;
 #pragma unroll
       for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n) {

@@ -134,7 +134,7 @@ __device__ bool exponentials(std::uint32_t (&P_rmem)[Traits::kMmaM][Traits::kSte
         const float low = exp2_approx(S[0] * scale - row_max[mma_m][half]);
         const float high = exp2_approx(S[1] * scale - row_max[mma_m][half]);
         new_sum[mma_m][half] += low + high;
-        P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);
+        P_rmem[mma_m][mma_k][i] = pack<typename Traits::Element>(low, high);  // two neighbouring keys
       }
     in_range = in_range && new_sum[mma_m][0] < 4096 && new_sum[mma_m][1] < 4096;
   }
@@ -183,8 +183,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   // In each 16-row mma tile, a lane holds parts of two rows, lane_id / 4 and lane_id / 4 + 8; `half` selects one of
   // them. The last index of a fragment array selects one of a lane's registers of A, B or D.
   float O_rmem[kMmaM][kHeadDim / 8][4] = {};  // [mma_m][mma_n][D], not normalised
-  float row_max[kMmaM][2];                    // [mma_m][half], maximum of scale · S when last computed
-  float row_sum[kMmaM][2] = {};               // [mma_m][half], sum of this lane's 2^(scale · S - row_max) so far
+  float row_max[kMmaM][2];                    // [mma_m][half], maximum m of scale · S when last computed
+  float row_sum[kMmaM][2] = {};               // [mma_m][half], sum l of this lane's 2^(scale · S - row_max) so far
 #pragma unroll
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m) row_max[mma_m][0] = row_max[mma_m][1] = -INFINITY;
 
@@ -265,21 +265,21 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
             for (int mma_n = 0; mma_n < kStepKV / 8; ++mma_n)
 #pragma unroll
               for (int i = 2 * half; i < 2 * half + 2; ++i) S_max = fmaxf(S_max, S_rmem[mma_m][mma_n][i]);
-            const float new_max = fmaxf(row_max[mma_m][half], group_max(S_max) * scale);
-            const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // the first time, 2^-inf = 0
-            row_max[mma_m][half] = new_max;
-            row_sum[mma_m][half] *= rescale;
+            const float new_max = fmaxf(row_max[mma_m][half], group_max(S_max) * scale);  // of the whole row
+            const float rescale = exp2_approx(row_max[mma_m][half] - new_max);  // r; the first time, 2^-inf = 0
+            row_max[mma_m][half] = new_max;                                     // m
+            row_sum[mma_m][half] *= rescale;                                    // l = l · r
 #pragma unroll
             for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n)
 #pragma unroll
-              for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;
+              for (int i = 2 * half; i < 2 * half + 2; ++i) O_rmem[mma_m][mma_n][i] *= rescale;  // O = O · r
           }
         exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);
       }
 #pragma unroll
       for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
-        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += new_sum[mma_m][half];
+        for (int half = 0; half < 2; ++half) row_sum[mma_m][half] += new_sum[mma_m][half];  // l += Σ P
 
       // O += P V.
       constexpr int kPiecesV = kHeadDim / 16;  // pieces of V for one mma_k, of 16 columns each
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32) flash_attention(Attent
   for (int mma_m = 0; mma_m < kMmaM; ++mma_m)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float inverse_sum = 1 / group_sum(row_sum[mma_m][half]);
+      const float inverse_sum = 1 / group_sum(row_sum[mma_m][half]);  // 1 / l
       const int row = warp_row + mma_m * 16 + half * 8 + lane_id / 4;
 #pragma unroll
       for (int mma_n = 0; mma_n < kHeadDim / 8; ++mma_n) {

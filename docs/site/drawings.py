@@ -1043,16 +1043,16 @@ PATTERNS = {"wait": HATCH["wait"], "O": HATCH["P V"]}
 SLIVERS = 560  # the number of slivers across a drawing; each shows what a warp does in most of its steps
 
 
-def _phase(interval: Interval, source: list[str]) -> str:
-    """The name in PHASES. The kernel's source tells which mma it is, by what the line accumulates into."""
+def _phase(interval: Interval, product: range) -> str:
+    """The name in PHASES. `product` is the part of the file that computes O += P V."""
     if interval.phase.startswith("wait"):
         return "wait"
     if interval.phase != "mma":
         return interval.phase
-    return "O" if interval.line is not None and "O_rmem" in source[interval.line - 1] else "S"
+    return "O" if interval.line is not None and interval.line - 1 in product else "S"
 
 
-def slivers(intervals: Sequence[Interval], source: list[str], width: float) -> list[tuple[str, float, float]]:
+def slivers(intervals: Sequence[Interval], product: range, width: float) -> list[tuple[str, float, float]]:
     """One warp's intervals as runs (phase, begin, end) of slivers of that width, each named for its longest part."""
     runs: list[tuple[str, float, float]] = []
     share: dict[str, float] = {}
@@ -1068,7 +1068,7 @@ def slivers(intervals: Sequence[Interval], source: list[str], width: float) -> l
         share.clear()
 
     for interval in intervals:
-        at, phase = float(interval.begin), _phase(interval, source)
+        at, phase = float(interval.begin), _phase(interval, product)
         while at < interval.end:
             end = min(float(interval.end), (piece + 1) * width)
             share[phase] = share.get(phase, 0.0) + end - at
@@ -1082,7 +1082,7 @@ def slivers(intervals: Sequence[Interval], source: list[str], width: float) -> l
 
 
 def _timeline(facts: Facts, number: int) -> Figure:
-    trace, source = facts.trace(number), sources.lines_of(facts.file(number))
+    trace, product = facts.trace(number), sources.part(facts.file(number), "O += P V")
     warps = sorted({interval.warp for interval in trace})
     last = max(interval.end for interval in trace)
     figure = Figure(figsize=(7.4, 0.34 * len(warps) + 0.75))
@@ -1092,7 +1092,7 @@ def _timeline(facts: Facts, number: int) -> Figure:
     for warp in warps:
         by_phase: dict[str, list[tuple[float, float]]] = {}
         mine = [interval for interval in trace if interval.warp == warp]
-        for phase, begin, end in slivers(mine, source, last / SLIVERS):
+        for phase, begin, end in slivers(mine, product, last / SLIVERS):
             by_phase.setdefault(phase, []).append((begin, min(end, last) - begin))
         for phase, spans in by_phase.items():
             used.add(phase)

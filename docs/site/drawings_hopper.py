@@ -330,18 +330,18 @@ def _role_rows(trace: RoleTrace, facts: Facts, number: int) -> list[tuple[str, l
         tiles[which] += 1
     rows += [(f"tile in {name}", buffers[name]) for name in sorted(buffers)]
     rows.append(("producer waits for", _waits(trace, producer)))
-    source = sources.lines_of(facts.file(number))
     consumers = trace.warps(multiply=True)
     for i, warp in enumerate(consumers):
         name = f" {i}" if len(consumers) > 1 else ""
         bars = [(begin, end, "", "softmax") for begin, end in trace.arithmetic(warp)]
         bars += _waits(trace, warp)
         rows.append((f"consumer{name}", bars))
-        for product, accumulator, what in (
-            ("S", "S_rmem", "wgmma: S = Q Kᵀ"),
-            ("P V", "O_rmem", "wgmma: O += P V"),
+        for product, place, what in (
+            ("S", "Starts S = Q Kᵀ", "wgmma: S = Q Kᵀ"),
+            ("P V", "Starts O += P V", "wgmma: O += P V"),
         ):
-            mine = [w for w in trace.wgmmas(warp) if accumulator in source[w.line - 1]]
+            part = sources.part(facts.file(number), place)
+            mine = [w for w in trace.wgmmas(warp) if w.line - 1 in part]
             work = [(w.begin, w.end, product, what) for w in mine]
             rows.append((f"{product} of {i} under way" if name else f"{product} under way", work))
     return rows

@@ -29,6 +29,7 @@ import sources  # noqa: E402
 import update_docs  # noqa: E402
 import worked  # noqa: E402
 from kernel_files import KernelFile, kernel_files  # noqa: E402
+from kernel_places import PlaceError, Places  # noqa: E402
 from ladder import SHAPES  # noqa: E402
 from profile_data import Cell, Device, Shape, Speeds, load_device, load_fp8_error, three_digits  # noqa: E402
 from roles import RoleTrace  # noqa: E402
@@ -559,38 +560,37 @@ class Facts:
             return result["counters"][counter]
         return sum(line["counters"].get(counter, 0) for line in result["lines"] if line["kernel"] == kernel)
 
-    def at(self, number: int, text: str, counter: str, within: str | None = None) -> int:
-        """The same for the one source line that contains `text`, including code inlined there.
+    def at(self, number: int, place: str, counter: str, within: str | None = None) -> int:
+        """The same for a place of the kernel (scripts/kernel_places.py), including code inlined there; of a comment on
+        lines of its own, for its part of the file.
 
-        If another line calls it, `within` can name that line, too. Lines are looked up in the present file, so a
+        If other lines call it, `within` can name the place of one, too. Lines are looked up in the present file, so a
         recording of an older file cannot be used.
         """
         if self._profile("emulator", number)["code_hash"] != self.registry[f"{number:02}"]["code_hash"]:
             raise NotRecordedError(f"kernels/{self.stem(number)}.cu has changed since the virtual GPU counted it")
-        places = [self._line(number, text)] + ([self._line(number, within)] if within else [])
+        places = [self._lines(number, one) for one in (place, within) if one]
         lines = []
         for line in self._counted(number)["lines"]:
             names = {position.rpartition("/")[2] for position in line["position"]}
-            if names.issuperset(places):
+            if not any(names.isdisjoint(wanted) for wanted in places):
                 lines.append(line)
         if not lines:
             again = f"harness --kernel {number:02} --device emulator --record"
-            raise FactError(f"the virtual GPU counted nothing at {places}: have lines moved? {again} counts anew")
+            raise FactError(f"the virtual GPU counted nothing at {place!r}: have lines moved? {again} counts anew")
         return sum(line["counters"].get(counter, 0) for line in lines)
 
     def _counted(self, number: int) -> dict[str, Any]:
         return self._profile("emulator", number)["results"][0]
 
-    def _line(self, number: int, text: str) -> str:
+    def _lines(self, number: int, place: str) -> set[str]:
         """06_swizzle.cu:45, as in positions, whatever folder precedes it there."""
         file = self.file(number)
-        lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-        found = [i for i, line in enumerate(lines, 1) if text in line]
-        if len(found) != 1:
-            raise FactError(f"{file} has {len(found)} lines with {text!r}, and one is needed")
-        return f"{self.stem(number)}.cu:{found[0]}"
-
-    # Machine code.
+        try:
+            part = Places((ROOT / file).read_text(encoding="utf-8"), file).part(place)
+        except PlaceError as error:
+            raise FactError(str(error)) from error
+        return {f"{self.stem(number)}.cu:{line + 1}" for line in part}
 
     def sass(self, number: int, *opcodes: str, arch: str = ARCH) -> int:
         """Instructions of these opcodes in the hot loop."""

@@ -1,15 +1,20 @@
-"""Excerpts from the kernels, located by their text, so that a page cannot quote code that differs from the compiled
-code."""
+"""Excerpts from the kernels, located by the names of places, so that a page cannot quote code that differs from the
+compiled code."""
 
 from __future__ import annotations
 
 import difflib
 import re
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts"))
+
+from kernel_places import PlaceError, Places  # noqa: E402
+
 PAGES = ROOT / "docs" / "source"  # the sources of the pages
 MOST_LINES = 15  # limit for a quotation
 
@@ -39,42 +44,48 @@ def anchor(file: str, line: int | None = None) -> str:
 
 
 @cache
-def lines_of(file: str) -> list[str]:
-    """The lines of a file, given by its path from the root of the project."""
-    return (ROOT / file).read_text(encoding="utf-8").splitlines()
+def part(file: str, place: str) -> range:
+    """The lines of a file, from 0, that belong to a place. Raises QuoteError."""
+    try:
+        return Places((ROOT / file).read_text(encoding="utf-8"), file).part(place)
+    except PlaceError as error:
+        raise QuoteError(str(error)) from error
 
 
 def quote(file: str, start: str, end: str | None) -> Quote:
-    """The lines from the one that contains `start` up to and including the next one that contains `end`.
+    """The lines from one place to another, as scripts/kernel_places.py names them.
 
-    Only one line may contain `start`, so that an edit cannot make a page quote something else. Without `end`, the
-    quotation is that one line. Raises QuoteError.
+    `end` may be "+ n", the nth statement after the comment in `start`, or "}" or "};", the next line that begins so.
+    Without it, the quotation is the place `start`. Raises QuoteError.
     """
     path = ROOT / file
     if not path.is_file():
         raise QuoteError(f"there is no {file}")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    found = [i for i, line in enumerate(lines) if start in line]
-    if len(found) != 1:
+    places = Places(path.read_text(encoding="utf-8"), file)
+    lines = places.lines
+    try:
+        found = places.find(start)
+        first, after = found.start, found.stop
+        if end in ("}", "};"):
+            after = next((i + 1 for i in range(first, len(lines)) if lines[i].lstrip().startswith(end)), 0)
+        elif end is not None:
+            after = places.find(f"{re.sub(r' [+] [0-9]+$', '', start)} {end}" if end.startswith("+ ") else end).stop
+    except PlaceError as error:
+        raise QuoteError(str(error)) from error
+    if after <= first:
+        raise QuoteError(f"{file} has no {end!r} after {start!r}")
+    if after - first > MOST_LINES:
         raise QuoteError(
-            f"{file} has {len(found)} lines with {start!r}; a quotation starts at a text that stands in one"
+            f"{file}: {start!r} to {end!r} are {after - first} lines; at most {MOST_LINES} are quoted at a time"
         )
-    first = last = found[0]
-    if end is not None:
-        after = [i for i in range(first, len(lines)) if end in lines[i]]
-        if not after:
-            raise QuoteError(f"{file} has no {end!r} after {start!r}")
-        last = after[0]
-    if last - first + 1 > MOST_LINES:
-        raise QuoteError(
-            f"{file}: {start!r} to {end!r} are {last - first + 1} lines; at most {MOST_LINES} are quoted at a time"
-        )
-    return Quote(file, first + 1, lines[first : last + 1])
+    return Quote(file, first + 1, lines[first:after])
 
 
 def hunk(before: Quote, after: Quote) -> str:
     """The difference between two quotations, as `diff -u` shows it, without file names. Raises QuoteError."""
-    lines = list(difflib.unified_diff(before.text.splitlines(), after.text.splitlines(), n=MOST_LINES, lineterm=""))[3:]
+    # How far to the right a comment begins depends on its neighbours, and is not a difference.
+    texts = [re.sub(r"(?<=\S) +//", "  //", quoted.text).splitlines() for quoted in (before, after)]
+    lines = list(difflib.unified_diff(*texts, n=MOST_LINES, lineterm=""))[3:]
     if not any(line[0] in "+-" for line in lines):
         raise QuoteError(f"{before.file} and {after.file} do not differ from {after.lines[0].strip()!r} on")
     if len(lines) > MOST_LINES:

@@ -78,9 +78,10 @@ std::string figure(double value, const char* form = "{:.4f}") {
   return fmt::format(fmt::runtime(form), value);
 }
 
-std::string holder_of(const FragmentElement& held, const char* array, const char* registers = "mma_m, mma_n, D") {
-  return fmt::format("{}[{}][{}][{}] of lane {} of warp {} ({})", array, held.mma_m, held.mma_n, held.reg, held.lane,
-                     held.warp, registers);
+// `matrix` is S or O.
+std::string holder_of(const FragmentElement& held, const char* matrix) {
+  return fmt::format("D[{}] of {} at mma_m {}, mma_n {}, in lane {} of warp {}", held.reg, matrix, held.mma_m,
+                     held.mma_n, held.lane, held.warp);
 }
 
 std::string describe_row(const Microscope& microscope) {
@@ -88,7 +89,7 @@ std::string describe_row(const Microscope& microscope) {
   if (microscope.problem.batch > 1) text += fmt::format(" of batch entry {}", microscope.batch);
   if (const auto& held = microscope.holder) {
     const int group = held->lane / 4 * 4;
-    text += fmt::format(": warp {}, lanes {} to {}, registers {} of O_rmem[{}]", held->warp, group, group + 3,
+    text += fmt::format(": warp {}, lanes {} to {}, registers {} of O at mma_m {}", held->warp, group, group + 3,
                         held->reg < 2 ? "D[0] and D[1]" : "D[2] and D[3]", held->mma_m);
   }
   return text + "; --row and --head show another";
@@ -174,7 +175,7 @@ std::string format_P(const Microscope& microscope, const Paint& paint) {
   if (const auto& first = seen.first) {
     std::string sentence = fmt::format("The first: row {} of head {}, key {}: {:.6f} instead of {:.6f}", first->row,
                                        first->head, seen.first_key + first->column, first->got, first->expected);
-    if (first->holder) sentence += "; it is " + holder_of(*first->holder, "S_rmem");
+    if (first->holder) sentence += "; it is " + holder_of(*first->holder, "S");
     text += labelled("", sentence + ".");
   }
   return text;
@@ -221,7 +222,7 @@ std::string format_verdict(const Microscope& microscope, const Paint& paint) {
     if (microscope.problem.batch > 1) text += fmt::format(" of batch entry {}", first->batch);
     text += fmt::format(" is {} instead of {}, and may be off by {:.2g}", figure(first->got), figure(first->expected),
                         first->bound);
-    if (first->holder) text += "; it is " + holder_of(*first->holder, "O_rmem");
+    if (first->holder) text += "; it is " + holder_of(*first->holder, "O");
     text += fmt::format(". {} of {} elements are wrong", wrong->wrong, wrong->compared);
   } else {
     text += ": the output is right, but see what the virtual GPU found";

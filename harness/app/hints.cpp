@@ -3,30 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <initializer_list>
 #include <iterator>
 #include <map>
 #include <optional>
-#include <span>
+#include <set>
 #include <string_view>
 #include <utility>
 
+#include "app/debug_places.h"
 #include "app/selection.h"
 #include "app/source_text.h"
 #include "source/line_alignment.h"
+#include "source/named_places.h"
+#include "source/tokens.h"
 
 namespace flash_ladder {
 namespace {
-
-// A file with its comments, because the headings are comments.
-std::vector<CodeLine> lines_of(const std::filesystem::path& source) {
-  std::vector<CodeLine> lines;
-  std::ifstream file(source);
-  for (std::string line; std::getline(file, line);)
-    lines.push_back({static_cast<int>(lines.size()) + 1, std::move(line)});
-  return lines;
-}
 
 // ---- For a finding ----
 
@@ -53,21 +46,29 @@ void add_place(std::vector<std::string>& places, const std::string& place) {
   if (std::ranges::find(places, place) == places.end()) places.push_back(place);
 }
 
-// The lines before the given one that load the fragments that it uses, as "load_V_fragments<Traits>(V_rmem[next % 2],
-// …" does.
+// The tokens that follow a certain one.
+std::set<std::string> names_after(std::string_view line, std::string_view before) {
+  std::set<std::string> names;
+  const std::vector<Token> found = tokens(line);
+  for (std::size_t i = 0; i + 1 < found.size(); ++i)
+    if (found[i].text == before) names.insert(found[i + 1].text);
+  return names;
+}
+
+// The lines before the given one that load the fragments that it uses. A line that uses some hands them to a function
+// after the first argument, and a line that loads them has them as the first argument.
 std::vector<std::string> lines_that_load(const std::string& user, const std::filesystem::path& source_tree) {
   const auto [file, number] = split_place(user);
-  const std::vector<CodeLine> lines = lines_of(source_tree / file);
+  const std::vector<CodeLine> lines = numbered_code_lines(source_tree / file);
   std::vector<std::string> places;
-  if (number < 1 || number > std::ssize(lines)) return places;
+  const auto at = std::ranges::find(lines, number, &CodeLine::number);
+  if (at == lines.end()) return places;
   std::string statement;
-  for (auto line = lines.begin() + number - 1; line != lines.end() && statement.find(';') == statement.npos; ++line)
-    statement += line->text;
-  for (const CodeLine& line : std::span(lines).first(static_cast<std::size_t>(number) - 1))
-    for (const char* array : {"Q_rmem", "K_rmem", "V_rmem"})
-      if (statement.find(array) != statement.npos &&
-          line.text.find(fmt::format("<Traits>({}", array)) != line.text.npos)
-        add_place(places, fmt::format("{}:{}", file, line.number));
+  for (auto line = at; line != lines.end() && statement.find(';') == statement.npos; ++line) statement += line->text;
+  const std::set<std::string> used = names_after(statement, ",");
+  for (auto line = lines.begin(); line != at; ++line)
+    if (std::ranges::any_of(names_after(line->text, "("), [&](const auto& name) { return used.contains(name); }))
+      add_place(places, fmt::format("{}:{}", file, line->number));
   return places;
 }
 
@@ -76,15 +77,6 @@ std::string line_of(const std::string& place) { return fmt::format(":{}", split_
 
 // ---- For a wrong output ----
 
-// A place in a kernel file: the first (or the last) line that contains one of these words; the first word that occurs
-// in the file counts. The names are those that all kernels use.
-struct Place {
-  std::vector<std::string_view> words;
-  bool last = false;
-
-  bool operator==(const Place&) const = default;
-};
-
 // Where a mistake like this one would be.
 std::vector<Place> places_to_look_at(const Microscope& microscope) {
   std::vector<Place> places;
@@ -92,26 +84,7 @@ std::vector<Place> places_to_look_at(const Microscope& microscope) {
     for (const Place& place : more)
       if (std::ranges::find(places, place) == places.end()) places.push_back(place);
   };
-  const Place load_K{{"void load_K_fragments(", "load_smem(k, ", "void start_S(", "S = Q Kᵀ"}},
-      use_K{{"load_K_fragments<Traits>(", "start_S<Traits>("}, true},
-      load_V{{"void load_V_fragments(", "load_smem(v[", "void start_PV(", "O += P V"}},
-      use_V{{"load_V_fragments<Traits>(", "start_PV<Traits>("}, true},
-      load_Q{{"void load_Q_fragments(", "load_smem(q, ", "load_Q = [", "Load Q", "Copy Q"}},
-      use_Q{{"load_Q_fragments<Traits>(", "Chunks of Q to fragments"}, true},
-      pack{{"P_rmem[mma_m][mma_k][i] = pack", "P_rmem[mma_k][i] = pack", "&P_smem[", "P to 16 bits"}},
-      store{{"Normalise and store O", "Normalise O, and store it"}}, store_in_smem{{"&tile_smem[smem_offset("}},
-      swizzle{{"int smem_offset("}}, copy_Q{{"Copy Q", "copy_Q = ["}},
-      copy_K{{"Copy the next K", "copy_KV_tile = [", "copy_K = [", "Copy K and V", "void copy_tile("}},
-      copy_V{{"Copy V", "copy_KV_tile = [", "copy_V = [", "Copy K and V", "void copy_tile("}};
-  const Place row_max{{"row_max[mma_m][half] = ", "row_max[half] = ", "row_max[row] = new_max", "row_max = "}, true},
-      row_sum{{"row_sum[mma_m][half] = row_sum", "row_sum[mma_m][half] *= ", "row_sum[half] = row_sum",
-               "row_sum[half] *= ", "row_sum[0] *= ", "row_sum[row] = row_sum", "row_sum = row_sum"}},
-      add_sum{{"row_sum[mma_m][half] += ", "row_sum[0] += "}}, all_sync{{"!__all_sync("}},
-      rescale_O{{"O_rmem[mma_m][mma_n][i] *= ", "O_rmem[mma_n][i] *= ", "O_rmem[row][i / 4][i % 4] *= ",
-                 "O_rmem[i] = O_rmem[i]"}},
-      group_max{{"= group_max(", "group_max(S_max)", "group_max(tile_max", "= row_threads_max("}},
-      group_sum{{"float group_sum(", "float row_threads_sum("}},
-      divide{{"inverse_sum = ", "inverse_sum[2] = ", "/ row_sum"}};
+  using namespace debug_places;
   for (const SeenLayout& layout : microscope.layouts) {
     if (layout.wrong == 0) continue;
     const bool whole_rows = !layout.first;
@@ -126,47 +99,44 @@ std::vector<Place> places_to_look_at(const Microscope& microscope) {
     const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
     const char tensor = name.size() > 1 && name[1] == '_' ? name[0] : ' ';
     if (has("other_head") || has("other_tile")) {
-      if (tensor == 'Q') add({Place{{"args.Q.row<", "row_of(args.Q"}}});
-      if (tensor == 'K' || has("KV_")) add({Place{{"args.K.row<", "row_of(args.K"}}});
-      if (tensor == 'V' || has("KV_")) add({Place{{"args.V.row<", "row_of(args.V"}}});
-      if (tensor == 'O') add({Place{{"args.O.row<", "row_of(args.O"}}});
+      if (tensor == 'Q') add({rows_of_Q});
+      if (tensor == 'K' || has("KV_")) add({rows_of_K_and_V});
+      if (tensor == 'V' || has("KV_")) add({rows_of_K_and_V});
+      if (tensor == 'O') add({store});
     } else if (has("tile") || has("step") || has("last_key") || has("seq_len")) {
       if (tensor != 'V') add({copy_K});
       if (tensor != 'K') add({copy_V});
-      add({Place{{"< args.seq_len_kv"}}});
+      add({loop});
     } else {
       if (tensor == 'K') add({load_K, use_K});
       if (tensor == 'V') add({load_V, use_V});
       if (tensor == 'Q') add({load_Q, use_Q});
     }
-    if (tensor == 'Q' || name.starts_with("V_columns")) add({store, store_in_smem});
+    if (tensor == 'Q' || name.starts_with("V_columns")) add({store});
     if (has("_rows_xor")) add({pack});
     if (has("swizzle")) add({swizzle});
-    if (has("max_of_one_lane")) add({group_max, Place{{"float group_max("}}});
-    if (has("sum_of_one_lane")) add({group_sum, divide});
-    if (has("sum_not_rescaled")) add({row_sum});
+    if (has("max_of_one_lane")) add({whole_row, over_the_lanes});
+    if (has("sum_of_one_lane")) add({over_the_lanes, divide});
+    if (has("sum_not_rescaled")) add({l});
     if (has("O_not_rescaled")) add({rescale_O});
-    if (has("nothing_rescaled") || has("max_not_kept")) add({row_max});
-    if (has("scale_") || has("log2e") || has("score_factor"))
-      add({Place{{"*= args.softmax_scale", "args.softmax_scale *", "args.softmax_scale"}},
-           Place{{"float exp_approx("}}});
+    if (has("nothing_rescaled") || has("max_not_kept")) add({m});
+    if (has("scale_") || has("log2e") || has("score_factor")) add({scale, exponential});
   }
   if (!suggests.empty()) return places;
   const auto failed = [&](const char* name) {
     return std::ranges::any_of(experiments, [&](const Experiment& e) { return e.name == name && !e.right; });
   };
   if (failed("V = 1"))
-    add({group_sum, all_sync, row_max, rescale_O, row_sum, add_sum, pack, divide});
+    add({over_the_lanes, all_lanes, m, rescale_O, l, add_to_l, pack, divide});
   else if (failed("Q = 0"))
     add({load_V, use_V, store});
   return places;
 }
 
-const CodeLine* find_line(const std::vector<CodeLine>& lines, std::string_view word, bool last) {
-  const auto has = [&](const CodeLine& line) { return line.text.find(word) != std::string::npos; };
-  const auto first = std::ranges::find_if(lines, has);
-  if (first == lines.end()) return nullptr;
-  return last ? &*std::prev(std::find_if(lines.rbegin(), lines.rend(), has).base()) : &*first;
+std::optional<int> find_line(const std::vector<CodeLine>& lines, const Place& place) {
+  for (const std::string_view name : place)
+    if (const auto number = line_of_place(lines, name)) return number;
+  return std::nullopt;
 }
 
 // Finds lines of another version that are missing from a file without a replacement: the result is the lines around the
@@ -175,6 +145,12 @@ class Gaps {
  public:
   Gaps(const std::vector<CodeLine>& other, const std::vector<CodeLine>& lines)
       : other_(other), lines_(lines), forward_(align_lines(other, lines)) {}
+
+  /// The line that the file has instead, which may have lost its comment.
+  std::optional<int> counterpart(const CodeLine& line) const {
+    const auto found = forward_.find(line.number);
+    return found == forward_.end() ? std::nullopt : std::optional(found->second);
+  }
 
   std::optional<std::pair<int, int>> around(const CodeLine& missing) const {
     const auto is_there = [&](const CodeLine& line) { return forward_.contains(line.number); };
@@ -240,28 +216,27 @@ Hints hints_from(const Finding& finding, const std::filesystem::path& source_tre
 
 Hints hints_from(const Microscope& microscope, const Version& version, const std::filesystem::path& source_tree) {
   const auto file = source_file(version, source_tree);
-  const std::vector<CodeLine> lines = lines_of(file), code = numbered_code_lines(file);
+  const std::vector<CodeLine> lines = lines_with_comments(file), code = numbered_code_lines(file);
   const Version* before = version_before(version);
-  const std::vector<CodeLine> lines_before =
-      before ? numbered_code_lines(source_file(*before, source_tree)) : std::vector<CodeLine>{};
-  const Gaps gaps(lines_before, code);
+  const auto file_before = before ? source_file(*before, source_tree) : std::filesystem::path();
+  const std::vector<CodeLine> lines_before = lines_with_comments(file_before);
+  const std::vector<CodeLine> code_before = before ? numbered_code_lines(file_before) : std::vector<CodeLine>{};
+  const Gaps gaps(code_before, code);
   std::vector<int> numbers;
   Hints hints;
   for (const Place& place : places_to_look_at(microscope)) {
-    const auto in_file = std::ranges::find_if(
-        place.words, [&](std::string_view word) { return find_line(lines, word, place.last) != nullptr; });
-    if (in_file != place.words.end()) {
-      numbers.push_back(find_line(lines, *in_file, place.last)->number);
+    if (const auto number = find_line(lines, place)) {
+      numbers.push_back(*number);
       continue;
     }
-    for (const std::string_view word : place.words) {
-      const CodeLine* missing = find_line(lines_before, word, place.last);
-      const auto around = missing ? gaps.around(*missing) : std::nullopt;
-      if (!around) continue;
+    const auto missing = std::ranges::find(code_before, find_line(lines_before, place).value_or(0), &CodeLine::number);
+    if (missing == code_before.end()) continue;
+    if (const auto number = gaps.counterpart(*missing)) {
+      numbers.push_back(*number);
+    } else if (const auto around = gaps.around(*missing)) {
       numbers.insert(numbers.end(), {around->first, around->second});
       hints.notes.push_back(fmt::format("Between :{} and :{}, {} has `{}`, and this file has nothing in its place.",
                                         around->first, around->second, label(*before), missing->text));
-      break;
     }
   }
   std::ranges::sort(numbers);

@@ -19,6 +19,9 @@ except ModuleNotFoundError:  # Python 3.10: scripts/requirements-toml.txt
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "scripts"))  # ladder.py, for all modules that import this one first
+
+from kernel_places import PlaceError, Places  # noqa: E402
+
 FOLDER = ROOT / "docs" / "source" / "assignments"
 ELEMENTS = {"fp16": "__half", "bf16": "__nv_bfloat16"}
 KINDS = ("correct", "findings", "counter")
@@ -42,7 +45,8 @@ TABLES = {
 # The types of some keys, whatever the table. The others contain expressions, which are checked when they are evaluated.
 HOLDS = {
     "number from 0 to 100": "pass_mark points",
-    "text": "key python from source header find with after before reference_with kernel name kind lost needs_lost "
+    "text or a place": "after before",
+    "text": "key python from source header find with reference_with place kernel name kind lost needs_lost "
             "where version",
     "list": "arguments",
     "list of texts": "hints types cases",
@@ -144,13 +148,43 @@ class Assignment:
         return text.replace(find, change["with"])
 
     def _emptied(self, text: str, region: dict[str, Any], is_starter: bool) -> str:
-        after, before = fill_in(region["after"], self.values), fill_in(region["before"], self.values)
-        start = text.find(after) + len(after)
-        end = text.find(before, start)
-        if start < len(after) or end < 0 or text.find(after, start) >= 0:
-            raise AssignmentError(f"{self.name}: there is no region between '{after}' and '{before}', or there are two")
+        start = self._end_of(text, region["after"])
+        end = self._start_of(text, region["before"], region["after"], start)
         content = region.get("with" if is_starter else "reference_with", text[start:end])
         return text[:start] + content + text[end:]
+
+    def _end_of(self, text: str, after: str | dict[str, str]) -> int:
+        if isinstance(after, dict):
+            return self._lines(text, after)[1]
+        after = fill_in(after, self.values)
+        if (found := text.count(after)) != 1:
+            raise AssignmentError(f"{self.name}: '{after}' is {found} times in the starter's text; it should be 1")
+        return text.index(after) + len(after)
+
+    def _start_of(self, text: str, before: str | dict[str, str], after: str | dict[str, str], start: int) -> int:
+        if not isinstance(before, dict):
+            before = fill_in(before, self.values)
+            end = text.find(before, start)
+        elif before["place"] == "}" and isinstance(after, dict):  # of the block that the statement before opens
+            opening = text[self._lines(text, after)[0] :]
+            closing = re.compile(f"^{re.match(' *', opening)[0]}}}", re.MULTILINE).search(text, start)
+            end = closing.start() if closing else -1
+        else:
+            end = self._lines(text, before)[0]
+        if end < start:
+            raise AssignmentError(f"{self.name}: the starter's text has no '{before}' after '{after}'")
+        return end
+
+    def _lines(self, text: str, at: dict[str, str]) -> tuple[int, int]:
+        """Where the lines of a place begin and end in the text."""
+        try:
+            lines = Places(text, "the starter").find(at["place"])
+        except PlaceError as error:
+            raise AssignmentError(f"{self.name}: {error}") from error
+        ends = [0]
+        for line in text.split("\n"):
+            ends.append(ends[-1] + len(line) + 1)
+        return ends[lines.start], ends[lines.stop]
 
 
 def keep_part(text: str, is_starter: bool) -> str:
@@ -240,6 +274,10 @@ def holds(value: Value, what: str) -> bool:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 100
     if what == "list of texts":
         return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
+    if what == "text or a place":
+        return isinstance(value, str) or (
+            isinstance(value, dict) and list(value) == ["place"] and holds(value["place"], "text")
+        )
     return isinstance(value, {"text": str, "list": list, "table": dict}[what])
 
 

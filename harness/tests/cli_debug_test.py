@@ -11,7 +11,8 @@ import pytest
 from blockwise_attention import attend, recorded_row
 from cli import AMPERE, BUILD, H200, ROOT, Cli
 from cli_terminal_test import lines_on_a_terminal
-from planted_faults import FAULTS, Fault, number_of_line
+from planted_faults import FAULTS, Fault, lines_of
+from planted_faults import planted as planted_text
 from programs import write_program
 from schemas import validate_debug
 
@@ -79,7 +80,7 @@ def test_the_lesson_of_a_row(emulator: Cli) -> None:
     outcome = emulator("--debug", "07", "--row", "9", "--head", "1")
     assert outcome.rc == 0
     assert "O is right after each of 4 K/V tiles, with normal inputs" in outcome.words
-    assert "Row 9 of head 1: warp 0, lanes 4 to 7, registers D[2] and D[3] of O_rmem[0]" in outcome.words
+    assert "Row 9 of head 1: warp 0, lanes 4 to 7, registers D[2] and D[3] of O at mma_m 0" in outcome.words
     assert "All 8192 elements of a tile are where they belong." in outcome.words
     assert "Look at" not in outcome.out
     assert len(outcome.out.splitlines()) < 35, "short"
@@ -115,9 +116,11 @@ def planted(emulator: Cli, tmp_path: Path) -> Cli:
 
 def planted_lines(fault: Fault) -> tuple[int, int]:
     """The first and the last line that the fault changes."""
-    before, _, _ = (ROOT / "kernels" / f"{fault.kernel}.cu").read_text(encoding="utf-8").partition(fault.old)
-    first = before.count("\n") + 1
-    return first, first + fault.old.count("\n")
+    file = ROOT / "kernels" / f"{fault.file}.cu"
+    text = file.read_text(encoding="utf-8")
+    lines = zip(text.split("\n"), planted_text(fault, text, file.name).split("\n"), strict=True)
+    changed = [number for number, (before, after) in enumerate(lines, 1) if before != after]
+    return changed[0], changed[-1]
 
 
 def nearest(fault: Fault, look_at: list[str]) -> float:
@@ -147,10 +150,10 @@ def test_a_wrong_layout_is_named(planted: Cli) -> None:
     outcome = planted("--debug", "07", **environment)
     assert outcome.rc == 1
     assert "no: first with K/V tile 0 (keys 0–63): row 0, column 0 of head 0 is" in outcome.words
-    assert "it is O_rmem[0][0][0] of lane 0 of warp 0 (mma_m, mma_n, D)" in outcome.words
+    assert "it is D[0] of O at mma_m 0, mma_n 0, in lane 0 of warp 0" in outcome.words
     assert "where K[0][48] (key, column) belongs, there is K[0][80]" in outcome.words
     assert "K[0][48] belongs in B[0] of lane 0, its lower half, at mma_n 0, mma_k 3" in outcome.words
-    assert "void load_K_fragments(" in outcome.out
+    assert "// B = Kᵀ" in outcome.out
 
 
 def test_a_fault_of_one_tile_to_the_next_begins_with_the_second(planted: Cli) -> None:
@@ -186,45 +189,45 @@ def look_at(planted: Cli, kernel: str, name: str) -> tuple[dict[str, Any], list[
     return seen, [int(place.rpartition(":")[2]) for place in seen["look_at"]]
 
 
-def line_with(kernel: str, text: str) -> int:
-    return number_of_line(ROOT / "kernels" / f"{'hopper/' if kernel >= '17' else ''}{kernel}.cu", text)
+def line_at(kernel: str, place: str) -> int:
+    return lines_of(ROOT / "kernels" / f"{'hopper/' if kernel >= '17' else ''}{kernel}.cu", place).start
 
 
 @pytest.mark.parametrize(
-    ("kernel", "name", "texts"),
+    ("kernel", "name", "places"),
     [
         (
             "05_cp_async",
             "V begins in the middle of K",
-            ["copy_tile<Traits, kBlockKV>(K_smem", "copy_tile<Traits, kBlockKV>(V_smem"],
+            ["Copy K and V + 2", "Copy K and V + 4"],
         ),
         (
             "05_cp_async",
             "K and V are one group",
-            ["copy_tile<Traits, kBlockQ>(Q_smem", "cp_async_wait<1>();", "load_Q_fragments<Traits>(Q_rmem"],
+            ["Copy Q + 1", "this thread's copies of K", "S = Q Kᵀ + 5"],
         ),
         (
             "08_pipelined_kv",
             "the next K overwrites one that is still read",
-            ["copy_tile<Traits, kBlockKV>(V_smem", "copies of V have arrived", "load_V_fragments<Traits>(V_rmem"],
+            ["Copy V + 3", "this thread's copies of V have arrived", "O += P V + 3"],
         ),
         (
             "14_q_in_registers",
             "V begins in the middle of K",
-            ["copy_tile<Traits, kBlockKV>(K_smem + stage", "copy_tile<Traits, kBlockKV>(V_smem + stage"],
+            ["Copies this thread's share + 2", "Copies this thread's share + 3"],
         ),
         (
             "18_tma",
             "the parity changes with each tile",
-            ["copy_K(kv_tile + 1);", "wait(&K_full[stage], parity);", "start_S<Traits>(S_rmem, Q_smem"],
+            ["S = Q Kᵀ + 4", "S = Q Kᵀ + 1", "S = Q Kᵀ + 2"],
         ),
     ],
 )
-def test_what_is_found_leads_the_way(planted: Cli, kernel: str, name: str, texts: list[str]) -> None:
+def test_what_is_found_leads_the_way(planted: Cli, kernel: str, name: str, places: list[str]) -> None:
     """The lines of the first finding: one access, the wait that had no effect, the other access. Values suggest
     nothing."""
     seen, lines = look_at(planted, kernel, name)
-    assert lines == [line_with(kernel, text) for text in texts], seen["findings"][0]["text"]
+    assert lines == [line_at(kernel, place) for place in places], seen["findings"][0]["text"]
     found = [(finding["kind"], finding["position"], finding["other_position"]) for finding in seen["findings"]]
     assert all(found.count(one) == 1 for one in found), "each once, not once for each launch"
     (fault,) = [fault for fault in FAULTS if fault.kernel == kernel and fault.name == name]
@@ -234,17 +237,17 @@ def test_what_is_found_leads_the_way(planted: Cli, kernel: str, name: str, texts
 
 
 @pytest.mark.parametrize(
-    ("kernel", "name", "text"),
+    ("kernel", "name", "place"),
     [
-        ("02_online_softmax", "a row sum is not rescaled", "row_sum = row_sum * rescale + p;"),
-        ("03_tiled", "P is stored in another order of keys", "&P_smem[(thread_col"),
-        ("06_swizzle", "two registers of a fragment of P are swapped", "P_rmem[mma_m][mma_k][i] = pack"),
-        ("08_pipelined_kv", "the next K is copied from where this one was", "// Copy the next K."),
+        ("02_online_softmax", "a row sum is not rescaled", "l"),
+        ("03_tiled", "P is stored in another order of keys", "P to shared memory"),
+        ("06_swizzle", "two registers of a fragment of P are swapped", "two neighbouring keys"),
+        ("08_pipelined_kv", "the next K is copied from where this one was", "Copy the next K"),
     ],
 )
-def test_a_wrong_value_leads_to_its_line(planted: Cli, kernel: str, name: str, text: str) -> None:
+def test_a_wrong_value_leads_to_its_line(planted: Cli, kernel: str, name: str, place: str) -> None:
     seen, lines = look_at(planted, kernel, name)
-    assert line_with(kernel, text) in lines, (seen["look_at"], seen["diagnosis"])
+    assert line_at(kernel, place) in lines, (seen["look_at"], seen["diagnosis"])
 
 
 def test_a_line_that_is_missing_is_a_gap(planted: Cli, tmp_path: Path) -> None:

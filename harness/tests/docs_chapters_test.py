@@ -29,6 +29,7 @@ import sources  # noqa: E402
 import worked  # noqa: E402
 from facts import GPU, FactError, Facts, NotRecordedError, check_blank  # noqa: E402
 from kernel_files import kernel_files  # noqa: E402
+from kernel_places import Places  # noqa: E402
 from matplotlib import rc_context  # noqa: E402
 from matplotlib.text import Text  # noqa: E402
 from planted_faults import FAULTS  # noqa: E402
@@ -190,7 +191,8 @@ def test_the_planted_bug_of_a_chapter_is_planted(page: Path) -> None:
     for fault in FAULTS:
         if fault.kernel == page.stem:
             kernel = (ROOT / KERNELS[page.stem]).read_text(encoding="utf-8")
-            line = next(line for line in kernel.splitlines() if fault.old.splitlines()[0] in line)
+            part = Places(kernel, page.stem).part(fault.place)
+            line = next(line for line in kernel.split("\n")[part.start :] if fault.old.splitlines()[0] in line)
             there += [fault] * any(part in fault.new or part in line for part in told)
     assert there, (
         f"{page.name}: exercise 2 names nothing of a fault that planted_faults.py plants in {page.stem}; "
@@ -223,13 +225,13 @@ def test_a_chapter_says_which_unit_is_busy_before_and_after(page: Path) -> None:
 
 
 def test_a_wrong_answer_is_refused(counted: Facts) -> None:
-    right = "16384 = at(6, 'K_rmem[mma_n][i] =', 'shared_load_wavefronts')"
+    right = "16384 = at(6, 'B = Kᵀ', 'shared_load_wavefronts')"
     assert check_blank(counted, right) == "16384"
     with pytest.raises(FactError, match="the answer 16385 is not"):
         check_blank(counted, right.replace("16384", "16385"))
     with pytest.raises(FactError, match="ANSWER = EXPRESSION"):
         check_blank(counted, "at(6)")
-    with pytest.raises(FactError, match="0 lines with 'no such text'"):
+    with pytest.raises(FactError, match="no comment that begins with 'no such text'"):
         counted.text("at(6, 'no such text', 'warp_instructions')")
 
 
@@ -485,23 +487,60 @@ def test_every_instruction_of_the_hot_loops_is_in_the_glossary(facts: Facts) -> 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(sources, "ROOT", tmp_path)
-    (tmp_path / "a.cu").write_text("".join(f"  line {i};\n" for i in range(40)) + "  end();\n}\n", encoding="utf-8")
+    text = """\
+// A first one
+// of two lines.
+void f() {
+  // Copy K.
+  g(1);
+  for (int i = 0; i < 4; ++i) {
+    h(K[i]);  // m
+  }
+
+  // Copy V. (Its part begins here.)
+#pragma unroll
+  for (int i = 0;
+       i < 4; ++i)
+    h(V[i]);  // m
+}
+
+// A second
+template <typename T>
+T k() {
+  return {
+"""
+    (tmp_path / "a.cu").write_text(text + "      1,\n" * 20 + "  };\n}\n", encoding="utf-8")
     return "a.cu"
 
 
-def test_a_quotation_is_found_by_its_text(file: str) -> None:
-    found = sources.quote(file, "line 38;", "end()")
-    assert (found.first, found.text) == (39, "line 38;\nline 39;\nend();")
-    assert sources.quote(file, "line 38;", None).lines == ["  line 38;"]
+@pytest.mark.parametrize(
+    ("start", "end", "first", "text"),
+    [
+        ("Copy K + 2", None, 6, "for (int i = 0; i < 4; ++i) {"),
+        ("Copy K + 2", "+ 3", 6, "for (int i = 0; i < 4; ++i) {\n  h(K[i]);  // m"),
+        ("A first one", "Copy K", 1, "// A first one\n// of two lines.\nvoid f() {\n  // Copy K."),
+        ("Copy V > m", None, 14, "h(V[i]);  // m"),
+        ("Copy V + 1", None, 12, "for (int i = 0;\n     i < 4; ++i)"),
+        ("Copy K > m", "}", 7, "  h(K[i]);  // m\n}"),
+        ("A second + 1", None, 19, "T k() {"),
+    ],
+)
+def test_a_quotation_is_found_by_the_names_of_its_places(
+    file: str, start: str, end: str | None, first: int, text: str
+) -> None:
+    found = sources.quote(file, start, end)
+    assert (found.first, found.text) == (first, text)
 
 
 @pytest.mark.parametrize(
     ("start", "end", "message"),
     [
-        ("no such line", None, "0 lines with 'no such line'"),
-        ("line 3", "end()", "11 lines with 'line 3'"),
-        ("line 5;", "line 4;", "no 'line 4;' after 'line 5;'"),
-        ("line 5;", "line 20;", "16 lines; at most 15"),
+        ("no such place", None, "no comment that begins with 'no such place'"),
+        ("Copy", None, "2 comments that begin with 'Copy'"),
+        ("Copy K > n", None, "no comment that begins with 'n'"),
+        ("Copy K + 9", None, "3 statements after 'Copy K', not 9"),
+        ("Copy V", "Copy K", "no 'Copy K' after 'Copy V'"),
+        ("A second", "};", "25 lines; at most 15"),
     ],
 )
 def test_a_quotation_that_drifted_is_refused(file: str, start: str, end: str | None, message: str) -> None:
@@ -510,8 +549,8 @@ def test_a_quotation_that_drifted_is_refused(file: str, start: str, end: str | N
 
 
 def test_a_change_is_quoted_as_a_diff() -> None:
-    before = sources.quote("kernels/05_cp_async.cu", "__device__ int smem_offset(int row, int col) {", "}")
-    after = sources.quote("kernels/06_swizzle.cu", "__device__ int smem_offset(int row, int col) {", "}")
+    before = sources.quote("kernels/05_cp_async.cu", "The offset of element + 1", "}")
+    after = sources.quote("kernels/06_swizzle.cu", "The offset of element + 1", "}")
     assert "-  return row * Traits::kHeadDim + col;" in sources.hunk(before, after)
     with pytest.raises(sources.QuoteError, match="do not differ"):
         sources.hunk(before, before)
@@ -528,26 +567,25 @@ V_REGISTERS = [(n, k, i, high) for n in range(16) for k in range(4) for i in ran
 @pytest.mark.parametrize(("version", "swizzled"), [(4, False), (5, False), (6, True)])
 def test_banks_are_those_that_the_virtual_gpu_counts(version: int, swizzled: bool, counted: Facts) -> None:
     K = PAIRS * sum(layouts.wavefronts(layouts.K_load(swizzled, *register), 4) for register in K_REGISTERS)
-    assert counted.at(version, "K_rmem[mma_n][i] =", "shared_load_wavefronts") == K
+    assert counted.at(version, "B = Kᵀ", "shared_load_wavefronts") == K
     Q = PAIRS * sum(layouts.wavefronts(layouts.Q_load(swizzled, k, i), 4) for k in range(8) for i in range(4))
-    assert counted.at(version, "Q_rmem[mma_m][i] =", "shared_load_wavefronts") == Q
+    assert counted.at(version, "A = Q", "shared_load_wavefronts") == Q
     V = PAIRS * sum(layouts.wavefronts(layouts.V_load(swizzled, *register), 2) for register in V_REGISTERS)
-    counted = [counted.at(version, text, "shared_load_wavefronts") for text in ("low = V_bits", "high = V_bits")]
-    assert sum(counted) == V
+    assert counted.at(version, "B = V", "shared_load_wavefronts") == V
 
 
 def test_ldmatrix_is_what_the_virtual_gpu_counts(counted: Facts) -> None:
-    for which, text in (("Q", "ldmatrix_x4(A[0]"), ("K", "&K_smem[smem_offset"), ("V", "ldmatrix_x4_trans")):
-        loads = counted.at(7, text, "shared_load_requests")
+    for which, place in (("Q", "A = Q"), ("K", "B = Kᵀ"), ("V", "B = V")):
+        loads = counted.at(7, place, "shared_load_requests")
         each = layouts.ldmatrix_wavefronts(layouts.ldmatrix_rows(which), swizzled=True)
-        assert counted.at(7, text, "shared_load_wavefronts") == loads * each
+        assert counted.at(7, place, "shared_load_wavefronts") == loads * each
 
 
 def test_sectors_are_those_that_the_virtual_gpu_counts(counted: Facts) -> None:
-    loads = counted.at(1, "score += to_float(Q_gmem[d])", "global_load_requests") // 2  # one of Q and one of K
+    loads = counted.at(1, "S = Q Kᵀ", "global_load_requests") // 2  # one of Q and one of K
     Q = layouts.sectors([lane // 16 * 256 for lane in range(32)], 2)
     K = layouts.sectors([lane % 16 * 256 for lane in range(32)], 2)
-    assert counted.at(1, "score += to_float(Q_gmem[d])", "global_load_sectors") == loads * (Q + K)
+    assert counted.at(1, "S = Q Kᵀ", "global_load_sectors") == loads * (Q + K)
 
 
 def test_fragments_cover_each_element_once() -> None:

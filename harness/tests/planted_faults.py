@@ -14,7 +14,11 @@ import re
 import sys
 from pathlib import Path
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "kernels"
+sys.path.append(str(ROOT / "scripts"))
+
+from kernel_places import PlaceError, Places  # noqa: E402
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,14 +27,15 @@ class Fault:
 
     name: str
     kernel: str
-    old: str  # text of the kernel
+    place: str  # scripts/kernel_places.py
+    old: str  # text of the kernel in that place
     new: str  # replacement with the same number of lines
     finding: str | None = None  # its kind; None: a wrong result is enough
-    at: str = ""  # text of a line that the finding must name
+    at: str = ""  # the place that the finding must name
     suggests: str | None = None  # what the diagnosis of a wrong result must suggest
     says: tuple[str, ...] = ()  # and what it must say
     first: bool = False  # the finding must come before all others
-    waits_at: str = ""  # text of the line of the last wait of the first finding's thread
+    waits_at: str = ""  # the place of the last wait of the first finding's thread
 
     @property
     def file(self) -> str:
@@ -43,9 +48,9 @@ class Fault:
         return f"fault_{[*FAULTS, *PROBES].index(self)}"
 
 
-def in_each(kernels: tuple[str, ...], name: str, old: str, new: str, *finding_and_at: str) -> list[Fault]:
+def in_each(kernels: tuple[str, ...], name: str, place: str, old: str, new: str, *finding_and_at: str) -> list[Fault]:
     """The same edit in several kernels."""
-    return [Fault(name, kernel, old, new, *finding_and_at) for kernel in kernels]
+    return [Fault(name, kernel, place, old, new, *finding_and_at) for kernel in kernels]
 
 
 # These rescale O only now and then.
@@ -63,70 +68,79 @@ FAULTS = [
     Fault(
         "scores are never computed",
         "01_naive",
+        "O = P V",
         "  scores<Traits><<<",
         "  if (false) scores<Traits><<<",
         "uninitialised_read",
-        "row_max = fmaxf(row_max, S_gmem[key])",
+        "m",
     ),
     Fault(
         "one row too many",
         "01_naive",
+        "P = exp",
         "if (query >= args.seq_len) return;",
         "if (query > args.seq_len) return;",
         "out_of_bounds",
-        "P_gmem[key] = ",
+        "m + 1",
     ),
     Fault(
         "a lane is missing in a shuffle",
         "02_online_softmax",
+        "S = Q Kᵀ",
         "score = warp_sum(score)",
         "score = (lane_id == 31 ? score : warp_sum(score))",
         "missing_lanes",
-        "__shfl_xor_sync(0xffffffff, x, mask)",
+        "Sums x over the 32 lanes + 2",
     ),
     Fault(
         "the maximum starts as what happens to be in its register",
         "02_online_softmax",
+        "maximum m of the scores so far",
         "float row_max = -INFINITY; ",
         "float row_max;             ",
         "uninitialised_read",
-        "const float new_max = fmaxf(row_max, score);",
+        "Online softmax + 1",
     ),
     Fault(
         "the product is added to what happens to be in the accumulators",
         "04_mma",
+        "S = Q Kᵀ",
         "float S_rmem[kMmaM][kBlockKV / 8][4] = {};",
         "float S_rmem[kMmaM][kBlockKV / 8][4];",
         "uninitialised_read",
-        "mma_m16n8k16<Element>(S_rmem[mma_m][mma_n]",
+        "S = Q Kᵀ + 9",
     ),
     Fault(
         "tiles are overwritten while others read them",
         "03_tiled",
+        "all warps are done with the previous iteration's tiles",
         "__syncthreads();  // all warps are done",
         "                  // all warps are done",
         "race",
-        "copy_tile_transposed<Traits, kBlockKV>(K_smem",
+        "Copy K and V + 2",
     ),
     Fault(
         "tiles are read before they are complete",
         "03_tiled",
+        "K, V and, the first time, Q are complete",
         "__syncthreads();  // K, V and",
         "                  // K, V and",
         "race",
-        "load_smem(k, &K_smem",
+        "S = Q Kᵀ + 5",
     ),
     Fault(
         "P is read before its warp has written it",
         "03_tiled",
+        "P of this warp's queries is complete",
         "__syncwarp();  // P of this warp's queries is complete",
         "               // P of this warp's queries is complete",
         "race",
-        "load_smem(p, &P_smem",
+        "O += P V + 3",
     ),
     Fault(
         "the accumulator is not rescaled",
         "04_mma",
+        "O = O · r",
         "*= rescale[mma_m][i / 2];",
         "*= 1 + 0 * rescale[mma_m][i / 2];",
         suggests="O_not_rescaled",
@@ -135,6 +149,7 @@ FAULTS = [
     Fault(
         "the last tile is left out",
         "04_mma",
+        "For each K/V tile",
         "kv_row < args.seq_len_kv; kv_row += kBlockKV",
         "kv_row + kBlockKV < args.seq_len_kv; kv_row += kBlockKV",
         suggests="last_tile_left_out",
@@ -143,38 +158,43 @@ FAULTS = [
     Fault(
         "no wait for the copies of K",
         "05_cp_async",
+        "this thread's copies of K",
         "cp_async_wait<1>();",
         "",
         "race",
-        "load_K_fragments<Traits>(K_rmem",
+        "S = Q Kᵀ + 6",
     ),
     Fault(
         "the wait for V leaves a group pending",
         "05_cp_async",
+        "this thread's copies of V have arrived",
         "cp_async_wait<0>();",
         "cp_async_wait<1>();",
         "race",
-        "load_V_fragments<Traits>(V_rmem",
+        "O += P V + 5",
     ),
     Fault(
         "the copies of V are never committed",
         "05_cp_async",
+        "Copy K and V",
         "copy_tile<Traits, kBlockKV>(V_smem, V_gmem + kv_row * args.V.row_stride, args.V.row_stride);",
         "copy_tile<Traits, kBlockKV>(V_smem, V_gmem + kv_row * args.V.row_stride, args.V.row_stride); if (false)",
         "race",
-        "load_K_fragments<Traits>(K_rmem",
+        "S = Q Kᵀ + 6",
     ),
     Fault(
         "copies from addresses that are not multiples of 16",
         "05_cp_async",
+        "Starts copying",
         "&tile_gmem[row * row_stride + col]);",
         "&tile_gmem[row * row_stride + col + 1]);",
         "misaligned",
-        "cp_async_16(&tile_smem",
+        "Starts copying + 7",
     ),
     Fault(
         "swizzled by the store, not by the load",
         "06_swizzle",
+        "B = Kᵀ",
         "&K_smem[smem_offset<Traits>(key, col)]",
         "&K_smem[key * Traits::kHeadDim + col]",
         suggests="K_swizzle_on_one_side",
@@ -183,22 +203,25 @@ FAULTS = [
     Fault(
         "V is read before all threads have waited",
         "06_swizzle",
+        "O += P V > and so have the copies of all other threads",
         "__syncthreads();                        // and so have the copies",
         "                                        // and so have the copies",
         "race",
-        "load_V_fragments<Traits>(V_rmem",
+        "O += P V + 5",
     ),
     Fault(
         "one warp passes a barrier by",
         "06_swizzle",
+        "all warps are done with the previous iteration's tiles",
         "__syncthreads();  // all warps are done",
         "if (warp_id != 3) __syncthreads();  // all warps are done",
         "divergent_barrier",
-        "__syncthreads();  // all warps are done",
+        "all warps are done with the previous iteration's tiles",
     ),
     Fault(
         "V is not transposed",
         "07_ldmatrix",
+        "B = V",
         "ldmatrix_x4_trans(B[0]",
         "ldmatrix_x4(B[0]",
         suggests="V_not_transposed",
@@ -206,38 +229,43 @@ FAULTS = [
     Fault(
         "K is read from the next row on",
         "07_ldmatrix",
+        "Copy K and V",
         "K_gmem + kv_row * args.K.row_stride",
         "K_gmem + (kv_row + 1) * args.K.row_stride",
         "out_of_bounds",
-        "copy_tile<Traits, kBlockKV>(K_smem",
+        "Copy K and V + 2",
     ),
     Fault(
         "O is read before its warp has written it",
         "07_ldmatrix",
+        "the warp's rows of O are complete",
         "__syncwarp();  // the warp's rows of O are complete",
         "               // the warp's rows of O are complete",
         "race",
-        "*reinterpret_cast<uint4*>(&O_gmem",
+        "two rows at a time + 3",
     ),
     Fault(
         "the K after the last is copied",
         "08_pipelined_kv",
+        "Copy the next K",
         "if (next_kv_row < args.seq_len_kv) {",
         "if (true) {",
         "out_of_bounds",
-        "copy_tile<Traits, kBlockKV>(K_smem, K_gmem + next_kv_row",
+        "Copy the next K + 5",
     ),
     Fault(
         "the next K overwrites one that is still read",
         "08_pipelined_kv",
+        "and so have the copies of all other threads; all warps are done with this",
         "__syncthreads();     // and so have the copies of all other threads; all warps are done with this K",
         "                     // and so have the copies of all other threads; all warps are done with this K",
         "race",
-        "copy_tile<Traits, kBlockKV>(K_smem, K_gmem + next_kv_row",
+        "Copy the next K + 5",
     ),
     Fault(
         "the last K is stale when the number of tiles is odd",
         "08_pipelined_kv",
+        "Copy the next K",
         "if (next_kv_row < args.seq_len_kv) {",
         "if (next_kv_row + (next_kv_row / kBlockKV % 2 == 0 ? kBlockKV : 0) < args.seq_len_kv) {",
         suggests="K_last_tile_stale",
@@ -246,6 +274,7 @@ FAULTS = [
     Fault(
         "a piece of K lands in the registers in use",
         "09_double_buffered_mma",
+        "S = Q Kᵀ",
         "load_K_fragments<Traits>(K_rmem[next % 2], K_smem, next_mma_k",
         "load_K_fragments<Traits>(K_rmem[piece % 2], K_smem, next_mma_k",
         says=("where K[0][0] (key, column) belongs, there is K[16][0]",),
@@ -253,14 +282,16 @@ FAULTS = [
     Fault(
         "columns are added where they have to be XORed",
         "10_lean_addressing",
+        "The same for a fragment that starts at",
         "return (lane_offset ^ col % kSwizzled) +",
         "return (lane_offset + col % kSwizzled) +",
         "out_of_bounds",
-        "ldmatrix_x4_trans(V_rmem[0][0]",
+        "B = V + 2",
     ),
     Fault(
         "a row's sum is that of one lane",
         "12_optimized_softmax",
+        "1 / l",
         "1 / group_sum(row_sum[mma_m][half])",
         "1 / (row_sum[mma_m][half])",
         suggests="sum_of_one_lane",
@@ -270,214 +301,252 @@ FAULTS = [
     *in_each(
         LAZY,
         "O stays behind when a maximum moves",
+        "O = O · r",
         "O_rmem[mma_m][mma_n][i] *= rescale;",
         "O_rmem[mma_m][mma_n][i] *= 1;",
     ),
     Fault(
         "row sums stay behind when a maximum moves",
         "12_optimized_softmax",
+        "l = l · r",
         "row_sum[mma_m][half] *= rescale;",
         "row_sum[mma_m][half] *= 1;",
     ),
     Fault(
         "no exponential is ever out of range",
         "12_optimized_softmax",
+        "All lanes must decide together",
         "if (!__all_sync(0xffffffff, in_range)) {",
         "if (!__all_sync(0xffffffff, in_range) && kv_row == 0) {",
     ),
     Fault(
         "a tile is not waited for",
         "13_decoupled_warps",
+        "For each K/V tile",
         "wait(&full[stage], tile / kStages % 2);",
         "",
         "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        "pieces of K + 2",
     ),
     Fault(
         "a tile is waited for with the wrong parity",
         "13_decoupled_warps",
+        "For each K/V tile",
         "wait(&full[stage], tile / kStages % 2);",
         "wait(&full[stage], (tile / kStages + 1) % 2);",
         "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        "pieces of K + 2",
     ),
     *in_each(
-        RINGS,
+        RINGS[:2],
         "a buffer is filled before all warps are done with it",
+        "In the middle of a tile",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
         "",
         "race",
-        "copy_KV_tile(next_stage);",
+        "In the middle of a tile + 3",
+    ),
+    *in_each(
+        PERSISTENT,
+        "a buffer is filled before all warps are done with it",
+        "In the middle of a tile",
+        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "",
+        "race",
+        "In the middle of a tile + 7",
     ),
     Fault(
         "a buffer is waited for with the wrong parity",
         "13_decoupled_warps",
+        "In the middle of a tile",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
         "wait(&empty[next_stage], (tile + 1) / kStages % 2);",
         "deadlock",
-        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "In the middle of a tile + 2",
     ),
     Fault(
         "a thread arrives before its copies do",
         "13_decoupled_warps",
+        "Copies this thread's share",
         "cp_async_mbarrier_arrive(&full[stage]);",
         "mbarrier_arrive(&full[stage]);",
         "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        "pieces of K + 2",
     ),
     Fault(
         "no warp says that it is done with a buffer",
         "13_decoupled_warps",
+        "For each step of",
         "mbarrier_arrive(&empty[stage]);",
         "",
         "deadlock",
-        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "In the middle of a tile + 2",
     ),
     Fault(
         "an mbarrier counts warps, and all threads arrive",
         "13_decoupled_warps",
+        "Each thread arrives at full",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps);",
         "deadlock",
-        "wait(&full[stage], tile / kStages % 2);",
+        "For each K/V tile + 3",
     ),
     Fault(
         "an mbarrier counts one thread more than there are",
         "13_decoupled_warps",
+        "Each thread arrives at full",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32 + 1);",
         "deadlock",
-        "wait(&full[stage], tile / kStages % 2);",
+        "For each K/V tile + 3",
     ),
     Fault(
         "warps arrive at mbarriers that another has yet to make",
         "13_decoupled_warps",
+        "the barriers are initialised",
         "__syncthreads();  // the barriers are initialised",
         "                  // the barriers are initialised",
         "race",
-        "cp_async_mbarrier_arrive(&full[stage]);",
+        "Copies this thread's share + 4",
     ),
     Fault(
         "a fragment of Q takes the columns of the next",
         "14_q_in_registers",
+        "Chunks of Q to fragments",
         "Q_rmem[2 * i][mma_m][half + 2] = chunk.y;",
         "Q_rmem[2 * i][mma_m][half + 2] = chunk.z;",
     ),
     Fault(
         "an exchange of the transpose is missing",
         "14_q_in_registers",
+        "Four lanes share a row",
         "  exchange(v.x, v.z, lane_id, 2);",
         "",
     ),
     Fault(
         "the last query tile is thought to have a successor",
         "15_persistent_ctas",
+        "For each of this CTA's query tiles",
         "const bool is_last = next_q_tile >= num_q_tiles;",
         "const bool is_last = next_q_tile > num_q_tiles;",
         "out_of_bounds",
-        "copy_KV_tile(next_stage);",
+        "In the middle of a tile + 7",
     ),
     *in_each(
         PERSISTENT,
         "K and V run on when the query tile changes",
+        "In the middle of a tile",
         "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "",
         "out_of_bounds",
-        "copy_KV_tile(next_stage);",
+        "In the middle of a tile + 7",
     ),
     Fault(
         "K and V are those of the query tile before",
         "15_persistent_ctas",
+        "In the middle of a tile",
         "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "if (is_last_tile && !is_last) turn_to(q_tile);",
     ),
     Fault(
         "nothing is copied for the next query tile",
         "15_persistent_ctas",
+        "In the middle of a tile",
         "if (!is_last_tile || !is_last) {",
         "if (!is_last_tile) {",
         "deadlock",
-        "wait(&full[stage], tile / kStages % 2);",
+        "For each K/V tile + 3",
     ),
     Fault(
         "Q is that of the query tile before",
         "15_persistent_ctas",
+        "S no longer needs this Q",
         "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(q_tile);",
     ),
     Fault(
         "the ring starts over with every query tile",
         "15_persistent_ctas",
+        "For each K/V tile",
         "for (int kv_tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
         "for (int kv_tile = tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
         "deadlock",
-        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "In the middle of a tile + 6",
     ),
     Fault(
         "the last query tile but one is thought to be the last",
         "16_overlapped_softmax",
+        "For each of this CTA's query tiles",
         "const bool is_last = next_q_tile >= num_q_tiles;",
         "const bool is_last = next_q_tile >= num_q_tiles - 1;",
         "deadlock",
-        "wait(&full[first_tile % kStages], first_tile / kStages % 2);",
+        "The first step + 1",
     ),
     Fault(
         "V is that of the wrong step",
         "16_overlapped_softmax",
+        "The first half of a step",
         "V_step = V_lane + offset;",
         "V_step = V_lane;",
     ),
     Fault(
         "the first tile is not waited for",
         "16_overlapped_softmax",
+        "The first step",
         "wait(&full[first_tile % kStages], first_tile / kStages % 2);",
         "",
         "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        "S = Q Kᵀ + 4",
     ),
     Fault(
         "a tile is not waited for",
         "16_overlapped_softmax",
+        "For each further step of 16 keys",
         "if (kv_row % kBlockKV == 0) wait(&full[stage], tile / kStages % 2);",
         "",
         "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        "S = Q Kᵀ + 4",
     ),
     Fault(
         "the wrong buffer is said to be free",
         "16_overlapped_softmax",
+        "the previous tile has been read",
         "mbarrier_arrive(&empty[(tile - 1) % kStages]);",
         "mbarrier_arrive(&empty[stage]);",
         "deadlock",
-        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "In the middle of a tile + 6",
     ),
     Fault(
         "no warp says that it is done with a buffer",
         "16_overlapped_softmax",
+        "the previous tile has been read",
         "if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);",
         "",
         "deadlock",
-        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "In the middle of a tile + 6",
     ),
     Fault(
         "a buffer is free before the last of its V is read",
         "16_overlapped_softmax",
+        "the previous tile has been read",
         "if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);",
         "if ((kv_row + kStepKV) % kBlockKV == 0 && kv_row + kStepKV < args.seq_len_kv) mbarrier_arrive(&empty[stage]);",
         "race",
-        "copy_KV_tile(next_stage);",
+        "In the middle of a tile + 7",
     ),
     Fault(
         "a query tile's last buffer is never free",
         "16_overlapped_softmax",
+        "Load the next Q while O is finished",
         "mbarrier_arrive(&empty[(first_tile - 1) % kStages]);",
         "",
         "deadlock",
-        "wait(&empty[next_stage], (tile + 1) / kStages % 2 ^ 1);",
+        "In the middle of a tile + 6",
     ),
     Fault(
         "a query tile's last buffer is free before the last of its V is read",
         "16_overlapped_softmax",
+        "Load the next Q while O is finished",
         """finish_step();
     first_tile += num_tiles;
     mbarrier_arrive(&empty[(first_tile - 1) % kStages]);""",
@@ -485,25 +554,28 @@ FAULTS = [
     mbarrier_arrive(&empty[(first_tile - 1) % kStages]);
     finish_step();""",
         "race",
-        "copy_KV_tile(next_stage);",
+        "In the middle of a tile + 7",
     ),
     Fault(
         "the first tile is waited for as if it were the CTA's first",
         "16_overlapped_softmax",
+        "The first step",
         "wait(&full[first_tile % kStages], first_tile / kStages % 2);",
         "wait(&full[first_tile % kStages], 0);",
         "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        "S = Q Kᵀ + 4",
     ),
     Fault(
         "the first K and V are those of the CTA's first tile",
         "16_overlapped_softmax",
+        "The first step",
         "start_step(first_tile % kStages * kStageSize, 0);",
         "start_step(0, 0);",
     ),
     Fault(
         "Q is that of the query tile after the next",
         "16_overlapped_softmax",
+        "Load the next Q while O is finished",
         "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(min(next_q_tile + int(gridDim.x), num_q_tiles - 1));",
     ),
@@ -511,6 +583,7 @@ FAULTS = [
     Fault(
         "lanes of an ldmatrix are swapped",
         "07_ldmatrix",
+        "B = Kᵀ",
         """lane_id / 16 * 8 + lane_id % 8;
     const int col = mma_k * 16 + lane_id / 8 % 2 * 8;""",
         """lane_id / 8 % 2 * 8 + lane_id % 8;
@@ -521,6 +594,7 @@ FAULTS = [
     Fault(
         "the scale is forgotten",
         "07_ldmatrix",
+        "Online softmax",
         "[i] *= args.softmax_scale;",
         "[i] *= 1;",
         suggests="scale_left_out",
@@ -529,6 +603,7 @@ FAULTS = [
     Fault(
         "the scores are three times too large",
         "06_swizzle",
+        "Online softmax",
         "[i] *= args.softmax_scale;",
         "[i] *= 3 * args.softmax_scale;",
         suggests="wrong_score_factor",
@@ -537,6 +612,7 @@ FAULTS = [
     Fault(
         "the scale is forgotten",
         "03_tiled",
+        "Online softmax",
         "*= args.softmax_scale;",
         "*= 1;",
         suggests="scale_left_out",
@@ -545,6 +621,7 @@ FAULTS = [
     Fault(
         "a row sum is not rescaled",
         "07_ldmatrix",
+        "l",
         "= row_sum[mma_m][half] * rescale[mma_m][half] + group_sum",
         "= row_sum[mma_m][half] + group_sum",
         suggests="sum_not_rescaled",
@@ -553,16 +630,18 @@ FAULTS = [
     Fault(
         "the maximum is overwritten before the rescaling is computed from it",
         "07_ldmatrix",
-        """rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // the first time, exp(-inf) = 0
-        row_max[mma_m][half] = new_max;""",
+        "Online softmax",
+        """rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);  // r; the first time, exp(-inf) = 0
+        row_max[mma_m][half] = new_max; """,
         """row_max[mma_m][half] = new_max;
-        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max);""",
+        rescale[mma_m][half] = exp_approx(row_max[mma_m][half] - new_max); """,
         suggests="nothing_rescaled",
         says=("right with 1 K/V tile, wrong with 2",),
     ),
     Fault(
         "the maximum stays that of the first tile",
         "07_ldmatrix",
+        "m",
         "row_max[mma_m][half] = new_max;",
         "if (kv_row == 0) row_max[mma_m][half] = new_max;",
         suggests="max_not_kept",
@@ -571,6 +650,7 @@ FAULTS = [
     Fault(
         "each lane has a maximum of its own",
         "07_ldmatrix",
+        "of the whole row",
         "new_max = group_max(new_max);",
         "",
         suggests="max_of_one_lane",
@@ -578,6 +658,7 @@ FAULTS = [
     Fault(
         "a swizzle of V is forgotten by its loads",
         "07_ldmatrix",
+        "B = V",
         "&V_smem[smem_offset<Traits>(key, col)]",
         "&V_smem[key * Traits::kHeadDim + col]",
         suggests="V_swizzle_on_one_side",
@@ -585,14 +666,16 @@ FAULTS = [
     Fault(
         "a swizzle of Q is forgotten by its loads",
         "07_ldmatrix",
-        "&Q_smem[smem_offset<Traits>(row, col)]);\n  }",
-        "&Q_smem[row * Traits::kHeadDim + col]);\n  }",
+        "A = Q",
+        "&Q_smem[smem_offset<Traits>(row, col)]);",
+        "&Q_smem[row * Traits::kHeadDim + col]);",
         suggests="Q_swizzle_on_one_side",
         says=("rows 1–7 modulo 8",),
     ),
     Fault(
         "V's columns are permuted",
         "07_ldmatrix",
+        "B = V",
         "const int col = mma_n * 8 + lane_id / 16 * 8;",
         "const int col = mma_n * 8 + (lane_id / 16 ^ 1) * 8;",
         suggests="V_columns_xor_8",
@@ -600,6 +683,7 @@ FAULTS = [
     Fault(
         "half of the rows are divided by the sums of others",
         "07_ldmatrix",
+        "1 / l",
         "1 / row_sum[mma_m][half];",
         "1 / row_sum[mma_m][0];",
         says=("rows 8–15 modulo 16 (half 1 of every mma tile", "a factor of its own", "O_rmem[0][0][2] of lane"),
@@ -607,6 +691,7 @@ FAULTS = [
     Fault(
         "one warp is wrong",
         "07_ldmatrix",
+        "1 / l",
         "1 / row_sum[mma_m][half];",
         "(warp_id == 2 ? 2 : 1) / row_sum[mma_m][half];",
         says=("rows 32–47 of a query tile of 64 (warp 2 of 4)", "times 2, every element alike", "of warp 2"),
@@ -614,6 +699,7 @@ FAULTS = [
     Fault(
         "K is that of the first head",
         "07_ldmatrix",
+        "What this CTA computes",
         "args.K.row<Element>(batch, head, 0)",
         "args.K.row<Element>(batch, 0, 0)",
         suggests="K_of_other_head",
@@ -622,6 +708,7 @@ FAULTS = [
     Fault(
         "V is that of the other batch entry",
         "07_ldmatrix",
+        "What this CTA computes",
         "args.V.row<Element>(batch, head, 0)",
         "args.V.row<Element>(args.batch - 1 - batch, head, 0)",
         suggests="V_of_other_head",
@@ -630,6 +717,7 @@ FAULTS = [
     Fault(
         "the keys end at seq_len",
         "07_ldmatrix",
+        "For each K/V tile",
         "kv_row < args.seq_len_kv; kv_row += kBlockKV",
         "kv_row < min(args.seq_len, args.seq_len_kv); kv_row += kBlockKV",
         suggests="seq_len_for_seq_len_kv",
@@ -638,6 +726,7 @@ FAULTS = [
     Fault(
         "a fragment buffer is loaded one mma_k ahead",
         "07_ldmatrix",
+        "S = Q Kᵀ",
         "load_K_fragments<Traits>(K_rmem, K_smem, mma_k);",
         "load_K_fragments<Traits>(K_rmem, K_smem, (mma_k + 1) % (kHeadDim / 16));",
         suggests="K_next_chunk",
@@ -645,6 +734,7 @@ FAULTS = [
     Fault(
         "every second key is left out",
         "07_ldmatrix",
+        "Online softmax",
         "tile_sum += S_rmem[mma_m][mma_n][i];",
         "if (i % 2 == 0) tile_sum += S_rmem[mma_m][mma_n][i];",
         says=("With V = 1 every O must be 1", "a factor of its own"),
@@ -652,6 +742,7 @@ FAULTS = [
     Fault(
         "the keys of V are in another order than those of P",
         "07_ldmatrix",
+        "B = V",
         "const int key = mma_k * 16 + lane_id % 16;",
         "const int key = mma_k * 16 + (lane_id % 16 * 5 + 3) % 16;",
         says=("that the P of a key meets the V of another", "where key 0 belongs, there is key 9"),
@@ -659,6 +750,7 @@ FAULTS = [
     Fault(
         "one piece of head_dim is read from the wrong place",
         "07_ldmatrix",
+        "B = Kᵀ",
         "const int col = mma_k * 16 + lane_id / 8 % 2 * 8;",
         "const int col = (mma_k == 3 ? 5 : mma_k) * 16 + lane_id / 8 % 2 * 8;",
         says=("the fragments of Q or K", "columns 48–63; where K[0][48] (key, column) belongs, there is K[0][80]"),
@@ -667,64 +759,71 @@ FAULTS = [
     Fault(
         "V begins in the middle of K",
         "05_cp_async",
+        "Maximum and sum over",
         "Element* V_smem = K_smem + kBlockKV * kHeadDim;",
         "Element* V_smem = K_smem + kBlockKV * kHeadDim / 2;",
         "overlapping_copies",
-        "copy_tile<Traits, kBlockKV>(V_smem",
+        "Copy K and V + 4",
         first=True,
     ),
     Fault(
         "K and V are one group",
         "05_cp_async",
-        "args.K.row_stride);\n    cp_async_commit();",
-        "args.K.row_stride);\n",
+        "all warps are done with the previous iteration's tiles + 2",
+        "    cp_async_commit();",
+        "",
         "race",
-        "copy_tile<Traits, kBlockQ>(Q_smem",
+        "Copy Q + 1",
         first=True,
-        waits_at="cp_async_wait<1>();",
+        waits_at="this thread's copies of K",
     ),
     Fault(
         "a stage too far on is said to be free",
         "13_decoupled_warps",
+        "For each step of",
         "mbarrier_arrive(&empty[stage]);",
         "mbarrier_arrive(&empty[next_stage]);",
         "deadlock",
-        "mbarrier_arrive(&empty[stage]);",
+        "pieces of V + 8",
         first=True,
     ),
     Fault(
         "the parity changes with each tile",
         "13_decoupled_warps",
+        "For each K/V tile",
         "wait(&full[stage], tile / kStages % 2);",
         "wait(&full[stage], tile % 2);",
         "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        "pieces of K + 2",
         first=True,
-        waits_at="wait(&full[stage], tile / kStages % 2);",
+        waits_at="For each K/V tile + 3",
     ),
     Fault(
         "V begins in the middle of K",
         "14_q_in_registers",
+        "Waits until a phase of the barrier has ended",
         "Element* V_smem = K_smem + kBlockKV * kHeadDim;  ",
         "Element* V_smem = K_smem + kBlockKV * kHeadDim / 2;  ",
         "overlapping_copies",
-        "copy_tile<Traits, kBlockKV>(V_smem + stage",
+        "Copies this thread's share + 3",
         first=True,
     ),
     Fault(
         "a tile is waited for as if it were of the first round",
         "14_q_in_registers",
+        "For each K/V tile",
         "wait(&full[stage], tile / kStages % 2);",
         "wait(&full[stage], 0);",
         "race",
-        "load_K_fragments<Traits>(K_rmem[0], K_smem, K_step, 0, 0);",
+        "S = Q Kᵀ + 4",
         first=True,
-        waits_at="wait(&full[stage], tile / kStages % 2);",
+        waits_at="For each K/V tile + 3",
     ),
     # Wrong results: interchanged rows, and keys.
     Fault(
         "P is stored in another order of keys",
         "03_tiled",
+        "P to shared memory",
         "&P_smem[(thread_col * kKeys + key) * kBlockQ",
         "&P_smem[(key * kThreadCols + thread_col) * kBlockQ",
         says=("that the P of a key meets the V of another",),
@@ -732,6 +831,7 @@ FAULTS = [
     Fault(
         "two registers of a fragment of P are swapped",
         "06_swizzle",
+        "P to 16 bits",
         """S_rmem[mma_m][2 * mma_k + i / 2];
           P_rmem[mma_m][mma_k][i] = pack<Element>(S[i % 2 * 2], S[i % 2 * 2 + 1]);""",
         """S_rmem[mma_m][2 * mma_k + i % 2];
@@ -741,6 +841,7 @@ FAULTS = [
     Fault(
         "a row sum is not rescaled",
         "02_online_softmax",
+        "l",
         "row_sum = row_sum * rescale + p;",
         "row_sum = row_sum + p;",
         suggests="sum_not_rescaled",
@@ -748,6 +849,7 @@ FAULTS = [
     Fault(
         "the next K is copied from where this one was",
         "08_pipelined_kv",
+        "Copy the next K",
         "K_gmem + next_kv_row * args.K.row_stride",
         "K_gmem + kv_row * args.K.row_stride",
         suggests="K_tile_before",
@@ -755,6 +857,7 @@ FAULTS = [
     Fault(
         "the new maximum is not kept",
         "07_ldmatrix",
+        "m",
         "        row_max[mma_m][half] = new_max;",
         "",
         says=("With V = 1 every O must be 1, and is NaN or infinite.",),
@@ -763,6 +866,7 @@ FAULTS = [
     Fault(
         "two elements of a register of P are swapped",
         "07_ldmatrix",
+        "two neighbouring keys",
         "pack<Element>(S[i % 2 * 2], S[i % 2 * 2 + 1])",
         "pack<Element>(S[i % 2 * 2 + 1], S[i % 2 * 2])",
         suggests="V_rows_xor_1",
@@ -770,6 +874,7 @@ FAULTS = [
     Fault(
         "a sum is that of two lanes of four",
         "07_ldmatrix",
+        "Maximum and sum over",
         "return x + __shfl_xor_sync(0xffffffff, x, 2);",
         "return x;",
         says=("With V = 1 every O must be 1",),
@@ -777,6 +882,7 @@ FAULTS = [
     Fault(
         "lanes store each other's columns of O",
         "07_ldmatrix",
+        "Normalise and store O",
         "mma_n * 8 + lane_id % 4 * 2)",
         "mma_n * 8 + (lane_id % 4 ^ 1) * 2)",
         suggests="V_columns_xor_2",
@@ -784,6 +890,7 @@ FAULTS = [
     Fault(
         "O is rescaled by the factor of the other row",
         "07_ldmatrix",
+        "O = O · r",
         "*= rescale[mma_m][i / 2];",
         "*= rescale[mma_m][1 - i / 2];",
         says=("Keys truncated: right with 1 K/V tile, wrong with 2",),
@@ -791,6 +898,7 @@ FAULTS = [
     Fault(
         "V is a tile behind K",
         "07_ldmatrix",
+        "Copy K and V",
         "V_gmem + kv_row * args.V.row_stride",
         "V_gmem + max(kv_row - kBlockKV, 0) * args.V.row_stride",
         suggests="V_tile_before",
@@ -798,6 +906,7 @@ FAULTS = [
     Fault(
         "the base of the exponential is forgotten",
         "12_optimized_softmax",
+        "log2(e)",
         "args.softmax_scale * 1.44269504f;",
         "args.softmax_scale;",
         suggests="log2e_left_out",
@@ -805,12 +914,14 @@ FAULTS = [
     Fault(
         "P is that of the old maximum",
         "12_optimized_softmax",
-        "        }\n      exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);",
-        "        }\n      ",
+        "Make O, the row sums and P relative to the new maximum",
+        "      exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);",
+        "      ",
     ),
     Fault(
         "a row sum forgets what was there before",
         "12_optimized_softmax",
+        "l += Σ P",
         "row_sum[mma_m][half] += new_sum[mma_m][half];",
         "row_sum[mma_m][half] = new_sum[mma_m][half];",
         says=("Keys truncated: right with 1 K/V tile, wrong with 2", "With V = 1 every O must be 1"),
@@ -818,18 +929,21 @@ FAULTS = [
     Fault(
         "V's fragments all go to one buffer",
         "12_optimized_softmax",
+        "O += P V",
         "load_V_fragments<Traits>(V_rmem[next % 2], V_smem",
         "load_V_fragments<Traits>(V_rmem[0], V_smem",
     ),
     Fault(
         "a fragment of Q is one mma_k behind",
         "12_optimized_softmax",
+        "S = Q Kᵀ",
         "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, next_mma_k);",
         "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, mma_k);",
     ),
     Fault(
         "a fragment of Q is multiplied for both of a warp's halves",
         "11_wide_warps",
+        "S = Q Kᵀ",
         "Q_rmem[mma_k % 2][mma_m],",
         "Q_rmem[mma_k % 2][0],",
         says=("the first K/V tile alone is wrong already", "rows 16–31 modulo 32 (mma_m 1 of every warp)"),
@@ -837,26 +951,28 @@ FAULTS = [
 ]
 
 # Features of sm_90a only: asynchronous work with mistakes that a GPU hides, and that no other tool detects.
-WGMMA_OF_S = "wgmma<Element>(S_rmem, advance(Q,"
-WGMMA_OF_PV = "wgmma<Element>(O_rmem, P_rmem[mma_k]"
-FIRST_USE_OF_S = "tile_max[half] = fmaxf(tile_max[half], fmaxf(S[0], S[1]));"
-LOAD_OF_KV = "tma_load(ring_smem + stage * kKVSize, map,"
-STORE_OF_O = "tma_store(O_map,"
-WAIT = "while (!mbarrier_try_wait(barrier, parity)) continue;"
+WGMMA_OF_S = "the softmax has read the previous S + 2"
+WGMMA_OF_PV = "P has been packed + 2"
+FIRST_USE_OF_S = "Online softmax: replaces + 7"
+LOAD_OF_KV = "Only thread 0 calls these + 7"
+STORE_OF_O = "and so are those of the whole warpgroup + 2"
+WAIT = "Waits until a phase of the barrier has ended + 2"
 
 HOPPER_FAULTS = [
     # 17: wgmma, with copies by the threads.
     Fault(
         "the tensor cores do not see what was copied",
         "17_wgmma",
+        "and is visible to the tensor cores",
         "fence_proxy_async();  // and is visible to the tensor cores,",
         "// and is visible to the tensor cores,",
         "missing_fence",
-        "cp_async_16(&tile_smem",
+        "Starts copying + 5",
     ),
     Fault(
         "no fence before S, nor before any other wgmma",
         "17_wgmma",
+        "the softmax has read the previous S",
         "wgmma_fence();  // the softmax has read the previous S",
         "",
         "missing_fence",
@@ -865,6 +981,7 @@ HOPPER_FAULTS = [
     Fault(
         "no fence between the packing of P and its wgmma",
         "17_wgmma",
+        "P has been packed",
         "wgmma_fence();  // P has been packed, and O rescaled",
         "",
         "missing_fence",
@@ -873,32 +990,36 @@ HOPPER_FAULTS = [
     Fault(
         "the softmax does not wait for S",
         "17_wgmma",
-        "wgmma_wait<0>();\n    pin(S_rmem);",
-        "\n    pin(S_rmem);",
+        "S = Q Kᵀ",
+        "wgmma_wait<0>();",
+        "",
         "in_flight",
         FIRST_USE_OF_S,
     ),
     Fault(
         "O is used before its wgmmas have ended",
         "17_wgmma",
-        "wgmma_wait<0>();\n    pin(O_rmem);",
-        "\n    pin(O_rmem);",
+        "O += P V",
+        "wgmma_wait<0>();",
+        "",
         "in_flight",
-        "O_rmem[mma_n][i] *= factor[i / 2];",
+        "Multiplies each row of O by its factor + 3",
     ),
     Fault(
         "the wgmmas of S are in no group",
         "17_wgmma",
-        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32), mma_k > 0);\n  wgmma_commit();",
-        "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32), mma_k > 0);\n",
+        "Starts S = Q Kᵀ",
+        "  wgmma_commit();",
+        "",
         "in_flight",
         FIRST_USE_OF_S,
     ),
     Fault(
         "the next tile is copied over the one that is read",
         "17_wgmma",
-        "const int stage = kv_tile % kStages;\n    copy_tile",
-        "const int stage = (kv_tile + 1) % kStages;\n    copy_tile",
+        "What this CTA computes",
+        "const int stage = kv_tile % kStages;",
+        "const int stage = (kv_tile + 1) % kStages;",
         "race",
         WGMMA_OF_S,
     ),
@@ -906,6 +1027,7 @@ HOPPER_FAULTS = [
     Fault(
         "the descriptor of K says another swizzle than its tensor map",
         "18_tma",
+        "Starts S = Q Kᵀ",
         "K = matrix_descriptor(K_smem, 0, 1024);",
         "K = matrix_descriptor(K_smem, 0, 1024) ^ std::uint64_t{3} << 62;",
         "layout_mismatch",
@@ -914,6 +1036,7 @@ HOPPER_FAULTS = [
     Fault(
         "fewer bytes are expected than come",
         "18_tma",
+        "Only thread 0 calls these",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize);",
         "transaction_count",
@@ -922,22 +1045,25 @@ HOPPER_FAULTS = [
     Fault(
         "no fence follows the initialisation of the barriers",
         "18_tma",
+        "A barrier's phase ends",
         "fence_mbarrier_init();",
         "",
         "missing_fence",
-        "tma_load(Q_smem, Q_map",
+        "Only thread 0 calls these + 3",
     ),
     Fault(
         "the barriers are used before they are there",
         "18_tma",
+        "the barriers are initialised",
         "__syncthreads();  // the barriers are initialised",
         "",
         "race",
-        "mbarrier_init(Q_full, 1);",
+        "A barrier's phase ends + 2",
     ),
     Fault(
         "the wrong parity is waited for",
         "18_tma",
+        "For each K/V tile",
         "parity = kv_tile / kStages % 2;",
         "parity = (kv_tile / kStages + 1) % 2;",
         "race",
@@ -946,6 +1072,7 @@ HOPPER_FAULTS = [
     Fault(
         "nobody waits for V",
         "18_tma",
+        "O += P V",
         "wait(&V_full[stage], parity);",
         "",
         "race",
@@ -954,24 +1081,27 @@ HOPPER_FAULTS = [
     Fault(
         "one warp waits for Q, and the others do not",
         "18_tma",
+        "Only thread 0 calls these",
         "wait(Q_full, 0);",
         "if (warp_id == 0) wait(Q_full, 0);",
         "race",
-        "tma_load(Q_smem, Q_map",
+        "Only thread 0 calls these + 3",
     ),
     Fault(
         "the parity changes with each tile",
         "18_tma",
+        "For each K/V tile",
         "parity = kv_tile / kStages % 2;",
         "parity = kv_tile % 2;",
         "race",
         WGMMA_OF_S,
         first=True,
-        waits_at="wait(&K_full[stage], parity);",
+        waits_at="S = Q Kᵀ + 1",
     ),
     Fault(
         "V is copied to K's ring",
         "18_tma",
+        "Only thread 0 calls these",
         "copy(V_smem, V_full, V_map, kv_tile); };",
         "copy(K_smem, V_full, V_map, kv_tile); };",
         "overlapping_copies",
@@ -982,6 +1112,7 @@ HOPPER_FAULTS = [
     Fault(
         "K is released before its wgmmas have read it",
         "19_warp_specialized",
+        "S = Q Kᵀ",
         "wgmma_wait<0>();\n    pin(S_rmem);\n    release(&K_empty[K_next.buffer]);",
         "release(&K_empty[K_next.buffer]);\n    wgmma_wait<0>();\n    pin(S_rmem);",
         "race",
@@ -990,6 +1121,7 @@ HOPPER_FAULTS = [
     Fault(
         "V is never released",
         "19_warp_specialized",
+        "O += P V",
         "release(&V_empty[V_next.buffer]);",
         "",
         "deadlock",
@@ -998,6 +1130,7 @@ HOPPER_FAULTS = [
     Fault(
         "the producer waits for buffers that nobody has used",
         "19_warp_specialized",
+        "The producer",
         "Position<kStages> K_next{1}, V_next{1};",
         "Position<kStages> K_next{0}, V_next{1};",
         "deadlock",
@@ -1006,31 +1139,35 @@ HOPPER_FAULTS = [
     Fault(
         "the producer does not wait for empty buffers",
         "19_warp_specialized",
+        "The producer",
         "wait(&empty[stage], next.parity);",
         "",
         "race",
-        LOAD_OF_KV,
+        "The producer + 14",
     ),
     # 20: two consumers, and the registers for them.
     Fault(
         "more registers than there are",
         "20_two_consumers",
+        "per thread + 1",
         "kConsumerRegisters = 240;",
         "kConsumerRegisters = 248;",
         "deadlock",
-        "take_registers<Traits::kConsumerRegisters>();",
+        "The consumers + 1",
     ),
     Fault(
         "the producer keeps its registers",
         "20_two_consumers",
+        "The producer",
         "keep_registers<Traits::kProducerRegisters>();",
         "",
         "deadlock",
-        "take_registers<Traits::kConsumerRegisters>();",
+        "The consumers + 1",
     ),
     Fault(
         "K's barrier counts the warps of one consumer",
         "20_two_consumers",
+        "A phase of `full` ends",
         "mbarrier_init(&K_empty[stage], Traits::kConsumers * 4);",
         "mbarrier_init(&K_empty[stage], 4);",
         "deadlock",
@@ -1040,6 +1177,7 @@ HOPPER_FAULTS = [
     Fault(
         "TMA does not see O",
         "22_tma_store",
+        "this thread's writes are visible to TMA",
         "fence_proxy_async();                   // this thread's writes are visible to TMA,",
         "// this thread's writes are visible to TMA,",
         "missing_fence",
@@ -1048,6 +1186,7 @@ HOPPER_FAULTS = [
     Fault(
         "O is stored before all warps have written it",
         "22_tma_store",
+        "and so are those of the whole warpgroup",
         "named_barrier_sync(warp_id / 4, 128);",
         "",
         "race",
@@ -1056,6 +1195,7 @@ HOPPER_FAULTS = [
     Fault(
         "the block ends while O is read",
         "22_tma_store",
+        "shared memory exists only as long as the CTA",
         "if (is_leader) tma_store_wait_read();  // shared memory exists only as long as the CTA",
         "// shared memory exists only as long as the CTA",
         "in_flight",
@@ -1064,6 +1204,7 @@ HOPPER_FAULTS = [
     Fault(
         "the store of O is in no group",
         "22_tma_store",
+        "Normalise O",
         "tma_store_commit();",
         "",
         "in_flight",
@@ -1072,8 +1213,9 @@ HOPPER_FAULTS = [
     Fault(
         "the next Q is copied over an O that is still read",
         "22_tma_store",
-        "if (!is_leader) return;\n    tma_store_wait_read();",
-        "if (!is_leader) return;\n",
+        "Releases Q's buffer once O's store has read it",
+        "    tma_store_wait_read();",
+        "",
         "race",
         STORE_OF_O,
     ),
@@ -1081,6 +1223,7 @@ HOPPER_FAULTS = [
     Fault(
         "the softmax waits for no product at all",
         "23_overlap",
+        "S = Q Kᵀ",
         "wgmma_wait<1>();",
         "wgmma_wait<2>();",
         "in_flight",
@@ -1089,23 +1232,26 @@ HOPPER_FAULTS = [
     Fault(
         "P is packed while P V reads it",
         "23_overlap",
-        "wgmma_wait<0>();\n    pin(O_rmem);\n    pin(P_rmem);  // P V has read it",
-        "wgmma_wait<1>();\n    pin(O_rmem);\n    pin(P_rmem);  // P V has read it",
+        "Online softmax. Rows of the next query tile start afresh",
+        "wgmma_wait<0>();",
+        "wgmma_wait<1>();",
         "in_flight",
-        "P_rmem[mma_k][i] = pack<typename Traits::Element>",
+        "two neighbouring keys",
     ),
     # 26: turns.
     Fault(
         "a consumer keeps its turn",
         "26_ping_pong",
-        "named_barrier_arrive(next_turn, 256);\n    wgmma_wait<1>();",
-        "\n    wgmma_wait<1>();",
+        "S = Q Kᵀ",
+        "named_barrier_arrive(next_turn, 256);",
+        "",
         "deadlock",
-        "named_barrier_sync(turn, 256);",
+        "S = Q Kᵀ + 3",
     ),
     Fault(
         "a query tile's sums go on from those of the one before",
         "26_ping_pong",
+        "Normalise O",
         "row_sum[0] = new_sum[0];",
         "row_sum[0] += new_sum[0];",
         says=("With all SMs, where each CTA has one query tile, it is right",),
@@ -1114,12 +1260,14 @@ HOPPER_FAULTS = [
     Fault(
         "K goes on by 64 bytes where Q goes on by 32",
         "17_wgmma",
+        "Starts S = Q Kᵀ",
         "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32)",
         "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 64)",
     ),
     Fault(
         "more bytes are promised than come",
         "18_tma",
+        "Only thread 0 calls these",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element) + 16);",
         "deadlock",
@@ -1128,6 +1276,7 @@ HOPPER_FAULTS = [
     Fault(
         "empty counts threads, and warps arrive",
         "19_warp_specialized",
+        "A phase of `full` ends",
         "mbarrier_init(&K_empty[stage], 4);",
         "mbarrier_init(&K_empty[stage], 128);",
         "deadlock",
@@ -1136,36 +1285,42 @@ HOPPER_FAULTS = [
     Fault(
         "both consumers read the same queries",
         "20_two_consumers",
+        "S = Q Kᵀ",
         "start_S<Traits>(S_rmem, Q_smem + warpgroup_row * kHeadDim, K_smem + K_next.buffer * kKVSize);",
         "start_S<Traits>(S_rmem, Q_smem, K_smem + K_next.buffer * kKVSize);",
     ),
     Fault(
         "a query tile is taken for that of another head",
         "21_persistent",
+        "Query tiles are numbered head by head",
         "return q_tile / q_tiles_per_head % args.heads;",
         "return q_tile % args.heads;",
     ),
     Fault(
         "O is not swizzled",
         "22_tma_store",
+        "The offset of element",
         "row * 64 + ((col / 8) ^ row) % 8 * 8 + col % 8;",
         "row * 64 + col / 8 % 8 * 8 + col % 8;",
     ),
     Fault(
         "V is a tile ahead of P",
         "23_overlap",
+        "V is copied one step after K",
         "copy_V(q_tile, kv_tile - 1);",
         "copy_V(q_tile, kv_tile);",
     ),
     Fault(
         "O is not rescaled when the maximum moves",
         "24_lazy_rescale",
+        "O = O · r",
         "        scale_rows<Traits>(O_rmem, rescale);",
         "",
     ),
     Fault(
         "a first sum may be as large as it likes",
         "25_first_guess",
+        "All lanes must decide together",
         "(new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);",
         "(new_sum[0] >= least) & (new_sum[1] >= least);",
     ),
@@ -1173,38 +1328,44 @@ HOPPER_FAULTS = [
     *in_each(
         ("25_first_guess", "26_ping_pong", "27_three_consumers"),
         "a guess may be 2^6 above the maximum",
+        "All lanes must decide together",
         "is_first ? Traits::kBlockKV / 4 : 0;",
         "is_first ? 1.0f / 64 : 0;",
     ),
     Fault(
         "nobody has the first turn",
         "26_ping_pong",
+        "the first slot is the first consumer's",
         "if (next_turn == 4) named_barrier_arrive(next_turn, 256);",
         "",
         "deadlock",
-        "named_barrier_sync(turn, 256);",
+        "S = Q Kᵀ + 3",
     ),
     Fault(
         "one key too many is left unmasked",
         "27_three_consumers",
+        "The last tile may have fewer",
         ">= args.seq_len_kv % kBlockKV)",
         "> args.seq_len_kv % kBlockKV)",
     ),
     Fault(
         "the tile that comes last is masked",
         "28_key_order",
+        "The last tile, which comes first",
         "args.seq_len_kv % kBlockKV != 0 ? 0 : -1;",
         "args.seq_len_kv % kBlockKV != 0 ? num_kv_tiles - 1 : -1;",
     ),
     Fault(
         "tiles are visited twice",
         "28_key_order",
+        "Multiples of the golden ratio spread evenly",
         "while (std::gcd(kv_stride, num_kv_tiles) != 1) ++kv_stride;",
         "kv_stride = num_kv_tiles / 2;",
     ),
     Fault(
         "sums keep the old reference",
         "29_power_of_two",
+        "All lanes must decide together",
         "        new_sum[half] *= rescale[half];",
         "",
     ),
@@ -1218,19 +1379,38 @@ MOVED = "O moves to a new maximum"
 PROBES = in_each(
     LAZY,
     "how often O moves",
+    "r",
     RESCALE,
     f'{RESCALE} if (lane_id % 4 == 0 && row_max[mma_m][half] > -INFINITY && rescale < 1) printf("{MOVED}\\n");',
 )
 
 
 def planted(fault: Fault, text: str, source: str) -> str:
-    """The kernel's text with the fault."""
-    if (count := text.count(fault.old)) != 1:
-        sys.exit(
-            f"planted_faults.py: the fault '{fault.name}' replaces '{fault.old}', which {source} has {count} times; "
-            "adapt it to the kernel"
+    """The kernel's text with the fault. Raises PlaceError."""
+    places = Places(text, source)
+    part = places.part(fault.place)
+    before, there, after = ("".join(f"{line}\n" for line in lines) for lines in (
+        places.lines[: part.start], places.lines[part.start : part.stop], places.lines[part.stop :]))  # fmt: skip
+    if (count := there.count(fault.old)) != 1:
+        raise PlaceError(
+            f"{source} has '{fault.old}' {count} times in '{fault.place}', where the fault '{fault.name}' replaces it"
         )
-    return text.replace(fault.old, fault.new)
+    return (before + there.replace(fault.old, fault.new) + after).removesuffix("\n")
+
+
+def unplaced(fault: Fault, text: str, source: str) -> list[str]:
+    """What the fault needs and the kernel's text does not have."""
+    places = Places(text, source)
+    missing = []
+    for find in (
+        lambda: planted(fault, text, source),
+        *(lambda place=place: places.find(place) for place in (fault.at, fault.waits_at) if place),
+    ):
+        try:
+            find()
+        except PlaceError as error:
+            missing.append(f"the fault '{fault.name}': {error}")
+    return missing
 
 
 def broken(fault: Fault, source: Path) -> str:
@@ -1244,15 +1424,10 @@ def broken(fault: Fault, source: Path) -> str:
     return f'#include <cstdio>\n#line 1 "{source.as_posix()}"\n{text}'
 
 
-def line_of(fault: Fault, source: Path) -> int:
-    """The number of the line that a finding must name."""
-    return number_of_line(source, fault.at)
-
-
-def number_of_line(source: Path, text: str) -> int:
-    """The number of the first line that contains a text."""
-    lines = source.read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(lines, 1) if text in line)
+def lines_of(source: Path, place: str) -> range:
+    """The numbers of the lines of a place, from 1."""
+    found = Places(source.read_text(encoding="utf-8"), source.name).find(place)
+    return range(found.start + 1, found.stop + 1)
 
 
 def main() -> None:
@@ -1260,7 +1435,14 @@ def main() -> None:
         print(";".join(sorted({fault.file for fault in FAULTS})), end="")
         return
     output, *kernels = sys.argv[1:]
-    texts = [broken(fault, KERNELS / f"{fault.file}.cu") for fault in (*FAULTS, *PROBES) if fault.file in kernels]
+    faults = [fault for fault in (*FAULTS, *PROBES) if fault.file in kernels]
+    missing = []
+    for fault in faults:
+        source = KERNELS / f"{fault.file}.cu"
+        missing += unplaced(fault, source.read_text(encoding="utf-8"), f"kernels/{fault.file}.cu")
+    if missing:
+        sys.exit("planted_faults.py: adapt these to the kernels:\n  " + "\n  ".join(dict.fromkeys(missing)))
+    texts = [broken(fault, KERNELS / f"{fault.file}.cu") for fault in faults]
     Path(output).write_text("\n".join(texts), encoding="utf-8")
 
 

@@ -92,9 +92,9 @@ __device__ void softmax(float (&S_rmem)[Traits::kBlockKV / 8][4], float (&row_ma
     }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);
-    rescale[half] = exp2_approx(row_max[half] - new_max);  // the first time, 2^-inf = 0
-    row_max[half] = new_max;
+    const float new_max = fmaxf(row_max[half], group_max(tile_max[half]) * scale);  // of the whole row
+    rescale[half] = exp2_approx(row_max[half] - new_max);                           // r; the first time, 2^-inf = 0
+    row_max[half] = new_max;                                                        // m
     new_sum[half] = 0;
   }
 #pragma unroll
@@ -118,7 +118,7 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* pair = &exp_rmem[2 * mma_k + i / 2][i % 2 * 2];
-      P_rmem[mma_k][i] = pack<typename Traits::Element>(pair[0], pair[1]);
+      P_rmem[mma_k][i] = pack<typename Traits::Element>(pair[0], pair[1]);  // two neighbouring keys
     }
 }
 
@@ -185,9 +185,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float O_rmem[kHeadDim / 8][4];              // [mma_n][D], not normalised
   float S_rmem[kBlockKV / 8][4];              // [mma_n][D], later the exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];     // [mma_k][A]
-  float row_max[2] = {-INFINITY, -INFINITY};  // [half], maximum of scale · S so far
+  float row_max[2] = {-INFINITY, -INFINITY};  // [half], maximum m of scale · S so far
   float row_sum[2] = {}, new_sum[2];          // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
-  float rescale[2];                           // [half]
+  float rescale[2];                           // [half], r
 
   // For each K/V tile:
   const int num_kv_tiles = args.seq_len_kv / kBlockKV;
@@ -208,9 +208,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     // Online softmax, and P to 16 bits.
     softmax<Traits>(S_rmem, row_max, new_sum, rescale, scale);
     pack_P<Traits>(P_rmem, S_rmem);
-    if (kv_tile > 0) scale_rows<Traits>(O_rmem, rescale);
+    if (kv_tile > 0) scale_rows<Traits>(O_rmem, rescale);  // O = O · r
 #pragma unroll
-    for (int half = 0; half < 2; ++half) row_sum[half] = row_sum[half] * rescale[half] + new_sum[half];
+    for (int half = 0; half < 2; ++half) row_sum[half] = row_sum[half] * rescale[half] + new_sum[half];  // l
 
     // O += P V.
     wait(&V_full[stage], parity);
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   }
 
   // Normalise and store O.
-  const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
+  const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};  // 1 / l
   scale_rows<Traits>(O_rmem, inverse_sum);
   Element* O_gmem = args.O.row<Element>(batch, head, q_row + warp_id * 16 + lane_id / 4) + lane_id % 4 * 2;
 #pragma unroll

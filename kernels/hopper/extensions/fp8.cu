@@ -173,10 +173,10 @@ __device__ bool softmax(std::uint32_t (&P_rmem)[Traits::kBlockKV / 32][4],
         }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float S_max = group_max(tile_max[half]) * scale - 5;
+        const float S_max = group_max(tile_max[half]) * scale - 5;  // of the whole row
         const float new_max = is_first ? S_max : fmaxf(row_max[half], S_max);
-        rescale[half] = exp2_approx(row_max[half] - new_max);
-        row_max[half] = new_max;
+        rescale[half] = exp2_approx(row_max[half] - new_max);  // r
+        row_max[half] = new_max;                               // m
       }
     }
     std::uint32_t bits = 0;  // the highest bit of a byte: there was a 448, 0x7e
@@ -325,9 +325,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float S_rmem[kBlockKV / 8][4];                                     // [mma_n][D]
   std::uint32_t P_rmem[kBlockKV / 32][4], next_P[kBlockKV / 32][4];  // [mma_k][A]
   std::uint32_t Q_rmem[kHeadDim / 32][4];                            // [mma_k][A]
-  float row_max[2];                                                  // [half], a step's maximum of scale · S, minus 5
-  float row_sum[2];  // [half], sum of 2^(scale · S - row_max) so far, rounded as P is
-  float rescale[2];  // [half]
+  float row_max[2];                                                  // [half], a step's maximum m of scale · S, minus 5
+  float row_sum[2];  // [half], sum l of 2^(scale · S - row_max) so far, rounded as P is
+  float rescale[2];  // [half], r
 
   // An element of Q (0), K (1) or V (2) represents its own value times this scale.
   const auto scale_of = [&](int tensor, int q_tile) {
@@ -416,8 +416,8 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
     if (!ends_q_tile) {
       if (redo) {
-        scale_rows<Traits>(O_rmem, rescale);
-        row_sum[0] *= rescale[0];
+        scale_rows<Traits>(O_rmem, rescale);  // O = O · r
+        row_sum[0] *= rescale[0];             // l = l · r
         row_sum[1] *= rescale[1];
       }
       ++kv_tile;
@@ -425,7 +425,7 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
     }
 
     // Normalise O, and store it through shared memory.
-    const float factor[2] = {V_scale / row_sum[0], V_scale / row_sum[1]};
+    const float factor[2] = {V_scale / row_sum[0], V_scale / row_sum[1]};  // O / l
     scale_rows<Traits>(O_rmem, factor);
     V_scale = next_V_scale;
     if (is_leader) tma_store_wait_read();        // the store of the previous O has finished reading,

@@ -151,10 +151,10 @@ __device__ bool softmax(float (&exp_rmem)[Traits::kBlockKV / 8][4], const float 
       }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float S_max = group_max(tile_max[half]) * scale;
+      const float S_max = group_max(tile_max[half]) * scale;  // of the whole row
       const float new_max = is_first ? S_max : fmaxf(row_max[half], S_max);
-      rescale[half] = exp2_approx(row_max[half] - new_max);
-      row_max[half] = new_max;
+      rescale[half] = exp2_approx(row_max[half] - new_max);  // r
+      row_max[half] = new_max;                               // m
     }
   }
 }
@@ -169,7 +169,7 @@ __device__ void pack_P(std::uint32_t (&P_rmem)[Traits::kBlockKV / 16][4],
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float* pair = &exp_rmem[2 * mma_k + i / 2][i % 2 * 2];
-      P_rmem[mma_k][i] = pack<typename Traits::Element>(pair[0], pair[1]);
+      P_rmem[mma_k][i] = pack<typename Traits::Element>(pair[0], pair[1]);  // two neighbouring keys
     }
 }
 
@@ -283,9 +283,9 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
   float S_rmem[kBlockKV / 8][4];                  // [mma_n][D]
   float exp_rmem[kBlockKV / 8][4];                // [mma_n][D], its exponentials
   std::uint32_t P_rmem[kBlockKV / 16][4];         // [mma_k][A]
-  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum of scale · S at some step, or a guess
+  float row_max[2] = {kFirstGuess, kFirstGuess};  // [half], maximum m of scale · S at some step, or a guess
   float row_sum[2], new_sum[2];  // [half], this lane's sums of 2^(scale · S - row_max): so far, this tile
-  float rescale[2];              // [half]
+  float rescale[2];              // [half], r
 
   // Releases Q's buffer once O's store has read it. Only the thread that issued the store does this.
   const bool is_leader = warp_id % 4 == 0 && lane_id == 0;
@@ -351,18 +351,18 @@ __global__ void __launch_bounds__(Traits::kNumWarps * 32, 1)
 
     if (!ends_q_tile) {
       if (redo) {
-        scale_rows<Traits>(O_rmem, rescale);
-        row_sum[0] *= rescale[0];
+        scale_rows<Traits>(O_rmem, rescale);  // O = O · r
+        row_sum[0] *= rescale[0];             // l = l · r
         row_sum[1] *= rescale[1];
       }
-      row_sum[0] += new_sum[0];
+      row_sum[0] += new_sum[0];  // l += Σ P
       row_sum[1] += new_sum[1];
       ++kv_tile;
       continue;
     }
 
     // Normalise O, and store it through shared memory, in the place of Q, which this warpgroup has read for the last time.
-    const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};
+    const float inverse_sum[2] = {1 / group_sum(row_sum[0]), 1 / group_sum(row_sum[1])};  // 1 / l
     scale_rows<Traits>(O_rmem, inverse_sum);
     const int lane = keep_in_register(lane_id);  // otherwise these addresses occupy registers throughout the loop
 #pragma unroll
