@@ -149,6 +149,8 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
   if (context.kernel.uses_async_proxy) {
     async_ = std::make_unique<AsyncUnits>(*this, num_warps, kept_shared_bytes, context.options.registers_per_thread);
   }
+  if (!context.options.outputs.empty())
+    dataflow_ = std::make_unique<Dataflow>(context.kernel, context.options.outputs, num_warps, shared_bytes_);
 }
 
 CtaExecutor::State CtaExecutor::resume() {
@@ -169,7 +171,7 @@ CtaExecutor::State CtaExecutor::resume() {
       }
       if (warp.status == WarpStatus::ready) {
         any_ran = true;
-        if (trace_ == nullptr && !warp.turn.records)
+        if (trace_ == nullptr && dataflow_ == nullptr && !warp.turn.records)
           run_warp<false>(warp);
         else
           run_warp<true>(warp);
@@ -430,6 +432,7 @@ void CtaExecutor::start(std::uint64_t index) {
     if (context_.options.checks) warp.undefined.assign(context_.kernel.num_watched, {.lanes = kAllLanes});
   }
   trace_.reset();
+  if (dataflow_ != nullptr) dataflow_->start();
   if (context_.options.trace_cta == cta)
     trace_ = std::make_unique<TraceRecorder>(context_.kernel, cta, static_cast<int>(warps_.size()));
   fill_uniforms(cta);
@@ -593,6 +596,7 @@ void CtaExecutor::run_warp(Warp& warp) {
     if constexpr (kRecords) {
       if (trace_ != nullptr) trace_->execute(warp.index, warp.pc);
       if (warp.turn.records) warp.turn.executed[static_cast<std::size_t>(warp.pc)] = true;
+      if (dataflow_ != nullptr && mask != 0) dataflow_->execute(*this, warp, instruction, mask);
     }
     if (budget_-- == 0) {
       stopped_ = true;

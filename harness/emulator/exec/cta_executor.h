@@ -22,6 +22,7 @@
 #include "emulator/exec/async_units.h"
 #include "emulator/exec/barriers.h"
 #include "emulator/exec/counting.h"
+#include "emulator/exec/dataflow.h"
 #include "emulator/exec/trace_recorder.h"
 #include "emulator/exec/warp.h"
 #include "emulator/launch.h"
@@ -131,6 +132,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   std::string take_output() { return std::exchange(output_, {}); }
   /// For the CTA that Options::trace_cta names, once it has run.
   std::optional<CtaTrace> take_trace();
+  Dataflow* dataflow() { return dataflow_.get(); }  // null: not followed
   /// Once it has run. Empty for a kernel without AsyncUnits.
   std::vector<Role> roles() const;
 
@@ -443,6 +445,7 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   GlobalShadow* cluster_global_ = nullptr;   // see join_cluster()
   std::unique_ptr<AsyncUnits> async_;        // null: the kernel does not use them
   std::unique_ptr<TraceRecorder> trace_;     // null: the CTA is not traced
+  std::unique_ptr<Dataflow> dataflow_;       // null: the launch has no outputs to follow
   std::vector<std::uint8_t> local_written_;  // per byte of local_; empty: no checks
   std::uint32_t shared_bytes_ = 0;           // static and dynamic
   std::array<Barrier, kNamedBarriers> barriers_;

@@ -236,6 +236,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   std::mutex mutex;
   std::map<std::uint64_t, CtaResult> results;  // by CTA, for those that have a result
   InstructionCounters counters(compiled.code.size());
+  UsefulWork useful;
   // The memory accesses of CTAs that ended before CTAs with lower numbers.
   BlockRaces block_races(context.allocations, compiled.global_granule);
   std::map<std::uint64_t, MemoryUse> uses;
@@ -292,6 +293,11 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     if (auto trace = executor.take_trace()) {
       const std::lock_guard lock(mutex);
       report.trace = std::make_shared<const CtaTrace>(std::move(*trace));
+    }
+    if (Dataflow* const dataflow = executor.dataflow()) {
+      const UsefulWork work = dataflow->finish();
+      const std::lock_guard lock(mutex);
+      useful += work;
     }
     if (!result.findings.empty() || !result.output.empty()) {
       const std::lock_guard lock(mutex);
@@ -469,6 +475,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   } else {
     summarise(compiled, counters, options.count_lines, report);
     if (options.list_executed) report.executed = executed_text(compiled, counters);
+    if (!options.outputs.empty()) report.useful = useful;
   }
   std::map<std::tuple<FindingKind, std::int32_t, std::int32_t>, std::size_t> known;  // numbered in order of occurrence
   for (auto& [index, result] : results) {
