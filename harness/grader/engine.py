@@ -87,43 +87,47 @@ class Grader:
             changed_tokens(self._starter_source, source) if self._mentions("changed") else None,
         )  # fmt: skip
 
-    def _parts(self, source: str) -> tuple[list[str], list[str]]:
-        """Those parts of the starter that the file has changed and found, and that are right or wrong inside the
+    def _parts(self, source: str) -> dict[str, float]:
+        """Those parts of the starter that the file has changed, and the share of cases in which they are right inside the
         reference answer."""
-        right, wrong = [], []
+        shares = {}
         for region in self.assignment.data["starter"].get("empty", []):
-            if "part" not in region:
+            content = self.assignment.region(source, region) if "part" in region else None
+            if content is None:
                 continue
-            content = self.assignment.region(source, region)
             untouched = self.assignment.region(self._starter_source, region)
-            if content is None or tokens(source[slice(*content)]) == tokens(self._starter_source[slice(*untouched)]):
+            if tokens(source[slice(*content)]) == tokens(self._starter_source[slice(*untouched)]):
                 continue
             begin, end = self.assignment.region(self._reference_source, region)
             mixed = self._reference_source[:begin] + source[slice(*content)] + self._reference_source[end:]
             try:
                 answers = run_launches(self.machine, compile_ptx(self.machine, mixed.encode()), self.launches)
             except Refused:
-                wrong.append(region["part"])
-                continue
-            is_right = all(not answer["wrong"] and not answer["findings"] for answer in answers)
-            (right if is_right else wrong).append(region["part"])
-        return right, wrong
+                answers = []
+            right = sum(not answer["wrong"] and not answer["findings"] for answer in answers)
+            shares[region["part"]] = right / len(self.launches)
+        return shares
 
     def _points_for_parts(self, source: str, score: float) -> dict[str, Any] | None:
-        """For a file whose output is wrong: what it gets beyond its score for parts that are right by themselves."""
-        regions = [region for region in self.assignment.data["starter"].get("empty", []) if "part" in region]
-        if not regions:
-            return None
-        right, wrong = self._parts(source)
-        if not right:
+        """For a file whose output is wrong: what it gets beyond its score for parts that are right by themselves. It
+        begins at the points of the untouched starter, and ends below the pass mark."""
+        number = sum("part" in region for region in self.assignment.data["starter"].get("empty", []))
+        shares = self._parts(source) if number else {}
+        if not any(shares.values()):
             return None
         least, most = self.starter_score(), self.assignment.pass_mark - BELOW_PASS
-        points = round(least + len(right) / len(regions) * max(0.0, most - least) - score, 1)
+        points = round(least + sum(shares.values()) / number * max(0.0, most - least) - score, 1)
         if points <= 0:
             return None
-        lost = [f"inside the reference answer, {' and '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} wrong"] if wrong else []
-        return {"name": f"right inside the reference answer, although the whole is wrong: {', '.join(right)}",
-                "kind": "parts", "points": points, "of": points, "lost": lost}  # fmt: skip
+        right = [part for part, share in shares.items() if share == 1]
+        wrong = [part for part, share in shares.items() if share < 1]
+        lost = []
+        if right:
+            lost.append(f"right inside the reference answer: {', '.join(right)}")
+        if wrong:
+            lost.append(f"wrong even inside the reference answer: {', '.join(wrong)}")
+        return {"name": "parts that are right by themselves", "kind": "parts", "points": points, "of": points,
+                "lost": lost}  # fmt: skip
 
     def _empty_result(self, path: Path) -> dict[str, Any]:
         return {

@@ -54,7 +54,9 @@ Dataflow::Dataflow(const CompiledKernel& kernel, std::span<const MemoryRange> ou
       local_(local_words_ * num_warps * kWarpSize),
       copies_(num_warps),
       first_copies_(num_warps),
-      states_(num_warps),
+      first_in_flight_(num_warps),
+      pending_(num_warps),
+      changes_(num_warps),
       latest_(num_warps) {
   for (const Instruction& instruction : kernel.code) statics_.push_back(describe(kernel, instruction));
   start();
@@ -69,7 +71,8 @@ Dataflow::Static Dataflow::describe(const CompiledKernel& kernel, const Instruct
       described.kind = Kind::mma;
       described.flops = flops_of(text);
       // D, A, B, C: D is as large as C, and A, with 16 rows, twice as large as B, with 8 columns.
-      if (text.find("mma.sync.aligned.m16n8") != std::string_view::npos && text.find("wmma") == std::string_view::npos) {
+      if (text.find("mma.sync.aligned.m16n8") != std::string_view::npos &&
+          text.find("wmma") == std::string_view::npos) {
         const std::size_t inputs = instruction.operands - 2u * instruction.writes;
         described.registers_of_b = inputs / 3;
         described.first_of_b = instruction.writes + inputs - described.registers_of_b;
@@ -107,8 +110,12 @@ void Dataflow::start() {
   std::ranges::fill(shared_, 0);
   std::ranges::fill(local_, 0);
   global_.clear();
-  for (std::vector<NodeId>& copies : copies_) copies.clear();
-  std::ranges::fill(states_, std::pair(~std::uint64_t{0}, std::uint64_t{0}));
+  for (std::vector<Copy>& copies : copies_) copies.clear();
+  std::ranges::fill(first_in_flight_, 0);
+  std::ranges::fill(pending_, 0);
+  std::ranges::fill(changes_, 0);
+  std::ranges::fill(latest_, std::pair(~std::uint64_t{0}, std::uint32_t{0}));
+  last_warp_ = -1;
   snapshots_.clear();
   loads_of_copies_.clear();
   mmas_.clear();
@@ -117,7 +124,8 @@ void Dataflow::start() {
 // Of the node that is being added. A source that is listed twice does no harm, so only the last few are compared.
 void Dataflow::add_source(NodeId from) {
   if (from == 0) return;
-  const std::size_t begin = std::max<std::size_t>(nodes_.back().sources_end, sources_.size() < 8 ? 0 : sources_.size() - 8);
+  const std::size_t begin =
+      std::max<std::size_t>(nodes_.back().sources_end, sources_.size() < 8 ? 0 : sources_.size() - 8);
   for (std::size_t i = begin; i < sources_.size(); ++i)
     if (sources_[i] == from) return;
   sources_.push_back(from);
@@ -161,6 +169,7 @@ void Dataflow::for_each_word(CtaExecutor& cta, const Warp& warp, const Instructi
 }
 
 void Dataflow::execute(CtaExecutor& cta, const Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  settle(cta);
   const auto number = static_cast<std::int32_t>(&instruction - kernel_.code.data());
   const Static& described = statics_[static_cast<std::size_t>(number)];
   const auto id = static_cast<NodeId>(nodes_.size());
@@ -178,18 +187,21 @@ void Dataflow::execute(CtaExecutor& cta, const Warp& warp, const Instruction& in
       }
       const NodeId writer = word(in, warp.index, lane, index);
       add_source(writer);
-      reads_copies |= in == ptx::Space::shared && writer != 0 &&
-                      statics_[static_cast<std::size_t>(nodes_[writer].instruction)].kind == Kind::copy;
+      if (in != ptx::Space::shared || writer == 0 ||
+          statics_[static_cast<std::size_t>(nodes_[writer].instruction)].kind != Kind::copy) {
+        return;
+      }
+      reads_copies = true;
+      if (nodes_[writer].warp == warp.index) note_read(warp.index, writer);
     });
   };
   const auto write_memory = [&](std::int32_t address, unsigned size) {
     // A store of less than a word leaves the rest as it was, so what was there before remains a source.
     if (size % kWordBytes != 0) read_memory(address, mask, size);
-    for_each_word(cta, warp, instruction, address, mask, size,
-                  [&](ptx::Space in, int lane, std::uint64_t index) {
-                    space = in;
-                    word(in, warp.index, lane, index) = id;
-                  });
+    for_each_word(cta, warp, instruction, address, mask, size, [&](ptx::Space in, int lane, std::uint64_t index) {
+      space = in;
+      word(in, warp.index, lane, index) = id;
+    });
   };
 
   std::size_t first_source = instruction.writes;
@@ -211,9 +223,11 @@ void Dataflow::execute(CtaExecutor& cta, const Warp& warp, const Instruction& in
       break;
   }
   if (described.kind == Kind::copy) {
-    std::vector<NodeId>& copies = copies_[static_cast<std::size_t>(warp.index)];
-    if (copies.empty()) first_copies_[static_cast<std::size_t>(warp.index)] = warp.copies_issued;
-    copies.push_back(id);
+    const auto of_warp = static_cast<std::size_t>(warp.index);
+    if (copies_[of_warp].empty()) first_copies_[of_warp] = warp.copies_issued;
+    copies_[of_warp].push_back({id, static_cast<std::uint32_t>(std::popcount(mask)) * bytes, true, true});
+    ++pending_[of_warp];
+    ++changes_[of_warp];
     if (!global_.empty()) {
       const auto* from = reinterpret_cast<const std::uint64_t*>(warp.registers + instruction.r[1]);
       for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
@@ -234,7 +248,8 @@ void Dataflow::execute(CtaExecutor& cta, const Warp& warp, const Instruction& in
     mmas_.emplace_back(id, std::move(loads));
   }
   if (described.kind == Kind::store) {
-    if (instruction.instruction_class == InstructionClass::atomic) read_memory(instruction.r[instruction.writes], mask, bytes);
+    if (instruction.instruction_class == InstructionClass::atomic)
+      read_memory(instruction.r[instruction.writes], mask, bytes);
     write_memory(instruction.r[instruction.writes], bytes);
   }
   if (described.kind == Kind::copy) write_memory(instruction.r[0], bytes);
@@ -243,8 +258,9 @@ void Dataflow::execute(CtaExecutor& cta, const Warp& warp, const Instruction& in
     if (mask != kAllLanes) add_source(writer);  // the other lanes keep their value
     writer = id;
   }
-  nodes_.push_back({number, mask, static_cast<std::uint32_t>(sources_.size()),
-                    static_cast<std::uint16_t>(warp.index), space});
+  nodes_.push_back(
+      {number, mask, static_cast<std::uint32_t>(sources_.size()), static_cast<std::uint16_t>(warp.index), space});
+  if (instruction.instruction_class == InstructionClass::barrier) last_warp_ = warp.index;
   if (reads_copies) loads_of_copies_.push_back({id, snapshot(cta, warp)});
 }
 
@@ -261,28 +277,61 @@ Dataflow::NodeId Dataflow::loaded_by(NodeId node) const {
   return 0;
 }
 
+// Notes which copies have arrived during the previous instruction. A warp has waited for its own copies if they arrived
+// while it executed. Those that arrived because another warp has waited at an mbarrier are still in flight for it.
+void Dataflow::settle(CtaExecutor& cta) {
+  if (last_warp_ < 0) return;
+  for (const Warp& warp : cta.warps()) {
+    const auto index = static_cast<std::size_t>(warp.index);
+    if (pending_[index] == warp.copies.size()) continue;
+    std::vector<Copy>& copies = copies_[index];
+    auto still = warp.copies.begin();
+    for (std::size_t i = first_in_flight_[index]; i < copies.size(); ++i) {
+      if (still != warp.copies.end() && still->number == first_copies_[index] + i) {
+        ++still;
+      } else if (copies[i].pending) {
+        copies[i].pending = false;
+        if (warp.index == last_warp_) copies[i].in_flight = false;
+      }
+    }
+    pending_[index] = warp.copies.size();
+    ++changes_[index];
+  }
+  last_warp_ = -1;
+}
+
+// A warp that reads what one of its copies brought has waited for it, and for those before it.
+void Dataflow::note_read(int warp, NodeId copy) {
+  const auto index = static_cast<std::size_t>(warp);
+  std::vector<Copy>& copies = copies_[index];
+  for (std::size_t i = first_in_flight_[index]; i < copies.size() && copies[i].node <= copy; ++i) {
+    changes_[index] += copies[i].in_flight;
+    copies[i].in_flight = false;
+  }
+  while (first_in_flight_[index] < copies.size() && !copies[first_in_flight_[index]].in_flight &&
+         !copies[first_in_flight_[index]].pending) {
+    ++first_in_flight_[index];
+  }
+}
+
 std::uint32_t Dataflow::snapshot(CtaExecutor& cta, const Warp& warp) {
   const auto index = static_cast<std::size_t>(warp.index);
   const bool of_one_warp = !copies_[index].empty();
-  std::pair<std::uint64_t, std::uint64_t> state{0, 0};  // copies issued, copies in flight: it never comes back
   const auto warps = of_one_warp ? std::span(&warp, 1) : std::span<const Warp>(cta.warps());
-  for (const Warp& one : warps) {
-    state.first += one.copies_issued;
-    state.second += one.copies.size();
-  }
-  if (state == states_[index]) return latest_[index];
-  states_[index] = state;
+  std::uint64_t changes = 0;
+  for (const Warp& one : warps) changes += changes_[static_cast<std::size_t>(one.index)];
+  if (latest_[index].first == changes) return latest_[index].second;
   InFlight in_flight{of_one_warp, {}};
   for (const Warp& one : warps) {
-    const std::vector<NodeId>& nodes = copies_[static_cast<std::size_t>(one.index)];
-    for (const PendingCopy& copy : one.copies) {
-      const std::uint64_t place = copy.number - first_copies_[static_cast<std::size_t>(one.index)];
-      const auto size = static_cast<std::uint32_t>(std::popcount(copy.mask)) * copy.bytes;
-      if (place < nodes.size()) in_flight.copies.emplace_back(nodes[place], size);
+    const auto number = static_cast<std::size_t>(one.index);
+    for (std::size_t i = first_in_flight_[number]; i < copies_[number].size(); ++i) {
+      const Copy& copy = copies_[number][i];
+      if (of_one_warp ? copy.in_flight : copy.pending) in_flight.copies.emplace_back(copy.node, copy.bytes);
     }
   }
   snapshots_.push_back(std::move(in_flight));
-  return latest_[index] = static_cast<std::uint32_t>(snapshots_.size() - 1);
+  latest_[index] = {changes, static_cast<std::uint32_t>(snapshots_.size() - 1)};
+  return latest_[index].second;
 }
 
 // By node: whether its value reaches the output. Sources precede the nodes that use them, so one pass suffices.
@@ -291,12 +340,13 @@ std::vector<bool> Dataflow::useful_nodes() const {
   for (const auto& [index, node] : global_) {
     const Address address = index * kWordBytes;
     is_useful[node] = is_useful[node] || std::ranges::any_of(outputs_, [&](const MemoryRange& output) {
-      return address + kWordBytes > output.begin && address < output.begin + output.size;
-    });
+                        return address + kWordBytes > output.begin && address < output.begin + output.size;
+                      });
   }
   for (std::size_t node = nodes_.size() - 1; node > 0; --node) {
     if (!is_useful[node]) continue;
-    for (std::uint32_t i = nodes_[node - 1].sources_end; i < nodes_[node].sources_end; ++i) is_useful[sources_[i]] = true;
+    for (std::uint32_t i = nodes_[node - 1].sources_end; i < nodes_[node].sources_end; ++i)
+      is_useful[sources_[i]] = true;
   }
   return is_useful;
 }
@@ -317,7 +367,7 @@ void Dataflow::count_distances(const std::vector<bool>& is_useful, UsefulWork& w
 
 void Dataflow::count_in_flight(const std::vector<bool>& is_useful, UsefulWork& work) const {
   const auto copying_warps = static_cast<std::uint64_t>(std::ranges::count_if(copies_, [&](const auto& copies) {
-    return std::ranges::any_of(copies, [&](NodeId copy) { return is_useful[copy]; });
+    return std::ranges::any_of(copies, [&](const Copy& copy) { return is_useful[copy.node]; });
   }));
   std::vector<std::uint64_t> bytes;  // by snapshot
   for (const InFlight& in_flight : snapshots_) {

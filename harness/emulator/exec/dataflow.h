@@ -42,8 +42,8 @@ class Dataflow {
   struct Static {  // what the counts need to know about an instruction
     Kind kind = Kind::other;
     std::uint64_t flops = 0;
-    std::uint64_t bytes = 0;                        // per lane
-    std::uint64_t values = 1;                       // exponentials per lane
+    std::uint64_t bytes = 0;                         // per lane
+    std::uint64_t values = 1;                        // exponentials per lane
     std::size_t first_of_b = 0, registers_of_b = 0;  // of an mma, in Instruction::r
   };
   struct LoadOfCopy {
@@ -65,6 +65,8 @@ class Dataflow {
     return registers_[static_cast<std::size_t>(warp) * places_ + static_cast<std::size_t>(place) / 4];
   }
   NodeId loaded_by(NodeId node) const;
+  void settle(CtaExecutor& cta);
+  void note_read(int warp, NodeId copy);
   std::uint32_t snapshot(CtaExecutor& cta, const Warp& warp);
   std::vector<bool> useful_nodes() const;
   void count_distances(const std::vector<bool>& is_useful, UsefulWork& work) const;
@@ -78,12 +80,21 @@ class Dataflow {
 
   std::vector<Node> nodes_;  // the first is unused
   std::vector<NodeId> sources_;
-  std::vector<NodeId> registers_, shared_, local_;        // the last node that wrote them
-  std::unordered_map<std::uint64_t, NodeId> global_;      // by address / 4
-  std::vector<std::vector<NodeId>> copies_;               // by warp: the nodes of its asynchronous copies
-  std::vector<std::uint64_t> first_copies_;               // by warp: the number of the first of these
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> states_;  // by warp: of the copies at its latest snapshot
-  std::vector<std::uint32_t> latest_;                            // by warp: that snapshot
+  std::vector<NodeId> registers_, shared_, local_;    // the last node that wrote them
+  std::unordered_map<std::uint64_t, NodeId> global_;  // by address / 4
+  struct Copy {
+    NodeId node;
+    std::uint32_t bytes;
+    bool in_flight;  // for its warp, which has neither waited for it nor read what it brought
+    bool pending;    // for the virtual GPU: another warp may have waited for it
+  };
+  std::vector<std::vector<Copy>> copies_;     // by warp: its asynchronous copies
+  std::vector<std::uint64_t> first_copies_;   // by warp: the number of the first of these
+  std::vector<std::size_t> first_in_flight_;  // by warp: none before this one is in flight or pending
+  std::vector<std::size_t> pending_;          // by warp: how many are pending
+  int last_warp_ = -1;                        // that executed an instruction which may be a wait; -1: none
+  std::vector<std::uint64_t> changes_;        // by warp: how often its copies have changed
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> latest_;  // by warp: changes_ at its latest snapshot, and that
   std::vector<InFlight> snapshots_;
   std::vector<LoadOfCopy> loads_of_copies_;
   std::vector<std::pair<NodeId, std::vector<NodeId>>> mmas_;  // and the ldmatrix that loaded each register of B
