@@ -36,7 +36,7 @@ TABLES = {
     "case": f"name* kernel* grid* block* arguments* {CASE}",
     "buffer": "type* count* values expected tolerance",
     "check": "kind* points* name cases",
-    "counter": "kind* name* points* cases value* full* none* lost* steps needs needs_lost where",
+    "counter": "kind* name* points* cases value* full* none* lost* steps power needs needs_lost where",
     "gpu": "version problem",
 }
 # The types of some keys, whatever the table. The others contain expressions, which are checked when they are evaluated.

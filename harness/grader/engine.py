@@ -88,7 +88,7 @@ class Grader:
         )  # fmt: skip
 
     def _parts(self, source: str) -> dict[str, float]:
-        """Those parts of the starter that the file has changed, and the share of cases in which they are right inside the
+        """The parts of the starter that the file has changed, and the share of cases in which each is right inside the
         reference answer."""
         shares = {}
         for region in self.assignment.data["starter"].get("empty", []):
@@ -171,8 +171,10 @@ class Grader:
         except NotGraded as error:
             return result | {"status": "not graded", "score": None, "message": f"not graded: {error}"}
         result["cases"] = [
-            {"name": launch.case["label"],
-             "counters": {name: count for name, count in answer["counters"].items() if count}}
+            {
+                "name": launch.case["label"],
+                "counters": {name: count for name, count in answer["counters"].items() if count},
+            }
             for launch, answer in zip(self.launches, answers, strict=True)
         ]
         try:

@@ -73,7 +73,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--course", help="the seed that varies the assignment for a course")
     parser.add_argument("--hidden", type=not_empty, help="the seed of shapes and inputs (the course's)")
     parser.add_argument(
-        "--attempt", metavar="N", type=counted_from_one, help="the student's attempt: below the pass mark, N hints are shown"
+        "--attempt",
+        metavar="N",
+        type=counted_from_one,
+        help="the student's attempt: below the pass mark, N hints are shown",
     )
     parser.add_argument("--report", metavar="FILE", type=file_name, help="the result as JSON")
     parser.add_argument("--junit", metavar="FILE", type=file_name, help="the result as JUnit XML")

@@ -98,7 +98,7 @@ def grade_check(check: dict[str, Any], graded: Graded) -> dict[str, Any]:
     # If the same is true for several cases, it is reported once; the worst comes first.
     said: dict[str, str] = {}
     for _, sentence in sorted(sentences, key=lambda pair: pair[0]):
-        label, _, words = sentence.partition(": ")
+        words = sentence.partition(": ")[2]
         said.setdefault(re.sub(r"[\d.]+", "#", words), sentence)
     points = round(check["points"] * share, 1)
     return {"name": check.get("name", check["kind"]), "kind": check["kind"], "points": points, "of": check["points"],
@@ -143,6 +143,7 @@ def share_of_counter(check: dict[str, Any], names: dict[str, Any], answer: dict[
     share = min(1.0, max(0.0, (value - none) / (full - none)))
     if check.get("steps") and share < 1:
         share = 0.0
+    share **= check.get("power", 1)
     sentence = check["lost"].format(value=value, full=full, none=none)
     if "where" in check and (lines := costliest_lines(answer, check["where"])):
         sentence += f" ({lines})"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "harness" / "grader"))
-from assignment import Assignment  # noqa: E402
+from assignment import Assignment
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +121,8 @@ ONE_SHARED_LOAD = """
 # As many mmas, with fragments from ldmatrix, as the products need, without their operands.
 ALL_MMAS = """
   {
-    for (int i = threadIdx.x; i < 512; i += blockDim.x) *reinterpret_cast<uint4*>(smem + i * 16) = make_uint4(0, 0, 0, 0);
+    auto* chunks = reinterpret_cast<uint4*>(smem);
+    for (int i = threadIdx.x; i < 512; i += blockDim.x) chunks[i] = make_uint4(0, 0, 0, 0);
     __syncthreads();
     float d[4] = {};
     for (int i = 0; i < 4 * args.seq_len_kv * HEAD_DIM / 256; ++i) {
@@ -220,6 +221,17 @@ def without_ahead(assignment: Assignment) -> str:
     )
 
 
+def beside_mbarrier(assignment: Assignment) -> str:
+    """05: the same, with copies that also arrive at an mbarrier for which nothing waits."""
+    return changed(
+        without_ahead(assignment),
+        ("  // Copy Q. There is no commit here",
+         "  __shared__ std::uint64_t unused;\n"
+         "  if (threadIdx.x == 0) { mbarrier_init(&unused, 1); cp_async_mbarrier_arrive(&unused); }\n"
+         "  // Copy Q. There is no commit here"),
+    )  # fmt: skip
+
+
 def tile_by_tile(assignment: Assignment) -> str:
     """05: cp.async, but each tile is requested when it is needed."""
     return changed(
@@ -227,7 +239,8 @@ def tile_by_tile(assignment: Assignment) -> str:
         ("*reinterpret_cast<uint4*>(&tile_smem[smem_offset<Traits>(row, col)]) =\n"
          "        *reinterpret_cast<const uint4*>(&tile_gmem[row * row_stride + col]);",
          "cp_async_16(&tile_smem[smem_offset<Traits>(row, col)], &tile_gmem[row * row_stride + col]);"),
-        ("    __syncthreads();  // K, V and", "    cp_async_commit();\n    cp_async_wait<0>();\n    __syncthreads();  // K, V and"),
+        ("    __syncthreads();  // K, V and",
+         "    cp_async_commit();\n    cp_async_wait<0>();\n    __syncthreads();  // K, V and"),
     )  # fmt: skip
 
 
@@ -243,14 +256,21 @@ def puzzles_by_one_thread(assignment: Assignment) -> str:
     """00: the first two puzzles are right; in the others one thread does all the work, beside one dummy instruction."""
     values, text = assignment.values, assignment.reference_answer()
     joined = {"sum": "sum += x", "max": "sum = max(sum, x)"}
-    text = replaced_kernel(text, "group_reduce", f"""
+    text = replaced_kernel(
+        text,
+        "group_reduce",
+        f"""
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const float other = __shfl_xor_sync(0xffffffff, in[i], 1);
   if (i % {values["width"]} != 0) return;
   float sum = in[i];
   for (int j = 1; j < {values["width"]}; ++j) {{ const float x = in[i + j]; {joined[values["op"]]}; }}
-  out[i / {values["width"]}] = sum + 0.0f * other;""")
-    text = replaced_kernel(text, "logsumexp", f"""
+  out[i / {values["width"]}] = sum + 0.0f * other;""",
+    )
+    text = replaced_kernel(
+        text,
+        "logsumexp",
+        f"""
   const int row = blockIdx.x * 4 + threadIdx.x / 32;
   if (row >= rows || threadIdx.x % 32 != 0) return;
   float m = -INFINITY, l = 0;
@@ -259,8 +279,12 @@ def puzzles_by_one_thread(assignment: Assignment) -> str:
     l = l * {values["exp"]}(m - new_m) + {values["exp"]}(x - new_m);
     m = new_m;
   }}
-  out[row] = m + {values["log"]}(l);""")
-    text = replaced_kernel(text, "cta_reduce", f"""
+  out[row] = m + {values["log"]}(l);""",
+    )
+    text = replaced_kernel(
+        text,
+        "cta_reduce",
+        f"""
   __syncthreads();
   if (threadIdx.x != 0) return;
   int sum = x[blockIdx.x * {values["threads"]}];
@@ -268,7 +292,8 @@ def puzzles_by_one_thread(assignment: Assignment) -> str:
     const int y = x[blockIdx.x * {values["threads"]} + i];
     {joined[values["cta_op"]].replace("x", "y").replace("may", "max")};
   }}
-  out[blockIdx.x] = sum;""")
+  out[blockIdx.x] = sum;""",
+    )
     A = "k * 16 + m" if values["A_by_columns"] else "m * 16 + k"
     B = "k * 8 + n" if values["B_by_rows"] else "n * 16 + k"
     return replaced_kernel(text, "one_mma", f"""
@@ -287,28 +312,43 @@ def puzzles_by_one_thread(assignment: Assignment) -> str:
 def rewritten_bug_hunt(assignment: Assignment) -> str:
     """08: nothing was found; each kernel is a plain loop."""
     text = assignment.starter()
-    text = replaced_kernel(text, "softmax_rows", """
+    text = replaced_kernel(
+        text,
+        "softmax_rows",
+        """
   const int row = blockIdx.x * 4 + threadIdx.x / 32;
   if (row >= rows || threadIdx.x % 32 != 0) return;
   float top = x[row * cols], sum = 0;
   for (int i = 0; i < cols; ++i) top = fmaxf(top, x[row * cols + i]);
   for (int i = 0; i < cols; ++i) sum += expf(x[row * cols + i] - top);
-  for (int i = 0; i < cols; ++i) y[row * cols + i] = expf(x[row * cols + i] - top) / sum;""")
-    text = replaced_kernel(text, "column_sums", """
+  for (int i = 0; i < cols; ++i) y[row * cols + i] = expf(x[row * cols + i] - top) / sum;""",
+    )
+    text = replaced_kernel(
+        text,
+        "column_sums",
+        """
   const int col = threadIdx.x % 64, part = threadIdx.x / 64;
   float sum = 0;
   for (int tile = 0; tile < tiles; ++tile)
     for (int row = 0; row < 8; ++row) sum += x[(tile * 16 + part * 8 + row) * 64 + col];
-  out[threadIdx.x] = sum;""")
-    text = replaced_kernel(text, "scores", """
+  out[threadIdx.x] = sum;""",
+    )
+    text = replaced_kernel(
+        text,
+        "scores",
+        """
   const __half* q = reinterpret_cast<const __half*>(Q);
   const __half* k = reinterpret_cast<const __half*>(K);
   for (int i = threadIdx.x; i < 256; i += 32) {
     float sum = 0;
     for (int d = 0; d < 64; ++d) sum += to_float(q[i / 16 * 64 + d]) * to_float(k[i % 16 * 64 + d]);
     S[i] = sum;
-  }""")
-    text = replaced_kernel(text, "attend", """
+  }""",
+    )
+    text = replaced_kernel(
+        text,
+        "attend",
+        """
   const int query = blockIdx.x * 4 + threadIdx.x / 32, d = threadIdx.x % 32;
   float top = -INFINITY, sum = 0, o = 0;
   for (int pass = 0; pass < 2; ++pass)
@@ -318,7 +358,8 @@ def rewritten_bug_hunt(assignment: Assignment) -> str:
       if (pass == 0) top = fmaxf(top, score);
       if (pass == 1) sum += expf(score - top), o += expf(score - top) * V[key * 32 + d];
     }
-  O[query * 32 + d] = o / sum;""")
+  O[query * 32 + d] = o / sum;""",
+    )
     turn = assignment.values["turn"]
     return replaced_kernel(text, "ring", f"""
   for (int tile = 0; tile < tiles; ++tile) {{
@@ -366,6 +407,7 @@ CHEATS = [
     Answer("05_cp_async", "a scalar kernel", scalar()),
     Answer("05_cp_async", "a scalar kernel with one copy", scalar(ONE_COPY)),
     Answer("05_cp_async", "a wait for every tile", without_ahead),
+    Answer("05_cp_async", "a wait for every tile, and an mbarrier without effect", beside_mbarrier),
     Answer("05_cp_async", "copies when they are needed", tile_by_tile),
     Answer("06_swizzle", "a scalar kernel", scalar()),
     Answer("06_swizzle", "a scalar kernel with one ldmatrix", scalar(ONE_LDMATRIX)),
@@ -377,7 +419,6 @@ CHEATS = [
     Answer("09_double_buffered_mma", "a scalar kernel with one ldmatrix", scalar(ONE_LDMATRIX)),
     Answer("09_double_buffered_mma", "a scalar kernel beside all mmas", scalar(ALL_MMAS)),
     Answer("16_overlapped_softmax", "a scalar kernel", scalar()),
-    Answer("16_overlapped_softmax", "a scalar kernel beside all mmas", scalar(ALL_MMAS)),
 ]  # fmt: skip
 
 
@@ -428,7 +469,8 @@ def with_counted_stages(assignment: Assignment) -> str:
         ("K_smem + tile % kStages * kTile", "K_smem + stage_of_tile * kTile"),
         ("V_smem + tile % kStages * kTile", "V_smem + stage_of_tile * kTile"),
         ("    copy_KV_tile(tile + kStages - 1);",
-         "    stage_of_tile = stage_of_tile + 1 == kStages ? 0 : stage_of_tile + 1;\n    copy_KV_tile(tile + kStages - 1);"),
+         "    stage_of_tile = stage_of_tile + 1 == kStages ? 0 : stage_of_tile + 1;\n"
+         "    copy_KV_tile(tile + kStages - 1);"),
     )  # fmt: skip
 
 
@@ -438,41 +480,59 @@ def renamed(assignment: Assignment) -> str:
     return re.sub(r"\bwarp_row\b", "first_row_of_warp", text)
 
 
-def rolled(assignment: Assignment) -> str:
-    """09: the loop over the pieces of V is written out for the first ones."""
+def with_Q_in_registers(assignment: Assignment) -> str:
+    """The fragments of Q are loaded once, and kept."""
     return changed(
         assignment.reference_answer(),
-        ("    for (int piece = 0; piece < kAhead; ++piece)\n      load_V_fragments<Traits>(V_rmem[piece], V_smem, piece / kPiecesV, piece % kPiecesV * 2);",
-         "    for (int piece = kAhead - 1; piece >= 0; --piece)\n      load_V_fragments<Traits>(V_rmem[piece], V_smem, piece / kPiecesV, piece % kPiecesV * 2);"),
+        ("  // For each K/V tile:\n",
+         "  std::uint32_t Q_kept[kHeadDim / 16][kMmaM][4];\n  // For each K/V tile:\n"),
+        ("load_Q_fragments<Traits>(Q_rmem, Q_smem, warp_row, mma_k);",
+         "if (kv_row == 0) load_Q_fragments<Traits>(Q_kept[mma_k], Q_smem, warp_row, mma_k);\n"
+         "#pragma unroll\n"
+         "      for (int i = 0; i < kMmaM * 4; ++i) Q_rmem[i / 4][i % 4] = Q_kept[mma_k][i / 4][i % 4];"),
     )  # fmt: skip
+
+
+def with_first_pieces_backwards(assignment: Assignment) -> str:
+    """09: the first pieces of V are loaded in another order."""
+    return changed(
+        assignment.reference_answer(),
+        ("for (int piece = 0; piece < kAhead; ++piece)", "for (int piece = kAhead - 1; piece >= 0; --piece)"),
+    )
 
 
 HONEST = [
     Answer("00_puzzles", "other comments", renamed),
     Answer("00_puzzles", "shuffles downwards", from_reference(
-        ("if (lane_id == 0) out[row] = m +", "l = __shfl_sync(0xffffffff, l, 0);\n  if (lane_id == 0) out[row] = m +"))),
+        ("if (lane_id == 0) out[row] = m +",
+         "l = __shfl_sync(0xffffffff, l, 0);\n  if (lane_id == 0) out[row] = m +"))),
     Answer("02_online_softmax", "rescales only if the maximum moves", from_reference(
         ("    row_sum *= rescale;\n", "    if (rescale != 1) row_sum *= rescale;\n"))),
     Answer("02_online_softmax", "maximum of pairs", from_reference(
         ("new_max = fmaxf(new_max, score[j]);", "new_max = score[j] > new_max ? score[j] : new_max;"))),
     Answer("02_online_softmax", "shuffles downwards", lambda a: re.sub(
-        r"(inline float warp_sum\(float x\) \{\n).*?\n\}", r"""\1  for (int step = 16; step > 0; step /= 2) x += __shfl_down_sync(0xffffffff, x, step);
+        r"(inline float warp_sum\(float x\) \{\n).*?\n\}", r"""\1  for (int step = 16; step > 0; step /= 2)
+    x += __shfl_down_sync(0xffffffff, x, step);
   return __shfl_sync(0xffffffff, x, 0);
 }""", a.reference_answer(), flags=re.DOTALL)),
     Answer("03_tiled", "other comments", renamed),
     Answer("03_tiled", "unrolled further", from_reference(("#pragma unroll 2\n", "#pragma unroll 4\n"))),
     Answer("04_mma", "other comments", renamed),
+    Answer("04_mma", "Q in registers", with_Q_in_registers),
     Answer("05_cp_async", "mbarriers", with_mbarriers),
     Answer("05_cp_async", "cuda_pipeline.h", with_cuda_pipeline),
     Answer("05_cp_async", "a loop that is not unrolled", with_counted_stages),
     Answer("06_swizzle", "other comments", renamed),
+    Answer("06_swizzle", "Q in registers", with_Q_in_registers),
     Answer("06_swizzle", "by an if", from_reference(
         ("const int chunk = (col / kChunk) ^ (row", "int chunk = col / kChunk;\n  chunk ^= (row"))),
     Answer("07_ldmatrix", "other comments", renamed),
+    Answer("07_ldmatrix", "Q in registers", with_Q_in_registers),
     Answer("08_bug_hunt", "a check of its own", from_reference(
-        ("  O[query * 32 + lane_id] = o / row_sum;", "  const float inverse = 1 / row_sum;\n  O[query * 32 + lane_id] = o * inverse;"))),
+        ("  O[query * 32 + lane_id] = o / row_sum;",
+         "  const float inverse = 1 / row_sum;\n  O[query * 32 + lane_id] = o * inverse;"))),
     Answer("09_double_buffered_mma", "other comments", renamed),
-    Answer("09_double_buffered_mma", "the first pieces backwards", rolled),
+    Answer("09_double_buffered_mma", "the first pieces backwards", with_first_pieces_backwards),
     Answer("16_overlapped_softmax", "other comments", renamed),
 ]  # fmt: skip
 
@@ -518,7 +578,9 @@ def with_ladders_softmax(assignment: Assignment) -> str:
 
 def every_tile(assignment: Assignment) -> str:
     """16: the softmax of 12 and the registers of 14 without regard to the mask."""
-    text = re.sub(r"const int begin = .*;", "const int begin = 0, end = args.seq_len_kv;", assignment.reference_answer())
+    text = re.sub(
+        r"const int begin = .*;", "const int begin = 0, end = args.seq_len_kv;", assignment.reference_answer()
+    )
     return re.sub(r"const bool is_seen = .*;", "const bool is_seen = true;", text)
 
 
@@ -543,7 +605,8 @@ ORDERED: dict[str, list[tuple[str, Callable[[Assignment], str]]]] = {
     "00_puzzles": [
         ("the starter", starter),
         ("scale alone", from_starter(("i % rows, col = i / rows;  // TODO", "i / cols, col = i % cols;"))),
-        ("logsumexp fails on empty lanes", lambda a: re.sub(r"\((l|other_l) > 0 \? (.*?) : 0\)", r"\2", a.reference_answer())),
+        ("logsumexp fails on empty lanes",
+         lambda a: re.sub(r"\((l|other_l) > 0 \? (.*?) : 0\)", r"\2", a.reference_answer())),
         ("all", reference),
     ],
     "02_online_softmax": [
@@ -569,7 +632,7 @@ ORDERED: dict[str, list[tuple[str, Callable[[Assignment], str]]]] = {
         ("the starter", starter),
         ("Q alone", only("load_Q_fragments()")),
         ("Q and K", only("load_Q_fragments()", "load_K_fragments()")),
-        ("one index of P wrong", from_reference(("mma_k + i / 2][", "mma_k + i % 2]["))),
+        ("one index of P wrong", from_reference(("2 * mma_k + i / 2]", "2 * mma_k + i % 2]"))),
         ("all", reference),
     ],
     "05_cp_async": [
@@ -598,7 +661,8 @@ ORDERED: dict[str, list[tuple[str, Callable[[Assignment], str]]]] = {
     ],
     "09_double_buffered_mma": [
         ("the starter", starter),
-        ("one piece ahead too few", lambda a: re.sub(r"kAhead = (\d)", lambda m: f"kAhead = {int(m[1]) - 1}", a.reference_answer())),
+        ("one piece ahead too few",
+         lambda a: re.sub(r"kAhead = (\d)", lambda m: f"kAhead = {int(m[1]) - 1}", a.reference_answer())),
         ("all", reference),
     ],
     "16_overlapped_softmax": [
@@ -609,4 +673,3 @@ ORDERED: dict[str, list[tuple[str, Callable[[Assignment], str]]]] = {
         ("all", reference),
     ],
 }  # fmt: skip
-ORDERED_LIST = [Answer(a, n, w) for a, answers in ORDERED.items() for n, w in answers]
