@@ -107,6 +107,7 @@ constexpr GradingFlag kGradingFlags[] = {
     {"--assignment", "ASSIGNMENT", "A page of docs/assignments/: swizzle, 06 or 06_swizzle"},
     {"--course", "SEED", "Varies the assignment, so that no file of the ladder solves it"},
     {"--hidden", "SEED", "Draws shapes and inputs of the tests (the course's seed)"},
+    {"--attempt", "N", "The student's attempt: below the pass mark, N hints are shown (1)"},
     {"--report", "FILE", "The points as JSON"},
     {"--junit", "FILE", "The points as JUnit XML"},
     {"--out", "FILE", "--grade-dir: the grades, as CSV; a run that was stopped goes on. --starter: the file"},

@@ -8,10 +8,12 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "emulator/memory.h"
 #include "emulator/module.h"
 #include "emulator/report.h"
+#include "emulator/useful_work.h"
 #include "host/sm_limits.h"
 
 namespace flash_ladder::emulator {
@@ -46,7 +48,9 @@ struct Options {
   const std::atomic<bool>* interrupt = nullptr;
   // Receives the number of CTAs that have ended, while the launch runs.
   std::atomic<std::uint64_t>* ctas_ended = nullptr;
-  int registers_per_thread = 0;        // as ptxas reported for this kernel; 0: unknown, not checked
+  int registers_per_thread = 0;  // as ptxas reported for this kernel; 0: unknown, not checked
+  std::vector<MemoryRange> outputs =
+      {};                              // the memory whose contents count as the result, for Report::useful; empty: none
   std::optional<Dim3> trace_cta = {};  // the CTA, by its blockIdx, to record in Report::trace
   std::size_t max_findings = 100;      // the number of distinct findings to keep; further ones are only counted
   std::function<void(std::string_view)>

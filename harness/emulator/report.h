@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "emulator/memory.h"
+#include "emulator/useful_work.h"
 
 namespace flash_ladder::emulator {
 
@@ -212,6 +213,7 @@ struct Report {
   // With Options::list_executed: the instructions that any lane has executed, one per line and without guards and
   // comments, in the order of the text. Functions appear in place of their calls, and "$L…:" at the target of a branch.
   std::string executed;
+  std::optional<UsefulWork> useful;       // with Options::outputs, if all CTAs have ended
   bool over_budget = false;               // all CTAs together have used up Options::max_warp_instructions …
   SourcePosition busiest;                 // … and this is where most of it was executed
   std::shared_ptr<const CtaTrace> trace;  // of Options::trace_cta; null: not requested, or no such CTA ran

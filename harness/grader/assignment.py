@@ -29,17 +29,17 @@ KINDS = ("correct", "findings", "counter")
 TRAFFIC = {"shared_load": "wavefronts", "shared_store": "wavefronts", "shared_copy": "wavefronts",
            "global_load": "sectors", "global_store": "sectors"}  # fmt: skip
 # The keys of each table; those with a star are required. docs/teaching.md says what they mean.
-CASE = "types shared sm instructions problem inputs sizes buffers"
+CASE = "types shared sm instructions problem inputs sizes buffers work work_lost"
 TABLES = {
     "comment": "pass_mark* starter* case* check* hints key python vary launch gpu",
     "starter": "from source header replace empty",
     "starter.replace": "find* with* count",
-    "starter.empty": "after* before* with reference_with",
+    "starter.empty": "after* before* with reference_with part",
     "launch": f"kernel grid block arguments {CASE}",
     "case": f"name* kernel* grid* block* arguments* {CASE}",
     "buffer": "type* count* values expected tolerance",
     "check": "kind* points* name cases",
-    "counter": "kind* name* points* cases value* full* none* lost* steps needs needs_lost where",
+    "counter": "kind* name* points* cases value* full* none* lost* steps power needs needs_lost where",
     "gpu": "version problem",
 }
 # The types of some keys, whatever the table. The others contain expressions, which are checked when they are evaluated.
@@ -47,7 +47,7 @@ HOLDS = {
     "number from 0 to 100": "pass_mark points",
     "text or a place": "after before",
     "text": "key python from source header find with reference_with place kernel name kind lost needs_lost "
-            "where version",
+            "where version work_lost part",
     "list": "arguments",
     "list of texts": "hints types cases",
     "table": "starter vary launch gpu problem sizes buffers",
@@ -146,6 +146,15 @@ class Assignment:
             times = want or "at least once"
             raise AssignmentError(f"{self.name}: '{find}' is {found} times in the starter's text; it should be {times}")
         return text.replace(find, change["with"])
+
+    def region(self, text: str, region: dict[str, Any]) -> tuple[int, int] | None:
+        """Where a region of the starter begins and ends in a file that was made from it; None if its surroundings have
+        changed."""
+        try:
+            start = self._end_of(text, region["after"])
+            return start, self._start_of(text, region["before"], region["after"], start)
+        except AssignmentError:
+            return None
 
     def _emptied(self, text: str, region: dict[str, Any], is_starter: bool) -> str:
         start = self._end_of(text, region["after"])
@@ -313,6 +322,8 @@ def look_at(data: dict[str, Any]) -> None:
             look_at_choices(case.get(key, {}), f"{key} of {what}")
         for name, buffer in case.get("buffers", {}).items():
             look_at_keys(buffer, "buffer", f"the buffer {name} of {what}")
+        if ("work" in case) != ("work_lost" in case):
+            raise AssignmentError(f"{what} has work or work_lost, but not both")
         if unknown := set(case.get("types", [])) - set(ELEMENTS):
             raise AssignmentError(f"{what} has the type '{unknown.pop()}'; there are {', '.join(ELEMENTS)}")
     for check in data["check"]:

@@ -33,6 +33,7 @@ enum class Order {
 struct Attention {
   Inputs inputs;
   std::array<Order, 4> orders;  // of Q, K, V, O
+  bool hides_expected = false;  // why_wrong() does not say what the output should be
 };
 
 /// The problem of a request, in the form that run_kernel() documents, with its inputs. `threads`: 0 means as many as

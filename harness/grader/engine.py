@@ -7,114 +7,31 @@ import hashlib
 import os
 import re
 import threading
-import types
 from pathlib import Path
 from typing import Any
 
-from assignment import TRAFFIC, Assignment, AssignmentError, evaluate
+from assignment import Assignment, AssignmentError
+from changes import changed_tokens
 from compiler import Machine, NotGraded, Refused, compile_ptx, printable, ptx_hash, read_submission
 from gpu import REFERENCE, THIS_FILE, Gpu
-from launches import Launch, make_launch, run_launches
+from launches import make_launch, run_launches
+from points import Graded, grade_check
+from similarity import tokens
 
-
-def first_finding(answer: dict[str, Any]) -> str:
-    if not answer["findings"]:
-        return ""
-    # A kernel that does not end has other findings as well, but they matter less.
-    finding = next((f for f in answer["findings"] if f["kind"] == "endless_loop"), answer["findings"][0])
-    line = f" in line {finding['line']}" if finding["line"] else ""
-    return f"{finding['kind'].replace('_', ' ')}{line}: {printable(finding['message'])}"
-
-
-def costliest_lines(answer: dict[str, Any], kind: str) -> str:
-    """The lines of the file that cause the most traffic beyond the ideal."""
-    unit = TRAFFIC[kind]
-    lines: dict[int, list[int]] = {}
-    for line in answer["lines"]:
-        if line["line"] is not None:
-            counters = line["counters"]
-            total = lines.setdefault(line["line"], [0, 0])
-            total[0] += counters.get(f"{kind}_{unit}", 0)
-            total[1] += counters.get(f"{kind}_ideal_{unit}", 0)
-    beyond = [(got - ideal, number, got, ideal) for number, (got, ideal) in lines.items() if got > ideal]
-    worst = sorted(beyond, key=lambda line: (-line[0], line[1]))[:2]
-    return "; ".join(f"line {number}: {got} {unit} where {ideal} would do" for _, number, got, ideal in worst)
-
-
-def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dict[str, Any]],
-                reference: list[dict[str, Any]] | None) -> dict[str, Any]:  # fmt: skip
-    """The points of one check, and a sentence about what is missing."""
-    named = check.get("cases")
-    chosen = [i for i, launch in enumerate(launches) if named is None or launch.case["name"] in named]
-    shares, sentences = [], []
-    for i in chosen:
-        launch, answer = launches[i], answers[i]
-        label = launch.case["label"]
-        is_right = not answer["wrong"]
-        share, sentence = 0.0, ""
-        if check["kind"] == "correct":
-            share = float(is_right)
-            cause = first_finding(answer)
-            sentence = f"{label}: {printable(answer['wrong'])}" + (f". The virtual GPU saw: {cause}" if cause else "")
-        elif check["kind"] == "findings":
-            share = float(is_right and not answer["findings"])
-            sentence = f"{label}: {first_finding(answer) or 'not looked at, since the output is wrong'}"
-        elif not is_right:
-            sentence = f"{label}: not counted, since the output is wrong"
-        else:
-            try:
-                share, sentence = grade_counter(check, launch, answer, reference[i] if reference else None)
-            except AssignmentError as error:
-                raise AssignmentError(f"the check '{check['name']}': {error}") from error
-            sentence = f"{label}: {sentence}"
-        shares.append(share)
-        if share < 1:
-            sentences.append((share, sentence))
-    share = sum(shares) / len(shares) if shares else 0.0
-    # If the same is true for several cases, it is reported once; the worst comes first.
-    said: dict[str, str] = {}
-    for _, sentence in sorted(sentences, key=lambda pair: pair[0]):
-        label, _, words = sentence.partition(": ")
-        said.setdefault(re.sub(r"[\d.]+", "#", words), sentence)
-    points = round(check["points"] * share, 1)
-    return {"name": check.get("name", check["kind"]), "kind": check["kind"], "points": points, "of": check["points"],
-            "lost": list(said.values())}  # fmt: skip
-
-
-def grade_counter(
-    check: dict[str, Any], launch: Launch, answer: dict[str, Any], reference: dict[str, Any] | None
-) -> tuple[float, str]:
-    names = launch.names | answer["counters"] | {"ptx": answer["ptx"]}
-    if reference:
-        names["reference"] = types.SimpleNamespace(**reference["counters"])
-    if "needs" in check and not evaluate(check["needs"], names):
-        return 0.0, check["needs_lost"]
-    try:
-        value = float(evaluate(check["value"], names))
-    except AssignmentError as error:
-        if isinstance(error.__cause__, ZeroDivisionError):
-            return 0.0, check.get("needs_lost", "what is counted here does not happen at all")
-        raise
-    full, none = float(evaluate(check["full"], names)), float(evaluate(check["none"], names))
-    if full == none:
-        raise AssignmentError(f"full and none are both {full:g}, with nothing in between")
-    share = min(1.0, max(0.0, (value - none) / (full - none)))
-    if check.get("steps") and share < 1:
-        share = 0.0
-    sentence = check["lost"].format(value=value, full=full, none=none)
-    if "where" in check and (lines := costliest_lines(answer, check["where"])):
-        sentence += f" ({lines})"
-    return share, sentence
+BELOW_PASS = 5  # a file whose output is wrong gets at most the pass mark less these points
 
 
 class Grader:
     """Grades files for one assignment of one course. With a Gpu, correct files are also timed."""
 
-    def __init__(self, machine: Machine, assignment: Assignment, hidden: str, gpu: Gpu | None = None) -> None:
+    def __init__(
+        self, machine: Machine, assignment: Assignment, hidden: str, gpu: Gpu | None = None, attempt: int = 1
+    ) -> None:
         self.machine = machine
         self.assignment = assignment
         self.hidden = hidden
         self.gpu = gpu
+        self.attempt = attempt  # one hint for each
         functions = assignment.functions()
         self.launches = []
         for case in assignment.cases():
@@ -123,25 +40,94 @@ class Grader:
             except Exception as error:  # any error here comes from the assignment
                 why = str(error) if isinstance(error, AssignmentError) else repr(error)
                 raise AssignmentError(f"{assignment.name}: the case '{case['label']}': {why}") from error
-        self._reference_source = assignment.reference_answer().encode()
-        self._reference: list[dict[str, Any]] | None = None
-        self._lock = threading.Lock()
+        self._reference_source = assignment.reference_answer()
+        self._starter_source = assignment.starter()
+        self._answers: dict[str, list[dict[str, Any]]] = {}  # those of the reference answer and of the starter
+        self._starter_score: float | None = None
+        self._lock = threading.RLock()
+
+    def _answers_of(self, what: str, source: str) -> list[dict[str, Any]]:
+        with self._lock:
+            if what not in self._answers:
+                try:
+                    ptx = compile_ptx(self.machine, source.encode())
+                except Refused as error:
+                    raise AssignmentError(f"{self.assignment.name}: the {what}: {error}") from error
+                self._answers[what] = run_launches(self.machine, ptx, self.launches)
+            return self._answers[what]
 
     def reference(self) -> list[dict[str, Any]]:
         """The results of the reference answer."""
-        with self._lock:
-            if self._reference is None:
-                try:
-                    ptx = compile_ptx(self.machine, self._reference_source)
-                except Refused as error:
-                    raise AssignmentError(f"{self.assignment.name}: the reference answer: {error}") from error
-                self._reference = run_launches(self.machine, ptx, self.launches)
-        return self._reference
+        return self._answers_of("reference answer", self._reference_source)
 
-    def compares_with_reference(self) -> bool:
-        """Whether any check does."""
-        return any("reference." in str(check.get(key, "")) for check in self.assignment.data["check"]
-                   for key in ("value", "needs", "full", "none"))  # fmt: skip
+    def starter(self) -> list[dict[str, Any]]:
+        """The results of the untouched starter."""
+        return self._answers_of("starter", self._starter_source)
+
+    def starter_score(self) -> float:
+        """The points of the untouched starter."""
+        with self._lock:
+            if self._starter_score is None:
+                graded = self._graded(self.starter(), self._starter_source)
+                checks = [grade_check(check, graded) for check in self.assignment.data["check"]]
+                self._starter_score = sum(check["points"] for check in checks)
+            return self._starter_score
+
+    def _mentions(self, name: str) -> bool:
+        """Whether any expression uses this name."""
+        tables = [*self.assignment.data["check"], *self.assignment.data["case"], self.assignment.data.get("launch", {})]
+        return any(re.search(rf"\b{name}\b", str(table.get(key, ""))) for table in tables
+                   for key in ("value", "needs", "full", "none", "work"))  # fmt: skip
+
+    def _graded(self, answers: list[dict[str, Any]], source: str) -> Graded:
+        return Graded(
+            self.launches, answers,
+            self.reference() if self._mentions("reference") else None,
+            self.starter() if self._mentions("starter") else None,
+            changed_tokens(self._starter_source, source) if self._mentions("changed") else None,
+        )  # fmt: skip
+
+    def _parts(self, source: str) -> dict[str, float]:
+        """The parts of the starter that the file has changed, and the share of cases in which each is right inside the
+        reference answer."""
+        shares = {}
+        for region in self.assignment.data["starter"].get("empty", []):
+            content = self.assignment.region(source, region) if "part" in region else None
+            if content is None:
+                continue
+            untouched = self.assignment.region(self._starter_source, region)
+            if tokens(source[slice(*content)]) == tokens(self._starter_source[slice(*untouched)]):
+                continue
+            begin, end = self.assignment.region(self._reference_source, region)
+            mixed = self._reference_source[:begin] + source[slice(*content)] + self._reference_source[end:]
+            try:
+                answers = run_launches(self.machine, compile_ptx(self.machine, mixed.encode()), self.launches)
+            except Refused:
+                answers = []
+            right = sum(not answer["wrong"] and not answer["findings"] for answer in answers)
+            shares[region["part"]] = right / len(self.launches)
+        return shares
+
+    def _points_for_parts(self, source: str, score: float) -> dict[str, Any] | None:
+        """For a file whose output is wrong: what it gets beyond its score for parts that are right by themselves. It
+        begins at the points of the untouched starter, and ends below the pass mark."""
+        number = sum("part" in region for region in self.assignment.data["starter"].get("empty", []))
+        shares = self._parts(source) if number else {}
+        if not any(shares.values()):
+            return None
+        least, most = self.starter_score(), self.assignment.pass_mark - BELOW_PASS
+        points = round(least + sum(shares.values()) / number * max(0.0, most - least) - score, 1)
+        if points <= 0:
+            return None
+        right = [part for part, share in shares.items() if share == 1]
+        wrong = [part for part, share in shares.items() if share < 1]
+        lost = []
+        if right:
+            lost.append(f"right inside the reference answer: {', '.join(right)}")
+        if wrong:
+            lost.append(f"wrong even inside the reference answer: {', '.join(wrong)}")
+        return {"name": "parts that are right by themselves", "kind": "parts", "points": points, "of": points,
+                "lost": lost}  # fmt: skip
 
     def _empty_result(self, path: Path) -> dict[str, Any]:
         return {
@@ -177,31 +163,36 @@ class Grader:
         try:
             source = read_submission(path)
             result["sha256"] = hashlib.sha256(source).hexdigest()
-            reference = self.reference() if self.compares_with_reference() else None
             ptx = compile_ptx(self.machine, source)
-            if reference is not None and source == self._reference_source:
-                answers = reference
-            else:
-                answers = run_launches(self.machine, ptx, self.launches)
+            answers = run_launches(self.machine, ptx, self.launches)
             result["ptx_sha256"] = ptx_hash(ptx)
         except Refused as error:
             return result | self._no_points(error)
         except NotGraded as error:
             return result | {"status": "not graded", "score": None, "message": f"not graded: {error}"}
         result["cases"] = [
-            {"name": launch.case["label"],
-             "counters": {name: count for name, count in answer["counters"].items() if count}}
+            {
+                "name": launch.case["label"],
+                "counters": {name: count for name, count in answer["counters"].items() if count},
+            }
             for launch, answer in zip(self.launches, answers, strict=True)
         ]
         try:
-            result["checks"] = [grade_check(check, self.launches, answers, reference) for check in checks]
+            graded = self._graded(answers, source.decode())
+            result["checks"] = [grade_check(check, graded) for check in checks]
+            if any(answer["wrong"] for answer in answers):
+                own = sum(check["points"] for check in result["checks"])
+                if (parts := self._points_for_parts(source.decode(), own)) is not None:
+                    result["checks"].append(parts)
         except AssignmentError as error:
             raise AssignmentError(f"{self.assignment.name}: {error}") from error
+        except NotGraded as error:
+            return result | {"status": "not graded", "score": None, "checks": [], "message": f"not graded: {error}"}
         result["printed"] = printable(" ".join(answer.get("printed", "") for answer in answers))
         result["score"] = round(sum(check["points"] for check in result["checks"]), 1)
         result["passed"] = result["score"] >= self.assignment.pass_mark
         if not result["passed"]:
-            result["hints"] = self.assignment.data.get("hints", [])
+            result["hints"] = self.assignment.data.get("hints", [])[: self.attempt]
         if self.gpu is not None:
             result["gpu"] = self._time(ptx, answers)
         return result
@@ -211,7 +202,7 @@ class Grader:
         if any(answer["wrong"] or answer["findings"] for answer in answers):
             return self.gpu.nothing("not timed: that takes results that are all right, without a finding")
         try:
-            reference = compile_ptx(self.machine, self._reference_source)
+            reference = compile_ptx(self.machine, self._reference_source.encode())
             return self.gpu.time(self.machine, self.assignment, {THIS_FILE: ptx, REFERENCE: reference})
         except NotGraded as error:
             return self.gpu.nothing(f"not timed: {error}")

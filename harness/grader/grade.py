@@ -18,7 +18,7 @@ from gpu import Gpu
 from ladder import check_writable, is_special, write_whole
 
 # The options that go with each action; any others would have no effect.
-GRADING = "--assignment --course --hidden --report --junit --with-gpu --unsandboxed --compile-seconds"
+GRADING = "--assignment --course --hidden --attempt --report --junit --with-gpu --unsandboxed --compile-seconds"
 GOES_WITH = {
     "--grade": f"{GRADING} --gradescope",
     "--grade-dir": f"{GRADING} --out --share --jobs --archive",
@@ -45,9 +45,9 @@ class Parser(argparse.ArgumentParser):
         sys.exit(2)
 
 
-def files_at_a_time(text: str) -> int:
+def counted_from_one(text: str) -> int:
     if not (text.isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of files; it takes 1 or more")
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of 1 or more")
     return int(text)
 
 
@@ -72,6 +72,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--assignment", type=not_empty, help="swizzle, 06 or 06_swizzle")
     parser.add_argument("--course", help="the seed that varies the assignment for a course")
     parser.add_argument("--hidden", type=not_empty, help="the seed of shapes and inputs (the course's)")
+    parser.add_argument(
+        "--attempt",
+        metavar="N",
+        type=counted_from_one,
+        help="the student's attempt: below the pass mark, N hints are shown",
+    )
     parser.add_argument("--report", metavar="FILE", type=file_name, help="the result as JSON")
     parser.add_argument("--junit", metavar="FILE", type=file_name, help="the result as JUnit XML")
     parser.add_argument(
@@ -84,7 +90,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--archive", metavar="DIR", type=file_name, help="with --grade-dir: files of earlier years to compare with"
     )
-    parser.add_argument("--jobs", type=files_at_a_time, help="files at a time")
+    parser.add_argument("--jobs", type=counted_from_one, help="files at a time")
     parser.add_argument("--with-gpu", action="store_true", help="also time files that are right; no part of the points")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
     parser.add_argument("--compile-seconds", type=int, help="CPU time of the compiler")
@@ -201,7 +207,8 @@ def carry_out(args: argparse.Namespace) -> int:
     if args.gpu_program:
         machine = dataclasses.replace(machine, gpu_grader=str(args.gpu_program))
     gpu = Gpu.of_machine(machine) if args.with_gpu else None
-    grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course, gpu)
+    grader = Grader(machine, assignment, args.hidden if args.hidden is not None else args.course, gpu,
+                    args.attempt or 1)  # fmt: skip
     if args.grade_dir:
         return report.grade_folder(grader, args)
     if not os.path.lexists(args.grade):

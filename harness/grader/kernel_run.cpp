@@ -84,6 +84,9 @@ json report_to_json(const emulator::Report& report, const std::string& source_na
                                   {"count", finding.count}});
   }
   answer["counters"] = counters_to_json(report.totals, Zeros::kept);
+  const emulator::UsefulWork work = report.useful.value_or(emulator::UsefulWork{});
+  json& useful = answer["useful"] = {{"mmas_loaded_ahead", work.mmas_loaded_ahead}};
+  for_each_number(work, [&](const char* name, std::uint64_t number) { useful[name] = number; });
   answer["lines"] = json::array();
   for (const emulator::LineCounters& line : report.lines)
     answer["lines"].push_back({{"line", line_in(source_name, line.position)},
@@ -147,6 +150,8 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
   options.max_warp_instructions = 2 * options.max_warp_instructions_per_cta;
   options.max_findings = 20;
   options.list_executed = true;
+  for (std::size_t i = 0; i < buffers.size(); ++i)
+    if (!buffers[i].initialised) options.outputs.push_back({addresses[i], buffers[i].bytes.size()});
   options.print = [&](std::string_view text) {
     printed += text.substr(0, kMostPrinted - std::min(kMostPrinted, printed.size()));
   };

@@ -24,7 +24,7 @@ struct RunLimits {
 ///   {"kernel": "flash_attention<Traits<__half>>",  as returned by simple_name()
 ///    "grid": [2, 3, 1], "block": [128, 1, 1], "shared": 49152, "sm": 80, "instructions": 1000000,
 ///    "arguments": [{"tensors": true} | {"buffer": "Q"} | {"int": 3} | {"float": 0.5}, …],    {"tensors": true}: AttentionArgs
-///    "problem": {…}, "layout": "bshd" | "bhsd", "softmax_scale": 0.125, "inputs": "normal", "seed": 7}
+///    "problem": {…}, "layout": "bshd" | "bhsd", "softmax_scale": 0.125, "inputs": "normal", "seed": 7, "hidden": true}
 ///
 /// or, in place of the last line, "buffers": {"x": {"bytes": "0000803f…"}, "y": {"size": 4096}}; without bytes, a
 /// buffer is uninitialised. The answer:
@@ -32,6 +32,7 @@ struct RunLimits {
 ///   {"status": "ran" | "refused" | "not_graded",   refused: the kernel, or its request, cannot run; not_graded: no verdict
 ///    "message": "…",                               unless it ran
 ///    "findings": [{"kind", "message", "line", "text", "count"}], "counters": {…}, "lines": [{"line", "position", "counters"}],
+///    "useful": {…},                                emulator::UsefulWork
 ///    "printed": "…",                               the beginning of the kernel's output
 ///    "wrong": "…",                                 for a problem: why the output is wrong; empty if it is right
 ///    "buffers": {"y": "…"}}                        for buffers: their bytes after the launch

@@ -127,6 +127,7 @@ def make_launch(assignment: Assignment, case: dict[str, Any], hidden: str, funct
         request[key_of] = [*sizes, 1, 1, 1][:3]
     request["shared"] = int(evaluate(case.get("shared", 0), names))
     request["instructions"] = int(evaluate(case.get("instructions", INSTRUCTIONS), names))
+    request["hidden"] = hidden != assignment.course  # then nothing says what the output should be
     request["arguments"] = [make_argument(argument, names, request, buffers) for argument in case["arguments"]]
     return Launch(case, names, request, buffers)
 
@@ -176,7 +177,7 @@ def run_launches(machine: Machine, ptx: str, launches: list[Launch]) -> list[dic
         if answer["status"] == "not_graded":
             raise NotGraded(f"{launch.case['label']}: {answer['message']}")
         if answer["status"] == "refused":
-            answer |= {"wrong": answer["message"], "findings": [], "counters": {}, "lines": []}
+            answer |= {"wrong": answer["message"], "findings": [], "counters": {}, "useful": {}, "lines": []}
         elif "problem" not in launch.request:
             answer["wrong"] = why_wrong(launch, answer["buffers"])
     return answers
@@ -203,7 +204,8 @@ def why_wrong(launch: Launch, after: dict[str, str]) -> str:
             i = off[0]
             unwritten = "bytes" not in buffer and set(pack_one(buffer["type"], after[name], i)) == {0xFF}
             seen = "was never written" if unwritten else f"is {got[i]:.6g}"
-            first = f"the first, {name}[{i}], {seen} and should be {expected[i]:.6g}"
+            should = "" if launch.request["hidden"] else f" and should be {expected[i]:.6g}"
+            first = f"the first, {name}[{i}], {seen}{should}"
             return f"{len(off)} of {len(got)} elements of {name} are wrong; {first}"
     return ""
 

@@ -102,9 +102,12 @@ def test_what_later_versions_do_is_not_enough_for_16(graders: dict, tmp_path: Pa
     result = grade(grader, tmp_path, ported)
     assert result["score"] < grader.assignment.pass_mark and result["checks"][0]["points"] == 15
     hidden_from_all = answer.replace("= -1e30f;", "= -INFINITY;")
-    assert grade(grader, tmp_path, hidden_from_all.replace("const bool is_seen = ", "const bool is_seen = true || "))[
-        "score"
-    ] < result["score"], "a maximum of -inf minus -inf is NaN"
+    assert (
+        grade(grader, tmp_path, hidden_from_all.replace("const bool is_seen = ", "const bool is_seen = true || "))[
+            "score"
+        ]
+        < result["score"]
+    ), "a maximum of -inf minus -inf is NaN"
 
 
 @pytest.mark.parametrize(("course", "hidden"), [("spring", "a"), ("autumn", "b"), ("course b", "c"), ("course f", "d")])
@@ -115,8 +118,8 @@ def test_02_without_a_running_maximum_does_not_pass(course: str, hidden: str, ma
     without = answer.replace("fmaxf(new_max, score[j])", "0.0f")
     assert without != answer
     result = grade(grader, tmp_path, without)
-    assert result["score"] < grader.assignment.pass_mark and result["checks"][0]["points"] == 20
-    assert all(sentence.startswith("large scores") for sentence in result["checks"][0]["lost"])
+    assert result["score"] < grader.assignment.pass_mark and result["checks"][0]["points"] == 10
+    assert all("large scores" in sentence.partition(":")[0] for sentence in result["checks"][0]["lost"])
     assert grade(grader, tmp_path, answer)["score"] == 100
 
 
@@ -176,7 +179,7 @@ def test_what_is_never_executed_gets_no_points_in_05(graders: dict, tmp_path: Pa
         f"cp_async_wait<0>(); if (args.seq_len_kv < 0) {right}",
     ):
         result = grade(grader, tmp_path, answer.replace(right, late) + never_launched(grader.assignment))
-        assert result["score"] == 80 and result["checks"][-1]["points"] == 0, late
+        assert result["score"] == 50 and result["checks"][-1]["points"] == 0, late
 
 
 def test_conflicts_of_the_copy_of_O_alone_are_not_called_those_of_fragments_in_06(
@@ -190,48 +193,7 @@ def test_conflicts_of_the_copy_of_O_alone_are_not_called_those_of_fragments_in_0
     lost = [sentence for check in grade(grader, tmp_path, rotated)["checks"] for sentence in check["lost"]]
     (line,) = {int(line) for sentence in lost for line in re.findall(r"line (\d+)", sentence)}
     assert "O_smem[" in answer.splitlines()[line - 1] or "O_gmem[" in answer.splitlines()[line - 1]
-    assert all("The copy of O" in sentence and "rows of a fragment still meet" not in sentence for sentence in lost)
-
-
-def test_05_can_be_solved_with_mbarriers(graders: dict, tmp_path: Path) -> None:
-    """As its page proposes, but not with mbarriers that have no effect."""
-    grader = graders["05_cp_async", COURSES[0]]
-    answer = grader.assignment.reference_answer()
-    changes = [
-        ("  // Issues the copies of a tile, if there is one; its group may be empty.\n",
-         "  __shared__ std::uint64_t full[Traits::kStages], empty[Traits::kStages];\n"
-         "  if (threadIdx.x < Traits::kStages) {\n"
-         "    mbarrier_init(&full[threadIdx.x], 128);\n"
-         "    mbarrier_init(&empty[threadIdx.x], 128);\n"
-         "  }\n"
-         "  __syncthreads();\n"),
-        ("      const int stage = tile % kStages;\n",
-         "      const int stage = tile % kStages;\n"
-         "      while (!mbarrier_test_wait(&empty[stage], tile / kStages % 2 ^ 1)) {}\n"),
-        ("    }\n    cp_async_commit();\n", "      cp_async_mbarrier_arrive(&full[stage]);\n    }\n"),
-        ("    copy_KV_tile(tile + kStages - 1);", ""),
-        ("    __syncthreads();                  // and so", "    copy_KV_tile(tile + kStages - 1);  // and so"),
-        ("    cp_async_wait<kStages - 2>();     // this", "    // this"),
-        ("    // S = Q Kᵀ.\n",
-         "    while (!mbarrier_test_wait(&full[tile % kStages], tile / kStages % 2)) {}\n    // S = Q Kᵀ.\n"),
-    ]  # fmt: skip
-    for old, new in changes:
-        assert answer.count(old) == 1, old
-        answer = answer.replace(old, new)
-    end = answer.rindex("  }\n", 0, answer.index("\n  // Normalise and store O.") + 1)
-    answer = answer[:end] + "    mbarrier_arrive(&empty[tile % kStages]);\n" + answer[end:]
-    result = grade(grader, tmp_path, answer)
-    assert result["score"] == 100, [check for check in result["checks"] if check["lost"]]
-
-    waits = grader.assignment.reference_answer().replace("cp_async_wait<kStages - 2>();", "cp_async_wait<0>();")
-    unused = (
-        "  __shared__ std::uint64_t unused;\n"
-        "  if (threadIdx.x == 0) { mbarrier_init(&unused, 1); cp_async_mbarrier_arrive(&unused); }\n"
-    )
-    start = "  // Copy Q. There is no commit here"
-    assert waits.count(start) == 1
-    result = grade(grader, tmp_path, waits.replace(start, unused + start))
-    assert result["score"] == 80 and result["checks"][-1]["points"] == 0
+    assert all("fragment" not in sentence for sentence in lost)
 
 
 def test_what_is_never_launched_gets_no_points_in_09(graders: dict, tmp_path: Path) -> None:

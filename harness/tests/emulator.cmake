@@ -3,7 +3,8 @@
 add_library(flash_ladder_emulator_cases OBJECT emulator_cases.cpp emulator_hopper_cases.cpp)
 target_link_libraries(flash_ladder_emulator_cases PRIVATE flash_ladder_options PUBLIC flash_ladder_emulator fmt::fmt)
 
-add_library(flash_ladder_emulator_tests OBJECT emulator_conformance_test.cpp emulator_findings_test.cpp
+add_library(flash_ladder_emulator_tests OBJECT emulator_conformance_test.cpp emulator_dataflow_test.cpp
+                                               emulator_findings_test.cpp
                                                emulator_fuzz_test.cpp emulator_hopper_test.cpp emulator_isa_test.cpp
                                                emulator_trace_test.cpp)
 target_include_directories(flash_ladder_emulator_tests PRIVATE ${PROJECT_SOURCE_DIR}/harness ${PROJECT_SOURCE_DIR}/common)

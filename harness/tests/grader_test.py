@@ -117,7 +117,7 @@ def test_usage(grading: Grading) -> None:
         (["--grade-dir", grading.folder, "--assignment", "small"], "needs --out"),
         (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv"], "there is nothing in it to grade"),
         (["--grade-dir", "no_such_folder", "--assignment", "small", "--out", "x.csv"], "there is no such folder"),
-        (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is no number of files"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is no number of 1 or more"),
         (["--grade", "x.cu", "--starter", "small"], "not allowed with argument"),
         (["--grade", "", "--assignment", "small"], "--grade: it is empty"),
         (["--starter", ""], "--starter: it is empty"),

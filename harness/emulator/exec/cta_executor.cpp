@@ -65,6 +65,9 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
     async_ = std::make_unique<AsyncUnits>(*this, warps_.size(), memory_.kept_shared_bytes(),
                                           context.options.registers_per_thread);
   }
+  if (!context.options.outputs.empty())
+    dataflow_ =
+        std::make_unique<Dataflow>(kernel, context.options.outputs, warps_.size(), memory_.kept_shared_bytes());
 }
 
 void CtaExecutor::join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank, GlobalShadow* global) {
@@ -82,6 +85,7 @@ void CtaExecutor::start(std::uint64_t index) {
   mbarriers_.clear();
   reset_warps();
   trace_.reset();
+  if (dataflow_ != nullptr) dataflow_->start();
   if (context_.options.trace_cta == cta_)
     trace_ = std::make_unique<TraceRecorder>(context_.kernel, cta_, static_cast<int>(warps_.size()));
   fill_uniforms(*this, uniforms_filled_);
@@ -140,7 +144,7 @@ CtaExecutor::State CtaExecutor::resume() {
       }
       if (warp.status == WarpStatus::ready) {
         any_ran = true;
-        if (trace_ == nullptr && !warp.turn.records)
+        if (trace_ == nullptr && dataflow_ == nullptr && !warp.turn.records)
           run_warp<false>(warp);
         else
           run_warp<true>(warp);
@@ -225,6 +229,7 @@ void CtaExecutor::run_warp(Warp& warp) {
     if constexpr (kRecords) {
       if (trace_ != nullptr) trace_->execute(warp.index, warp.pc);
       if (warp.turn.records) warp.turn.executed[static_cast<std::size_t>(warp.pc)] = true;
+      if (dataflow_ != nullptr && mask != 0) dataflow_->execute(*this, warp, instruction, mask);
     }
     if (budget_-- == 0) {
       exceed_budget(warp, instruction);

@@ -21,6 +21,7 @@
 #include "emulator/exec/conflicts.h"
 #include "emulator/exec/counting.h"
 #include "emulator/exec/cta_memory.h"
+#include "emulator/exec/dataflow.h"
 #include "emulator/exec/launch_context.h"
 #include "emulator/exec/trace_recorder.h"
 #include "emulator/exec/warp.h"
@@ -74,6 +75,7 @@ class CtaExecutor {
   std::string take_output() { return std::exchange(output_, {}); }
   /// For the CTA that Options::trace_cta names, once it has run.
   std::optional<CtaTrace> take_trace();
+  Dataflow* dataflow() { return dataflow_.get(); }  // null: not followed
   /// Once it has run. Empty for a kernel without AsyncUnits.
   std::vector<Role> roles() const;
 
@@ -158,6 +160,7 @@ class CtaExecutor {
   std::unique_ptr<SharedShadow> shadow_;  // null: no checks, or no shared memory
   std::unique_ptr<AsyncUnits> async_;     // null: the kernel does not use them
   std::unique_ptr<TraceRecorder> trace_;  // null: the CTA is not traced
+  std::unique_ptr<Dataflow> dataflow_;    // null: the launch has no outputs to follow
   std::array<Barrier, kNamedBarriers> barriers_;
   std::vector<Mbarrier> mbarriers_;
   std::uint64_t budget_ = 0;    // instructions left

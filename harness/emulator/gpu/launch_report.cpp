@@ -95,7 +95,10 @@ void LaunchReport::add(std::uint64_t index, CtaExecutor& executor, bool ended) {
   MemoryUse use;
   if (compares_blocks_) use = executor.memory().take_use();
   auto trace = executor.take_trace();
+  UsefulWork useful;
+  if (executor.dataflow() != nullptr) useful = executor.dataflow()->finish();
   const std::lock_guard lock(mutex_);
+  useful_ += useful;
   if (index == 0) report_.roles = executor.roles();
   if (trace) report_.trace = std::make_shared<const CtaTrace>(std::move(*trace));
   if (!result.findings.empty() || !result.output.empty()) results_[index] = std::move(result);
@@ -148,6 +151,7 @@ Report LaunchReport::write(const End& end) {
     report_.outcome = Outcome::stopped;
   } else {
     summarise(context_.kernel, counters_, options.count_lines, report_);
+    if (!options.outputs.empty()) report_.useful = useful_;
     if (options.list_executed) report_.executed = executed_text(context_.kernel, counters_);
   }
   add_findings(end);

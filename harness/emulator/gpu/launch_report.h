@@ -62,6 +62,7 @@ class LaunchReport {
   std::mutex mutex_;  // protects everything below
   Report report_;
   InstructionCounters counters_;
+  UsefulWork useful_;
   std::map<std::uint64_t, CtaResult> results_;  // by CTA, for those that have a result
   // The memory accesses of CTAs that ended before CTAs with lower numbers.
   std::map<std::uint64_t, MemoryUse> uses_;

@@ -1,0 +1,53 @@
+"""How much of a starter has been changed, counted in tokens."""
+
+import difflib
+import re
+
+from similarity import tokens
+
+# A function that is longer than this counts as rewritten; comparing two takes time in proportion to their product.
+LONGEST = 1500
+
+
+def functions(source: str) -> dict[str, list[str]]:
+    """The tokens of each function of device code by the function's name; those between functions under ""."""
+    words = tokens(source)
+    found: dict[str, list[str]] = {"": []}
+    i = 0
+    while i < len(words):
+        if words[i] not in ("__global__", "__device__"):
+            found[""].append(words[i])
+            i += 1
+            continue
+        begin, name = i, ""
+        while i < len(words) and words[i] not in ("{", ";"):
+            if words[i] == "(" and not name:
+                name = words[i - 1]
+            i += 1
+        depth = 0
+        while i < len(words):
+            depth += {"{": 1, "}": -1}.get(words[i], 0)
+            i += 1
+            if depth <= 0:
+                break
+        found.setdefault(name, []).extend(words[begin:i])
+    return found
+
+
+def difference(before: list[str], after: list[str]) -> int:
+    """The number of tokens that were replaced, removed or added."""
+    if max(len(before), len(after)) > LONGEST:
+        return 0 if before == after else max(len(before), len(after))
+    blocks = difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(i2 - i1, j2 - j1) for tag, i1, i2, j1, j2 in blocks if tag != "equal")
+
+
+def changed_tokens(starter: str, source: str) -> dict[str, int]:
+    """By kernel: the tokens that have changed in it, and in everything that all kernels may use."""
+    before, after = functions(starter), functions(source)
+    kernels = re.findall(r"__global__\s+void\s+(\w+)", starter)
+    shared = sum(
+        difference(before.get(name, []), after.get(name, [])) for name in before.keys() | after.keys() - set(kernels)
+        if name not in kernels
+    )  # fmt: skip
+    return {name: shared + difference(before[name], after.get(name, [])) for name in kernels}
