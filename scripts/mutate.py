@@ -95,6 +95,7 @@ class Mutant:
     """One change of one line."""
 
     line: int  # from 1
+    place: int  # the number of this line among the lines of code, which comments do not change
     column: int  # where the change begins
     kind: str  # "delete", "condition", "operator", "constant", "name"
     old: str  # the line without its comment and indentation
@@ -102,7 +103,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        return f"{self.line}:{self.column}:{self.kind}:{self.new}"
+        return f"{self.place}:{self.column}:{self.kind}:{self.new}"
 
 
 def without_comment(line: str) -> str:
@@ -218,9 +219,9 @@ def mutants_of(version: KernelFile, text: str, seed: int) -> list[Mutant]:
     by_kind: dict[str, list[Mutant]] = {}
     lines = list(lines_of_code(text))
     names = names_of(lines)
-    for number, code in lines:
+    for place, (number, code) in enumerate(lines):
         for kind, column, new in changes_of(code, names):
-            by_kind.setdefault(kind, []).append(Mutant(number, column, kind, code.strip(), new.strip()))
+            by_kind.setdefault(kind, []).append(Mutant(number, place, column, kind, code.strip(), new.strip()))
     # Python guarantees the sequence of random() across versions, but not that of other functions.
     generator = random.Random(f"{seed}:{version.stem}")
     for found in by_kind.values():
@@ -365,8 +366,8 @@ class Workshop:
         )
         return folder / "mutant.o"
 
-    def run(self, mutant: Mutant) -> dict[str, dict[str, Any]]:
-        """The outcome of each toolchain's check."""
+    def run(self, mutant: Mutant, names: list[str]) -> dict[str, dict[str, Any]]:
+        """The outcomes of the checks of these toolchains."""
         with tempfile.TemporaryDirectory(prefix="mutant-") as name:
             folder = Path(name)
             text = mutated(self.text, mutant)
@@ -376,9 +377,9 @@ class Workshop:
             )
             if compiled is None or compiled == self.ptx:
                 outcome = "compile error" if compiled is None else "same code"
-                return {name: {"outcome": outcome} for name in self.toolchains}
+                return {name: {"outcome": outcome} for name in names}
             object_file = folder / "mutant.o" if in_launcher else self._with_device_code(folder / "device.ptx", folder)
-            return {name: self._check(object_file, toolchain, folder) for name, toolchain in self.toolchains.items()}
+            return {name: self._check(object_file, self.toolchains[name], folder) for name in names}
 
     def _check(self, object_file: Path, toolchain: Toolchain, folder: Path) -> dict[str, Any]:
         """Links the object and runs the worker: the outcome, and the check that revealed it."""
@@ -450,12 +451,15 @@ class Record:
                 )
             self.data = known
 
-    def of(self, version: KernelFile, text: str) -> dict[str, Any]:
-        """The results for the version's present text; those for another text are discarded."""
-        digest = hashlib.sha256(text.encode()).hexdigest()
+    def of(self, version: KernelFile, text: str, mutants: list[Mutant]) -> dict[str, Any]:
+        """The results for the version's present code; those for other code are discarded."""
+        digest = code_digest(text)
         known = self.data["versions"].get(version.stem)
-        if known is None or known["sha256"] != digest:
-            known = self.data["versions"][version.stem] = {"sha256": digest, "code": code_digest(text), "mutants": {}}
+        if known is None or known["code"] != digest:
+            known = self.data["versions"][version.stem] = {"code": digest, "mutants": {}}
+        for mutant in mutants:
+            if mutant.key in known["mutants"]:
+                known["mutants"][mutant.key]["line"] = mutant.line  # comments may have moved it
         return known["mutants"]
 
     def keep(self, mutants: dict[str, Any], mutant: Mutant, outcomes: dict[str, Any]) -> None:
@@ -480,18 +484,21 @@ def run_version(
     references: str,
 ) -> None:
     text = (ROOT / version.file).read_text(encoding="utf-8")
-    known = record.of(version, text)
     mutants = mutants_of(version, text, arguments.seed)
+    known = record.of(version, text, mutants)
 
-    def is_known(mutant: Mutant) -> bool:
-        return all(name in known.get(mutant.key, {}) for name in toolchains)
+    if arguments.survivors:
+        for outcomes in known.values():
+            if outcomes.get("now", {}).get("outcome") == "survived":
+                del outcomes["now"]
+
+    def untried(mutant: Mutant) -> list[str]:
+        return [name for name in toolchains if name not in known.get(mutant.key, {})]
 
     def todo() -> list[Mutant]:
         """Those of the first mutants that have not been tried, not counting those that turned out not to be mutants."""
-        first = [mutant for mutant in mutants if not (is_known(mutant) and is_none(known[mutant.key]))][
-            : arguments.places
-        ]
-        return [mutant for mutant in first if not is_known(mutant)]
+        first = [mutant for mutant in mutants if not is_none(known.get(mutant.key, {}))][: arguments.places]
+        return [mutant for mutant in first if untried(mutant)]
 
     if not todo():
         return
@@ -499,7 +506,7 @@ def run_version(
 
     def run(mutant: Mutant) -> None:
         started = time.monotonic()
-        outcomes = workshop.run(mutant)
+        outcomes = workshop.run(mutant, untried(mutant))
         record.keep(known, mutant, outcomes)
         if not arguments.quiet:
             said = "; ".join(f"{name}: {one['outcome']} {one.get('by', '')}".strip() for name, one in outcomes.items())
@@ -591,28 +598,37 @@ def survivors(data: dict[str, Any]) -> Iterator[str]:
 
 
 def published(data: dict[str, Any]) -> dict[str, Any]:
-    """What the docs show for complete versions: the counts of both checks, what only this one finds, and what both
-    miss."""
+    """What the docs show for complete versions: the counts of both checks, what only this one finds, and what this one
+    misses. `before` and `found_since` are None if the older check has not tried all mutants."""
     known = equivalent()
     versions = {}
     for stem, version in sorted(data["versions"].items()):
-        mutants = [mutant for mutant in version["mutants"].values() if "before" in mutant and "now" in mutant]
-        if sum(not is_none(mutant) for mutant in mutants) < data["places"]:
-            print(f"{stem}: left out, since not all of its mutants were tried by both checks", file=sys.stderr)
+        mutants = [mutant for mutant in version["mutants"].values() if "now" in mutant]
+
+        def tried(name: str, of: list[dict[str, Any]] = mutants) -> bool:
+            return sum(name in mutant and not is_none(mutant) for mutant in of) >= data["places"]
+
+        def shown(of: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            ordered = sorted(of, key=lambda mutant: mutant["line"])
+            return [{name: mutant[name] for name in ("line", "kind", "old", "new", "now")} for mutant in ordered]
+
+        if not tried("now"):
+            print(f"{stem}: left out, because not all of its mutants have been tried", file=sys.stderr)
             continue
-
-        def those(before: tuple[str, ...], now: tuple[str, ...], of: list[dict[str, Any]] = mutants) -> list[Any]:
-            found = [one for one in of if one["before"]["outcome"] in before and one["now"]["outcome"] in now]
-            return [{name: one[name] for name in ("line", "kind", "old", "new", "now")} for one in found]
-
-        survivors = those(COLUMNS, ("survived",))
-        versions[stem] = {
-            "code": version["code"],
-            "before": tally(stem, mutants, "before", known),
+        survivors = [mutant for mutant in mutants if mutant["now"]["outcome"] == "survived"]
+        versions[stem] = {"code": version["code"], "before": None, "found_since": None} | {
             "now": tally(stem, mutants, "now", known),
-            "found_since": those(("survived",), KILLED),
-            "survivors": [mutant for mutant in survivors if not reason_of(stem, mutant, known)],
+            "survivors": shown([mutant for mutant in survivors if not reason_of(stem, mutant, known)]),
         }
+        if tried("before"):
+            versions[stem]["before"] = tally(stem, mutants, "before", known)
+            versions[stem]["found_since"] = shown(
+                [
+                    mutant
+                    for mutant in mutants
+                    if mutant.get("before", {}).get("outcome") == "survived" and mutant["now"]["outcome"] in KILLED
+                ]
+            )
     return {"seed": data["seed"], "places": data["places"], "versions": versions}
 
 
@@ -653,8 +669,11 @@ def main() -> int:
         "--output", type=Path, default=Path("mutation.json"), metavar="FILE", help="results (%(default)s)"
     )
     parser.add_argument(
-        "--publish", action="store_true", help=f"write {PUBLISHED.relative_to(ROOT)} of what both checks have tried"
+        "--publish",
+        action="store_true",
+        help=f"write {PUBLISHED.relative_to(ROOT)} of the versions tried completely",
     )
+    parser.add_argument("--survivors", action="store_true", help="try the survivors again, after a change to the check")
     parser.add_argument("--quiet", action="store_true", help="no line for each mutant")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
     arguments = parser.parse_args()
