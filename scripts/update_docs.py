@@ -653,12 +653,14 @@ def fill_virtual_gpu(text: str, device: Device) -> str:
 
 
 def mutation_table() -> str:
-    """How many mistakes scripts/mutate.py made in each version, and how many the check found, then and now."""
+    """How many mistakes scripts/mutate.py made in each version, and how many the check found, then and now; and which
+    versions it has not tried."""
     try:
         versions = json.loads(mutate.PUBLISHED.read_text(encoding="utf-8"))["versions"]
         lines = ["| version | mistakes | found before | found now | not found |", "|---|---|---|---|---|"]
         total = {"now": [0, 0], "before": [0, 0]}  # of the versions that this check has tried: found, mistakes
-        for kernel in kernel_files(ROOT):
+        kernels = kernel_files(ROOT)
+        for kernel in kernels:
             if kernel.stem not in versions:
                 continue
             version = versions[kernel.stem]
@@ -678,6 +680,8 @@ def mutation_table() -> str:
             share["before"] += f" of {total['before'][1]}"
         found_now, mistakes = total["now"]
         lines.append(f"| all | {mistakes} | {share['before']} | {share['now']} | {mistakes - found_now} |")
+        if untried := [f"`{kernel.kernel}`" for kernel in kernels if kernel.stem not in versions]:
+            lines += ["", f"Not measured so far: {', '.join(untried)}."]
         return "\n".join(lines)
     except (OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError) as error:
         path = mutate.PUBLISHED

@@ -115,7 +115,7 @@ def test_equivalent_mutants_are_some_that_can_be_made() -> None:
         assert entry["reason"].endswith("."), entry
         for stem in entry.get("versions", [""]):
             fits = [new for where, old, new in every if entry["old"] == old and stem in ("", where)]
-            assert entry.get("new", fits[0] if fits else None) in fits, entry
+            assert fits and set(mutate.changes_to(entry, fits[0])) <= set(fits), entry
 
 
 def test_the_score_leaves_out_what_is_no_mistake() -> None:
@@ -125,7 +125,7 @@ def test_the_score_leaves_out_what_is_no_mistake() -> None:
 
     mutants = [mutant("survived", "wrong", ";"), mutant("finding", "finding", ""), mutant("survived", "survived", "b"),
                mutant("compile error", "compile error", "c")]  # fmt: skip
-    known = [{"old": "wait();", "new": "b", "reason": "Nothing waits."}]
+    known = [{"old": "wait();", "new": ["a", "b"], "reason": "Nothing waits."}]
     before, now = (mutate.tally("01_naive", mutants, name, known) for name in ("before", "now"))
     assert (before["survived"], before["equivalent"], before["compile error"]) == (1, 1, 1)
     assert mutate.score(before) == 0.5 and mutate.score(now) == 1
