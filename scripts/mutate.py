@@ -605,11 +605,13 @@ def survivors(data: dict[str, Any]) -> Iterator[str]:
                 yield described(stem, mutant) + (f"  (equivalent: {why})" if why else "")
 
 
-def published(data: dict[str, Any]) -> dict[str, Any]:
+def published(data: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
     """What the docs show for complete versions: the counts of both checks, what only this one finds, and what this one
-    misses. `before` and `found_since` are None if the older check has not tried all mutants."""
+    misses. `before` and `found_since` are None if the older check has not tried all mutants. What was published
+    `earlier` stays for versions that are not complete, if it is of the same mutants."""
     known = equivalent()
-    versions = {}
+    same = all(earlier.get(name) == data[name] for name in ("seed", "places"))
+    versions = dict(earlier["versions"]) if same else {}
     for stem, version in sorted(data["versions"].items()):
         mutants = [mutant for mutant in version["mutants"].values() if "now" in mutant]
 
@@ -621,7 +623,7 @@ def published(data: dict[str, Any]) -> dict[str, Any]:
             return [{name: mutant[name] for name in ("line", "kind", "old", "new", "now")} for mutant in ordered]
 
         if not tried("now"):
-            print(f"{stem}: left out, because not all of its mutants have been tried", file=sys.stderr)
+            print(f"{stem}: not published, because not all of its mutants have been tried", file=sys.stderr)
             continue
         survivors = [mutant for mutant in mutants if mutant["now"]["outcome"] == "survived"]
         versions[stem] = {"code": version["code"], "before": None, "found_since": None} | {
@@ -637,7 +639,7 @@ def published(data: dict[str, Any]) -> dict[str, Any]:
                     if mutant.get("before", {}).get("outcome") == "survived" and mutant["now"]["outcome"] in KILLED
                 ]
             )
-    return {"seed": data["seed"], "places": data["places"], "versions": versions}
+    return {"seed": data["seed"], "places": data["places"], "versions": dict(sorted(versions.items()))}
 
 
 def selected(names: str) -> list[KernelFile]:
@@ -705,9 +707,9 @@ def main() -> int:
                 run_version(version, toolchains, record, arguments, references)
         print("\n".join(["", *survivors(record.data), "", table(record.data)]))
         if arguments.publish:
-            PUBLISHED.write_text(
-                json.dumps(published(record.data), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
+            earlier = json.loads(PUBLISHED.read_text(encoding="utf-8")) if PUBLISHED.exists() else {}
+            document = published(record.data, earlier)
+            PUBLISHED.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             print(f"wrote {PUBLISHED.relative_to(ROOT)}")
     except Missing as error:
         print(f"mutate.py: {error}", file=sys.stderr)

@@ -148,9 +148,13 @@ def test_what_is_published_is_of_versions_that_were_tried_completely(capsys: pyt
     only_now = [mutant("survived", "finding", "a"), mutant(None, "survived", "b"), mutant(None, "same code", "c")]
     known = {stem: {"code": "0", "mutants": {one["new"]: one for one in mutants}} for stem, mutants in
              (("01_naive", whole), ("02_online_softmax", half), ("03_tiled", only_now))}  # fmt: skip
-    document = mutate.published({"seed": 0, "places": 2, "versions": known})
-    assert [*document["versions"]] == ["01_naive", "03_tiled"]
-    assert "02_online_softmax: left out" in capsys.readouterr().err
+    earlier = {"seed": 0, "places": 2, "versions": {"01_naive": {"code": "1"}, "27_three_consumers": {"code": "2"}}}
+    document = mutate.published({"seed": 0, "places": 2, "versions": known}, earlier)
+    assert [*document["versions"]] == ["01_naive", "03_tiled", "27_three_consumers"]
+    assert document["versions"]["27_three_consumers"] == {"code": "2"}, "what was published before stays"
+    assert "02_online_softmax: not published" in capsys.readouterr().err
+    others = mutate.published({"seed": 1, "places": 2, "versions": known}, earlier)
+    assert [*others["versions"]] == ["01_naive", "03_tiled"], "unless it is of other mutants"
     version = document["versions"]["01_naive"]
     assert [one["new"] for one in version["found_since"]] == ["a"] and version["found_since"][0]["now"]["by"] == "race"
     assert [one["new"] for one in version["survivors"]] == ["b"]
