@@ -176,7 +176,8 @@ int quiz(const Options& options) {
                                         : fmt::format("{} reaches {:.1f} TFLOP/s on {} ({}; {})", label(*before),
                                                       measured.front().before.tflops, measured.front().before.device,
                                                       measured.front().before.way, describe(options.problem)));
-  question += labelled(paint.dim("Question"), fmt::format("how many times as many TFLOP/s has {}?", label(version)));
+  question +=
+      labelled(paint.dim("Question"), fmt::format("by what factor does {} change the TFLOP/s?", label(version)));
   write_out(question + '\n');
   const double guess = ask();
 

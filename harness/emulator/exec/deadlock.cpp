@@ -64,7 +64,7 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
         barrier.warps == 0 ? "" : ", from " + list_of_warps(numbers_of(barrier.warps)),
         late == 0 ? ""
                   : fmt::format(" ({} came to the phase before, and not to this one)", list_of_warps(numbers_of(late))),
-        async_ == nullptr ? std::string() : async_->describe_transactions(barrier));
+        async_ == nullptr ? std::string() : async_->copies.describe_transactions(barrier));
   }
   return "for what no other warp does";
 }
