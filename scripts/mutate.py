@@ -10,7 +10,7 @@ outcome is one of these:
   killed       wrong: the output differs from the reference        finding: the virtual GPU reports a mistake
                refusal: CUDA or the worker returns an error        timeout: longer than --limit seconds
   survived     the check misses it: a gap, unless scripts/equivalent_mutants.toml says why the mutant is right
-  no mutant    it does not compile, or the compiler generates the same code
+  no mutant    it does not compile within 20 s of CPU time, or the compiler generates the same code
 
 The score is the fraction killed of the mutants that exist and are not equivalent. Results are kept in --output, and a
 run resumes where the last one ended.
@@ -95,6 +95,7 @@ class Mutant:
     """One change of one line."""
 
     line: int  # from 1
+    place: int  # the number of this line among the lines of code, which comments do not change
     column: int  # where the change begins
     kind: str  # "delete", "condition", "operator", "constant", "name"
     old: str  # the line without its comment and indentation
@@ -102,7 +103,7 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        return f"{self.line}:{self.column}:{self.kind}:{self.new}"
+        return f"{self.place}:{self.column}:{self.kind}:{self.new}"
 
 
 def without_comment(line: str) -> str:
@@ -218,9 +219,9 @@ def mutants_of(version: KernelFile, text: str, seed: int) -> list[Mutant]:
     by_kind: dict[str, list[Mutant]] = {}
     lines = list(lines_of_code(text))
     names = names_of(lines)
-    for number, code in lines:
+    for place, (number, code) in enumerate(lines):
         for kind, column, new in changes_of(code, names):
-            by_kind.setdefault(kind, []).append(Mutant(number, column, kind, code.strip(), new.strip()))
+            by_kind.setdefault(kind, []).append(Mutant(number, place, column, kind, code.strip(), new.strip()))
     # Python guarantees the sequence of random() across versions, but not that of other functions.
     generator = random.Random(f"{seed}:{version.stem}")
     for found in by_kind.values():
@@ -300,9 +301,10 @@ def compile_command(words: list[str]) -> list[str]:
 
 
 # As in harness/cmake/steady_nvcc.cmake, so that the same code gives the same PTX. If it does not, such a mutant
-# survives.
-STEADY = ["env", "MALLOC_CONF=narenas:1,dirty_decay_ms:-1,muzzy_decay_ms:-1", "sh", "-c",
-          'if setarch -R -L true 2>/dev/null; then exec setarch -R -L "$@"; else exec "$@"; fi', "sh"]  # fmt: skip
+# survives. The compiler gets 20 s of CPU time, because some mutants have a loop that it would unroll without end.
+STEADY = ["env", "LC_ALL=C", "MALLOC_CONF=narenas:1,dirty_decay_ms:-1,muzzy_decay_ms:-1", "sh", "-c",
+          'ulimit -S -t 20; if setarch -R -L true 2>/dev/null; then exec setarch -R -L "$@"; else exec "$@"; fi',
+          "sh"]  # fmt: skip
 
 
 def with_one_configuration(text: str) -> str:
@@ -348,8 +350,9 @@ class Workshop:
         )
         if done.returncode == 0:
             return (folder / output).read_text(encoding="utf-8") if how == "-ptx" else output
-        if "error" not in done.stdout + done.stderr:
-            raise Missing(f"the compiler does not work: {(done.stdout + done.stderr).strip()[-300:]}")
+        said = done.stdout + done.stderr
+        if "error" not in said and "CPU time limit exceeded" not in said:
+            raise Missing(f"the compiler does not work: {said.strip()[-300:]}")
         return None
 
     def _with_device_code(self, ptx: Path, folder: Path) -> Path:
@@ -365,8 +368,8 @@ class Workshop:
         )
         return folder / "mutant.o"
 
-    def run(self, mutant: Mutant) -> dict[str, dict[str, Any]]:
-        """The outcome of each toolchain's check."""
+    def run(self, mutant: Mutant, names: list[str]) -> dict[str, dict[str, Any]]:
+        """The outcomes of the checks of these toolchains."""
         with tempfile.TemporaryDirectory(prefix="mutant-") as name:
             folder = Path(name)
             text = mutated(self.text, mutant)
@@ -376,9 +379,9 @@ class Workshop:
             )
             if compiled is None or compiled == self.ptx:
                 outcome = "compile error" if compiled is None else "same code"
-                return {name: {"outcome": outcome} for name in self.toolchains}
+                return {name: {"outcome": outcome} for name in names}
             object_file = folder / "mutant.o" if in_launcher else self._with_device_code(folder / "device.ptx", folder)
-            return {name: self._check(object_file, toolchain, folder) for name, toolchain in self.toolchains.items()}
+            return {name: self._check(object_file, self.toolchains[name], folder) for name in names}
 
     def _check(self, object_file: Path, toolchain: Toolchain, folder: Path) -> dict[str, Any]:
         """Links the object and runs the worker: the outcome, and the check that revealed it."""
@@ -450,12 +453,15 @@ class Record:
                 )
             self.data = known
 
-    def of(self, version: KernelFile, text: str) -> dict[str, Any]:
-        """The results for the version's present text; those for another text are discarded."""
-        digest = hashlib.sha256(text.encode()).hexdigest()
+    def of(self, version: KernelFile, text: str, mutants: list[Mutant]) -> dict[str, Any]:
+        """The results for the version's present code; those for other code are discarded."""
+        digest = code_digest(text)
         known = self.data["versions"].get(version.stem)
-        if known is None or known["sha256"] != digest:
-            known = self.data["versions"][version.stem] = {"sha256": digest, "code": code_digest(text), "mutants": {}}
+        if known is None or known["code"] != digest:
+            known = self.data["versions"][version.stem] = {"code": digest, "mutants": {}}
+        for mutant in mutants:
+            if mutant.key in known["mutants"]:
+                known["mutants"][mutant.key]["line"] = mutant.line  # comments may have moved it
         return known["mutants"]
 
     def keep(self, mutants: dict[str, Any], mutant: Mutant, outcomes: dict[str, Any]) -> None:
@@ -480,18 +486,21 @@ def run_version(
     references: str,
 ) -> None:
     text = (ROOT / version.file).read_text(encoding="utf-8")
-    known = record.of(version, text)
     mutants = mutants_of(version, text, arguments.seed)
+    known = record.of(version, text, mutants)
 
-    def is_known(mutant: Mutant) -> bool:
-        return all(name in known.get(mutant.key, {}) for name in toolchains)
+    if arguments.survivors:
+        for outcomes in known.values():
+            if outcomes.get("now", {}).get("outcome") == "survived":
+                del outcomes["now"]
+
+    def untried(mutant: Mutant) -> list[str]:
+        return [name for name in toolchains if name not in known.get(mutant.key, {})]
 
     def todo() -> list[Mutant]:
         """Those of the first mutants that have not been tried, not counting those that turned out not to be mutants."""
-        first = [mutant for mutant in mutants if not (is_known(mutant) and is_none(known[mutant.key]))][
-            : arguments.places
-        ]
-        return [mutant for mutant in first if not is_known(mutant)]
+        first = [mutant for mutant in mutants if not is_none(known.get(mutant.key, {}))][: arguments.places]
+        return [mutant for mutant in first if untried(mutant)]
 
     if not todo():
         return
@@ -499,7 +508,7 @@ def run_version(
 
     def run(mutant: Mutant) -> None:
         started = time.monotonic()
-        outcomes = workshop.run(mutant)
+        outcomes = workshop.run(mutant, untried(mutant))
         record.keep(known, mutant, outcomes)
         if not arguments.quiet:
             said = "; ".join(f"{name}: {one['outcome']} {one.get('by', '')}".strip() for name, one in outcomes.items())
@@ -533,12 +542,18 @@ def equivalent(path: Path = EQUIVALENT) -> list[dict[str, Any]]:
     return tomllib.loads(path.read_text(encoding="utf-8")).get("mutant", []) if path.exists() else []
 
 
+def changes_to(entry: dict[str, Any], default: str) -> list[str]:
+    """The new lines of an entry of equivalent_mutants.toml; `default` if it stands for any."""
+    new = entry.get("new", default)
+    return [new] if isinstance(new, str) else new
+
+
 def reason_of(stem: str, mutant: dict[str, Any], known: list[dict[str, Any]]) -> str | None:
     """Why a mutant is not a mistake, if the reason is known."""
     for entry in known:
         if (
             mutant["old"] == entry["old"]
-            and mutant["new"] == entry.get("new", mutant["new"])
+            and mutant["new"] in changes_to(entry, mutant["new"])
             and stem in entry.get("versions", [stem])
         ):
             return entry["reason"]
@@ -590,30 +605,41 @@ def survivors(data: dict[str, Any]) -> Iterator[str]:
                 yield described(stem, mutant) + (f"  (equivalent: {why})" if why else "")
 
 
-def published(data: dict[str, Any]) -> dict[str, Any]:
-    """What the docs show for complete versions: the counts of both checks, what only this one finds, and what both
-    miss."""
+def published(data: dict[str, Any], earlier: dict[str, Any]) -> dict[str, Any]:
+    """What the docs show for complete versions: the counts of both checks, what only this one finds, and what this one
+    misses. `before` and `found_since` are None if the older check has not tried all mutants. What was published
+    `earlier` stays for versions that are not complete, if it is of the same mutants."""
     known = equivalent()
-    versions = {}
+    same = all(earlier.get(name) == data[name] for name in ("seed", "places"))
+    versions = dict(earlier["versions"]) if same else {}
     for stem, version in sorted(data["versions"].items()):
-        mutants = [mutant for mutant in version["mutants"].values() if "before" in mutant and "now" in mutant]
-        if sum(not is_none(mutant) for mutant in mutants) < data["places"]:
-            print(f"{stem}: left out, since not all of its mutants were tried by both checks", file=sys.stderr)
+        mutants = [mutant for mutant in version["mutants"].values() if "now" in mutant]
+
+        def tried(name: str, of: list[dict[str, Any]] = mutants) -> bool:
+            return sum(name in mutant and not is_none(mutant) for mutant in of) >= data["places"]
+
+        def shown(of: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            ordered = sorted(of, key=lambda mutant: mutant["line"])
+            return [{name: mutant[name] for name in ("line", "kind", "old", "new", "now")} for mutant in ordered]
+
+        if not tried("now"):
+            print(f"{stem}: not published, because not all of its mutants have been tried", file=sys.stderr)
             continue
-
-        def those(before: tuple[str, ...], now: tuple[str, ...], of: list[dict[str, Any]] = mutants) -> list[Any]:
-            found = [one for one in of if one["before"]["outcome"] in before and one["now"]["outcome"] in now]
-            return [{name: one[name] for name in ("line", "kind", "old", "new", "now")} for one in found]
-
-        survivors = those(COLUMNS, ("survived",))
-        versions[stem] = {
-            "code": version["code"],
-            "before": tally(stem, mutants, "before", known),
+        survivors = [mutant for mutant in mutants if mutant["now"]["outcome"] == "survived"]
+        versions[stem] = {"code": version["code"], "before": None, "found_since": None} | {
             "now": tally(stem, mutants, "now", known),
-            "found_since": those(("survived",), KILLED),
-            "survivors": [mutant for mutant in survivors if not reason_of(stem, mutant, known)],
+            "survivors": shown([mutant for mutant in survivors if not reason_of(stem, mutant, known)]),
         }
-    return {"seed": data["seed"], "places": data["places"], "versions": versions}
+        if tried("before"):
+            versions[stem]["before"] = tally(stem, mutants, "before", known)
+            versions[stem]["found_since"] = shown(
+                [
+                    mutant
+                    for mutant in mutants
+                    if mutant.get("before", {}).get("outcome") == "survived" and mutant["now"]["outcome"] in KILLED
+                ]
+            )
+    return {"seed": data["seed"], "places": data["places"], "versions": dict(sorted(versions.items()))}
 
 
 def selected(names: str) -> list[KernelFile]:
@@ -653,8 +679,11 @@ def main() -> int:
         "--output", type=Path, default=Path("mutation.json"), metavar="FILE", help="results (%(default)s)"
     )
     parser.add_argument(
-        "--publish", action="store_true", help=f"write {PUBLISHED.relative_to(ROOT)} of what both checks have tried"
+        "--publish",
+        action="store_true",
+        help=f"write {PUBLISHED.relative_to(ROOT)} of the versions tried completely",
     )
+    parser.add_argument("--survivors", action="store_true", help="try the survivors again, after a change to the check")
     parser.add_argument("--quiet", action="store_true", help="no line for each mutant")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
     arguments = parser.parse_args()
@@ -678,9 +707,9 @@ def main() -> int:
                 run_version(version, toolchains, record, arguments, references)
         print("\n".join(["", *survivors(record.data), "", table(record.data)]))
         if arguments.publish:
-            PUBLISHED.write_text(
-                json.dumps(published(record.data), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-            )
+            earlier = json.loads(PUBLISHED.read_text(encoding="utf-8")) if PUBLISHED.exists() else {}
+            document = published(record.data, earlier)
+            PUBLISHED.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             print(f"wrote {PUBLISHED.relative_to(ROOT)}")
     except Missing as error:
         print(f"mutate.py: {error}", file=sys.stderr)

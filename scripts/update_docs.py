@@ -653,24 +653,35 @@ def fill_virtual_gpu(text: str, device: Device) -> str:
 
 
 def mutation_table() -> str:
-    """How many mistakes scripts/mutate.py made in each version, and how many the check found, then and now."""
+    """How many mistakes scripts/mutate.py made in each version, and how many the check found, then and now; and which
+    versions it has not tried."""
     try:
         versions = json.loads(mutate.PUBLISHED.read_text(encoding="utf-8"))["versions"]
         lines = ["| version | mistakes | found before | found now | not found |", "|---|---|---|---|---|"]
-        total = [0, 0, 0]
-        for kernel in kernel_files(ROOT):
+        total = {"now": [0, 0], "before": [0, 0]}  # of the versions that this check has tried: found, mistakes
+        kernels = kernel_files(ROOT)
+        for kernel in kernels:
             if kernel.stem not in versions:
                 continue
             version = versions[kernel.stem]
-            found = [sum(version[name][outcome] for outcome in mutate.KILLED) for name in ("before", "now")]
-            mistakes = found[1] + version["now"]["survived"]
-            total = [sum(pair) for pair in zip(total, (mistakes, *found), strict=True)]
+            counts = {name: version[name] for name in total if version[name] is not None}
+            found = {name: sum(of[outcome] for outcome in mutate.KILLED) for name, of in counts.items()}
+            mistakes = found["now"] + version["now"]["survived"]
+            for name in counts:
+                total[name] = [total[name][0] + found[name], total[name][1] + mistakes]
             text = (ROOT / kernel.file).read_text(encoding="utf-8")
             older = "" if version["code"] == mutate.code_digest(text) else " (its code has changed since)"
-            lines.append(f"| {kernel.label}{older} | {mistakes} | {found[0]} | {found[1]} | {mistakes - found[1]} |")
-        mistakes, before, now = total
-        shares = [f"{100 * found / mistakes:.1f} %" for found in (before, now)]
-        lines.append(f"| all | {mistakes} | {before}: {shares[0]} | {now}: {shares[1]} | {mistakes - now} |")
+            lines.append(
+                f"| {kernel.label}{older} | {mistakes} | {found.get('before', '–')} | {found['now']} "
+                f"| {mistakes - found['now']} |"
+            )
+        share = {name: f"{found}: {100 * found / of:.1f} %" if of else "–" for name, (found, of) in total.items()}
+        if 0 < total["before"][1] < total["now"][1]:
+            share["before"] += f" of {total['before'][1]}"
+        found_now, mistakes = total["now"]
+        lines.append(f"| all | {mistakes} | {share['before']} | {share['now']} | {mistakes - found_now} |")
+        if untried := [f"`{kernel.kernel}`" for kernel in kernels if kernel.stem not in versions]:
+            lines += ["", f"Not measured so far: {', '.join(untried)}."]
         return "\n".join(lines)
     except (OSError, ValueError, RecursionError, KeyError, TypeError, ZeroDivisionError) as error:
         path = mutate.PUBLISHED

@@ -246,12 +246,19 @@ def test_docs_of_this_repository_are_up_to_date() -> None:
 def test_the_docs_say_how_many_mistakes_the_check_finds(tree: Path) -> None:
     page = (tree / "docs" / "virtual_gpu_internals.md").read_text()
     assert "| 01 naive (its code has changed since) | 4 | 3 | 4 | 0 |" in page
-    assert "| all | 4 | 3: 75.0 % | 4: 100.0 % | 0 |" in page
+    assert "| all | 4 | 3: 75.0 % | 4: 100.0 % | 0 |\n\nNot measured so far: `02`.\n" in page
     path = tree / "profiles" / "emulator" / "mutation.json"
     code = mutate.code_digest((tree / "kernels" / "01_naive.cu").read_text())
     path.write_text(json.dumps(mutation(code)))
     assert run(tree, "update_docs.py").returncode == 0
     assert "| 01 naive | 4 | 3 | 4 | 0 |" in (tree / "docs" / "virtual_gpu_internals.md").read_text()
+    document = mutation(code)
+    document["versions"]["02_online_softmax"] = document["versions"]["01_naive"] | {"before": None}
+    path.write_text(json.dumps(document))
+    assert run(tree, "update_docs.py").returncode == 0
+    page = (tree / "docs" / "virtual_gpu_internals.md").read_text()
+    assert "| 02 online_softmax | 4 | – | 4 | 0 |" in page
+    assert "| all | 8 | 3: 75.0 % of 4 | 8: 100.0 % | 0 |" in page and "Not measured" not in page
     path.unlink()
     done = run(tree, "update_docs.py")
     assert done.returncode == 3 and "mutate.py --publish writes it" in done.stderr

@@ -1369,6 +1369,13 @@ HOPPER_FAULTS = [
         "        new_sum[half] *= rescale[half];",
         "",
     ),
+    # The second pass computes `rescale` again, as 1. Only a maximum that leaves fp32 in a later step reveals it.
+    Fault(
+        "a redo forgets how much to rescale",
+        "29_power_of_two",
+        "if (redo || __all_sync(0xffffffff, in_range)) return redo;",
+        "if (!redo && __all_sync(0xffffffff, in_range)) return redo;",
+    ),
 ]
 FAULTS += HOPPER_FAULTS
 
