@@ -110,6 +110,7 @@ constexpr GradingFlag kGradingFlags[] = {
     {"--report", "FILE", "The points as JSON"},
     {"--junit", "FILE", "The points as JUnit XML"},
     {"--out", "FILE", "--grade-dir: the grades, as CSV; a run that was stopped goes on. --starter: the file"},
+    {"--archive", "DIR", "--grade-dir: files of earlier years, with which those of the class are compared"},
     {"--jobs", "N", "--grade-dir: files at a time (as many as there are cores)"},
     {"--with-gpu", nullptr, "Also time files that are right, beside the ladder's version; no part of the points"},
     {"--unsandboxed", nullptr, "Grade files that you trust where the machine cannot isolate them"},
