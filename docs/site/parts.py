@@ -256,8 +256,8 @@ def prediction(facts: Facts, asked: Asked) -> list[Part]:
     if number == 1:
         return [folded]
     quiz = (
-        f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for your factor, and then shows the"
-        " header, the count and the measurement."
+        f"In a terminal, `scripts/harness --kernel {number:02} --quiz` asks for your prediction, then shows the"
+        " one in the file's header, the counters and the measured speedup."
     )
     try:
         step = facts.step(number)
@@ -279,7 +279,7 @@ def measured(facts: Facts, asked: Asked) -> list[Part]:
     rows.append(["predicted", *predicted])
     table = Table("measured", ["TFLOP/s at seq_len", *(str(s.seq_len) for s in shapes)], rows)
     how = _measured_how(facts, versions, shapes)
-    verdict = f"The verdict, by the rule of the [ladder's log](../ladder_log.md): *{facts.verdict(number)}*."
+    verdict = f"By the rule in the [ladder's log](../ladder_log.md), the verdict is *{facts.verdict(number)}*."
     return [table, Markdown(f"{how} {verdict}")]
 
 
@@ -290,10 +290,10 @@ def _measured_how(facts: Facts, versions: list[Version], shapes: list[Shape]) ->
     if regime is None or len(alone) == len(versions):
         return "All figures are from `harness --record`, which times a version alone for a short time."
     if not alone:
-        return f"All figures are {regime.name}, that is, at steady power."
+        return f"All figures are {regime.name} speeds, measured once the GPU's power draw has settled."
     return (
-        f"The figures are {regime.name}, that is, at steady power, except those of {', '.join(alone)}. These are from"
-        " `harness --record`, which times a version alone for a short time."
+        f"The figures are {regime.name} speeds, measured once the GPU's power draw has settled, except those of"
+        f" {', '.join(alone)}. These are from `harness --record`, which times a version alone for a short time."
     )
 
 
@@ -318,8 +318,8 @@ def busy(facts: Facts, asked: Asked) -> list[Part]:
     note = (
         f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
         f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores are shares of the"
-        " cycles in which an SM has work. Shared memory is the pipe that shared memory and L1 use together. L2 is the"
-        " share of the bytes that it could have moved."
+        " cycles in which an SM has work. “Shared memory” is the utilisation of the pipe that shared memory and L1"
+        " share. “L2” is the number of bytes moved, as a share of the maximum that L2 could have moved."
     )
     missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
     if missing:
@@ -345,7 +345,7 @@ def fp8_errors(facts: Facts, asked: Asked) -> list[Part]:
         recording = facts.fp8_error_recording()
     except NotRecordedError:
         command = "scripts/fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
-        return [Markdown(f"Not recorded yet: `{command}` measures it.")]
+        return [Markdown(f"These errors are not recorded yet. To record them, run `{command}`.")]
     kernels = (("27", "fp16"), ("fp8", "e4m3"), ("FlashAttention-3", "e4m3"))
     alone = kernels[1:]
     headings = ["error, %", *(f"{name}, {dtype}" for name, dtype in kernels), "rounding of Q, K, V alone"]
@@ -505,8 +505,8 @@ def graded(facts: Facts, asked: Asked) -> list[Part]:
     data = graders_part(asked.page)
     rows = [[check.get("name") or KINDS[check["kind"]], str(check["points"])] for check in data["check"]]
     note = (
-        f"You pass with {data['pass_mark']} of 100 points. Counters earn points only if the result is right, in"
-        " proportion, from none for an answer like the starter to all for the reference answer."
+        f"You pass with {data['pass_mark']} of 100 points. Counters earn points only if the result is right:"
+        " none for a count like the starter's, all for a count like the reference answer's, and a proportion in between."
     )
     return [Table("graded", ["what", "points"], rows), Plain(note, note=True)]
 
@@ -525,7 +525,7 @@ def mistakes(facts: Facts, asked: Asked) -> list[Part]:
     rows = [[fault.name, _shows(fault)] for fault in planted_faults.FAULTS if fault.kernel in kernels]
     if not rows:
         raise FactError(f"no fault is planted in {', '.join(kernels)}")
-    return [Table("mistakes", ["mistake", "how it shows"], rows)]
+    return [Table("mistakes", ["mistake", "how it shows up"], rows)]
 
 
 def _shows(fault: planted_faults.Fault) -> str:

@@ -48,9 +48,9 @@ SECTIONS = [
     "By hand",
     "The (diff|code), .*",
     "Prediction and measurement",
-    "What machine code and counters say",
+    "What the machine code and the counters say",
     "What keeps the GPU busy now",
-    "When it does not pay",
+    "When it does not pay off",
     "Exercises",
     "Further reading",
 ]

@@ -581,12 +581,12 @@ def words_of(page: str) -> str:
 def test_what_the_readme_claims_is_what_was_measured() -> None:
     """On random normal numbers, in the regime that is shown, and what changes with other data."""
     readme = words_of("README.md")
-    assert "16 is faster than FlashAttention-2 at every length from 512 to 16,384, and 29 is faster than" in readme
+    assert "16 is faster than FlashAttention-2 at every length from 512 to 16,384, and version 29 is faster than" in readme
     assert (
-        "the lead of 29 over the faster of the two ranges from nothing to 14 %, and at 1024, 29 is slower on some"
+        "version 29 leads the faster of the two by 0 to 14 %, but at seq_len 1024 it is slower on some data sets"
         in readme
     )
-    assert "Fewer than half of the predictions came true" in readme
+    assert "Fewer than half of these predictions came true" in readme
     device = load_device("h200")
     versions = {version.source.kernel: version.beside_peers.tflops for version in device.versions}
     of_peers = {peer.name: peer.tflops for peer in device.peers}
@@ -611,7 +611,7 @@ def test_what_the_results_say_in_words_is_what_was_measured() -> None:
     results = words_of("docs/results.md")
     assert "the figures of 04–24 are therefore two days older than those of 25–29 and of the peers" in results
     assert (
-        "The row of 28 differs by more than that: it is slower than in the sustained run, at a lower clock" in results
+        "Version 28 differs by more than that: it is slower than in the sustained run, at a lower clock" in results
     )
     device = load_device("h200")
     dates = {version.source.kernel: version.beside_peers.date for version in device.versions}
