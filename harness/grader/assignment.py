@@ -28,7 +28,7 @@ TRAFFIC = {"shared_load": "wavefronts", "shared_store": "wavefronts", "shared_co
 # The keys of each table; those with a star are required. docs/teaching.md says what they mean.
 CASE = "types shared sm instructions problem inputs sizes buffers"
 TABLES = {
-    "comment": "pass_mark* starter* case* check* hints key python vary launch gpu",
+    "comment": "pass_mark* starter* case* check* hints key rubric python vary launch gpu",
     "starter": "from source header replace empty",
     "starter.replace": "find* with* count",
     "starter.empty": "after* before* with reference_with",
@@ -37,14 +37,15 @@ TABLES = {
     "buffer": "type* count* values expected tolerance",
     "check": "kind* points* name cases",
     "counter": "kind* name* points* cases value* full* none* lost* steps needs needs_lost where",
+    "rubric": "text* points*",
     "gpu": "version problem",
 }
 # The types of some keys, whatever the table. The others contain expressions, which are checked when they are evaluated.
 HOLDS = {
     "number from 0 to 100": "pass_mark points",
-    "text": "key python from source header find with after before reference_with kernel name kind lost needs_lost "
+    "text": "text key python from source header find with after before reference_with kernel name kind lost needs_lost "
             "where version",
-    "list": "arguments",
+    "list": "arguments rubric",
     "list of texts": "hints types cases",
     "table": "starter vary launch gpu problem sizes buffers",
 }  # fmt: skip
@@ -253,7 +254,9 @@ def look_at_choices(table: dict[str, Value], what: str) -> None:
 def look_at(data: dict[str, Any]) -> None:
     """Raises AssignmentError for omissions and misspellings by the author."""
     look_at_keys(data, "comment", "the grader's comment")
-    for key, whole in (("case", data), ("check", data), ("replace", data["starter"]), ("empty", data["starter"])):
+    several = [(key, data) for key in ("case", "check", "rubric")]
+    several += [(key, data["starter"]) for key in ("replace", "empty")]
+    for key, whole in several:
         if not isinstance(whole.get(key, []), list):
             raise AssignmentError(f"{key} is a single table: there may be several, so its head has two brackets")
     look_at_choices(data.get("vary", {}), "[vary]")
@@ -265,6 +268,8 @@ def look_at(data: dict[str, Any]) -> None:
             look_at_keys(region, f"starter.{kind}", f"[[starter.{kind}]]")
     look_at_keys(data.get("launch", {}), "launch", "[launch]")
     look_at_keys(data.get("gpu", {}), "gpu", "[gpu]")
+    for entry in data.get("rubric", []):
+        look_at_keys(entry, "rubric", "[[rubric]]")
     for case in data["case"]:
         what = f"the case '{case.get('name', '')}'"
         case = data.get("launch", {}) | case
