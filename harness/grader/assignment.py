@@ -127,14 +127,20 @@ class Assignment:
     def starter(self) -> str:
         return self._source(is_starter=True)
 
-    def _source(self, is_starter: bool) -> str:
+    def answer_from(self, other: "Assignment") -> str:
+        """The starter of this course with the answers of another course in its gaps."""
+        return self._source(is_starter=False, answers=other.values)
+
+    def _source(self, is_starter: bool, answers: Mapping[str, Any] | None = None) -> str:
+        answers = self.values if answers is None else answers
         starter = self.data["starter"]
         text = from_ladder(self, starter) if "from" in starter else starter["source"].lstrip("\n")
         for change in starter.get("replace", []):
             text = self._replaced(text, change)
         for region in starter.get("empty", []):
-            text = self._emptied(text, region, is_starter)
-        return fill_in(keep_part(text, is_starter), self.values)
+            text = self._emptied(text, region, is_starter, answers)
+        text = fill_in(keep_part(text, is_starter, answers), self.values)
+        return f"{course_line(self.course)}\n{text}" if self.course else text
 
     def _replaced(self, text: str, change: dict[str, Any]) -> str:
         find, want = fill_in(change["find"], self.values), change.get("count", 1)
@@ -144,17 +150,31 @@ class Assignment:
             raise AssignmentError(f"{self.name}: '{find}' is {found} times in the starter's text; it should be {times}")
         return text.replace(find, change["with"])
 
-    def _emptied(self, text: str, region: dict[str, Any], is_starter: bool) -> str:
+    def _emptied(self, text: str, region: dict[str, Any], is_starter: bool, answers: Mapping[str, Any]) -> str:
         after, before = fill_in(region["after"], self.values), fill_in(region["before"], self.values)
         start = text.find(after) + len(after)
         end = text.find(before, start)
         if start < len(after) or end < 0 or text.find(after, start) >= 0:
             raise AssignmentError(f"{self.name}: there is no region between '{after}' and '{before}', or there are two")
         content = region.get("with" if is_starter else "reference_with", text[start:end])
+        if not is_starter:
+            content = fill_in(content, answers)
         return text[:start] + content + text[end:]
 
 
-def keep_part(text: str, is_starter: bool) -> str:
+def course_line(course: str) -> str:
+    """The first line of a starter. It is how a file that is graded for another course is recognised."""
+    # Without the quotation mark at its end, a name that ends in a backslash would join the next line to the comment.
+    return f'// Course: "{" ".join(course.split())}"'
+
+
+def course_of(source: str) -> str | None:
+    """The course that a file's starter was made for, if the file says so."""
+    found = re.search(r'^// Course: "(.*)"$', source, flags=re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def keep_part(text: str, is_starter: bool, answers: Mapping[str, Any]) -> str:
     """Keeps, between "// answer" and "// end", either the answer or the text of the "// starter:" lines."""
     kept, part = [], ""
     for line in text.split("\n"):
@@ -165,7 +185,9 @@ def keep_part(text: str, is_starter: bool) -> str:
             if is_starter:
                 indentation = line[: len(line) - len(line.lstrip())]
                 kept.append((indentation + marker.removeprefix("// starter:").removeprefix(" ")).rstrip())
-        elif not (part and is_starter):
+        elif part and not is_starter:
+            kept.append(fill_in(line, answers))
+        elif not part:
             kept.append(line)
     if part:
         raise AssignmentError('a region that begins with "// answer" has no "// end"')

@@ -7,12 +7,13 @@ import datetime
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import NoReturn
 
 import report
-from assignment import FOLDER, ROOT, AssignmentError, read_assignment
+from assignment import FOLDER, ROOT, AssignmentError, names_of_assignments, read_assignment
 from compiler import COMPILE_SECONDS, Machine, Unavailable, printable
 from engine import Grader
 from gpu import Gpu
@@ -24,6 +25,7 @@ GRADING = "--assignment --course --hidden --pass-mark --report --junit --with-gp
 GOES_WITH = {
     "--grade": f"{GRADING} --gradescope",
     "--grade-dir": f"{GRADING} --out --share --jobs --archive --due --written --gradebook --column",
+    "--compare-courses": "--assignment --unsandboxed --compile-seconds",
     "--starter": "--course --out",
     "--reference": "--course --out",
 }
@@ -89,6 +91,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--grade", metavar="FILE", type=file_name, help="a .cu file that was handed in")
     what.add_argument("--grade-dir", metavar="DIR", type=file_name, help="a folder of them")
+    what.add_argument("--compare-courses", metavar="COURSE", type=not_empty, action="extend", nargs="+",
+                      help="two courses: which assignments of the second the first's answers would pass")  # fmt: skip
     what.add_argument("--starter", metavar="ASSIGNMENT", type=not_empty, help="write the starter of an assignment")
     what.add_argument("--reference", metavar="ASSIGNMENT", type=not_empty, help="write its reference answer")
     parser.add_argument("--assignment", type=not_empty, help="swizzle, 06 or 06_swizzle")
@@ -181,9 +185,36 @@ def look_at_outputs(args: argparse.Namespace) -> None:
                              "name, or remove it")  # fmt: skip
 
 
+def compare_courses(machine: Machine, args: argparse.Namespace) -> int:
+    """Grades the answers of one course in the starters of another: returns 1 if any would pass."""
+    before, now = args.compare_courses
+    known = names_of_assignments(args.assignments)
+    falls = 0
+    for name in [args.assignment] if args.assignment else known:
+        first, second = (read_assignment(name, course, args.assignments) for course in (before, now))
+        text = second.answer_from(first)
+        with tempfile.TemporaryDirectory(prefix="flash-ladder-courses-") as folder:
+            path = Path(folder) / "answer.cu"
+            path.write_text(text, encoding="utf-8")
+            result = Grader(machine, second, now).grade(path)
+        if result["status"] != "graded":
+            raise Unavailable(f"{second.name}: {result['message']}")
+        same = ", the same answer" if text == second.reference_answer() else ""
+        falls += result["passed"]
+        verdict = "passes" if result["passed"] else "does not pass"
+        print(f"  {result['score']:5.1f} of 100  {second.name}  {verdict}{same}")
+    print(f"The answers of {before} pass {falls} assignments of {now}"
+          + ("; choose another name, or grade them with other variations" if falls else ""))  # fmt: skip
+    return 1 if falls else 0
+
+
 def carry_out(args: argparse.Namespace) -> int:
     """Carries out the command line; returns the exit code."""
     name = args.starter or args.reference or args.assignment
+    if args.compare_courses:
+        if len(set(args.compare_courses)) != 2 or len(args.compare_courses) != 2:
+            raise UsageError("--compare-courses takes the names of two courses: --compare-courses spring25 spring26")
+        return compare_courses(Machine.of_build(args.build, not args.unsandboxed, args.compile_seconds), args)
     if name is None:
         raise UsageError("say which assignment it is for: --assignment swizzle, for example")
     assignment = read_assignment(name, args.course, args.assignments)
@@ -217,7 +248,7 @@ def carry_out(args: argparse.Namespace) -> int:
     if not os.path.lexists(args.grade):
         complain(f"--grade {args.grade}: there is no such file")
         return 2
-    result = grader.grade(args.grade)
+    result = report.grade_file(grader, args.grade)
     print(report.to_text(result), end="")
     if args.report:
         write_whole(args.report, report.to_json(result))

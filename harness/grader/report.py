@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import gradebook
 import handed_in
 import similarity
+from assignment import course_line, course_of
 from compiler import NotGraded, Refused, compile_ptx, printable, ptx_hash, read_submission
 from engine import Grader
 from ladder import write_whole
@@ -292,6 +293,21 @@ def write_similar(grader: Grader, args: argparse.Namespace, results: list[dict[s
     return pairs
 
 
+def grade_file(grader: Grader, path: Path) -> dict[str, Any]:
+    """The result of a file. A file that was made for another course would be judged by another assignment's standards,
+    so it is not graded."""
+    here = grader.assignment.course
+    try:
+        made_for = course_of(read_submission(path).decode())
+    except (Refused, NotGraded):
+        made_for = None  # which the grader says
+    if made_for is None or course_line(made_for) == course_line(here):
+        return grader.grade(path)
+    made_for, of = printable(made_for), f"for the course '{here}'" if here else "without --course"
+    why = f"its line '// Course' says '{made_for}', and it was to be graded {of}; try --course '{made_for}'"
+    return grader.failed(path, ValueError()) | {"message": f"not graded: {why}"}
+
+
 def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     """Grades all files of a folder, or of a zip: writes a row for each to args.out, and more files beside it."""
     if args.grade_dir.is_file() and args.grade_dir.suffix.lower() == ".zip":
@@ -358,7 +374,7 @@ def grade_files(grader: Grader, args: argparse.Namespace, folder: Path) -> int:
         result = kept.read(file) if file else None
         if result is None:
             is_folder = path.is_dir() and not path.is_symlink()
-            result = grader.refused(path, NO_FILE) if is_folder and path.parent == folder else grader.grade(path)
+            result = grader.refused(path, NO_FILE) if is_folder and path.parent == folder else grade_file(grader, path)
             result["file"] = names[index]
             if file:
                 write_whole(file, to_json(result))
