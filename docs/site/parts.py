@@ -508,7 +508,11 @@ def graded(facts: Facts, asked: Asked) -> list[Part]:
         f"You pass with {data['pass_mark']} of 100 points. Counters earn points only if the result is right:"
         " none for a count like the starter's, all for a count like the reference answer's, and a proportion in between."
     )
-    return [Table("graded", ["what", "points"], rows), Plain(note, note=True)]
+    shown: list[Part] = [Table("graded", ["what", "points"], rows), Plain(note, note=True)]
+    if rubric := data.get("rubric"):
+        rows = [[entry["text"], str(entry["points"])] for entry in rubric]
+        shown.append(Table("rubric", ["your written answer, which your teacher marks", "further points"], rows))
+    return shown
 
 
 @directive(has_argument=False)

@@ -99,19 +99,26 @@ void need_together(const CLI::App& app, const std::string& flag, const std::stri
 struct GradingFlag {
   const char *name, *value, *help;  // value: its name in --help; null: the flag takes none
   bool says_what_to_do = false;
+  int values = 1;
 };
 constexpr GradingFlag kGradingFlags[] = {
     {"--grade", "FILE", "Points for a .cu file that was handed in, without a GPU; needs --assignment", true},
     {"--grade-dir", "DIR", "The same for all files of a folder; --out gets a row for each", true},
     {"--starter", "ASSIGNMENT", "What a student begins with, on standard output or in --out", true},
+    {"--compare-courses", "A B", "Which assignments of course B the answers of course A would pass", true, 2},
     {"--assignment", "ASSIGNMENT", "A page of docs/assignments/: swizzle, 06 or 06_swizzle"},
     {"--course", "SEED", "Varies the assignment, so that no file of the ladder solves it"},
     {"--hidden", "SEED", "Draws shapes and inputs of the tests (the course's seed)"},
     {"--attempt", "N", "The student's attempt: below the pass mark, N hints are shown (1)"},
+    {"--pass-mark", "POINTS", "The points that pass (the assignment's)"},
     {"--report", "FILE", "The points as JSON"},
     {"--junit", "FILE", "The points as JUnit XML"},
     {"--out", "FILE", "--grade-dir: the grades, as CSV; a run that was stopped goes on. --starter: the file"},
     {"--archive", "DIR", "--grade-dir: files of earlier years, with which those of the class are compared"},
+    {"--due", "TIME", "--grade-dir: when the files were due, 2026-05-01T18:00; says which are late"},
+    {"--written", "FILE", "--grade-dir: the marks of the written question; an empty sheet if it is not there yet"},
+    {"--gradebook", "FILE", "--grade-dir: Moodle's grading worksheet or Canvas's gradebook; a copy gets the grades"},
+    {"--column", "NAME", "The assignment's column in Canvas's gradebook"},
     {"--jobs", "N", "--grade-dir: files at a time (as many as there are cores)"},
     {"--with-gpu", nullptr, "Also time files that are right, beside the ladder's version; no part of the points"},
     {"--unsandboxed", nullptr, "Grade files that you trust where the machine cannot isolate them"},
@@ -120,13 +127,15 @@ constexpr GradingFlag kGradingFlags[] = {
 void add_grading_flags(CLI::App& app, std::vector<std::string>& words) {
   for (const GradingFlag& flag : kGradingFlags) {
     const char* const name = flag.name;
-    CLI::Option* option =
-        flag.value != nullptr
-            ? app.add_option_function<std::string>(
-                     name,
-                     [&words, name](const std::string& value) { words.push_back(fmt::format("{}={}", name, value)); })
-                  ->type_name(flag.value)
-            : app.add_flag_callback(name, [&words, name] { words.emplace_back(name); });
+    const auto pass_on = [&words, name](const std::vector<std::string>& values) {
+      for (const std::string& value : values) words.push_back(fmt::format("{}={}", name, value));
+    };
+    CLI::Option* option = flag.value == nullptr
+                              ? app.add_flag_callback(name, [&words, name] { words.emplace_back(name); })
+                              : app.add_option_function<std::vector<std::string>>(name, pass_on)
+                                    ->expected(flag.values)
+                                    ->multi_option_policy(CLI::MultiOptionPolicy::Throw)
+                                    ->type_name(flag.value);
     option->description(flag.help)->group("Teaching");
   }
 }
@@ -360,7 +369,8 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   for (const GradingFlag& flag : kGradingFlags) grades |= flag.says_what_to_do && given(flag.name);
   for (const GradingFlag& flag : kGradingFlags) {
     if (given(flag.name) && !grades)
-      throw UsageError(fmt::format("{} goes with --grade, --grade-dir or --starter only", flag.name));
+      throw UsageError(
+          fmt::format("{} goes with --grade, --grade-dir, --starter or --compare-courses only", flag.name));
     for (const CLI::Option* other : app.get_options())
       if (given(flag.name) && other->count() > 0 && !other->get_group().empty() && other->get_group() != "Teaching")
         throw UsageError(fmt::format("{} does not go with {}: the assignment says what is run; leave one out",

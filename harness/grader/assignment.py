@@ -31,7 +31,7 @@ TRAFFIC = {"shared_load": "wavefronts", "shared_store": "wavefronts", "shared_co
 # The keys of each table; those with a star are required. docs/teaching.md says what they mean.
 CASE = "types shared sm instructions problem inputs sizes buffers work work_lost"
 TABLES = {
-    "comment": "pass_mark* starter* case* check* hints key python vary launch gpu",
+    "comment": "pass_mark* starter* case* check* hints key rubric python vary launch gpu",
     "starter": "from source header replace empty",
     "starter.replace": "find* with* count",
     "starter.empty": "after* before* with reference_with part",
@@ -40,15 +40,16 @@ TABLES = {
     "buffer": "type* count* values expected tolerance",
     "check": "kind* points* name cases",
     "counter": "kind* name* points* cases value* full* none* lost* steps power needs needs_lost where",
+    "rubric": "text* points*",
     "gpu": "version problem",
 }
 # The types of some keys, whatever the table. The others contain expressions, which are checked when they are evaluated.
 HOLDS = {
     "number from 0 to 100": "pass_mark points",
     "text or a place": "after before",
-    "text": "key python from source header find with reference_with place kernel name kind lost needs_lost "
+    "text": "text key python from source header find with reference_with place kernel name kind lost needs_lost "
             "where version work_lost part",
-    "list": "arguments",
+    "list": "arguments rubric",
     "list of texts": "hints types cases",
     "table": "starter vary launch gpu problem sizes buffers",
 }  # fmt: skip
@@ -130,14 +131,20 @@ class Assignment:
     def starter(self) -> str:
         return self._source(is_starter=True)
 
-    def _source(self, is_starter: bool) -> str:
+    def answer_from(self, other: "Assignment") -> str:
+        """The starter of this course with the answers of another course in its gaps."""
+        return self._source(is_starter=False, answers=other.values)
+
+    def _source(self, is_starter: bool, answers: Mapping[str, Any] | None = None) -> str:
+        answers = self.values if answers is None else answers
         starter = self.data["starter"]
         text = from_ladder(self, starter) if "from" in starter else starter["source"].lstrip("\n")
         for change in starter.get("replace", []):
             text = self._replaced(text, change)
         for region in starter.get("empty", []):
-            text = self._emptied(text, region, is_starter)
-        return fill_in(keep_part(text, is_starter), self.values)
+            text = self._emptied(text, region, is_starter, answers)
+        text = fill_in(keep_part(text, is_starter, answers), self.values)
+        return f"{course_line(self.course)}\n{text}" if self.course else text
 
     def _replaced(self, text: str, change: dict[str, Any]) -> str:
         find, want = fill_in(change["find"], self.values), change.get("count", 1)
@@ -156,10 +163,12 @@ class Assignment:
         except AssignmentError:
             return None
 
-    def _emptied(self, text: str, region: dict[str, Any], is_starter: bool) -> str:
+    def _emptied(self, text: str, region: dict[str, Any], is_starter: bool, answers: Mapping[str, Any]) -> str:
         start = self._end_of(text, region["after"])
         end = self._start_of(text, region["before"], region["after"], start)
         content = region.get("with" if is_starter else "reference_with", text[start:end])
+        if not is_starter:
+            content = fill_in(content, answers)
         return text[:start] + content + text[end:]
 
     def _end_of(self, text: str, after: str | dict[str, str]) -> int:
@@ -196,7 +205,19 @@ class Assignment:
         return ends[lines.start], ends[lines.stop]
 
 
-def keep_part(text: str, is_starter: bool) -> str:
+def course_line(course: str) -> str:
+    """The first line of a starter. It is how a file that is graded for another course is recognised."""
+    # Without the quotation mark at its end, a name that ends in a backslash would join the next line to the comment.
+    return f'// Course: "{" ".join(course.split())}"'
+
+
+def course_of(source: str) -> str | None:
+    """The course that a file's starter was made for, if the file says so."""
+    found = re.search(r'^// Course: "(.*)"$', source, flags=re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def keep_part(text: str, is_starter: bool, answers: Mapping[str, Any]) -> str:
     """Keeps, between "// answer" and "// end", either the answer or the text of the "// starter:" lines."""
     kept, part = [], ""
     for line in text.split("\n"):
@@ -207,7 +228,9 @@ def keep_part(text: str, is_starter: bool) -> str:
             if is_starter:
                 indentation = line[: len(line) - len(line.lstrip())]
                 kept.append((indentation + marker.removeprefix("// starter:").removeprefix(" ")).rstrip())
-        elif not (part and is_starter):
+        elif part and not is_starter:
+            kept.append(fill_in(line, answers))
+        elif not part:
             kept.append(line)
     if part:
         raise AssignmentError('a region that begins with "// answer" has no "// end"')
@@ -300,7 +323,9 @@ def look_at_choices(table: dict[str, Value], what: str) -> None:
 def look_at(data: dict[str, Any]) -> None:
     """Raises AssignmentError for omissions and misspellings by the author."""
     look_at_keys(data, "comment", "the grader's comment")
-    for key, whole in (("case", data), ("check", data), ("replace", data["starter"]), ("empty", data["starter"])):
+    several = [(key, data) for key in ("case", "check", "rubric")]
+    several += [(key, data["starter"]) for key in ("replace", "empty")]
+    for key, whole in several:
         if not isinstance(whole.get(key, []), list):
             raise AssignmentError(f"{key} is a single table: there may be several, so its head has two brackets")
     look_at_choices(data.get("vary", {}), "[vary]")
@@ -312,6 +337,8 @@ def look_at(data: dict[str, Any]) -> None:
             look_at_keys(region, f"starter.{kind}", f"[[starter.{kind}]]")
     look_at_keys(data.get("launch", {}), "launch", "[launch]")
     look_at_keys(data.get("gpu", {}), "gpu", "[gpu]")
+    for entry in data.get("rubric", []):
+        look_at_keys(entry, "rubric", "[[rubric]]")
     for case in data["case"]:
         what = f"the case '{case.get('name', '')}'"
         case = data.get("launch", {}) | case

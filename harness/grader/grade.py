@@ -3,25 +3,31 @@
 import argparse
 import contextlib
 import dataclasses
+import datetime
 import os
 import signal
 import sys
+import tempfile
 import traceback
 from pathlib import Path
 from typing import NoReturn
 
 import report
-from assignment import FOLDER, ROOT, AssignmentError, read_assignment
+from assignment import FOLDER, ROOT, AssignmentError, names_of_assignments, read_assignment
 from compiler import COMPILE_SECONDS, Machine, Unavailable, printable
 from engine import Grader
 from gpu import Gpu
+from gradebook import TableError
 from ladder import check_writable, is_special, write_whole
 
 # The options that go with each action; any others would have no effect.
-GRADING = "--assignment --course --hidden --attempt --report --junit --with-gpu --unsandboxed --compile-seconds"
+GRADING = (
+    "--assignment --course --hidden --attempt --pass-mark --report --junit --with-gpu --unsandboxed --compile-seconds"
+)
 GOES_WITH = {
     "--grade": f"{GRADING} --gradescope",
-    "--grade-dir": f"{GRADING} --out --share --jobs --archive",
+    "--grade-dir": f"{GRADING} --out --share --jobs --archive --due --written --gradebook --column",
+    "--compare-courses": "--assignment --unsandboxed --compile-seconds",
     "--starter": "--course --out",
     "--reference": "--course --out",
 }
@@ -51,6 +57,26 @@ def counted_from_one(text: str) -> int:
     return int(text)
 
 
+def point_in_time(text: str) -> datetime.datetime:
+    """A time without a zone is this machine's."""
+    try:
+        return datetime.datetime.fromisoformat(text).astimezone()
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no time; write 2026-05-01T18:00, or 2026-05-01T18:00+02:00 with a zone"
+        ) from None
+
+
+def points_that_pass(text: str) -> float:
+    try:
+        points = float(text)
+    except ValueError:
+        points = -1
+    if not 0 <= points <= 100:
+        raise argparse.ArgumentTypeError(f"'{text}' is no pass mark; it takes a number from 0 to 100")
+    return points
+
+
 def not_empty(text: str) -> str:
     """An empty word is most often an unset variable of a script."""
     if not text:
@@ -67,6 +93,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--grade", metavar="FILE", type=file_name, help="a .cu file that was handed in")
     what.add_argument("--grade-dir", metavar="DIR", type=file_name, help="a folder of them")
+    what.add_argument("--compare-courses", metavar="COURSE", type=not_empty, action="extend", nargs="+",
+                      help="two courses: which assignments of the second the first's answers would pass")  # fmt: skip
     what.add_argument("--starter", metavar="ASSIGNMENT", type=not_empty, help="write the starter of an assignment")
     what.add_argument("--reference", metavar="ASSIGNMENT", type=not_empty, help="write its reference answer")
     parser.add_argument("--assignment", type=not_empty, help="swizzle, 06 or 06_swizzle")
@@ -78,6 +106,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         type=counted_from_one,
         help="the student's attempt: below the pass mark, N hints are shown",
     )
+    parser.add_argument("--pass-mark", metavar="POINTS", type=points_that_pass, help="points that pass")
     parser.add_argument("--report", metavar="FILE", type=file_name, help="the result as JSON")
     parser.add_argument("--junit", metavar="FILE", type=file_name, help="the result as JUnit XML")
     parser.add_argument(
@@ -90,6 +119,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--archive", metavar="DIR", type=file_name, help="with --grade-dir: files of earlier years to compare with"
     )
+    parser.add_argument("--due", metavar="TIME", type=point_in_time, help="with --grade-dir: when files were due")
+    parser.add_argument(
+        "--written", metavar="FILE", type=file_name, help="with --grade-dir: marks of the written question"
+    )
+    parser.add_argument(
+        "--gradebook", metavar="FILE", type=file_name, help="with --grade-dir: Moodle's or Canvas's export, to fill in"
+    )
+    parser.add_argument("--column", metavar="NAME", type=not_empty, help="the assignment's column in Canvas's export")
     parser.add_argument("--jobs", type=counted_from_one, help="files at a time")
     parser.add_argument("--with-gpu", action="store_true", help="also time files that are right; no part of the points")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
@@ -117,6 +154,7 @@ def look_at_outputs(args: argparse.Namespace) -> None:
     would replace something else."""
     options = {"--out": args.out, "--report": args.report, "--junit": args.junit, "--gradescope": args.gradescope}
     named = {option: path for option, path in options.items() if path}
+    inputs: dict[str, Path] = {}
     for option, path in named.items():
         try:
             check_writable(path)
@@ -130,8 +168,14 @@ def look_at_outputs(args: argparse.Namespace) -> None:
             raise UsageError(f"--out {args.out} is no regular file; the grades grow, and results are kept beside them: "
                              "name a file")  # fmt: skip
         named["the list of equal files of --out,"] = report.similar_file(args.out)
+        named["the feedback files of --out,"] = report.feedback_file(args.out)
+        if args.gradebook:
+            named["the gradebook of --out,"] = report.gradebook_file(args.out)
+        for option in ("gradebook", "written"):
+            if read := getattr(args, option):
+                inputs[f"--{option}"] = read
         named["the results that are kept for --out,"] = report.results_folder(args.out)
-    seen = {"--grade": args.grade} if args.grade else {}
+    seen = inputs | ({"--grade": args.grade} if args.grade else {})
     for option, path in named.items():
         for other, its in seen.items():
             if is_special(path):
@@ -143,52 +187,51 @@ def look_at_outputs(args: argparse.Namespace) -> None:
         seen[option] = path
         # An empty file may have been created for this purpose, for example by mktemp.
         empty = path.is_file() and path.stat().st_size == 0 and path.suffix.lower() != ".cu"
-        if path.exists() and not (is_special(path) or empty or report.is_ours(path)):
+        filled_in = args.grade_dir and path == report.gradebook_file(args.out)  # looks like any other gradebook
+        if path.exists() and not (is_special(path) or empty or filled_in or report.is_ours(path)):
             raise UsageError(f"{option} {path}: this is there already, and the grader has not written it; give another "
                              "name, or remove it")  # fmt: skip
 
 
-def show(result: dict) -> None:
-    """For a reader: the points, and why points were lost."""
-    course = f", course {result['course']}" if result["course"] else ""
-    hidden = ", with a hidden seed" if result["hidden"] else ""
-    print(f"{result['file']} · {result['assignment']}{course}{hidden}")
-    for check in result["checks"]:
-        print(f"  {check['points']:5.1f} of {check['of']:3}  {check['name']}")
-        for sentence in check["lost"]:
-            if not result["message"].endswith(sentence):  # reported once, below
-                print(f"                 {sentence}")
-    if result["printed"]:
-        print(f"  The kernels printed: {result['printed']}")
-    if result["message"]:
-        print(f"  {result['message']}")
-    if result["status"] == "graded":
-        verdict = "passed" if result["passed"] else "not passed"
-        print(f"  {result['score']:5.1f} of 100  {verdict}: the pass mark is {result['pass_mark']}")
-    if not result["passed"] and not result["course"]:
-        print("  This was graded without --course. A starter that was made with one needs it here, too.")
-    for hint in result["hints"]:
-        print(f"  Hint: {hint}")
-    if result["gpu"]:
-        show_speed(result["gpu"])
-
-
-def show_speed(gpu: dict) -> None:
-    """Times measured in turn on a GPU. The last is the ladder's version, with which the others are compared."""
-    print(f"  On {gpu['device']}{': ' + gpu['message'] if gpu['message'] else ', which is no part of the points:'}")
-    for timing in gpu["timings"]:
-        share = timing["tflops"] / gpu["timings"][-1]["tflops"]
-        print(f"  {timing['tflops']:7.1f} TFLOP/s  {share:5.2f}x  {timing['name']}  ({timing['problem']})")
+def compare_courses(machine: Machine, args: argparse.Namespace) -> int:
+    """Grades the answers of one course in the starters of another: returns 1 if any would pass."""
+    before, now = args.compare_courses
+    known = names_of_assignments(args.assignments)
+    falls = 0
+    for name in [args.assignment] if args.assignment else known:
+        first, second = (read_assignment(name, course, args.assignments) for course in (before, now))
+        text = second.answer_from(first)
+        with tempfile.TemporaryDirectory(prefix="flash-ladder-courses-") as folder:
+            path = Path(folder) / "answer.cu"
+            path.write_text(text, encoding="utf-8")
+            result = Grader(machine, second, now).grade(path)
+        if result["status"] != "graded":
+            raise Unavailable(f"{second.name}: {result['message']}")
+        same = ", the same answer" if text == second.reference_answer() else ""
+        falls += result["passed"]
+        verdict = "passes" if result["passed"] else "does not pass"
+        print(f"  {result['score']:5.1f} of 100  {second.name}  {verdict}{same}")
+    print(f"The answers of {before} pass {falls} assignments of {now}"
+          + ("; choose another name, or grade them with other variations" if falls else ""))  # fmt: skip
+    return 1 if falls else 0
 
 
 def carry_out(args: argparse.Namespace) -> int:
     """Carries out the command line; returns the exit code."""
     name = args.starter or args.reference or args.assignment
+    if args.compare_courses:
+        if len(set(args.compare_courses)) != 2 or len(args.compare_courses) != 2:
+            raise UsageError("--compare-courses takes the names of two courses: --compare-courses spring25 spring26")
+        return compare_courses(Machine.of_build(args.build, not args.unsandboxed, args.compile_seconds), args)
     if name is None:
         raise UsageError("say which assignment it is for: --assignment swizzle, for example")
     assignment = read_assignment(name, args.course, args.assignments)
     if args.grade_dir and args.out is None:
         raise UsageError("--grade-dir needs --out FILE, which gets the grades")
+    if args.pass_mark is not None:
+        assignment = dataclasses.replace(assignment, data=assignment.data | {"pass_mark": args.pass_mark})
+    if args.written and not assignment.data.get("rubric"):
+        raise UsageError(f"--written: {assignment.name} has no [[rubric]] to mark a written question by")
     look_at_outputs(args)
     if args.starter or args.reference:
         text = assignment.starter() if args.starter else assignment.reference_answer()
@@ -214,8 +257,8 @@ def carry_out(args: argparse.Namespace) -> int:
     if not os.path.lexists(args.grade):
         complain(f"--grade {args.grade}: there is no such file")
         return 2
-    result = grader.grade(args.grade)
-    show(result)
+    result = report.grade_file(grader, args.grade)
+    print(report.to_text(result), end="")
     if args.report:
         write_whole(args.report, report.to_json(result))
     if args.junit:
@@ -233,7 +276,7 @@ def main() -> int:
         code = carry_out(args)
         sys.stdout.flush()  # here, so that an error is caught
         return code
-    except (AssignmentError, UsageError) as error:
+    except (AssignmentError, TableError, UsageError) as error:
         complain(str(error))
         return 2
     except Unavailable as error:

@@ -4,26 +4,65 @@ import argparse
 import concurrent.futures
 import contextlib
 import csv
+import dataclasses
 import hashlib
 import io
 import json
-import os
 import re
 import sys
+import tempfile
+import zipfile
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import gradebook
+import handed_in
 import similarity
+from assignment import course_line, course_of
 from compiler import NotGraded, Refused, compile_ptx, printable, ptx_hash, read_submission
 from engine import Grader
 from ladder import write_whole
 
-COLUMNS = ("file", "score", "passed", "status", "message", "lost", "tflops", "sha256")
+COLUMNS = ("file", "score", "passed", "status", "message", "lost", "tflops", "sha256", "late", "written", "total")
 
 
 def to_json(result: dict[str, Any]) -> str:
     return json.dumps(result, indent=1, ensure_ascii=False) + "\n"
+
+
+def to_text(result: dict[str, Any]) -> str:
+    """For a reader: the points, and why points were lost."""
+    course = f", course {result['course']}" if result["course"] else ""
+    hidden = ", with a hidden seed" if result["hidden"] else ""
+    lines = [f"{result['file']} · {result['assignment']}{course}{hidden}"]
+    for check in result["checks"]:
+        lines.append(f"  {check['points']:5.1f} of {check['of']:3}  {check['name']}")
+        for sentence in check["lost"]:
+            if not result["message"].endswith(sentence):  # reported once, below
+                lines.append(f"                 {sentence}")
+    if result["printed"]:
+        lines.append(f"  The kernels printed: {result['printed']}")
+    if result["message"]:
+        lines.append(f"  {result['message']}")
+    if result["status"] == "graded":
+        verdict = "passed" if result["passed"] else "not passed"
+        lines.append(f"  {result['score']:5.1f} of 100  {verdict}: the pass mark is {result['pass_mark']:g}")
+    if not result["passed"] and not result["course"]:
+        lines.append("  This was graded without --course. A starter that was made with one needs it here, too.")
+    lines += [f"  Hint: {hint}" for hint in result["hints"]]
+    if result["gpu"]:
+        lines += speed(result["gpu"])
+    return "\n".join(lines) + "\n"
+
+
+def speed(gpu: dict[str, Any]) -> list[str]:
+    """Times measured in turn on a GPU. The last is the ladder's version, with which the others are compared."""
+    lines = [f"  On {gpu['device']}{': ' + gpu['message'] if gpu['message'] else ', which is no part of the points:'}"]
+    for timing in gpu["timings"]:
+        share = timing["tflops"] / gpu["timings"][-1]["tflops"]
+        lines.append(f"  {timing['tflops']:7.1f} TFLOP/s  {share:5.2f}x  {timing['name']}  ({timing['problem']})")
+    return lines
 
 
 def to_junit(results: list[dict[str, Any]]) -> str:
@@ -67,17 +106,34 @@ def cell(text: str) -> str:
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def to_csv(results: list[dict[str, Any]]) -> str:
+@dataclasses.dataclass(frozen=True)
+class Extra:
+    """What the grades say of a file besides its result."""
+
+    student: handed_in.Student | None = None
+    late: str = ""
+    written: float | None = None  # the marks of the written question
+
+    def total(self, result: dict[str, Any]) -> float | None:
+        missing = self.written is None or result["score"] is None
+        return None if missing else round(result["score"] + self.written, 1)
+
+
+def number(value: float | None) -> str:
+    return "" if value is None else f"{value:g}"
+
+
+def to_csv(results: list[dict[str, Any]], extras: list[Extra]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for result in results:
+    for result, extra in zip(results, extras, strict=True):
         lost = " | ".join(f"{check['name']}: {check['lost'][0]}" for check in result["checks"] if check["lost"])
-        score = "" if result["score"] is None else f"{result['score']:g}"
         passed = {True: "yes", False: "no"}[result["passed"]] if result["status"] == "graded" else ""
         timings = result["gpu"]["timings"] if result["gpu"] else []
         tflops = f"{timings[0]['tflops']:.1f}" if timings else ""
-        row = (result["file"], score, passed, result["status"], result["message"], lost, tflops, result["sha256"])
+        row = (result["file"], number(result["score"]), passed, result["status"], result["message"], lost, tflops,
+               result["sha256"], extra.late, number(extra.written), number(extra.total(result)))  # fmt: skip
         writer.writerow([cell(value) for value in row])
     return out.getvalue()
 
@@ -89,6 +145,9 @@ OURS = re.compile(
 )
 
 
+FEEDBACK = b"feedback by flash-ladder's grader"  # the comment of a zip
+
+
 def is_ours(path: Path) -> bool:
     """Whether an earlier run has written this file, or folder of results. A .cu file belongs to a student."""
     if path.is_dir():
@@ -96,9 +155,12 @@ def is_ours(path: Path) -> bool:
     if path.suffix.lower() == ".cu" or not path.is_file():
         return False
     try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as packed:
+                return packed.comment == FEEDBACK
         with open(path, "rb") as file:
             return OURS.match(file.read(2000)) is not None
-    except OSError:
+    except (OSError, zipfile.BadZipFile):
         return False
 
 
@@ -110,27 +172,57 @@ def similar_file(grades: Path) -> Path:
     return grades.with_name(grades.stem + ".similar.csv")
 
 
+def feedback_file(grades: Path) -> Path:
+    return grades.with_name(grades.stem + ".feedback.zip")
+
+
+def gradebook_file(grades: Path) -> Path:
+    return grades.with_name(grades.stem + ".gradebook.csv")
+
+
+def feedback_zip(results: list[dict[str, Any]], extras: list[Extra], paths: list[Path]) -> bytes:
+    """A text for each student whose platform is known, under names that the platform accepts."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.comment = FEEDBACK
+        for result, extra, path in zip(results, extras, paths, strict=True):
+            if extra.student is None:
+                continue
+            said = to_text(result)
+            if extra.written is not None:
+                said += f"  {extra.written:g} points for the written question\n"
+            name = extra.student.feedback_name(path)
+            while name in packed.namelist():  # files of the same name in several folders
+                name = name.replace(".feedback.txt", "_.feedback.txt")
+            packed.writestr(zipfile.ZipInfo(name), said)
+    return out.getvalue()
+
+
 def where(path: Path) -> Path:
     """The same path for each way to name a file. The target of a link is a different file."""
     return path.parent.resolve() / path.name
 
 
-def submissions(folder: Path, ours: set[Path]) -> tuple[list[Path], list[str]]:
-    """The submissions: the entries of the folder and, for a folder in it, its .cu files, or the folder itself if it has
-    none. Leaves out the grader's own outputs, `ours`, and anything that an earlier run has written; the second list
-    contains the names of the latter. No link is followed."""
-    found, left_out = [], []
+def submissions(folder: Path, ours: set[Path]) -> handed_in.Class:
+    """The submissions: the entries of the folder and, for a folder in it, the .cu files in it at any depth, or the
+    folder itself if it has none. Leaves out the grader's own outputs, `ours`, and whatever an earlier run has
+    written."""
+    found = handed_in.Class()
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith(".") or entry.name == "__MACOSX" or where(entry) in ours:
+        if handed_in.is_hidden(entry) or where(entry) in ours:
             continue
         if not entry.is_symlink() and is_ours(entry):
-            left_out.append(printable(os.fsencode(entry.name).decode(errors="replace"), 200))
+            found.written_before.append(entry)
         elif entry.is_dir() and not entry.is_symlink():
-            names = (path for path in entry.iterdir() if not path.name.startswith("."))  # ._a.cu is created by macOS
-            found += sorted(path for path in names if path.suffix.lower() == ".cu") or [entry]
+            files = handed_in.files_below(entry)
+            sources = [path for path in files if handed_in.is_cuda(path)]
+            found.paths += sources or [entry]
+            found.ignored += [path for path in files if not handed_in.is_cuda(path)]
+        elif handed_in.USUAL.fullmatch(handed_in.own_name(entry.name)):
+            found.ignored.append(entry)
         else:
-            found.append(entry)
-    return found, left_out
+            found.paths.append(entry)
+    return found
 
 
 def shown_name(path: Path, folder: Path) -> str:
@@ -144,7 +236,7 @@ def graded_by() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-NO_FILE = Refused("no .cu file is in this folder; folders in it are not looked at")
+NO_FILE = Refused("no .cu file is in this folder, or in a folder inside it")
 
 
 class Kept:
@@ -155,7 +247,8 @@ class Kept:
         program = hashlib.sha256(Path(grader.machine.grader).read_bytes()).hexdigest()
         what = grader.assignment
         self.same = "\0".join((what.digest, what.course, grader.hidden, grader.machine.toolkit, graded_by(), program,
-                               str(grader.machine.isolated), grader.gpu.name if grader.gpu else ""))  # fmt: skip
+                               str(grader.machine.isolated), str(what.pass_mark),
+                               grader.gpu.name if grader.gpu else ""))  # fmt: skip
 
     def path(self, name: str, source: bytes) -> Path:
         key = hashlib.sha256(source + b"\0" + f"{name}\0{self.same}".encode(errors="surrogateescape")).hexdigest()
@@ -200,17 +293,50 @@ def write_similar(grader: Grader, args: argparse.Namespace, results: list[dict[s
     return pairs
 
 
+def grade_file(grader: Grader, path: Path) -> dict[str, Any]:
+    """The result of a file. A file that was made for another course would be judged by another assignment's standards,
+    so it is not graded."""
+    here = grader.assignment.course
+    try:
+        made_for = course_of(read_submission(path).decode())
+    except (Refused, NotGraded):
+        made_for = None  # which the grader says
+    if made_for is None or course_line(made_for) == course_line(here):
+        return grader.grade(path)
+    made_for, of = printable(made_for), f"for the course '{here}'" if here else "without --course"
+    why = f"its line '// Course' says '{made_for}', and it was to be graded {of}; try --course '{made_for}'"
+    return grader.failed(path, ValueError()) | {"message": f"not graded: {why}"}
+
+
 def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
-    """Grades all files of a folder: writes a row for each to args.out, and similar pairs to args.out.similar.csv."""
-    folder: Path = args.grade_dir
-    if not folder.is_dir():
-        print(f"harness: --grade-dir {folder}: there is no such folder", file=sys.stderr)
+    """Grades all files of a folder, or of a zip: writes a row for each to args.out, and more files beside it."""
+    if args.grade_dir.is_file() and args.grade_dir.suffix.lower() == ".zip":
+        with tempfile.TemporaryDirectory(prefix="flash-ladder-class-") as folder:
+            try:
+                handed_in.unpack(args.grade_dir, Path(folder))
+            except handed_in.NotAZip as error:
+                print(f"harness: --grade-dir {args.grade_dir} cannot be unpacked: {error}", file=sys.stderr)
+                return 2
+            return grade_files(grader, args, Path(folder))
+    if not args.grade_dir.is_dir():
+        print(f"harness: --grade-dir {args.grade_dir}: there is no such folder, nor a zip", file=sys.stderr)
         return 2
-    beside = (results_folder(args.out), similar_file(args.out))
-    ours = {where(path) for path in (args.out, *beside, args.junit, args.report) if path}
-    paths, left_out = submissions(folder, ours)
+    return grade_files(grader, args, args.grade_dir)
+
+
+def named(paths: list[Path], folder: Path) -> str:
+    """The first ten names, and how many more there are."""
+    more = f" and {len(paths) - 10} more" if len(paths) > 10 else ""
+    return ", ".join(shown_name(path, folder) for path in paths[:10]) + more
+
+
+def grade_files(grader: Grader, args: argparse.Namespace, folder: Path) -> int:
+    beside = (results_folder(args.out), similar_file(args.out), feedback_file(args.out), gradebook_file(args.out))
+    ours = {where(path) for path in (args.out, *beside, args.junit, args.report, args.written, args.gradebook) if path}
+    given = submissions(folder, ours)
+    paths = given.paths
     if not paths:
-        print(f"harness: --grade-dir {folder}: there is nothing in it to grade", file=sys.stderr)
+        print(f"harness: --grade-dir {args.grade_dir}: there is nothing in it to grade", file=sys.stderr)
         return 2
     if args.archive and not args.archive.is_dir():
         print(f"harness: --archive {args.archive}: there is no such folder", file=sys.stderr)
@@ -222,6 +348,15 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
             print(f"harness: --share '{args.share}' is no share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
             return 2
         paths = paths[int(index) :: int(count)]
+    rubric = grader.assignment.data.get("rubric", [])
+    book = gradebook.Gradebook(args.gradebook, args.column) if args.gradebook else None
+    marks = gradebook.read_written(args.written, rubric) if args.written and args.written.exists() else {}
+    students = [handed_in.student_of(path, folder) for path in paths]
+    names = [shown_name(path, folder) for path in paths]
+    extras = [
+        Extra(student, handed_in.lateness(path, student, args.due), marks.get(cell(name)))
+        for path, name, student in zip(paths, names, students, strict=True)
+    ]
     kept = Kept(grader, results_folder(args.out))
     kept.folder.mkdir(parents=True, exist_ok=True)
     results: dict[int, dict[str, Any]] = {}
@@ -239,8 +374,8 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
         result = kept.read(file) if file else None
         if result is None:
             is_folder = path.is_dir() and not path.is_symlink()
-            result = grader.refused(path, NO_FILE) if is_folder and path.parent == folder else grader.grade(path)
-            result["file"] = shown_name(paths[index], folder)
+            result = grader.refused(path, NO_FILE) if is_folder and path.parent == folder else grade_file(grader, path)
+            result["file"] = names[index]
             if file:
                 write_whole(file, to_json(result))
         return result
@@ -253,12 +388,13 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
                 try:
                     results[index] = future.result()
                 except Exception as error:  # one broken file must never stop the rest
-                    results[index] = grader.failed(paths[index], error) | {"file": shown_name(paths[index], folder)}
+                    results[index] = grader.failed(paths[index], error) | {"file": names[index]}
                 if sys.stderr.isatty():
                     end = "" if done < len(paths) else "\n"
                     print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)
                 if not args.share:
-                    write_whole(args.out, to_csv([results[i] for i in sorted(results)]))
+                    order = sorted(results)
+                    write_whole(args.out, to_csv([results[i] for i in order], [extras[i] for i in order]))
         except BaseException:  # Ctrl-C, or a full disk: no further work is started
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -266,13 +402,16 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
         print(f"{len(paths)} files graded; without --share the grades of all are put together in {args.out}")
         return 0
     ordered = [results[i] for i in range(len(paths))]
-    write_whole(args.out, to_csv(ordered))
+    write_whole(args.out, to_csv(ordered, extras))
     if args.junit:
         write_whole(args.junit, to_junit(ordered))
     if args.report:
         write_whole(args.report, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
 
     pairs = write_similar(grader, args, ordered, sources, archive)
+    if any(students):
+        write_whole(feedback_file(args.out), feedback_zip(ordered, extras, paths))
+
     open_files = [result for result in ordered if result["status"] != "graded"]
     scores = [result["score"] for result in ordered if result["score"] is not None]
     passed = sum(result["passed"] for result in ordered)
@@ -281,8 +420,27 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     hidden = " with a hidden seed" if ordered[0]["hidden"] else ""
     print(f"{len(scores)} of {len(ordered)} files graded{hidden}{mean}, {passed} passed, {len(pairs)} pairs "
           f"alike{compared}: {args.out}")  # fmt: skip
-    if left_out:
-        print(f"  Left out, since an earlier run of the grader has written them: {', '.join(left_out)}")
+    if late := sum(extra.late not in ("", "no") for extra in extras):
+        print(f"  Late: {late} of {len(extras)}")
+    if given.ignored:
+        print(f"  Ignored: {named(given.ignored, folder)}")
+    if given.written_before:
+        print(f"  Left out, since an earlier run of the grader has written them: {named(given.written_before, folder)}")
+    if args.written and not args.written.exists():
+        write_whole(args.written, gradebook.empty_sheet([cell(name) for name in names], rubric))
+        print(f"  {args.written} is an empty sheet for the written question: fill it in, and run this command again")
+    elif args.written and (unmarked := [path for path, e in zip(paths, extras, strict=True) if e.written is None]):
+        print(f"  Not marked in {args.written}: {named(unmarked, folder)}")
+    if book:
+        points = 100 + sum(entry["points"] for entry in rubric) if args.written else 100
+        for result, extra in zip(ordered, extras, strict=True):
+            grade_of_file = extra.total(result) if args.written else result["score"]
+            if extra.student is not None and grade_of_file is not None:
+                book.enter(extra.student.id, result["file"], grade_of_file / points)
+        write_whole(gradebook_file(args.out), book.filled_in())
+        print(f"  {gradebook_file(args.out)} has the grades of {len(book.grades)} students")
+        for note in book.notes():
+            print(f"  {note}")
     for result in open_files:
         print(f"  {result['file']}: {result['message']}")
     return 3 if open_files else 0

@@ -152,8 +152,37 @@ def test_why_a_file_does_not_compile_is_said_once(grading: Grading) -> None:
     assert shown.count('expected a ";"') == 1 and "0 points: it does not compile: submission.cu(" in shown
 
 
+@pytest.mark.parametrize("course", ["Spring26", "", "spring 26"])
+def test_a_file_of_another_course_is_not_graded(grading: Grading, course: str) -> None:
+    answer = grading.text("--reference", "spring26")
+    result = grading.grade(answer, *(["--course", course] if course else []))
+    assert result["status"] == "not graded" and result["score"] is None
+    assert "says 'spring26'" in result["message"] and "--course 'spring26'" in result["message"]
+    assert grading.grade(answer, "--course", "spring26")["score"] == 100
+
+
+@pytest.mark.parametrize("course", ["ends in \\", 'a "b"', "  two\nlines ", "ü"])
+def test_a_starter_carries_any_name_of_a_course(grading: Grading, course: str) -> None:
+    assert grading.grade(grading.text("--reference", course), "--course", course)["score"] == 100
+
+
+def test_which_assignments_fall_to_the_answers_of_another_course(grading: Grading) -> None:
+    factors: dict[int, str] = {}
+    for course in "abcdefghijklmnop":
+        factor = assignment.read_assignment("small", course, grading.assignments).values["factor"]
+        if factor in factors:
+            twins = (factors[factor], course)
+        factors.setdefault(factor, course)
+    done = grading.run("--compare-courses", *twins)
+    assert done.returncode == 1 and "100.0 of 100  00_small  passes, the same answer" in done.stdout, done
+    done = grading.run("--compare-courses", factors[2], factors[13])
+    assert done.returncode == 0 and " 0.0 of 100  00_small  does not pass\n" in done.stdout, done
+    done = grading.run("--compare-courses", "a", "a")
+    assert done.returncode == 2 and "takes the names of two courses" in done.stderr
+
+
 def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
-    starter = grading.text("--starter", "c")
+    starter = grading.text("--starter", "c").split("\n", 1)[1]
     assert "graded without --course" in grading.grade(starter)["shown"]
     assert "graded without --course" not in grading.grade(starter, "--course", "c")["shown"]
     assert "graded without --course" not in grading.grade(grading.text("--reference"))["shown"]
@@ -583,10 +612,9 @@ def test_what_is_in_the_folder_of_a_class(grading: Grading) -> None:
         arguments = ("--assignment", "small", "--out", out, "--junit", folder / "j.xml", "--report", folder / "r.json")
         assert grading.run("--grade-dir", folder, *arguments).returncode == 0
         table = rows(out)
-        assert sorted(table) == ["UPPER.CU", "deep", "none", "none 1.cu", "notes.txt", "three/B.CU", "three/a.cu",
-                                 "three/c.cu"]  # fmt: skip
-    for name in ("deep", "none"):
-        assert table[name]["message"].startswith("0 points: no .cu file is in this folder; folders in it are not")
+        assert sorted(table) == ["UPPER.CU", "deep/er/a.cu", "none", "none 1.cu", "notes.txt", "three/B.CU",
+                                 "three/a.cu", "three/c.cu"]  # fmt: skip
+    assert table["none"]["message"].startswith("0 points: no .cu file is in this folder")
     assert {row["score"] for row in table.values()} == {"0"}
     for result in json.loads((folder / "r.json").read_text()):
         validate_grade(result)
