@@ -5,7 +5,7 @@ import hashlib
 import re
 
 GRAM = 8  # consecutive tokens that are compared
-NEAR = 0.7  # similar files share this part of all such runs that either has beyond the starter
+NEAR = 0.7  # fraction of either file's runs beyond the starter that similar files share
 FEWEST = 12  # with fewer runs beyond the starter there is nothing to compare
 
 TOKEN = re.compile(
@@ -61,7 +61,7 @@ def similar_pairs(files: dict[int, str], known: dict[int, str], starter: str, pt
             if exact[first] == exact[second]:
                 pairs.append(Pair(first, second, "same tokens", 1.0))
             elif names_aside[first] == names_aside[second]:
-                pairs.append(Pair(first, second, "same tokens but for names", 1.0))
+                pairs.append(Pair(first, second, "same tokens except for names", 1.0))
             elif first in ptx and ptx[first] == ptx.get(second) and ptx[first] not in starters_ptx:
                 pairs.append(Pair(first, second, "same PTX", shared))
             elif shared >= NEAR and min(len(own[first]), len(own[second])) >= FEWEST:

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr DocumentKind kPeers{"file of peers", kPeersSchema, "measure it anew with scripts/peers"};
+constexpr DocumentKind kPeers{"file of peers", kPeersSchema, "measure it again with scripts/peers"};
 
 std::vector<PeerResult> results_of(const json& entry) {
   std::vector<PeerResult> results;
@@ -25,11 +25,8 @@ Regime regime_of(const std::string& name, const json& object) {
   Regime regime{.name = name, .date = "", .versions = {}, .peers = {}};
   if (object.contains("run")) read_known(object.at("run"), "date", regime.date);
   for (const json& entry : object.at("versions")) {
-    MeasuredVersion version{.kernel = entry.at("kernel"),
-                            .config = "",
-                            .code_hash = "",
-                            .date = regime.date,
-                            .results = results_of(entry)};
+    MeasuredVersion version{
+        .kernel = entry.at("kernel"), .config = "", .code_hash = "", .date = regime.date, .results = results_of(entry)};
     read_known(entry, "config", version.config);
     read_known(entry, "code_hash", version.code_hash);
     if (entry.contains("date")) entry.at("date").get_to(version.date);

@@ -65,7 +65,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(cli: Cli, 
     outcome = cli(*arguments)
     assert outcome.rc == 2 and cli.requests() == [], outcome
     message = " ".join(outcome.err.split())
-    assert "cannot make the directory" in message and "choose another place with --profiles" in message
+    assert "cannot create the directory" in message and "choose another place with --profiles" in message
     cli.profiles.unlink()
     cli.profiles.mkdir()
     (cli.profiles / "h200").mkdir()
@@ -442,7 +442,7 @@ def test_diff_without_the_program_diff(cli: Cli, tmp_path: Path) -> None:
     assert outcome.rc == 3 and "`diff` cannot be started" in outcome.err and "install diffutils" in outcome.err
 
 
-# Except those of the virtual GPU, which has no speed.
+# The virtual GPU's folder is left out, because it has no speeds.
 PROFILES = sorted(path for path in ROOT.glob("profiles/*/[0-9][0-9]_*.json") if path.parent.name != "emulator")
 
 

@@ -256,7 +256,7 @@ TEST_F(Build, EveryLdsmOf07IsMadeOfTheLdmatrixOfItsLine) {
 TEST_F(Build, CodeThatIsNotThereIsNamed) {
   const Version& version = select_version(k07);
   EXPECT_THAT([&] { sass_text(version, version.configurations.front(), "sm_75", FLASH_LADDER_STUDY_DIR, "/"); },
-              ThrowsMessage<UnavailableError>(HasSubstr("07_ldmatrix.sm_75.cubin' is not there: build again")));
+              ThrowsMessage<UnavailableError>(HasSubstr("07_ldmatrix.sm_75.cubin' is missing: build again")));
 }
 
 // ---- the quiz ----

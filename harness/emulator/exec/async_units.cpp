@@ -123,7 +123,7 @@ void AsyncUnits::start() {
 void AsyncUnits::finish() {
   for (auto& [number, load] : loads_) {
     report(FindingKind::in_flight, load, load.shared(),
-           fmt::format("{} ends while {} still writes {} bytes of its shared memory: nobody has waited for the "
+           fmt::format("{} ends while {} still writes {} bytes of its shared memory: no thread has waited for the "
                        "phase of the mbarrier at byte {}",
                        load.by == &cta_ ? "the block" : fmt::format("CTA {} of the cluster", cta_.rank()),
                        name_of(load), load.bytes(), load.barrier));
@@ -137,7 +137,7 @@ void AsyncUnits::finish() {
       report(
           FindingKind::in_flight, load, transfer->source->offset,
           fmt::format("the block ends while TMA still copies {} bytes of its shared memory to CTA {} of the cluster: "
-                      "nothing has made it wait for that CTA, which waits for the bytes",
+                      "nothing made it wait for that CTA, which is waiting for the bytes",
                       load.bytes(), rank));
     }
   }
@@ -145,7 +145,8 @@ void AsyncUnits::finish() {
     const Warp& warp = cta_.warps()[static_cast<std::size_t>(store.warp)];
     if (!store.is_read) {
       report(FindingKind::in_flight, warp, store.instruction, store.lane, store.transfer.shared,
-             "the block ends while TMA still reads its shared memory: the thread that asked for it has not waited "
+             "the block ends while TMA still reads its shared memory: the thread that requested the store has not "
+             "waited "
              "(cp.async.bulk.wait_group.read)");
       read(store);
     }
@@ -156,7 +157,7 @@ void AsyncUnits::finish() {
     if (queue.done == queue.issued) continue;
     const Warp& warp = cta_.warps()[w];
     report(FindingKind::in_flight, warp, issue_of(warp, queue.done).instruction, -1, std::nullopt,
-           "the warp ends while this wgmma is under way: " + why_in_flight(warp, queue.done));
+           "the warp ends while this wgmma is in flight: " + why_in_flight(warp, queue.done));
   }
   loads_.clear();
   stores_.clear();
@@ -271,8 +272,9 @@ void AsyncUnits::check_visible(const Warp& warp, std::int32_t instruction, int l
     if (fences_[chunk.thread] < chunk.written_at && !was_known(chunk)) {
       report(FindingKind::missing_fence, warp, instruction, lane, offset,
              fmt::format(
-                 "byte {} of shared memory was written by an ordinary instruction, and no fence.proxy.async of the "
-                 "thread that wrote it shows it to the asynchronous proxy, through which this instruction reads",
+                 "byte {} of shared memory was written by an ordinary instruction, and no fence.proxy.async by the "
+                 "thread that wrote it has made it visible to the asynchronous proxy, through which this instruction "
+                 "reads",
                  offset),
              "written", chunk.writer, chunk.thread / kWarpSize, chunk.thread % kWarpSize);
     }
@@ -355,11 +357,11 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
   const std::int32_t index = cta_.index_of(instruction);
   const int first_warp = warp.index / kWarpgroup * kWarpgroup;
   if (static_cast<std::size_t>(first_warp + kWarpgroup) > num_warps_) {
-    cta_.find(FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
-              fmt::format(
-                  "wgmma is for warpgroups of four warps, which start at a multiple of four; the block's {} warps have "
-                  "none from warp {} on",
-                  num_warps_, first_warp));
+    cta_.find(
+        FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
+        fmt::format("wgmma is for warpgroups of four warps, the first of which is a multiple of four; the block has {} "
+                    "warps, so none starts at warp {}",
+                    num_warps_, first_warp));
     return;
   }
   const int lane = std::countr_zero(mask);
@@ -416,12 +418,11 @@ void AsyncUnits::issue_wgmma(Warp& warp, const Instruction& instruction, std::ui
   issue.issued |= 1u << (warp.index - first_warp);
   if (issue.instruction != index || issue.descriptors[0] != descriptors[0] || issue.descriptors[1] != descriptors[1] ||
       issue.accumulates != accumulates) {
-    report(
-        FindingKind::invalid_operation, warp, index, lane, std::nullopt,
-        fmt::format("the four warps of a warpgroup must execute the same wgmma together, with the same descriptors and "
-                    "scale-d; warp {} has another",
-                    warp.index),
-        "executed", issue.instruction, first_warp + std::countr_zero(issue.issued), 0);
+    report(FindingKind::invalid_operation, warp, index, lane, std::nullopt,
+           fmt::format("the four warps of a warpgroup must execute the same wgmma together, with the same descriptors "
+                       "and scale-d; warp {} executes a different one",
+                       warp.index),
+           "executed", issue.instruction, first_warp + std::countr_zero(issue.issued), 0);
   }
   if (checks()) {
     check_registers(warp, instruction);
@@ -470,7 +471,7 @@ void AsyncUnits::check_registers(const Warp& warp, const Instruction& instructio
   };
   if (!queue.fenced) {
     report(FindingKind::missing_fence, warp, index, -1, std::nullopt,
-           "a wgmma before any wgmma.fence: nothing orders it after what the warp did with these registers before");
+           "a wgmma before any wgmma.fence: nothing orders it after the warp's earlier accesses to these registers");
   } else {
     for (const auto& [reg, by] : queue.touched) {
       const bool is_a = is_in(wgmma.a, reg);
@@ -478,7 +479,7 @@ void AsyncUnits::check_registers(const Warp& warp, const Instruction& instructio
       report(FindingKind::missing_fence, warp, index, -1, std::nullopt,
              fmt::format(
                  "a register of {} was read or written since the last wgmma.fence: nothing orders this wgmma after "
-                 "that. Put a wgmma.fence between",
+                 "that access. Put a wgmma.fence between the two",
                  is_a ? "A" : "the accumulator"),
              "touched", by, warp.index, 0);
       break;
@@ -492,9 +493,9 @@ void AsyncUnits::check_registers(const Warp& warp, const Instruction& instructio
     const bool other_shape = other.n != wgmma.n && is_in(other.d, wgmma.d[0]);
     if (!reads_its_d && !writes_its_a && !other_shape) continue;
     report(FindingKind::in_flight, warp, index, -1, std::nullopt,
-           (reads_its_d    ? "A is the accumulator of a wgmma that is under way: "
-            : writes_its_a ? "the accumulator is A of a wgmma that is under way: "
-                           : "the accumulator is one of a wgmma of another shape that is under way: ") +
+           (reads_its_d    ? "A is the accumulator of a wgmma that is in flight: "
+            : writes_its_a ? "the accumulator is A of a wgmma that is in flight: "
+                           : "the accumulator belongs to a wgmma of another shape that is in flight: ") +
                why_in_flight(warp, number),
            "wgmma issued", before.instruction, warp.index, 0);
     break;
@@ -517,7 +518,7 @@ void AsyncUnits::check_operands(const Warp& warp, const Instruction& instruction
       const Chunk& chunk = chunks_[offset / kChunk];
       if (chunk.swizzle == 0 || chunk.swizzle == 1 + static_cast<int>(swizzle)) continue;
       report(FindingKind::layout_mismatch, warp, index, -1, offset,
-             fmt::format("the descriptor of {} says {}, and TMA has written byte {} of shared memory with {}",
+             fmt::format("the descriptor of {} specifies {}, but TMA wrote byte {} of shared memory with {}",
                          operand == 0 ? "A" : "B", to_string(swizzle), offset,
                          to_string(static_cast<Swizzle>(chunk.swizzle - 1))),
              "written by TMA", chunk.tma, warp.index, 0);
@@ -706,11 +707,11 @@ void AsyncUnits::probe(Warp& warp, const Instruction& instruction) {
       const WgmmaIssue& issue = issue_of(warp, number);
       const Wgmma& wgmma = wgmma_of(issue.instruction);
       const bool of_d = std::find(wgmma.d.begin(), wgmma.d.end(), reg) != wgmma.d.end();
-      // Reading registers that A is read from changes nothing.
+      // Registers that hold A may be read.
       const bool of_a = k < instruction.writes && std::find(wgmma.a.begin(), wgmma.a.end(), reg) != wgmma.a.end();
       if (!of_d && !of_a) continue;
       report(FindingKind::in_flight, warp, index, -1, std::nullopt,
-             fmt::format("a {} of a register of {} of a wgmma that is under way: {}",
+             fmt::format("a {} of a register of {} of a wgmma that is in flight: {}",
                          k < instruction.writes ? "write" : "read", of_d ? "the accumulator" : "A",
                          why_in_flight(warp, number)),
              "wgmma issued", issue.instruction, warp.index, 0);
@@ -761,7 +762,7 @@ void AsyncUnits::begin_source(Warp& warp, const Instruction& instruction, int la
   if (checks()) check_visible(warp, index, lane, chunks);
 }
 
-// The bytes have been read, and `into`, a clock of `owner`, learns that.
+// The bytes have been read: records that in `into`, a clock of `owner`.
 void AsyncUnits::end_source(const Load& load, CtaExecutor& owner, Clock& into) {
   const auto& transfer = std::get<BulkTransfer>(load.what);
   SharedShadow* const shadow = cta_.shadow();
@@ -868,14 +869,13 @@ void AsyncUnits::issue_load(CtaExecutor& by, Warp& warp, const Instruction& inst
   if (checks() && !from_peer && barrier.initialised_by_thread >= 0 &&
       mbarrier_fences_[static_cast<std::size_t>(barrier.initialised_by_thread)] < barrier.initialised_at &&
       mbarrier_fences_[own] < barrier.initialised_at) {
-    report(
-        FindingKind::missing_fence, warp, index, lane, barrier.address,
-        fmt::format("the mbarrier at byte {} of shared memory was initialised, and no fence.mbarrier_init (or "
-                    "fence.proxy.async) of the thread that did it followed: before 9.3 the PTX ISA does not say that "
-                    "TMA sees the barrier without one",
-                    barrier.address),
-        "initialised", barrier.initialised_by, barrier.initialised_by_thread / kWarpSize,
-        barrier.initialised_by_thread % kWarpSize);
+    report(FindingKind::missing_fence, warp, index, lane, barrier.address,
+           fmt::format("the mbarrier at byte {} of shared memory was initialised, but the thread that did so has "
+                       "executed no fence.mbarrier_init (or fence.proxy.async) since: before version 9.3, the PTX ISA "
+                       "does not guarantee that TMA sees the barrier without one",
+                       barrier.address),
+           "initialised", barrier.initialised_by, barrier.initialised_by_thread / kWarpSize,
+           barrier.initialised_by_thread % kWarpSize);
     barrier.initialised_by_thread = -1;
   }
   const std::vector<std::uint32_t> chunks = chunks_of(transfer);
@@ -941,8 +941,8 @@ void AsyncUnits::deliver(Mbarrier& barrier) {
   if (under_way < barrier.transactions) return;  // more bytes must follow
   if (under_way > barrier.transactions) {
     report(FindingKind::transaction_count, loads_.at(barrier.deliveries.back()), barrier.address,
-           fmt::format("{} {} bytes for phase {} of the mbarrier at byte {} of shared memory, and expect_tx has "
-                       "promised {}: the phase may end before they are all there",
+           fmt::format("{} {} bytes for phase {} of the mbarrier at byte {} of shared memory, but expect_tx has "
+                       "announced {}: the phase may end before all of them have arrived",
                        bringers(barrier), under_way, barrier.phase, barrier.address, barrier.promised),
            "expect_tx", barrier.promised_by);
   }
@@ -970,14 +970,13 @@ void AsyncUnits::expect(Warp& warp, const Instruction& instruction, int lane, Mb
 void AsyncUnits::end_phase(Mbarrier& barrier) {
   if (!barrier.deliveries.empty()) {
     const Load& load = loads_.at(barrier.deliveries.front());
-    report(
-        FindingKind::transaction_count, load, barrier.address,
-        fmt::format("phase {} of the mbarrier at byte {} of shared memory has ended, and this {} of {} bytes is still "
-                    "under way: expect_tx has promised {} bytes",
-                    barrier.phase - 1, barrier.address,
-                    std::holds_alternative<BulkTransfer>(load.what) ? "load" : name_of(load), load.bytes(),
-                    barrier.promised),
-        "expect_tx", barrier.promised_by);
+    report(FindingKind::transaction_count, load, barrier.address,
+           fmt::format("phase {} of the mbarrier at byte {} of shared memory has ended, but this {} of {} bytes is "
+                       "still in flight: expect_tx has announced {} bytes",
+                       barrier.phase - 1, barrier.address,
+                       std::holds_alternative<BulkTransfer>(load.what) ? "load" : name_of(load), load.bytes(),
+                       barrier.promised),
+           "expect_tx", barrier.promised_by);
   }
   barrier.promised = 0;
 }
@@ -1105,7 +1104,7 @@ void AsyncUnits::set_registers(Warp& warp, const Instruction& instruction, bool 
   int& own = registers_[static_cast<std::size_t>(warp.index)];
   if (increase ? count < own : count > own) {
     cta_.find(FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
-              fmt::format("setmaxnreg.{} to {} registers per thread, and the warp has {}", increase ? "inc" : "dec",
+              fmt::format("setmaxnreg.{} to {} registers per thread, but the warp has {}", increase ? "inc" : "dec",
                           count, own));
     return;
   }
@@ -1160,8 +1159,8 @@ std::string AsyncUnits::describe_wait(const Warp& warp, std::int32_t& at) const 
     if (which != warp.index) continue;
     at = instruction;
     return fmt::format(
-        "for {} registers per thread instead of {}: the block was launched with {}, and of those that warps have given back "
-        "{} are left for each thread of a warp",
+        "for {} registers per thread instead of {}: the block was launched with {}, and of those that warps have "
+        "released, {} per thread of a warp are left",
         cta_.code()[static_cast<std::size_t>(instruction)].count, registers_[static_cast<std::size_t>(which)],
         registers_per_thread_, pool_ / kWarpSize);
   }

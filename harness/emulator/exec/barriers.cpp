@@ -1,4 +1,4 @@
-// What happens when a barrier has all its arrivals, or when a copy has used all the time that the ISA allows.
+// What happens when a barrier has received all its arrivals, and when a copy must complete at the latest.
 
 #include <fmt/format.h>
 
@@ -50,8 +50,8 @@ void CtaExecutor::release(Barrier& barrier) {
   note_progress();
 }
 
-// __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but they
-// have missed a barrier that others pass, and CUDA leaves the behaviour in that case undefined.
+// __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but then
+// they miss a barrier that others pass, and CUDA leaves the behaviour undefined.
 void CtaExecutor::check_all_came(const Barrier& barrier) {
   const std::uint32_t ended = num_threads_ - threads_alive_;
   if (ended == 0) return;
@@ -59,11 +59,11 @@ void CtaExecutor::check_all_came(const Barrier& barrier) {
   for (const Warp& warp : warps_) {
     if (warp.alive == 0) missing.push_back(warp.index);
   }
-  const std::string whole = missing.empty() ? "" : fmt::format(", all of {} among them,", list_of_warps(missing));
+  const std::string whole = missing.empty() ? "" : fmt::format(", including all of {},", list_of_warps(missing));
   const Warp& waiting = warps_[static_cast<std::size_t>(std::countr_zero(barrier.waiting)) % warps_.size()];
   find(FindingKind::divergent_barrier, &waiting, &code_[static_cast<std::size_t>(barrier.instruction)], -1,
        std::nullopt,
-       fmt::format("{} of the block's {} threads{} have ended without coming to this barrier", ended, num_threads_,
+       fmt::format("{} of the block's {} threads{} have ended without reaching this barrier", ended, num_threads_,
                    whole));
 }
 

@@ -26,7 +26,7 @@ void CtaExecutor::join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank
 void CtaExecutor::arrive_at_cluster(Warp& warp, const Instruction& instruction, std::uint32_t mask, bool relaxed) {
   if (const std::uint32_t again = mask & (warp.cluster.arrived | warp.cluster.passed); again != 0) {
     find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(again), std::nullopt,
-         "an arrival at the cluster's barrier by a thread that has arrived before, and has not waited since");
+         "an arrival at the cluster's barrier by a thread that has already arrived and has not waited since");
   }
   warp.cluster.passed &= ~mask;
   warp.cluster.arrived |= mask;
@@ -146,24 +146,24 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> CtaExecutor::owners_of(const
   return owners;
 }
 
-// Whether another CTA is running. This must be guaranteed, and not a matter of luck.
+// Whether another CTA is guaranteed to be running, not only by luck.
 bool CtaExecutor::is_there(const CtaExecutor& owner, const Warp& warp, const Instruction& instruction, int lane) {
   if (owner.has_ended()) {
     find(FindingKind::in_flight, &warp, &instruction, lane, std::nullopt,
-         fmt::format(
-             "an access to the shared memory of CTA {} of the cluster, which has ended: nothing has made it wait "
-             "(barrier.cluster)",
-             owner.rank_));
+         fmt::format("an access to the shared memory of CTA {} of the cluster, which has ended: nothing made it wait "
+                     "(barrier.cluster)",
+                     owner.rank_));
     return false;
   }
   if (ordering_ != nullptr) {
     const Clock& known = clocks().of(warp.index, lane);
     const auto block = known.begin() + static_cast<std::ptrdiff_t>(clocks().block_of(owner.rank_));
-    // The entries of its threads: what this CTA itself has done there proves nothing.
+    // Only the entries of its threads count, because what this CTA itself has done there proves nothing.
     if (std::all_of(block, block + static_cast<std::ptrdiff_t>(warps_.size() * kWarpSize),
                     [](AccessNumber number) { return number == 0; })) {
       find(FindingKind::race, &warp, &instruction, lane, std::nullopt,
-           fmt::format("an access to the shared memory of CTA {} of the cluster, and nothing says that it has begun "
+           fmt::format("an access to the shared memory of CTA {} of the cluster, and nothing guarantees that it has "
+                       "begun "
                        "(barrier.cluster)",
                        owner.rank_));
     }

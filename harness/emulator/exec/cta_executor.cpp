@@ -22,7 +22,8 @@ constexpr int kLoopsPerTurn = 256;
 constexpr int kLoopsPerTurnOfStuck = 8;
 
 // A warp that waits without returning to an earlier state, because its loop contains a clock, a random number or a
-// counter, lets other lanes of the warp run after this many turns, and other CTAs after this many rounds of all warps.
+// counter, lets other lanes of the warp run after it has yielded this many times, and other CTAs after this many rounds
+// of all warps.
 constexpr unsigned kTurnsOfPatience = 16;
 constexpr int kRoundsOfPatience = 64;
 
@@ -264,7 +265,7 @@ std::vector<std::int32_t> CtaExecutor::deciding_registers(std::int32_t begin, st
 }
 
 // Whether a yielding warp is in the same state as before, with no change of memory in between. Snapshots are taken less
-// and less often, so that cycles of several turns are found too (Brent's algorithm).
+// and less often, so that cycles of several scheduling slots are found too (Brent's algorithm).
 bool CtaExecutor::has_come_back(Warp& warp) {
   Turn& turn = warp.turn;
   const std::size_t bytes = context_.kernel.register_bytes;
@@ -348,7 +349,7 @@ const Instruction* CtaExecutor::looked_at(const Warp& warp) const {
 // path. Lanes that diverged because of what they wait for then reconverge further out.
 bool CtaExecutor::give_way(Warp& warp) {
   if (warp.tried_at != changes_) warp.tried = 0;
-  if (warp.tried > warp.stack.size() + 1) return false;  // all have had their turn
+  if (warp.tried > warp.stack.size() + 1) return false;  // all of them have been scheduled
   warp.tried_at = changes_;
   ++warp.tried;
   while (!warp.stack.empty()) {
@@ -597,7 +598,7 @@ void CtaExecutor::run_warp(Warp& warp) {
     if (budget_-- == 0) {
       stopped_ = true;
       find(FindingKind::endless_loop, &warp, &instruction, -1, std::nullopt,
-           fmt::format("the block has executed {} warp instructions without coming to its end{}{}",
+           fmt::format("the block has executed {} warp instructions without reaching its end{}{}",
                        context_.options.max_warp_instructions_per_cta,
                        context_.options.how_to_allow_more.empty() ? "" : ". ", context_.options.how_to_allow_more));
       return;
@@ -719,7 +720,8 @@ void CtaExecutor::check_group(const Warp& warp, const Instruction& instruction, 
   // The mask may include lanes that have ended: "all non-exited threads" must take part (PTX ISA, "shfl.sync",
   // "vote.sync" …).
   const std::uint32_t missing = named & warp.alive & ~here, others = named & here & ~lanes;
-  if (wrong(missing, fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", named, missing))) return;
+  if (wrong(missing, fmt::format("the mask {:#010x} names lanes that do not take part: {:#010x}", named, missing)))
+    return;
   wrong(others, fmt::format("the mask {:#010x} names lanes that pass another mask: {:#010x}", named, others));
 }
 

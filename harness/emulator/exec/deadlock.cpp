@@ -19,12 +19,12 @@ std::vector<int> numbers_of(std::uint32_t warps) {
 
 }  // namespace
 
-// ": they parted at kernel.cu:12"; empty when that is not known.
+// ": they diverged at kernel.cu:12"; empty when that is not known.
 std::string CtaExecutor::describe_parting(const Warp& warp, std::uint32_t lanes) const {
   for (auto parted = warp.stack.rbegin(); parted != warp.stack.rend(); ++parted) {
     if ((parted->mask & lanes) == 0) continue;
     const SourcePosition position = position_of(parted->branch);
-    return position.empty() ? "" : ": they parted at " + to_string(position);
+    return position.empty() ? "" : ": they diverged at " + to_string(position);
   }
   return {};
 }
@@ -34,13 +34,13 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
   at = std::max(warp.pc - 1, 0);
   if (warp.cluster.waiting != 0) {
     at = warp.cluster.instruction;
-    return "at the barrier of the cluster, to which not all of its threads have come";
+    return "at the barrier of the cluster, at which not all of its threads have arrived";
   }
   if (warp.status == WarpStatus::waiting) {
     for (std::size_t id = 0; id < barriers_.size(); ++id) {
       const Barrier& barrier = barriers_[id];
       if (!((barrier.waiting >> warp.index) & 1)) continue;
-      return fmt::format("at barrier {}, to which {} of {} threads have come", id, barrier.arrived,
+      return fmt::format("at barrier {}, at which {} of {} threads have arrived", id, barrier.arrived,
                          barrier.expected == 0 ? threads_alive_ : barrier.expected);
     }
   }
@@ -57,16 +57,17 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
         warp.failed_wait.lanes == all ? "" : fmt::format(", with lanes {:#010x},", warp.failed_wait.lanes);
     const std::uint32_t late = barrier.warps_before & ~barrier.warps;
     return fmt::format(
-        "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals "
-        "and has got {}{}{}{}",
+        "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals and has "
+        "received {}{}{}{}",
         barrier.phase, barrier.phase & 1, barrier.address, lanes.empty() ? "," : lanes, barrier.expected,
         barrier.expected - barrier.pending,
         barrier.warps == 0 ? "" : ", from " + list_of_warps(numbers_of(barrier.warps)),
-        late == 0 ? ""
-                  : fmt::format(" ({} came to the phase before, and not to this one)", list_of_warps(numbers_of(late))),
+        late == 0
+            ? ""
+            : fmt::format(" ({} arrived in the previous phase, but not in this one)", list_of_warps(numbers_of(late))),
         async_ == nullptr ? std::string() : async_->describe_transactions(barrier));
   }
-  return "for what no other warp does";
+  return "for something that no other warp does";
 }
 
 // If there was a finding before, it is probably the cause, but report the deadlock too.
@@ -116,7 +117,7 @@ void CtaExecutor::report_deadlock() {
   const std::int32_t at = groups.front().at;
   if (!findings_.is_new(FindingKind::deadlock, place_of(at), -1)) return;
   RawFinding raw = describe(FindingKind::deadlock, &first, &code_[static_cast<std::size_t>(at)], -1, std::nullopt,
-                            "the block cannot go on: " + text);
+                            "the block cannot continue: " + text);
   // Choose the arrival of a warp that others wait for, if there is one.
   const std::vector<int>& waiting = groups.front().warps;
   const auto awaited = std::ranges::find(mbarriers_, first.failed_wait.address, &Mbarrier::address);
@@ -143,8 +144,8 @@ void CtaExecutor::report_lost() {
   const auto [access, lane, offset, other_warp] = *shadow_->lost();
   const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
   find(FindingKind::overwritten, &warps_[static_cast<std::size_t>(access.warp)], &instruction, lane, offset,
-       fmt::format("byte {} of shared memory, which warp {} has written here, is written again before anybody has read "
-                   "it: whoever fills a stage has to wait until it is empty",
+       fmt::format("byte {} of shared memory, which warp {} wrote here, is overwritten before any thread has read "
+                   "it: the thread that fills a stage must first wait until it is empty",
                    offset, other_warp));
 }
 
@@ -172,26 +173,30 @@ void CtaExecutor::report_stuck(std::uint64_t others, std::uint64_t unstarted) {
   });
   if (first == warps_.end()) return report_deadlock();
   const Instruction* const look = looked_at(*first);
-  std::string text = fmt::format("lanes {:#010x} go round this loop for ever: ", first->active);
+  std::string text = fmt::format("lanes {:#010x} repeat this loop for ever: ", first->active);
   const AwaitedPlace place = look != nullptr ? place_of_wait(*first, *look) : AwaitedPlace();
   if (look == nullptr) {
     text += "nothing that could end it changes any more";
   } else if (look->instruction_class == InstructionClass::atomic) {
-    text += fmt::format("`{}` never finds what it waits for{}. If it is to get a lock, nobody gives the lock back",
-                        context_.kernel.sources[look->source].text, place.text);
+    text += fmt::format(
+        "`{}` never finds the value that it waits for{}. If this is to acquire a lock, no thread "
+        "releases it",
+        context_.kernel.sources[look->source].text, place.text);
   } else {
-    text += fmt::format("`{}` never reads what it waits for{}, and nobody writes it any more",
+    text += fmt::format("`{}` never reads the value that it waits for{}, and no thread will write it",
                         context_.kernel.sources[look->source].text, place.text);
   }
-  if (others != 0) text += fmt::format("; {} other block{} cannot go on either", others, others == 1 ? "" : "s");
+  if (others != 0) text += fmt::format("; {} other block{} cannot continue either", others, others == 1 ? "" : "s");
   if (unstarted != 0) {
     text += fmt::format(
-        "; {} block{} not been started, since no more fit on the GPU at a time: a block must not wait for one that comes later",
+        "; {} block{} not been started, because no more fit on the GPU at a time: a block must not wait for a later "
+        "one",
         unstarted, unstarted == 1 ? " has" : "s have");
   }
   if (place.of_host)
     text +=
-        ". If the host is to write there: it does not go on while a kernel runs on the virtual GPU, as it would beside a GPU";
+        ". If the host is meant to write there: while a kernel runs on the virtual GPU, the host waits, which it "
+        "would not do for a GPU";
   const Instruction& at = look != nullptr ? *look : code_[static_cast<std::size_t>(first->pc)];
   find(FindingKind::endless_loop, &*first, &at, std::countr_zero(first->active), std::nullopt, text);
 }

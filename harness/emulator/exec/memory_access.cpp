@@ -106,7 +106,7 @@ std::uint32_t CtaExecutor::check_window(Warp& warp, const Instruction& instructi
                        static_cast<std::int64_t>(offset), window.owner, window.size, window.name));
     } else if ((offset & (bytes - 1)) != 0) {
       find(FindingKind::misaligned, &warp, &instruction, lane, offset,
-           fmt::format("an access of {} bytes at byte {} of {} memory, which is no multiple of {}", bytes, offset,
+           fmt::format("an access of {} bytes at byte {} of {} memory, which is not a multiple of {}", bytes, offset,
                        window.name, bytes));
     } else {
       continue;
@@ -220,7 +220,7 @@ std::uint32_t CtaExecutor::check_global(Warp& warp, const Instruction& instructi
            fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address, where()));
     } else if ((address & (bytes - 1)) != 0) {
       find(FindingKind::misaligned, &warp, &instruction, lane, address,
-           fmt::format("an access of {} bytes at {:#x}, which is no multiple of {}", bytes, address, bytes));
+           fmt::format("an access of {} bytes at {:#x}, which is not a multiple of {}", bytes, address, bytes));
     } else {
       host[lane] = allocation->data + (address - allocation->address);
       continue;

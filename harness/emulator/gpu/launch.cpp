@@ -71,7 +71,7 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   if (const std::uint64_t ctas = size_of(cluster); ctas == 0 || ctas > kMostCtasOfCluster)
     return fmt::format("clusters of {} blocks; there can be 1 to {} in a cluster", size(cluster), kMostCtasOfCluster);
   if (grid.x % cluster.x != 0 || grid.y % cluster.y != 0 || grid.z % cluster.z != 0)
-    return fmt::format("a grid of {} blocks, which is no multiple of clusters of {}", size(grid), size(cluster));
+    return fmt::format("a grid of {} blocks, which is not a multiple of clusters of {}", size(grid), size(cluster));
   const auto most = kernel.max_block();
   if (most[0] != 0 && threads > std::uint64_t{most[0]} * most[1] * most[2]) {
     return fmt::format("blocks of {} threads; the kernel was compiled for at most {} (__launch_bounds__)", threads,
@@ -160,7 +160,7 @@ void put_causes_first(std::vector<Finding>& findings) {
 const SmLimits& known_limits(int sm) {
   const SmLimits* limits = sm_limits(sm);
   if (limits == nullptr)
-    throw std::invalid_argument(fmt::format("sm_{}: the virtual GPU knows the limits of {}", sm, known_sms()));
+    throw std::invalid_argument(fmt::format("sm_{}: the virtual GPU knows only the limits of {}", sm, known_sms()));
   return *limits;
 }
 
@@ -400,7 +400,7 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
   };
   // Resumes CTAs that wait for others, in turn, as long as that changes anything: in ascending and then in descending
   // order, because some wait for CTAs before them and some for CTAs after them.
-  std::uint64_t turns = 1;  // counts turns that changed memory
+  std::uint64_t turns = 1;  // counts resumptions that changed memory
   const auto run_resident = [&] {
     bool goes_on = true;
     while (goes_on && !resident.empty() && !interrupted()) {
@@ -495,8 +495,9 @@ Report run(const Kernel& kernel, const LaunchConfig& config, Memory& memory, con
     Finding finding;
     finding.kind = FindingKind::launch_limits;
     finding.message = fmt::format(
-        "the launch has executed {} warp instructions, and not all of its {} blocks have ended. Is the grid meant to be so large? "
-        "FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS=N (scripts/emulate --max-launch-instructions N) lets it go on for longer",
+        "the launch has executed {} warp instructions, and not all of its {} blocks have ended. Is the grid meant to "
+        "be this large? "
+        "FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS=N (scripts/emulate --max-launch-instructions N) lets it run longer",
         options.max_warp_instructions, num_ctas);
     finding.kernel = kernel.name();
     report.findings.insert(report.findings.begin(), std::move(finding));

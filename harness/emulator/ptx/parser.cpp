@@ -18,7 +18,7 @@ namespace {
 
 using Kind = Operand::Kind;
 
-// A text with a variable larger than this, or so many registers, is damaged.
+// A text with a larger variable than this, or with more registers, is damaged.
 constexpr std::size_t kMaxVariableBytes = std::size_t{1} << 30;
 constexpr std::uint64_t kMaxRegisters = 1 << 20;
 // The size of the area that CUDA's headers assume at %reserved_smem_offset_1.
@@ -352,7 +352,7 @@ int Parser::parse_variable(Space space, bool external, bool parameter) {
     if (accept('=')) {
       parse_initial(one, element_bytes);
       if (one.size == 0) one.size = one.initial.size();
-      if (one.initial.size() > one.size) lexer_.fail(fmt::format("{} has more values than places", one.name));
+      if (one.initial.size() > one.size) lexer_.fail(fmt::format("{} has more values than elements", one.name));
     }
     index = static_cast<int>(text_.variables.size());
     text_.variables.push_back(std::move(one));
@@ -393,7 +393,7 @@ void Parser::parse_initial_value(Variable& variable, int element_bytes, std::siz
     if (accept('+')) addend = expect_integer();
     if (generic) expect(')');
     if (accept('+')) addend = expect_integer();
-    if (element_bytes != 8) lexer_.fail("an address in a variable that is not of 64 bits");
+    if (element_bytes != 8) lexer_.fail("an address in a variable that is not 64 bits wide");
     variable.relocations.push_back({offset, std::string(name.text), addend});
   } else {
     const bool negative = accept('-');
@@ -647,8 +647,8 @@ void Parser::parse_instruction() {
   for (const std::string_view texture : {"tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"}) {
     if (mnemonic != texture) continue;
     throw PtxError(
-        fmt::format("PTX line {}: {}: textures and surfaces are not part of the virtual GPU. Read the array by pointer "
-                    "(ld.global), as the texture's addressing would",
+        fmt::format("PTX line {}: {}: the virtual GPU does not support textures and surfaces. Read the array through "
+                    "a pointer (ld.global), with the texture's addressing written out",
                     word.line, word.text),
         word.line);
   }
@@ -742,8 +742,9 @@ Operand Parser::parse_name(int operand_number) {
                                .reserved = true,
                                .line = name.line});
   } else if (name.text.starts_with("%reserved_smem_offset")) {
-    throw PtxError(fmt::format("PTX line {}: {}: of the system's shared memory the virtual GPU has only what lies at "
-                               "%reserved_smem_offset_1, where cooperative groups' tiles of more than a warp meet",
+    throw PtxError(fmt::format("PTX line {}: {}: of the shared memory that the system reserves, the virtual GPU has "
+                               "only the part at %reserved_smem_offset_1, which cooperative groups use for tiles of "
+                               "more than a warp",
                                name.line, name.text),
                    name.line);
   } else if (name.text[0] == '%' || operand_number < 0) {
