@@ -631,12 +631,9 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
               "setp.eq.u32 %p4, %r92, 4;\n@%p4 exit;\n" +
                   std::string(kWait),
               192),
-      "the block cannot continue: warp 0 waits at barrier 1, to which 32 of 64 threads have arrived; warps 1 and 2 "
-      "wait "
-      "at "
-      "barrier 2, to which 64 of 96 threads have arrived, at kernel.cu:7; warps 3 and 5 wait for phase 0 (parity 0) of "
-      "the mbarrier at byte 2048 of shared memory, which expects 7 arrivals and has received 0, at kernel.cu:10; "
-      "warp 4 "
+      "the block cannot continue: warp 0 waits at barrier 1, at which 32 of 64 threads have arrived; warps 1 and 2 wait "
+      "at barrier 2, at which 64 of 96 threads have arrived, at kernel.cu:7; warps 3 and 5 wait for phase 0 (parity 0) of "
+      "the mbarrier at byte 2048 of shared memory, which expects 7 arrivals and has received 0, at kernel.cu:10; warp 4 "
       "has ended");
 }
 
@@ -803,7 +800,7 @@ TEST(Findings, ABarrierThatIsMissedComesBeforeTheRacesThatFollow) {
   expect_race(report, 1, 8);
   EXPECT_EQ(report.findings[0].kind, FindingKind::divergent_barrier) << all(report);
   EXPECT_EQ(report.findings[0].position[0].line, 4);
-  EXPECT_THAT(report.findings[0].message, HasSubstr("32 of the block's 64 threads, all of warp 1 among them,"));
+  EXPECT_THAT(report.findings[0].message, HasSubstr("32 of the block's 64 threads, including all of warp 1,"));
   expect_clean(report_of("st.shared.u32 [%r94], %r90;\nbar.sync 0;\n" + read));
 }
 

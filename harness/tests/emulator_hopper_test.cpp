@@ -238,7 +238,7 @@ TEST(HopperFindings, SwizzlesDiffer) {
   expect_clean(body + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma + kCommit + kWait + kUse);
   expect_found(kVisible + kBarrier + kExpect + kLoad + kAsk + kFence + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma +
                    kCommit + kWait + kUse,
-               FindingKind::layout_mismatch, 8, "the descriptor of A says the 64-byte swizzle", 4);
+               FindingKind::layout_mismatch, 8, "the descriptor of A specifies the 64-byte swizzle", 4);
 }
 
 TEST(HopperFindings, ALoadIsNotWaitedFor) {
