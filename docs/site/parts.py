@@ -250,7 +250,7 @@ def chapter(facts: Facts, asked: Asked) -> list[Part]:
 def prediction(facts: Facts, asked: Asked) -> list[Part]:
     number = asked.numbers()[0]
     header = Plain(sources.header(facts.file(number))["Prediction"], quoted=True)
-    summary = "Write your figure down first. Then open what the header of the file predicts."
+    summary = "Write down your own figure first. Then open the prediction from the header of the file."
     folded = Folded(summary, [header], "prediction")
     if number == 1:
         return [folded]
@@ -290,7 +290,10 @@ def _measured_how(facts: Facts, versions: list[Version], shapes: list[Shape]) ->
         return "All figures are from `harness --record`, which times a version alone for a short time."
     if not alone:
         return f"All figures are {regime.name}, that is, at steady power."
-    return f"The figures are {regime.name}, except those of {', '.join(alone)}, which are from `harness --record`."
+    return (
+        f"The figures are {regime.name}, that is, at steady power, except those of {', '.join(alone)}. These are from"
+        " `harness --record`, which times a version alone for a short time."
+    )
 
 
 @directive()
@@ -313,12 +316,13 @@ def busy(facts: Facts, asked: Asked) -> list[Part]:
     rows = [[label(facts, n), *(facts.text(figure.format(n)) for figure in figures)] for n in numbers]
     note = (
         f"Nsight Compute on the {facts.device.name} at seq_len 2048, batch 16, 16 heads"
-        f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores: of the cycles of an SM that has work. Shared"
-        " memory: the pipe that it shares with L1. L2: of the bytes that it could move."
+        f" (profiles/{DEVICE}/ncu.json). Issue slots and tensor cores are shares of the"
+        " cycles in which an SM has work. Shared memory is the pipe that shared memory and L1 use together. L2 is the"
+        " share of the bytes that it could have moved."
     )
     missing = [f"{n:02}" for n in numbers if not facts.has_busy(n)]
     if missing:
-        note += f" Not counted yet: {', '.join(missing)}."
+        note += f" No counters are recorded yet for {', '.join(missing)}."
     return [Table("busy", headings, rows), Plain(note, note=True)]
 
 

@@ -323,7 +323,7 @@ def test_a_chapter_asks_before_it_answers(page: Path, facts: Facts) -> None:
 def test_measured_figures_name_their_regime(facts: Facts) -> None:
     how = {n: parts.measured(facts, parts.Asked("", f"{n:02}"))[-1].text for n in (3, 4, 7)}
     assert how[3].startswith("All figures are from `harness --record`")
-    assert how[4].startswith("The figures are sustained, except those of 03 tiled")
+    assert how[4].startswith("The figures are sustained") and "except those of 03 tiled" in how[4]
     assert how[7].startswith("All figures are sustained")
 
 

@@ -609,7 +609,11 @@ FAULTS = [
         "07_ldmatrix",
         "1 / row_sum[mma_m][half];",
         "(warp_id == 2 ? 2 : 1) / row_sum[mma_m][half];",
-        says=("rows 32–47 of a query tile of 64 (warp 2 of 4)", "times 2, with the same factor for every element", "of warp 2"),
+        says=(
+            "rows 32–47 of a query tile of 64 (warp 2 of 4)",
+            "times 2, with the same factor for every element",
+            "of warp 2",
+        ),
     ),
     Fault(
         "K is that of the first head",
