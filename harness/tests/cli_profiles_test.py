@@ -329,7 +329,7 @@ BROKEN = [
     (lambda _: "[]", 'no "schema"'),
     (of_another_schema, "it has schema 2, and this program reads schema 1"),
     (without_a_schema, 'no "schema"'),
-    (of_another_form, "not of the form"),
+    (of_another_form, "does not conform"),
     (with_tflops("1e400"), "a number that is too large"),
     (with_tflops("-5"), "-5 where a number above 0 is expected"),
     (with_tflops('"inf"'), "inf where a number above 0 is expected"),
@@ -370,7 +370,7 @@ def test_broken_peers(cli: Cli) -> None:
         ("{", "truncated or not JSON"),
         ("[]", 'no "schema"'),
         ('{"schema": 2}', "it has schema 2, and this program reads schema 3"),
-        ('{"schema": 3}', "not of the form"),
+        ('{"schema": 3}', "does not conform"),
         (json.dumps(good | {"problem": good["problem"] | {"dtype": "fp4"}}), "its dtype is unknown"),
     ):
         (cli.profiles / "h200/peers.json").write_text(broken, encoding="utf-8")

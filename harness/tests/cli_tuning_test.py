@@ -305,7 +305,7 @@ BROKEN = [
     (lambda path: edit(path, lambda d: d.pop("schema")), 'no "schema"'),
     (lambda path: edit(path, lambda d: d.update(device="NVIDIA L4")), "for another device, NVIDIA L4"),
     (lambda path: edit(path, lambda d: d["entries"][0].update(ranking=[])), "a ranking is empty"),
-    (lambda path: edit(path, lambda d: d["entries"][0].pop("problem")), "not of the form"),
+    (lambda path: edit(path, lambda d: d["entries"][0].pop("problem")), "does not conform"),
 ]
 
 
