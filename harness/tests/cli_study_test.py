@@ -122,7 +122,7 @@ def test_study_card(cli: Cli) -> None:
         "Changed",
         "Prediction",
         "NVIDIA H200 (GPU 0, compute capability 9.0)",
-        "Correct yes, max |error| 4.00e-04, 0.40 of what is allowed",
+        "Correct yes, max |error| 4.00e-04, 0.40 of the allowed error",
         "225.0 TFLOP/s, median",
         "1.50x of version 06_swizzle (150.0 TFLOP/s measured now)",
         f"{study['registers']} registers, no spills, {study['smem_bytes'] / 1024:g} KiB of shared memory",
@@ -254,7 +254,7 @@ def test_a_wrong_result(cli: Cli) -> None:
     outcome = cli(K, "05")
     assert outcome.rc == 1
     for words in (
-        "Correct NO, max |error| nan, 17.50 of what is allowed: the output differs from the reference",
+        "Correct NO, max |error| nan, 17.50 of the allowed error: the output differs from the reference",
         "Diagnosis Suggests: the scores are not scaled. Wrong in rows 8–15 modulo 16.",
         "batch head row column got expected",
         "1 2 345 67 nan 0.25",

@@ -95,7 +95,7 @@ def test_counters_of_other_code_are_called_stale(recorded: Cli) -> None:
     assert [busy["stale"] for busy in document["busy"]] == [False, True]
     outcome = recorded("--diff", "06", "07")
     table = outcome.out.split("What is busy")[1].split("Counters")[0]
-    assert len(re.findall(r" \d+\.?\d* +\d+\.?\d* stale", table)) == 8 and "counts anew" in table
+    assert len(re.findall(r" \d+\.?\d* +\d+\.?\d* stale", table)) == 8 and "counts it again" in table
 
 
 @pytest.mark.parametrize(

@@ -591,7 +591,7 @@ def test_what_an_earlier_run_has_written_is_not_graded(grading: Grading, handed_
         done = grading.run("--grade-dir", handed_in, "--assignment", "small", *files)
         assert done.returncode == 0 and "7 of 7 files graded" in done.stdout and "copied.cu" in rows(out), done
         assert ("Left out" in done.stdout) == (name == "two")
-    assert "written them: one.csv, one.csv.results, one.json, one.similar.csv, one.xml" in done.stdout
+    assert "wrote them: one.csv, one.csv.results, one.json, one.similar.csv, one.xml" in done.stdout
 
 
 def test_ctrl_c_stops_a_class_at_once(grading: Grading) -> None:
