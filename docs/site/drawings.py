@@ -845,7 +845,7 @@ def swizzle_rows(facts: Facts) -> Figure:
                 cell(axes, x + place * 2, row, str(col // 8), FILLS[col // 8], 7, width=2)
         for chunk in range(8):
             note(axes, x + chunk * 2 + 1, -0.45, f"{chunk * 4}–{chunk * 4 + 3}", 5.8, "center", MUTED)
-    note(axes, 0, 8.9, "columns: the four banks a chunk lies in; the number: which chunk of the row it is", 8)
+    note(axes, 0, 8.9, "columns: the four banks that hold a chunk; numbers: which chunk of the row it is", 8)
     return figure
 
 

@@ -84,7 +84,7 @@ class PartsDirective(SphinxDirective):
                 return [html_of(table(part))]
             case parts.Quotation(text, language):
                 place = html.escape(part.place())
-                if (listing := self.listing(facts, part.found.file)) is not None:
+                if (listing := self.listing(part.found.file)) is not None:
                     place = f'<a href="{listing}#{sources.anchor(part.found.file, part.found.first)}">{place}</a>'
                 return [
                     nodes.literal_block(text, text, language=language),
@@ -117,27 +117,24 @@ class PartsDirective(SphinxDirective):
             case parts.Folded(summary, inner, kind):
                 return self.folded(summary, self.nodes_of(facts, list(inner)), kind)
 
-    def listing(self, facts: Facts, file: str) -> str | None:
+    def listing(self, file: str) -> str | None:
         """The page that contains the whole file, relative to this one: "" for this one; None if there is none."""
-        for number in facts.numbers():
-            if facts.file(number) == file:
-                here = self.env.docname == f"chapters/{facts.stem(number)}"
-                return "" if here else self._chapter(facts, number)
-        return None
+        stem = Path(file).stem
+        return "" if self.env.docname == f"chapters/{stem}" else self._chapter(stem)
 
     def folded(self, summary: str, content: list[nodes.Node], kind: str) -> list[nodes.Node]:
         opening = f'<details class="folded {kind}"><summary>{html.escape(summary)}</summary>'
         return [html_of(opening), *content, html_of("</details>")]
 
     def drawing(self, facts: Facts, name: str, alt: str) -> list[nodes.Node]:
-        links = {f"{n:02}": self._chapter(facts, n) for n in facts.numbers()}
+        links = {f"{n:02}": self._chapter(facts.stem(n)) for n in facts.numbers()}
         svg = drawings.svg(name, facts, alt, {n: link for n, link in links.items() if link})
         opening = f'<figure class="drawing" id="{name}"><div class="drawing-scroll" tabindex="0" role="group"'
         opening += f' aria-label="drawing">{svg}</div><figcaption>'
         return [html_of(opening), *self.parse_content_to_nodes(), html_of("</figcaption></figure>")]
 
-    def _chapter(self, facts: Facts, number: int) -> str | None:
-        page = f"chapters/{facts.stem(number)}"
+    def _chapter(self, stem: str) -> str | None:
+        page = f"chapters/{stem}"
         if page not in self.env.found_docs or not self.env.docname:
             return None
         return self.env.app.builder.get_relative_uri(self.env.docname, page)

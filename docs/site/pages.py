@@ -2,7 +2,7 @@
 
 docs/source/chapters/06_swizzle.md becomes docs/chapters/06_swizzle.md: with its figures, its code, tables, results, and
 answers folded away. Its drawings go to docs/figures/drawings/. A source that only includes ../NAME.md stands for a page
-that is plain Markdown and is its own source.
+that is plain Markdown and is its own source; only the link to the site, at its end, is generated.
 
 scripts/docs --pages runs this; --check writes nothing, lists what is out of date, and exits with status 1 if anything
 is. Exits with status 3 if a source refers to something that does not exist.
@@ -39,6 +39,7 @@ from ladder import HARNESS, ROOT, write_whole
 COMMAND = "scripts/docs --pages"
 PAGES = ROOT / "docs"
 DRAWINGS = PAGES / "figures" / "drawings"
+LINK = "<sub>[This page on the site]"  # to where it is published; the site leaves it out of pages that it includes
 
 FENCE = re.compile(r"( *)(`{3,}|:{3,}|~{3,})(?:\{(\w+)\})? *(.*)")
 OPTION = re.compile(r":([\w-]+): *(.*)")
@@ -102,15 +103,17 @@ class Library:
 
     facts: Facts
     sources: dict[str, str] = field(default_factory=dict)  # by page, "chapters/06_swizzle"
-    titles: dict[str, str] = field(default_factory=dict)  # also of pages that are plain Markdown
+    plain: dict[str, Path] = field(default_factory=dict)  # pages that are their own source
+    titles: dict[str, str] = field(default_factory=dict)  # of both
 
     @classmethod
     def of(cls, facts: Facts, folder: Path) -> Library:
         library = cls(facts)
         for path in sorted(folder.rglob("*.md")):
             name, text = path.relative_to(folder).with_suffix("").as_posix(), path.read_text(encoding="utf-8")
-            if plain := re.fullmatch(r"```\{include\} (\S+)\n(?::relative-images:\n)?```\n", text):
-                text = (path.parent / plain[1]).read_text(encoding="utf-8")
+            if plain := re.fullmatch(r"```\{include\} (\S+)\n(?::[a-z-]+:.*\n)*```\n", text):
+                library.plain[name] = Path(os.path.normpath(path.parent / plain[1]))
+                text = library.plain[name].read_text(encoding="utf-8")
             else:
                 library.sources[name] = text
             library.titles[name] = text.partition("\n")[0].removeprefix("# ")
@@ -131,6 +134,14 @@ class Library:
             raise SourceError("README.md has no line `[site]: https://…` that says where the site is published")
         return found[1]
 
+    def link(self, name: str, answers: bool = False) -> str:
+        return f"{LINK}({self.site}/{name}.html){' checks your answers.' if answers else ''}</sub>"
+
+    def linked(self, name: str) -> str:
+        """A page that is its own source, with the link at its end, which the site leaves out."""
+        text = self.plain[name].read_text(encoding="utf-8").partition(LINK)[0]
+        return f"{text.rstrip()}\n\n{self.link(name)}\n"
+
 
 @dataclass
 class Page:
@@ -148,11 +159,9 @@ class Page:
         if not head.startswith("# "):
             self.errors.append(f"{self.name}.md begins with no title")
         made = f"<!-- Made from docs/source/{self.name}.md. Edit that file, and run {COMMAND}. -->"
-        site = f"[This page on the site]({self.library.site}/{self.name}.html)"
-        if "{blank}`" in text:
-            site += " checks your answers."
+        site = self.library.link(self.name, answers="{blank}`" in text)
         converted = self.converted(body)
-        return f"{made}\n\n{head}\n\n<sub>{site}</sub>\n\n{converted.strip()}\n"
+        return f"{made}\n\n{head}\n\n{site}\n\n{converted.strip()}\n"
 
     def link(self, page: str) -> str:
         """The link to a file, given by its path from the root of the repository."""
@@ -397,6 +406,7 @@ def wanted(facts: Noting) -> dict[Path, str | None]:
     pages = [Page(library, name) for name in library.sources]
     files: dict[Path, str | None] = {path: None for path in DRAWINGS.glob("*.svg")}
     files |= {PAGES / f"{page.name}.md": page.markdown() for page in pages}
+    files |= {path: library.linked(name) for name, path in library.plain.items()}
     errors = [error for page in pages for error in page.errors]
     shown = sorted(set(itertools.chain.from_iterable(page.drawings for page in pages)))
     for name in shown:

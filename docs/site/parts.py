@@ -218,7 +218,8 @@ def quote(facts: Facts, asked: Asked) -> list[Part]:
 
 @directive()
 def source(facts: Facts, asked: Asked) -> list[Part]:
-    return [Source(facts.file(asked.numbers()[0]))]
+    """The whole file of a version, given by its number, or of an extension, given by its path."""
+    return [Source(asked.argument if asked.argument.endswith(".cu") else facts.file(asked.numbers()[0]))]
 
 
 # ---- a version's chapter ----

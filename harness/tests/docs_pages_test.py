@@ -20,7 +20,8 @@ sys.path[:0] = [str(DOCS / "site"), str(ROOT / "scripts")]
 import pages  # noqa: E402
 from sources import PAGES as SOURCES  # noqa: E402
 
-NAMES = sorted(pages.Library.of(None, SOURCES).sources)
+LIBRARY = pages.Library.of(None, SOURCES)
+NAMES = sorted(LIBRARY.sources)
 # Plain pages, which are their own source, contain links and are linked to.
 READ_ON_GITHUB = sorted({*(f"{name}.md" for name in NAMES), *(path.name for path in DOCS.glob("*.md"))})
 
@@ -159,13 +160,22 @@ def anchors_of(page: str) -> set[str]:
     return found
 
 
+def site() -> str:
+    (found,) = re.findall(r"^\[site\]: (.*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return found
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_page_says_where_its_source_is_and_where_the_site(name: str) -> None:
     lines = text_of(f"{name}.md").splitlines()
     assert lines[0] == f"<!-- Made from docs/source/{name}.md. Edit that file, and run scripts/docs --pages. -->"
     assert lines[2].startswith("# ")
-    (site,) = re.findall(r"^\[site\]: (.*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert f"({site}/{name}.html)" in lines[4]
+    assert f"({site()}/{name}.html)" in lines[4]
+
+
+@pytest.mark.parametrize("name", sorted(LIBRARY.plain))
+def test_a_page_that_is_its_own_source_ends_with_the_link_to_the_site(name: str) -> None:
+    assert text_of(f"{name}.md").endswith(f"({site()}/{name}.html)</sub>\n")
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -134,12 +134,14 @@ def test_terms_have_their_definition_as_a_tooltip(site: Path) -> None:
     assert titles and all(len(title) > 15 for title in titles)
 
 
-def test_a_quotation_links_to_its_lines_in_the_listing(site: Path) -> None:
-    text = (site / "chapters" / "07_ldmatrix.html").read_text(encoding="utf-8")
-    links = re.findall(r'<p class="quoted-from"><a href="([^"]*)">(kernels/07_ldmatrix\.cu), lines? (\d+)', text)
+@pytest.mark.parametrize("kernel", ["kernels/07_ldmatrix.cu", "kernels/hopper/extensions/fp8.cu"])
+def test_a_quotation_links_to_its_lines_in_the_listing(site: Path, kernel: str) -> None:
+    stem = Path(kernel).stem
+    text = (site / "chapters" / f"{stem}.html").read_text(encoding="utf-8")
+    links = re.findall(rf'<p class="quoted-from"><a href="([^"]*)">({re.escape(kernel)}), lines? (\d+)', text)
     assert links
     for link, file, line in links:
-        assert link == f"#07_ldmatrix-{line}"
+        assert link == f"#{stem}-{line}"
         source = (ROOT / file).read_text(encoding="utf-8").splitlines()[int(line) - 1]
         shown = text.partition(f'id="{link[1:]}"')[2].partition("\n")[0]
         assert html.unescape(re.sub(r"<[^>]*>", "", shown.partition(">")[2])).rstrip().endswith(source.strip())
@@ -328,6 +330,14 @@ def test_all_banks_and_all_bars_are_in_sight(site: Path, tmp_path: Path) -> None
         assert len(at["names"]) == 2 * len(CHAPTERS_OF_VERSIONS) and all(
             "TFLOP/s" in name or "not" in name for name in at["names"]
         )
+
+
+@needs_chromium
+def test_plots_stay_legible_on_a_phone(site: Path, tmp_path: Path) -> None:
+    found = visit(tmp_path, site, [(page, f"{page}.html", "plots") for page in ("results", "the_data")])
+    assert [plot["name"] for plots in found.values() for plot in plots] == ["seq_len.svg", "by_data.svg"]
+    for plot in (plot for plots in found.values() for plot in plots):
+        assert plot["width"] > 700 and plot["scrolls"] and "Swipe" in plot["said"], plot
 
 
 @needs_chromium

@@ -576,7 +576,7 @@ def test_what_the_readme_claims_is_what_was_measured() -> None:
     readme = words_of("README.md")
     assert "16 is faster than FlashAttention-2 at every length from 512 to 16,384, and 29 is faster than" in readme
     assert (
-        "29 is between level with the faster of the two and 14 % ahead of it, and at 1024 it is slower on some"
+        "the lead of 29 over the faster of the two ranges from nothing to 14 %, and at 1024, 29 is slower on some"
         in readme
     )
     assert "Fewer than half of the predictions came true" in readme

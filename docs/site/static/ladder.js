@@ -200,7 +200,7 @@
     const input = element("input", { type: "text", inputmode: "decimal", autocomplete: "off", placeholder: "such as 2 or 0.8" });
     const button = element("button", { type: "button" }, "compare");
     const result = element("p", { role: "status", "aria-live": "polite", class: "result" });
-    const question = `How many times as many TFLOP/s as ${before} has ${after}?`;
+    const question = `By what factor does ${after} change the TFLOP/s of ${before}?`;
     part.replaceChildren(element("p", { class: "part-title" }, question),
       element("div", { class: "controls" }, element("label", {}, "your factor", input), button), result);
     const compare = () => {
@@ -224,7 +224,7 @@
 
   for (const code of document.querySelectorAll("article div.highlight > pre")) {
     if (/[─│┌┐└┘├┤┬┴┼╭╮╯╰═║]/.test(code.textContent)) code.classList.add("characters");
-    const button = element("button", { type: "button", class: "copybtn", "aria-label": "copy this code" }, "copy");
+    const button = element("button", { type: "button", class: "copy-code", "aria-label": "copy this code" }, "copy");
     button.addEventListener("click", async () => {
       const copied = code.cloneNode(true);
       copied.querySelectorAll(".linenos").forEach((number) => number.remove());

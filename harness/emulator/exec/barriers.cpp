@@ -91,7 +91,7 @@ void CtaExecutor::complete(Warp& warp, PendingCopy& copy, std::uint32_t mask, bo
   if (shadow_ != nullptr) {
     shadow_->complete_copy({warp.index, copy.instruction, false, mask, copy.bytes, copy.to}, by_mbarrier);
   }
-  if (async_ != nullptr) async_->note_write(warp.index, copy.instruction, mask, copy.bytes, copy.to);
+  if (async_ != nullptr) async_->proxy.note_write(warp.index, copy.instruction, mask, copy.bytes, copy.to);
   copy.mask &= ~mask;
   note_progress();
 }

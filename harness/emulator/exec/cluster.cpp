@@ -207,7 +207,7 @@ void CtaExecutor::write_peer(const Warp& warp, const Instruction& instruction, C
       owner.shadow_->write(access, unchanged & same);
     });
   }
-  if (owner.async_ != nullptr) owner.async_->forget_write(lanes, bytes, offsets);
+  if (owner.async_ != nullptr) owner.async_->proxy.forget_write(lanes, bytes, offsets);
   owner.note_progress();
 }
 

@@ -33,7 +33,7 @@ const PendingCopy* pending_copy(const Warp& warp, const Conflict& conflict) {
 // The mbarrier of the CTA that is signalled at the end of a copy to its shared memory; null: none.
 const Mbarrier* told_by_copy(CtaExecutor& cta, const Conflict& conflict) {
   if (cta.async() != nullptr) {
-    if (const Mbarrier* barrier = cta.async()->told_by_load(conflict.other_instruction, conflict.offset))
+    if (const Mbarrier* barrier = cta.async()->copies.told_by_load(conflict.other_instruction, conflict.offset))
       return barrier;
   }
   const Warp& warp = cta.warps()[static_cast<std::size_t>(conflict.other_warp)];

@@ -130,7 +130,7 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
                                              context.config.dynamic_shared_bytes);
   // A wgmma whose operand is out of bounds, which is a finding, reads the first chunk.
   const std::uint32_t kept_shared_bytes =
-      std::max<std::uint32_t>(shared_bytes_, context.kernel.uses_async_proxy ? AsyncUnits::kChunk : 0);
+      std::max<std::uint32_t>(shared_bytes_, context.kernel.uses_async_proxy ? kChunk : 0);
   shared_.resize(kept_shared_bytes);
   local_.resize(context.kernel.local_bytes * num_warps * kWarpSize);
   if (context.options.checks) {
@@ -138,7 +138,7 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
     if (kept_shared_bytes > 0) {
       shadow_ = std::make_unique<SharedShadow>(kept_shared_bytes, context.kernel.shared_granule,
                                                static_cast<int>(num_warps), ordering_->clocks(), *this,
-                                               context.kernel.uses_async_proxy ? AsyncUnits::kEngines : 0);
+                                               context.kernel.uses_async_proxy ? AsyncProxy::kEngines : 0);
     }
     global_ = context.shadow;
     if (global_ == nullptr) {
@@ -428,6 +428,7 @@ void CtaExecutor::start(std::uint64_t index) {
     warp.has_been_stuck = false;
     std::memset(warp.groups, 0, sizeof warp.groups);
     warp.waits.clear();
+    warp.work = {};
     if (context_.options.checks) warp.undefined.assign(context_.kernel.num_watched, {.lanes = kAllLanes});
   }
   trace_.reset();
@@ -640,7 +641,7 @@ void CtaExecutor::run_warp(Warp& warp) {
     }
     ++warp.pc;
     if (mask == 0) continue;
-    if (instruction.probe != 0) async_->probe(warp, instruction);
+    if (instruction.probe != 0) async_->wgmma.probe(warp, instruction);
     switch (instruction.action) {
       case Action::watched_lane:
         instruction.function(registers, instruction.r.data(), mask);
@@ -830,6 +831,20 @@ void CtaExecutor::find(FindingKind kind, const Warp* warp, const Instruction* in
                        std::optional<Address> address, const std::string& message) {
   if (!findings_.is_new(kind, instruction == nullptr ? -1 : place_of(index_of(*instruction)), -1)) return;
   findings_.add(describe(kind, warp, instruction, lane, address, message));
+}
+
+void CtaExecutor::find(FindingKind kind, const Warp& warp, std::int32_t instruction, int lane,
+                       std::optional<Address> address, const std::string& message, const OtherSide& other) {
+  const std::int32_t other_place = place_of(other.instruction);
+  if (!findings_.is_new(kind, place_of(instruction), other_place)) return;
+  RawFinding raw = describe(kind, &warp, &code_[static_cast<std::size_t>(instruction)], lane, address, message);
+  raw.other_place = other_place;
+  if (other.instruction >= 0) {
+    raw.finding.other = {
+        .what = other.what, .position = position_of(other.instruction), .warp = other.warp, .lane = other.lane};
+    if (other.cta != nullptr && other.cta != this) raw.finding.other->cta = other.cta->cta_;
+  }
+  findings_.add(std::move(raw));
 }
 
 void CtaExecutor::renumber(const Renumbering& renumbering) {

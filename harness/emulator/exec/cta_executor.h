@@ -88,6 +88,14 @@ class AlignedBytes {
   std::size_t size_ = 0;
 };
 
+/// An access that contributes to a finding, beside the one that it is attributed to.
+struct OtherSide {
+  const char* what = nullptr;
+  std::int32_t instruction = -1;  // -1: there is none
+  int warp = -1, lane = -1;
+  const CtaExecutor* cta = nullptr;  // null: this one
+};
+
 class CtaExecutor : public ConflictSink, public GlobalConflictSink {
  public:
   explicit CtaExecutor(LaunchContext& context);
@@ -186,6 +194,8 @@ class CtaExecutor : public ConflictSink, public GlobalConflictSink {
   SourcePosition position_of(std::int32_t instruction) const;
   void find(FindingKind kind, const Warp* warp, const Instruction* instruction, int lane,
             std::optional<Address> address, const std::string& message);
+  void find(FindingKind kind, const Warp& warp, std::int32_t instruction, int lane, std::optional<Address> address,
+            const std::string& message, const OtherSide& other = {});
   /// For whole-warp instructions that take no mask.
   void check_all_lanes(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   /// Reports lanes that execute with the mask `named` although other lanes that it names are missing; `here` are those

@@ -65,7 +65,7 @@ std::string CtaExecutor::describe_wait(const Warp& warp, std::int32_t& at) const
         late == 0
             ? ""
             : fmt::format(" ({} arrived in the previous phase, but not in this one)", list_of_warps(numbers_of(late))),
-        async_ == nullptr ? std::string() : async_->describe_transactions(barrier));
+        async_ == nullptr ? std::string() : async_->copies.describe_transactions(barrier));
   }
   return "for something that no other warp does";
 }

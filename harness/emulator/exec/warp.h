@@ -144,6 +144,12 @@ struct Warp {
     waits.push_back(wait);
   }
 
+  // What it has done so far beside computing, for Report::roles.
+  struct Work {
+    bool loads = false, multiplies = false, stores = false;  // by TMA, by wgmma, by TMA
+  };
+  Work work;
+
   std::vector<UndefinedLanes> undefined;  // by number (WatchedOperands); empty without checks
 };
 

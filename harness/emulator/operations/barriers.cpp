@@ -148,7 +148,7 @@ void fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
 template <bool kOnlyMbarriers>
 void fence_proxy(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask) {
   if (kOnlyMbarriers) cta.note_cluster_fence(warp, mask);  // .release.cluster
-  if (cta.async() != nullptr) cta.async()->fence(warp, mask, kOnlyMbarriers);
+  if (cta.async() != nullptr) cta.async()->proxy.fence(warp, mask, kOnlyMbarriers);
 }
 
 void decode_fence(KernelDecoder& d) {

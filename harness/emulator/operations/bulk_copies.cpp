@@ -198,7 +198,7 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
     if (!offset) continue;
     transfer->shared = *offset;
     if (!kLoad) {
-      cta.async()->issue_store(warp, instruction, lane, std::move(*transfer));
+      cta.async()->copies.issue_store(warp, instruction, lane, std::move(*transfer));
       continue;
     }
     const std::uint64_t address = value_of(warp, instruction.r[of_tensor ? 2 : 3], lane);
@@ -226,7 +226,7 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
         continue;
       }
       const auto issue = [&](std::uint32_t, const PeerAccess* peer) {
-        there->async()->issue_load(cta, warp, instruction, lane, *transfer, *barrier, peer);
+        there->async()->copies.issue_load(cta, warp, instruction, lane, *transfer, *barrier, peer);
       };
       if (there == &cta) {
         issue(1u << lane, nullptr);
@@ -238,12 +238,12 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
 }
 
 void commit(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask) {
-  cta.async()->commit_stores(warp, mask);
+  cta.async()->copies.commit_stores(warp, mask);
 }
 
 template <bool kReadOnly>
 void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.async()->wait_for_stores(warp, mask, instruction.count, kReadOnly);
+  cta.async()->copies.wait_for_stores(warp, mask, instruction.count, kReadOnly);
 }
 
 // The CTA whose shared memory contains an address of the cluster, and the offset there.
@@ -304,9 +304,9 @@ void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instructio
     if (barrier == nullptr) continue;
     BulkTransfer transfer{.shared = *offset, .row_bytes = bytes, .source = BulkTransfer::Source{*source}};
     transfer.rows.push_back({.host = cta.shared() + *source, .begin = 0, .end = bytes});
-    cta.async()->begin_source(warp, instruction, lane, transfer);
+    cta.async()->copies.begin_source(warp, instruction, lane, transfer);
     const auto issue = [&](std::uint32_t, const PeerAccess* peer) {
-      there->async()->issue_load(cta, warp, instruction, lane, transfer, *barrier, peer);
+      there->async()->copies.issue_load(cta, warp, instruction, lane, transfer, *barrier, peer);
     };
     if (there == &cta) {
       issue(1u << lane, nullptr);
@@ -360,7 +360,7 @@ void store_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
       if (barrier == nullptr) continue;
       const auto issue = [&](std::uint32_t lanes, const PeerAccess* peer) {
         stores.lanes = lanes;
-        there.async()->issue_lane_stores(cta, warp, instruction, stores, *barrier, peer);
+        there.async()->copies.issue_lane_stores(cta, warp, instruction, stores, *barrier, peer);
       };
       if (&there == &cta) {
         issue(same, nullptr);

@@ -70,7 +70,7 @@ void end_if_complete(CtaExecutor& cta, Mbarrier& barrier) {
       barrier.arriving = cta.shadow()->clocks().empty();
     }
     barrier.expected = barrier.pending = barrier.count;
-    if (cta.async() != nullptr) cta.async()->end_phase(barrier);
+    if (cta.async() != nullptr) cta.async()->copies.end_phase(barrier);
   }
 }
 
@@ -139,7 +139,7 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
     if (instruction.has_count && peer->async() != nullptr) {
       const auto* bytes =
           reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
-      peer->async()->expect(warp, instruction, lane, *found, bytes[lane]);
+      peer->async()->copies.expect(warp, instruction, lane, *found, bytes[lane]);
     }
     if (!cta.is_there(*peer, warp, instruction, lane)) continue;
     std::uint32_t offsets[kWarpSize];
@@ -194,7 +194,8 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
       barrier.address = address;
       barrier.count = barrier.expected = barrier.pending = count;
       if (cta.shadow() != nullptr) barrier.arriving = barrier.completed = cta.shadow()->clocks().empty();
-      if (cta.async() != nullptr) cta.async()->note_initialised(barrier, warp.index, lane, cta.index_of(instruction));
+      if (cta.async() != nullptr)
+        cta.async()->proxy.note_initialised(barrier, warp.index, lane, cta.index_of(instruction));
       if (cta.trace() != nullptr) cta.trace()->note_mbarrier(address, count, cta.index_of(instruction));
       cta.note_progress();
       continue;
@@ -222,7 +223,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         if (instruction.has_count) {  // .expect_tx
           const auto* bytes =
               reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
-          cta.async()->expect(warp, instruction, lane, *barrier, bytes[lane]);
+          cta.async()->copies.expect(warp, instruction, lane, *barrier, bytes[lane]);
         }
         if (operation == Operation::arrive_drop) barrier->count -= count;
         barrier->warps |= 1u << warp.index;
@@ -237,7 +238,8 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         break;
       }
       case Operation::expect_tx:
-        cta.async()->expect(warp, instruction, lane, *barrier, reinterpret_cast<const std::uint32_t*>(operand)[lane]);
+        cta.async()->copies.expect(warp, instruction, lane, *barrier,
+                                   reinterpret_cast<const std::uint32_t*>(operand)[lane]);
         break;
       case Operation::complete_tx:
         barrier->transactions -= reinterpret_cast<const std::uint32_t*>(operand)[lane];
@@ -258,7 +260,7 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         bool done = has_ended();
         // A test of the current phase is the first to notice that it has ended.
         if (!done && cta.async() != nullptr && barrier->pending == 0) {
-          cta.async()->deliver(*barrier);
+          cta.async()->copies.deliver(*barrier);
           end_if_complete(cta, *barrier);
           done = has_ended();
         }

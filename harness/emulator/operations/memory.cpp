@@ -190,7 +190,7 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           if (!cta.mbarriers().empty()) shadow->look_for_lost(shared);
           const std::uint32_t overwritten = shadow->write(shared, unchanged(access.good));
           if (cta.async() != nullptr)
-            cta.async()->note_write(warp.index, shared.instruction, access.good, access.bytes, access.offsets);
+            cta.async()->proxy.note_write(warp.index, shared.instruction, access.good, access.bytes, access.offsets);
           if (overwritten != 0 && !is_strong(instruction.strength)) {
             store_lanes(warp.registers, instruction, access.host, access.good);
             shadow->report_overwritten(shared, overwritten & ~unchanged(overwritten));
@@ -248,7 +248,8 @@ void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instructio
           cta.shadow()->write(
               {warp.index, cta.index_of(instruction), kStrong, access.good, access.bytes, access.offsets}, 0);
           if (cta.async() != nullptr)
-            cta.async()->note_write(warp.index, cta.index_of(instruction), access.good, access.bytes, access.offsets);
+            cta.async()->proxy.note_write(warp.index, cta.index_of(instruction), access.good, access.bytes,
+                                          access.offsets);
         }
         if (access.space == Space::global && cta.watches_global()) cta.write_global(warp, instruction, access, at, 0);
         cta.hear(warp, instruction, access, at);

@@ -49,7 +49,7 @@ void store_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
     const std::uint32_t overwritten = shadow->write(access, unchanged);
     if (overwritten != 0) shadow->report_overwritten(access, overwritten & ~unchanged);
   }
-  if (cta.async() != nullptr) cta.async()->note_write(warp.index, cta.index_of(instruction), good, 16, offsets);
+  if (cta.async() != nullptr) cta.async()->proxy.note_write(warp.index, cta.index_of(instruction), good, 16, offsets);
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     std::memcpy(cta.shared() + offsets[lane], rows[lane], 16);
@@ -115,7 +115,7 @@ void decode_elect(KernelDecoder& d) {
 template <bool kIncrease>
 void set_registers(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
-  cta.async()->set_registers(warp, instruction, kIncrease);
+  cta.async()->registers.set(warp, instruction, kIncrease);
 }
 
 void decode_setmaxnreg(KernelDecoder& d) {

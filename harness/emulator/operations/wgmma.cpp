@@ -15,22 +15,22 @@ namespace {
 using ptx::Operand;
 
 void multiply(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.async()->issue_wgmma(warp, instruction, mask);
+  cta.async()->wgmma.issue(warp, instruction, mask);
 }
 
 void wgmma_fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
-  cta.async()->fence_registers(warp);
+  cta.async()->wgmma.fence_registers(warp);
 }
 
 void commit_wgmmas(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
-  cta.async()->commit_wgmma(warp);
+  cta.async()->wgmma.commit(warp);
 }
 
 void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.check_all_lanes(warp, instruction, mask);
-  cta.async()->wait_for_wgmma(warp, instruction);
+  cta.async()->wgmma.wait(warp, instruction);
 }
 
 std::vector<std::int32_t> registers(KernelDecoder& d, const Operand& operand, std::size_t count, bool written) {
