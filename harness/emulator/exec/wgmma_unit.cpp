@@ -284,7 +284,7 @@ void WgmmaUnit::probe(Warp& warp, const Instruction& instruction) {
       const Issue& issue = issue_of(warp, number);
       const Wgmma& wgmma = wgmma_of(issue.instruction);
       const bool of_d = std::find(wgmma.d.begin(), wgmma.d.end(), reg) != wgmma.d.end();
-      // Reading registers that A is read from changes nothing.
+      // Registers that hold A may be read.
       const bool of_a = k < instruction.writes && std::find(wgmma.a.begin(), wgmma.a.end(), reg) != wgmma.a.end();
       if (!of_d && !of_a) continue;
       cta_.find(FindingKind::in_flight, warp, index, -1, std::nullopt,
