@@ -119,10 +119,10 @@ double ask() {
     if (isatty(STDIN_FILENO) == 0) write_out(std::string(trimmed(line)) + '\n');  // no terminal has echoed it
     if (const auto factor = parse_factor(line)) return *factor;
     complain(fmt::format(
-        "'{}' is no factor; 1.3 means 1.3 times as many TFLOP/s, 0.9 means slower; allowed are {} to {:.0f}",
+        "'{}' is not a factor; 1.3 means 1.3 times as many TFLOP/s, 0.9 means slower; allowed are {} to {:.0f}",
         trimmed(line), kLeast, kMost));
   }
-  throw UsageError(fmt::format("{} lines and no factor among them; type a number such as 2 or 0.8", kTries));
+  throw UsageError(fmt::format("none of the {} lines was a factor; type a number such as 2 or 0.8", kTries));
 }
 
 }  // namespace
@@ -149,7 +149,7 @@ std::string judge(double guess, double measured) {
   if (off <= std::log(1.05)) return "within 5 %";
   const std::string side = guess > measured ? "too much" : "too little";
   const bool wrong_way = (guess - 1) * (measured - 1) < 0 && std::abs(measured - 1) > 0.01;
-  return fmt::format("{} by a factor of {:.2f}{}", side, std::exp(off), wrong_way ? ", and the other way" : "");
+  return fmt::format("{} by a factor of {:.2f}{}", side, std::exp(off), wrong_way ? ", in the opposite direction" : "");
 }
 
 int quiz(const Options& options) {
