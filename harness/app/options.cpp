@@ -110,6 +110,7 @@ constexpr GradingFlag kGradingFlags[] = {
     {"--report", "FILE", "Write the points as JSON"},
     {"--junit", "FILE", "Write the points as JUnit XML"},
     {"--out", "FILE", "--grade-dir: the grades, as CSV; an interrupted run resumes. --starter: the file to write"},
+    {"--archive", "DIR", "--grade-dir: files of earlier years, to compare those of the class with"},
     {"--jobs", "N", "--grade-dir: number of files graded at a time (one per core)"},
     {"--with-gpu", nullptr, "Also time correct files, beside the ladder's version; does not affect the points"},
     {"--unsandboxed", nullptr, "Grade files that you trust on a machine that cannot isolate them"},

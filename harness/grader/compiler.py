@@ -259,8 +259,13 @@ def first_error(ended: Ended) -> str:
 
 def ptx_hash(ptx: str) -> str:
     """A hash of what the PTX does: without comments, line and file information, and with names replaced by numbers."""
-    code = re.sub(r"//[^\n]*|^\s*\.(loc|file)\b[^\n]*", "", ptx.split("\n\t.section")[0], flags=re.MULTILINE)
+    code = re.sub(r"//[^\n]*|^[ \t]*\.(loc|file)\b[^\n]*", "", ptx.split("\n\t.section")[0], flags=re.MULTILINE)
     names: dict[str, str] = {}
-    name = r"[$%]?[A-Za-z_][\w$]*_[\w$]*|_Z[\w$]+"
-    code = re.sub(name, lambda match: names.setdefault(match[0], f"N{len(names)}"), code)
+
+    def numbered(match: re.Match[str]) -> str:
+        # Names of the file contain an underscore; instructions, directives and %r1 do not.
+        return names.setdefault(match[0], f"N{len(names)}") if "_" in match[0] else match[0]
+
+    # A word is matched as a whole: a search for one with an underscore would begin anew at each letter of a long word.
+    code = re.sub(r"[$%]?[A-Za-z_][\w$]*", numbered, code)
     return hashlib.sha256(" ".join(code.split()).encode()).hexdigest()

@@ -21,7 +21,7 @@ from ladder import check_writable, is_special, write_whole
 GRADING = "--assignment --course --hidden --report --junit --with-gpu --unsandboxed --compile-seconds"
 GOES_WITH = {
     "--grade": f"{GRADING} --gradescope",
-    "--grade-dir": f"{GRADING} --out --share --jobs",
+    "--grade-dir": f"{GRADING} --out --share --jobs --archive",
     "--starter": "--course --out",
     "--reference": "--course --out",
 }
@@ -80,6 +80,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--gradescope", metavar="FILE", type=file_name, help="the result as Gradescope reads it")
     parser.add_argument(
         "--share", metavar="I/N", help="with --grade-dir: only each N-th file, from the I-th on; no grades yet"
+    )
+    parser.add_argument(
+        "--archive", metavar="DIR", type=file_name, help="with --grade-dir: files of earlier years to compare with"
     )
     parser.add_argument("--jobs", type=files_at_a_time, help="files at a time")
     parser.add_argument("--with-gpu", action="store_true", help="also time correct files; does not affect the points")

@@ -2,6 +2,7 @@
 
 import argparse
 import concurrent.futures
+import contextlib
 import csv
 import hashlib
 import io
@@ -14,8 +15,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import similarity
-from compiler import Refused
-from engine import Grader, printable, read_submission
+from compiler import NotGraded, Refused, compile_ptx, printable, ptx_hash, read_submission
+from engine import Grader
 from ladder import write_whole
 
 COLUMNS = ("file", "score", "passed", "status", "message", "lost", "tflops", "sha256")
@@ -132,6 +133,11 @@ def submissions(folder: Path, ours: set[Path]) -> tuple[list[Path], list[str]]:
     return found, left_out
 
 
+def shown_name(path: Path, folder: Path) -> str:
+    """A file's path in a folder, in a form that can be printed."""
+    return printable(str(path.relative_to(folder)).encode(errors="replace").decode(), 200)
+
+
 def graded_by() -> str:
     """A hash of everything that determines the points."""
     files = sorted(Path(__file__).parent.glob("*.py"))
@@ -163,6 +169,37 @@ class Kept:
         return result if result.get("status") == "graded" else None
 
 
+def archived(archive: Path, folder: Path) -> dict[str, str]:
+    """The files of earlier years by name: all .cu files of a folder, at any depth, that could be graded. Not those of
+    `folder`, which are graded now."""
+    texts = {}
+    for path in sorted(archive.rglob("*")):
+        if path.suffix.lower() != ".cu" or folder.resolve() in path.resolve().parents:
+            continue
+        with contextlib.suppress(Refused, NotGraded):
+            texts[f"archive: {shown_name(path, archive)}"] = read_submission(path).decode()
+    return texts
+
+
+def write_similar(grader: Grader, args: argparse.Namespace, results: list[dict[str, Any]], sources: dict[int, str],
+                  archive: dict[str, str]) -> list[similarity.Pair]:  # fmt: skip
+    """Writes the list of similar files: of a class, the reference answer, and the archive."""
+    reference = grader.assignment.reference_answer()
+    names = [cell(name) for name in (*(result["file"] for result in results), "the reference answer", *archive)]
+    known = dict(enumerate((reference, *archive.values()), len(results)))
+    ptx = {i: result["ptx_sha256"] for i, result in enumerate(results) if result["ptx_sha256"]}
+    with contextlib.suppress(Refused, NotGraded):
+        ptx[len(results)] = ptx_hash(compile_ptx(grader.machine, reference.encode()))
+    texts = {i: sources[i] for i in sorted(sources)}
+    pairs = similarity.similar_pairs(texts, known, grader.assignment.starter(), ptx)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("first", "second", "how", "similarity"))
+    writer.writerows([(names[p.first], names[p.second], p.how, f"{p.similarity:.2f}") for p in pairs])
+    write_whole(similar_file(args.out), out.getvalue())
+    return pairs
+
+
 def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     """Grades all files of a folder: writes a row for each to args.out, and similar pairs to args.out.similar.csv."""
     folder: Path = args.grade_dir
@@ -175,6 +212,10 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     if not paths:
         print(f"harness: --grade-dir {folder}: there is nothing in it to grade", file=sys.stderr)
         return 2
+    if args.archive and not args.archive.is_dir():
+        print(f"harness: --archive {args.archive}: there is no such folder", file=sys.stderr)
+        return 2
+    archive = archived(args.archive, folder) if args.archive else {}
     if args.share:
         index, _, count = args.share.partition("/")
         if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
@@ -185,9 +226,6 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     kept.folder.mkdir(parents=True, exist_ok=True)
     results: dict[int, dict[str, Any]] = {}
     sources: dict[int, str] = {}
-
-    def shown(index: int) -> str:
-        return printable(str(paths[index].relative_to(folder)).encode(errors="replace").decode(), 200)
 
     def grade(index: int) -> dict[str, Any]:
         path = paths[index]
@@ -202,7 +240,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
         if result is None:
             is_folder = path.is_dir() and not path.is_symlink()
             result = grader.refused(path, NO_FILE) if is_folder and path.parent == folder else grader.grade(path)
-            result["file"] = shown(index)
+            result["file"] = shown_name(paths[index], folder)
             if file:
                 write_whole(file, to_json(result))
         return result
@@ -215,7 +253,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
                 try:
                     results[index] = future.result()
                 except Exception as error:  # one broken file must never stop the rest
-                    results[index] = grader.failed(paths[index], error) | {"file": shown(index)}
+                    results[index] = grader.failed(paths[index], error) | {"file": shown_name(paths[index], folder)}
                 if sys.stderr.isatty():
                     end = "" if done < len(paths) else "\n"
                     print(f"\r{done} of {len(paths)} graded", end=end, file=sys.stderr, flush=True)
@@ -234,24 +272,15 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     if args.report:
         write_whole(args.report, json.dumps(ordered, indent=1, ensure_ascii=False) + "\n")
 
-    names = [cell(result["file"]) for result in ordered] + ["the reference answer"]
-    texts = {i: sources[i] for i in sorted(sources)}
-    known = {len(ordered): grader.assignment.reference_answer()}
-    ptx = {i: result["ptx_sha256"] for i, result in enumerate(ordered) if result["ptx_sha256"]}
-    pairs = similarity.similar_pairs(texts, known, grader.assignment.starter(), ptx)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("first", "second", "how", "similarity"))
-    writer.writerows([(names[p.first], names[p.second], p.how, f"{p.similarity:.2f}") for p in pairs])
-    write_whole(similar_file(args.out), out.getvalue())
-
+    pairs = write_similar(grader, args, ordered, sources, archive)
     open_files = [result for result in ordered if result["status"] != "graded"]
     scores = [result["score"] for result in ordered if result["score"] is not None]
     passed = sum(result["passed"] for result in ordered)
     mean = f", {sum(scores) / len(scores):.1f} points on average" if scores else ""
+    compared = f", beside {len(archive)} of the archive" if args.archive else ""
     hidden = " with a hidden seed" if ordered[0]["hidden"] else ""
-    print(f"{len(scores)} of {len(ordered)} files graded{hidden}{mean}, {passed} passed, {len(pairs)} pairs alike: "
-          f"{args.out}")  # fmt: skip
+    print(f"{len(scores)} of {len(ordered)} files graded{hidden}{mean}, {passed} passed, {len(pairs)} pairs "
+          f"alike{compared}: {args.out}")  # fmt: skip
     if left_out:
         print(f"  Left out, because an earlier run of the grader wrote them: {', '.join(left_out)}")
     for result in open_files:

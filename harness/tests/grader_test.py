@@ -532,6 +532,27 @@ def test_a_class(grading: Grading, handed_in: Path) -> None:
     assert "right.cu,the reference answer,same tokens,1.00" in pairs
 
 
+def test_a_class_is_compared_with_the_reference_answers_ptx_and_with_earlier_years(
+    grading: Grading, handed_in: Path
+) -> None:
+    """right.cu says the same as the reference answer in other tokens; half.cu is another year's, with other numbers."""
+    reference = grading.text("--reference")
+    (handed_in / "right.cu").write_text(reference.replace("if (i < n) y[i] =", "if (n > i) *(y + i) ="))
+    archive = grading.folder / "archive"
+    (archive / "2025" / "a").mkdir(parents=True)
+    half = (handed_in / "student" / "half.cu").read_text()
+    (archive / "2025" / "a" / "old.cu").write_text(half.replace("n < 2000", "m < 1999").replace("int n", "int m"))
+    (archive / "2025" / "broken.cu").write_bytes(b"\xff")
+    out = grading.folder / "grades.csv"
+    done = grading.run("--grade-dir", handed_in, "--assignment", "small", "--out", out, "--archive", archive)
+    assert done.returncode == 0 and "beside 1 of the archive" in done.stdout, done
+    pairs = (grading.folder / "grades.similar.csv").read_text()
+    assert "right.cu,the reference answer,same PTX," in pairs
+    assert "student/half.cu,archive: 2025/a/old.cu,same tokens but for names and numbers,1.00" in pairs
+    done = grading.run("--grade-dir", handed_in, "--assignment", "small", "--out", out, "--archive", archive / "none")
+    assert done.returncode == 2 and "there is no such folder" in done.stderr
+
+
 def test_a_class_goes_on_where_it_was(grading: Grading, handed_in: Path) -> None:
     out = grading.folder / "grades.csv"
     arguments = ("--grade-dir", handed_in, "--assignment", "small", "--out", out)
@@ -792,6 +813,55 @@ def test_what_is_alike() -> None:
     assert found[("a", "a line more")] == "similar tokens"
     assert not [pair for pair in found if "other" in pair or "nothing" in pair], "the starter alone is no likeness"
     assert pairs({"a": STARTER + LONG, "b": files["other"]}, {"a": "same", "b": "same"}) == {("a", "b"): "same PTX"}
+
+
+@pytest.mark.parametrize("name", ["puzzles", "tiled", "mma", "cp_async", "ldmatrix", "double_buffered_mma"])
+def test_a_reference_answer_with_three_other_lines_is_found(name: str) -> None:
+    given = assignment.read_assignment(name, "spring")
+    starter, answer = given.starter(), given.reference_answer().split("\n")
+    own = [i for i, line in enumerate(answer) if line.strip() not in starter and not line.strip().startswith("//")]
+    for i in own[:: len(own) // 3][:3]:
+        answer[i] = "if (threadIdx.y == 7) return nothing<3>(12, 'x');"
+    known = {1: given.reference_answer()}
+    for text in ("\n".join(answer), "\n".join(answer) + LONG * 9):
+        assert [pair.how for pair in similarity.similar_pairs({0: text}, known, starter, {})] == ["similar tokens"]
+
+
+def test_right_answers_of_different_people_are_not_alike() -> None:
+    """Answers to 06 that a student may come upon, all of them right for rows whose period is 2."""
+    given = assignment.read_assignment("swizzle", next(c for c in "abcdefgh" if chunks_mod_8(c) == 4))
+    gap = "  return row * Traits::kHeadDim + col;\n"
+    assert gap in given.starter()
+    bodies = (
+        "  const int c = col / 8, s = (row >> 1) & 3;\n  return row * Traits::kHeadDim + ((c ^ s) << 3) + (col & 7);\n",
+        "  int chunk = col / Traits::kChunk;\n  chunk ^= (row / 2) % 4;\n"
+        "  return row * Traits::kHeadDim + chunk * Traits::kChunk + col % Traits::kChunk;\n",
+        "  const int key = (row / 2) % 4;\n  const int permuted = (col / 8) ^ key;\n"
+        "  const int offset = permuted * 8 + col % 8;\n  return Traits::kHeadDim * row + offset;\n",
+        "  return row * Traits::kHeadDim + (col ^ (((row >> 1) & 3) * 8));\n",
+    )
+    files = {i: given.starter().replace(gap, body) for i, body in enumerate(bodies)}
+    assert not similarity.similar_pairs(files, {9: given.reference_answer()}, given.starter(), {})
+
+
+def chunks_mod_8(course: str) -> int:
+    return assignment.read_assignment("swizzle", course).values["chunks"] % 8
+
+
+def test_an_archived_file_of_another_course_is_found_despite_its_numbers() -> None:
+    found = similarity.similar_pairs(
+        {0: STARTER + LONG.replace("100", "200")}, {1: STARTER + LONG, 2: STARTER}, STARTER, {}
+    )
+    assert [(pair.second, pair.how) for pair in found] == [(1, "same tokens but for names and numbers")]
+
+
+@pytest.mark.parametrize("opening", ['R"(', 'R"x(', "/*", '"', "'", "1'", "a", "\n", "\\"])
+def test_a_search_reads_a_file_once(opening: str) -> None:
+    """A search that reads the rest of these four million characters anew at each opening takes hours, and so this test
+    would."""
+    text = "int x; " + opening * (4_000_000 // len(opening))
+    assert similarity.tokens(text)[:3] == ["int", "x", ";"]
+    assert compiler.ptx_hash(text) == compiler.ptx_hash(".loc 1 2 3\n" + text)
 
 
 def test_ptx_is_the_same_whatever_names_and_lines_are() -> None:
