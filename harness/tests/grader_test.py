@@ -548,7 +548,7 @@ def test_a_class_is_compared_with_the_reference_answers_ptx_and_with_earlier_yea
     assert done.returncode == 0 and "beside 1 of the archive" in done.stdout, done
     pairs = (grading.folder / "grades.similar.csv").read_text()
     assert "right.cu,the reference answer,same PTX," in pairs
-    assert "student/half.cu,archive: 2025/a/old.cu,same tokens but for names and numbers,1.00" in pairs
+    assert "student/half.cu,archive: 2025/a/old.cu,same tokens except for names and numbers,1.00" in pairs
     done = grading.run("--grade-dir", handed_in, "--assignment", "small", "--out", out, "--archive", archive / "none")
     assert done.returncode == 2 and "there is no such folder" in done.stderr
 
@@ -852,7 +852,7 @@ def test_an_archived_file_of_another_course_is_found_despite_its_numbers() -> No
     found = similarity.similar_pairs(
         {0: STARTER + LONG.replace("100", "200")}, {1: STARTER + LONG, 2: STARTER}, STARTER, {}
     )
-    assert [(pair.second, pair.how) for pair in found] == [(1, "same tokens but for names and numbers")]
+    assert [(pair.second, pair.how) for pair in found] == [(1, "same tokens except for names and numbers")]
 
 
 @pytest.mark.parametrize("opening", ['R"(', 'R"x(', "/*", '"', "'", "1'", "a", "\n", "\\"])
