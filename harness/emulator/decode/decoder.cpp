@@ -411,6 +411,27 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
   return std::move(kernel_);
 }
 
+namespace {
+
+// `from`: by register, the only variable from whose address it was computed, or a negative number.
+void mark_variables(CompiledKernel& kernel, const std::vector<int>& from) {
+  using ptx::Space;
+  // An access beyond the only variable of a space is found anyway.
+  const auto is_only_one = [&](int index) {
+    const Space space = kernel.variables[static_cast<std::size_t>(index)].space;
+    return std::ranges::count(kernel.variables, space, &KnownVariable::space) == 1;
+  };
+  for (Instruction& instruction : kernel.code) {
+    const bool may_be =
+        instruction.space == Space::shared || instruction.space == Space::local || instruction.space == Space::generic;
+    if (instruction.role == MemoryRole::none || !may_be || instruction.writes >= instruction.operands) continue;
+    const int variable = from[static_cast<std::size_t>(instruction.r[instruction.writes])];
+    if (variable >= 0 && !is_only_one(variable)) instruction.variable = variable;
+  }
+}
+
+}  // namespace
+
 // Finds the variable of shared or local memory that each access goes to, if its address is computed from the address of
 // only one variable.
 void KernelDecoder::find_variables() {
@@ -481,18 +502,7 @@ void KernelDecoder::find_variables() {
     if (next != parts.end() && next->first.first == place.first)
       variables[static_cast<std::size_t>(index)].end = next->first.second;
   }
-  // An access beyond the only variable of a space is found anyway.
-  const auto is_only_one = [&](int index) {
-    const Space space = variables[static_cast<std::size_t>(index)].space;
-    return std::ranges::count(variables, space, &KnownVariable::space) == 1;
-  };
-  for (Instruction& instruction : kernel_->code) {
-    const bool may_be =
-        instruction.space == Space::shared || instruction.space == Space::local || instruction.space == Space::generic;
-    if (instruction.role == MemoryRole::none || !may_be || instruction.writes >= instruction.operands) continue;
-    const int variable = from[static_cast<std::size_t>(instruction.r[instruction.writes])];
-    if (variable >= 0 && !is_only_one(variable)) instruction.variable = variable;
-  }
+  mark_variables(*kernel_, from);
 }
 
 std::vector<std::string> OperationTable::names() const {

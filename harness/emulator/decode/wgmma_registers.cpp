@@ -2,7 +2,7 @@
 // registers belong to the wgmma from its issue until a wgmma.wait_group that covers its group, and earlier accesses to
 // them must be ordered by a wgmma.fence. (PTX ISA, "wgmma.fence", "wgmma.wait_group".) This analysis finds the few
 // instructions that may break these rules on some path through the kernel (most kernels have none);
-// exec/async_units.cpp checks them while the kernel runs.
+// exec/wgmma_unit.cpp checks them while the kernel runs.
 
 #include <algorithm>
 #include <cstddef>
@@ -36,54 +36,69 @@ void for_each_register(const Wgmma& wgmma, F f) {
   for (const std::int32_t reg : wgmma.a) f(reg);
 }
 
-}  // namespace
-
-std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t num_registers) {
-  if (kernel.wgmmas.empty()) return {};
-  const std::vector<Block> blocks = basic_blocks(kernel);
-  const auto code = [&](int i) -> Instruction& { return kernel.code[static_cast<std::size_t>(i)]; };
-  const auto wgmma_of = [&](const Instruction& instruction) -> const Wgmma* {
-    return instruction.wgmma < 0 ? nullptr : &kernel.wgmmas[static_cast<std::size_t>(instruction.wgmma)];
-  };
-  // Only registers used by wgmmas matter: they are renumbered from 0.
-  std::vector<int> number(num_registers, -1);
-  std::vector<std::size_t> numbered;
-  for (const Wgmma& wgmma : kernel.wgmmas) {
-    for_each_register(wgmma, [&](std::int32_t reg) {
-      const auto index = static_cast<std::size_t>(reg);
-      if (number[index] >= 0) return;
-      number[index] = static_cast<int>(numbered.size());
-      numbered.push_back(index);
-    });
+class WgmmaRegisters {
+ public:
+  WgmmaRegisters(CompiledKernel& kernel, std::size_t num_registers)
+      : kernel_(kernel), blocks_(basic_blocks(kernel)), number_(num_registers, -1) {
+    for (const Wgmma& wgmma : kernel_.wgmmas) {
+      for_each_register(wgmma, [&](std::int32_t reg) {
+        const auto index = static_cast<std::size_t>(reg);
+        if (number_[index] >= 0) return;
+        number_[index] = static_cast<int>(numbered_.size());
+        numbered_.push_back(index);
+      });
+    }
   }
-  const std::size_t count = numbered.size();
-  const auto number_of = [&](std::int32_t reg) { return number[static_cast<std::size_t>(reg)]; };
 
-  // Forward analysis: what may be in flight.
-  std::vector<std::vector<Age>> ages(blocks.size(), std::vector<Age>(count, kDone));
-  const auto step = [&](const Instruction& instruction, std::vector<Age>& age) {
-    if (const Wgmma* wgmma = wgmma_of(instruction)) {
-      for_each_register(*wgmma, [&](std::int32_t reg) { age[static_cast<std::size_t>(number_of(reg))] = 0; });
-      return;
+  /// Forward analysis: what may be in flight.
+  std::vector<InFlight> find_in_flight();
+  /// Backward analysis: what a wgmma uses before a fence.
+  void find_unfenced();
+
+ private:
+  std::vector<std::vector<Age>> ages_at_begin(std::vector<bool>& reached) const;
+  std::vector<Bits> used_at_end() const;
+  void step(const Instruction& instruction, std::vector<Age>& age) const;
+  void step_back(const Instruction& instruction, Bits& used) const;
+  Instruction& code(int i) const { return kernel_.code[static_cast<std::size_t>(i)]; }
+  int number_of(std::int32_t reg) const { return number_[static_cast<std::size_t>(reg)]; }
+  const Wgmma* wgmma_of(const Instruction& instruction) const {
+    return instruction.wgmma < 0 ? nullptr : &kernel_.wgmmas[static_cast<std::size_t>(instruction.wgmma)];
+  }
+
+  CompiledKernel& kernel_;
+  const std::vector<Block> blocks_;
+  // Only registers used by wgmmas matter: they are renumbered from 0.
+  std::vector<int> number_;
+  std::vector<std::size_t> numbered_;
+};
+
+void WgmmaRegisters::step(const Instruction& instruction, std::vector<Age>& age) const {
+  if (const Wgmma* wgmma = wgmma_of(instruction)) {
+    for_each_register(*wgmma, [&](std::int32_t reg) { age[static_cast<std::size_t>(number_of(reg))] = 0; });
+    return;
+  }
+  const std::string_view text = opcode(kernel_, instruction);
+  if (text.starts_with("wgmma.commit_group")) {
+    for (Age& one : age) one = one >= kOldest ? one : static_cast<Age>(one + 1);
+  } else if (text.starts_with("wgmma.wait_group")) {
+    for (Age& one : age) {
+      if (one > instruction.count && one != kDone) one = kDone;
     }
-    const std::string_view text = opcode(kernel, instruction);
-    if (text.starts_with("wgmma.commit_group")) {
-      for (Age& one : age) one = one >= kOldest ? one : static_cast<Age>(one + 1);
-    } else if (text.starts_with("wgmma.wait_group")) {
-      for (Age& one : age) {
-        if (one > instruction.count && one != kDone) one = kDone;
-      }
-    }
-  };
-  std::vector<bool> reached(blocks.size(), false);
+  }
+}
+
+// For each block that is reached.
+std::vector<std::vector<Age>> WgmmaRegisters::ages_at_begin(std::vector<bool>& reached) const {
+  std::vector<std::vector<Age>> ages(blocks_.size(), std::vector<Age>(numbered_.size(), kDone));
   reached[0] = true;
   for (bool changed = true; changed;) {
     changed = false;
-    for (std::size_t b = 0; b < blocks.size(); ++b) {
+    for (std::size_t b = 0; b < blocks_.size(); ++b) {
       if (!reached[b]) continue;
       std::vector<Age> age = ages[b];
-      for (int i = blocks[b].begin; i < blocks[b].end; ++i) step(code(i), age);
-      for (const int next : blocks[b].successors) {
+      for (int i = blocks_[b].begin; i < blocks_[b].end; ++i) step(code(i), age);
+      for (const int next : blocks_[b].successors) {
         const auto to = static_cast<std::size_t>(next);
         changed |= !reached[to];
         reached[to] = true;
@@ -95,10 +110,16 @@ std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t n
       }
     }
   }
-  std::vector<InFlight> in_flight(num_registers);
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
+  return ages;
+}
+
+std::vector<InFlight> WgmmaRegisters::find_in_flight() {
+  std::vector<bool> reached(blocks_.size(), false);
+  std::vector<std::vector<Age>> ages = ages_at_begin(reached);
+  std::vector<InFlight> in_flight(number_.size());
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
     if (!reached[b]) continue;
-    for (int i = blocks[b].begin; i < blocks[b].end; ++i) {
+    for (int i = blocks_[b].begin; i < blocks_[b].end; ++i) {
       Instruction& instruction = code(i);
       if (instruction.wgmma < 0) {
         for_each_operand(instruction, [&](std::int32_t reg) {
@@ -106,38 +127,46 @@ std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t n
           if (which >= 0 && ages[b][static_cast<std::size_t>(which)] != kDone) instruction.probe |= kMayBeInFlight;
         });
       }
-      for (std::size_t which = 0; which < count; ++which) {
+      for (std::size_t which = 0; which < numbered_.size(); ++which) {
         if (ages[b][which] == kDone) continue;
-        InFlight& range = in_flight[numbered[which]];
+        InFlight& range = in_flight[numbered_[which]];
         range.first = range.first < 0 ? i : std::min(range.first, i);
         range.last = std::max(range.last, i);
       }
       step(instruction, ages[b]);
     }
   }
+  return in_flight;
+}
 
-  // Backward analysis: what a wgmma uses before a fence.
-  const auto step_back = [&](const Instruction& instruction, Bits& used) {
-    if (const Wgmma* wgmma = wgmma_of(instruction)) {
-      for_each_register(*wgmma, [&](std::int32_t reg) { used.set(number_of(reg)); });
-    } else if (opcode(kernel, instruction).starts_with("wgmma.fence")) {
-      used = Bits(count);
-    }
-  };
-  std::vector<Bits> used(blocks.size(), Bits(count));  // at the end of each block
+void WgmmaRegisters::step_back(const Instruction& instruction, Bits& used) const {
+  if (const Wgmma* wgmma = wgmma_of(instruction)) {
+    for_each_register(*wgmma, [&](std::int32_t reg) { used.set(number_of(reg)); });
+  } else if (opcode(kernel_, instruction).starts_with("wgmma.fence")) {
+    used = Bits(numbered_.size());
+  }
+}
+
+std::vector<Bits> WgmmaRegisters::used_at_end() const {
+  std::vector<Bits> used(blocks_.size(), Bits(numbered_.size()));
   for (bool changed = true; changed;) {
     changed = false;
-    for (std::size_t b = blocks.size(); b-- > 0;) {
-      for (const int next : blocks[b].successors) {
+    for (std::size_t b = blocks_.size(); b-- > 0;) {
+      for (const int next : blocks_[b].successors) {
         Bits before = used[static_cast<std::size_t>(next)];
-        const Block& successor = blocks[static_cast<std::size_t>(next)];
+        const Block& successor = blocks_[static_cast<std::size_t>(next)];
         for (int i = successor.end; i-- > successor.begin;) step_back(code(i), before);
         changed |= used[b].merge(before, nullptr);
       }
     }
   }
-  for (std::size_t b = 0; b < blocks.size(); ++b) {
-    for (int i = blocks[b].end; i-- > blocks[b].begin;) {
+  return used;
+}
+
+void WgmmaRegisters::find_unfenced() {
+  std::vector<Bits> used = used_at_end();
+  for (std::size_t b = 0; b < blocks_.size(); ++b) {
+    for (int i = blocks_[b].end; i-- > blocks_[b].begin;) {
       Instruction& instruction = code(i);
       if (instruction.wgmma < 0) {
         for_each_operand(instruction, [&](std::int32_t reg) {
@@ -147,6 +176,15 @@ std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t n
       step_back(instruction, used[b]);
     }
   }
+}
+
+}  // namespace
+
+std::vector<InFlight> find_wgmma_registers(CompiledKernel& kernel, std::size_t num_registers) {
+  if (kernel.wgmmas.empty()) return {};
+  WgmmaRegisters registers(kernel, num_registers);
+  std::vector<InFlight> in_flight = registers.find_in_flight();
+  registers.find_unfenced();
   for (Instruction& instruction : kernel.code) {
     if (instruction.probe != 0 && instruction.action == Action::lane) instruction.action = Action::watched_lane;
   }

@@ -32,11 +32,11 @@ void AsyncCopies::finish_loads() {
     report(FindingKind::in_flight, load, load.shared(),
            fmt::format("{} ends while {} still writes {} bytes of its shared memory: no thread has waited for the "
                        "phase of the mbarrier at byte {}",
-                       load.by == &cta_ ? "the block" : fmt::format("CTA {} of the cluster", cta_.rank()),
+                       load.by == &cta_ ? "the block" : fmt::format("CTA {} of the cluster", cta_.cluster().rank()),
                        name_of(load), load.bytes(), load.barrier));
   }
-  for (std::size_t rank = 0; rank < cta_.cluster_size(); ++rank) {
-    CtaExecutor* const there = cta_.peer(rank);
+  for (std::size_t rank = 0; rank < cta_.cluster().size(); ++rank) {
+    CtaExecutor* const there = cta_.cluster().peer(rank);
     if (there == &cta_) continue;
     for (auto& [number, load] : there->async()->copies.loads_) {
       const auto* const transfer = std::get_if<BulkTransfer>(&load.what);
@@ -97,7 +97,7 @@ void AsyncCopies::write_shared(const BulkTransfer& transfer) {
     std::ranges::fill(row, transfer.fill);
     if (from.begin < from.end) std::memcpy(bytes.data() + from.begin, from.host, from.end - from.begin);
     for (std::uint32_t i = 0; i < transfer.row_bytes; i += kChunk)
-      std::memcpy(cta_.shared() + swizzled(at + i, transfer.swizzle), bytes.data() + i, kChunk);
+      std::memcpy(cta_.memory().shared() + swizzled(at + i, transfer.swizzle), bytes.data() + i, kChunk);
     at += transfer.row_pitch();
   }
 }
@@ -133,7 +133,7 @@ std::uint32_t AsyncCopies::Load::shared() const {
 void AsyncCopies::write_shared(const LaneStores& stores) {
   for (std::uint32_t rest = stores.lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    std::byte* const to = cta_.shared() + stores.offsets[static_cast<std::size_t>(lane)];
+    std::byte* const to = cta_.memory().shared() + stores.offsets[static_cast<std::size_t>(lane)];
     if (stores.combine == nullptr) {
       std::memcpy(to, stores.value(lane), stores.bytes_each);
       continue;
@@ -173,7 +173,7 @@ void AsyncCopies::issue_lane_stores(CtaExecutor& by, Warp& warp, const Instructi
     write_shared(stores);
   } else if (stores.combine == nullptr) {
     for (std::uint32_t rest = stores.lanes; rest != 0; rest &= rest - 1)
-      std::memset(cta_.shared() + stores.offsets[static_cast<std::size_t>(std::countr_zero(rest))], kPoison,
+      std::memset(cta_.memory().shared() + stores.offsets[static_cast<std::size_t>(std::countr_zero(rest))], kPoison,
                   stores.bytes_each);
   }
   barrier.deliveries.push_back(next_load_);
@@ -213,7 +213,7 @@ void AsyncCopies::check_lane_stores(CtaExecutor& by, Warp& warp, const LaneStore
   if (&by == &cta_)
     shadow->clocks().release(warp.index, stores.lanes, load.told);
   else
-    by.tell_peer(warp, cta_, stores.lanes, load.told);
+    by.cluster().tell_peer(warp, cta_, stores.lanes, load.told);
 }
 
 void AsyncCopies::issue_load(CtaExecutor& by, Warp& warp, const Instruction& instruction, int lane,
@@ -232,7 +232,7 @@ void AsyncCopies::issue_load(CtaExecutor& by, Warp& warp, const Instruction& ins
   if (cta_.context().options.early_async) {
     write_shared(transfer);
   } else {
-    for (const std::uint32_t offset : chunks) std::memset(cta_.shared() + offset, kPoison, kChunk);
+    for (const std::uint32_t offset : chunks) std::memset(cta_.memory().shared() + offset, kPoison, kChunk);
   }
   if (TraceRecorder* trace = cta_.trace(); trace != nullptr && !from_peer) {
     trace->note({.warp = warp.index,
@@ -387,7 +387,7 @@ void AsyncCopies::read(Store& store) {
     store.data.resize(store.transfer.bytes());
     std::size_t at = 0;
     for (const std::uint32_t offset : store.transfer.chunks()) {
-      std::memcpy(store.data.data() + at, cta_.shared() + offset, kChunk);
+      std::memcpy(store.data.data() + at, cta_.memory().shared() + offset, kChunk);
       at += kChunk;
     }
   }

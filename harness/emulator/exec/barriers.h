@@ -1,4 +1,5 @@
-// The state of a CTA's barriers.
+// The state of a CTA's barriers, and what happens when one has all its arrivals, or when a copy has used all the time that
+// the ISA allows.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +10,10 @@
 #include "emulator/checks/clocks.h"
 
 namespace flash_ladder::emulator {
+
+class CtaExecutor;
+struct PendingCopy;
+struct Warp;
 
 enum class BarrierMode : std::uint8_t { sync, arrive, red_popc, red_and, red_or };
 
@@ -68,5 +73,12 @@ struct Mbarrier {
     traced_arriving = std::max(traced_arriving, at);
   }
 };
+
+/// All threads have arrived: the waiting warps continue.
+void release(CtaExecutor& cta, Barrier& barrier);
+/// Lanes have ended: a barrier may now have every arrival that it waits for.
+void check_barriers(CtaExecutor& cta);
+/// A cp.async completes in these lanes.
+void complete(CtaExecutor& cta, Warp& warp, PendingCopy& copy, std::uint32_t mask, bool by_mbarrier);
 
 }  // namespace flash_ladder::emulator

@@ -1,4 +1,4 @@
-// Turns conflicts detected by the shadow memories into findings: what happened, why, and what the threads last waited for.
+#include "emulator/exec/conflicts.h"
 
 #include <fmt/format.h>
 
@@ -51,8 +51,8 @@ const Mbarrier* told_by_copy(CtaExecutor& cta, const Conflict& conflict) {
 
 // The last wait of a thread that ended before its access with this number; 0: its present access. `at`: its last wait
 // at this mbarrier, if there was any.
-void CtaExecutor::add_wait(Finding& finding, int warp, int lane, AccessNumber number, const Mbarrier* at) const {
-  const std::deque<EndedWait>& waits = warps_[static_cast<std::size_t>(warp)].waits;
+void ConflictReporter::add_wait(Finding& finding, int warp, int lane, AccessNumber number, const Mbarrier* at) const {
+  const std::deque<EndedWait>& waits = cta_.warps()[static_cast<std::size_t>(warp)].waits;
   const auto find = [&](auto also) {
     return std::find_if(waits.rbegin(), waits.rend(), [&](const EndedWait& wait) {
       return ((wait.lanes >> lane) & 1) != 0 && (number == 0 || wait.before <= number) && also(wait);
@@ -64,19 +64,19 @@ void CtaExecutor::add_wait(Finding& finding, int warp, int lane, AccessNumber nu
   if (last == waits.rend()) last = find([](const EndedWait&) { return true; });
   if (last == waits.rend()) return;
   finding.waits.push_back(
-      {.what = describe_ended(*last), .position = position_of(last->instruction), .warp = warp, .lane = lane});
+      {.what = describe_ended(*last), .position = cta_.position_of(last->instruction), .warp = warp, .lane = lane});
 }
 
 // Why a copy to this CTA's shared memory is still in flight when a warp of this CTA or of another one accesses the same
 // memory.
-std::string CtaExecutor::why_under_way(const CtaExecutor& by, const SharedAccess& access, const Conflict& conflict,
-                                       const Mbarrier* told) const {
+std::string ConflictReporter::why_under_way(const ConflictReporter& by, const SharedAccess& access,
+                                            const Conflict& conflict, const Mbarrier* told) const {
   if (told != nullptr)
     return fmt::format(
         "it signals phase {} (parity {}) of the mbarrier at byte {}, which this thread has not waited "
         "for",
         told->phase, told->phase & 1, told->address);
-  const Warp& warp = warps_[static_cast<std::size_t>(conflict.other_warp)];
+  const Warp& warp = cta_.warps()[static_cast<std::size_t>(conflict.other_warp)];
   const int lane = conflict.other_lane;
   const PendingCopy* const copy = pending_copy(warp, conflict);
   if (copy == nullptr) return "nothing has waited for it";
@@ -87,11 +87,12 @@ std::string CtaExecutor::why_under_way(const CtaExecutor& by, const SharedAccess
   if (wait == warp.waits.rend()) {
     if (own) return "nothing has waited for it";
     return fmt::format(
-        "it is a copy of another thread, warp {}, lane {}, which has not waited for it yet; a barrier must come between "
+        "it is a copy of another thread, warp {}, lane {}, which has not waited for it yet; a barrier must come "
+        "between "
         "its wait and this access",
         warp.index, lane);
   }
-  const std::string at = to_string(position_of(wait->instruction));
+  const std::string at = to_string(cta_.position_of(wait->instruction));
   if (copy->group[lane] == warp.groups[lane])
     return fmt::format("no cp.async.commit_group has put it into a group, so the wait at {} does not cover it", at);
   if (wait->newest_left == 1)
@@ -101,28 +102,29 @@ std::string CtaExecutor::why_under_way(const CtaExecutor& by, const SharedAccess
       wait->newest_left, at, wait->newest_left);
 }
 
-void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
-  // Only CUDA's own headers use the memory that the system reserves. They do not initialise all of it, and assume that
-  // shfl.sync and vote.sync order the memory accesses of a warp's lanes, which the PTX ISA does not guarantee.
-  if (conflict.offset < context_.kernel.reserved_shared_bytes) return;
-  const Warp& warp = warps_[static_cast<std::size_t>(access.warp)];
-  const Instruction& instruction = code_[static_cast<std::size_t>(access.instruction)];
+// Whether a thread fills the same buffer again at the same line; otherwise two copies have the same destination.
+bool ConflictReporter::is_filled_again(const SharedAccess& access, const Conflict& conflict) const {
+  return conflict.kind == Conflict::Kind::overlapping_copies && conflict.other_warp == access.warp &&
+         conflict.other_lane == conflict.lane &&
+         cta_.place_of(access.instruction) == cta_.place_of(conflict.other_instruction);
+}
+
+ConflictReporter& ConflictReporter::reporter_of(const SharedAccess& access) const {
+  return access.peer == nullptr ? cta_.conflicts() : cta_.cluster().peer(access.peer->owner)->conflicts();
+}
+
+// What the finding says, and what it calls the other access. `told`: the mbarrier that a copy in flight will signal.
+ConflictReporter::Words ConflictReporter::words_for(const SharedAccess& access, const Conflict& conflict,
+                                                    const Mbarrier* told) const {
+  const Instruction& instruction = cta_.code()[static_cast<std::size_t>(access.instruction)];
   const std::string memory = access.peer == nullptr
                                  ? "shared memory"
                                  : fmt::format("the shared memory of CTA {} of the cluster", access.peer->owner);
-  // Either a thread fills the same buffer again at the same line, or two copies have the same destination.
-  const bool again = conflict.kind == Conflict::Kind::overlapping_copies && conflict.other_warp == access.warp &&
-                     conflict.other_lane == conflict.lane &&
-                     place_of(access.instruction) == place_of(conflict.other_instruction);
-  const FindingKind kind = conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read
-                           : conflict.kind == Conflict::Kind::overlapping_copies && !again
-                               ? FindingKind::overlapping_copies
-                               : FindingKind::race;
-  if (!findings_.is_new(kind, place_of(access.instruction), place_of(conflict.other_instruction))) return;
+  const bool again = is_filled_again(access, conflict);
   // What may be in flight when the access is made.
   const auto other_class = conflict.other_instruction < 0
                                ? InstructionClass::other
-                               : code_[static_cast<std::size_t>(conflict.other_instruction)].instruction_class;
+                               : cta_.code()[static_cast<std::size_t>(conflict.other_instruction)].instruction_class;
   const bool by_tma = other_class == InstructionClass::tma;
   const bool by_warp = other_class == InstructionClass::cp_async || other_class == InstructionClass::other;
   const char* const under_way = by_tma                                          ? "load by TMA"
@@ -130,91 +132,103 @@ void CtaExecutor::report(const SharedAccess& access, const Conflict& conflict) {
                                 : other_class == InstructionClass::shared_store ? "store by st.async"
                                                                                 : "reduction by red.async";
   const std::string issued = by_tma ? "TMA load issued" : fmt::format("{} issued", under_way);
-  CtaExecutor& owner = access.peer == nullptr ? *this : *peers_[access.peer->owner];
-  const bool under_way_still =
-      conflict.kind == Conflict::Kind::pending_copy || conflict.kind == Conflict::Kind::write_to_pending_copy;
-  const Mbarrier* const told = under_way_still ? told_by_copy(owner, conflict) : nullptr;
-  std::string message;
-  std::string other;
   switch (conflict.kind) {
     case Conflict::Kind::uninitialised:
-      message = fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory);
-      break;
+      return {fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory), ""};
     case Conflict::Kind::pending_copy:
     case Conflict::Kind::write_to_pending_copy:
-      message = fmt::format("a {} byte {} of {}, to which a {} is in flight: {}",
-                            conflict.kind == Conflict::Kind::pending_copy ? "read of" : "write to", conflict.offset,
-                            memory, under_way, owner.why_under_way(*this, access, conflict, told));
-      other = issued;
-      break;
+      return {fmt::format("a {} byte {} of {}, to which a {} is in flight: {}",
+                          conflict.kind == Conflict::Kind::pending_copy ? "read of" : "write to", conflict.offset,
+                          memory, under_way, reporter_of(access).why_under_way(*this, access, conflict, told)),
+              issued};
     case Conflict::Kind::overlapping_copies:
-      message = again
-                    ? fmt::format(
+      return {again ? fmt::format(
                           "a copy to byte {} of {}, where the last copy by this line is still in flight: the buffer is "
                           "filled again before anything has waited for it",
                           conflict.offset, memory)
                     : fmt::format(
                           "two copies write the same byte, byte {} of {}: the {} issued before this one is still in "
                           "flight",
-                          conflict.offset, memory, under_way);
-      other = issued;
-      break;
+                          conflict.offset, memory, under_way),
+              issued};
     case Conflict::Kind::written_during_read:
-      message =
+      return {
           fmt::format("byte {} of shared memory was written while this {} that reads it was in flight", conflict.offset,
                       instruction.wgmma >= 0                      ? "wgmma"
                       : instruction.role == MemoryRole::tma_store ? "store by TMA"
-                                                                  : "copy by TMA");
-      other = by_tma ? "TMA load issued" : "written";
-      break;
+                                                                  : "copy by TMA"),
+          by_tma ? "TMA load issued" : "written"};
     case Conflict::Kind::read_after_write:
-      message = fmt::format("a read of byte {} of {}, and nothing orders it after the write", conflict.offset, memory);
-      other = "written";
-      break;
+      return {fmt::format("a read of byte {} of {}, and nothing orders it after the write", conflict.offset, memory),
+              "written"};
     case Conflict::Kind::write_after_read:
-      message = fmt::format("a write to byte {} of {}, and nothing orders it after a read", conflict.offset, memory);
-      other = "read";
-      break;
+      return {fmt::format("a write to byte {} of {}, and nothing orders it after a read", conflict.offset, memory),
+              "read"};
     case Conflict::Kind::write_after_write:
-      message = conflict.at_once
-                    ? fmt::format("two lanes write different values to byte {} of {}", conflict.offset, memory)
-                    : fmt::format("a write to byte {} of {}, and nothing orders it after the write before it",
-                                  conflict.offset, memory);
-      other = "written";
-      break;
+      return {conflict.at_once
+                  ? fmt::format("two lanes write different values to byte {} of {}", conflict.offset, memory)
+                  : fmt::format("a write to byte {} of {}, and nothing orders it after the write before it",
+                                conflict.offset, memory),
+              "written"};
   }
-  RawFinding raw = describe(kind, &warp, &instruction, conflict.lane, conflict.offset, message);
-  raw.other_place = place_of(conflict.other_instruction);
+  return {};
+}
+
+void ConflictReporter::report(const SharedAccess& access, const Conflict& conflict) {
+  // Only CUDA's own headers use the memory that the system reserves. They do not initialise all of it, and assume that
+  // shfl.sync and vote.sync order the memory accesses of a warp's lanes, which the PTX ISA does not guarantee.
+  if (conflict.offset < cta_.context().kernel.reserved_shared_bytes) return;
+  const Warp& warp = cta_.warps()[static_cast<std::size_t>(access.warp)];
+  const Instruction& instruction = cta_.code()[static_cast<std::size_t>(access.instruction)];
+  const FindingKind kind = conflict.kind == Conflict::Kind::uninitialised ? FindingKind::uninitialised_read
+                           : conflict.kind == Conflict::Kind::overlapping_copies && !is_filled_again(access, conflict)
+                               ? FindingKind::overlapping_copies
+                               : FindingKind::race;
+  if (!cta_.findings().is_new(kind, cta_.place_of(access.instruction), cta_.place_of(conflict.other_instruction)))
+    return;
+  CtaExecutor& owner = access.peer == nullptr ? cta_ : *cta_.cluster().peer(access.peer->owner);
+  const std::size_t rank = cta_.cluster().rank();
+  const bool under_way_still =
+      conflict.kind == Conflict::Kind::pending_copy || conflict.kind == Conflict::Kind::write_to_pending_copy;
+  const Mbarrier* const told = under_way_still ? told_by_copy(owner, conflict) : nullptr;
+  const Words words = words_for(access, conflict, told);
+  RawFinding raw = cta_.describe(kind, &warp, &instruction, conflict.lane, conflict.offset, words.message);
+  raw.other_place = cta_.place_of(conflict.other_instruction);
   if (conflict.other_instruction >= 0) {
-    raw.finding.other = {.what = other,
-                         .position = position_of(conflict.other_instruction),
+    raw.finding.other = {.what = words.other,
+                         .position = cta_.position_of(conflict.other_instruction),
                          .warp = conflict.other_warp,
                          .lane = conflict.other_lane};
-    const std::size_t other_rank = conflict.other_rank.value_or(owner.rank_);
-    if (other_rank != rank_) raw.finding.other->cta = peers_[other_rank]->cta_;
+    const std::size_t other_rank = conflict.other_rank.value_or(owner.cluster().rank());
+    if (other_rank != rank) raw.finding.other->cta = cta_.cluster().peer(other_rank)->cta();
   }
   add_wait(raw.finding, access.warp, instruction.wgmma >= 0 ? 0 : conflict.lane, 0, told);
-  if (conflict.other_number != 0 && conflict.other_rank.value_or(rank_) == rank_ && access.peer == nullptr)
+  if (conflict.other_number != 0 && conflict.other_rank.value_or(rank) == rank && access.peer == nullptr)
     add_wait(raw.finding, conflict.other_warp, conflict.other_lane, conflict.other_number, nullptr);
-  findings_.add(std::move(raw));
+  cta_.findings().add(std::move(raw));
 }
 
 // The same for global memory.
-void CtaExecutor::report(const GlobalAccess& access, const GlobalConflict& conflict) {
-  const bool of_another_block = conflict.other_cta != cta_index_;
-  if (!findings_.is_new(FindingKind::race, place_of(access.instruction), place_of(conflict.other_instruction))) return;
+void ConflictReporter::report(const GlobalAccess& access, const GlobalConflict& conflict) {
+  const bool of_another_block = conflict.other_cta != cta_.index();
+  if (!cta_.findings().is_new(FindingKind::race, cta_.place_of(access.instruction),
+                              cta_.place_of(conflict.other_instruction)))
+    return;
+  const LaunchContext& context = cta_.context();
   RawFinding raw = emulator::describe(
-      context_, FindingKind::race, cta_, access.warp, access.instruction, conflict.lane, conflict.address,
+      context, FindingKind::race, cta_.cta(), access.warp, access.instruction, conflict.lane, conflict.address,
       conflict.at_once ? fmt::format("two lanes write different values to global memory at {:#x}: {}", conflict.address,
-                                     context_.memory.describe(conflict.address))
-                       : message_of(context_, conflict.kind, conflict.address, of_another_block));
-  raw.other_place = place_of(conflict.other_instruction);
+                                     cta_.context().memory.describe(conflict.address))
+                       : message_of(context, conflict.kind, conflict.address, of_another_block));
+  raw.other_place = cta_.place_of(conflict.other_instruction);
   raw.finding.other = {.what = conflict.kind == GlobalConflict::Kind::write_after_read ? "read" : "written",
-                       .position = position_of(conflict.other_instruction),
+                       .position = cta_.position_of(conflict.other_instruction),
                        .warp = conflict.other_warp,
                        .lane = conflict.other_lane};
-  if (of_another_block) raw.finding.other->cta = cta_at(context_, conflict.other_cta);
-  findings_.add(std::move(raw));
+  if (of_another_block) raw.finding.other->cta = cta_at(context, conflict.other_cta);
+  cta_.findings().add(std::move(raw));
 }
+
+void ConflictReporter::renumber(const Renumbering& renumbering) { cta_.renumber(renumbering); }
 
 }  // namespace flash_ladder::emulator

@@ -1,12 +1,14 @@
 // Counters of one instruction, while a launch runs.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "emulator/decode/instruction.h"
+#include "emulator/lanes/lane_table.h"
 #include "emulator/report.h"
 
 namespace flash_ladder::emulator {
@@ -18,6 +20,15 @@ inline void count(Traffic& traffic, std::uint32_t mask, unsigned bytes, std::uin
   traffic.transactions += transactions;
   traffic.ideal += ideal;
   traffic.bytes += static_cast<std::uint64_t>(std::popcount(mask)) * bytes;
+}
+
+/// Adds one request for global memory: the bytes that it names, those among them that it accesses, and the sectors that
+/// contain these. The ideal is the smallest number of sectors that they can occupy, or fewer if lanes read the same bytes.
+inline void count_global(Traffic& traffic, std::uint64_t bytes, std::uint64_t accessed, std::uint64_t sectors) {
+  ++traffic.requests;
+  traffic.bytes += bytes;
+  traffic.transactions += sectors;
+  traffic.ideal += std::min(sectors, (accessed + kSectorBytes - 1) / kSectorBytes);
 }
 
 /// How often an instruction was executed, and by how many lanes in total.

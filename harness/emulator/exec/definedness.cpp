@@ -1,8 +1,4 @@
-// Uninitialised registers, tracked lane by lane, for the few instructions that may read one
-// (decode/undefined_reads.cpp). Reading such a register is not an error in itself: values computed from it are
-// undefined, too, and a finding results only if such a value matters, because it decides a branch, is an address, or is
-// stored (Seward and Nethercote, "Using Valgrind to detect undefined value errors with bit-precision", USENIX 2005;
-// here a register's lane is defined or not as a whole).
+#include "emulator/exec/definedness.h"
 
 #include <fmt/format.h>
 
@@ -32,12 +28,11 @@ std::uint32_t lanes_filled_with(int value, const std::byte* source, Slot slot) {
 
 }  // namespace
 
-// The undefined lanes within the mask of the instruction's operands from `first` up to but not including `last`.
-UndefinedLanes CtaExecutor::undefined_sources(const Warp& warp, const Instruction& instruction, std::size_t first,
-                                              std::size_t last, std::uint32_t mask) const {
+UndefinedLanes undefined_sources(CtaExecutor& cta, const Warp& warp, const Instruction& instruction, std::size_t first,
+                                 std::size_t last, std::uint32_t mask) {
   UndefinedLanes found;
   if (!watches(warp, instruction)) return found;
-  const WatchedOperands& watched = context_.kernel.watched[static_cast<std::size_t>(instruction.watched)];
+  const WatchedOperands& watched = cta.context().kernel.watched[static_cast<std::size_t>(instruction.watched)];
   for (std::size_t k = first; k < last; ++k) {
     if (watched.r[k] < 0) continue;
     const UndefinedLanes& source = warp.undefined[static_cast<std::size_t>(watched.r[k])];
@@ -48,32 +43,30 @@ UndefinedLanes CtaExecutor::undefined_sources(const Warp& warp, const Instructio
   return found;
 }
 
-// Marks the instruction's result `k` as undefined in some lanes of the mask, and as defined in the others.
-void CtaExecutor::set_undefined(Warp& warp, const Instruction& instruction, std::size_t k, std::uint32_t mask,
-                                const UndefinedLanes& to) {
-  const std::int32_t number = context_.kernel.watched[static_cast<std::size_t>(instruction.watched)].r[k];
+void set_undefined(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::size_t k, std::uint32_t mask,
+                   const UndefinedLanes& to) {
+  const std::int32_t number = cta.context().kernel.watched[static_cast<std::size_t>(instruction.watched)].r[k];
   if (number < 0) return;
   UndefinedLanes& result = warp.undefined[static_cast<std::size_t>(number)];
   result.lanes = (result.lanes & ~mask) | (to.lanes & mask);
   if ((to.lanes & mask) == 0) return;
   const bool is_move =
       instruction.lane_operation != nullptr && instruction.lane_operation->undefined_rule == UndefinedRule::move;
-  result.origin = to.origin < 0 && !is_move ? index_of(instruction) : to.origin;
+  result.origin = to.origin < 0 && !is_move ? cta.index_of(instruction) : to.origin;
 }
 
-// Before the instruction is executed: reports undefined values that matter, and records which results will be undefined.
-void CtaExecutor::follow_undefined(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  const WatchedOperands& watched = context_.kernel.watched[static_cast<std::size_t>(instruction.watched)];
+void follow_undefined(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const WatchedOperands& watched = cta.context().kernel.watched[static_cast<std::size_t>(instruction.watched)];
   if (watched.guard >= 0) {
     const UndefinedLanes& guard = warp.undefined[static_cast<std::size_t>(watched.guard)];
-    report_undefined(warp, instruction, {guard.lanes & warp.active, guard.origin}, "branched on");
+    report_undefined(cta, warp, instruction, {guard.lanes & warp.active, guard.origin}, "branched on");
   }
   const std::size_t first = instruction.writes, last = instruction.operands;
   UndefinedLanes result;
   switch (instruction.action) {
     case Action::watched_lane: {
-      result = undefined_sources(warp, instruction, first, last, mask);
-      const auto of = [&](std::size_t k) { return undefined_sources(warp, instruction, k, k + 1, mask).lanes; };
+      result = undefined_sources(cta, warp, instruction, first, last, mask);
+      const auto of = [&](std::size_t k) { return undefined_sources(cta, warp, instruction, k, k + 1, mask).lanes; };
       const auto filled_with = [&](int value) {
         std::uint32_t lanes = 0;
         for (std::size_t k = first; k < last; ++k) {
@@ -104,32 +97,32 @@ void CtaExecutor::follow_undefined(Warp& warp, const Instruction& instruction, s
       const bool has_address = instruction.role != MemoryRole::none || instruction.space == ptx::Space::shared;
       for (std::size_t k = first; k < last; ++k) {
         if ((instruction.own_sources >> (k - first)) & 1) continue;
-        report_undefined(warp, instruction, undefined_sources(warp, instruction, k, k + 1, mask),
+        report_undefined(cta, warp, instruction, undefined_sources(cta, warp, instruction, k, k + 1, mask),
                          has_address && k == first ? "used as an address" : "used");
       }
       break;
     }
   }
-  for (std::size_t k = 0; k < first; ++k) set_undefined(warp, instruction, k, mask, result);
+  for (std::size_t k = 0; k < first; ++k) set_undefined(cta, warp, instruction, k, mask, result);
 }
 
-void CtaExecutor::report_undefined(Warp& warp, const Instruction& instruction, const UndefinedLanes& found,
-                                   const char* use) {
+void report_undefined(CtaExecutor& cta, Warp& warp, const Instruction& instruction, const UndefinedLanes& found,
+                      const char* use) {
   if (found.lanes == 0) return;
-  const std::int32_t here = index_of(instruction), read = found.origin < 0 ? here : found.origin;
-  if (!findings_.is_new(FindingKind::uninitialised_read, place_of(read), -1)) return;
+  const std::int32_t here = cta.index_of(instruction), read = found.origin < 0 ? here : found.origin;
+  if (!cta.findings().is_new(FindingKind::uninitialised_read, cta.place_of(read), -1)) return;
   const int lane = std::countr_zero(found.lanes);
   const char* what = read == here ? "it" : "what was computed from it";
-  RawFinding raw =
-      describe(FindingKind::uninitialised_read, &warp, &code_[static_cast<std::size_t>(read)], lane, std::nullopt,
-               fmt::format("a read of {}, and {} is {}: a variable without an initial value?",
-                           code_[static_cast<std::size_t>(read)].hands_on ? "local memory that was never written"
-                                                                          : "a register that nothing has written",
-                           what, use));
+  RawFinding raw = cta.describe(
+      FindingKind::uninitialised_read, &warp, &cta.code()[static_cast<std::size_t>(read)], lane, std::nullopt,
+      fmt::format("a read of {}, and {} is {}: a variable without an initial value?",
+                  cta.code()[static_cast<std::size_t>(read)].hands_on ? "local memory that was never written"
+                                                                      : "a register that nothing has written",
+                  what, use));
   if (read != here) {
-    raw.finding.other = {.what = use, .position = position_of(here), .warp = warp.index, .lane = lane};
+    raw.finding.other = {.what = use, .position = cta.position_of(here), .warp = warp.index, .lane = lane};
   }
-  findings_.add(std::move(raw));
+  cta.findings().add(std::move(raw));
 }
 
 }  // namespace flash_ladder::emulator

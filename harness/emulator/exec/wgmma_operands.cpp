@@ -35,7 +35,7 @@ std::vector<std::uint32_t> chunks_of(CtaExecutor& cta, const Warp& warp, const I
   const std::uint32_t side_by_side = span / kChunk;
   std::vector<std::uint32_t> chunks;
   std::uint32_t wrong = 0;
-  const std::uint64_t size = cta.shared_bytes();
+  const std::uint64_t size = cta.memory().shared_bytes();
   const auto add = [&](std::uint32_t address) {
     // The base offset identifies a pattern that does not start at a multiple of its size.
     const std::uint32_t phase = swizzled(address - (descriptor.base_offset << 7), descriptor.swizzle) ^
@@ -126,7 +126,7 @@ void count_chunks(CtaExecutor& cta, const Warp& warp, const Instruction& instruc
       for (std::size_t i = 0; i < step; ++i)
         for (std::size_t row = 0; row < 8; ++row) by_matrix.push_back(chunks[block + row * step + i]);
     for_each_access(warp, cta.index_of(instruction), -1, by_matrix, [&](const SharedAccess& access) {
-      cta.count_shared(instruction, access.mask, access.mask, kChunk, access.offsets, true);
+      cta.memory().count_shared(instruction, access.mask, access.mask, kChunk, access.offsets, true);
     });
   }
 }

@@ -7,6 +7,8 @@
 
 #include "emulator/exec/async_chunks.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/definedness.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/exec/wgmma_product.h"
 
 namespace flash_ladder::emulator {
@@ -51,7 +53,7 @@ WgmmaUnit::Issue& WgmmaUnit::issue_of(const Warp& warp, std::uint64_t number) {
 }
 
 void WgmmaUnit::issue(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta_.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta_, warp, instruction, mask);
   const std::int32_t index = cta_.index_of(instruction);
   const int first_warp = warp.index / kWarpgroup * kWarpgroup;
   if (static_cast<std::size_t>(first_warp + kWarpgroup) > num_warps_) {
@@ -110,11 +112,11 @@ void WgmmaUnit::check_defined(Warp& warp, const Instruction& instruction, std::u
   const Wgmma& wgmma = wgmma_of(cta_.index_of(instruction));
   for (const std::int32_t which : wgmma.watched_a) {
     const UndefinedLanes& a = warp.undefined[static_cast<std::size_t>(which)];
-    cta_.report_undefined(warp, instruction, {a.lanes & mask, a.origin}, "multiplied by this wgmma");
+    report_undefined(cta_, warp, instruction, {a.lanes & mask, a.origin}, "multiplied by this wgmma");
   }
   for (const std::int32_t which : wgmma.watched_d) {
     UndefinedLanes& d = warp.undefined[static_cast<std::size_t>(which)];
-    if (accumulates) cta_.report_undefined(warp, instruction, {d.lanes & mask, d.origin}, "added to by this wgmma");
+    if (accumulates) report_undefined(cta_, warp, instruction, {d.lanes & mask, d.origin}, "added to by this wgmma");
     d.lanes &= ~mask;
   }
 }
@@ -264,7 +266,8 @@ void WgmmaUnit::retire(Warpgroup& group, int first_warp) {
 
 // Computes these warps' part of D.
 void WgmmaUnit::execute(const Issue& issue, int first_warp, int warps) {
-  const WgmmaProduct product(wgmma_of(issue.instruction), issue.chunks, issue.scalars.accumulates, cta_.shared());
+  const WgmmaProduct product(wgmma_of(issue.instruction), issue.chunks, issue.scalars.accumulates,
+                             cta_.memory().shared());
   for (int w = first_warp; w < first_warp + warps; ++w) product.add_to(cta_.warps()[static_cast<std::size_t>(w)]);
 }
 

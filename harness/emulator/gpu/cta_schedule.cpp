@@ -19,7 +19,7 @@ std::size_t first_to_blame(const std::vector<CtaExecutor*>& peers, const std::ve
   std::size_t blamed = peers.size();
   for (std::size_t i = 0; i < peers.size(); ++i) {
     if (states[i] != State::stuck) continue;
-    const bool at_barrier = peers[i]->waits_for_cluster();
+    const bool at_barrier = peers[i]->cluster().waits();
     if (blamed == peers.size() || !at_barrier) blamed = i;
     if (!at_barrier) break;
   }

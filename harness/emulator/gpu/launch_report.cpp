@@ -93,7 +93,7 @@ void LaunchReport::add(std::uint64_t index, CtaExecutor& executor, bool ended) {
   }
   CtaResult result{executor.take_findings(), executor.take_output()};
   MemoryUse use;
-  if (compares_blocks_) use = executor.take_use();
+  if (compares_blocks_) use = executor.memory().take_use();
   auto trace = executor.take_trace();
   const std::lock_guard lock(mutex_);
   if (index == 0) report_.roles = executor.roles();

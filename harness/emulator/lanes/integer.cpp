@@ -304,23 +304,7 @@ void add_carry_arithmetic(LaneTable& table, const char* type) {
   add_carrying<T, true, false>(table, name("subc.").text, difference);
 }
 
-}  // namespace
-
-void add_integer_operations(LaneTable& table) {
-  add_arithmetic<u16>(table);
-  add_arithmetic<s16>(table);
-  add_arithmetic<u32>(table);
-  add_arithmetic<s32>(table);
-  add_arithmetic<u64>(table);
-  add_arithmetic<s64>(table);
-  add_logic<u16>(table, "b16");
-  add_logic<u32>(table, "b32");
-  add_logic<u64>(table, "b64");
-  add_carry_arithmetic<u32>(table, "u32");
-  add_carry_arithmetic<u32>(table, "s32");
-  add_carry_arithmetic<u64>(table, "u64");
-  add_carry_arithmetic<u64>(table, "s64");
-
+void add_special_arithmetic(LaneTable& table) {
   add(table, "add.sat.s32", kInteger, [](s32 a, s32 b) { return saturate_add<s32>(a, b); });
   add(table, "sub.sat.s32", kInteger, [](s32 a, s32 b) { return saturate_add<s32>(a, -s64{b}); });
   add(table, "mad.hi.sat.s32", kInteger, [](s32 a, s32 b, s32 c) { return saturate_add<s32>(mul_high(a, b), c); });
@@ -333,13 +317,17 @@ void add_integer_operations(LaneTable& table) {
   });
   add(table, "dp4a.u32.u32", kInteger, [](u32 a, u32 b, u32 c) { return dot4<std::uint8_t>(a, b, c); });
   add(table, "dp4a.s32.s32", kInteger, [](u32 a, u32 b, u32 c) { return dot4<std::int8_t>(a, b, c); });
+}
 
+void add_predicates(LaneTable& table) {
   add(table, "and.pred", InstructionClass::compare, [](bool a, bool b) { return a && b; });
   add(table, "or.pred", InstructionClass::compare, [](bool a, bool b) { return a || b; });
   add(table, "xor.pred", InstructionClass::compare, [](bool a, bool b) { return a != b; });
   add(table, "not.pred", InstructionClass::compare, [](bool a) { return !a; });
   add(table, "mov.pred", InstructionClass::move, [](bool a) { return a; });
+}
 
+void add_bit_operations(LaneTable& table) {
   add(table, "lop3.b32", kInteger, [](u32 a, u32 b, u32 c, u32 d) { return lop3(a, b, c, d); });
   add(table, "shf.l.wrap.b32", kInteger,
       [](u32 a, u32 b, u32 c) { return static_cast<u32>(((u64{b} << 32) | a) << (c & 31) >> 32); });
@@ -362,8 +350,10 @@ void add_integer_operations(LaneTable& table) {
       [](u32 a, u32 b, u32 c) { return prmt_mode<0x0000, 0x1110, 0x2210, 0x3210>(a, b, c); });
   add(table, "prmt.b32.rc16", kInteger,
       [](u32 a, u32 b, u32 c) { return prmt_mode<0x1010, 0x3232, 0x1010, 0x3232>(a, b, c); });
+}
 
-  // Moves and selections are the same for every type of a width.
+// Moves and selections are the same for every type of a width.
+void add_moves(LaneTable& table) {
   for (const char* opcode : {"mov.b32", "mov.u32", "mov.s32", "mov.f32"}) {
     add(table, opcode, InstructionClass::move, [](u32 a) { return a; });
   }
@@ -396,8 +386,10 @@ void add_integer_operations(LaneTable& table) {
     add(table, opcode, InstructionClass::compare,
         [](u32 a, u32 b, float c) { return c >= 0 || (bits_of(c) & 0x7f800000) == 0 ? a : b; });
   }
+}
 
-  // Between registers of different widths; the decoder inserts these if an instruction's type differs from the register's.
+// Between registers of different widths; the decoder inserts these if an instruction's type differs from the register's.
+void add_width_changes(LaneTable& table) {
   add(table, "%narrow.64.32", kInteger, [](u64 a) { return static_cast<u32>(a); });
   add(table, "%narrow.64.16", kInteger, [](u64 a) { return static_cast<u16>(a); });
   add(table, "%narrow.32.16", kInteger, [](u32 a) { return static_cast<u16>(a); });
@@ -420,6 +412,29 @@ void add_integer_operations(LaneTable& table) {
   add(table, "%unpack4.64.1", kInteger, [](u64 a) { return static_cast<u16>(a >> 16); });
   add(table, "%unpack4.64.2", kInteger, [](u64 a) { return static_cast<u16>(a >> 32); });
   add(table, "%unpack4.64.3", kInteger, [](u64 a) { return static_cast<u16>(a >> 48); });
+}
+
+}  // namespace
+
+void add_integer_operations(LaneTable& table) {
+  add_arithmetic<u16>(table);
+  add_arithmetic<s16>(table);
+  add_arithmetic<u32>(table);
+  add_arithmetic<s32>(table);
+  add_arithmetic<u64>(table);
+  add_arithmetic<s64>(table);
+  add_logic<u16>(table, "b16");
+  add_logic<u32>(table, "b32");
+  add_logic<u64>(table, "b64");
+  add_carry_arithmetic<u32>(table, "u32");
+  add_carry_arithmetic<u32>(table, "s32");
+  add_carry_arithmetic<u64>(table, "u64");
+  add_carry_arithmetic<u64>(table, "s64");
+  add_special_arithmetic(table);
+  add_predicates(table);
+  add_bit_operations(table);
+  add_moves(table);
+  add_width_changes(table);
 }
 
 }  // namespace flash_ladder::emulator

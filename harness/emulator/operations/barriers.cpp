@@ -8,6 +8,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {
@@ -30,10 +31,10 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     return;
   }
   if (mask != warp.alive) {
-    if (mask == warp.active && cta.gather_at_barrier(warp, instruction)) return;
+    if (mask == warp.active && gather_at_barrier(cta, warp, instruction)) return;
     cta.find(FindingKind::divergent_barrier, &warp, &instruction, std::countr_zero(warp.alive & ~mask), std::nullopt,
              fmt::format("lanes {:#010x} of the warp are at a barrier that its lanes {:#010x} do not reach with them{}",
-                         mask, warp.alive & ~mask, cta.describe_parting(warp, warp.alive & ~mask)));
+                         mask, warp.alive & ~mask, describe_parting(cta, warp, warp.alive & ~mask)));
   }
   const std::uint32_t count = instruction.has_count ? counts[lane] : 0;
   if (instruction.has_count && (count == 0 || count % kWarpSize != 0)) {
@@ -88,7 +89,7 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     warp.status = WarpStatus::waiting;
   }
   const std::uint32_t expected = barrier.expected == 0 ? cta.threads_alive() : barrier.expected;
-  if (barrier.arrived >= expected) cta.release(barrier);
+  if (barrier.arrived >= expected) release(cta, barrier);
 }
 
 void decode_cluster_barrier(KernelDecoder& d);
@@ -143,11 +144,11 @@ void decode_bar(KernelDecoder& d) {
 // the asynchronous proxy sees only what was made visible to it.
 void fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   if (cta.ordering() != nullptr) cta.ordering()->fence(warp.index, mask, warp.alive, instruction.block_only);
-  if (!instruction.block_only) cta.note_cluster_fence(warp, mask);
+  if (!instruction.block_only) cta.cluster().note_fence(warp, mask);
 }
 template <bool kOnlyMbarriers>
 void fence_proxy(CtaExecutor& cta, Warp& warp, const Instruction&, std::uint32_t mask) {
-  if (kOnlyMbarriers) cta.note_cluster_fence(warp, mask);  // .release.cluster
+  if (kOnlyMbarriers) cta.cluster().note_fence(warp, mask);  // .release.cluster
   if (cta.async() != nullptr) cta.async()->proxy.fence(warp, mask, kOnlyMbarriers);
 }
 
@@ -163,11 +164,11 @@ void decode_fence(KernelDecoder& d) {
 
 template <bool kRelaxed>
 void arrive_at_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.arrive_at_cluster(warp, instruction, mask, kRelaxed);
+  cta.cluster().arrive(warp, instruction, mask, kRelaxed);
 }
 
 void wait_for_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.wait_for_cluster(warp, instruction, mask);
+  cta.cluster().wait(warp, instruction, mask);
 }
 
 void decode_cluster_barrier(KernelDecoder& d) {

@@ -1,5 +1,5 @@
 // Operations whose bytes are counted by mbarriers. TMA: cp.async.bulk and cp.async.bulk.tensor, PTX ISA, "Data Movement
-// and Conversion Instructions: Bulk copy", "Bulk tensor copy"; also st.async and red.async. exec/async_units.cpp
+// and Conversion Instructions: Bulk copy", "Bulk tensor copy"; also st.async and red.async. exec/async_copies.cpp
 // decides when bytes arrive and are read.
 #include <fmt/format.h>
 
@@ -10,6 +10,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/definedness.h"
 #include "emulator/operations/atomics.h"
 #include "emulator/operations/operations.h"
 
@@ -20,9 +21,9 @@ using ptx::Operand;
 using ptx::Space;
 
 constexpr std::uint32_t kTensorAlignment = 128, kBulkAlignment = 16;
-// The number of 32-byte sectors that a range touches.
-std::uint64_t sectors(Address address, std::uint64_t bytes) {
-  return bytes == 0 ? 0 : (address + bytes - 1) / 32 - address / 32 + 1;
+// The number of sectors that a range touches.
+std::uint64_t sectors_of(Address address, std::uint64_t bytes) {
+  return bytes == 0 ? 0 : (address + bytes - 1) / kSectorBytes - address / kSectorBytes + 1;
 }
 
 std::uint64_t value_of(const Warp& warp, std::int32_t reg, int lane) {
@@ -34,7 +35,7 @@ std::optional<std::uint32_t> shared_offset(CtaExecutor& cta, Warp& warp, const I
                                            std::uint64_t address, std::uint64_t bytes, std::uint32_t alignment) {
   const std::uint64_t offset =
       address - kSharedBase - (address >= kSharedWindow && address < kSharedWindow + kWindowSize ? kSharedWindow : 0);
-  const std::uint64_t size = cta.shared_bytes();
+  const std::uint64_t size = cta.memory().shared_bytes();
   if (offset > size || size - offset < bytes) {
     cta.find(FindingKind::out_of_bounds, &warp, &instruction, lane, offset,
              fmt::format("a copy by TMA of {} bytes at byte {} of the block's {} bytes of shared memory", bytes,
@@ -59,7 +60,7 @@ std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction&
     if (offset <= parameters.size() && parameters.size() - offset >= kTensorMapBytes)
       bytes = parameters.data() + offset;
   } else {
-    bytes = cta.global_range(warp, instruction, lane, address, kTensorMapBytes, false);
+    bytes = cta.memory().global_range(warp, instruction, lane, address, kTensorMapBytes, false);
     if (bytes == nullptr) return std::nullopt;
   }
   constexpr std::uint64_t kMapAlignment = 64;
@@ -108,10 +109,7 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
   const std::int64_t end = std::clamp<std::int64_t>(static_cast<std::int64_t>(map.sizes[0]) - first, 0, map.box[0]);
   std::size_t num_rows = 1;
   for (std::size_t i = 1; i < dimensions; ++i) num_rows *= map.box[i];
-  DetailCount& detail = cta.detail(instruction);
-  ++detail.global.requests;
-  detail.global.bytes += map.box_bytes();
-  std::uint64_t total = 0;
+  std::uint64_t total = 0, sectors = 0;
   for (std::size_t row = 0; row < num_rows; ++row) {
     BulkTransfer::Row& part = transfer.rows.emplace_back();
     bool inside = begin < end;
@@ -128,14 +126,14 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
     const std::int64_t end_byte =
         writes ? (end * element + kBulkAlignment - 1) / kBulkAlignment * kBulkAlignment : end * element;
     const auto bytes = static_cast<std::size_t>(end_byte - begin * element);
-    part.host = cta.global_range(warp, instruction, lane, address, bytes, writes);
+    part.host = cta.memory().global_range(warp, instruction, lane, address, bytes, writes);
     if (part.host == nullptr) return std::nullopt;
     part.begin = static_cast<std::uint32_t>(begin * element);
     part.end = static_cast<std::uint32_t>(end_byte);
-    detail.global.transactions += sectors(address, bytes);
+    sectors += sectors_of(address, bytes);
     total += bytes;
   }
-  detail.global.ideal += (total + 31) / 32;
+  count_global(cta.detail(instruction).global, map.box_bytes(), total, sectors);
   return transfer;
 }
 
@@ -147,13 +145,9 @@ std::optional<BulkTransfer> range_at(CtaExecutor& cta, Warp& warp, const Instruc
                          address));
     return std::nullopt;
   }
-  std::byte* host = cta.global_range(warp, instruction, lane, address, bytes, writes);
+  std::byte* host = cta.memory().global_range(warp, instruction, lane, address, bytes, writes);
   if (host == nullptr) return std::nullopt;
-  DetailCount& detail = cta.detail(instruction);
-  ++detail.global.requests;
-  detail.global.bytes += bytes;
-  detail.global.transactions += sectors(address, bytes);
-  detail.global.ideal += bytes / 32;
+  count_global(cta.detail(instruction).global, bytes, bytes, sectors_of(address, bytes));
   BulkTransfer transfer{.row_bytes = bytes};
   transfer.rows.push_back({.host = host, .begin = 0, .end = bytes});
   return transfer;
@@ -170,13 +164,13 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
     const std::uint64_t shared = value_of(warp, instruction.r[0], lane),
                         global = value_of(warp, instruction.r[1], lane);
     std::optional<BulkTransfer> transfer;
-    std::uint32_t ranks = 1u << cta.rank();
+    std::uint32_t ranks = 1u << cta.cluster().rank();
     if (instruction.has_count) {
       ranks = reinterpret_cast<const std::uint16_t*>(
           warp.registers + instruction.r[static_cast<std::size_t>(instruction.operands) - 1])[lane];
-      if (ranks >> cta.cluster_size() != 0) {
+      if (ranks >> cta.cluster().size() != 0) {
         cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-                 fmt::format("a copy to the CTAs {:#x} of a cluster that has {}", ranks, cta.cluster_size()));
+                 fmt::format("a copy to the CTAs {:#x} of a cluster that has {}", ranks, cta.cluster().size()));
       }
     }
     if (of_tensor) {
@@ -210,11 +204,11 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
       cta.shadow()->read({warp.index, cta.index_of(instruction), true, 1u << lane, 8, offsets});
     }
     for (; ranks != 0; ranks &= ranks - 1) {
-      CtaExecutor* const there = cta.peer(static_cast<std::size_t>(std::countr_zero(ranks)));
+      CtaExecutor* const there = cta.cluster().peer(static_cast<std::size_t>(std::countr_zero(ranks)));
       if (there == nullptr) continue;
       if (there->has_ended()) {
         cta.find(FindingKind::in_flight, &warp, &instruction, lane, *offset,
-                 fmt::format("a copy to CTA {} of the cluster, which has ended", there->rank()));
+                 fmt::format("a copy to CTA {} of the cluster, which has ended", there->cluster().rank()));
         continue;
       }
       const auto barrier = std::find_if(there->mbarriers().begin(), there->mbarriers().end(),
@@ -230,8 +224,8 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
       };
       if (there == &cta) {
         issue(1u << lane, nullptr);
-      } else if (cta.is_there(*there, warp, instruction, lane)) {
-        cta.copy_to_peer(warp, instruction, *there, 1u << lane, issue);
+      } else if (cta.cluster().is_there(*there, warp, instruction, lane)) {
+        cta.cluster().copy_to_peer(warp, instruction, *there, 1u << lane, issue);
       }
     }
   }
@@ -252,7 +246,7 @@ struct ClusterPlace {
 };
 ClusterPlace place_in_cluster(const CtaExecutor& cta, std::uint64_t address) {
   if (address >= kSharedWindow) address -= kSharedWindow;
-  return {.rank = rank_of(address).value_or(cta.rank()), .address = without_rank(address)};
+  return {.rank = rank_of(address).value_or(cta.cluster().rank()), .address = without_rank(address)};
 }
 
 // The mbarrier that is signalled when bytes have arrived at a CTA; null, after a finding, if it does not belong to that
@@ -261,11 +255,11 @@ Mbarrier* barrier_at(CtaExecutor& cta, Warp& warp, const Instruction& instructio
                      CtaExecutor& there) {
   const ClusterPlace place = place_in_cluster(cta, address);
   const std::uint64_t at = place.address - kSharedBase;
-  if (place.rank != there.rank()) {
+  if (place.rank != there.cluster().rank()) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, at,
              fmt::format("bytes for CTA {} of the cluster, with an mbarrier of CTA {}: both must belong to the same "
                          "CTA",
-                         there.rank(), place.rank));
+                         there.cluster().rank(), place.rank));
     return nullptr;
   }
   const auto barrier = std::find_if(there.mbarriers().begin(), there.mbarriers().end(),
@@ -289,21 +283,21 @@ void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instructio
       continue;
     }
     const ClusterPlace to = place_in_cluster(cta, value_of(warp, instruction.r[0], lane));
-    CtaExecutor* const there = cta.peer(to.rank);
+    CtaExecutor* const there = cta.cluster().peer(to.rank);
     if (there == nullptr) {
       cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-               fmt::format("a copy to CTA {} of a cluster that has {}", to.rank, cta.cluster_size()));
+               fmt::format("a copy to CTA {} of a cluster that has {}", to.rank, cta.cluster().size()));
       continue;
     }
     const std::uint64_t from = value_of(warp, instruction.r[1], lane);
     const auto source = shared_offset(cta, warp, instruction, lane, from, bytes, kBulkAlignment);
     const auto offset = shared_offset(cta, warp, instruction, lane, to.address, bytes, kBulkAlignment);
-    if (!source || !offset || (there != &cta && !cta.is_there(*there, warp, instruction, lane))) continue;
+    if (!source || !offset || (there != &cta && !cta.cluster().is_there(*there, warp, instruction, lane))) continue;
     const std::uint64_t barrier_address = value_of(warp, instruction.r[3], lane);
     Mbarrier* const barrier = barrier_at(cta, warp, instruction, lane, barrier_address, *there);
     if (barrier == nullptr) continue;
     BulkTransfer transfer{.shared = *offset, .row_bytes = bytes, .source = BulkTransfer::Source{*source}};
-    transfer.rows.push_back({.host = cta.shared() + *source, .begin = 0, .end = bytes});
+    transfer.rows.push_back({.host = cta.memory().shared() + *source, .begin = 0, .end = bytes});
     cta.async()->copies.begin_source(warp, instruction, lane, transfer);
     const auto issue = [&](std::uint32_t, const PeerAccess* peer) {
       there->async()->copies.issue_load(cta, warp, instruction, lane, transfer, *barrier, peer);
@@ -311,7 +305,7 @@ void copy_to_cluster(CtaExecutor& cta, Warp& warp, const Instruction& instructio
     if (there == &cta) {
       issue(1u << lane, nullptr);
     } else {
-      cta.copy_to_peer(warp, instruction, *there, 1u << lane, issue);
+      cta.cluster().copy_to_peer(warp, instruction, *there, 1u << lane, issue);
     }
   }
 }
@@ -328,47 +322,48 @@ void store_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   const auto refuse = [&](std::uint32_t lanes, std::optional<Address> address, const std::string& message) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(lanes), address, message);
   };
-  if (cta.cluster_size() == 1)
+  if (cta.cluster().size() == 1)
     return refuse(mask, std::nullopt, name + " in a cluster of one CTA: it is for clusters of two or more");
-  const UndefinedLanes undefined = cta.undefined_sources(warp, instruction, 2, instruction.operands, mask);
-  cta.report_undefined(warp, instruction, undefined, "stored");
-  cta.for_each_space(warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses&) {
-    if (access.space != Space::shared)
-      return refuse(access.lanes, std::nullopt, name + " to an address that is not in shared memory");
-    CtaExecutor& there = access.peer == nullptr ? cta : *access.peer;
-    if (kCombine != nullptr && &there == &cta)
-      return refuse(access.lanes, std::nullopt, name + " to the CTA's own shared memory: it must be another CTA's");
-    LaneStores stores{.bytes_each = access.bytes, .combine = kCombine, .type = instruction.type};
-    std::copy_n(access.offsets, kWarpSize, stores.offsets.begin());
-    for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
-      const int lane = std::countr_zero(rest);
-      for (std::size_t i = 0; i < instruction.elements; ++i) {
-        std::memcpy(stores.value(lane) + i * instruction.bytes,
-                    warp.registers + instruction.r[i + 2] + static_cast<std::size_t>(lane) * instruction.bytes,
-                    instruction.bytes);
-      }
-    }
-    for (std::uint32_t rest = access.good; rest != 0;) {
-      const std::uint64_t barrier_address = value_of(warp, instruction.r[1], std::countr_zero(rest));
-      std::uint32_t same = 0;  // the lanes that name the same mbarrier
-      for (std::uint32_t others = rest; others != 0; others &= others - 1) {
-        const int other = std::countr_zero(others);
-        if (value_of(warp, instruction.r[1], other) == barrier_address) same |= 1u << other;
-      }
-      rest &= ~same;
-      Mbarrier* const barrier = barrier_at(cta, warp, instruction, std::countr_zero(same), barrier_address, there);
-      if (barrier == nullptr) continue;
-      const auto issue = [&](std::uint32_t lanes, const PeerAccess* peer) {
-        stores.lanes = lanes;
-        there.async()->copies.issue_lane_stores(cta, warp, instruction, stores, *barrier, peer);
-      };
-      if (&there == &cta) {
-        issue(same, nullptr);
-      } else {
-        cta.copy_to_peer(warp, instruction, there, same, issue);
-      }
-    }
-  });
+  const UndefinedLanes undefined = undefined_sources(cta, warp, instruction, 2, instruction.operands, mask);
+  report_undefined(cta, warp, instruction, undefined, "stored");
+  cta.memory().for_each_space(
+      warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses&) {
+        if (access.space != Space::shared)
+          return refuse(access.lanes, std::nullopt, name + " to an address that is not in shared memory");
+        CtaExecutor& there = access.peer == nullptr ? cta : *access.peer;
+        if (kCombine != nullptr && &there == &cta)
+          return refuse(access.lanes, std::nullopt, name + " to the CTA's own shared memory: it must be another CTA's");
+        LaneStores stores{.bytes_each = access.bytes, .combine = kCombine, .type = instruction.type};
+        std::copy_n(access.offsets, kWarpSize, stores.offsets.begin());
+        for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
+          const int lane = std::countr_zero(rest);
+          for (std::size_t i = 0; i < instruction.elements; ++i) {
+            std::memcpy(stores.value(lane) + i * instruction.bytes,
+                        warp.registers + instruction.r[i + 2] + static_cast<std::size_t>(lane) * instruction.bytes,
+                        instruction.bytes);
+          }
+        }
+        for (std::uint32_t rest = access.good; rest != 0;) {
+          const std::uint64_t barrier_address = value_of(warp, instruction.r[1], std::countr_zero(rest));
+          std::uint32_t same = 0;  // the lanes that name the same mbarrier
+          for (std::uint32_t others = rest; others != 0; others &= others - 1) {
+            const int other = std::countr_zero(others);
+            if (value_of(warp, instruction.r[1], other) == barrier_address) same |= 1u << other;
+          }
+          rest &= ~same;
+          Mbarrier* const barrier = barrier_at(cta, warp, instruction, std::countr_zero(same), barrier_address, there);
+          if (barrier == nullptr) continue;
+          const auto issue = [&](std::uint32_t lanes, const PeerAccess* peer) {
+            stores.lanes = lanes;
+            there.async()->copies.issue_lane_stores(cta, warp, instruction, stores, *barrier, peer);
+          };
+          if (&there == &cta) {
+            issue(same, nullptr);
+          } else {
+            cta.cluster().copy_to_peer(warp, instruction, there, same, issue);
+          }
+        }
+      });
 }
 
 // An address of 64 bits, with its offset added.
@@ -385,6 +380,99 @@ int plain_address(KernelDecoder& d, const Operand& operand, Space space) {
   const int sum = d.temporary(Slot::b64);
   d.emit_lane("add.u64", {sum}, {address, d.constant(Slot::b64, static_cast<std::uint64_t>(offset))});
   return sum;
+}
+
+// cp.async.bulk.shared::cluster.shared::cta
+void decode_copy_to_cluster(KernelDecoder& d) {
+  const std::vector<std::string_view>& parts = d.parts();
+  if (parts.size() != 6 || parts.back() != "mbarrier::complete_tx::bytes") d.fail_unknown();
+  d.expect_operands(4);
+  const std::vector<int> reads = {plain_address(d, d.operand(0), Space::shared),
+                                  plain_address(d, d.operand(1), Space::shared), d.read(d.operand(2), Slot::b32),
+                                  plain_address(d, d.operand(3), Space::shared)};
+  Instruction& out = d.emit(copy_to_cluster, InstructionClass::tma, {}, reads);
+  d.first_emitted().counted = false;  // the address computation, if there is one
+  out.counted = true;
+  out.role = MemoryRole::tma_load;
+  out.space = Space::shared;
+  out.bytes = 16;
+}
+
+// What follows the state spaces in the opcode.
+struct CopyModifiers {
+  bool multicast = false, hint = false;
+};
+
+CopyModifiers copy_modifiers(KernelDecoder& d, std::size_t first, bool of_tensor, bool loads) {
+  CopyModifiers modifiers;
+  bool completes = false;
+  for (std::size_t i = first; i < d.parts().size(); ++i) {
+    const std::string_view part = d.parts()[i];
+    if (part == (loads ? "mbarrier::complete_tx::bytes" : "bulk_group")) {
+      completes = true;
+    } else if (part == "multicast::cluster" && loads) {
+      modifiers.multicast = true;
+    } else if (part == "L2::cache_hint") {
+      modifiers.hint = true;
+    } else if (part != "tile" || !of_tensor) {
+      d.fail_unknown();
+    }
+  }
+  if (!completes) d.fail_unknown();
+  return modifiers;
+}
+
+// Shared memory, global memory or the map, then the mbarrier of a load, and coordinates or the size.
+std::vector<int> copy_operands(KernelDecoder& d, bool of_tensor, bool loads, int dimensions) {
+  const Operand& shared = d.operand(loads ? 0 : 1);
+  const Operand& global = d.operand(loads ? 1 : 0);
+  std::vector<int> reads = {plain_address(d, shared, Space::shared)};
+  // The coordinates are part of the operand with the address of the map.
+  Operand address = global;
+  address.elements.clear();
+  reads.push_back(plain_address(d, address, of_tensor ? Space::generic : Space::global));
+  if (of_tensor) {
+    if (loads) reads.push_back(plain_address(d, d.operand(2), Space::shared));
+    if (static_cast<int>(global.elements.size()) != dimensions) d.fail("not as many coordinates as dimensions");
+    for (const Operand& coordinate : global.elements) reads.push_back(d.read(coordinate, Slot::b32));
+  } else {
+    reads.push_back(d.read(d.operand(2), Slot::b32));
+    if (loads) reads.push_back(plain_address(d, d.operand(3), Space::shared));
+  }
+  return reads;
+}
+
+// cp.async.bulk[.tensor.Nd].to.from[.tile][.completion][.multicast::cluster][.L2::cache_hint], between shared and global
+// memory.
+void decode_copy(KernelDecoder& d) {
+  const std::vector<std::string_view>& parts = d.parts();
+  const bool of_tensor = parts[3] == "tensor";
+  std::size_t next = of_tensor ? 5 : 3;
+  int dimensions = 0;
+  if (of_tensor) {
+    if (parts.size() < 8 || parts[4].size() != 2 || parts[4][1] != 'd') d.fail_unknown();
+    dimensions = parts[4][0] - '0';
+    if (dimensions < 1 || dimensions > TensorMap::kMostDimensions) d.fail_unknown();
+  }
+  if (parts.size() < next + 3) d.fail_unknown();
+  const std::string_view to = parts[next], from = parts[next + 1];
+  if (to == "shared::cluster" && from == "shared::cta" && !of_tensor) return decode_copy_to_cluster(d);
+  const bool loads = (to == "shared::cluster" || to == "shared::cta") && from == "global";
+  if (!loads && !(to == "global" && from == "shared::cta")) d.fail_unknown();
+  const auto [multicast, hint] = copy_modifiers(d, next + 2, of_tensor, loads);
+  const std::size_t optional = (multicast ? 1u : 0u) + (hint ? 1u : 0u);
+  const std::size_t operands = of_tensor ? (loads ? 3 : 2) : (loads ? 4 : 3);
+  d.expect_operands(operands + optional);
+  std::vector<int> reads = copy_operands(d, of_tensor, loads, dimensions);
+  if (multicast) reads.push_back(d.read(d.operand(operands), Slot::b16));
+  Instruction& out = d.emit(loads ? copy<true> : copy<false>, InstructionClass::tma, {}, reads);
+  d.first_emitted().counted = false;  // the address computation, if there is one
+  out.counted = true;
+  out.role = loads ? MemoryRole::tma_load : MemoryRole::tma_store;
+  out.space = Space::shared;
+  out.bytes = 16;
+  out.count = static_cast<std::uint32_t>(dimensions);
+  out.has_count = multicast;
 }
 
 }  // namespace
@@ -411,74 +499,7 @@ void decode_bulk_copy(KernelDecoder& d) {
     d.emit(nothing, InstructionClass::other, {}, {});
     return;
   }
-  // cp.async.bulk[.tensor.Nd].to.from[.tile][.completion][.multicast::cluster][.L2::cache_hint]
-  const bool of_tensor = parts[3] == "tensor";
-  std::size_t next = of_tensor ? 5 : 3;
-  int dimensions = 0;
-  if (of_tensor) {
-    if (parts.size() < 8 || parts[4].size() != 2 || parts[4][1] != 'd') d.fail_unknown();
-    dimensions = parts[4][0] - '0';
-    if (dimensions < 1 || dimensions > TensorMap::kMostDimensions) d.fail_unknown();
-  }
-  if (parts.size() < next + 3) d.fail_unknown();
-  const std::string_view to = parts[next], from = parts[next + 1];
-  if (to == "shared::cluster" && from == "shared::cta" && !of_tensor) {
-    if (parts.size() != next + 3 || parts.back() != "mbarrier::complete_tx::bytes") d.fail_unknown();
-    d.expect_operands(4);
-    const std::vector<int> reads = {plain_address(d, d.operand(0), Space::shared),
-                                    plain_address(d, d.operand(1), Space::shared), d.read(d.operand(2), Slot::b32),
-                                    plain_address(d, d.operand(3), Space::shared)};
-    Instruction& out = d.emit(copy_to_cluster, InstructionClass::tma, {}, reads);
-    d.first_emitted().counted = false;  // the address computation, if there is one
-    out.counted = true;
-    out.role = MemoryRole::tma_load;
-    out.space = Space::shared;
-    out.bytes = 16;
-    return;
-  }
-  const bool loads = (to == "shared::cluster" || to == "shared::cta") && from == "global";
-  if (!loads && !(to == "global" && from == "shared::cta")) d.fail_unknown();
-  bool multicast = false, hint = false, completes = false;
-  for (next += 2; next < parts.size(); ++next) {
-    const std::string_view part = parts[next];
-    if (part == (loads ? "mbarrier::complete_tx::bytes" : "bulk_group")) {
-      completes = true;
-    } else if (part == "multicast::cluster" && loads) {
-      multicast = true;
-    } else if (part == "L2::cache_hint") {
-      hint = true;
-    } else if (part != "tile" || !of_tensor) {
-      d.fail_unknown();
-    }
-  }
-  if (!completes) d.fail_unknown();
-  const std::size_t optional = (multicast ? 1u : 0u) + (hint ? 1u : 0u);
-  const std::size_t operands = of_tensor ? (loads ? 3 : 2) : (loads ? 4 : 3);
-  d.expect_operands(operands + optional);
-  const Operand& shared = d.operand(loads ? 0 : 1);
-  const Operand& global = d.operand(loads ? 1 : 0);
-  std::vector<int> reads = {plain_address(d, shared, Space::shared)};
-  // The coordinates are part of the operand with the address of the map.
-  Operand address = global;
-  address.elements.clear();
-  reads.push_back(plain_address(d, address, of_tensor ? Space::generic : Space::global));
-  if (of_tensor) {
-    if (loads) reads.push_back(plain_address(d, d.operand(2), Space::shared));
-    if (static_cast<int>(global.elements.size()) != dimensions) d.fail("not as many coordinates as dimensions");
-    for (const Operand& coordinate : global.elements) reads.push_back(d.read(coordinate, Slot::b32));
-  } else {
-    reads.push_back(d.read(d.operand(2), Slot::b32));
-    if (loads) reads.push_back(plain_address(d, d.operand(3), Space::shared));
-  }
-  if (multicast) reads.push_back(d.read(d.operand(operands), Slot::b16));
-  Instruction& out = d.emit(loads ? copy<true> : copy<false>, InstructionClass::tma, {}, reads);
-  d.first_emitted().counted = false;  // the address computation, if there is one
-  out.counted = true;
-  out.role = loads ? MemoryRole::tma_load : MemoryRole::tma_store;
-  out.space = Space::shared;
-  out.bytes = 16;
-  out.count = static_cast<std::uint32_t>(dimensions);
-  out.has_count = multicast;
+  decode_copy(d);
 }
 
 // st.async[.weak][.shared::cluster].mbarrier::complete_tx::bytes[.v2|.v4].type [a], b, [mbar];

@@ -21,7 +21,7 @@ using ptx::Operand;
 using Kind = Operand::Kind;
 
 std::string string_at(CtaExecutor& cta, Address address) {
-  const Allocation* const allocation = cta.find_allocation(address);
+  const Allocation* const allocation = cta.memory().find_allocation(address);
   std::string text;
   if (allocation == nullptr || allocation->freed) return text;
   for (std::size_t i = address - allocation->address; i < allocation->size; ++i) {
@@ -32,92 +32,113 @@ std::string string_at(CtaExecutor& cta, Address address) {
   return text;
 }
 
+// The arguments of a call of printf: values of 4 or 8 bytes in the thread's local memory.
+class PrintArguments {
+ public:
+  PrintArguments(CtaExecutor& cta, const Warp& warp, int lane, Address address)
+      : cta_(cta), warp_(warp), lane_(lane), offset_(address - kLocalWindow - kLocalBase) {}
+
+  std::uint64_t next(std::size_t bytes) {
+    const std::uint64_t end = cta_.context().kernel.local_bytes;
+    std::uint64_t value = 0;
+    offset_ = (offset_ + bytes - 1) / bytes * bytes;
+    if (offset_ < end && end - offset_ >= bytes)
+      std::memcpy(&value, cta_.memory().local_address(warp_, lane_, offset_ + kLocalBase), bytes);
+    offset_ += bytes;
+    return value;
+  }
+
+ private:
+  CtaExecutor& cta_;
+  const Warp& warp_;
+  const int lane_;
+  std::uint64_t offset_;
+};
+
+// A conversion without its last character: "%-8".
+struct Conversion {
+  std::string format = "%";
+  bool is_long = false;
+};
+
+// `i`: the % in the text, and afterwards the character that ends the conversion.
+Conversion conversion_at(const std::string& text, std::size_t& i, PrintArguments& arguments) {
+  Conversion conversion;
+  for (++i; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == 'l' || c == 'j' || c == 'z' || c == 't') {
+      conversion.is_long = true;
+    } else if (c == '*') {
+      conversion.format += std::to_string(static_cast<std::int32_t>(arguments.next(4)));
+    } else if (c == 'h' || c == 'L') {  // does not change what was passed
+    } else if (std::string_view("-+ #.0123456789").find(c) != std::string_view::npos) {
+      conversion.format += c;
+    } else {
+      break;
+    }
+  }
+  return conversion;
+}
+
+std::string converted(CtaExecutor& cta, const Conversion& as, char conversion, PrintArguments& arguments) {
+  const auto next = [&](std::size_t bytes) { return arguments.next(bytes); };
+  const auto put = [&](const char* length, auto value) {
+    const std::string full = as.format + length + conversion;
+    const int size = std::snprintf(nullptr, 0, full.c_str(), value);
+    std::string piece(static_cast<std::size_t>(std::max(size, 0)) + 1, '\0');
+    std::snprintf(piece.data(), piece.size(), full.c_str(), value);
+    piece.pop_back();
+    return piece;
+  };
+  switch (conversion) {
+    case '%':
+      return "%";
+    case 'd':
+    case 'i':
+      return put("ll", as.is_long ? static_cast<long long>(next(8)) : static_cast<std::int32_t>(next(4)) + 0LL);
+    case 'u':
+    case 'x':
+    case 'X':
+    case 'o':
+      return put("ll", as.is_long ? static_cast<unsigned long long>(next(8)) : next(4) + 0ULL);
+    case 'c':
+      return put("", static_cast<int>(next(4)));
+    case 'p':
+      return put("", std::bit_cast<void*>(next(8)));
+    case 's': {
+      const std::string argument = string_at(cta, next(8));
+      return put("", argument.c_str());
+    }
+    case 'f':
+    case 'F':
+    case 'e':
+    case 'E':
+    case 'g':
+    case 'G':
+    case 'a':
+    case 'A':
+      return put("", std::bit_cast<double>(next(8)));
+    default:
+      return as.format + conversion;
+  }
+}
+
 void print(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    Address format_address, arguments;
+    Address format_address, values;
     std::memcpy(&format_address, warp.registers + instruction.r[0] + 8 * lane, 8);
-    std::memcpy(&arguments, warp.registers + instruction.r[1] + 8 * lane, 8);
+    std::memcpy(&values, warp.registers + instruction.r[1] + 8 * lane, 8);
     const std::string text = string_at(cta, format_address);
-    std::uint64_t offset = arguments - kLocalWindow - kLocalBase;
-    const std::uint64_t end = cta.context().kernel.local_bytes;
-    const auto next = [&](std::size_t bytes) {
-      std::uint64_t value = 0;
-      offset = (offset + bytes - 1) / bytes * bytes;
-      if (offset < end && end - offset >= bytes)
-        std::memcpy(&value, cta.local_address(warp, lane, offset + kLocalBase), bytes);
-      offset += bytes;
-      return value;
-    };
+    PrintArguments arguments(cta, warp, lane, values);
     for (std::size_t i = 0; i < text.size(); ++i) {
       if (text[i] != '%') {
         cta.output() += text[i];
         continue;
       }
-      std::string format = "%";
-      bool is_long = false;
-      for (++i; i < text.size(); ++i) {
-        const char c = text[i];
-        if (c == 'l' || c == 'j' || c == 'z' || c == 't') {
-          is_long = true;
-        } else if (c == '*') {
-          format += std::to_string(static_cast<std::int32_t>(next(4)));
-        } else if (c == 'h' || c == 'L') {  // does not change what was passed
-        } else if (std::string_view("-+ #.0123456789").find(c) != std::string_view::npos) {
-          format += c;
-        } else {
-          break;
-        }
-      }
+      const Conversion conversion = conversion_at(text, i, arguments);
       if (i == text.size()) break;
-      const char conversion = text[i];
-      const auto put = [&](const char* length, auto value) {
-        const std::string full = format + length + conversion;
-        const int size = std::snprintf(nullptr, 0, full.c_str(), value);
-        std::string piece(static_cast<std::size_t>(std::max(size, 0)) + 1, '\0');
-        std::snprintf(piece.data(), piece.size(), full.c_str(), value);
-        piece.pop_back();
-        cta.output() += piece;
-      };
-      switch (conversion) {
-        case '%':
-          cta.output() += '%';
-          break;
-        case 'd':
-        case 'i':
-          put("ll", is_long ? static_cast<long long>(next(8)) : static_cast<std::int32_t>(next(4)) + 0LL);
-          break;
-        case 'u':
-        case 'x':
-        case 'X':
-        case 'o':
-          put("ll", is_long ? static_cast<unsigned long long>(next(8)) : next(4) + 0ULL);
-          break;
-        case 'c':
-          put("", static_cast<int>(next(4)));
-          break;
-        case 'p':
-          put("", std::bit_cast<void*>(next(8)));
-          break;
-        case 's': {
-          const std::string argument = string_at(cta, next(8));
-          put("", argument.c_str());
-          break;
-        }
-        case 'f':
-        case 'F':
-        case 'e':
-        case 'E':
-        case 'g':
-        case 'G':
-        case 'a':
-        case 'A':
-          put("", std::bit_cast<double>(next(8)));
-          break;
-        default:
-          cta.output() += format + conversion;
-          break;
-      }
+      cta.output() += converted(cta, conversion, text[i], arguments);
     }
   }
 }
@@ -146,7 +167,7 @@ void allocate(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::uint64_t bytes = lanes(1)[lane];
-    lanes(0)[lane] = bytes == 0 ? 0 : cta.allocate_on_heap(bytes);
+    lanes(0)[lane] = bytes == 0 ? 0 : cta.memory().allocate_on_heap(bytes);
   }
   cta.note_progress();
 }
@@ -158,9 +179,9 @@ void release(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     std::memcpy(&address, warp.registers + instruction.r[0] + 8 * lane, 8);
     if (address == 0) continue;
     try {
-      cta.free_on_heap(address);
+      cta.memory().free_on_heap(address);
     } catch (const MemoryError& error) {
-      const Allocation* const allocation = cta.find_allocation(address);
+      const Allocation* const allocation = cta.memory().find_allocation(address);
       cta.find(
           allocation != nullptr && allocation->freed ? FindingKind::use_after_free : FindingKind::invalid_operation,
           &warp, &instruction, lane, address, error.what());
@@ -178,7 +199,8 @@ void call_nothing(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
   for (const auto& [function, name] : cta.context().kernel.functions) {
     if (function != address) continue;
     what = fmt::format(
-        "which is {}: it takes other arguments than this call has, or is being called already. The virtual GPU does not run "
+        "which is {}: it takes other arguments than this call has, or is being called already. The virtual GPU "
+        "does not run "
         "recursive functions",
         demangled(name));
   }

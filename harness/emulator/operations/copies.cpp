@@ -35,15 +35,15 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
   std::memcpy(from.at.data(), warp.registers + instruction.r[1], sizeof from.at);
   PendingCopy& copy = warp.copies.emplace_back();
   std::uint32_t good = mask;
-  const PlacedPattern placed = cta.whole_warp_access(warp, instruction, instruction.r[0], mask, bytes);
+  const PlacedPattern placed = cta.memory().whole_warp_access(warp, instruction, instruction.r[0], mask, bytes);
   if (placed.pattern != nullptr) {
-    cta.count_shared(instruction, *placed.pattern);
+    cta.memory().count_shared(instruction, *placed.pattern);
     placed.expand(copy.to);
   } else {
     LaneAddresses to;
-    cta.addresses(warp, instruction, instruction.r[0], to);
-    good = cta.check_shared(warp, instruction, to, mask, bytes, copy.to);
-    cta.count_shared(instruction, good, good, bytes, copy.to);
+    cta.memory().addresses(warp, instruction, instruction.r[0], to);
+    good = cta.memory().check_shared(warp, instruction, to, mask, bytes, copy.to);
+    cta.memory().count_shared(instruction, good, good, bytes, copy.to);
   }
 
   // The number of bytes that each lane reads; the rest of the destination becomes zero.
@@ -65,10 +65,10 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
     }
     if (from_bytes[lane] == 0) readers &= ~(1u << lane);
   }
-  readers = cta.check_global(warp, instruction, from, readers, bytes, copy.from);
+  readers = cta.memory().check_global(warp, instruction, from, readers, bytes, copy.from);
   if (cta.context().options.checks) {
-    cta.check_initialised(warp, instruction, from, readers, bytes);
-    cta.read_global(warp, instruction, from, readers, bytes);
+    cta.memory().check_initialised(warp, instruction, from, readers, bytes);
+    cta.memory().read_global(warp, instruction, from, readers, bytes);
   }
   if (cta.shadow() != nullptr) {
     const SharedAccess access{.warp = warp.index,
@@ -83,14 +83,9 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
   }
 
   if (readers != 0) {
-    DetailCount& detail = cta.detail(instruction);
-    const std::uint64_t sectors = count_sectors(from.at.data(), readers);
-    ++detail.global.requests;
-    detail.global.transactions += sectors;
     std::uint64_t total = 0;
     for (int lane = 0; lane < kWarpSize; ++lane) total += (readers >> lane & 1) * from_bytes[lane];
-    detail.global.bytes += total;
-    detail.global.ideal += std::min(sectors, (total + 31) / 32);
+    count_global(cta.detail(instruction).global, total, total, count_sectors(from.at.data(), readers));
   }
 
   copy.instruction = cta.index_of(instruction);
@@ -101,7 +96,7 @@ void copy_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, st
   for (int lane = 0; lane < kWarpSize; ++lane)
     copy.from_bytes[lane] = static_cast<std::uint8_t>((readers >> lane & 1) * from_bytes[lane]);
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1)
-    poison(cta.shared() + copy.to[std::countr_zero(rest)], bytes);
+    poison(cta.memory().shared() + copy.to[std::countr_zero(rest)], bytes);
 }
 
 void commit_copies(CtaExecutor&, Warp& warp, const Instruction&, std::uint32_t mask) {
@@ -128,7 +123,7 @@ void wait_for_copies(CtaExecutor& cta, Warp& warp, const Instruction& instructio
       // The copies since the last commit belong to group `groups`, which is not committed, so no wait_group waits for them.
       if (std::uint64_t{copy.group[lane]} + newest_left >= warp.groups[lane]) lanes &= ~(1u << lane);
     }
-    if (lanes != 0) cta.complete(warp, copy, lanes, false);
+    if (lanes != 0) complete(cta, warp, copy, lanes, false);
   }
   std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
   note_wait(cta, warp, instruction, mask, newest_left);
@@ -136,7 +131,7 @@ void wait_for_copies(CtaExecutor& cta, Warp& warp, const Instruction& instructio
 
 void wait_for_all_copies(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   for (PendingCopy& copy : warp.copies) {
-    if ((copy.mask & mask) != 0) cta.complete(warp, copy, copy.mask & mask, false);
+    if ((copy.mask & mask) != 0) complete(cta, warp, copy, copy.mask & mask, false);
   }
   std::erase_if(warp.copies, [](const PendingCopy& copy) { return copy.mask == 0; });
   note_wait(cta, warp, instruction, mask, 0);

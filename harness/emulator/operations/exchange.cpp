@@ -10,6 +10,8 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/definedness.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/lanes/warp.h"
 #include "emulator/operations/operations.h"
 
@@ -61,7 +63,7 @@ void for_each_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction
         different |= static_cast<std::uint32_t>(masks[other] != named) << other;
     }
     const std::uint32_t lanes = rest & ~different;
-    if (lanes != named) cta.check_group(warp, instruction, mask, lanes, named);
+    if (lanes != named) check_group(cta, warp, instruction, mask, lanes, named);
     f(lanes, named & mask);
     rest &= ~lanes;
   }
@@ -70,7 +72,7 @@ void for_each_group(CtaExecutor& cta, Warp& warp, const Instruction& instruction
 // PTX ISA, "movmatrix": a lane contains two neighbours of a row of the 8 × 8 matrix, as in the result of ldmatrix, so
 // the lanes of a register are the matrix row by row.
 void transpose_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   std::uint16_t matrix[8][8], transposed[8][8];
   std::memcpy(matrix, warp.registers + instruction.r[1], sizeof matrix);
   for (int row = 0; row < 8; ++row) {
@@ -115,12 +117,12 @@ void shuffle(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
         fmt::format("a shuffle reads from lanes that do not take part; those that do are {:#010x}", named_by[lane]));
   }
   // A lane may pass on a value that only it has: __shfl_sync(mask, x, 0).
-  if (cta.watches(warp, instruction)) {
+  if (watches(warp, instruction)) {
     const UndefinedLanes given =
-        cta.undefined_sources(warp, instruction, instruction.writes, instruction.writes + 1, kAllLanes);
+        undefined_sources(cta, warp, instruction, instruction.writes, instruction.writes + 1, kAllLanes);
     UndefinedLanes taken{.lanes = 0, .origin = given.origin};
     for (int lane = 0; lane < kWarpSize; ++lane) taken.lanes |= ((given.lanes >> sources[lane]) & 1) << lane;
-    cta.set_undefined(warp, instruction, 0, mask, taken);
+    set_undefined(cta, warp, instruction, 0, mask, taken);
   }
   auto* to = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
   if (mask == kAllLanes) {
@@ -296,7 +298,7 @@ void warp_barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
       synchronise(named & warp.alive);
       return;
     }
-    if (cta.wait_for_lanes(warp, instruction, named)) return;
+    if (wait_for_lanes(cta, warp, instruction, named)) return;
   }
   for_each_group(cta, warp, instruction, mask, instruction.r[0],
                  [&](std::uint32_t, std::uint32_t of_group) { synchronise(of_group); });

@@ -1,4 +1,4 @@
-// Shared by the tensor-core instructions: matrices.cpp, sparse_matrices.cpp, quad_matrices.cpp.
+// Shared by the tensor-core instructions: matrices.cpp, wmma.cpp, sparse_matrices.cpp, quad_matrices.cpp.
 #pragma once
 
 #include <cstddef>
@@ -34,11 +34,18 @@ enum class Product : std::uint8_t {
 /// Bits of an element of A or B.
 int bits_of(Product product);
 
+/// The product of the types that an opcode names; nullopt if there is none. `is_and`: of single bits, which .and.popc
+/// multiplies instead of .xor.popc.
+std::optional<Product> product_of(std::string_view a, std::string_view b, bool is_and);
+
 struct Shape {
   int m = 0, n = 0, k = 0;
   /// The number of k in a block: as many as four registers hold.
   static int block_k(int bits) { return bits == 64 ? 4 : 4 * 32 / bits; }
 };
+
+/// "m16n8k16" → Shape.
+std::optional<Shape> shape_of(std::string_view part);
 
 /// What an instruction computes: its shape, and the types named between the layouts and the operands.
 struct Multiplication {
@@ -52,6 +59,13 @@ struct Multiplication {
   int k_blocks() const { return shape.k / Shape::block_k(bits_of(product)); }
   bool is(int m, int n, int k) const { return shape.m == m && shape.n == n && shape.k == k; }
 };
+
+/// Whether mma, or wmma, has this shape for these types.
+bool is_known(const Multiplication& multiplication, bool wmma);
+/// The number of registers of a fragment of A or B in wmma: those of f16 store everything twice or more.
+std::size_t input_registers(const Multiplication& multiplication, bool of_b);
+/// The number of registers of an accumulator.
+std::size_t accumulators(const Multiplication& multiplication, bool in_f16);
 
 /// The parts of the opcode: shape, layouts, types, modifiers. Fails if it is malformed; the caller checks whether the
 /// shape exists.
@@ -74,6 +88,10 @@ void emit_multiplication(KernelDecoder& decoder, const Multiplication& multiplic
 std::vector<int> widened(KernelDecoder& decoder, const std::vector<int>& pairs);
 void narrow(KernelDecoder& decoder, const std::vector<int>& values, const std::vector<int>& to);
 
+/// mma and wmma.mma.
+void decode_multiplication(KernelDecoder& decoder, bool wmma);
+/// wmma.load, wmma.store and wmma.mma.
+void decode_wmma(KernelDecoder& decoder);
 /// mma.sp and mma.sp::ordered_metadata.
 void decode_sparse_multiplication(KernelDecoder& decoder);
 /// mma.m8n8k4 with f16.

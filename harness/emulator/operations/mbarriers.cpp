@@ -90,7 +90,8 @@ void complete_async_arrivals(CtaExecutor& cta, Mbarrier& barrier) {
       while (static_cast<std::uint32_t>(std::popcount(lanes)) > barrier.pending) lanes &= ~std::bit_floor(lanes);
       rest &= ~lanes;
       for (PendingCopy& copy : warp.copies) {
-        if (copy.number < arrival.issued && (copy.mask & lanes) != 0) cta.complete(warp, copy, copy.mask & lanes, true);
+        if (copy.number < arrival.issued && (copy.mask & lanes) != 0)
+          complete(cta, warp, copy, copy.mask & lanes, true);
       }
       if (cta.shadow() != nullptr) cta.shadow()->clocks().publish_async(arrival.warp, barrier.arriving);
       barrier.trace_arrival(arrival.traced, arrival.warp);
@@ -112,9 +113,9 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
     const std::optional<std::uint64_t> rank = rank_of(address);
     if (!rank || address >= kSharedWindow) continue;
     address = without_rank(address);
-    if (*rank == cta.rank()) continue;
+    if (*rank == cta.cluster().rank()) continue;
     own &= ~(1u << lane);
-    CtaExecutor* peer = cta.peer(*rank);
+    CtaExecutor* peer = cta.cluster().peer(*rank);
     const auto offset = static_cast<std::uint32_t>(address) - kSharedBase;
     if (peer == nullptr || peer->has_ended()) {
       cta.find(FindingKind::in_flight, &warp, &instruction, lane, offset,
@@ -141,68 +142,158 @@ std::uint32_t arrive_at_peers(CtaExecutor& cta, Warp& warp, const Instruction& i
           reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
       peer->async()->copies.expect(warp, instruction, lane, *found, bytes[lane]);
     }
-    if (!cta.is_there(*peer, warp, instruction, lane)) continue;
+    if (!cta.cluster().is_there(*peer, warp, instruction, lane)) continue;
     std::uint32_t offsets[kWarpSize];
     std::fill_n(offsets, kWarpSize, offset);
-    cta.read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8, offsets);  // it had already been initialised
-    cta.tell_peer(warp, *peer, 1u << lane, found->arriving);
+    cta.cluster().read_peer(warp, instruction, *peer, kStrong, 1u << lane, 8,
+                            offsets);  // it had already been initialised
+    cta.cluster().tell_peer(warp, *peer, 1u << lane, found->arriving);
     arrive(*peer, *found, count);
   }
   return own;
 }
 
-// After a test_wait that failed, the warp yields so that others can run.
-template <Operation operation>
-void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  if (operation == Operation::pending_count) {
-    const auto* states = reinterpret_cast<const std::uint64_t*>(warp.registers + instruction.r[1]);
-    auto* counts = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
-    for (int lane = 0; lane < kWarpSize; ++lane) {
-      if ((mask >> lane) & 1) counts[lane] = static_cast<std::uint32_t>(states[lane]);
-    }
+void pending_count(CtaExecutor&, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  const auto* states = reinterpret_cast<const std::uint64_t*>(warp.registers + instruction.r[1]);
+  auto* counts = reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
+  for (int lane = 0; lane < kWarpSize; ++lane) {
+    if ((mask >> lane) & 1) counts[lane] = static_cast<std::uint32_t>(states[lane]);
+  }
+}
+
+void init(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane, std::uint32_t address,
+          std::uint32_t count) {
+  if (count == 0 || count > kMaxArrivals) {
+    cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
+             fmt::format("an mbarrier for {} arrivals; it can be 1 to {}", count, kMaxArrivals));
     return;
   }
+  std::erase_if(cta.mbarriers(), [&](const Mbarrier& barrier) { return barrier.address == address; });
+  Mbarrier& barrier = cta.mbarriers().emplace_back();
+  barrier.address = address;
+  barrier.count = barrier.expected = barrier.pending = count;
+  if (cta.shadow() != nullptr) barrier.arriving = barrier.completed = cta.shadow()->clocks().empty();
+  if (cta.async() != nullptr) cta.async()->proxy.note_initialised(barrier, warp.index, lane, cta.index_of(instruction));
+  if (cta.trace() != nullptr) cta.trace()->note_mbarrier(address, count, cta.index_of(instruction));
+  cta.note_progress();
+}
+
+// One lane's arrival at an mbarrier of its own CTA.
+void arrive_here(CtaExecutor& cta, Warp& warp, const Instruction& instruction, int lane, Mbarrier& barrier,
+                 std::uint32_t count, bool drops) {
+  reinterpret_cast<std::uint64_t*>(warp.registers + instruction.r[0])[lane] = state_of(barrier.phase, barrier.pending);
+  if (count == 0 || count > barrier.pending || (instruction.count != 0 && count == barrier.pending)) {
+    cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, barrier.address,
+             fmt::format("{} arrivals{} at an mbarrier that expects {} more in this phase", count,
+                         instruction.count != 0 ? " that must not complete the phase" : "", barrier.pending));
+    return;
+  }
+  if (instruction.has_count) {  // .expect_tx
+    const auto* bytes = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
+    cta.async()->copies.expect(warp, instruction, lane, barrier, bytes[lane]);
+  }
+  if (drops) barrier.count -= count;
+  barrier.warps |= 1u << warp.index;
+  warp.last_arrival = {cta.index_of(instruction), barrier.address};
+  if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier.arriving);
+  if (TraceRecorder* trace = cta.trace()) {
+    barrier.trace_arrival(trace->clock(warp.index), warp.index);
+    trace->note({.warp = warp.index, .barrier = TraceBarrier{true, barrier.address, barrier.phase}},
+                cta.index_of(instruction));
+  }
+  arrive(cta, barrier, count);
+}
+
+// What a warp's tests of mbarriers have found.
+struct Tests {
+  std::uint32_t passed = 0;
+  const Mbarrier* ended = nullptr;                  // the tested barrier whose phase ended last: for a trace
+  std::map<std::uint32_t, std::uint32_t> acquired;  // mbarrier → lanes that have seen its phase complete
+};
+
+template <bool kParity>
+void test(CtaExecutor& cta, int lane, Mbarrier& barrier, const std::byte* operand, Tests& tests) {
+  complete_async_arrivals(cta, barrier);
+  const auto has_ended = [&] {
+    if (!kParity) {
+      const std::uint64_t state = reinterpret_cast<const std::uint64_t*>(operand)[lane];
+      return static_cast<std::uint32_t>(state >> 32) != barrier.phase;
+    }
+    const std::uint32_t parity = reinterpret_cast<const std::uint32_t*>(operand)[lane];
+    return (barrier.phase & 1) != (parity & 1);
+  };
+  bool done = has_ended();
+  // A test of the current phase is the first to notice that it has ended.
+  if (!done && cta.async() != nullptr && barrier.pending == 0) {
+    cta.async()->copies.deliver(barrier);
+    end_if_complete(cta, barrier);
+    done = has_ended();
+  }
+  if (done) {
+    tests.passed |= 1u << lane;
+    if (tests.ended == nullptr || barrier.traced_completed > tests.ended->traced_completed) tests.ended = &barrier;
+    if (cta.shadow() != nullptr) tests.acquired[barrier.address] |= 1u << lane;
+  }
+}
+
+// After a test that failed, the warp yields so that others can run.
+void finish_tests(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask, std::uint32_t good,
+                  const std::uint32_t* offsets, const Tests& tests) {
+  auto& bits = *reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
+  bits = (bits & ~mask) | tests.passed;
+  const std::uint32_t failed = good & ~tests.passed;
+  warp.failed_wait = {};
+  if (TraceRecorder* trace = cta.trace()) {
+    if (failed != 0)
+      trace->ask_again(warp.index);
+    else if (tests.ended != nullptr)
+      trace->go_on(warp.index, tests.ended->traced_completed,
+                   {true, tests.ended->address, std::int64_t{tests.ended->phase} - 1},
+                   tests.ended->traced_completed_by);
+  }
+  if (failed != 0) warp.failed_wait = {cta.index_of(instruction), offsets[std::countr_zero(failed)], failed};
+  for (const auto& [address, lanes] : tests.acquired) {
+    const Mbarrier* barrier = find_mbarrier(cta, warp, instruction, std::countr_zero(lanes), address);
+    cta.shadow()->clocks().acquire(warp.index, lanes, warp.alive, barrier->completed);
+    warp.note_wait({.instruction = cta.index_of(instruction),
+                    .lanes = lanes,
+                    .before = cta.shadow()->clocks().next(),
+                    .of_mbarrier = true,
+                    .address = address,
+                    .parity = (barrier->phase & 1) ^ 1,
+                    .phases_ended = barrier->phase});
+  }
+  if (failed != 0) warp.status = WarpStatus::yielded;
+}
+
+template <Operation operation>
+void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  constexpr bool kTests = operation == Operation::test_wait || operation == Operation::test_wait_parity;
   LaneAddresses at;
-  cta.addresses(warp, instruction, instruction.r[instruction.writes], at);
+  cta.memory().addresses(warp, instruction, instruction.r[instruction.writes], at);
   if (operation == Operation::arrive || operation == Operation::arrive_drop) {
     const std::uint32_t own = arrive_at_peers(cta, warp, instruction, mask, at);
     if (own == 0) return;
     mask = own;
   }
   std::uint32_t offsets[kWarpSize];
-  const std::uint32_t good = cta.check_shared(warp, instruction, at, mask, 8, offsets);
+  const std::uint32_t good = cta.memory().check_shared(warp, instruction, at, mask, 8, offsets);
   const std::byte* operand =
       instruction.operands > instruction.writes + 1 ? warp.registers + instruction.r[instruction.writes + 1u] : nullptr;
   note_mbarrier_access(cta, warp, instruction, good, offsets,
                        operation == Operation::init || operation == Operation::inval, operation == Operation::init);
-  bool all_passed = true;
-  std::uint32_t passed = 0;
-  const Mbarrier* ended = nullptr;                  // the tested barrier whose phase ended last: for a trace
-  std::map<std::uint32_t, std::uint32_t> acquired;  // mbarrier → lanes that have seen its phase complete
+  const auto operand_of = [&](int lane) { return reinterpret_cast<const std::uint32_t*>(operand)[lane]; };
+  Tests tests;
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     const std::uint32_t address = offsets[lane];
     if (operation == Operation::init) {
-      const std::uint32_t count = reinterpret_cast<const std::uint32_t*>(operand)[lane];
-      if (count == 0 || count > kMaxArrivals) {
-        cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
-                 fmt::format("an mbarrier for {} arrivals; it can be 1 to {}", count, kMaxArrivals));
-        continue;
-      }
-      std::erase_if(cta.mbarriers(), [&](const Mbarrier& barrier) { return barrier.address == address; });
-      Mbarrier& barrier = cta.mbarriers().emplace_back();
-      barrier.address = address;
-      barrier.count = barrier.expected = barrier.pending = count;
-      if (cta.shadow() != nullptr) barrier.arriving = barrier.completed = cta.shadow()->clocks().empty();
-      if (cta.async() != nullptr)
-        cta.async()->proxy.note_initialised(barrier, warp.index, lane, cta.index_of(instruction));
-      if (cta.trace() != nullptr) cta.trace()->note_mbarrier(address, count, cta.index_of(instruction));
-      cta.note_progress();
+      init(cta, warp, instruction, lane, address, operand_of(lane));
       continue;
     }
     Mbarrier* barrier = find_mbarrier(cta, warp, instruction, lane, address);
     if (barrier == nullptr) {
-      passed |= 1u << lane;  // do not spin for ever on something that cannot happen
+      tests.passed |= 1u << lane;  // do not spin for ever on something that cannot happen
       continue;
     }
     switch (operation) {
@@ -210,104 +301,39 @@ void mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
         std::erase_if(cta.mbarriers(), [&](const Mbarrier& known) { return known.address == address; });
         break;
       case Operation::arrive:
-      case Operation::arrive_drop: {
-        const std::uint32_t count = reinterpret_cast<const std::uint32_t*>(operand)[lane];
-        reinterpret_cast<std::uint64_t*>(warp.registers + instruction.r[0])[lane] =
-            state_of(barrier->phase, barrier->pending);
-        if (count == 0 || count > barrier->pending || (instruction.count != 0 && count == barrier->pending)) {
-          cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
-                   fmt::format("{} arrivals{} at an mbarrier that expects {} more in this phase", count,
-                               instruction.count != 0 ? " that must not complete the phase" : "", barrier->pending));
-          break;
-        }
-        if (instruction.has_count) {  // .expect_tx
-          const auto* bytes =
-              reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[instruction.writes + 2u]);
-          cta.async()->copies.expect(warp, instruction, lane, *barrier, bytes[lane]);
-        }
-        if (operation == Operation::arrive_drop) barrier->count -= count;
-        barrier->warps |= 1u << warp.index;
-        warp.last_arrival = {cta.index_of(instruction), address};
-        if (cta.shadow() != nullptr) cta.shadow()->clocks().release(warp.index, 1u << lane, barrier->arriving);
-        if (TraceRecorder* trace = cta.trace()) {
-          barrier->trace_arrival(trace->clock(warp.index), warp.index);
-          trace->note({.warp = warp.index, .barrier = TraceBarrier{true, address, barrier->phase}},
-                      cta.index_of(instruction));
-        }
-        arrive(cta, *barrier, count);
+      case Operation::arrive_drop:
+        arrive_here(cta, warp, instruction, lane, *barrier, operand_of(lane), operation == Operation::arrive_drop);
         break;
-      }
       case Operation::expect_tx:
-        cta.async()->copies.expect(warp, instruction, lane, *barrier,
-                                   reinterpret_cast<const std::uint32_t*>(operand)[lane]);
+        cta.async()->copies.expect(warp, instruction, lane, *barrier, operand_of(lane));
         break;
       case Operation::complete_tx:
-        barrier->transactions -= reinterpret_cast<const std::uint32_t*>(operand)[lane];
+        barrier->transactions -= operand_of(lane);
         end_if_complete(cta, *barrier);
         cta.note_progress();
         break;
       case Operation::test_wait:
-      case Operation::test_wait_parity: {
-        complete_async_arrivals(cta, *barrier);
-        const auto has_ended = [&] {
-          if (operation == Operation::test_wait) {
-            const std::uint64_t state = reinterpret_cast<const std::uint64_t*>(operand)[lane];
-            return static_cast<std::uint32_t>(state >> 32) != barrier->phase;
-          }
-          const std::uint32_t parity = reinterpret_cast<const std::uint32_t*>(operand)[lane];
-          return (barrier->phase & 1) != (parity & 1);
-        };
-        bool done = has_ended();
-        // A test of the current phase is the first to notice that it has ended.
-        if (!done && cta.async() != nullptr && barrier->pending == 0) {
-          cta.async()->copies.deliver(*barrier);
-          end_if_complete(cta, *barrier);
-          done = has_ended();
-        }
-        if (done) {
-          passed |= 1u << lane;
-          if (ended == nullptr || barrier->traced_completed > ended->traced_completed) ended = barrier;
-          if (cta.shadow() != nullptr) acquired[barrier->address] |= 1u << lane;
-        } else {
-          all_passed = false;
-        }
+      case Operation::test_wait_parity:
+        test<operation == Operation::test_wait_parity>(cta, lane, *barrier, operand, tests);
         break;
-      }
       default:
         break;
     }
   }
-  if (operation == Operation::test_wait || operation == Operation::test_wait_parity) {
-    auto& bits = *reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0]);
-    bits = (bits & ~mask) | passed;
-    const std::uint32_t failed = good & ~passed;
-    warp.failed_wait = {};
-    if (TraceRecorder* trace = cta.trace()) {
-      if (failed != 0)
-        trace->ask_again(warp.index);
-      else if (ended != nullptr)
-        trace->go_on(warp.index, ended->traced_completed, {true, ended->address, std::int64_t{ended->phase} - 1},
-                     ended->traced_completed_by);
-    }
-    if (failed != 0) warp.failed_wait = {cta.index_of(instruction), offsets[std::countr_zero(failed)], failed};
-    for (const auto& [address, lanes] : acquired) {
-      const Mbarrier* barrier = find_mbarrier(cta, warp, instruction, std::countr_zero(lanes), address);
-      cta.shadow()->clocks().acquire(warp.index, lanes, warp.alive, barrier->completed);
-      warp.note_wait({.instruction = cta.index_of(instruction),
-                      .lanes = lanes,
-                      .before = cta.shadow()->clocks().next(),
-                      .of_mbarrier = true,
-                      .address = address,
-                      .parity = (barrier->phase & 1) ^ 1,
-                      .phases_ended = barrier->phase});
-    }
-  }
-  if (!all_passed) warp.status = WarpStatus::yielded;
+  if (kTests) finish_tests(cta, warp, instruction, mask, good, offsets, tests);
 }
 
-void decode_mbarrier(KernelDecoder& d) {
+struct MbarrierForm {
+  Operation operation{};
+  bool no_complete = false;  // .noComplete
+  bool tries = false;        // try_wait, which may name a time
+  bool expects = false;      // .expect_tx
+};
+
+MbarrierForm form_of(KernelDecoder& d) {
+  MbarrierForm form;
   std::optional<Operation> operation;
-  bool no_complete = false, parity = false, tries = false, expects = false;
+  bool parity = false;
   for (std::size_t i = 1; i + 1 < d.parts().size(); ++i) {
     const std::string_view part = d.parts()[i];
     if (part == "init") {
@@ -320,15 +346,15 @@ void decode_mbarrier(KernelDecoder& d) {
       operation = Operation::arrive_drop;
     } else if (part == "test_wait" || part == "try_wait") {
       operation = Operation::test_wait;
-      tries = part == "try_wait";
+      form.tries = part == "try_wait";
     } else if (part == "expect_tx") {
-      expects = true;
+      form.expects = true;
     } else if (part == "complete_tx") {
       operation = Operation::complete_tx;
     } else if (part == "pending_count") {
       operation = Operation::pending_count;
     } else if (part == "noComplete") {
-      no_complete = true;
+      form.no_complete = true;
     } else if (part == "parity") {
       parity = true;
     } else if (part != "shared" && part != "shared::cta" && part != "shared::cluster" && part != "release" &&
@@ -336,8 +362,8 @@ void decode_mbarrier(KernelDecoder& d) {
       d.fail_unknown();
     }
   }
-  if (!operation && expects) operation = Operation::expect_tx;
-  if (expects && operation != Operation::arrive && operation != Operation::arrive_drop &&
+  if (!operation && form.expects) operation = Operation::expect_tx;
+  if (form.expects && operation != Operation::arrive && operation != Operation::arrive_drop &&
       operation != Operation::expect_tx) {
     d.fail_unknown();
   }
@@ -346,11 +372,21 @@ void decode_mbarrier(KernelDecoder& d) {
     if (operation != Operation::test_wait) d.fail_unknown();
     operation = Operation::test_wait_parity;
   }
+  form.operation = *operation;
+  return form;
+}
+
+struct MbarrierOperands {
+  std::vector<int> writes, reads;
   std::int64_t offset = 0;
   bool wide = true;
+};
+
+MbarrierOperands operands_of(KernelDecoder& d, const MbarrierForm& form) {
+  MbarrierOperands operands;
+  auto& [writes, reads, offset, wide] = operands;
   const auto address = [&](std::size_t i) { return d.address_operand(d.operand(i), Space::shared, offset, wide); };
-  std::vector<int> writes, reads;
-  switch (*operation) {
+  switch (form.operation) {
     case Operation::init:
       d.expect_operands(2);
       reads = {address(0), d.read(d.operand(1), Slot::b32)};
@@ -362,8 +398,8 @@ void decode_mbarrier(KernelDecoder& d) {
     case Operation::arrive:
     case Operation::arrive_drop:
       // A remote arrival has no state to return: its first operand is _, or missing.
-      d.expect_operands(no_complete || expects ? 3 : 2, 3);
-      if (expects) {
+      d.expect_operands(form.no_complete || form.expects ? 3 : 2, 3);
+      if (form.expects) {
         reads = {address(1), d.constant(Slot::b32, 1), d.read(d.operand(2), Slot::b32)};
       } else {
         reads = {address(1), d.num_operands() == 3 ? d.read(d.operand(2), Slot::b32) : d.constant(Slot::b32, 1)};
@@ -376,12 +412,12 @@ void decode_mbarrier(KernelDecoder& d) {
       reads = {address(0), d.read(d.operand(1), Slot::b32)};
       break;
     case Operation::test_wait:
-      d.expect_operands(3, tries ? 4 : 3);  // optionally with a time
+      d.expect_operands(3, form.tries ? 4 : 3);  // optionally with a time
       reads = {address(1), d.read(d.operand(2), Slot::b64)};
       writes = {d.write(d.operand(0), Slot::predicate)};
       break;
     case Operation::test_wait_parity:
-      d.expect_operands(3, tries ? 4 : 3);
+      d.expect_operands(3, form.tries ? 4 : 3);
       reads = {address(1), d.read(d.operand(2), Slot::b32)};
       writes = {d.write(d.operand(0), Slot::predicate)};
       break;
@@ -391,20 +427,31 @@ void decode_mbarrier(KernelDecoder& d) {
       writes = {d.write(d.operand(0), Slot::b32)};
       break;
   }
-  constexpr Execute kExecute[] = {mbarrier<Operation::init>,         mbarrier<Operation::inval>,
-                                  mbarrier<Operation::arrive>,       mbarrier<Operation::arrive_drop>,
-                                  mbarrier<Operation::expect_tx>,    mbarrier<Operation::complete_tx>,
-                                  mbarrier<Operation::test_wait>,    mbarrier<Operation::test_wait_parity>,
-                                  mbarrier<Operation::pending_count>};
-  Instruction& out = d.emit(kExecute[static_cast<std::size_t>(*operation)], InstructionClass::barrier, writes, reads);
+  return operands;
+}
+
+void decode_mbarrier(KernelDecoder& d) {
+  const MbarrierForm form = form_of(d);
+  const auto [writes, reads, offset, wide] = operands_of(d, form);
+  constexpr Execute kExecute[] = {mbarrier<Operation::init>,
+                                  mbarrier<Operation::inval>,
+                                  mbarrier<Operation::arrive>,
+                                  mbarrier<Operation::arrive_drop>,
+                                  mbarrier<Operation::expect_tx>,
+                                  mbarrier<Operation::complete_tx>,
+                                  mbarrier<Operation::test_wait>,
+                                  mbarrier<Operation::test_wait_parity>,
+                                  pending_count};
+  Instruction& out =
+      d.emit(kExecute[static_cast<std::size_t>(form.operation)], InstructionClass::barrier, writes, reads);
   out.offset = offset;
   out.wide_address = wide;
   out.bytes = 8;
   out.space = Space::shared;
-  out.count = no_complete;
-  out.has_count = expects && *operation != Operation::expect_tx;
+  out.count = form.no_complete;
+  out.has_count = form.expects && form.operation != Operation::expect_tx;
   d.kernel().uses_mbarriers = true;
-  if (expects || *operation == Operation::complete_tx) d.kernel().uses_async_proxy = true;
+  if (form.expects || form.operation == Operation::complete_tx) d.kernel().uses_async_proxy = true;
 }
 
 // cp.async.mbarrier.arrive: the lanes arrive when all copies that they have issued so far are complete. That is as late
@@ -412,9 +459,9 @@ void decode_mbarrier(KernelDecoder& d) {
 template <bool kCounts>
 void arrive_when_copied(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   LaneAddresses at;
-  cta.addresses(warp, instruction, instruction.r[0], at);
+  cta.memory().addresses(warp, instruction, instruction.r[0], at);
   std::uint32_t offsets[kWarpSize];
-  const std::uint32_t good = cta.check_shared(warp, instruction, at, mask, 8, offsets);
+  const std::uint32_t good = cta.memory().check_shared(warp, instruction, at, mask, 8, offsets);
   note_mbarrier_access(cta, warp, instruction, good, offsets, false);
   for (std::uint32_t rest = good; rest != 0;) {
     const int lane = std::countr_zero(rest);

@@ -1,4 +1,4 @@
-// Loads, stores, atomics, and matrices in shared memory. PTX ISA, "State Spaces", "ld", "st", "atom", "ldmatrix".
+// Loads, stores and atomics. PTX ISA, "State Spaces", "ld", "st", "atom".
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +9,8 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/definedness.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/lanes/accesses.h"
 #include "emulator/operations/atomics.h"
 #include "emulator/operations/operations.h"
@@ -134,21 +136,22 @@ bool load_shared(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   const bool words = instruction.bytes == 4, halves = instruction.bytes == 2 && instruction.elements == 1;
   if ((!words && !halves) || is_strong(instruction.strength)) return false;
   const unsigned bytes = static_cast<unsigned>(instruction.bytes) * instruction.elements;
-  const PlacedPattern placed = cta.whole_warp_access(warp, instruction, instruction.r[instruction.writes], mask, bytes);
+  const PlacedPattern placed =
+      cta.memory().whole_warp_access(warp, instruction, instruction.r[instruction.writes], mask, bytes);
   if (placed.pattern == nullptr) return false;
-  cta.count_shared(instruction, *placed.pattern);
+  cta.memory().count_shared(instruction, *placed.pattern);
   if (cta.shadow() != nullptr) cta.shadow()->read(read_of(cta, warp, instruction, placed));
-  lanes::gather(cta.shared() + placed.base, placed.pattern->offsets.data(), instruction.bytes, instruction.elements,
-                warp.registers, instruction.r.data());
+  lanes::gather(cta.memory().shared() + placed.base, placed.pattern->offsets.data(), instruction.bytes,
+                instruction.elements, warp.registers, instruction.r.data());
   return true;
 }
 
 void load(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   if (instruction.space == Space::shared && load_shared(cta, warp, instruction, mask)) return;
   const std::int32_t reg = instruction.r[instruction.writes];
-  cta.for_each_space(warp, instruction, reg, mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
-    cta.check_read(warp, instruction, at, access);
-    cta.hear(warp, instruction, access, at);
+  cta.memory().for_each_space(warp, instruction, reg, mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
+    cta.memory().check_read(warp, instruction, at, access);
+    cta.memory().hear(warp, instruction, access, at);
     if (is_one_copy(instruction, access)) {
       std::memcpy(warp.registers + instruction.r[0], access.host[0], std::size_t{kWarpSize} * instruction.bytes);
     } else {
@@ -159,12 +162,12 @@ void load(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
 
 void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   bool changes = !cta.watching();
-  const UndefinedLanes undefined = cta.undefined_sources(warp, instruction, 1, instruction.operands, mask);
-  cta.for_each_space(
+  const UndefinedLanes undefined = undefined_sources(cta, warp, instruction, 1, instruction.operands, mask);
+  cta.memory().for_each_space(
       warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses& at) {
         // Local memory is private to the thread, so only later reads of it matter.
         if (access.space != Space::local) {
-          cta.report_undefined(warp, instruction, {undefined.lanes & access.lanes, undefined.origin}, "stored");
+          report_undefined(cta, warp, instruction, {undefined.lanes & access.lanes, undefined.origin}, "stored");
         }
         if (access.space == Space::param) {
           cta.find(FindingKind::out_of_bounds, &warp, &instruction, std::countr_zero(access.lanes), std::nullopt,
@@ -172,10 +175,11 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           return;
         }
         if (access.space != Space::shared) {
-          cta.note_written(at, access, undefined.lanes);
+          cta.memory().note_written(at, access, undefined.lanes);
         } else if (access.peer != nullptr) {
-          cta.write_peer(warp, instruction, *access.peer, instruction.strength, access.good, access.bytes,
-                         access.offsets, unchanged_lanes(warp.registers, instruction, access.host, access.good));
+          cta.cluster().write_peer(warp, instruction, *access.peer, instruction.strength, access.good, access.bytes,
+                                   access.offsets,
+                                   unchanged_lanes(warp.registers, instruction, access.host, access.good));
         } else if (SharedShadow* const shadow = cta.shadow(); shadow != nullptr) {
           const auto unchanged = [&](std::uint32_t lanes) {
             return unchanged_lanes(warp.registers, instruction, access.host, lanes);
@@ -197,10 +201,10 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
           }
         }
         std::uint32_t overwritten = 0;
-        const bool watched = access.space == Space::global && cta.watches_global();
-        if (watched && !cta.write_untouched_global(warp, instruction, access, at)) {
-          overwritten = cta.write_global(warp, instruction, access, at,
-                                         unchanged_lanes(warp.registers, instruction, access.host, access.good));
+        const bool watched = access.space == Space::global && cta.memory().watches_global();
+        if (watched && !cta.memory().write_untouched_global(warp, instruction, access, at)) {
+          overwritten = cta.memory().write_global(
+              warp, instruction, access, at, unchanged_lanes(warp.registers, instruction, access.host, access.good));
         }
         if (!changes) {
           changes = unchanged_lanes(warp.registers, instruction, access.host, access.good) != access.good;
@@ -216,14 +220,14 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
         write_to(access.host);
         if (watched) {
           std::byte* kept[kWarpSize];
-          if (cta.kept_at(warp, instruction, access, at, kept)) write_to(kept);
+          if (cta.memory().kept_at(warp, instruction, access, at, kept)) write_to(kept);
           if (overwritten != 0 && !is_strong(instruction.strength)) {
-            cta.report_overwritten_global(
+            cta.memory().report_overwritten_global(
                 warp, instruction, access, at,
                 overwritten & ~unchanged_lanes(warp.registers, instruction, access.host, overwritten));
           }
         }
-        cta.tell(warp, instruction, access, at, false);
+        cta.memory().tell(warp, instruction, access, at, false);
       });
   if (changes) cta.note_progress();
 }
@@ -233,7 +237,7 @@ void store(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
 template <typename F>
 void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask, F f) {
   bool changes = false;
-  cta.for_each_space(
+  cta.memory().for_each_space(
       warp, instruction, instruction.r[instruction.writes], mask,
       [&](const MemoryAccess& access, const LaneAddresses& at) {
         if (access.space != Space::shared && access.space != Space::global) {
@@ -241,9 +245,10 @@ void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instructio
                    "an atomic operation on memory that is neither global nor shared");
           return;
         }
-        cta.check_read(warp, instruction, at, access);
+        cta.memory().check_read(warp, instruction, at, access);
         if (access.peer != nullptr) {
-          cta.write_peer(warp, instruction, *access.peer, kStrong, access.good, access.bytes, access.offsets, 0);
+          cta.cluster().write_peer(warp, instruction, *access.peer, kStrong, access.good, access.bytes, access.offsets,
+                                   0);
         } else if (access.space == Space::shared && cta.shadow() != nullptr) {
           cta.shadow()->write(
               {warp.index, cta.index_of(instruction), kStrong, access.good, access.bytes, access.offsets}, 0);
@@ -251,9 +256,10 @@ void for_each_atomic(CtaExecutor& cta, Warp& warp, const Instruction& instructio
             cta.async()->proxy.note_write(warp.index, cta.index_of(instruction), access.good, access.bytes,
                                           access.offsets);
         }
-        if (access.space == Space::global && cta.watches_global()) cta.write_global(warp, instruction, access, at, 0);
-        cta.hear(warp, instruction, access, at);
-        cta.tell(warp, instruction, access, at, true);
+        if (access.space == Space::global && cta.memory().watches_global())
+          cta.memory().write_global(warp, instruction, access, at, 0);
+        cta.memory().hear(warp, instruction, access, at);
+        cta.memory().tell(warp, instruction, access, at, true);
         for (std::uint32_t rest = access.good; rest != 0; rest &= rest - 1) {
           const auto lane = static_cast<std::size_t>(std::countr_zero(rest));
           changes |= f(lane, access.host[lane], access.space);
@@ -427,9 +433,20 @@ void decode_st(KernelDecoder& d) {
   out.offset = offset;
 }
 
-void decode_atom(KernelDecoder& d) {
+struct AtomicForm {
+  Space space = Space::generic;
+  AtomicOperation operation{};
+  std::size_t elements = 1;
+  ptx::Type type;
+  bool has_result = true;  // atom, not red
+
+  bool is_wide() const { return type.bits == 128; }
+  bool is_vector() const { return elements > 1; }
+  bool is_cas() const { return operation == AtomicOperation::cas; }
+};
+
+AtomicForm atomic_form(KernelDecoder& d) {
   const bool has_result = d.parts()[0] == "atom";
-  if (!has_result && d.parts().size() > 1 && d.parts()[1] == "async") return decode_async_store(d);
   Space space = Space::generic;
   std::optional<AtomicOperation> operation;
   std::size_t elements = 1;
@@ -464,19 +481,20 @@ void decode_atom(KernelDecoder& d) {
       (space != Space::generic && space != Space::global && space != Space::shared)) {
     d.fail_unknown();
   }
+  return {.space = space, .operation = *operation, .elements = elements, .type = type, .has_result = has_result};
+}
+
+// The values after the address, and the results.
+void atomic_values(KernelDecoder& d, const AtomicForm& form, std::vector<int>& reads, std::vector<int>& writes) {
+  const auto& [space, operation, elements, type, has_result] = form;
   const std::size_t first = has_result ? 1 : 0;
-  const bool is_cas = *operation == AtomicOperation::cas;
-  d.expect_operands(first + (is_cas ? 3 : 2));
-  std::int64_t offset = 0;
-  bool wide = true;
-  std::vector<int> reads = {d.address_operand(d.operand(first), space, offset, wide)}, writes;
-  if (is_wide) {
+  if (form.is_wide()) {
     writes = d.halves(d.operand(0));
     for (std::size_t i = first + 1; i < d.num_operands(); ++i) {
       const std::vector<int> both = d.halves(d.operand(i));
       reads.insert(reads.end(), both.begin(), both.end());
     }
-  } else if (is_vector) {
+  } else if (form.is_vector()) {
     const Slot slot = slot_of(type.bits / 8);
     const std::vector<Operand> values = d.elements(d.operand(first + 1));
     const std::vector<Operand> results = has_result ? d.elements(d.operand(0)) : std::vector<Operand>(elements);
@@ -486,105 +504,39 @@ void decode_atom(KernelDecoder& d) {
   } else {
     const Slot slot = slot_of(type.bits / 8);
     reads.push_back(d.read(d.operand(first + 1), slot));
-    reads.push_back(is_cas ? d.read(d.operand(first + 2), slot) : reads[1]);
+    reads.push_back(form.is_cas() ? d.read(d.operand(first + 2), slot) : reads[1]);
     writes.push_back(has_result ? d.write(d.operand(0), slot) : d.temporary(slot));
   }
+}
+
+void decode_atom(KernelDecoder& d) {
+  if (d.parts()[0] == "red" && d.parts().size() > 1 && d.parts()[1] == "async") return decode_async_store(d);
+  const AtomicForm form = atomic_form(d);
+  const std::size_t first = form.has_result ? 1 : 0;
+  d.expect_operands(first + (form.is_cas() ? 3 : 2));
+  std::int64_t offset = 0;
+  bool wide = true;
+  std::vector<int> reads = {d.address_operand(d.operand(first), form.space, offset, wide)}, writes;
+  atomic_values(d, form, reads, writes);
   constexpr Execute kExecute[] = {atomic<AtomicOperation::add>,  atomic<AtomicOperation::min>,
                                   atomic<AtomicOperation::max>,  atomic<AtomicOperation::and_>,
                                   atomic<AtomicOperation::or_>,  atomic<AtomicOperation::xor_>,
                                   atomic<AtomicOperation::exch>, atomic<AtomicOperation::cas>,
                                   atomic<AtomicOperation::inc>,  atomic<AtomicOperation::dec>};
-  const Execute execute = is_vector  ? vector_addition
-                          : !is_wide ? kExecute[static_cast<std::size_t>(*operation)]
-                          : is_cas   ? wide_atomic<true>
-                                     : wide_atomic<false>;
+  const Execute execute = form.is_vector()  ? vector_addition
+                          : !form.is_wide() ? kExecute[static_cast<std::size_t>(form.operation)]
+                          : form.is_cas()   ? wide_atomic<true>
+                                            : wide_atomic<false>;
   Instruction& out = d.emit(execute, InstructionClass::atomic, writes, reads);
   out.role = MemoryRole::store;
-  out.bytes = static_cast<std::uint8_t>(type.bits / 8 * static_cast<int>(elements));
-  out.space = space;
+  out.bytes = static_cast<std::uint8_t>(form.type.bits / 8 * static_cast<int>(form.elements));
+  out.space = form.space;
   out.wide_address = wide;
   out.strength = kStrong;
   order_modifiers(d, out);
   out.offset = offset;
-  out.type = type;
-  if (space != Space::shared) d.kernel().serial = true;
-}
-
-// Lanes 8i … 8i+7 supply the addresses of the rows of matrix i; every lane receives two elements of each matrix.
-template <bool kTransposed>
-void ldmatrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
-  const std::uint32_t row_lanes = instruction.writes == 4 ? kAllLanes : (1u << (8 * instruction.writes)) - 1;
-  const UndefinedLanes undefined =
-      cta.undefined_sources(warp, instruction, instruction.writes, instruction.writes + 1u, row_lanes);
-  cta.report_undefined(warp, instruction, undefined, "used as an address");
-  const auto whole_matrix = kTransposed ? lanes::transposed_matrix : lanes::matrix;
-  const PlacedPattern placed =
-      cta.whole_warp_access(warp, instruction, instruction.r[instruction.writes], row_lanes, 16, true);
-  if (placed.pattern != nullptr) {
-    cta.count_shared(instruction, *placed.pattern);
-    if (cta.shadow() != nullptr) cta.shadow()->read(read_of(cta, warp, instruction, placed));
-    for (std::size_t matrix = 0; matrix < instruction.writes; ++matrix) {
-      whole_matrix(cta.shared() + placed.base, placed.pattern->offsets.data() + 8 * matrix,
-                   warp.registers + instruction.r[matrix]);
-    }
-    return;
-  }
-  alignas(64) std::uint32_t offsets[kWarpSize];
-  LaneAddresses at;
-  cta.addresses(warp, instruction, instruction.r[instruction.writes], at);
-  const std::uint32_t good = cta.check_shared(warp, instruction, at, row_lanes, 16, offsets);
-  cta.count_shared(instruction, row_lanes, good, 16, offsets, true);
-  if (cta.shadow() != nullptr) {
-    cta.shadow()->read({warp.index, cta.index_of(instruction), false, good, 16, offsets});
-  }
-  for (int matrix = 0; matrix < instruction.writes; ++matrix) {
-    if (((good >> (8 * matrix)) & 0xff) == 0xff) {
-      whole_matrix(cta.shared(), offsets + 8 * matrix,
-                   warp.registers + instruction.r[static_cast<std::size_t>(matrix)]);
-      continue;
-    }
-    alignas(16) std::uint16_t rows[8][8] = {};
-    for (int row = 0; row < 8; ++row) {
-      const int lane = 8 * matrix + row;
-      if ((good >> lane) & 1) std::memcpy(rows[row], cta.shared() + offsets[lane], 16);
-    }
-    auto* to = reinterpret_cast<std::uint16_t*>(warp.registers + instruction.r[static_cast<std::size_t>(matrix)]);
-    if (!kTransposed) {
-      std::memcpy(to, rows, sizeof rows);
-    } else {
-      for (int row = 0; row < 8; ++row) {
-        for (int column = 0; column < 8; ++column) to[8 * column + row] = rows[row][column];
-      }
-    }
-  }
-}
-
-void decode_ldmatrix(KernelDecoder& d) {
-  d.expect_operands(2);
-  int count = 0;
-  bool known = d.has("sync") && d.has("aligned") && d.has("m8n8") && (d.has("shared") || d.has("shared::cta")) &&
-               d.parts().back() == "b16";
-  for (const std::string_view part : d.parts()) {
-    if (part == "x1" || part == "x2" || part == "x4") count = part[1] - '0';
-  }
-  known = known && count != 0 && d.parts().size() == 7u + (d.has("trans") ? 1u : 0u);
-  if (!known) d.fail_unknown();
-  const std::vector<Operand> results = d.elements(d.operand(0));
-  if (static_cast<int>(results.size()) != count) d.fail("a vector of the wrong length");
-  std::int64_t offset = 0;
-  bool wide = true;
-  const int address = d.address_operand(d.operand(1), Space::shared, offset, wide);
-  std::vector<int> writes;
-  for (const Operand& result : results) writes.push_back(d.write(result, Slot::b32));
-  Instruction& out =
-      d.emit(d.has("trans") ? ldmatrix<true> : ldmatrix<false>, InstructionClass::ldmatrix, writes, {address});
-  out.role = MemoryRole::load;
-  out.own_sources = 1;  // some lanes supply no address
-  out.bytes = 16;
-  out.space = Space::shared;
-  out.wide_address = wide;
-  out.offset = offset;
+  out.type = form.type;
+  if (form.space != Space::shared) d.kernel().serial = true;
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ Instruction& emit_local_store(KernelDecoder& decoder, int from, std::uint64_t ad
 void decode_arrive_when_copied(KernelDecoder& decoder);
 /// cp.async.bulk and its variants.
 void decode_bulk_copy(KernelDecoder& decoder);
+void decode_ldmatrix(KernelDecoder& decoder);
 /// st.async and red.async.
 void decode_async_store(KernelDecoder& decoder);
 void decode_warp_barrier(KernelDecoder& decoder);

@@ -7,6 +7,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/lanes/float_bits.h"
 #include "emulator/operations/matrices.h"
 
@@ -33,7 +34,7 @@ Place place_of(int number, int i, bool in_f16) {
 
 // r: D, A, B, C. `elements`: the index of the element of D in the first register, which is also that of C.
 void multiply_quads(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   const auto flag = [&](std::uint32_t bit) { return (instruction.count & bit) != 0; };
   const int d_registers = instruction.writes, a_at = d_registers, b_at = a_at + 2, c_at = b_at + 2;
   const int first = instruction.elements, count = d_registers * (flag(kDInF16) ? 2 : 1);

@@ -11,6 +11,8 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/definedness.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/operations/matrices.h"
 
 namespace flash_ladder::emulator {
@@ -40,7 +42,7 @@ bool is_valid(std::uint32_t indices, ptx::Type type, bool ordered) {
 // r: dense A, stored A, metadata. `elements`: blocks of a stored row. `bytes`: of a unit. `count`: the selector. `has_count`: the
 // indices must ascend. `type`: kind 't' for tf32.
 void expand(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   const int blocks = instruction.elements, unit = instruction.bytes;
   const Metadata metadata{unit, blocks, static_cast<int>(instruction.count)};
   const auto lanes = [&](int operand) {
@@ -79,7 +81,7 @@ void expand(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::u
     }
   }
   const auto k = static_cast<std::size_t>(metadata_at);
-  cta.report_undefined(warp, instruction, cta.undefined_sources(warp, instruction, k, k + 1, contributors), "used");
+  report_undefined(cta, warp, instruction, undefined_sources(cta, warp, instruction, k, k + 1, contributors), "used");
   for (int i = 0; i < instruction.writes; ++i) {
     for (int lane = 0; lane < kWarpSize; ++lane) {
       if ((mask >> lane) & 1) lanes(i)[lane] = dense[i][lane];

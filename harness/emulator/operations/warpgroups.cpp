@@ -7,6 +7,8 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/definedness.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {
@@ -19,18 +21,18 @@ using ptx::Space;
 // elements of each.
 template <bool kTransposed>
 void store_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   const int matrices = instruction.operands - 1;
   const std::uint32_t row_lanes = matrices == 4 ? kAllLanes : (1u << (8 * matrices)) - 1;
-  cta.report_undefined(warp, instruction, cta.undefined_sources(warp, instruction, 0, 1, row_lanes),
-                       "used as an address");
-  cta.report_undefined(warp, instruction, cta.undefined_sources(warp, instruction, 1, instruction.operands, mask),
-                       "stored");
+  report_undefined(cta, warp, instruction, undefined_sources(cta, warp, instruction, 0, 1, row_lanes),
+                   "used as an address");
+  report_undefined(cta, warp, instruction, undefined_sources(cta, warp, instruction, 1, instruction.operands, mask),
+                   "stored");
   LaneAddresses at;
-  cta.addresses(warp, instruction, instruction.r[0], at);
+  cta.memory().addresses(warp, instruction, instruction.r[0], at);
   alignas(64) std::uint32_t offsets[kWarpSize];
-  const std::uint32_t good = cta.check_shared(warp, instruction, at, row_lanes, 16, offsets);
-  cta.count_shared(instruction, row_lanes, good, 16, offsets, true);
+  const std::uint32_t good = cta.memory().check_shared(warp, instruction, at, row_lanes, 16, offsets);
+  cta.memory().count_shared(instruction, row_lanes, good, 16, offsets, true);
   std::uint32_t unchanged = 0;
   alignas(16) std::uint16_t rows[kWarpSize][8];
   for (int matrix = 0; matrix < matrices; ++matrix) {
@@ -42,7 +44,7 @@ void store_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
   }
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    if (std::memcmp(cta.shared() + offsets[lane], rows[lane], 16) == 0) unchanged |= 1u << lane;
+    if (std::memcmp(cta.memory().shared() + offsets[lane], rows[lane], 16) == 0) unchanged |= 1u << lane;
   }
   if (SharedShadow* shadow = cta.shadow()) {
     const SharedAccess access{warp.index, cta.index_of(instruction), false, good, 16, offsets};
@@ -52,7 +54,7 @@ void store_matrix(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
   if (cta.async() != nullptr) cta.async()->proxy.note_write(warp.index, cta.index_of(instruction), good, 16, offsets);
   for (std::uint32_t rest = good; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    std::memcpy(cta.shared() + offsets[lane], rows[lane], 16);
+    std::memcpy(cta.memory().shared() + offsets[lane], rows[lane], 16);
   }
   if (unchanged != good) cta.note_progress();
 }
@@ -114,7 +116,7 @@ void decode_elect(KernelDecoder& d) {
 
 template <bool kIncrease>
 void set_registers(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   cta.async()->registers.set(warp, instruction, kIncrease);
 }
 
@@ -138,15 +140,15 @@ void map_to_rank(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
   const auto* ranks = reinterpret_cast<const std::uint32_t*>(warp.registers + instruction.r[2]);
   for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    if (ranks[lane] >= cta.cluster_size()) {
+    if (ranks[lane] >= cta.cluster().size()) {
       cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-               fmt::format("mapa for CTA {} of a cluster that has {}", ranks[lane], cta.cluster_size()));
+               fmt::format("mapa for CTA {} of a cluster that has {}", ranks[lane], cta.cluster().size()));
     }
     const std::size_t bytes = instruction.bytes, at = static_cast<std::size_t>(lane) * bytes;
     std::uint64_t address = 0;
     std::memcpy(&address, warp.registers + instruction.r[1] + at, bytes);
     // For a CTA's own rank, the plain shared-memory address works for every purpose.
-    if (ranks[lane] != cta.rank()) address = in_cta(address, ranks[lane]);
+    if (ranks[lane] != cta.cluster().rank()) address = in_cta(address, ranks[lane]);
     std::memcpy(warp.registers + instruction.r[0] + at, &address, bytes);
   }
 }
@@ -157,7 +159,7 @@ void rank_of_address(CtaExecutor& cta, Warp& warp, const Instruction& instructio
     std::uint64_t address = 0;
     std::memcpy(&address, warp.registers + instruction.r[1] + lane * instruction.bytes, instruction.bytes);
     reinterpret_cast<std::uint32_t*>(warp.registers + instruction.r[0])[lane] =
-        static_cast<std::uint32_t>(rank_of(address & 0xffffffff).value_or(cta.rank()));
+        static_cast<std::uint32_t>(rank_of(address & 0xffffffff).value_or(cta.cluster().rank()));
   }
 }
 

@@ -1,4 +1,4 @@
-// wgmma. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". exec/async_units.cpp decides when it reads and
+// wgmma. PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions". exec/wgmma_unit.cpp decides when it reads and
 // writes what, and checks it.
 #include <charconv>
 #include <map>
@@ -7,6 +7,7 @@
 
 #include "emulator/decode/kernel_decoder.h"
 #include "emulator/exec/cta_executor.h"
+#include "emulator/exec/divergence.h"
 #include "emulator/operations/operations.h"
 
 namespace flash_ladder::emulator {
@@ -19,17 +20,17 @@ void multiply(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std:
 }
 
 void wgmma_fence(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   cta.async()->wgmma.fence_registers(warp);
 }
 
 void commit_wgmmas(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   cta.async()->wgmma.commit(warp);
 }
 
 void wait(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
-  cta.check_all_lanes(warp, instruction, mask);
+  check_all_lanes(cta, warp, instruction, mask);
   cta.async()->wgmma.wait(warp, instruction);
 }
 

@@ -1,5 +1,7 @@
 // Queries about the device, and its few settings. There is one device, number 0.
 #include <cstring>
+#include <unordered_map>
+#include <variant>
 
 #include "emulator/runtime/device.h"
 #include "emulator/runtime/properties.h"
@@ -7,12 +9,53 @@
 namespace flash_ladder::emulator::runtime {
 namespace {
 
+// Attributes that are members of cudaDeviceProp.
+const std::unordered_map<int, std::variant<int cudaDeviceProp::*, std::size_t cudaDeviceProp::*>>& members() {
+  using Properties = cudaDeviceProp;
+  static const std::unordered_map<int, std::variant<int Properties::*, std::size_t Properties::*>> members = {
+      {cudaDevAttrMaxThreadsPerBlock, &Properties::maxThreadsPerBlock},
+      {cudaDevAttrWarpSize, &Properties::warpSize},
+      {cudaDevAttrMaxRegistersPerBlock, &Properties::regsPerBlock},
+      {cudaDevAttrMaxRegistersPerMultiprocessor, &Properties::regsPerMultiprocessor},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, &Properties::maxThreadsPerMultiProcessor},
+      {cudaDevAttrMaxBlocksPerMultiprocessor, &Properties::maxBlocksPerMultiProcessor},
+      {cudaDevAttrMultiProcessorCount, &Properties::multiProcessorCount},
+      {cudaDevAttrL2CacheSize, &Properties::l2CacheSize},
+      {cudaDevAttrComputeCapabilityMajor, &Properties::major},
+      {cudaDevAttrComputeCapabilityMinor, &Properties::minor},
+      {cudaDevAttrUnifiedAddressing, &Properties::unifiedAddressing},
+      {cudaDevAttrCanMapHostMemory, &Properties::canMapHostMemory},
+      {cudaDevAttrManagedMemory, &Properties::managedMemory},
+      {cudaDevAttrConcurrentKernels, &Properties::concurrentKernels},
+      {cudaDevAttrAsyncEngineCount, &Properties::asyncEngineCount},
+      {cudaDevAttrCooperativeLaunch, &Properties::cooperativeLaunch},
+      {cudaDevAttrMemoryPoolsSupported, &Properties::memoryPoolsSupported},
+      {cudaDevAttrHostRegisterSupported, &Properties::hostRegisterSupported},
+      {cudaDevAttrCanUseHostPointerForRegisteredMem, &Properties::canUseHostPointerForRegisteredMem},
+      {cudaDevAttrGlobalMemoryBusWidth, &Properties::memoryBusWidth},
+      {cudaDevAttrStreamPrioritiesSupported, &Properties::streamPrioritiesSupported},
+      {cudaDevAttrGlobalL1CacheSupported, &Properties::globalL1CacheSupported},
+      {cudaDevAttrLocalL1CacheSupported, &Properties::localL1CacheSupported},
+      {cudaDevAttrConcurrentManagedAccess, &Properties::concurrentManagedAccess},
+      {cudaDevAttrClusterLaunch, &Properties::clusterLaunch},
+      {cudaDevAttrMaxSharedMemoryPerBlock, &Properties::sharedMemPerBlock},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, &Properties::sharedMemPerBlockOptin},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, &Properties::sharedMemPerMultiprocessor},
+      {cudaDevAttrReservedSharedMemoryPerBlock, &Properties::reservedSharedMemPerBlock},
+      {cudaDevAttrTotalConstantMemory, &Properties::totalConstMem},
+      {cudaDevAttrMaxPitch, &Properties::memPitch},
+      {cudaDevAttrTextureAlignment, &Properties::textureAlignment},
+  };
+  return members;
+}
+
 cudaError_t attribute_value(const Device& device, cudaDeviceAttr attribute, int* value) {
   const cudaDeviceProp properties = device_properties(device);
+  if (const auto member = members().find(attribute); member != members().end()) {
+    *value = std::visit([&](auto which) { return static_cast<int>(properties.*which); }, member->second);
+    return cudaSuccess;
+  }
   switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = properties.maxThreadsPerBlock;
-      break;
     case cudaDevAttrMaxBlockDimX:
       *value = properties.maxThreadsDim[0];
       break;
@@ -31,101 +74,8 @@ cudaError_t attribute_value(const Device& device, cudaDeviceAttr attribute, int*
     case cudaDevAttrMaxGridDimZ:
       *value = properties.maxGridSize[2];
       break;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = static_cast<int>(properties.sharedMemPerBlock);
-      break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-      *value = static_cast<int>(properties.sharedMemPerBlockOptin);
-      break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
-      *value = static_cast<int>(properties.sharedMemPerMultiprocessor);
-      break;
-    case cudaDevAttrReservedSharedMemoryPerBlock:
-      *value = static_cast<int>(properties.reservedSharedMemPerBlock);
-      break;
-    case cudaDevAttrTotalConstantMemory:
-      *value = static_cast<int>(properties.totalConstMem);
-      break;
-    case cudaDevAttrWarpSize:
-      *value = properties.warpSize;
-      break;
-    case cudaDevAttrMaxRegistersPerBlock:
-      *value = properties.regsPerBlock;
-      break;
-    case cudaDevAttrMaxRegistersPerMultiprocessor:
-      *value = properties.regsPerMultiprocessor;
-      break;
-    case cudaDevAttrMaxThreadsPerMultiProcessor:
-      *value = properties.maxThreadsPerMultiProcessor;
-      break;
-    case cudaDevAttrMaxBlocksPerMultiprocessor:
-      *value = properties.maxBlocksPerMultiProcessor;
-      break;
-    case cudaDevAttrMultiProcessorCount:
-      *value = properties.multiProcessorCount;
-      break;
-    case cudaDevAttrL2CacheSize:
-      *value = properties.l2CacheSize;
-      break;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = properties.major;
-      break;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = properties.minor;
-      break;
-    case cudaDevAttrUnifiedAddressing:
-      *value = properties.unifiedAddressing;
-      break;
-    case cudaDevAttrCanMapHostMemory:
-      *value = properties.canMapHostMemory;
-      break;
-    case cudaDevAttrManagedMemory:
-      *value = properties.managedMemory;
-      break;
-    case cudaDevAttrConcurrentKernels:
-      *value = properties.concurrentKernels;
-      break;
-    case cudaDevAttrAsyncEngineCount:
-      *value = properties.asyncEngineCount;
-      break;
-    case cudaDevAttrCooperativeLaunch:
-      *value = properties.cooperativeLaunch;
-      break;
-    case cudaDevAttrMemoryPoolsSupported:
-      *value = properties.memoryPoolsSupported;
-      break;
-    case cudaDevAttrHostRegisterSupported:
-      *value = properties.hostRegisterSupported;
-      break;
-    case cudaDevAttrCanUseHostPointerForRegisteredMem:
-      *value = properties.canUseHostPointerForRegisteredMem;
-      break;
-    case cudaDevAttrMaxPitch:
-      *value = static_cast<int>(properties.memPitch);
-      break;
-    case cudaDevAttrTextureAlignment:
-      *value = static_cast<int>(properties.textureAlignment);
-      break;
     case cudaDevAttrGpuOverlap:
       *value = properties.asyncEngineCount > 0 ? 1 : 0;
-      break;
-    case cudaDevAttrGlobalMemoryBusWidth:
-      *value = properties.memoryBusWidth;
-      break;
-    case cudaDevAttrStreamPrioritiesSupported:
-      *value = properties.streamPrioritiesSupported;
-      break;
-    case cudaDevAttrGlobalL1CacheSupported:
-      *value = properties.globalL1CacheSupported;
-      break;
-    case cudaDevAttrLocalL1CacheSupported:
-      *value = properties.localL1CacheSupported;
-      break;
-    case cudaDevAttrConcurrentManagedAccess:
-      *value = properties.concurrentManagedAccess;
-      break;
-    case cudaDevAttrClusterLaunch:
-      *value = properties.clusterLaunch;
       break;
     case cudaDevAttrSingleToDoublePrecisionPerfRatio:
       *value = device.sm == 80 || device.sm == 90 ? 2 : 64;

@@ -163,12 +163,22 @@ class GridWorkspace {
   Address address_ = 0;
 };
 
-cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
-                       std::size_t shared_bytes, bool cooperative, Dim3 cluster) {
-  Function& function = device.function(handle);
-  if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
+/// What a program asks for with a launch.
+struct LaunchRequest {
+  dim3 grid, block;
+  void** arguments;
+  std::size_t shared_bytes;
+  bool cooperative;
+  Dim3 cluster;  // zeros: as declared
 
-  // What CUDA itself refuses is checked here; what the hardware cannot do, the virtual GPU reports.
+  std::uint64_t num_ctas() const { return std::uint64_t{grid.x} * grid.y * grid.z; }
+};
+
+/// What CUDA itself refuses; what the hardware cannot do, the virtual GPU reports. `resident`: the number of blocks that
+/// the GPU holds at a time, 0 if none fits.
+cudaError_t check_request(Device& device, const Function& function, const LaunchRequest& request,
+                          std::uint64_t resident) {
+  const auto& [grid, block, arguments, shared_bytes, cooperative, cluster] = request;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > kMaxGridX || grid.y > kMaxGridYZ || grid.z > kMaxGridYZ) {
     return refuse(device, function, cudaErrorInvalidConfiguration,
                   "a grid of " + to_string(grid) + " CTAs: each size must be at least 1, x at most " +
@@ -196,9 +206,7 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                       " are not on every GPU; first call cudaFuncSetAttribute(kernel, "
                       "cudaFuncAttributeNonPortableClusterSizeAllowed, 1)");
   }
-
-  const std::uint64_t resident = resident_blocks(device, handle, block, shared_bytes);
-  const std::uint64_t num_ctas = std::uint64_t{grid.x} * grid.y * grid.z;
+  const std::uint64_t num_ctas = request.num_ctas();
   if (cooperative && resident != 0 && num_ctas > resident) {
     return refuse(device, function, cudaErrorCooperativeLaunchTooLarge,
                   "a cooperative launch of " + std::to_string(num_ctas) +
@@ -214,14 +222,74 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                   "argument " + std::to_string(i) + " of " + std::to_string(function.kernel->parameters().size()) +
                       " is null: the array of arguments holds a pointer to each of them");
   }
+  return cudaSuccess;
+}
+
+Options options_of(const Device& device, const Function& function, std::uint64_t resident, ProgressLine& progress) {
+  const Settings& settings = runtime::settings();
+  return {.sm = device.sm,
+          .threads = settings.threads,
+          .checks = settings.checks,
+          .early_async = settings.early_async,
+          .count_lines = settings.count_lines,
+          .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
+          .how_to_allow_more =
+              "If it is not endless but long, FLASH_LADDER_MAX_INSTRUCTIONS=N (scripts/emulate and scripts/harness "
+              "--max-instructions N) lets it run longer",
+          .max_warp_instructions = settings.max_warp_instructions,
+          .max_resident_ctas = resident,
+          .interrupt = settings.interrupt != nullptr ? settings.interrupt : &launch_is_to_end,
+          .ctas_ended = &progress.ctas_ended,
+          .registers_per_thread = function.library->registers(function.name),
+          .trace_cta = settings.trace_cta,
+          // Keep all of them, because only a comparison with other launches shows which are new.
+          .max_findings = std::numeric_limits<std::size_t>::max(),
+          .print = {}};
+}
+
+/// Runs the kernel, and records which memory it has used if the order of streams is watched.
+Report run_watched(Device& device, const Function& function, const LaunchConfig& config, const Options& options) {
+  if (!device.order.watches()) return emulator::launch(*function.kernel, config, device.memory, options);
+  std::vector<UsedMemory> used;
+  Report report = emulator::launch(*function.kernel, config, device.memory, options, used);
+  for (const UsedMemory& range : used) device.order.touch(range);
+  if (!options.checks || report.outcome == Outcome::refused) return report;
+  // Loads from there are not checked one by one.
+  for (const ModuleVariable& constant : function.kernel->constants()) {
+    device.order.touch(
+        {.begin = constant.address, .end = constant.address + constant.size, .writes = false, .somewhere = true});
+  }
+  return report;
+}
+
+/// The error that the call returns for a launch that the GPU refused.
+cudaError_t error_of_refusal(const Device& device, const Function& function, const LaunchRequest& request) {
+  const dim3& block = request.block;
+  const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
+  const bool bad_block = threads == 0 || threads > kMaxThreadsPerCta || block.x > kMaxBlockX || block.y > kMaxBlockY ||
+                         block.z > kMaxBlockZ;
+  const bool bad_shared = request.shared_bytes + function.kernel->static_shared_bytes() >
+                          static_cast<std::size_t>(device.limits.smem_per_cta_bytes);
+  const std::uint64_t cluster_size = size_of(cluster_of(function, request.cluster));
+  return bad_block                        ? cudaErrorInvalidConfiguration
+         : bad_shared                     ? cudaErrorInvalidValue
+         : cluster_size > kLargestCluster ? cudaErrorInvalidClusterSize
+                                          : cudaErrorLaunchOutOfResources;
+}
+
+cudaError_t try_launch(Device& device, const void* handle, const LaunchRequest& request) {
+  Function& function = device.function(handle);
+  if (device.pending_error != cudaSuccess) return cudaSuccess;  // a GPU would not start it either
+  const auto& [grid, block, arguments, shared_bytes, cooperative, cluster] = request;
+  const std::uint64_t resident = resident_blocks(device, handle, block, shared_bytes);
+  if (const cudaError_t error = check_request(device, function, request, resident); error != cudaSuccess) return error;
   if (device.ctas_asked_for) {
-    *device.ctas_asked_for += num_ctas;
+    *device.ctas_asked_for += request.num_ctas();
     return cudaSuccess;
   }
-  const Settings& settings = runtime::settings();
   const std::vector<std::byte> parameters = pack_parameters(*function.kernel, arguments);
   const GridWorkspace workspace(device.memory, cooperative);
-  ProgressLine progress(function.name, num_ctas);
+  ProgressLine progress(function.name, request.num_ctas());
   launch_is_running = true;
   const LaunchConfig config{.grid = {grid.x, grid.y, grid.z},
                             .block = {block.x, block.y, block.z},
@@ -229,49 +297,13 @@ cudaError_t try_launch(Device& device, const void* handle, dim3 grid, dim3 block
                             .dynamic_shared_bytes = shared_bytes,
                             .grid_workspace = workspace.address(),
                             .parameters = parameters};
-  const Options options{.sm = device.sm,
-                        .threads = settings.threads,
-                        .checks = settings.checks,
-                        .early_async = settings.early_async,
-                        .count_lines = settings.count_lines,
-                        .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
-                        .how_to_allow_more =
-                            "If it is not endless but long, FLASH_LADDER_MAX_INSTRUCTIONS=N (scripts/emulate and "
-                            "scripts/harness "
-                            "--max-instructions N) lets it run longer",
-                        .max_warp_instructions = settings.max_warp_instructions,
-                        .max_resident_ctas = resident,
-                        .interrupt = settings.interrupt != nullptr ? settings.interrupt : &launch_is_to_end,
-                        .ctas_ended = &progress.ctas_ended,
-                        .registers_per_thread = function.library->registers(function.name),
-                        .trace_cta = settings.trace_cta,
-                        // Keep all of them, because only a comparison with other launches shows which are new.
-                        .max_findings = std::numeric_limits<std::size_t>::max(),
-                        .print = {}};
-  std::vector<UsedMemory> used;
-  Report report = device.order.watches() ? emulator::launch(*function.kernel, config, device.memory, options, used)
-                                         : emulator::launch(*function.kernel, config, device.memory, options);
-  for (const UsedMemory& range : used) device.order.touch(range);
-  if (device.order.watches() && settings.checks && report.outcome != Outcome::refused) {
-    // Loads from there are not checked one by one.
-    for (const ModuleVariable& constant : function.kernel->constants()) {
-      device.order.touch(
-          {.begin = constant.address, .end = constant.address + constant.size, .writes = false, .somewhere = true});
-    }
-  }
+  Report report = run_watched(device, function, config, options_of(device, function, resident, progress));
   launch_is_running = false;
 
   cudaError_t answer = cudaSuccess;
   if (report.outcome == Outcome::refused) {
     for (Finding& finding : report.findings) finding.position = line_of(host_place(function.name));
-    const std::uint64_t threads = std::uint64_t{block.x} * block.y * block.z;
-    const bool bad_block = threads == 0 || threads > kMaxThreadsPerCta || block.x > kMaxBlockX ||
-                           block.y > kMaxBlockY || block.z > kMaxBlockZ;
-    const bool bad_shared = shared_bytes + static_bytes > most_shared_bytes;
-    answer = bad_block                        ? cudaErrorInvalidConfiguration
-             : bad_shared                     ? cudaErrorInvalidValue
-             : cluster_size > kLargestCluster ? cudaErrorInvalidClusterSize
-                                              : cudaErrorLaunchOutOfResources;
+    answer = error_of_refusal(device, function, request);
   } else {
     for (const Finding& finding : report.findings) {
       if (device.pending_error == cudaSuccess) device.pending_error = error_of(finding.kind);
@@ -293,7 +325,7 @@ std::string name_of(const void* handle) {
 cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, void** arguments,
                    std::size_t shared_bytes, bool cooperative = false, Dim3 cluster = {0, 0, 0}) {
   try {
-    return try_launch(device, handle, grid, block, arguments, shared_bytes, cooperative, cluster);
+    return try_launch(device, handle, {grid, block, arguments, shared_bytes, cooperative, cluster});
   } catch (const ApiError&) {
     throw;
   } catch (const PtxError& error) {
