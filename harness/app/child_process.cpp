@@ -69,7 +69,8 @@ ChildProcess::ChildProcess(const std::filesystem::path& program, const std::vect
     throw UnavailableError(fmt::format("the worker program '{}' cannot be started: {}; build it first",
                                        program.string(), std::strerror(errno)));
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw UnavailableError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  if (pipe2(ends, O_CLOEXEC) != 0)
+    throw UnavailableError(fmt::format("cannot create a pipe: {}", std::strerror(errno)));
   std::vector<char*> words = {const_cast<char*>(program.c_str())};
   for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
   words.push_back(nullptr);

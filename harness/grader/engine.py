@@ -200,7 +200,7 @@ class Grader:
     def _time(self, ptx: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
         """The GPU's results for a file. Runs only files that are known to be right, because others have no speed."""
         if any(answer["wrong"] or answer["findings"] for answer in answers):
-            return self.gpu.nothing("not timed: that takes results that are all right, without a finding")
+            return self.gpu.nothing("not timed: only files with correct results and no findings are")
         try:
             reference = compile_ptx(self.machine, self._reference_source.encode())
             return self.gpu.time(self.machine, self.assignment, {THIS_FILE: ptx, REFERENCE: reference})

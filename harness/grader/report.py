@@ -199,7 +199,7 @@ def feedback_zip(results: list[dict[str, Any]], extras: list[Extra], paths: list
 
 
 def where(path: Path) -> Path:
-    """The same path for each way to name a file. The target of a link is a different file."""
+    """A canonical path, however the file was named. A link is not replaced by its target."""
     return path.parent.resolve() / path.name
 
 
@@ -236,7 +236,7 @@ def graded_by() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-NO_FILE = Refused("no .cu file is in this folder, or in a folder inside it")
+NO_FILE = Refused("there is no .cu file in this folder or in its subfolders")
 
 
 class Kept:
@@ -345,7 +345,7 @@ def grade_files(grader: Grader, args: argparse.Namespace, folder: Path) -> int:
     if args.share:
         index, _, count = args.share.partition("/")
         if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-            print(f"harness: --share '{args.share}' is no share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
+            print(f"harness: --share '{args.share}' is not a share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
             return 2
         paths = paths[int(index) :: int(count)]
     rubric = grader.assignment.data.get("rubric", [])
@@ -399,7 +399,7 @@ def grade_files(grader: Grader, args: argparse.Namespace, folder: Path) -> int:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if args.share:
-        print(f"{len(paths)} files graded; without --share the grades of all are put together in {args.out}")
+        print(f"{len(paths)} files graded; a run without --share collects all grades in {args.out}")
         return 0
     ordered = [results[i] for i in range(len(paths))]
     write_whole(args.out, to_csv(ordered, extras))
@@ -425,7 +425,7 @@ def grade_files(grader: Grader, args: argparse.Namespace, folder: Path) -> int:
     if given.ignored:
         print(f"  Ignored: {named(given.ignored, folder)}")
     if given.written_before:
-        print(f"  Left out, since an earlier run of the grader has written them: {named(given.written_before, folder)}")
+        print(f"  Left out, because an earlier run of the grader wrote them: {named(given.written_before, folder)}")
     if args.written and not args.written.exists():
         write_whole(args.written, gradebook.empty_sheet([cell(name) for name in names], rubric))
         print(f"  {args.written} is an empty sheet for the written question: fill it in, and run this command again")

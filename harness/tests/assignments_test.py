@@ -112,7 +112,7 @@ def test_what_later_versions_do_is_not_enough_for_16(graders: dict, tmp_path: Pa
 
 @pytest.mark.parametrize(("course", "hidden"), [("spring", "a"), ("autumn", "b"), ("course b", "c"), ("course f", "d")])
 def test_02_without_a_running_maximum_does_not_pass(course: str, hidden: str, machine: Machine, tmp_path: Path) -> None:
-    """As the page's question says: right for small scores, and only NaN for large ones."""
+    """The mistake in the page's question: right for small scores, and only NaN for large ones."""
     grader = Grader(machine, read_assignment("02_online_softmax", course), hidden)
     answer = grader.assignment.reference_answer()
     without = answer.replace("fmaxf(new_max, score[j])", "0.0f")

@@ -186,7 +186,7 @@ def test_results_belong_to_the_code_and_not_to_its_comments(record: mutate.Recor
 
 
 def test_a_few_mutants_are_made_and_kept(tmp_path: Path) -> None:
-    """And mutants with a known outcome are not made again."""
+    """Mutants with a known outcome are not created again, either."""
     output = tmp_path / "mutation.json"
     command = [sys.executable, ROOT / "scripts" / "mutate.py", "--versions", "02", "--places", "3", "--output", output]
     first = subprocess.run([*command, "--build", BUILD], capture_output=True, text=True, check=False)
@@ -199,7 +199,7 @@ def test_a_few_mutants_are_made_and_kept(tmp_path: Path) -> None:
     again = subprocess.run(
         [*command, "--build", BUILD, "--before", BUILD / "missing"], capture_output=True, text=True, check=False
     )
-    assert again.returncode == 3 and "no build by ninja" in again.stderr
+    assert again.returncode == 3 and "not a ninja build" in again.stderr
     again = subprocess.run([*command, "--build", BUILD], capture_output=True, text=True, check=False)
     assert again.returncode == 0 and " s)" not in again.stdout and output.read_text(encoding="utf-8") == kept
     document = json.loads(kept)

@@ -101,7 +101,7 @@ SourcePosition line_of(const HostPlace& place) {
   std::vector<void*> calls(place.calls.begin(), place.calls.begin() + static_cast<std::ptrdiff_t>(place.count));
   if (const auto found = known.find(calls); found != known.end()) return found->second;
   SourcePosition& position = known[calls];
-  // These are return addresses: one less is in the line that calls.
+  // These are return addresses; the byte before each belongs to the line that makes the call.
   for (std::size_t i = 0; i < calls.size() && position.empty();) {
     const CodeFile file = file_of(reinterpret_cast<std::uintptr_t>(calls[i]) - 1);
     std::vector<std::uintptr_t> addresses;  // of adjacent calls in the same file
