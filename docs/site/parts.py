@@ -345,7 +345,7 @@ def fp8_errors(facts: Facts, asked: Asked) -> list[Part]:
         recording = facts.fp8_error_recording()
     except NotRecordedError:
         command = "scripts/fp8_error.py --seq-len 4096 --heads 4 --gpu --record"
-        return [Markdown(f"Not recorded yet: `{command}` measures it.")]
+        return [Markdown(f"These errors are not recorded yet. To record them, run `{command}`.")]
     kernels = (("27", "fp16"), ("fp8", "e4m3"), ("FlashAttention-3", "e4m3"))
     alone = kernels[1:]
     headings = ["error, %", *(f"{name}, {dtype}" for name, dtype in kernels), "rounding of Q, K, V alone"]
