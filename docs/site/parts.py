@@ -505,9 +505,8 @@ def graded(facts: Facts, asked: Asked) -> list[Part]:
     data = graders_part(asked.page)
     rows = [[check.get("name") or KINDS[check["kind"]], str(check["points"])] for check in data["check"]]
     note = (
-        f"You pass with {data['pass_mark']} of 100 points. Counters earn points only if the result is right:"
-        " none for a count like the starter's, all for a count like the reference answer's, and a proportion in"
-        " between."
+        f"You pass with {data['pass_mark']} of 100 points. Counters earn points only if the result is right: none for"
+        " a count like the starter's, all for a count like the reference answer's, and a proportion in between."
     )
     shown: list[Part] = [Table("graded", ["what", "points"], rows), Plain(note, note=True)]
     if rubric := data.get("rubric"):

@@ -581,8 +581,10 @@ def words_of(page: str) -> str:
 def test_what_the_readme_claims_is_what_was_measured() -> None:
     """On random normal numbers, in the regime that is shown, and what changes with other data."""
     readme = words_of("README.md")
-    assert "16 is faster than FlashAttention-2 at every length from 512 to 16,384" in readme
-    assert "version 29 is faster than" in readme
+    assert (
+        "version 16 is faster than FlashAttention-2 at every length from 512 to 16,384, and version 29 is faster than"
+        in readme
+    )
     assert (
         "version 29 leads the faster of the two by 0 to 14 %, but at seq_len 1024 it is slower on some data sets"
         in readme

@@ -1377,6 +1377,7 @@ HOPPER_FAULTS = [
     Fault(
         "a redo forgets how much to rescale",
         "29_power_of_two",
+        "All lanes must decide together",
         "if (redo || __all_sync(0xffffffff, in_range)) return redo;",
         "if (!redo && __all_sync(0xffffffff, in_range)) return redo;",
     ),
