@@ -51,7 +51,8 @@ Code code_of(const Options& options, const char* flag) {
         fmt::format("{} shows one version, and --kernel '{}' names {}", flag, options.kernels, selected.size()));
   const Version& version = select_with_code(options.kernels);
   if (const auto file = newer_source(selected, options.paths.source))
-    complain(fmt::format("warning: {} is newer than the compiled code, so line numbers may differ; build again", *file));
+    complain(
+        fmt::format("warning: {} is newer than the compiled code, so line numbers may differ; build again", *file));
   const int sm = options.sm.value_or(kDefaultSm);
   const AttentionProblem problem = for_version(options, version).problem;
   const auto choice = choose_configuration(version, options.config, problem, std::nullopt, sm);

@@ -67,8 +67,7 @@ CtaExecutor::CtaExecutor(LaunchContext& context)
                                           context.options.registers_per_thread);
   }
   if (!context.options.outputs.empty())
-    dataflow_ =
-        std::make_unique<Dataflow>(kernel, context.options.outputs, warps_.size(), memory_.kept_shared_bytes());
+    dataflow_ = std::make_unique<Dataflow>(kernel, context.options.outputs, warps_.size(), memory_.kept_shared_bytes());
 }
 
 void CtaExecutor::join_cluster(std::vector<CtaExecutor*> peers, std::size_t rank, GlobalShadow* global) {
