@@ -110,7 +110,7 @@ def describe(steps: list[Step], exact: Row, columns: int) -> str:
         lines.append(f"    O / l {numbers(step.output, columns)}")
     error = max(abs(a - b) for a, b in zip(steps[-1].output, exact, strict=True))
     lines.append(f"  softmax(Q Kᵀ) V, all at once: {numbers(exact, columns)}")
-    lines.append(f"  largest difference to it: {error:.1e}")
+    lines.append(f"  largest difference from it: {error:.1e}")
     return "\n".join(lines)
 
 
@@ -139,7 +139,7 @@ def recorded_row(debug: dict[str, Any]) -> tuple[list[float], list[list[float]],
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="Attention a K/V tile at a time, in float64: prints every m, l and O.",
+        description="Computes attention one K/V tile at a time, in float64, and prints every m, l and O.",
         epilog="Exit status: 0 done, 2 bad usage, 3 a file that cannot be read.",
     )
 
@@ -153,7 +153,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seq-len-kv", type=size, default=8, metavar="N", help="keys and values (8)")
     parser.add_argument("--head-dim", type=size, default=4, metavar="N", help="(4)")
     parser.add_argument("--block-kv", type=size, default=4, metavar="N", help="keys per tile (4)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the normal random numbers (0)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of the normal random numbers (0)")
     parser.add_argument("--columns", type=size, default=6, metavar="N", help="how many of S, P and O to print (6)")
     parser.add_argument("--from", dest="file", type=Path, metavar="FILE", help="what harness --debug --json FILE wrote")
     return parser.parse_args()
@@ -169,7 +169,7 @@ def main() -> int:
         except (OSError, ValueError, KeyError, TypeError) as error:
             print(
                 f"blockwise_attention.py: {options.file} is not what harness --debug --json writes ({error}); "
-                "write it anew",
+                "write it again",
                 file=sys.stderr,
             )
             return 3

@@ -91,4 +91,4 @@ def _change(name: str, q: Any, k: Any, v: Any, w: Any, u: Any, key: Any, library
     elif name == "broad":
         q /= 4
     elif name != "normal":
-        raise ValueError(f"'{name}' is no distribution; there are {', '.join(DEFINITIONS)}")
+        raise ValueError(f"'{name}' is not a distribution; allowed: {', '.join(DEFINITIONS)}")

@@ -154,7 +154,7 @@ def measure(name: str, shape: tuple[int, int, int], seed: int, rotated: bool, gp
     bits, scales = [bits for bits, _ in rounded], np.stack([scale for _, scale in rounded])
     of_rounded = attention(*(from_e4m3(bits) * scale[:, None, :, None] for bits, scale in rounded))
     add("fp8", "e4m3", ours(bits, scales, "fp8", gpu), of_rounded)
-    why_not = "it needs a GPU: --gpu"
+    why_not = "it needs a GPU; add --gpu"
     if gpu:
         try:
             add("FlashAttention-3", "e4m3", flash_attention_3(bits, scales), of_rounded)
@@ -190,7 +190,7 @@ def record(results: list[dict[str, Any]], shape: tuple[int, int, int], seed: int
     device = torch.cuda.get_device_name()
     hashes = recording.code_hashes(HARNESS)
     if not {"27", "fp8"} <= hashes.keys():
-        raise UnavailableError(f"{HARNESS} says no code hashes, and a recording needs them: scripts/setup builds it")
+        raise UnavailableError(f"{HARNESS} reports no code hashes, and a recording needs them: scripts/setup builds it")
     batch, seq_len, heads = shape
     now = datetime.datetime.now(datetime.timezone.utc)
     document = {
@@ -215,8 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seq-len", type=int, default=384, metavar="N", help="(384)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="(0)")
     parser.add_argument("--data", metavar="NAME[,NAME...]", default="all", help=f"of {', '.join(NAMES)} (all)")
-    parser.add_argument("--gpu", action="store_true", help="on a Hopper GPU; else on the virtual GPU")
-    parser.add_argument("--record", action="store_true", help="keep all of it in profiles/<device>/fp8_error.json")
+    parser.add_argument("--gpu", action="store_true", help="run on a Hopper GPU instead of the virtual GPU")
+    parser.add_argument("--record", action="store_true", help="store all results in profiles/<device>/fp8_error.json")
     parsed = parser.parse_args(arguments)
     for name in ("batch", "heads", "seq_len"):
         if getattr(parsed, name) < 1:
@@ -228,7 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if name not in NAMES:
             parser.error(f"--data: '{name}' is not one of all, {', '.join(NAMES)}")
     if parsed.record and (not parsed.gpu or parsed.data != "all"):
-        parser.error("--record keeps what a GPU computes of all data: it needs --gpu, and no --data")
+        parser.error("--record stores what a GPU computes for all data: it needs --gpu, and no --data")
     shape = (parsed.batch, parsed.seq_len, parsed.heads)
     try:
         results = report(shape, names, parsed.seed, parsed.gpu)

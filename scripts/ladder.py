@@ -57,7 +57,7 @@ def written_file(path: Path) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Raises OSError if write_whole() would, as far as that can be known beforehand. Changes nothing."""
+    """Raises OSError if write_whole() would, as far as this can be checked in advance. Changes nothing."""
     target = path if is_special(path) else written_file(path)
     there = next(place for place in (target, *target.parents) if place.exists())
     if target.is_dir():

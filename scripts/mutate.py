@@ -266,7 +266,7 @@ class Toolchain:
                                   capture_output=True, text=True, check=True)  # fmt: skip
         except (OSError, ValueError, subprocess.CalledProcessError) as error:
             raise Missing(
-                f"{build} is no build by ninja ({error}): scripts/setup --slim harness-worker-emulator"
+                f"{build} is not a ninja build ({error}): scripts/setup --slim harness-worker-emulator"
             ) from error
         link = shlex.split(done.stdout.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
         if not (build / "harness-worker-emulator").exists():
@@ -331,11 +331,11 @@ class Workshop:
         self.folder = tempfile.TemporaryDirectory(prefix="mutants-")
         self.ptx = self._compile(text, Path(self.folder.name), "-ptx", "device.ptx")
         if self.ptx is None or self._compile(text, Path(self.folder.name), "-c", "original.o") is None:
-            raise Missing(f"{version.label} as it is does not compile")
+            raise Missing(f"{version.label} does not compile unchanged")
         for name, toolchain in toolchains.items():
             right = self._check(Path(self.folder.name) / "original.o", toolchain, Path(self.folder.name))
             if right["outcome"] != "survived":
-                raise Missing(f"{version.label} as it is, is not right ({name}): {right}")
+                raise Missing(f"{version.label} is not right unchanged ({name}): {right}")
 
     def _compile(self, text: str, folder: Path, how: str, output: str) -> str | None:
         """The PTX, or with -c the object's name; None if the text does not compile."""
@@ -441,12 +441,12 @@ class Record:
                 same = (known["seed"], known["places"]) == (seed, places)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 raise Missing(
-                    f"{path} is no file of this script ({error!r}); remove it, or name another --output"
+                    f"{path} was not written by this script ({error!r}); remove it, or name another --output"
                 ) from error
             if not same:
                 raise Missing(
-                    f"{path} has --seed {known['seed']} and --places {known['places']}; ask for these, or name another "
-                    "--output"
+                    f"{path} has --seed {known['seed']} and --places {known['places']}; use these, or name another "
+                    f"--output"
                 )
             self.data = known
 
@@ -487,7 +487,7 @@ def run_version(
         return all(name in known.get(mutant.key, {}) for name in toolchains)
 
     def todo() -> list[Mutant]:
-        """Those of the first mutants that have not been tried, not counting those that turned out not to be mutants."""
+        """The untried ones among the first mutants, where places that turned out to give no mutant do not count."""
         first = [mutant for mutant in mutants if not (is_known(mutant) and is_none(known[mutant.key]))][
             : arguments.places
         ]
@@ -598,7 +598,7 @@ def published(data: dict[str, Any]) -> dict[str, Any]:
     for stem, version in sorted(data["versions"].items()):
         mutants = [mutant for mutant in version["mutants"].values() if "before" in mutant and "now" in mutant]
         if sum(not is_none(mutant) for mutant in mutants) < data["places"]:
-            print(f"{stem}: left out, since not all of its mutants were tried by both checks", file=sys.stderr)
+            print(f"{stem}: left out, because both checks have not yet tried all of its mutants", file=sys.stderr)
             continue
 
         def those(before: tuple[str, ...], now: tuple[str, ...], of: list[dict[str, Any]] = mutants) -> list[Any]:
@@ -630,7 +630,8 @@ def selected(names: str) -> list[KernelFile]:
             or (last and one.number and first.isdigit() and int(first) <= one.number <= int(last))
         ]
         if not found:
-            print(f"--versions {name}: there is no such version; name some, as 01,05-08,fp8, or all", file=sys.stderr)
+            message = f"--versions {name}: there is no such version; name some, such as 01,05-08,fp8, or all"
+            print(message, file=sys.stderr)
             raise SystemExit(2)
         chosen += found
     return chosen
@@ -640,22 +641,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--versions", default="all", help="01,05-08,fp8 or all (%(default)s)")
     parser.add_argument(
-        "--places", type=int, default=60, metavar="N", help="so many mutants of each version (%(default)s)"
+        "--places", type=int, default=60, metavar="N", help="number of mutants of each version (%(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="which ones (%(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many at a time (%(default)s)")
-    parser.add_argument("--limit", type=float, default=120, metavar="SECONDS", help="of a mutant's check (%(default)g)")
-    parser.add_argument("--build", type=Path, default=BUILD, help="build folder whose check is tried (build/)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed that selects them (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="number of mutants checked at a time "
+        "(%(default)s)")
+    parser.add_argument("--limit", type=float, default=120, metavar="SECONDS", help="time limit of a mutant's check "
+        "(%(default)g)")
+    parser.add_argument("--build", type=Path, default=BUILD, help="build folder whose check is tested (build/)")
     parser.add_argument(
-        "--before", type=Path, metavar="BUILD", help="that of an older checkout, whose check is tried as well"
+        "--before", type=Path, metavar="BUILD", help="build folder of an older checkout, whose check is tested as well"
     )
     parser.add_argument(
         "--output", type=Path, default=Path("mutation.json"), metavar="FILE", help="results (%(default)s)"
     )
     parser.add_argument(
-        "--publish", action="store_true", help=f"write {PUBLISHED.relative_to(ROOT)} of what both checks have tried"
+        "--publish", action="store_true", help=f"write {PUBLISHED.relative_to(ROOT)} with the mutants that both "
+                                               f"checks have tried"
     )
-    parser.add_argument("--quiet", action="store_true", help="no line for each mutant")
+    parser.add_argument("--quiet", action="store_true", help="do not print a line for each mutant")
     parser.add_argument("--list", action="store_true", help="print the mutants and run none")
     arguments = parser.parse_args()
     for name in ("places", "jobs"):

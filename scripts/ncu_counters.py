@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file to write (default profiles/<device>/ncu.json)")
     arguments = parser.parse_args()
     if shutil.which("ncu") is None:
-        print("ncu is not on PATH: it comes with the CUDA toolkit, or as Nsight Compute", file=sys.stderr)
+        print("ncu is not on PATH; it is part of the CUDA toolkit and of Nsight Compute", file=sys.stderr)
         return 3
 
     now = datetime.datetime.now(datetime.timezone.utc)

@@ -106,7 +106,7 @@ def plots(device: Device, shape: Shape) -> list[Plot]:
 def _first_fast(best: Sequence[float | None], peers: list[float]) -> int:
     """The first version from which on all are at least a quarter as fast as the slowest peer; 0 if there is none.
 
-    Slower versions can be distinguished only on a logarithmic scale, faster ones hardly on that.
+    Slower versions can be distinguished only on a logarithmic scale, where faster ones can hardly be distinguished.
     """
     least = min(peers, default=0.0) / 4
     first = len(best)
@@ -316,9 +316,10 @@ def main() -> int:
             "--device", default=first, required=first is None, help="a folder of profiles/ (%(default)s)"
         )
         parser.add_argument("--dtype", default="fp16", choices=["fp16", "bf16"], help="(%(default)s)")
-        parser.add_argument("--batch", type=int, default=16, help="of the first figure (%(default)s)")
-        parser.add_argument("--seq-len", type=int, default=4096, help="of the first figure (%(default)s)")
-        parser.add_argument("--out", type=Path, help="folder (docs/figures; needed for what the docs do not show)")
+        parser.add_argument("--batch", type=int, default=16, help="shown in the first figure (%(default)s)")
+        parser.add_argument("--seq-len", type=int, default=4096, help="shown in the first figure (%(default)s)")
+        parser.add_argument("--out", type=Path, help="output folder (docs/figures; required for figures that the "
+                                                     "docs do not show)")
         arguments = parser.parse_args()
         device = load_device(arguments.device, arguments.dtype)
     except ProfileError as error:
@@ -333,7 +334,7 @@ def main() -> int:
         return 2
     if arguments.out is None:
         if (arguments.device, arguments.dtype, arguments.batch, arguments.seq_len) != (first, "fp16", 16, 4096):
-            parser.error("the figures of the docs are another device, dtype or shape: name a folder with --out")
+            parser.error("the docs' figures show another device, dtype or shape: name a folder with --out")
         arguments.out = ROOT / "docs" / "figures"
     for plot in plots(device, shape):
         try:

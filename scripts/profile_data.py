@@ -333,7 +333,7 @@ def _finite(text: str) -> int | float:
 
 def _read(path: Path, schema_name: str) -> dict[str, Any]:
     """A file of profiles/, checked against its schema in harness/results/."""
-    advice = "record it again, or take it anew from the repository"
+    advice = "record it again, or restore it from the repository"
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -63,12 +63,14 @@ def sanitize(build: Path, run: Run) -> tuple[bool, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
-    parser.add_argument("--tool", choices=TOOLS, action="append", help="only this one; may be repeated (default all)")
+    parser.add_argument("--tool", choices=TOOLS, action="append", help="check only this version; may be repeated "
+        "(default all)")
     jobs = min(8, os.cpu_count() or 1)
-    parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help="so many at a time (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=jobs, metavar="N", help="number of runs at a time "
+        "(%(default)s)")
     arguments = parser.parse_args()
     if shutil.which("compute-sanitizer") is None:
-        print("compute-sanitizer is not on PATH: it comes with the CUDA toolkit", file=sys.stderr)
+        print("compute-sanitizer is not on PATH; it is part of the CUDA toolkit", file=sys.stderr)
         return 3
 
     runs = [
@@ -85,7 +87,7 @@ def main() -> int:
             if not clean:
                 failures += 1
                 print(output)
-    print(f"{failures} of {len(runs)} failed" if failures else f"{len(runs)} runs, all clean")
+    print(f"{failures} of {len(runs)} failed" if failures else f"{len(runs)} runs, all of them clean")
     return 1 if failures else 0
 
 

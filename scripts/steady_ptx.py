@@ -40,7 +40,7 @@ def ptx_commands(build: Path) -> dict[str, str]:
             line = re.sub(r"--generate-code=\S+ ", "", line).replace(" -c ", " -ptx -arch=compute_80 ")
             commands[source[1]] = line
     if not commands:
-        print(f"{build} has no commands that make PTX: run scripts/setup first", file=sys.stderr)
+        print(f"{build} has no commands that generate PTX: run scripts/setup first", file=sys.stderr)
         raise SystemExit(3)
     return commands
 
@@ -87,10 +87,10 @@ def one_text(command: str, chance: random.Random, everywhere: Path) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Counts the different PTX texts that nvcc makes of each version.")
+    parser = argparse.ArgumentParser(description="Counts the different PTX texts that nvcc generates for each version.")
     parser.add_argument("--trials", type=int, default=40, metavar="N", help="compilations of each version (40)")
-    parser.add_argument("--kernel", action="append", metavar="NN", help="only this version; may be given again")
-    parser.add_argument("--seed", type=int, default=1, help="of the random names and sizes (1)")
+    parser.add_argument("--kernel", action="append", metavar="NN", help="test only this version; may be repeated")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random names and sizes (1)")
     parser.add_argument("--build", type=Path, default=ROOT / "build", help="configured build directory (build/)")
     options = parser.parse_args()
     if options.trials < 1:

@@ -118,7 +118,7 @@ def large_cases(c: Configuration) -> list[Case]:
 
 
 def run(worker: Path, case: Case, references: str) -> str:
-    """What is wrong; empty if all is right."""
+    """What is wrong; empty if nothing is."""
     request = {"command": "run", "benchmark": False, "kernel": case.configuration.kernel}
     request |= {"config": case.configuration.config, "problem": case.problem, "reference_cache": references}
     answer = ask_worker(worker, request | case.request, TIMEOUT_SECONDS)
@@ -136,20 +136,21 @@ def main() -> int:
     add_arguments(parser)
     parser.add_argument("--device", choices=("gpu", "emulator"), default="gpu", help="(%(default)s)")
     parser.add_argument("--large", action="store_true", help="tensors of more than 4 GiB; takes 30 GB of memory a job")
-    parser.add_argument("--fuzz", type=int, metavar="N", help="adversarial scores alone, drawn from N seeds")
-    parser.add_argument("--dtype", choices=DTYPES, action="append", help="one type alone; again for another (all)")
-    parser.add_argument("--jobs", type=int, metavar="N", help="so many at a time (8; 2 for --large and the emulator)")
-    parser.add_argument("--worker", help="program in the build folder to ask (that of the device)")
+    parser.add_argument("--fuzz", type=int, metavar="N", help="only adversarial scores, drawn from N seeds")
+    parser.add_argument("--dtype", choices=DTYPES, action="append", help="check only this type; may be repeated (all)")
+    parser.add_argument("--jobs", type=int, metavar="N", help="number of problems checked at a time (8; 2 for "
+                                                              "--large and the virtual GPU)")
+    parser.add_argument("--worker", help="worker program in the build folder (the device's)")
     arguments = parser.parse_args()
     on_gpu = arguments.device == "gpu"
     if arguments.large and not on_gpu:
-        parser.error("--large does not go with --device emulator, which would take hours; leave one out")
+        parser.error("--large cannot be combined with --device emulator, which would take hours; leave one out")
     if arguments.large and arguments.dtype:
-        parser.error("--large does not go with --dtype, since it checks fp16 alone; leave one out")
+        parser.error("--large cannot be combined with --dtype, because it checks only fp16; leave one out")
     if arguments.fuzz is not None and arguments.fuzz < 1:
         parser.error(f"--fuzz {arguments.fuzz} is out of range; give 1 or more")
     if arguments.fuzz is not None and arguments.large:
-        parser.error("--fuzz does not go with --large, since each replaces the other problems; leave one out")
+        parser.error("--fuzz cannot be combined with --large, because each replaces the other problems; leave one out")
     if arguments.jobs is not None and arguments.jobs < 1:
         parser.error(f"--jobs {arguments.jobs} is out of range; give 1 or more")
     jobs = arguments.jobs or min(os.cpu_count() or 1, 8 if on_gpu and not arguments.large else 2)
@@ -171,7 +172,7 @@ def main() -> int:
         for one, wrong in zip(todo, outcomes, strict=True):
             print(f"{one}: {'WRONG: ' + wrong if wrong else 'right'}", flush=True)
             failures += bool(wrong)
-    print(f"{failures} of {len(todo)} wrong" if failures else f"{len(todo)} problems, all right")
+    print(f"{failures} of {len(todo)} wrong" if failures else f"{len(todo)} problems, all correct")
     return 1 if failures else 0
 
 

@@ -98,7 +98,7 @@ def words_table(rows: list[list[str]]) -> str:
 
 
 def shares(tflops: dict[Shape, float], reference: Peer | None) -> list[str]:
-    """The fraction of the reference's speed at SHAPE, and in harmonic mean over all of the reference's shapes."""
+    """The fraction of the reference's speed at SHAPE, and its harmonic mean over all of the reference's shapes."""
     if reference is None:
         return ["–", "–"]
     shapes = sorted(reference.tflops)
@@ -427,7 +427,7 @@ def verdict_rule() -> str:
 
 
 def score(device: Device) -> str:
-    """How many versions have each verdict."""
+    """How many versions received each verdict."""
     found = [verdict_cell(device, one.source.number) for one in device.rungs() if one.source.number is not None]
     counts = [(name, found.count(name)) for name in VERDICTS if name in found]
     return f"of {sum(count for _, count in counts)} predictions, " + ", ".join(f"{n} {name}" for name, n in counts)
@@ -580,7 +580,7 @@ def fill_ladder_log(text: str, device: Device, others: list[Device]) -> str:
         marks = (
             "score, predicted NN, tflops NN, tflops NAME of NN, verdict NN, step NN SEQ_LEN, verdict rule, other GPUs"
         )
-        raise PageError(f"{LADDER_LOG}: of its marks, some are none of {marks}, or have no <!-- end -->")
+        raise PageError(f"{LADDER_LOG}: some of its marks are not among {marks}, or have no <!-- end -->")
     for version in device.rungs():
         number, label = version.source.kernel, version.source.label
         if not re.search(rf"^\| {re.escape(label)} \|.*<!-- verdict {number} -->", text, re.MULTILINE):
@@ -605,7 +605,7 @@ def counters_table(device: Device, numbers: list[int]) -> str:
         try:
             counted = json.loads(path.read_text(encoding="utf-8"))["versions"]
         except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
-            advice = "measure it anew with scripts/ncu_counters.py"
+            advice = "measure it again with scripts/ncu_counters.py"
             raise ProfileError(f"{path} cannot be used: {error!r}; {advice}") from error
     short = device.name.removeprefix("NVIDIA ")
     headings = ["version", *(heading.format(device=short) for heading, _ in COUNTERS)]
@@ -681,7 +681,7 @@ def update(check: bool) -> list[str]:
     """The files that were out of date; they are updated unless `check`."""
     folders = devices()
     if not folders:
-        raise ProfileError(f"{ROOT / 'profiles'} holds no device: harness --record measures one")
+        raise ProfileError(f"{ROOT / 'profiles'} contains no device: harness --record measures one")
     device, *others = (load_device(folder) for folder in folders)
     for file in device.missing:
         folder = f"profiles/{device.folder}"
@@ -713,7 +713,7 @@ def update(check: bool) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Writes what was measured into the docs, from profiles/.")
+    parser = argparse.ArgumentParser(description="Writes the measurements in profiles/ into the docs.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if something is out of date")
     arguments = parser.parse_args()
     try:

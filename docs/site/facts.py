@@ -126,7 +126,7 @@ class Facts:
     def _told_by_harness(self, *arguments: str) -> Any:  # noqa: ANN401 (any JSON)
         """Raises FactError if there is no harness."""
         if self._harness is None or not self._harness.is_file():
-            raise FactError(f"{self._harness} is not there: build it with scripts/setup harness")
+            raise FactError(f"{self._harness} is missing: build it with scripts/setup harness")
         command = [str(self._harness), *arguments, "--json", "-"]
         told = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "NO_COLOR": "1"})
         if told.returncode != 0:
@@ -211,7 +211,7 @@ class Facts:
 
     def _traced(self, number: int, q_tiles: int, kv_tiles: int, read: Callable[[Path], Traced]) -> Traced:
         if self._harness is None or not self._harness.is_file():
-            raise FactError(f"{self._harness} is not there: build it with scripts/setup harness")
+            raise FactError(f"{self._harness} is missing: build it with scripts/setup harness")
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             problem = {

@@ -69,7 +69,8 @@ ChildProcess::ChildProcess(const std::filesystem::path& program, const std::stri
     throw UnavailableError(fmt::format("the worker program '{}' cannot be started: {}; build it first",
                                        program.string(), std::strerror(errno)));
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw UnavailableError(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  if (pipe2(ends, O_CLOEXEC) != 0)
+    throw UnavailableError(fmt::format("cannot create a pipe: {}", std::strerror(errno)));
   const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) become(program.c_str(), argument.c_str(), ends[1], stdout_to_stderr, parent);

@@ -63,8 +63,9 @@ std::string busy_rows(const std::vector<BusyPair>& pairs, const Paint& paint) {
                   pair.from && pair.to ? format_change(metric, pair.from->busy, pair.to->busy) : "");
     }
     if (stale)
-      text += paint.notable(wrapped(
-          "stale: the code has changed since it was counted; scripts/ncu_counters.py counts anew\n", text_width(), 2));
+      text += paint.notable(
+          wrapped("stale: the code has changed since it was counted; scripts/ncu_counters.py counts it again\n",
+                  text_width(), 2));
   }
   return text;
 }
@@ -146,7 +147,7 @@ int compare(const Options& options) {
   for (const std::string& file : {options.json, options.html})
     if (!file.empty() && file != "-") check_writable(file);
   if (options.json == "-" && options.html == "-")
-    throw UsageError("--json - and --html - both want standard output; name a file for one of them");
+    throw UsageError("--json - and --html - both need standard output; name a file for one of them");
   Recorded recorded(options.paths);
   const Comparison comparison = gather_comparison(options, recorded);
   if (options.html.empty()) say(options, comparison_text(comparison, Paint()));

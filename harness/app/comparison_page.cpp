@@ -252,7 +252,7 @@ std::string speed_section(const Comparison& comparison) {
                    speed_figure(speed.to, *shown.config_to, ways, "–"),
                    speed.ratio() ? fmt::format("{:.2f}×", *speed.ratio()) : ""});
     text += table.text();
-    if (from.stale || to.stale) text += paragraph("stale: the code has changed since; --record measures it anew.");
+    if (from.stale || to.stale) text += paragraph("stale: the code has changed since; --record measures it again.");
   }
   return section("speed", "Speed", text.empty() ? paragraph("Nothing is recorded.") : text);
 }
@@ -272,9 +272,9 @@ std::string busy_section(const Comparison& comparison) {
                  pair.from && pair.to ? format_change(metric, pair.from->busy, pair.to->busy) : ""});
     text += table.text();
     if ((pair.from && pair.from->stale) || (pair.to && pair.to->stale))
-      text += paragraph("stale: the code has changed since it was counted; scripts/ncu_counters.py counts anew.");
+      text += paragraph("stale: the code has changed since it was counted; scripts/ncu_counters.py counts it again.");
   }
-  return section("busy", "Which unit is busy", text.empty() ? paragraph("Nothing is counted on a GPU.") : text);
+  return section("busy", "Which unit is busy", text.empty() ? paragraph("Nothing was counted on a GPU.") : text);
 }
 
 std::string counters_section(const Comparison& comparison) {
@@ -282,7 +282,8 @@ std::string counters_section(const Comparison& comparison) {
   if (!counted.why_not.empty())
     return section("counters", "Counters by line", paragraph("Not counted: " + counted.why_not));
   std::string text = paragraph(fmt::format(
-      "Counted by the {}, {}. Lines that touch no memory and count alike are left out. Shared and global memory: "
+      "Counted by the {}, {}. Lines that access no memory and have equal counts are left out. Shared and global "
+      "memory: "
       "wavefronts and sectors, as multiples of the ideal.",
       *counted.to.device, describe(counted.to.problem)));
   text +=
@@ -382,7 +383,7 @@ std::string code_section(const Comparison& comparison, const Options& options) {
   std::string text;
   if (compiled.from && compiled.to) {
     const StaticStudy &a = *compiled.from, &b = *compiled.to;
-    HtmlTable table(fmt::format("What a CTA needs of sm_{}", compiled.sm),
+    HtmlTable table(fmt::format("What a CTA needs on sm_{}", compiled.sm),
                     {"", label(comparison.from), label(comparison.to), "change"});
     table.add({"configuration", compiled.config_from->name, compiled.config_to->name, ""});
     const auto add = [&](const std::string& name, int from, int to) {

@@ -37,7 +37,7 @@ std::string speed_line(const Comparison& comparison) {
     if (pair.problem == comparison.problem && pair.ratio())
       parts.push_back(fmt::format("{:.2f}x: {:.1f} → {:.1f} TFLOP/s on {}, {}{}", *pair.ratio(), pair.from->tflops,
                                   pair.to->tflops, pair.device, pair.to->way, pair.stale() ? ", stale" : ""));
-  if (parts.empty()) return "nothing is recorded of both for " + describe(comparison.problem);
+  if (parts.empty()) return "no figures of both are recorded for " + describe(comparison.problem);
   return fmt::format("{} ({})", fmt::join(parts, "; "), describe(comparison.problem));
 }
 

@@ -50,8 +50,8 @@ void refuse_8_bits(const Version& version) {
   const auto in_8_bits = [](const Configuration& configuration) { return configuration.dtype == Dtype::e4m3; };
   if (!std::ranges::all_of(version.configurations, in_8_bits)) return;
   const Version* before = version_before(version);
-  throw UsageError(fmt::format("{} computes e4m3 alone, whose numbers --debug cannot take apart{}", label(version),
-                               before ? fmt::format("; try --debug {}", kernel_id(*before)) : ""));
+  throw UsageError(fmt::format("{} computes only e4m3, which cannot represent the numbers that --debug probes with{}",
+                               label(version), before ? fmt::format("; try --debug {}", kernel_id(*before)) : ""));
 }
 
 // The configuration, and the problem to run with it.
@@ -149,8 +149,8 @@ std::string format_P(const Microscope& microscope, const Paint& paint) {
     if (candidate.tiles == seen.tile + 1) cut = &candidate;
   std::string text =
       labelled(paint.dim("P"),
-               fmt::format("of this row in tile {}, seen in O with a V that is one-hot there: column c of O is key "
-                           "{} + c. It is divided by l already.",
+               fmt::format("of this row in tile {}, made visible by a V that is one-hot there: column c of O is key "
+                           "{} + c, already divided by l.",
                            seen.tile, seen.first_key));
   const Table table({{" key", 6, kLeft, 9},
                      {"S", 9, kRight, 6},
@@ -168,7 +168,7 @@ std::string format_P(const Microscope& microscope, const Paint& paint) {
                        seen.P.empty() || !cut ? "-" : figure(std::log(seen.P[j] * cut->l) + cut->m)});
   if (seen.wrong == 0) return text + labelled("", fmt::format("All {} of this tile are right.", seen.compared));
   if (std::ranges::any_of(microscope.layouts, [](const SeenLayout& l) { return l.tensor == "V" && l.wrong > 0; }))
-    text += labelled("", "P is seen through V, and V is not where it belongs: see below.");
+    text += labelled("", "P is observed through V, and V is not where it belongs: see below.");
   if (seen.places) text += labelled("", fmt::format("{} (A column is a key of the tile.)", *seen.places));
   if (const auto& first = seen.first) {
     std::string sentence = fmt::format("The first: row {} of head {}, key {}: {:.6f} instead of {:.6f}", first->row,
@@ -182,7 +182,7 @@ std::string format_P(const Microscope& microscope, const Paint& paint) {
 std::string format_layouts(const Microscope& microscope, const Paint& paint) {
   std::string text;
   for (const SeenLayout& layout : microscope.layouts) {
-    const char* how = layout.tensor == "K" ? "one-hot Q and V show S = Q Kᵀ, and in it K" : "one-hot P shows V";
+    const char* how = layout.tensor == "K" ? "one-hot Q and V reveal S = Q Kᵀ, and so K" : "one-hot P reveals V";
     std::string sentence = fmt::format("{}: {}", layout.tensor, how);
     if (layout.wrong == 0)
       sentence += fmt::format(". All {} elements of a tile are where they belong.", layout.elements);
@@ -190,7 +190,8 @@ std::string format_layouts(const Microscope& microscope, const Paint& paint) {
       sentence += fmt::format(": {}.", layout.text.value_or("wrong"));
     if (const auto& first = layout.first)
       sentence += fmt::format(
-          " {}[{}][{}] belongs in B[{}] of lane {}, its {} half, at mma_n {}, mma_k {}: all warps load it alike.",
+          " {}[{}][{}] belongs in B[{}] of lane {}, its {} half, at mma_n {}, mma_k {}: all warps load it in the "
+          "same way.",
           layout.tensor, first->key, first->column, first->reg, first->lane, first->half ? "upper" : "lower",
           first->mma_n, first->mma_k);
     text += labelled(text.empty() ? paint.dim("Layouts") : "", sentence);
@@ -276,7 +277,8 @@ int debug(const Options& options) {
     complain(
         fmt::format("warning: {} is newer than this program, which therefore runs older code; build again", *file));
   const Runner runner(options);
-  if (!runner.device().gpu) throw UnavailableError("--debug runs the version, and nothing can: " + runner.device().why);
+  if (!runner.device().gpu)
+    throw UnavailableError("--debug has to run the version, and no device can: " + runner.device().why);
   const auto [configuration, problem] = choose(version, options, runner);
   Microscope microscope = runner.debug(version, configuration->name, problem, options.head, options.row);
   const Hints hints = microscope.right()            ? Hints{}

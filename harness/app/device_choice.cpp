@@ -25,7 +25,7 @@ DeviceChoice choose_gpu(int ordinal, const WorkerClient& worker) {
         fmt::format("--device gpu:{} cannot be used: {} (--device auto needs no GPU)", ordinal, failure->message));
   const auto& info = std::get<DeviceInfo>(answer);
   if (const auto why = why_unusable(info)) throw UnavailableError(*why);
-  return chosen(ordinal, info, "as asked for");
+  return chosen(ordinal, info, "as requested");
 }
 
 std::variant<DeviceChoice, std::string> open_emulator(const WorkerClient& worker, int sm, const std::string& because) {
@@ -36,12 +36,12 @@ std::variant<DeviceChoice, std::string> open_emulator(const WorkerClient& worker
   }
   const auto& info = std::get<DeviceInfo>(answer);
   return DeviceChoice{Gpu{0, info, true},
-                      fmt::format("{}, {}. It counts; for times a GPU is needed.", info.name, because),
-                      "the virtual GPU was asked for"};
+                      fmt::format("{}, {}. It counts events; only a GPU can measure times.", info.name, because),
+                      "the virtual GPU was requested"};
 }
 
 DeviceChoice choose_emulator(const WorkerClient& worker, int sm) {
-  auto opened = open_emulator(worker, sm, "as asked for");
+  auto opened = open_emulator(worker, sm, "as requested");
   if (const auto* why = std::get_if<std::string>(&opened))
     throw UnavailableError(fmt::format("--device emulator cannot be used: {}", *why));
   return std::get<DeviceChoice>(std::move(opened));

@@ -21,8 +21,8 @@ void become_grader(const Options& options) {
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   execv(arguments.front(), arguments.data());
-  throw UnavailableError(fmt::format("{} cannot be started: {}. Run scripts/setup, which makes it", FLASH_LADDER_PYTHON,
-                                     std::strerror(errno)));
+  throw UnavailableError(fmt::format("{} cannot be started: {}. Run scripts/setup, which creates it",
+                                     FLASH_LADDER_PYTHON, std::strerror(errno)));
 }
 
 }  // namespace flash_ladder

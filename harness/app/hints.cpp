@@ -37,8 +37,8 @@ std::vector<std::string> lines_in_kernels(const SourcePosition& position) {
 }
 
 // The lines that distinguish one side of a finding from the other, outermost first. If the two sides reach the same
-// line by different ways, these are all the lines that differ; otherwise the helpers tell nothing, and the result is
-// the line of the kernel itself.
+// line along different paths, these are all the lines that differ; otherwise the helpers carry no information, and the
+// result is the line of the kernel itself.
 std::vector<std::string> lines_of_side(const SourcePosition& position, const SourcePosition& other) {
   const std::vector<std::string> lines = lines_in_kernels(position);
   std::vector<std::string> own;

@@ -50,7 +50,7 @@ Code code_of(const Options& options, const char* flag) {
         fmt::format("{} shows one version, and --kernel '{}' names {}", flag, options.kernels, selected.size()));
   const Version& version = *selected.front();
   if (const auto file = newer_source(selected, options.paths.source))
-    complain(fmt::format("warning: {} is newer than this program, so its lines may be others; build again", *file));
+    complain(fmt::format("warning: {} is newer than this program, so line numbers may differ; build again", *file));
   const int sm = options.sm.value_or(kDefaultSm);
   const AttentionProblem problem = for_version(options, version).problem;
   const auto choice = choose_configuration(version, options.config, problem, std::nullopt, sm);
@@ -125,8 +125,8 @@ Wanted parse_wanted(const std::string& text, const Version& version) {
   }
   if (text.empty() || colon != std::string::npos || !std::isalpha(static_cast<unsigned char>(text.front())))
     throw UsageError(fmt::format(
-        "--ptx '{}' is neither a line nor an instruction; write 171 for a line of {}, common/ptx.h:59 for one of another "
-        "file, ptx:3659 for one of the PTX, or ldmatrix for all PTX instructions that begin so",
+        "--ptx '{}' is neither a line nor an instruction; write 171 for a line of {}, common/ptx.h:59 for a line of "
+        "another file, ptx:3659 for a line of the PTX, or ldmatrix for all PTX instructions whose names begin with it",
         text, version.source));
   return {Wanted::Kind::opcode, text, 0};
 }
@@ -169,7 +169,7 @@ Followed follow(const Code& code, const Wanted& wanted, const std::vector<PtxIns
 std::string not_found(const Wanted& wanted, const Code& code, const std::vector<PtxInstruction>& all) {
   if (wanted.kind == Wanted::Kind::ptx_line) {
     const std::string range =
-        all.empty() ? "there are none" : fmt::format("they stand on lines {} to {}", all.front().line, all.back().line);
+        all.empty() ? "there are none" : fmt::format("they are on lines {} to {}", all.front().line, all.back().line);
     return fmt::format("line {} of the PTX has no instruction of {} {}; {} of {}.{}.ptx", wanted.line,
                        label(code.version), code.configuration.name, range, label(code.version), code.ptx_name);
   }
@@ -191,7 +191,8 @@ std::string not_found(const Wanted& wanted, const Code& code, const std::vector<
   if (after != lines.begin()) nearest.push_back(std::to_string(*std::prev(after)));
   if (after != lines.end()) nearest.push_back(std::to_string(*after));
   return fmt::format(
-      "no code of {} {} comes from {}: a declaration, a comment, or known when compiling; the nearest that has is line {}",
+      "no code of {} {} comes from {}: it is a declaration, a comment, or evaluated at compile time; the nearest "
+      "line with code is {}",
       label(code.version), code.configuration.name, wanted.place, fmt::join(nearest, " or "));
 }
 
@@ -222,15 +223,15 @@ std::string format_followed(const Code& code, const Wanted& wanted, const Follow
   for (const auto& [line, instructions] : followed.sass) std::for_each(instructions.begin(), instructions.end(), count);
   text += labelled(paint.dim("PTX"),
                    summarised(made_of) + fmt::format("; of {}.{}.ptx", label(code.version), code.ptx_name));
-  text += labelled(paint.dim("SASS"), became.empty()
-                                          ? "none has its line: folded into other instructions, not needed, or, as of "
-                                            "wgmma, with the line of a neighbour"
-                                          : fmt::format("{} ({} in the hot loop)", summarised(became), in_loop));
+  text +=
+      labelled(paint.dim("SASS"), became.empty() ? "none has its line: it was folded into other instructions, was not "
+                                                   "needed, or (as with wgmma) has the line of a neighbour"
+                                                 : fmt::format("{} ({} in the hot loop)", summarised(became), in_loop));
   if (!gone.empty() && !became.empty())
     text += labelled(
-        "",
-        fmt::format("no SASS of their own have {}: they are folded into others, not needed, or have a neighbour's line",
-                    summarised(gone)));
+        "", fmt::format("without SASS of their own: {}; they were folded into others, were not needed, or have a "
+                        "neighbour's line",
+                        summarised(gone)));
   text += '\n';
 
   std::string place;

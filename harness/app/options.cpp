@@ -58,13 +58,13 @@ void refuse_together(const CLI::App& app, const std::string& flag, const std::ve
   if (app.count(flag) == 0) return;
   for (const auto& other : others)
     if (app.count(other) != 0)
-      throw UsageError(fmt::format("{} does not go with {}: {}; leave one out", flag, other, why));
+      throw UsageError(fmt::format("{} cannot be combined with {}: {}; leave one out", flag, other, why));
 }
 
 // A flag that has no meaning without another.
 void need_together(const CLI::App& app, const std::string& flag, const std::string& other, const std::string& why) {
   if (app.count(flag) != 0 && app.count(other) == 0)
-    throw UsageError(fmt::format("{} goes with {} only: {}", flag, other, why));
+    throw UsageError(fmt::format("{} can only be used with {}: {}", flag, other, why));
 }
 
 // A word that was typed and is not a flag: a misspelt flag, or a version without one.
@@ -92,7 +92,7 @@ void need_together(const CLI::App& app, const std::string& flag, const std::stri
   throw UsageError(
       fmt::format("--diff takes two versions, and '{}' is one word; write {}", version,
                   two ? fmt::format("--diff {} {}", version.substr(0, separator), version.substr(separator + 1))
-                      : fmt::format("--diff A {}, with the version to compare it with for A", version)));
+                      : fmt::format("--diff A {}, where A is the version to compare it with", version)));
 }
 
 // The flags of harness/grader/grade.py, which receives them as they were typed.
@@ -101,19 +101,19 @@ struct GradingFlag {
   bool says_what_to_do = false;
 };
 constexpr GradingFlag kGradingFlags[] = {
-    {"--grade", "FILE", "Points for a .cu file that was handed in, without a GPU; needs --assignment", true},
-    {"--grade-dir", "DIR", "The same for all files of a folder; --out gets a row for each", true},
-    {"--starter", "ASSIGNMENT", "What a student begins with, on standard output or in --out", true},
+    {"--grade", "FILE", "Grade a submitted .cu file, without a GPU; needs --assignment", true},
+    {"--grade-dir", "DIR", "Grade all files of a folder; --out receives a row for each", true},
+    {"--starter", "ASSIGNMENT", "Write the file that students start from to standard output or to --out", true},
     {"--assignment", "ASSIGNMENT", "A page of docs/assignments/: swizzle, 06 or 06_swizzle"},
-    {"--course", "SEED", "Varies the assignment, so that no file of the ladder solves it"},
-    {"--hidden", "SEED", "Draws shapes and inputs of the tests (the course's seed)"},
-    {"--report", "FILE", "The points as JSON"},
-    {"--junit", "FILE", "The points as JUnit XML"},
-    {"--out", "FILE", "--grade-dir: the grades, as CSV; a run that was stopped goes on. --starter: the file"},
-    {"--archive", "DIR", "--grade-dir: files of earlier years, with which those of the class are compared"},
-    {"--jobs", "N", "--grade-dir: files at a time (as many as there are cores)"},
-    {"--with-gpu", nullptr, "Also time files that are right, beside the ladder's version; no part of the points"},
-    {"--unsandboxed", nullptr, "Grade files that you trust where the machine cannot isolate them"},
+    {"--course", "SEED", "Vary the assignment, so that no file of the ladder solves it"},
+    {"--hidden", "SEED", "Seed for the shapes and inputs of the tests (the course's seed)"},
+    {"--report", "FILE", "Write the points as JSON"},
+    {"--junit", "FILE", "Write the points as JUnit XML"},
+    {"--out", "FILE", "--grade-dir: the grades, as CSV; an interrupted run resumes. --starter: the file to write"},
+    {"--archive", "DIR", "--grade-dir: files of earlier years, to compare those of the class with"},
+    {"--jobs", "N", "--grade-dir: number of files graded at a time (one per core)"},
+    {"--with-gpu", nullptr, "Also time correct files, beside the ladder's version; does not affect the points"},
+    {"--unsandboxed", nullptr, "Grade files that you trust on a machine that cannot isolate them"},
 };
 
 void add_grading_flags(CLI::App& app, std::vector<std::string>& words) {
@@ -148,21 +148,21 @@ Examples
   harness --kernel 05-08 --seq-len 1024  a range, a line each
   harness --diff 06 07                   what changed, in the source and in the figures
   harness --kernel 07 --quiz             predict how much faster it is, then see
-  harness --kernel 07 --ptx ldmatrix     what became of a PTX instruction, or of a source line
-  harness --kernel all --record          measure everything anew for profiles/
+  harness --kernel 07 --ptx ldmatrix     the SASS of a PTX instruction or a source line
+  harness --kernel all --record          measure everything again for profiles/
   harness --tune 16 --seq-len 512        which configuration is the fastest for this problem
-  harness --debug 07 --row 9             how m, l and O of a row come about, tile by tile
+  harness --debug 07 --row 9             how m, l and O of a row evolve, tile by tile
   harness --kernel 06 --device emulator --lines
                                          count, per source line, without a GPU
   harness --grade FILE.cu --assignment swizzle
-                                         points for what a student has handed in
+                                         grade a student's submission
 
 Exit status
-  0  what was asked for was done, and all that ran is correct
+  0  the request was carried out, and everything that ran is correct
   1  a wrong result or a finding; of --grade: points below the pass mark
-  2  bad usage, or the single version asked for does not support the problem
-  3  a device, a tool or a file is missing (a study is then static, and says so), or the device that was asked for cannot
-     run the version, or a CUDA error; of --grade and --grade-dir: a file that could not be graded)";
+  2  bad usage, or the one requested version does not support the problem
+  3  a device, a tool or a file is missing (a study is then static, and says so), or the requested device cannot run the
+     version, or a CUDA error; of --grade and --grade-dir: a file that could not be graded)";
 
 }  // namespace
 
@@ -179,97 +179,110 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   app.add_option("--kernel", options.kernels,
                  "Versions: 7, 07, 07_ldmatrix, ldmatrix, 05-08, 05,07 or all; extensions by name")
       ->group("What to do");
-  app.add_flag("--list", list, "The versions, a line each, with TFLOP/s from profiles/ and their configurations")
+  app.add_flag("--list", list,
+               "List the versions, one per line, with their configurations and the TFLOP/s from "
+               "profiles/")
       ->group("What to do");
-  app.add_option("--diff", diff,
-                 "Two versions side by side: source, TFLOP/s, counters per source line, registers, SASS")
+  app.add_option("--diff", diff, "Compare two versions: source, TFLOP/s, counters per source line, registers, SASS")
       ->expected(1, 2)
       ->type_name("A B")
       ->group("What to do");
   app.add_option("--html", options.html,
-                 "With --diff: the same as a page of its own, with SASS side by side (- for standard output)")
+                 "With --diff: write the comparison as an HTML page, with SASS side by side (- for standard output)")
       ->type_name("FILE")
       ->group("What to do");
-  app.add_flag("--sass", sass, "SASS counts of --kernel by opcode and class; runs nothing")->group("What to do");
+  app.add_flag("--sass", sass, "Count the SASS instructions of --kernel by opcode and class, without running it")
+      ->group("What to do");
   app.add_flag(
          "--listing", listing,
-         "With --sass: the instructions with their source lines, without addresses and registers, so that listings "
-         "of two versions can be compared by diff")
+         "With --sass: list the instructions with their source lines, without addresses and registers, so that diff "
+         "can compare the listings of two versions")
       ->group("What to do");
-  app.add_flag("--registers", options.registers, "With --listing: registers and numbers of source lines, too")
+  app.add_flag("--registers", options.registers, "With --listing: include registers and source line numbers")
       ->group("What to do");
   app.add_option(
          "--ptx", options.ptx,
-         "What became of a source line (171, common/ptx.h:59), a PTX line (ptx:3659) or of all PTX instructions of "
-         "a name (ldmatrix) of --kernel, in SASS")
+         "Show the SASS that --kernel has for a source line (171, common/ptx.h:59), a PTX line (ptx:3659) or all PTX "
+         "instructions of a name (ldmatrix)")
       ->type_name("LINE")
       ->group("What to do");
-  app.add_flag("--quiz", quiz, "Predict how many times as fast --kernel is as the version before, then see")
+  app.add_flag("--quiz", quiz, "Predict the speedup of --kernel over the version before, then see the measurement")
       ->group("What to do");
-  app.add_flag("--record", record, "Measure or count --kernel at the standard shapes: profiles/<device>/NN_name.json")
+  app.add_flag("--record", record,
+               "Measure --kernel at the standard shapes (on the virtual GPU: count) and write "
+               "profiles/<device>/NN_name.json")
       ->group("What to do");
   app.add_option("--tune", options.tune,
-                 "Time all configurations of one version for a problem; the fastest is kept in "
+                 "Time all configurations of one version for a problem; the fastest is stored in "
                  "profiles/<device>/tuning.json and used from then on")
       ->type_name("VERSION")
       ->group("What to do");
   app.add_option(
          "--debug", options.debug,
-         "O of one version after each K/V tile beside float64, its P and its layouts; where it goes wrong: the first "
-         "tile, row, column, lane and register")
+         "Compare O of one version with float64 after each K/V tile, and show P and the layouts; if O is wrong, name "
+         "the first wrong tile, row, column, lane and register")
       ->type_name("VERSION")
       ->group("What to do");
 
-  app.add_option("--device", device, "auto (a GPU of sm_80 or newer, else the emulator), gpu, gpu:N or emulator")
+  app.add_option("--device", device,
+                 "auto (a GPU of sm_80 or newer, otherwise the virtual GPU), gpu, gpu:N or "
+                 "emulator (the virtual GPU)")
       ->type_name("DEVICE")
       ->group("Where");
   app.add_option("--sm", sm,
-                 fmt::format("{}: whose limits the emulator and the static study assume (the GPU's, else {})",
+                 fmt::format("{}: the SM whose limits the virtual GPU and the static study assume (the GPU's own, "
+                             "otherwise {})",
                              known_sms(" or "), kDefaultSm))
       ->type_name("SM")
       ->group("Where");
   app.add_option("--config", options.config,
-                 "One of the version's configurations (as --tune found, else the first that fits the device)")
+                 "One of the version's configurations (the one that --tune found, otherwise the first that fits the "
+                 "device)")
       ->type_name("NAME")
       ->group("Where");
 
   ProblemFlags problem(app);
-  app.add_option("--data", data,
-                 fmt::format("What Q, K and V are like ({}): {}", to_string(Distribution::normal), all_distributions()))
+  app.add_option(
+         "--data", data,
+         fmt::format("Distribution of Q, K and V ({}): {}", to_string(Distribution::normal), all_distributions()))
       ->type_name("NAME")
       ->group("The problem");
-  app.add_option("--seed", seed, "Of the random inputs (0)")->type_name("N")->group("The problem");
+  app.add_option("--seed", seed, "Seed of the random inputs (0)")->type_name("N")->group("The problem");
 
   app.add_flag("--no-check", no_check, "Do not compare with the reference")->group("How");
   app.add_flag("--no-bench", no_bench, "Do not time")->group("How");
   app.add_option("--repeat", repeat, "Timed launches (20)")->type_name("N")->group("How");
-  app.add_option("--json", options.json, "Write the results as JSON (- for standard output, and nothing else on it)")
+  app.add_option("--json", options.json,
+                 "Write the results as JSON (- for standard output, which then contains "
+                 "nothing else)")
       ->type_name("FILE")
       ->group("How");
-  app.add_option("--row", row, "--debug: the query to show (the first wrong one, else 0)")
+  app.add_option("--row", row, "--debug: the query to show (the first wrong one, otherwise 0)")
       ->type_name("N")
       ->group("How");
-  app.add_option("--head", head, "--debug: its head")->type_name("N")->group("How");
-  app.add_flag("--lines", options.lines, "Emulator: the counters of all source lines, not only the costliest")
+  app.add_option("--head", head, "--debug: the head to show (the first wrong one, otherwise 0)")
+      ->type_name("N")
+      ->group("How");
+  app.add_flag("--lines", options.lines, "Virtual GPU: show the counters of all source lines, not only the costliest")
       ->group("How");
   app.add_flag("--all-findings", options.all_findings,
-               "Emulator: all that it found, not only the first, from which the others may follow")
+               "Virtual GPU: show all findings, not only the first, from which the others may follow")
       ->group("How");
   app.add_option("--trace", options.trace,
-                 "Emulator: what each warp of CTA 0 does, for https://ui.perfetto.dev (docs/virtual_gpu.md)")
+                 "Virtual GPU: record what each warp of CTA 0 does, for https://ui.perfetto.dev (docs/virtual_gpu.md)")
       ->type_name("FILE")
       ->group("How");
   app.add_option("--max-instructions", max_instructions,
-                 "Emulator: a CTA whose warps execute more instructions is endless")
+                 "Virtual GPU: stop a CTA, as an endless loop, after this many warp instructions")
       ->type_name("N")
       ->group("How");
-  app.add_option("--timeout", timeout, "Kill a version that gives no sign of life for so long (60; emulator: 600)")
+  app.add_option("--timeout", timeout, "Kill a version that makes no progress for this long (60; virtual GPU: 600)")
       ->type_name("SECONDS")
       ->group("How");
   app.add_option(
          "--profiles", profiles,
          "Where profiles are read and written (the source tree's profiles/). With two files, or two folders and "
-         "--kernel: compares two recordings of one version")
+         "--kernel: compare two recordings of one version")
       ->expected(1, 2)
       ->type_name("DIR | A B")
       ->group("How");
@@ -301,43 +314,46 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
                      "--no-check", "--no-bench"},
                     "it runs nothing");
   for (const char* what : {"--diff", "--record", "--tune"})
-    refuse_together(app, what, {"--data"},
-                    "what is in profiles/ was measured with normal data, and so is what it is compared with");
+    refuse_together(app, what, {"--data"}, "profiles/ contains only measurements with normal data");
   refuse_together(app, "--diff", {"--device"}, "--diff compares recordings, and counts on the virtual GPU");
-  refuse_together(app, "--sass", {"--device"}, "--sass runs nothing, and --sm says whose code it shows");
+  refuse_together(app, "--sass", {"--device"}, "--sass runs nothing, and --sm selects the code that it shows");
   refuse_together(app, "--diff", {"--kernel", "--sass", "--record"}, "--diff only compares two versions");
   refuse_together(app, "--sass", {"--record"}, "--sass runs nothing");
-  refuse_together(app, "--record", {"--no-check", "--no-bench"}, "a profile holds what was checked and timed");
-  refuse_together(app, "--record", ProblemFlags::names(), "a profile holds the standard shapes");
-  refuse_together(app, "--record", {"--config"}, "a profile holds every configuration");
-  refuse_together(app, "--record", {"--sm"}, "a recording of the virtual GPU is of sm_90, and a GPU is what it is");
+  refuse_together(app, "--record", {"--no-check", "--no-bench"},
+                  "a profile contains only results that were checked "
+                  "and timed");
+  refuse_together(app, "--record", ProblemFlags::names(), "a profile contains the standard shapes");
+  refuse_together(app, "--record", {"--config"}, "a profile contains every configuration");
+  refuse_together(app, "--record", {"--sm"},
+                  "the virtual GPU is always recorded as sm_90, and a GPU has its own "
+                  "limits");
   refuse_together(app, "--tune", {"--kernel", "--list", "--diff", "--sass", "--record"},
-                  "--tune takes the version itself and only times its configurations");
+                  "--tune names the version itself and only times its configurations");
   refuse_together(app, "--tune", {"--config"}, "--tune compares all configurations");
-  refuse_together(app, "--tune", {"--no-check", "--no-bench"}, "what it keeps was checked and timed");
+  refuse_together(app, "--tune", {"--no-check", "--no-bench"}, "it stores only results that were checked and timed");
   refuse_together(app, "--tune", {"--lines", "--all-findings", "--max-instructions"},
                   "these are for the virtual GPU, which has no clock");
   refuse_together(app, "--trace", {"--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune", "--debug"},
-                  "a trace is of one run of one version");
+                  "a trace shows one run of one version");
   if (given("--trace") && options.trace.empty()) throw UsageError("--trace needs the name of a file");
   if (options.trace == "-")
-    throw UsageError("--trace writes a file, and not to standard output; name one (./- is the file of that name)");
+    throw UsageError("--trace writes a file, not standard output; name a file (./- is the file of that name)");
   refuse_together(app, "--debug", {"--kernel", "--list", "--diff", "--sass", "--ptx", "--quiz", "--record", "--tune"},
-                  "--debug takes the version itself and looks at its output");
+                  "--debug names the version itself and examines its output");
   refuse_together(app, "--debug", {"--no-check", "--no-bench", "--repeat", "--lines"},
                   "--debug compares everything and times nothing");
   for (const char* flag : {"--row", "--head"})
     if (given(flag) && !given("--debug"))
-      throw UsageError(fmt::format("{} says what --debug shows; add --debug VERSION, or leave it out", flag));
+      throw UsageError(fmt::format("{} selects what --debug shows; add --debug VERSION, or leave it out", flag));
   need_together(app, "--html", "--diff", "it writes the comparison of two versions as a page");
   need_together(app, "--listing", "--sass", "it lists what --sass counts");
-  need_together(app, "--registers", "--listing", "it adds to the instructions that are listed");
+  need_together(app, "--registers", "--listing", "it adds details to the listed instructions");
   refuse_together(app, "--listing", {"--json"}, "a listing is text, and --sass --json has the counts");
   refuse_together(app, "--ptx", {"--list", "--diff", "--sass", "--record", "--tune", "--quiz", "--json", "--device"},
-                  "--ptx only shows what became of PTX");
+                  "--ptx only shows the SASS generated from PTX");
   refuse_together(app, "--quiz", {"--config"}, "--quiz compares the fastest configurations that are recorded");
   refuse_together(app, "--quiz", {"--list", "--diff", "--sass", "--record", "--tune", "--json", "--device"},
-                  "--quiz asks, and shows what is recorded");
+                  "--quiz asks a question and shows recorded figures");
   const bool two_profiles = profiles.size() == 2;
   if (two_profiles) {
     std::vector<std::string> others = ProblemFlags::names();  // compares every problem that both have in common
@@ -349,21 +365,24 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     for (const std::string& other : others)
       if (given(other))
         throw UsageError(fmt::format(
-            "{} does not go with two names after --profiles ('{}' and '{}'), which compare two recordings; leave one out",
+            "{} cannot be combined with two names after --profiles ('{}' and '{}'), which compare two recordings; "
+            "leave one out",
             other, profiles[0], profiles[1]));
   }
   if (given("--no-check") && given("--no-bench"))
-    throw UsageError("--no-check and --no-bench leave nothing to run; for counts without running use --sass");
+    throw UsageError("--no-check and --no-bench leave nothing to run; to count without running, use --sass");
 
   bool grades = false;
   for (const GradingFlag& flag : kGradingFlags) grades |= flag.says_what_to_do && given(flag.name);
   for (const GradingFlag& flag : kGradingFlags) {
     if (given(flag.name) && !grades)
-      throw UsageError(fmt::format("{} goes with --grade, --grade-dir or --starter only", flag.name));
+      throw UsageError(fmt::format("{} can only be used with --grade, --grade-dir or --starter", flag.name));
     for (const CLI::Option* other : app.get_options())
       if (given(flag.name) && other->count() > 0 && !other->get_group().empty() && other->get_group() != "Teaching")
-        throw UsageError(fmt::format("{} does not go with {}: the assignment says what is run; leave one out",
-                                     other->get_name(), flag.name));
+        throw UsageError(
+            fmt::format("{} cannot be combined with {}: the assignment determines what runs; leave one "
+                        "out",
+                        other->get_name(), flag.name));
   }
 
   if (grades)
@@ -423,9 +442,9 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   if (given("--repeat")) options.repeat = parse_integer<int>("--repeat", repeat, 1, 100'000);
   constexpr int kLeastForRecord = 20;
   if ((options.action == Action::record || options.action == Action::tune) && options.repeat < kLeastForRecord)
-    throw UsageError(
-        fmt::format("{} with --repeat {}: the median and p10/p90 of what is kept need at least {} launches",
-                    options.action == Action::tune ? "--tune" : "--record", options.repeat, kLeastForRecord));
+    throw UsageError(fmt::format("{} with --repeat {}: the stored median and p10/p90 need at least {} launches",
+                                 options.action == Action::tune ? "--tune" : "--record", options.repeat,
+                                 kLeastForRecord));
   if (given("--timeout")) options.step_timeout = options.emulator_step_timeout = parse_seconds("--timeout", timeout);
   if (given("--max-instructions"))
     options.max_instructions = parse_integer<std::uint64_t>("--max-instructions", max_instructions, 1,
@@ -444,7 +463,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     options.recordings = {profiles[0], profiles[1]};
   else if (given("--profiles") && options.action != Action::record && options.action != Action::tune &&
            !std::filesystem::is_directory(options.paths.profiles, error))
-    throw UnavailableError(fmt::format("--profiles '{}' is not a directory{}; --record and --tune make it",
+    throw UnavailableError(fmt::format("--profiles '{}' is not a directory{}; --record and --tune create it",
                                        options.paths.profiles.string(), error ? ": " + error.message() : ""));
   return options;
 }

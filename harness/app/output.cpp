@@ -18,7 +18,7 @@ void write_out(std::string_view text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0) return;
   const std::string why = fmt::format("writing to standard output failed: {}", std::strerror(errno));
   if (errno == EPIPE) throw ReaderGone(why);
-  throw UnavailableError(why + "; free some space, or send it elsewhere");
+  throw UnavailableError(why + "; free some space, or redirect it elsewhere");
 }
 
 void say(const Options& options, std::string_view text) {

@@ -20,7 +20,7 @@ Integer parse_integer(const std::string& flag, const std::string& text, Integer 
   const auto [stop, error] = std::from_chars(text.data(), end, value);
   const bool is_number = stop == end && !text.empty();
   if (!is_number || error == std::errc::invalid_argument)
-    throw UsageError(fmt::format("{} '{}' is not a whole number; give one from {} on", flag, text, least));
+    throw UsageError(fmt::format("{} '{}' is not a whole number; give one of at least {}", flag, text, least));
   if (error == std::errc::result_out_of_range || value < least || value > most)
     throw UsageError(fmt::format("{} {} is out of range; allowed are {} to {}", flag, text, least, most));
   return value;

@@ -38,19 +38,20 @@ ProblemFlags::ProblemFlags(CLI::App& app) : app_(app) {
   const auto add = [&](const char* flag, std::string& text, const std::string& help, const char* type = "N") {
     app.add_option(flag, text, help)->type_name(type)->group(kGroup);
   };
-  add("--batch", batch_, fmt::format("({}; emulator: {})", kDefaultShape.batch, kEmulatorShape.batch));
-  add("--heads", heads_, fmt::format("({}; emulator: {})", kStandardHeads, kEmulatorHeads));
+  add("--batch", batch_, fmt::format("({}; virtual GPU: {})", kDefaultShape.batch, kEmulatorShape.batch));
+  add("--heads", heads_, fmt::format("({}; virtual GPU: {})", kStandardHeads, kEmulatorHeads));
   add("--seq-len", seq_len_,
-      fmt::format("Queries ({}; emulator: {}); a multiple of the version's tile", kDefaultShape.seq_len,
+      fmt::format("Queries ({}; virtual GPU: {}); a multiple of the version's tile", kDefaultShape.seq_len,
                   kEmulatorShape.seq_len));
-  add("--seq-len-kv", seq_len_kv_, "Keys and values (as --seq-len)");
+  add("--seq-len-kv", seq_len_kv_, "Keys and values (same as --seq-len)");
   add("--head-dim", head_dim_, fmt::format("({}, the only one that the versions support)", kStandardHeadDim));
   add("--dtype", dtype_, "fp16, bf16, or e4m3, which few versions compute (fp16)", "TYPE");
-  app.add_flag("--causal", causal_, "A query sees no later key; the last query sees them all")->group(kGroup);
-  add("--kv-heads", kv_heads_, "Heads of K and V, each for as many of Q (as --heads)");
-  add("--window", window_, "A query sees so many keys to either side of its own (all)");
-  add("--lengths", lengths_, "Queries of each batch entry; the rest is padding (all as --seq-len)", "N,N…");
-  add("--lengths-kv", lengths_kv_, "Keys of each batch entry (as --lengths)", "N,N…");
+  app.add_flag("--causal", causal_, "Causal mask: a query sees no later key; the last query sees all keys")
+      ->group(kGroup);
+  add("--kv-heads", kv_heads_, "Heads of K and V, each shared by equally many heads of Q (same as --heads)");
+  add("--window", window_, "Number of keys that a query sees on either side of its own (all)");
+  add("--lengths", lengths_, "Queries of each batch entry; the rest is padding (--seq-len for all)", "N,N…");
+  add("--lengths-kv", lengths_kv_, "Keys of each batch entry (same as --lengths)", "N,N…");
 }
 
 std::vector<std::string> ProblemFlags::names() {

@@ -119,10 +119,10 @@ double ask() {
     if (isatty(STDIN_FILENO) == 0) write_out(std::string(trimmed(line)) + '\n');  // no terminal has echoed it
     if (const auto factor = parse_factor(line)) return *factor;
     complain(fmt::format(
-        "'{}' is no factor; 1.3 means 1.3 times as many TFLOP/s, 0.9 means slower; allowed are {} to {:.0f}",
+        "'{}' is not a factor; 1.3 means 1.3 times as many TFLOP/s, 0.9 means slower; allowed are {} to {:.0f}",
         trimmed(line), kLeast, kMost));
   }
-  throw UsageError(fmt::format("{} lines and no factor among them; type a number such as 2 or 0.8", kTries));
+  throw UsageError(fmt::format("none of the {} lines was a factor; type a number such as 2 or 0.8", kTries));
 }
 
 }  // namespace
@@ -149,7 +149,7 @@ std::string judge(double guess, double measured) {
   if (off <= std::log(1.05)) return "within 5 %";
   const std::string side = guess > measured ? "too much" : "too little";
   const bool wrong_way = (guess - 1) * (measured - 1) < 0 && std::abs(measured - 1) > 0.01;
-  return fmt::format("{} by a factor of {:.2f}{}", side, std::exp(off), wrong_way ? ", and the other way" : "");
+  return fmt::format("{} by a factor of {:.2f}{}", side, std::exp(off), wrong_way ? ", in the opposite direction" : "");
 }
 
 int quiz(const Options& options) {
@@ -171,11 +171,12 @@ int quiz(const Options& options) {
 
   std::string question = paint.bold(fmt::format("{} → {}", label(*before), label(version))) + "\n\n";
   if (!header.changed.empty()) question += labelled(paint.dim("Changed"), header.changed);
-  question += labelled(paint.dim("Before"),
-                       measured.empty() ? fmt::format("nothing is recorded of both for {}", describe(options.problem))
-                                        : fmt::format("{} reaches {:.1f} TFLOP/s on {} ({}; {})", label(*before),
-                                                      measured.front().before.tflops, measured.front().before.device,
-                                                      measured.front().before.way, describe(options.problem)));
+  question +=
+      labelled(paint.dim("Before"),
+               measured.empty() ? fmt::format("no figures of both are recorded for {}", describe(options.problem))
+                                : fmt::format("{} reaches {:.1f} TFLOP/s on {} ({}; {})", label(*before),
+                                              measured.front().before.tflops, measured.front().before.device,
+                                              measured.front().before.way, describe(options.problem)));
   question +=
       labelled(paint.dim("Question"), fmt::format("by what factor does {} change the TFLOP/s?", label(version)));
   write_out(question + '\n');
@@ -202,7 +203,7 @@ int quiz(const Options& options) {
                                  one.after.device, one.after.way, one.stale() ? std::string("; ") + kStale : "",
                                  judge(guess, one.factor())));
   if (measured.empty())
-    line("Measured", "nothing is recorded of both for this problem; --record measures the standard shapes");
+    line("Measured", "no figures of both are recorded for this problem; --record measures the standard shapes");
   answer += '\n';
   line("Read on", fmt::format("{}  ·  harness --diff {} {}", version.source, kernel_id(*before), kernel_id(version)));
   write_out(answer);

@@ -134,7 +134,7 @@ int record(const Options& options) {
         "--record: {} is newer than this program; build again, so that the profile names the code that ran", *file));
   const Runner runner(options);
   if (!runner.device().gpu)
-    throw UnavailableError(fmt::format("--record needs a GPU, or the virtual one: {}", runner.device().why));
+    throw UnavailableError(fmt::format("--record needs a GPU or the virtual GPU: {}", runner.device().why));
   const DeviceInfo& device = runner.device().gpu->info;
   const auto directory =
       options.paths.profiles / (runner.is_virtual() ? std::string("emulator") : device_slug(device.name));
@@ -175,8 +175,8 @@ int record(const Options& options) {
       write_profile(path, profile);
       say(options, fmt::format("  wrote {}\n", path.string()));
     } else {
-      complain(fmt::format("{}: no profile was written, since {}", label(*version),
-                           kept.empty() ? "nothing could run" : "not everything was right and measured"));
+      complain(fmt::format("{}: no profile was written, because {}", label(*version),
+                           kept.empty() ? "nothing could run" : "some results were wrong or not measured"));
     }
   }
   write_json(options, all);

@@ -87,8 +87,8 @@ Recordings read_both(const Options& options) {
   for (const auto& [file, profile] : {std::pair(&both.file_a, &both.a), std::pair(&both.file_b, &both.b)})
     for (const Result& result : profile->results)
       if (label(result) != label(profile->results.front()))
-        throw UsageError(fmt::format("'{}' is of several versions, {} and {}; a profile is of one", file->string(),
-                                     label(profile->results.front()), label(result)));
+        throw UsageError(fmt::format("'{}' contains several versions, {} and {}; a profile contains one",
+                                     file->string(), label(profile->results.front()), label(result)));
   if (label(first_a) != label(first_b))
     throw UsageError(fmt::format(
         "'{}' is a recording of {}, and '{}' of {}: --profiles A B compares two recordings of one version, and --diff {} {} two "
@@ -97,7 +97,8 @@ Recordings read_both(const Options& options) {
   both.counted = is_counted(both.a);
   if (both.counted != is_counted(both.b))
     throw UsageError(
-        fmt::format("'{}' was {} ({}), and '{}' was {} ({}): a time and a count cannot be compared; name two of a kind",
+        fmt::format("'{}' was {} ({}), and '{}' was {} ({}): a time and a count cannot be compared; name two of the "
+                    "same kind",
                     both.file_a.string(), both.counted ? "counted" : "timed", both.a.device, both.file_b.string(),
                     both.counted ? "timed" : "counted", both.b.device));
   for (const Result& a : both.a.results)
@@ -194,9 +195,9 @@ std::string format_recordings(const Recordings& both, const Paint& paint) {
   text += pair_row("code", a.code_hash.substr(0, kHash), b.code_hash.substr(0, kHash),
                    a.code_hash == b.code_hash ? "the same" : "");
   if (a.code_hash != b.code_hash)
-    text += paint.notable(labelled("", "The code is not the same: what differs below may be the code's doing."));
+    text += paint.notable(labelled("", "The code differs, which may be the cause of the differences below."));
   if (both.counted) {
-    text += paint.bold("\nCounted, what differs\n");
+    text += paint.bold("\nCounters that differ\n");
     for (const Pair& pair : both.pairs) text += describe_short(*pair.a) + '\n' + counter_rows(pair);
   } else {
     text += paint.bold("\nTFLOP/s\n");
@@ -211,7 +212,8 @@ std::string format_recordings(const Recordings& both, const Paint& paint) {
   }
   const std::size_t left_out = both.a.results.size() + both.b.results.size() - 2 * both.pairs.size();
   if (left_out > 0)
-    text += fmt::format("{} results are left out, since only one of the two has their problem\n", left_out);
+    text +=
+        fmt::format("{} results are left out, because only one of the two recordings has their problem\n", left_out);
   if (const std::string rows = static_rows(both); !rows.empty()) text += paint.bold("\nCompiled code\n") + rows;
   return text;
 }

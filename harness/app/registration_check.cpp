@@ -24,7 +24,7 @@ std::optional<std::string> why_mixed_up(const std::vector<Version>& versions) {
             label(*owner->second), label(version), traits, label(version), name_space);
       if (!traits.starts_with(name_space + "::"))
         return fmt::format(
-            "{}: the traits {} of configuration {} do not lie in namespace {}; put all of the version's "
+            "{}: the traits {} of configuration {} are not in namespace {}; put all of the version's "
             "code there, and build again",
             version.source, traits, configuration.name, name_space);
     }
@@ -37,7 +37,7 @@ std::optional<std::string> why_extends_none(const std::vector<Version>& versions
   for (const Version& version : versions) ids.push_back(kernel_id(version));
   for (const Version& version : versions)
     if (version.is_extension() && std::ranges::find(ids, version.extends) == ids.end())
-      return fmt::format("{} extends '{}', which is no version; write one of {}, and build again", version.source,
+      return fmt::format("{} extends '{}', which is not a version; write one of {}, and build again", version.source,
                          version.extends, fmt::join(ids, ", "));
   return std::nullopt;
 }

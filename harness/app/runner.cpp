@@ -64,7 +64,7 @@ ConfigurationChoice Runner::choose(const Version& version, const std::string& na
   choice.tuning_not_used = tuned.why_not;
   if (tuned.entry)
     choice.tuned =
-        fmt::format("{}, the fastest of {} for this problem{} (--tune, {}); --config picks another", wanted,
+        fmt::format("{}, the fastest of {} for this problem{} (--tune, {}); --config selects another", wanted,
                     tuned.entry->ranking.size(), options_.data == Distribution::normal ? "" : " with normal data",
                     tuned.entry->date.substr(0, 10));
   return choice;
@@ -167,7 +167,7 @@ void Runner::time_in_turn(const Version& version, const std::vector<std::string>
         std::find_if(timed.begin(), timed.end(), [&](const Result& other) { return answers(other, request); });
     if (found == timed.end() || !found->ms || !found->tflops) {
       result.status = Status::failed;
-      result.reason = failure ? failure->message : "the worker gave no time of this configuration";
+      result.reason = failure ? failure->message : "the worker returned no time for this configuration";
       continue;
     }
     result.ms = found->ms;

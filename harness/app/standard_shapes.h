@@ -16,7 +16,7 @@ struct StandardShape {
 inline constexpr std::array<StandardShape, 6> kStandardShapes = {
     {{16, 512}, {16, 1024}, {16, 2048}, {16, 4096}, {8, 8192}, {4, 16384}}};
 constexpr std::int64_t kStandardHeads = 16, kStandardHeadDim = 128;
-/// The one of these that runs when no flag says otherwise.
+/// The shape that runs by default.
 constexpr StandardShape kDefaultShape = kStandardShapes[3];
 
 /// Its counterpart on the virtual GPU, which is slow: small, and an even number of the tiles of every configuration.

@@ -338,7 +338,8 @@ int study(const Options& asked) {
   for (const auto& problem : recorded.problems()) complain(problem);
   complain_of_tuning(selected, options, runner);
   if (!options.trace.empty() && results.front().counters)
-    say(options, labelled("Trace", options.trace + ": open it with https://ui.perfetto.dev; instructions are no time"));
+    say(options, labelled("Trace", options.trace + ": open it with https://ui.perfetto.dev; it counts instructions, "
+                                                   "not time"));
   write_json(options, document);
   const int code = exit_code(options, results);
   return code == kExitOk && !runner.device().gpu ? kExitUnavailable : code;  // the user asked to run them

@@ -32,7 +32,7 @@ std::string format_correctness(const StudyCard& card, const Paint& paint) {
   if (!result.correct) return "not checked";
   std::string text = *result.correct ? paint.good("yes") : paint.bad("NO");
   if (result.max_abs_error) text += fmt::format(", max |error| {:.2e}", *result.max_abs_error);
-  if (result.relative_error) text += fmt::format(", {:.2f} of what is allowed", *result.relative_error);
+  if (result.relative_error) text += fmt::format(", {:.2f} of the allowed error", *result.relative_error);
   if (!result.reason.empty()) text += fmt::format(": {}", result.reason);
   return text;
 }
@@ -42,7 +42,8 @@ std::string format_checked(const Result& result) {
   if (result.checked.empty()) return "";
   const auto on_few_sms = [](const std::string& name) { return name.ends_with(" SMs"); };
   const char* what = std::ranges::any_of(result.checked, on_few_sms)
-                         ? ". On few SMs a CTA takes several query tiles, on 5 not all take as many"
+                         ? ". With few SMs, a CTA takes several query tiles; with 5, CTAs take different numbers of "
+                           "them"
                          : "";
   return fmt::format("{}{}", fmt::join(result.checked, "; "), what);
 }
@@ -181,7 +182,7 @@ std::string format_study_card(const StudyCard& card, const Paint& paint) {
   if (card.recorded.empty())
     line("Recorded", result.data == Distribution::normal
                          ? "nothing for this problem; --record measures the standard shapes"
-                         : "nothing to compare with, since recordings are of normal data");
+                         : "nothing to compare with, because recordings use normal data");
   if (card.before) line("Step", format_change(card, paint));
   line("Peers", format_peers(card.beside_peers));
   for (const BusyVersion& busy : card.busy)

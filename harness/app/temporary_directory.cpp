@@ -17,7 +17,7 @@ TemporaryDirectory::TemporaryDirectory() {
   std::string name = ((error ? std::filesystem::path("/tmp") : parent) / "flash-ladder-XXXXXX").string();
   if (!mkdtemp(name.data()))
     throw UnavailableError(
-        fmt::format("cannot make a temporary directory '{}': {}; point TMPDIR to one that you may write to", name,
+        fmt::format("cannot create a temporary directory '{}': {}; point TMPDIR to one that you may write to", name,
                     std::strerror(errno)));
   path_ = name;
 }

@@ -30,7 +30,8 @@ Tuned::Answer Tuned::find(const Version& version, const AttentionProblem& proble
   const TuningEntry* entry = tuning_ ? tuning_->find(kernel_id(version), problem) : nullptr;
   if (!entry) return {};
   const auto refuse = [&](const std::string& why) {
-    return Answer{nullptr, fmt::format("what '{}' says of {} is not used: {}; harness --tune {} measures it anew",
+    return Answer{nullptr, fmt::format("'{}' has an entry for {} that is not used: {}; harness --tune {} measures it "
+                                       "again",
                                        file_.string(), label(version), why, kernel_id(version))};
   };
   if (entry->code_hash != code_hash(source_file(version, paths_.source), paths_.source / "common"))

@@ -17,7 +17,7 @@ std::filesystem::path tuning_file(const Paths& paths, const DeviceInfo& device);
 
 class Tuned {
  public:
-  /// Reads the GPU's file. There is no such file for a virtual GPU, which has no clock, nor without a GPU.
+  /// Reads the GPU's file. The virtual GPU, which has no clock, has no such file; without a GPU, nothing is read.
   Tuned(const Paths& paths, const std::optional<Gpu>& gpu);
 
   struct Answer {

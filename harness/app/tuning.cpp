@@ -159,8 +159,8 @@ int tune(const Options& asked) {
     say(options, fmt::format("wrote {}: for this problem {} now runs {} on {}, unless --config says otherwise\n",
                              path.string(), label(version), results.front().config, device.name));
   } else {
-    complain(fmt::format("{}: nothing was written to {}, since {}", label(version), path.string(),
-                         all_right ? "no configuration can run this problem" : "not every configuration was right"));
+    complain(fmt::format("{}: nothing was written to {}, because {}", label(version), path.string(),
+                         all_right ? "no configuration can run this problem" : "not every configuration was correct"));
   }
   // With --json -, none of the above was shown.
   if (options.json == "-" || !any)

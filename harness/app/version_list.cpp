@@ -129,7 +129,7 @@ int list_versions(const Options& options) {
       text += row + "\n" + wrapped(std::string(kIndent, ' ') + idea, width, kIndent) + "\n";
     }
   }
-  if (stale) text += "\nstale: the code has changed since it was recorded; --record measures it anew\n";
+  if (stale) text += "\nstale: the code has changed since it was recorded; --record measures it again\n";
   if (devices.empty()) text += fmt::format("\nnothing is recorded in {}\n", options.paths.profiles.string());
   say(options, text);
   for (const auto& problem : recorded.problems()) complain(problem);

@@ -49,7 +49,8 @@ std::variant<json, WorkerFailure> run_worker(const std::filesystem::path& progra
     child.emplace(program, json(request).dump(), stdout_to_stderr);
   } catch (const json::type_error&) {
     throw UsageError(
-        "the name of a file, of --trace or in TMPDIR, is not UTF-8, and workers are told in JSON; name another");
+        "the name of a file, of --trace or in TMPDIR, is not UTF-8, but requests to workers are JSON; choose another "
+        "name");
   } catch (const UnavailableError& error) {
     return WorkerFailure{Kind::unavailable, error.what()};
   }
@@ -62,7 +63,7 @@ std::variant<json, WorkerFailure> run_worker(const std::filesystem::path& progra
     if (read == ChildProcess::Read::end) break;
     if (read == ChildProcess::Read::timeout)
       return broken(fmt::format(
-          "no sign of life for {:g} s, so it was killed: the kernel never ends, or needs more time (then raise --timeout)",
+          "no progress for {:g} s, so it was killed: the kernel never ends, or needs more time (then raise --timeout)",
           seconds(step_timeout)));
     const json event = json::parse(line, nullptr, /*allow_exceptions=*/false);
     const bool is_event = event.is_object() && event.contains("event") && event["event"].is_string();
@@ -76,7 +77,7 @@ std::variant<json, WorkerFailure> run_worker(const std::filesystem::path& progra
       } else if (name == "error") {
         failure = error_event(event);
       } else {
-        return broken(fmt::format("the worker wrote what is no event: {}", line.substr(0, 200)));
+        return broken(fmt::format("the worker wrote something that is not an event: {}", line.substr(0, 200)));
       }
     } catch (const json::exception& error) {
       return broken(fmt::format("the worker wrote an event that cannot be read: {}", error.what()));
@@ -85,7 +86,7 @@ std::variant<json, WorkerFailure> run_worker(const std::filesystem::path& progra
 
   const auto status = child->wait(step_timeout);
   if (!status)
-    return broken(fmt::format("the worker closed its events but did not end within {:g} s, so it was killed",
+    return broken(fmt::format("the worker closed its event stream but did not end within {:g} s, so it was killed",
                               seconds(step_timeout)));
   if (WIFSIGNALED(*status))
     return broken(

@@ -36,11 +36,11 @@ def mistakes(file: Path) -> list[str]:
         has_right_one = has_right_one or name == right
         if name != right and (name.startswith("flash_ladder") or VERSION.match(name)):
             found.append(
-                f"{file}:{line}: the code lies in namespace {name}, which is another file's: the linker would run one "
-                f"version's code for both; write {right} here and behind the brace that closes it"
+                f"{file}:{line}: the code is in namespace {name}, which belongs to another file: the linker would "
+                f"run one version's code for both; write {right} here and after the closing brace"
             )
     if not has_right_one and not found:
-        found.append(f"{file}:1: the code lies in no namespace of its own; put it into namespace {right} {{ … }}")
+        found.append(f"{file}:1: the code is not in a namespace of its own; put it into namespace {right} {{ … }}")
     return found
 
 

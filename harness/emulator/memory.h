@@ -65,7 +65,7 @@ class Memory {
 
   /// The name of the allocation in messages: that of a variable, as in the PTX.
   void set_name(Address address, std::string name);
-  /// Forbids kernels to write there.
+  /// Makes the allocation read-only for kernels.
   void set_constant(Address address);
 
   /// Copies from and to the host, copies between allocations, and fills. The range must be within one allocation,

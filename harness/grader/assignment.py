@@ -220,12 +220,12 @@ def find_assignment(name: str, folder: Path = FOLDER) -> Path:
 def look_at_keys(table: Value, kind: str, what: str) -> None:
     """Raises AssignmentError for an unknown key, and for a missing one."""
     if not isinstance(table, dict):
-        raise AssignmentError(f"{what} is no table")
+        raise AssignmentError(f"{what} is not a table")
     keys = TABLES[kind].split()
     known = [key.rstrip("*") for key in keys]
     for key in table:
         if key not in known:
-            raise AssignmentError(f"{what} has '{key}', which means nothing; there are {', '.join(known)}")
+            raise AssignmentError(f"{what} has '{key}', which is unknown; allowed: {', '.join(known)}")
     for key in keys:
         if key.endswith("*") and key[:-1] not in table:
             raise AssignmentError(f"{what} has no {key[:-1]}")
@@ -255,11 +255,11 @@ def look_at(data: dict[str, Any]) -> None:
     look_at_keys(data, "comment", "the grader's comment")
     for key, whole in (("case", data), ("check", data), ("replace", data["starter"]), ("empty", data["starter"])):
         if not isinstance(whole.get(key, []), list):
-            raise AssignmentError(f"{key} is a single table: there may be several, so its head has two brackets")
+            raise AssignmentError(f"{key} is a single table: there may be several, so its header needs double brackets")
     look_at_choices(data.get("vary", {}), "[vary]")
     look_at_keys(data["starter"], "starter", "[starter]")
     if ("from" in data["starter"]) == ("source" in data["starter"]):
-        raise AssignmentError("[starter] has to have either from or source")
+        raise AssignmentError("[starter] must have either from or source")
     for kind in ("replace", "empty"):
         for region in data["starter"].get(kind, []):
             look_at_keys(region, f"starter.{kind}", f"[[starter.{kind}]]")
@@ -270,7 +270,7 @@ def look_at(data: dict[str, Any]) -> None:
         case = data.get("launch", {}) | case
         look_at_keys(case, "case", what)
         if ("problem" in case) == ("buffers" in case):
-            raise AssignmentError(f"{what} has to have either problem or buffers")
+            raise AssignmentError(f"{what} must have either problem or buffers")
         for key in ("sizes", "problem"):
             look_at_choices(case.get(key, {}), f"{key} of {what}")
         for name, buffer in case.get("buffers", {}).items():
@@ -283,7 +283,7 @@ def look_at(data: dict[str, Any]) -> None:
         what = f"the check '{check.get('name', check['kind'])}'"
         look_at_keys(check, "counter" if check["kind"] == "counter" else "check", what)
         if unknown := set(check.get("cases", [])) - {case["name"] for case in data["case"]}:
-            raise AssignmentError(f"{what} names the case '{unknown.pop()}', which is not there")
+            raise AssignmentError(f"{what} names the case '{unknown.pop()}', which does not exist")
         if "needs" in check and "needs_lost" not in check:
             raise AssignmentError(f"{what} has needs, but no needs_lost")
         if check["kind"] == "counter" and check["full"] == check["none"]:
@@ -305,7 +305,7 @@ def read_assignment(name: str, course: str = "", folder: Path = FOLDER) -> Assig
     try:
         data = tomllib.loads(comment[1])
     except tomllib.TOMLDecodeError as error:
-        raise AssignmentError(f"{path.name}: the grader's comment is no TOML: {error}") from error
+        raise AssignmentError(f"{path.name}: the grader's comment is not valid TOML: {error}") from error
     try:
         look_at(data)
     except AssignmentError as error:
@@ -320,6 +320,6 @@ def read_assignment(name: str, course: str = "", folder: Path = FOLDER) -> Assig
             raise AssignmentError(f"{path.name}: [vary] {key}: {error}") from error
     total = sum(check["points"] for check in data["check"])
     if total != 100:
-        raise AssignmentError(f"{path.name}: the points of the checks add up to {total}, and not to 100")
+        raise AssignmentError(f"{path.name}: the points of the checks add up to {total}, not 100")
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Assignment(path.stem, course, values, data, digest)

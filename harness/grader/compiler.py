@@ -21,7 +21,7 @@ COMPILE_MEMORY = 6 << 30  # limit on address space
 COMPILE_SECONDS = 100  # limit on CPU time, unless the command line sets another
 COMPILE_WALL_SECONDS = 900  # for a compiler that waits without computing; must not be reached on a busy machine
 MOST_COMPILED_BYTES = 64 << 20  # limit on each file that the compiler writes
-BUILD_IT = "build it by scripts/setup --slim harness-grader"
+BUILD_IT = "build it with scripts/setup --slim harness-grader"
 
 
 class Unavailable(Exception):
@@ -68,7 +68,7 @@ class Machine:
             raise Unavailable(f"{build / 'grader.json'} is of another version or damaged: {BUILD_IT}") from error
         for program in (machine.grader, machine.nvcc, machine.host_compiler):
             if not Path(program).is_file():
-                raise Unavailable(f"{program} is not there: {BUILD_IT}")
+                raise Unavailable(f"{program} is missing: {BUILD_IT}")
             if not os.access(program, os.X_OK):
                 raise Unavailable(f"{program} may not be executed: {BUILD_IT}")
         try:
@@ -78,8 +78,8 @@ class Machine:
             raise Unavailable(f"{machine.grader} does not run ({printable(str(error))}): {BUILD_IT}") from error
         if isolated and missing:
             raise Unavailable(
-                f"this machine cannot isolate what students hand in: it lacks {'; and '.join(missing)}. "
-                "To grade all the same, files that you trust, add --unsandboxed"
+                f"this machine cannot isolate submissions: it lacks {'; and '.join(missing)}. "
+                "To grade files that you trust without isolation, add --unsandboxed"
             )
         return machine
 
@@ -139,11 +139,11 @@ def read_submission(path: Path) -> bytes:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        what = "a folder and no regular file" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        what = "a folder, not a regular file" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise Refused(f"it is {what}; hand in one .cu file")
     with os.fdopen(descriptor, "rb") as file:
         if status.st_size > MOST_SOURCE_BYTES:
-            raise Refused(f"it has {status.st_size} bytes, more than {MOST_SOURCE_BYTES}; hand in the source alone")
+            raise Refused(f"it has {status.st_size} bytes, more than {MOST_SOURCE_BYTES}; hand in only the source")
         data = file.read(MOST_SOURCE_BYTES + 1)
     if not data.strip():
         raise Refused("it is empty; hand in the starter with your changes")
@@ -152,11 +152,11 @@ def read_submission(path: Path) -> bytes:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise Refused(
-            f"it is no text in UTF-8, as a byte in line {line} shows; save it as UTF-8, and hand in the .cu file, "
-            "nothing compiled or packed"
+            f"it is not text in UTF-8, as a byte in line {line} shows; save it as UTF-8, and hand in the .cu file, "
+            f"not a compiled or packed file"
         ) from error
     if "\0" in text:
-        raise Refused("it holds bytes that are 0, so it is no source; hand in the .cu file")
+        raise Refused("it contains zero bytes, so it is not source text; hand in the .cu file")
     return data
 
 
@@ -219,7 +219,8 @@ def compile_ptx(machine: Machine, source: bytes) -> str:
             # The rest is caused by the file if it is reproducible: more memory than there is, a line that #line has
             # renamed.
             if is_the_machines(ended) or without_temporary_names(ended) != first:
-                raise NotGraded(f"the compiler failed twice, and not over a line of the file: {first_error(ended)}")
+                raise NotGraded(f"the compiler failed twice, but not because of a line of the file: "
+                                f"{first_error(ended)}")
     if ptx is None:
         raise Refused(f"it does not compile: {first_error(ended)}")
     machine.compiled[key] = ptx
@@ -251,7 +252,7 @@ def first_error(ended: Ended) -> str:
             return printable(line)
     size = MOST_COMPILED_BYTES >> 20
     return (
-        f"the compiler ended with {ended.returncode} and no error message, as it does where it needs more than "
+        f"the compiler ended with {ended.returncode} and no error message, as happens when it needs more than "
         f"{COMPILE_MEMORY >> 30} GiB of memory, or {size} MiB for a file"
     )
 

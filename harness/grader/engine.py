@@ -55,12 +55,12 @@ def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dic
         if check["kind"] == "correct":
             share = float(is_right)
             cause = first_finding(answer)
-            sentence = f"{label}: {printable(answer['wrong'])}" + (f". The virtual GPU saw: {cause}" if cause else "")
+            sentence = f"{label}: {printable(answer['wrong'])}" + (f". The virtual GPU found: {cause}" if cause else "")
         elif check["kind"] == "findings":
             share = float(is_right and not answer["findings"])
-            sentence = f"{label}: {first_finding(answer) or 'not looked at, since the output is wrong'}"
+            sentence = f"{label}: {first_finding(answer) or 'not examined, because the output is wrong'}"
         elif not is_right:
-            sentence = f"{label}: not counted, since the output is wrong"
+            sentence = f"{label}: not counted, because the output is wrong"
         else:
             try:
                 share, sentence = grade_counter(check, launch, answer, reference[i] if reference else None)
@@ -71,7 +71,7 @@ def grade_check(check: dict[str, Any], launches: list[Launch], answers: list[dic
         if share < 1:
             sentences.append((share, sentence))
     share = sum(shares) / len(shares) if shares else 0.0
-    # If the same is true for several cases, it is reported once; the worst comes first.
+    # What is true for several cases is reported once; the worst comes first.
     said: dict[str, str] = {}
     for _, sentence in sorted(sentences, key=lambda pair: pair[0]):
         label, _, words = sentence.partition(": ")
@@ -93,7 +93,7 @@ def grade_counter(
         value = float(evaluate(check["value"], names))
     except AssignmentError as error:
         if isinstance(error.__cause__, ZeroDivisionError):
-            return 0.0, check.get("needs_lost", "what is counted here does not happen at all")
+            return 0.0, check.get("needs_lost", "what is counted here does not occur at all")
         raise
     full, none = float(evaluate(check["full"], names)), float(evaluate(check["none"], names))
     if full == none:
@@ -139,7 +139,7 @@ class Grader:
         return self._reference
 
     def compares_with_reference(self) -> bool:
-        """Whether any check does."""
+        """Whether any check compares results with those of the reference answer."""
         return any("reference." in str(check.get(key, "")) for check in self.assignment.data["check"]
                    for key in ("value", "needs", "full", "none"))  # fmt: skip
 
@@ -209,7 +209,7 @@ class Grader:
     def _time(self, ptx: str, answers: list[dict[str, Any]]) -> dict[str, Any]:
         """The GPU's results for a file. Runs only files that are known to be right, because others have no speed."""
         if any(answer["wrong"] or answer["findings"] for answer in answers):
-            return self.gpu.nothing("not timed: that takes results that are all right, without a finding")
+            return self.gpu.nothing("not timed: only files with correct results and no findings are")
         try:
             reference = compile_ptx(self.machine, self._reference_source)
             return self.gpu.time(self.machine, self.assignment, {THIS_FILE: ptx, REFERENCE: reference})

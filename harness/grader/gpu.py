@@ -50,7 +50,7 @@ class Gpu:
         """Raises Unavailable if there is no GPU on which the ladder's kernels run."""
         program = machine.gpu_grader
         if not Path(program).is_file():
-            raise Unavailable(f"--with-gpu: {program} is not there: {BUILD_IT}-gpu")
+            raise Unavailable(f"--with-gpu: {program} is missing: {BUILD_IT}-gpu")
         answer = ask(program, {"command": "device", "device": 0})
         if answer["event"] != "device":
             raise Unavailable(f"--with-gpu: {answer['message']}")

@@ -124,7 +124,7 @@ class StrangersKernel {
     driver_.check(driver_.find(&function_, module_, kernel.c_str()),
                   fmt::format("looking for {} in {}", kernel, name_));
     driver_.check(driver_.set(function_, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, static_cast<int>(shared_)),
-                  fmt::format("asking for {} bytes of shared memory for {}", shared_, name_));
+                  fmt::format("requesting {} bytes of shared memory for {}", shared_, name_));
   }
   ~StrangersKernel() { driver_.unload(module_); }
   StrangersKernel(const StrangersKernel&) = delete;
@@ -279,7 +279,7 @@ int main() {
   const int answers = dup(STDOUT_FILENO);
   const int nowhere = open("/dev/null", O_WRONLY);
   if (answers < 0 || nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0) {
-    std::cerr << "harness-grader-gpu: its output could not be set apart\n";
+    std::cerr << "harness-grader-gpu: its output could not be redirected\n";
     return kExitUnavailable;
   }
   try {

@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
 
 def files_at_a_time(text: str) -> int:
     if not (text.isdecimal() and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of files; it takes 1 or more")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of files; allowed: 1 or more")
     return int(text)
 
 
@@ -65,7 +65,7 @@ def file_name(text: str) -> Path:
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = Parser(prog="harness", description=__doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--grade", metavar="FILE", type=file_name, help="a .cu file that was handed in")
+    what.add_argument("--grade", metavar="FILE", type=file_name, help="a submitted .cu file")
     what.add_argument("--grade-dir", metavar="DIR", type=file_name, help="a folder of them")
     what.add_argument("--starter", metavar="ASSIGNMENT", type=not_empty, help="write the starter of an assignment")
     what.add_argument("--reference", metavar="ASSIGNMENT", type=not_empty, help="write its reference answer")
@@ -85,7 +85,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         "--archive", metavar="DIR", type=file_name, help="with --grade-dir: files of earlier years to compare with"
     )
     parser.add_argument("--jobs", type=files_at_a_time, help="files at a time")
-    parser.add_argument("--with-gpu", action="store_true", help="also time files that are right; no part of the points")
+    parser.add_argument("--with-gpu", action="store_true", help="also time correct files; does not affect the points")
     parser.add_argument("--unsandboxed", action="store_true", help="grade without isolation: only files that you trust")
     parser.add_argument("--compile-seconds", type=int, help="CPU time of the compiler")
     build = Path(os.environ.get("FLASH_LADDER_BUILD_DIR", ROOT / "build"))
@@ -97,7 +97,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     (action,) = given & set(GOES_WITH)
     for option in sorted(given & set(" ".join(GOES_WITH.values()).split()) - set(GOES_WITH[action].split())):
         actions = [other for other, options in GOES_WITH.items() if option in options.split()]
-        parser.error(f"{option} does not go with {action}, but with {', '.join(actions)}; leave it out")
+        parser.error(f"{option} cannot be combined with {action}, but with {', '.join(actions)}; leave it out")
     if args.share and (args.report or args.junit):
         parser.error("--share only grades; --report and --junit are for the run without it, which puts all together")
     args.course = args.course or ""
@@ -121,8 +121,8 @@ def look_at_outputs(args: argparse.Namespace) -> None:
         return
     if args.grade_dir:
         if is_special(args.out):
-            raise UsageError(f"--out {args.out} is no regular file; the grades grow, and results are kept beside them: "
-                             "name a file")  # fmt: skip
+            raise UsageError(f"--out {args.out} is not a regular file; grades are added to it and results are stored "
+                             f"beside it: name a file")  # fmt: skip
         named["the list of equal files of --out,"] = report.similar_file(args.out)
         named["the results that are kept for --out,"] = report.results_folder(args.out)
     seen = {"--grade": args.grade} if args.grade else {}
@@ -133,13 +133,13 @@ def look_at_outputs(args: argparse.Namespace) -> None:
             first, second = Path(os.path.realpath(its)), Path(os.path.realpath(path))
             inside = other != "--grade" and (first in second.parents or second in first.parents)
             if first == second or inside:
-                raise UsageError(f"{other} {its} and {option} {path} are in each other's place; give each its own name")
+                raise UsageError(f"{other} {its} and {option} {path} would replace each other; give each its own name")
         seen[option] = path
         # An empty file may have been created for this purpose, for example by mktemp.
         empty = path.is_file() and path.stat().st_size == 0 and path.suffix.lower() != ".cu"
         if path.exists() and not (is_special(path) or empty or report.is_ours(path)):
-            raise UsageError(f"{option} {path}: this is there already, and the grader has not written it; give another "
-                             "name, or remove it")  # fmt: skip
+            raise UsageError(f"{option} {path}: it already exists and was not written by the grader; choose another "
+                             f"name, or remove it")  # fmt: skip
 
 
 def show(result: dict) -> None:
@@ -160,7 +160,7 @@ def show(result: dict) -> None:
         verdict = "passed" if result["passed"] else "not passed"
         print(f"  {result['score']:5.1f} of 100  {verdict}: the pass mark is {result['pass_mark']}")
     if not result["passed"] and not result["course"]:
-        print("  This was graded without --course. A starter that was made with one needs it here, too.")
+        print("  This was graded without --course. A starter that was created with one needs it here, too.")
     for hint in result["hints"]:
         print(f"  Hint: {hint}")
     if result["gpu"]:
@@ -169,7 +169,7 @@ def show(result: dict) -> None:
 
 def show_speed(gpu: dict) -> None:
     """Times measured in turn on a GPU. The last is the ladder's version, with which the others are compared."""
-    print(f"  On {gpu['device']}{': ' + gpu['message'] if gpu['message'] else ', which is no part of the points:'}")
+    print(f"  On {gpu['device']}{': ' + gpu['message'] if gpu['message'] else ', which does not affect the points:'}")
     for timing in gpu["timings"]:
         share = timing["tflops"] / gpu["timings"][-1]["tflops"]
         print(f"  {timing['tflops']:7.1f} TFLOP/s  {share:5.2f}x  {timing['name']}  ({timing['problem']})")
@@ -182,14 +182,14 @@ def carry_out(args: argparse.Namespace) -> int:
         raise UsageError("say which assignment it is for: --assignment swizzle, for example")
     assignment = read_assignment(name, args.course, args.assignments)
     if args.grade_dir and args.out is None:
-        raise UsageError("--grade-dir needs --out FILE, which gets the grades")
+        raise UsageError("--grade-dir needs --out FILE, which receives the grades")
     look_at_outputs(args)
     if args.starter or args.reference:
         text = assignment.starter() if args.starter else assignment.reference_answer()
         if args.out and args.out.is_file() and args.out.read_bytes() != text.encode():
             complain(
-                f"--out {args.out}: this file is there already, and somebody may have worked on it; give another name, "
-                "or remove it"
+                f"--out {args.out}: this file already exists and may contain someone's work; choose another name, or "
+                f"remove it"
             )
             return 2
         if args.out:
@@ -241,13 +241,13 @@ def main() -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 3
     except KeyboardInterrupt:
-        goes_on = ": the same command goes on where this one was" if args.grade_dir else ""
+        goes_on = ": the same command continues where this one stopped" if args.grade_dir else ""
         complain(f"stopped{goes_on}", before="\n")
         return 3
     except Exception as error:  # a traceback's exit code would mean points below the pass mark
         place = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(place.filename).name}:{place.lineno}"
-        complain(f"the grader failed, and nothing is known of the file: {printable(repr(error))} in {where}")
+        complain(f"the grader failed, which says nothing about the file: {printable(repr(error))} in {where}")
         return 3
 
 

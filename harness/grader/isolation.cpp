@@ -248,17 +248,17 @@ std::vector<std::string> missing_isolation() {
   if (const int version = landlock_version(); version < 3)
     missing.push_back(
         version < 0
-            ? fmt::format("Landlock ({}), which keeps a process from other files; Linux has it since 5.13, where "
-                          "it is not turned off (boot option lsm=) or forbidden by a container",
+            ? fmt::format("Landlock ({}), which restricts a process to some files; Linux has had it since 5.13, "
+                          "unless it is turned off (boot option lsm=) or forbidden by a container",
                           std::generic_category().message(errno))
-            : fmt::format("Landlock of version 3 (this is version {}), which also guards against "
-                          "cutting files short; Linux has it since 6.2",
+            : fmt::format("Landlock of version 3 (this is version {}), which also prevents truncating files; Linux "
+                          "has had it since 6.2",
                           version));
   const std::uint32_t action = SECCOMP_RET_KILL_PROCESS;
   if (kArchitecture == 0)
-    missing.emplace_back("a list of system calls for this machine's architecture; it is there for x86-64 and AArch64");
+    missing.emplace_back("a list of system calls for this machine's architecture; there is one for x86-64 and AArch64");
   else if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0)
-    missing.push_back(fmt::format("seccomp ({}), which forbids system calls, those of the network among them",
+    missing.push_back(fmt::format("seccomp ({}), which blocks system calls, including those of the network",
                                   std::generic_category().message(errno)));
   return missing;
 }

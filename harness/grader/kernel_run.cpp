@@ -132,7 +132,7 @@ json launch_in_child(const std::string& ptx, const std::string& source_name, con
   for (std::size_t i = 0; fits && i < parameters.size(); ++i) fits = parameters[i].size == arguments[i].size();
   if (!fits)
     throw UnfitKernel(fmt::format(
-        "{} takes other parameters than the assignment says: {} of them, {} bytes in all; it is launched "
+        "{} takes different parameters from those in the assignment: {} of them, {} bytes in all; it is launched "
         "with {}",
         request.at("kernel").get<std::string>(), parameters.size(), kernel.parameter_bytes(), arguments.size()));
   std::vector<const void*> pointers;
@@ -268,7 +268,7 @@ json run_kernel(const std::string& ptx, const std::string& source_name, const js
   for (const Buffer& buffer : buffers) bytes += buffer.bytes.size();
 
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe could be made");
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("no pipe could be created");
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("no process could be started");
   if (child == 0) {

@@ -61,11 +61,11 @@ nlohmann::json run(const nlohmann::json& request) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("Runs what strangers have handed in, in isolation.", "harness-grader");
+  CLI::App app("Runs untrusted submissions in isolation.", "harness-grader");
   app.require_subcommand(1);
   const auto* missing = app.add_subcommand("missing", "What this machine lacks to isolate a process");
   const auto* runs = app.add_subcommand("run", "Launches kernels on the virtual GPU");
-  auto* encloses = app.add_subcommand("sandbox", "Runs a command that sees the named files alone");
+  auto* encloses = app.add_subcommand("sandbox", "Runs a command that sees only the named files");
   Sandbox sandbox;
   bool open = false;
   encloses->add_option("--memory", sandbox.limits.memory_bytes, "Bytes of address space");

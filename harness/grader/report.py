@@ -111,7 +111,7 @@ def similar_file(grades: Path) -> Path:
 
 
 def where(path: Path) -> Path:
-    """The same path for each way to name a file. The target of a link is a different file."""
+    """A canonical path, however the file was named. A link is not replaced by its target."""
     return path.parent.resolve() / path.name
 
 
@@ -144,7 +144,7 @@ def graded_by() -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
-NO_FILE = Refused("no .cu file is in this folder; folders in it are not looked at")
+NO_FILE = Refused("there is no .cu file in this folder; its subfolders are not searched")
 
 
 class Kept:
@@ -219,7 +219,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     if args.share:
         index, _, count = args.share.partition("/")
         if not (index.isdecimal() and count.isdecimal() and int(index) < int(count)):
-            print(f"harness: --share '{args.share}' is no share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
+            print(f"harness: --share '{args.share}' is not a share; 0/4 to 3/4 are the four quarters", file=sys.stderr)
             return 2
         paths = paths[int(index) :: int(count)]
     kept = Kept(grader, results_folder(args.out))
@@ -263,7 +263,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     if args.share:
-        print(f"{len(paths)} files graded; without --share the grades of all are put together in {args.out}")
+        print(f"{len(paths)} files graded; a run without --share collects all grades in {args.out}")
         return 0
     ordered = [results[i] for i in range(len(paths))]
     write_whole(args.out, to_csv(ordered))
@@ -282,7 +282,7 @@ def grade_folder(grader: Grader, args: argparse.Namespace) -> int:
     print(f"{len(scores)} of {len(ordered)} files graded{hidden}{mean}, {passed} passed, {len(pairs)} pairs "
           f"alike{compared}: {args.out}")  # fmt: skip
     if left_out:
-        print(f"  Left out, since an earlier run of the grader has written them: {', '.join(left_out)}")
+        print(f"  Left out, because an earlier run of the grader wrote them: {', '.join(left_out)}")
     for result in open_files:
         print(f"  {result['file']}: {result['message']}")
     return 3 if open_files else 0

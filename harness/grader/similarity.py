@@ -6,7 +6,7 @@ import hashlib
 import re
 
 GRAM = 8  # consecutive tokens that are compared
-NEAR = 0.6  # of two similar files, the one with fewer such runs beyond the starter shares this part of them
+NEAR = 0.6  # fraction of its runs beyond the starter that the file with fewer of them shares with a similar file
 FEWEST = 12  # with fewer runs beyond the starter there is nothing to compare
 
 # Each alternative accepts the end of the file in place of its own end: otherwise each of many openings without an end
@@ -86,9 +86,9 @@ def similar_pairs(files: dict[int, str], known: dict[int, str], starter: str, pt
             if a.exact == b.exact:
                 pairs.append(Pair(first, second, "same tokens", 1.0))
             elif a.names_aside == b.names_aside:
-                pairs.append(Pair(first, second, "same tokens but for names", 1.0))
+                pairs.append(Pair(first, second, "same tokens except for names", 1.0))
             elif second in known and a.shape == b.shape:
-                pairs.append(Pair(first, second, "same tokens but for names and numbers", 1.0))
+                pairs.append(Pair(first, second, "same tokens except for names and numbers", 1.0))
             elif first in ptx and ptx[first] == ptx.get(second) and ptx[first] not in starters_ptx:
                 pairs.append(Pair(first, second, "same PTX", shared))
             elif shared >= NEAR and fewer >= FEWEST:

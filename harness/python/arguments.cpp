@@ -63,8 +63,8 @@ void check_scales(const Array& scales, const Array& q) {
       throw UsageError(fmt::format("scales has strides ({}); it must be contiguous", fmt::join(scales.strides, ", ")));
   const auto address = reinterpret_cast<std::uintptr_t>(scales.data);
   if (address % sizeof(float) != 0)
-    throw UsageError(fmt::format("scales begins at address {:#x}, which is no multiple of {} bytes; copy it", address,
-                                 sizeof(float)));
+    throw UsageError(fmt::format("scales begins at address {:#x}, which is not a multiple of {} bytes; copy it",
+                                 address, sizeof(float)));
 }
 
 void check_shapes(const Arrays& arrays) {
@@ -96,7 +96,7 @@ void check_layout(const Array& array) {
   const auto address = reinterpret_cast<std::uintptr_t>(array.data);
   if (address % kAlignment != 0)
     throw UsageError(
-        fmt::format("{} begins at address {:#x}, which is no multiple of {} bytes; copy it, or slice it at "
+        fmt::format("{} begins at address {:#x}, which is not a multiple of {} bytes; copy it, or slice it at "
                     "a multiple of {} elements",
                     array.name, address, kAlignment, kAlignment / element_bytes(array)));
 }
@@ -111,7 +111,7 @@ std::array<int, 4> by_stride(const Array& array) {
 }
 
 // From the smallest stride to the largest, each must step over everything that the smaller ones reach. (Strides that
-// interleave without overlapping exist, but nobody uses them.)
+// interleave without overlapping exist, but are not used in practice.)
 bool overlaps_itself(const Array& array) {
   std::int64_t reach = 0;  // the distance between the first and the last element, using the strides so far
   for (const int i : by_stride(array)) {
@@ -124,9 +124,9 @@ bool overlaps_itself(const Array& array) {
 
 void check_overlaps_not_itself(const Array& out) {
   if (overlaps_itself(out))
-    throw UsageError(fmt::format(
-        "out has strides ({}) with shape {}: some of its elements are the same memory; give it memory for all",
-        fmt::join(out.strides, ", "), shape_of(out)));
+    throw UsageError(
+        fmt::format("out has strides ({}) with shape {}: some of its elements share memory; give it memory for all",
+                    fmt::join(out.strides, ", "), shape_of(out)));
 }
 
 // Whether elements of two arrays with these strides can be this far apart: by a sum of strides, each multiplied by a
@@ -168,7 +168,7 @@ void check_overlaps_no_input(const Arrays& arrays) {
   for (const Array* input : inputs) {
     const Span in = span_of(*input);
     if (out.begin < in.end && in.begin < out.end && !lie_between_each_other(arrays.out, *input))
-      throw UsageError(fmt::format("out, at {:#x} to {:#x}, overlaps {}, at {:#x} to {:#x}; give it memory of its own",
+      throw UsageError(fmt::format("out, at {:#x} to {:#x}, overlaps {}, at {:#x} to {:#x}; give it its own memory",
                                    out.begin, out.end, input->name, in.begin, in.end));
   }
 }

@@ -51,9 +51,9 @@ class Workspace {
     const cudaError_t error = cudaMallocAsync(&data_, bytes, stream);
     if (error == cudaErrorMemoryAllocation) {
       std::size_t free = 0, total = 0;
-      check(cudaMemGetInfo(&free, &total), "asking for the free GPU memory");
+      check(cudaMemGetInfo(&free, &total), "querying the free GPU memory");
       throw OutOfMemory(fmt::format(
-          "{} needs {} of GPU memory for its workspace, and {} of {} are free; use a smaller problem, or a kernel that "
+          "{} needs {} of GPU memory for its workspace, but {} of {} are free; use a smaller problem, or a kernel that "
           "needs none (from 02 on)",
           label(version), format_bytes(static_cast<double>(bytes)), format_bytes(static_cast<double>(free)),
           format_bytes(static_cast<double>(total))));
@@ -125,13 +125,13 @@ class MappedArrays {
 /// The settings in which one call differs from programs on the virtual GPU; they apply to the whole process.
 class VirtualGpuSettings {
  public:
-  VirtualGpuSettings(const std::atomic<bool>& interrupt, bool tells) {
+  VirtualGpuSettings(const std::atomic<bool>& interrupt, bool explains_errors) {
     end_launches_when(&interrupt);
-    let_device_tell(tells);
+    let_device_explain_errors(explains_errors);
   }
   ~VirtualGpuSettings() {
     end_launches_when(nullptr);
-    let_device_tell(true);
+    let_device_explain_errors(true);
   }
   VirtualGpuSettings(const VirtualGpuSettings&) = delete;
   VirtualGpuSettings& operator=(const VirtualGpuSettings&) = delete;
@@ -190,11 +190,11 @@ std::optional<std::string> goes_back(const Arrays& arrays) {
 void refuse_if_tma_goes_back(cudaError_t error, const Version& version, Dtype dtype, const Arrays& arrays) {
   if (error != cudaErrorInvalidValue || version.architecture == Architecture::sm_80) return;
   if (const auto back = goes_back(arrays))
-    throw UsageError(
-        fmt::format("{}, and TMA, with which {} copies, has no strides below 0; give a copy{}", *back, label(version),
-                    dtype == Dtype::e4m3
-                        ? ""
-                        : fmt::format(", or a kernel that needs no Hopper GPU: {}", label(version_of("", nullptr)))));
+    throw UsageError(fmt::format(
+        "{}, but TMA, with which {} copies, does not support strides below 0; give a copy{}", *back, label(version),
+        dtype == Dtype::e4m3
+            ? ""
+            : fmt::format(", or a kernel that needs no Hopper GPU: {}", label(version_of("", nullptr)))));
 }
 
 void refuse_if(const std::optional<std::string>& why) {

@@ -7,7 +7,7 @@
 namespace flash_ladder {
 namespace {
 
-constexpr DocumentKind kBusy{"file of counters", kBusySchema, "count anew with scripts/ncu_counters.py"};
+constexpr DocumentKind kBusy{"file of counters", kBusySchema, "count again with scripts/ncu_counters.py"};
 
 Busy busy(const nlohmann::json& counted) {
   return {.issue_slots_percent = counted.at("issue_slots_percent"),

@@ -53,6 +53,6 @@ std::string line_figures(const Counters& counters, std::uint64_t cost_of_all, bo
 /// What "cost" means, and which instructions count towards a line.
 inline constexpr std::string_view kCostExplained =
     "cost: the line's share of all warp instructions, wavefronts and sectors, added up. What the compiler has moved to a "
-    "barrier or a wait is charged to the line that uses it; the rest to where the PTX says.";
+    "barrier or a wait is charged to the line that uses it; everything else to the line that the PTX names.";
 
 }  // namespace flash_ladder

@@ -16,13 +16,12 @@ namespace flash_ladder {
 using nlohmann::json;
 
 void refuse_document(const DocumentKind& kind, const std::filesystem::path& path, const std::string& why) {
-  throw UnavailableError(fmt::format("the {} '{}' cannot be used: {}; {}, or take it anew from the repository",
-                                     kind.name, path.string(), why, kind.remedy));
+  throw UnavailableError(fmt::format("the {} '{}' cannot be used: {}; {}, or restore it from the repository", kind.name,
+                                     path.string(), why, kind.remedy));
 }
 
 void refuse_form(const DocumentKind& kind, const std::filesystem::path& path, const std::exception& error) {
-  refuse_document(kind, path,
-                  fmt::format("it is not of the form that schema {} asks for ({})", kind.schema, error.what()));
+  refuse_document(kind, path, fmt::format("it does not conform to schema {} ({})", kind.schema, error.what()));
 }
 
 std::optional<json> read_document(const DocumentKind& kind, const std::filesystem::path& path) {
@@ -44,7 +43,7 @@ std::optional<json> read_document(const DocumentKind& kind, const std::filesyste
     refuse_document(kind, path, "it has a number that is too large");
   }
   if (!document.is_object() || !document.contains("schema"))
-    refuse_document(kind, path, fmt::format("it has no \"schema\" and so is no {}", kind.name));
+    refuse_document(kind, path, fmt::format("it has no \"schema\" so it is not a {}", kind.name));
   if (const json& schema = document["schema"]; schema != kind.schema)
     refuse_document(kind, path,
                     fmt::format("it has schema {}, and this program reads schema {}",
@@ -56,7 +55,7 @@ void check_document_writable(const std::filesystem::path& path) {
   std::error_code error;
   const bool made = std::filesystem::create_directories(path.parent_path(), error);
   if (error)
-    throw UsageError(fmt::format("cannot make the directory '{}': {}; choose another place with --profiles",
+    throw UsageError(fmt::format("cannot create the directory '{}': {}; choose another place with --profiles",
                                  path.parent_path().string(), error.message()));
   check_writable(path);
   if (made) std::filesystem::remove(path.parent_path(), error);
@@ -67,7 +66,7 @@ void write_document(const std::filesystem::path& path, const json& document, con
   std::filesystem::create_directories(path.parent_path(), error);
   if (error)
     throw UnavailableError(
-        fmt::format("cannot make the directory '{}': {}", path.parent_path().string(), error.message()));
+        fmt::format("cannot create the directory '{}': {}", path.parent_path().string(), error.message()));
 
   std::string text = "{\n";
   std::string elements;

@@ -46,7 +46,7 @@ struct SeenP {
   std::optional<std::string> places;  // if something is wrong: which rows and keys
 };
 
-/// Whether each element of a K/V tile is where it belongs: S with one-hot Q and V shows K, O with one-hot P shows V.
+/// Whether each element of a K/V tile is where it belongs: S with one-hot Q and V shows K, O with one-hot P reveals V.
 struct SeenLayout {
   std::string tensor;  // "K" or "V"
   std::int64_t elements = 0, wrong = 0;

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr DocumentKind kPeers{"file of peers", kPeersSchema, "measure it anew with scripts/peers"};
+constexpr DocumentKind kPeers{"file of peers", kPeersSchema, "measure it again with scripts/peers"};
 
 std::vector<PeerResult> results_of(const json& entry) {
   std::vector<PeerResult> results;

@@ -43,7 +43,7 @@ void from_json(const json& json, Profile& profile) {
   for (const Result& result : profile.results)
     if (result.data != Distribution::normal)
       throw std::runtime_error(
-          fmt::format("a result is of {} data, and a profile holds normal data alone", to_string(result.data)));
+          fmt::format("a result is for {} data, but a profile contains only normal data", to_string(result.data)));
 }
 
 json results_document(const std::vector<Result>& results) { return {{"results", results}}; }

@@ -121,7 +121,7 @@ void write_trace(const std::filesystem::path& path, const Result& result) {
   }
   const json document = {{"traceEvents", std::move(events)},
                          {"otherData",
-                          {{"unit", "one microsecond stands for one warp instruction, and not for time"},
+                          {{"unit", "one microsecond stands for one warp instruction, not for time"},
                            {"kernel", result.kernel},
                            {"name", result.name},
                            {"config", result.config},

@@ -80,7 +80,7 @@ std::optional<Tuning> read_tuning(const std::filesystem::path& path, const std::
     refuse_form(kTuning, path, error);
   }
   if (tuning.device != device)
-    refuse_document(kTuning, path, fmt::format("it is of another device, {}, and not of {}", tuning.device, device));
+    refuse_document(kTuning, path, fmt::format("it is for another device, {}, not for {}", tuning.device, device));
   return tuning;
 }
 

@@ -70,7 +70,7 @@ const Words kFlags{
     .use_size = [](const char* name) { return fmt::format("--{} ", name); },
     .use_config = [](const std::string& name) { return "--config " + name; },
     .use_dtype = [](const Version& version,
-                    Dtype /*dtype*/) { return "ask for --dtype " + to_string(version.configurations.front().dtype); },
+                    Dtype /*dtype*/) { return "choose --dtype " + to_string(version.configurations.front().dtype); },
     .equal_heads = kLeaveOut,
     .without_gpu = "study without one, with --device emulator",
     .other_gpu = "with --device gpu:N",
@@ -99,8 +99,10 @@ std::optional<std::string> why_impossible(const AttentionProblem& problem, const
           "heads and batch entries go; use {}{} or fewer, in several runs",
           name, size, kMaxGridYZ, kMaxGridYZ, words.use_size(name), kMaxGridYZ);
   if (problem.kv_heads != 0 && (problem.kv_heads < 0 || problem.heads % problem.kv_heads != 0))
-    return fmt::format("{} {} does not divide {} {}: every head of K and V serves as many of Q; give a divisor",
-                       words.kv_heads, problem.kv_heads, words.heads, problem.heads);
+    return fmt::format(
+        "{} {} does not divide {} {}: every head of K and V serves equally many heads of Q; choose a "
+        "divisor",
+        words.kv_heads, problem.kv_heads, words.heads, problem.heads);
   if (problem.window != kNoWindow && (problem.window < 0 || problem.window > kLargest))
     return fmt::format("{} {} is out of range; allowed: 0 to {}", words.window, problem.window, kLargest);
   if (auto why = why_no_lengths(words.lengths, problem.lengths, words.seq_len, problem.seq_len, problem.batch, words))
@@ -113,7 +115,7 @@ std::optional<std::string> why_unsupported(const Version& version, const Configu
                                            const AttentionProblem& problem, const Words& words) {
   if (auto why = why_impossible(problem, words)) return why;
   if (problem.dtype != configuration.dtype)
-    return fmt::format("configuration {} of {} computes {}, not {}; ask for another --dtype", configuration.name,
+    return fmt::format("configuration {} of {} computes {}, not {}; choose another --dtype", configuration.name,
                        label(version), to_string(configuration.dtype), to_string(problem.dtype));
   if (problem.head_dim != configuration.head_dim)
     return fmt::format("{} {} is not supported by {}; allowed: {}", words.head_dim, problem.head_dim, label(version),
@@ -145,15 +147,15 @@ std::optional<std::string> why_no_device(const DriverState& state, int ordinal, 
                        words.without_gpu);
   if (!state.error.empty() && state.driver_version / 1000 < state.runtime_version / 1000)
     return fmt::format(
-        "the NVIDIA driver supports CUDA {} and this program was built with CUDA {}; update the driver, or build "
+        "the NVIDIA driver supports CUDA {}, but this program was built with CUDA {}; update the driver, or build "
         "with an older toolkit",
         release(state.driver_version), release(state.runtime_version));
   if (!state.error.empty())
     return fmt::format(
-        "the NVIDIA driver answered: {}; see whether nvidia-smi works, and what CUDA_VISIBLE_DEVICES is set to",
+        "the NVIDIA driver reported: {}; check whether nvidia-smi works, and what CUDA_VISIBLE_DEVICES is set to",
         state.error);
   if (state.device_count == 0)
-    return "no GPU is visible; see whether nvidia-smi lists one, and what CUDA_VISIBLE_DEVICES is set to";
+    return "no GPU is visible; check whether nvidia-smi lists one, and what CUDA_VISIBLE_DEVICES is set to";
   if (ordinal < 0 || ordinal >= state.device_count)
     return fmt::format("GPU {} does not exist; allowed: {}", ordinal,
                        state.device_count == 1 ? "0" : fmt::format("0 to {}", state.device_count - 1));
@@ -176,7 +178,7 @@ bool runs_on(Architecture architecture, int compute_capability) {
 
 std::optional<std::string> why_not_on_device(const Version& version, const DeviceInfo& device) {
   if (runs_on(version.architecture, device.compute_capability)) return std::nullopt;
-  return fmt::format("{} has Hopper's instructions (sm_90a): it needs a GPU of compute capability 9.0, and {} has {}",
+  return fmt::format("{} uses Hopper's instructions (sm_90a): it needs a GPU of compute capability 9.0, but {} has {}",
                      label(version), device.name, compute_capability_name(device.compute_capability));
 }
 
@@ -185,7 +187,7 @@ std::optional<std::string> why_unsupported_by_device(const Version& version, con
   if (auto why = why_not_on_device(version, device)) return why;
   if (configuration.smem_bytes <= device.smem_per_cta_bytes) return std::nullopt;
   const Configuration* other = preferred_configuration(version, configuration.dtype, device.smem_per_cta_bytes);
-  return fmt::format("configuration {} of {} needs {} bytes of shared memory per CTA, and {} has {}; {}",
+  return fmt::format("configuration {} of {} needs {} bytes of shared memory per CTA, but {} has {}; {}",
                      configuration.name, label(version), configuration.smem_bytes, device.name,
                      device.smem_per_cta_bytes,
                      other != nullptr ? "use " + words.use_config(other->name) : "it needs another GPU");
@@ -239,7 +241,7 @@ std::optional<std::string> why_no_memory(const Version& version, const Configura
   const double needed = memory_needed_bytes(configuration, problem, device.l2_bytes);
   if (needed <= static_cast<double>(device.memory_free_bytes)) return std::nullopt;
   return fmt::format(
-      "{} needs {} of GPU memory for this problem, and {} of {} are free on {}; use a smaller --batch, --heads or "
+      "{} needs {} of GPU memory for this problem, but {} of {} are free on {}; use a smaller --batch, --heads or "
       "--seq-len",
       label(version), format_bytes(needed), format_bytes(device.memory_free_bytes),
       format_bytes(device.memory_total_bytes), device.name);

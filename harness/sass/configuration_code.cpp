@@ -31,7 +31,7 @@ std::optional<std::string> read_study_file(const std::filesystem::path& path) {
 std::string needed_study_file(const std::filesystem::path& path) {
   auto text = read_study_file(path);
   if (!text)
-    throw UnavailableError(fmt::format("'{}' is not there: build again, with scripts/setup harness", path.string()));
+    throw UnavailableError(fmt::format("'{}' is missing: build again, with scripts/setup harness", path.string()));
   return std::move(*text);
 }
 
@@ -41,7 +41,8 @@ bool belongs_to(const std::string& mangled, const Configuration& configuration) 
 
 void refuse_code(const std::filesystem::path& file, const Configuration& configuration) {
   throw UnavailableError(
-      fmt::format("{} has no __global__ function with {} in its name: build again, the file does not fit this harness",
+      fmt::format("{} has no __global__ function with {} in its name: build again, because the file does not belong "
+                  "to this harness",
                   file.string(), demangled(configuration.traits)));
 }
 

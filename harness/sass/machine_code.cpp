@@ -56,7 +56,7 @@ std::optional<std::string> machine_code(const std::filesystem::path& directory, 
 std::string needed_machine_code(const std::filesystem::path& directory, const std::string& stem) {
   auto text = machine_code(directory, stem);
   if (!text)
-    throw UnavailableError(fmt::format("'{}' is not there: build again, with scripts/setup harness",
+    throw UnavailableError(fmt::format("'{}' is missing: build again, with scripts/setup harness",
                                        (directory / (stem + ".cubin")).string()));
   return std::move(*text);
 }

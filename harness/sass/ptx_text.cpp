@@ -45,7 +45,7 @@ std::string shown_file(const std::string& file, const std::filesystem::path& roo
   return inside ? relative.generic_string() : path.filename().string();
 }
 
-// And it is neither a directive nor a label.
+// The line is neither a directive nor a label.
 bool is_instruction(std::string_view statement) {
   if (statement.empty()) return false;
   const char first = statement.front();

@@ -38,7 +38,7 @@ Flow flow_of(const Instruction& instruction) {
   if (op == "EXIT" || op == "RET" || op == "KILL") return {true, false, conditional};
   if (op == "WARPSYNC" && local) return {true, true, true};
   // BSSY also names a label, but only as the place where lanes reconverge. Its BSYNC is right before that label, so
-  // control simply continues there.
+  // control continues there.
   return {false, false, true};
 }
 

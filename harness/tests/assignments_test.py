@@ -109,7 +109,7 @@ def test_what_later_versions_do_is_not_enough_for_16(graders: dict, tmp_path: Pa
 
 @pytest.mark.parametrize(("course", "hidden"), [("spring", "a"), ("autumn", "b"), ("course b", "c"), ("course f", "d")])
 def test_02_without_a_running_maximum_does_not_pass(course: str, hidden: str, machine: Machine, tmp_path: Path) -> None:
-    """As the page's question says: right for small scores, and only NaN for large ones."""
+    """The mistake in the page's question: right for small scores, and only NaN for large ones."""
     grader = Grader(machine, read_assignment("02_online_softmax", course), hidden)
     answer = grader.assignment.reference_answer()
     without = answer.replace("fmaxf(new_max, score[j])", "0.0f")
@@ -194,7 +194,7 @@ def test_conflicts_of_the_copy_of_O_alone_are_not_called_those_of_fragments_in_0
 
 
 def test_05_can_be_solved_with_mbarriers(graders: dict, tmp_path: Path) -> None:
-    """As its page proposes, but not with mbarriers that have no effect."""
+    """The page proposes this solution, but mbarriers that have no effect do not count."""
     grader = graders["05_cp_async", COURSES[0]]
     answer = grader.assignment.reference_answer()
     changes = [

@@ -40,7 +40,7 @@ def test_a_copy_with_the_old_namespace(kernels: Path) -> None:
     done = check(kernels)
     assert done.returncode == 1
     line = line_of(mine, "namespace flash_ladder::v06")
-    assert f"{mine}:{line}: the code lies in namespace flash_ladder::v06" in done.stderr
+    assert f"{mine}:{line}: the code is in namespace flash_ladder::v06" in done.stderr
     assert "write flash_ladder::v17 here" in done.stderr
 
     text = mine.read_text(encoding="utf-8").replace("flash_ladder::v06", "flash_ladder::v17")
@@ -59,7 +59,7 @@ def test_other_namespaces_that_are_not_the_files_own(kernels: Path, namespace: s
 def test_no_namespace_at_all(kernels: Path) -> None:
     (kernels / "17_mine.cu").write_text("__global__ void kernel() {}\n", encoding="utf-8")
     done = check(kernels)
-    assert done.returncode == 1 and "17_mine.cu:1: the code lies in no namespace of its own" in done.stderr
+    assert done.returncode == 1 and "17_mine.cu:1: the code is not in a namespace of its own" in done.stderr
 
 
 def test_a_namespace_inside_the_versions_own(kernels: Path) -> None:

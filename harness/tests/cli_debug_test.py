@@ -281,16 +281,18 @@ def test_a_kernel_that_faults_is_wrong(planted: Cli) -> None:
     ("arguments", "message"),
     [
         (["--debug", "99"], "there is no version '99'"),
-        (["--debug", "fp8"], "fp8 computes e4m3 alone, whose numbers --debug cannot take apart; try --debug 27"),
-        (["--debug", "fp8", "--dtype", "e4m3"], "fp8 computes e4m3 alone, whose numbers --debug cannot take apart"),
+        (["--debug", "fp8"], "fp8 computes only e4m3, which cannot represent the numbers that --debug probes with; "
+                             "try --debug 27"),
+        (["--debug", "fp8", "--dtype", "e4m3"], "fp8 computes only e4m3, which cannot represent the numbers that "
+                                                "--debug probes with"),
         (["--debug", "07", "--row", "128"], "--row 128 is out of range; this problem has 0 to 127"),
         (["--debug", "07", "--head", "2"], "--head 2 is out of range; this problem has 0 to 1"),
         (["--debug", "07", "--row", "-1"], "--row"),
         (["--debug", "07", "--seq-len-kv", "100"], "seq-len-kv 100 is not a multiple of 64"),
-        (["--debug", "07", "--kernel", "07"], "--debug does not go with --kernel"),
-        (["--debug", "07", "--no-check"], "--debug does not go with --no-check"),
+        (["--debug", "07", "--kernel", "07"], "--debug cannot be combined with --kernel"),
+        (["--debug", "07", "--no-check"], "--debug cannot be combined with --no-check"),
         (["--debug", "07", "--config", "1x1"], "no configuration '1x1'"),
-        (["--kernel", "07", "--row", "1"], "--row says what --debug shows"),
+        (["--kernel", "07", "--row", "1"], "--row selects what --debug shows"),
     ],
 )
 def test_bad_usage(emulator: Cli, arguments: list[str], message: str) -> None:
@@ -301,7 +303,7 @@ def test_bad_usage(emulator: Cli, arguments: list[str], message: str) -> None:
 def test_without_any_gpu_nothing_can_be_seen(cli: Cli) -> None:
     cli.device = None
     outcome = cli("--debug", "07")
-    assert outcome.rc == 3 and "--debug runs the version, and nothing can" in outcome.err
+    assert outcome.rc == 3 and "--debug has to run the version, and no device can" in outcome.err
 
 
 def test_an_answer_of_another_kind_is_not_believed(cli: Cli) -> None:

@@ -47,7 +47,7 @@ def test_a_version_whose_ctas_stay_is_checked_with_few_sms(emulator: Cli, kernel
     card = emulator(K, kernel, *EMULATOR).words
     few = "Checked normal inputs; offset-mean inputs on 2 SMs; large-logit inputs on 5 SMs; ramp inputs on 3 SMs;"
     assert few in card
-    assert "the requested problem. On few SMs a CTA takes several query tiles" in card
+    assert "the requested problem. With few SMs, a CTA takes several query tiles" in card
     (result,) = results(emulator, K, kernel, *EMULATOR)
     assert {"normal inputs", "a single tile", "tensors with gaps on 5 SMs"} <= set(result["checked"])
 
@@ -329,7 +329,7 @@ def test_counters_of_a_changed_source_are_compared() -> None:
 
 @pytest.mark.parametrize("kernel", AMPERE, ids=lambda kernel: kernel.stem)
 def test_a_barrier_or_a_wait_is_not_charged_for_what_was_moved_there(recorded: Path, kernel: KernelFile) -> None:
-    """Such as address computations of the copies: in 08 these were 172 instructions at each wait."""
+    """Moved code includes address computations of the copies, which in 08 were 172 instructions at each wait."""
     source = ROOT / kernel.file
     text = source.read_text(encoding="utf-8").splitlines()
     alone = re.compile(r"\s*(__sync\w+\(\)|cp_async_(wait(<\d>)?|commit)\(\));")

@@ -44,7 +44,7 @@ def test_what_was_not_measured_is_null(cli: Cli) -> None:
     for result in results:
         in_8_bits = result["name"] in IN_8_BITS  # it is not in the tables for 16 bits
         assert result["status"] == ("skipped" if in_8_bits else "ok")
-        assert result["reason"] == ("fp8 has no configuration for fp16; ask for --dtype e4m3" if in_8_bits else None)
+        assert result["reason"] == ("fp8 has no configuration for fp16; choose --dtype e4m3" if in_8_bits else None)
         for member in ("device", "correct", "max_abs_error", "relative_error", "ms", "tflops", "counters"):
             assert result[member] is None
 

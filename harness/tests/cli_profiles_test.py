@@ -65,7 +65,7 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_the_work(cli: Cli, 
     outcome = cli(*arguments)
     assert outcome.rc == 2 and cli.requests() == [], outcome
     message = " ".join(outcome.err.split())
-    assert "cannot make the directory" in message and "choose another place with --profiles" in message
+    assert "cannot create the directory" in message and "choose another place with --profiles" in message
     cli.profiles.unlink()
     cli.profiles.mkdir()
     (cli.profiles / "h200").mkdir()
@@ -329,7 +329,7 @@ BROKEN = [
     (lambda _: "[]", 'no "schema"'),
     (of_another_schema, "it has schema 2, and this program reads schema 1"),
     (without_a_schema, 'no "schema"'),
-    (of_another_form, "not of the form"),
+    (of_another_form, "does not conform"),
     (with_tflops("1e400"), "a number that is too large"),
     (with_tflops("-5"), "-5 where a number above 0 is expected"),
     (with_tflops('"inf"'), "inf where a number above 0 is expected"),
@@ -370,7 +370,7 @@ def test_broken_peers(cli: Cli) -> None:
         ("{", "truncated or not JSON"),
         ("[]", 'no "schema"'),
         ('{"schema": 2}', "it has schema 2, and this program reads schema 3"),
-        ('{"schema": 3}', "not of the form"),
+        ('{"schema": 3}', "does not conform"),
         (json.dumps(good | {"problem": good["problem"] | {"dtype": "fp4"}}), "its dtype is unknown"),
     ):
         (cli.profiles / "h200/peers.json").write_text(broken, encoding="utf-8")
@@ -442,7 +442,7 @@ def test_diff_without_the_program_diff(cli: Cli, tmp_path: Path) -> None:
     assert outcome.rc == 3 and "`diff` cannot be started" in outcome.err and "install diffutils" in outcome.err
 
 
-# Except those of the virtual GPU, which has no speed.
+# The virtual GPU's folder is left out, because it has no speeds.
 PROFILES = sorted(path for path in ROOT.glob("profiles/*/[0-9][0-9]_*.json") if path.parent.name != "emulator")
 
 

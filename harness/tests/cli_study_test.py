@@ -79,7 +79,7 @@ def test_other_data_are_named_and_compared_with_nothing_recorded(cli: Cli) -> No
     earlier = len(cli.requests())
     rising = cli(K, "07", "--data", "rising")
     assert "fp16; rising data: q = z + 8 u, k = z + t u, t from 0 to 16 over the keys" in rising.words
-    assert "Recorded nothing to compare with, since recordings are of normal data" in rising.words
+    assert "Recorded nothing to compare with, because recordings use normal data" in rising.words
     assert "measured now)" in rising.words and "by --record" not in rising.words
     assert "Peers" not in rising.out and "Busy" not in rising.out
     asked = cli.requests()[earlier:]
@@ -98,7 +98,7 @@ def test_a_profile_of_other_data_is_not_read(cli: Cli) -> None:
     (cli.profiles / "h200").mkdir()
     (cli.profiles / "h200" / recorded.name).write_text(text, encoding="utf-8")
     outcome = cli(K, "07")
-    assert "a result is of zeros data, and a profile holds normal data alone" in outcome.err
+    assert "a result is for zeros data, but a profile contains only normal data" in outcome.err
     assert "Recorded nothing for this problem" in outcome.words
 
 
@@ -122,7 +122,7 @@ def test_study_card(cli: Cli) -> None:
         "Changed",
         "Prediction",
         "NVIDIA H200 (GPU 0, compute capability 9.0)",
-        "Correct yes, max |error| 4.00e-04, 0.40 of what is allowed",
+        "Correct yes, max |error| 4.00e-04, 0.40 of the allowed error",
         "225.0 TFLOP/s, median",
         "1.50x of version 06_swizzle (150.0 TFLOP/s measured now)",
         f"{study['registers']} registers, no spills, {study['smem_bytes'] / 1024:g} KiB of shared memory",
@@ -200,7 +200,7 @@ def test_a_range_in_which_some_tiles_do_not_fit(cli: Cli) -> None:
         ("crash", "ended by signal 11 (Segmentation fault) (last step: check normal inputs 1/4)"),
         ("cuda", "an illegal memory access was encountered"),
         ("silent", "ended with status 7 and gave no answer"),
-        ("garbage", "wrote what is no event: Segmentation fault (core dumped)"),
+        ("garbage", "wrote something that is not an event: Segmentation fault (core dumped)"),
         ("other", "answered about another version, configuration, problem or data"),
     ],
 )
@@ -230,7 +230,7 @@ def test_a_hanging_worker_is_killed(cli: Cli) -> None:
         outcome = cli(K, "04-06", "--timeout", f"{limit:g}", "--json", str(cli.folder / "out.json"))
         if "3 versions, 2 ok, 1 failed" in outcome.words:
             break
-    reason = f"no sign of life for {limit:g} s"
+    reason = f"no progress for {limit:g} s"
     assert outcome.rc == 3 and reason in outcome.words
     results = json.loads((cli.folder / "out.json").read_text())["results"]
     assert [result["status"] for result in results] == ["ok", "failed", "ok"]
@@ -254,7 +254,7 @@ def test_a_wrong_result(cli: Cli) -> None:
     outcome = cli(K, "05")
     assert outcome.rc == 1
     for words in (
-        "Correct NO, max |error| nan, 17.50 of what is allowed: the output differs from the reference",
+        "Correct NO, max |error| nan, 17.50 of the allowed error: the output differs from the reference",
         "Diagnosis Suggests: the scores are not scaled. Wrong in rows 8–15 modulo 16.",
         "batch head row column got expected",
         "1 2 345 67 nan 0.25",
@@ -275,7 +275,7 @@ def test_wrong_weighs_more_than_failed(cli: Cli) -> None:
 def test_without_a_gpu_the_study_is_static(cli: Cli) -> None:
     cli.device = None
     outcome = cli(K, "07")
-    assert outcome.rc == 3 and cli.requests() == [], "what was asked for was to run it"
+    assert outcome.rc == 3 and cli.requests() == [], "what was requested was to run it"
     assert "No kernel was run." in outcome.words and "this machine has no such GPU" in outcome.words
     assert "registers, no spills" in outcome.words and "LDSM" in outcome.out
     assert "Correct" not in outcome.out

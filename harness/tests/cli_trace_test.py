@@ -28,7 +28,7 @@ def trace(cli: Cli, tmp_path: Path, *arguments: str, **environment: str) -> tupl
     file = tmp_path / "trace.json"
     outcome = cli("--kernel", *arguments, *SMALL, "--trace", str(file), **environment)
     assert outcome.rc == 0, outcome.err
-    assert "instructions are no time" in outcome.words and "Trace" in outcome.out
+    assert "instructions, not time" in outcome.words and "Trace" in outcome.out
     document = json.loads(file.read_text(encoding="utf-8"))
     return [event for event in document["traceEvents"] if event["ph"] == "X"], document
 
@@ -147,8 +147,8 @@ def test_the_roles_of_a_cta_and_what_each_waits_for(emulator: Cli, tmp_path: Pat
     ("arguments", "message"),
     [
         (["--kernel", "05-06", "--device", "emulator"], "--trace is for a single version"),
-        (["--debug", "05"], "--trace does not go with --debug"),
-        (["--kernel", "05", "--record"], "--trace does not go with --record"),
+        (["--debug", "05"], "--trace cannot be combined with --debug"),
+        (["--kernel", "05", "--record"], "--trace cannot be combined with --record"),
     ],
 )
 def test_bad_usage(emulator: Cli, tmp_path: Path, arguments: list[str], message: str) -> None:

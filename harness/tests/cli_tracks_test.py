@@ -130,10 +130,10 @@ def test_a_card(tracks: Cli) -> None:
 
 
 def test_what_a_device_cannot_run_is_skipped_with_the_reason_and_its_static_study(tracks: Cli) -> None:
-    why = "02_wgmma has Hopper's instructions (sm_90a)"
+    why = "02_wgmma uses Hopper's instructions (sm_90a)"
     for device, reason in (
-        (virtual, f"{why}: it needs a GPU of compute capability 9.0, and virtual GPU has 8.0"),
-        (None, f"{why}: it needs a GPU of compute capability 9.0, and NVIDIA GeForce RTX 4080 has 8.9"),
+        (virtual, f"{why}: it needs a GPU of compute capability 9.0, but virtual GPU has 8.0"),
+        (None, f"{why}: it needs a GPU of compute capability 9.0, but NVIDIA GeForce RTX 4080 has 8.9"),
     ):
         if device:
             virtual(tracks)
@@ -167,7 +167,7 @@ def test_without_a_gpu(tracks: Cli) -> None:
     outcome = tracks(K, "02")
     assert outcome.rc == 3 and "No kernel was run." in outcome.words and "168 registers" in outcome.words
     outcome = tracks(K, "02", "--sm", "80")
-    assert outcome.rc == 2 and "needs a GPU of compute capability 9.0, and sm_80 has 8.0" in outcome.err
+    assert outcome.rc == 2 and "needs a GPU of compute capability 9.0, but sm_80 has 8.0" in outcome.err
 
 
 def test_sass(tracks: Cli) -> None:
@@ -268,7 +268,8 @@ def test_what_says_nothing_is_the_plain_problem(tracks: Cli) -> None:
 
 
 @pytest.mark.parametrize(("flags", "message"), [
-    (["--kv-heads", "5"], "--kv-heads 5 does not divide heads 16: every head of K and V serves as many of Q; give a"),
+    (["--kv-heads", "5"], "--kv-heads 5 does not divide heads 16: every head of K and V serves equally many heads of "
+                          "Q; choose a"),
     (["--window", "-1"], "--window -1 is out of range; allowed are 0 to "),
     (["--lengths", "64,7", "--batch", "3"], "--lengths has 2 numbers, and batch is 3; give one for every batch entry"),
     (["--lengths", "64,700", "--seq-len", "640"], "--lengths 700 is out of range; allowed: 0 to seq-len 640"),

@@ -203,8 +203,8 @@ def test_tune_where_nothing_can_run(ladder: Cli) -> None:
         ({"02 128x64": "wrong"}, 1, "the output differs from the reference"),
         ({"02 128x64": "crash"}, 3, "ended by signal 11"),
         ({"02 time": "cuda"}, 3, "an illegal memory access was encountered"),
-        ({"02 time": "incomplete"}, 3, "gave no time of this configuration"),
-        ({"02 time": "garbage"}, 3, "wrote what is no event"),
+        ({"02 time": "incomplete"}, 3, "returned no time for this configuration"),
+        ({"02 time": "garbage"}, 3, "wrote something that is not an event"),
     ],
 )
 def test_nothing_is_kept_unless_all_is_right(ladder: Cli, behaviour: dict[str, str], rc: int, words: str) -> None:
@@ -247,7 +247,7 @@ def test_what_was_tuned_is_launched_and_said(ladder: Cli) -> None:
     assert "tuned: 128x32, the fastest of 3" in outcome.words
     assert launched(ladder) == ["128x32", "64x64", "64x64", "128x32"]
 
-    # Not for another problem, nor in spite of --config, nor on another device, nor without a clock.
+    # It is not used for another problem, with --config, on another device, or without a clock.
     for flags in (
         ["--seq-len", "2048"],
         ["--seq-len", "1024", "--heads", "8"],
@@ -303,9 +303,9 @@ BROKEN = [
     (lambda path: path.write_text(""), "it is empty"),
     (lambda path: edit(path, lambda d: d.update(schema=7)), "schema 7, and this program reads schema 1"),
     (lambda path: edit(path, lambda d: d.pop("schema")), 'no "schema"'),
-    (lambda path: edit(path, lambda d: d.update(device="NVIDIA L4")), "of another device, NVIDIA L4"),
+    (lambda path: edit(path, lambda d: d.update(device="NVIDIA L4")), "for another device, NVIDIA L4"),
     (lambda path: edit(path, lambda d: d["entries"][0].update(ranking=[])), "a ranking is empty"),
-    (lambda path: edit(path, lambda d: d["entries"][0].pop("problem")), "not of the form"),
+    (lambda path: edit(path, lambda d: d["entries"][0].pop("problem")), "does not conform"),
 ]
 
 

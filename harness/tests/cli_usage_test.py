@@ -54,11 +54,11 @@ BAD_USAGE = [
     ([K, "07", "--batch", "99999999999999999999"], ["--batch 99999999999999999999", "out of range"]),
     ([K, "07", "--seed", "-1"], ["--seed"]),
     ([K, "07", "--data", "steep"], ["--data 'steep' is unknown", "normal, ", "rising", "four-sinks"]),
-    ([K, "07", "--data", "zeros", "--record"], ["--record does not go with --data", "normal data"]),
+    ([K, "07", "--data", "zeros", "--record"], ["--record cannot be combined with --data", "normal data"]),
     ([K, "07", "--sass", "--data", "zeros"], ["--sass", "--data", "runs nothing"]),
     (["--list", "--data", "zeros"], ["--list", "--data", "runs nothing"]),
-    (["--tune", "07", "--data", "zeros"], ["--tune does not go with --data", "normal data"]),
-    (["--diff", "05", "06", "--data", "zeros"], ["--diff does not go with --data", "normal data"]),
+    (["--tune", "07", "--data", "zeros"], ["--tune cannot be combined with --data", "normal data"]),
+    (["--diff", "05", "06", "--data", "zeros"], ["--diff cannot be combined with --data", "normal data"]),
     ([K, "07", "--dtype", "fp8"], ["'fp8'", "fp16", "bf16", "e4m3"]),
     ([K, "27", "--dtype", "e4m3"], ["27_three_consumers has no configuration for e4m3", "--dtype fp16"]),
     ([K, "fp8", "--dtype", "bf16"], ["fp8 has no configuration for bf16", "--dtype e4m3"]),
@@ -284,7 +284,7 @@ def test_json_to_a_full_disk(cli: Cli) -> None:
 
 
 def test_a_closed_standard_output_is_no_other_file(cli: Cli, tmp_path: Path) -> None:
-    """The next file to be opened would get its number, and so receive what is printed."""
+    """Otherwise the next file to be opened would get the stream's number and receive what is printed."""
     target = tmp_path / "out.json"
     command = f"{shlex.join(cli.command('--list', '--json', str(target)))} >&-"
     assert subprocess.run(["bash", "-c", command], env=cli.environment(), capture_output=True).returncode == 3

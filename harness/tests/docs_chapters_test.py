@@ -698,8 +698,8 @@ def test_the_model_of_the_rings_waits_and_arrives_as_the_kernel_does(number: int
     programs = [(trace.warps(multiply=False)[0], machine.producer())]
     programs += [(warp, machine.consumer(i)) for i, warp in enumerate(consumers)]
     for warp, program in programs:
-        # Without those for Q and for the store, and without the arrival that belongs to each copy: the model leaves
-        # them out.
+        # Without the steps for Q and for the store, and without the arrival that belongs to each copy, because the
+        # model leaves them out.
         traced = [
             str(step)
             for step in trace.steps(warp)

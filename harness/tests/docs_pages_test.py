@@ -22,7 +22,7 @@ from sources import PAGES as SOURCES  # noqa: E402
 
 LIBRARY = pages.Library.of(None, SOURCES)
 NAMES = sorted(LIBRARY.sources)
-# Plain pages, which are their own source, are link sources and link targets.
+# Plain pages, which are their own source, contain links and are linked to.
 READ_ON_GITHUB = sorted({*(f"{name}.md" for name in NAMES), *(path.name for path in DOCS.glob("*.md"))})
 
 

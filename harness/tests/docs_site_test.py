@@ -363,7 +363,7 @@ def test_a_factor_is_compared_as_in_the_quiz(site: Path, tmp_path: Path) -> None
     assert found["before"] == "" and "Type a factor above 0" in found["none"]
     assert f"measured {found['step']:.2f}×" in found["right"] and found["right"].endswith("within 5 %.")
     assert found["twice"].endswith("too much by a factor of 2.00.")
-    assert found["slower"].endswith(", and the other way.") and found["open"]
+    assert found["slower"].endswith(", in the opposite direction.") and found["open"]
 
 
 @needs_chromium

@@ -278,7 +278,7 @@ def test_what_was_measured_stands_in_the_docs(tree: Path) -> None:
         "| TFLOP/s at seq_len | 512 | 1024 | 2048 | 4096 | 8192 | 16384 | of FA2 at 4096 | of FA2, mean |"
         " W at 4096 | MHz | TFLOP/s per W |",
         f"|---|{'---:|' * 11}",
-        # Not the figure of its profile, but that of its run with FlashAttention-2, alone.
+        # The figure comes from its run beside FlashAttention-2, alone, and not from its profile.
         "| [02 online_softmax](chapters/02_online_softmax.md) | 4.06 | 8.12 | 8.12 | 8.12 | 8.12 | 8.12 |"
         " 2.50 % | 2.50 % | 650 | 1,725 | 0.0125 |",
         "| *Another* | – | – | – | 162 | – | – | 50.0 % | – | 650 | 1,725 | 0.250 |",
@@ -877,7 +877,7 @@ def test_the_readme_leads_to_the_page_for_those_who_carry_on() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    """Whoever opens the repository should see what it is. What is longer belongs on a page of docs/."""
+    """The README should show what the repository is. Anything longer belongs on a page of docs/."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) <= 1500
     assert text.index("docs/figures/ladder.svg") < text.index("\n## ")

@@ -20,7 +20,7 @@ enum class Closeness {
   half_ulps,       // like float_ulps, for each 16-bit half of the result, as fp16
   float_absolute,  // as floats, up to `bound`
   float_either,  // as floats, up to `bound` units in the last place or 2^-22 (lg2: relative far from 1, absolute near it)
-  sine,  // as floats, up to 2^-14.7 for arguments up to 100 π (sin, cos: "max. absolute error"), anything beyond
+  sine,  // as floats, up to 2^-14.7 for arguments up to 100 π (sin, cos: "max. absolute error"), without limit beyond
 };
 
 /// One kernel `test(.param .u64 input, .param .u64 output)`, launched with one cluster of `ctas` CTAs of `threads`

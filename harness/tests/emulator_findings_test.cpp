@@ -149,7 +149,8 @@ TEST(Findings, ADistanceInOneSharedArrayIsAnIndexOfAnother) {
                  FindingKind::out_of_bounds, 5);
 }
 
-// As written by nvcc: one variable that contains two arrays of 32 bytes, either of which an access may refer to.
+// The form that nvcc generates: one variable that contains two arrays of 32 bytes, either of which an access may refer
+// to.
 TEST(Findings, OutOfOneLocalArrayIntoAnother) {
   const auto run = [](const std::string& body) {
     return run_test_kernel(
@@ -260,7 +261,7 @@ TEST(Findings, LanesMeetBehindACallThroughAPointer) {
   expect_clean(run("f"));
   const Report report = run("77");
   ASSERT_FALSE(report.findings.empty());
-  EXPECT_THAT(all(report), HasSubstr("invalid_operation: a call of 0x4d, which is the address of no function"));
+  EXPECT_THAT(all(report), HasSubstr("invalid_operation: a call of 0x4d, which is not the address of a function"));
 }
 
 TEST(Findings, UninitialisedGlobal) {
@@ -300,7 +301,8 @@ TEST(Findings, WhatAKernelWroteIsInitialised) {
 // ---- Uninitialised registers
 
 TEST(Findings, UndefinedRegisterThatIsStored) {
-  // As nvcc compiles `float m; for (…) m = max(m, x);`: the first iteration of the loop reads an uninitialised register.
+  // The code that nvcc generates for `float m; for (…) m = max(m, x);`: the first iteration of the loop reads an
+  // uninitialised register.
   const auto body = [](const std::string& before) {
     return before + "\nmov.u32 %r1, 0;\nL:\nmax.u32 %r2, %r2, %r1;\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 4;\n" +
            "@%p1 bra L;\nadd.u32 %r3, %r2, 1;\nst.global.u32 [%rd91], %r3;\n";
@@ -432,7 +434,7 @@ TEST(Findings, WriteAfterRead) {
   expect_finding(report, FindingKind::race, 6);
   expect_race(report, 3, 6);
   expect_clean(report_of(body("bar.sync 0;")));
-  // The lanes of its own warp are distinguished, too.
+  // Lanes of one warp are distinguished, too.
   const auto alone = [](const std::string& between) {
     return "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nshl.b32 %r5, %r92, 7;\nadd.u32 %r5, %r5, %r93;\nld.shared.u32 %r1, [%r5];\n" +
            between + "\nsetp.eq.u32 %p1, %r91, 9;\n@%p1 st.shared.u32 [%r5], %r90;\n";
@@ -481,7 +483,7 @@ TEST(Findings, MissingWait) {
   const Report report = report_of(copy(""));
   expect_finding(report, FindingKind::race, 6);
   expect_other(report, 3, 0);
-  EXPECT_THAT(report.findings[0].message, HasSubstr("cp.async is under way: nothing has waited for it"));
+  EXPECT_THAT(report.findings[0].message, HasSubstr("cp.async is in flight: nothing has waited for it"));
   EXPECT_TRUE(report.findings[0].waits.empty());
   expect_clean(report_of(copy("cp.async.wait_group 0;")));
   expect_clean(report_of(copy("cp.async.wait_all;")));
@@ -600,8 +602,8 @@ TEST(Findings, MbarrierWithoutArrival) {
   EXPECT_EQ(report.outcome, Outcome::stopped);
   EXPECT_EQ(
       report.findings[0].message,
-      "the block cannot go on: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
-      "which expects 32 arrivals and has got 0; warp 0 has ended");
+      "the block cannot continue: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
+      "which expects 32 arrivals and has received 0; warp 0 has ended");
 }
 
 TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
@@ -614,8 +616,8 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
       message(handover("bar.sync 0;", "setp.lt.u32 %p4, %r91, 5; @%p4 mbarrier.arrive.shared.b64 %rd1, [smem+2048];",
                        "setp.ne.u32 %p4, %r91, 3; @%p4 bra END;" + std::string(kWait)),
               64),
-      "the block cannot go on: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
-      "with lanes 0x00000008, which expects 32 arrivals and has got 5, from warp 0; warp 0 has ended");
+      "the block cannot continue: warp 1 waits for phase 0 (parity 0) of the mbarrier at byte 2048 of shared memory, "
+      "with lanes 0x00000008, which expects 32 arrivals and has received 5, from warp 0; warp 0 has ended");
   // The second round of a ring: its first phase is complete, its second gets no arrivals.
   EXPECT_THAT(message(handover("bar.sync 0;", kArrive,
                                std::string(kWait) + " AGAIN: mbarrier.test_wait.parity.shared.b64 %p3, [smem+2048], 1; "
@@ -629,9 +631,9 @@ TEST(Findings, DeadlocksSayWhoWaitsForWhat) {
               "setp.eq.u32 %p4, %r92, 4;\n@%p4 exit;\n" +
                   std::string(kWait),
               192),
-      "the block cannot go on: warp 0 waits at barrier 1, to which 32 of 64 threads have come; warps 1 and 2 wait at "
-      "barrier 2, to which 64 of 96 threads have come, at kernel.cu:7; warps 3 and 5 wait for phase 0 (parity 0) of "
-      "the mbarrier at byte 2048 of shared memory, which expects 7 arrivals and has got 0, at kernel.cu:10; warp 4 "
+      "the block cannot continue: warp 0 waits at barrier 1, at which 32 of 64 threads have arrived; warps 1 and 2 wait "
+      "at barrier 2, at which 64 of 96 threads have arrived, at kernel.cu:7; warps 3 and 5 wait for phase 0 (parity 0) of "
+      "the mbarrier at byte 2048 of shared memory, which expects 7 arrivals and has received 0, at kernel.cu:10; warp 4 "
       "has ended");
 }
 
@@ -709,7 +711,7 @@ TEST(Findings, RacesAreFoundHoweverLongAgo) {
   const Report report = run("", "");
   expect_finding(report, FindingKind::race, kRead);
   expect_other(report, 6, 0);
-  // For all this time, barriers distinguish what came before an arrival from what came after it.
+  // Throughout, barriers distinguish accesses before an arrival from accesses after it.
   const auto expect_only_own = [](const Report& found) {
     expect_finding(found, FindingKind::race, kRead + 1);
     for (const Finding& finding : found.findings) EXPECT_FALSE(is_at(finding.position, kRead)) << all(found);
@@ -721,8 +723,8 @@ TEST(Findings, RacesAreFoundHoweverLongAgo) {
 }
 
 TEST(Findings, RacesAreFoundWhateverWasReadSince) {
-  // Warp 1 reads words 0 to 31, and then others, as often as `count` says: with a factor other than 0, in ever
-  // different orders of lanes. Warp 0 does so twice as often, and then writes words 0 to 31.
+  // Warp 1 reads words 0 to 31, and then makes `count` reads of other words: with a factor other than 0, each in a
+  // different order of lanes. Warp 0 makes twice as many reads, and then writes words 0 to 31.
   const auto run = [](int count, const std::string& factor, const std::string& between) {
     return report_of(
         "st.shared.u32 [%r94], %r90;\nbar.sync 0;\nsetp.eq.u32 %p2, %r92, 0;\nmov.u32 %r5, 0;\nmov.u32 %r7, " +
@@ -774,7 +776,7 @@ TEST(Findings, DivergentBarrier) {
   EXPECT_EQ(report.findings[0].kind, FindingKind::divergent_barrier) << all(report);
   EXPECT_EQ(report.findings[0].position[0].line, 3);
   EXPECT_EQ(report.findings[0].lane, 0);
-  EXPECT_THAT(report.findings[0].message, HasSubstr("they parted at kernel.cu:2"));
+  EXPECT_THAT(report.findings[0].message, HasSubstr("they diverged at kernel.cu:2"));
   expect_clean(report_of("setp.lt.u32 %p1, %r90, 99;\n@!%p1 bra E;\nbar.sync 0;\nE:\n"));
 }
 
@@ -798,7 +800,7 @@ TEST(Findings, ABarrierThatIsMissedComesBeforeTheRacesThatFollow) {
   expect_race(report, 1, 8);
   EXPECT_EQ(report.findings[0].kind, FindingKind::divergent_barrier) << all(report);
   EXPECT_EQ(report.findings[0].position[0].line, 4);
-  EXPECT_THAT(report.findings[0].message, HasSubstr("32 of the block's 64 threads, all of warp 1 among them,"));
+  EXPECT_THAT(report.findings[0].message, HasSubstr("32 of the block's 64 threads, including all of warp 1,"));
   expect_clean(report_of("st.shared.u32 [%r94], %r90;\nbar.sync 0;\n" + read));
 }
 
@@ -833,7 +835,7 @@ TEST(Findings, MasksThatDiffer) {
                  3);
 }
 
-// The hardware treats two __syncwarp() as one if they have the same mask.
+// The hardware treats two __syncwarp() calls as one if they have the same mask.
 TEST(Findings, LanesThatComeTogetherInTwoBranches) {
   const auto run = [](const std::string& first, const std::string& second) {
     return report_of(
@@ -1086,8 +1088,8 @@ TEST(Findings, LanesThatWaitForEachOther) {
   ASSERT_EQ(kept.findings.size(), 1u) << all(kept);
   EXPECT_EQ(kept.findings[0].kind, FindingKind::endless_loop);
   EXPECT_THAT(kept.findings[0].message,
-              testing::HasSubstr("never finds what it waits for at byte 0 of the allocation"));
-  EXPECT_THAT(kept.findings[0].message, testing::HasSubstr("nobody gives the lock back"));
+              testing::HasSubstr("never finds the value that it waits for at byte 0 of the allocation"));
+  EXPECT_THAT(kept.findings[0].message, testing::HasSubstr("no thread releases it"));
 }
 
 // A lane may sleep for any length of time while others wait at a barrier.

@@ -210,15 +210,14 @@ TEST(Errors, SayWhatAndWhere) {
             "PTX line 23 (kernel.cu:1): 2 operands instead of 3: add.s32 %r1, %r2");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %undeclared;\n")), "PTX line 23: unknown name '%undeclared'");
   EXPECT_EQ(error_of(program("mov.u32 %r1, %reserved_smem_offset_0;\n")),
-            "PTX line 23: %reserved_smem_offset_0: of the system's shared memory the virtual GPU has only what lies at "
-            "%reserved_smem_offset_1, where cooperative groups' tiles of more than a warp meet");
+            "PTX line 23: %reserved_smem_offset_0: of the shared memory that the system reserves, the virtual GPU "
+            "has only the part at %reserved_smem_offset_1, which cooperative groups use for tiles of more than a warp");
   EXPECT_EQ(error_of(program("bra NOWHERE;\n")), "PTX line 23: unknown name 'NOWHERE'");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, %r3\n")), "PTX line 24: expected ';' instead of 'ret'");
   EXPECT_EQ(error_of(program("add.s32 %r1, %r2, 12ab;\n")), "PTX line 23: malformed number 12ab");
-  EXPECT_EQ(
-      error_of(program("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [image, {%f1, %f2}];\n")),
-      "PTX line 23: tex.2d.v4.f32.f32: textures and surfaces are not part of the virtual GPU. Read the array by pointer "
-      "(ld.global), as the texture's addressing would");
+  EXPECT_EQ(error_of(program("tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [image, {%f1, %f2}];\n")),
+            "PTX line 23: tex.2d.v4.f32.f32: the virtual GPU does not support textures and surfaces. Read the array "
+            "through a pointer (ld.global), with the texture's addressing written out");
   EXPECT_EQ(error_of(program("wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16;\n")),
             "PTX line 23 (kernel.cu:1): the virtual GPU does not know this instruction: "
             "wmma.load.a.sync.aligned.row.m16n16k99.f16 {%r1}, [%rd1], 16");
@@ -239,7 +238,7 @@ TEST(Errors, SayWhatAndWhere) {
             "PTX line 26 (kernel.cu:1): the address of a kernel: the virtual GPU does not run kernels that launch "
             "kernels: mov.u64 %rd1, g");
   EXPECT_EQ(error_of(program(".reg .b128 %q;\nadd.u64 %rd1, %q, %rd1;\n")),
-            "PTX line 25 (kernel.cu:2): a register of 128 bits where none can be: add.u64 %rd1, %q, %rd1");
+            "PTX line 25 (kernel.cu:2): a 128-bit register where none is allowed: add.u64 %rd1, %q, %rd1");
   EXPECT_EQ(
       error_of(program("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32 {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, "
                        "%r4}, {%r1, %r2, %r3, %r4}, {%r1, %r2, %r3, %r4}, %r5, 2;\n"))

@@ -76,8 +76,8 @@ std::string all(const Report& report) {
   return text;
 }
 
-// Among the findings, in both modes, is one of this kind, at this line, with this text and this line of the other side
-// (0: none).
+// Expects that the findings in both modes include one of this kind, at this line, with this text and this line of the
+// other side (0: none).
 void expect_found(const Run& run, const std::string& body, FindingKind kind, int line, const std::string& says,
                   int other_line = 0) {
   for (const bool early : {false, true}) {
@@ -122,12 +122,12 @@ TEST(HopperFindings, NoneInRightPrograms) {
   expect_clean(kVisible + kFence + kMma + kCommit +
                "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f5, %f6, %f7, %f8}, %a, %b, 0, 1, 1, 0, 0;\n" +
                kCommit + "wgmma.wait_group.sync.aligned 1;\n" + kUse + kWait + "st.global.f32 [%out], %f5;\n");
-  // One thread of one warp waits, and lets the others know: the group belongs to the whole warpgroup.
+  // One thread of one warp waits and then releases the others, because the group belongs to the whole warpgroup.
   expect_clean(kVisible + kFence + kMma + kCommit + "setp.ne.u32 %p2, %w, 0;\n@%p2 bra OTHERS;\n" + kWait +
                "bar.sync 1, 128;\nbra END;\nOTHERS: bar.sync 1, 128;\n" + kFill + "\n" +
                "wgmma.wait_group.sync.aligned 0;\nEND:\n");
   expect_clean(kBarrier + kExpect + kLoad + kAsk + kRead);
-  // More bytes are expected once the load is in flight, and a phase with no bytes at all.
+  // More bytes are announced once the load is in flight; a phase may also have no bytes.
   expect_clean(kBarrier + kLoad + kExpect + kAsk + kRead);
   // The thread that starts the store makes visible what others have written, after synchronising with them.
   expect_clean(kFill + "bar.sync 0;\n@!%p0 bra END; fence.proxy.async;\n" +
@@ -137,7 +137,7 @@ TEST(HopperFindings, NoneInRightPrograms) {
 
 TEST(HopperFindings, AccumulatorIsReadTooEarly) {
   expect_found(kVisible + kFence + kMma + kCommit + kUse + kWait, FindingKind::in_flight, 5,
-               "a read of a register of the accumulator of a wgmma that is under way: no wgmma.wait_group has come", 3);
+               "a read of a register of the accumulator of a wgmma that is in flight: no wgmma.wait_group has come", 3);
   expect_found(kVisible + kFence + kMma + kWait + kUse + kCommit + kWait, FindingKind::in_flight, 5,
                "no wgmma.commit_group has put it into a group", 3);
   expect_found(kVisible + kFence + kMma + kCommit + "wgmma.wait_group.sync.aligned 1;\n" + kUse + kWait,
@@ -238,16 +238,16 @@ TEST(HopperFindings, SwizzlesDiffer) {
   expect_clean(body + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma + kCommit + kWait + kUse);
   expect_found(kVisible + kBarrier + kExpect + kLoad + kAsk + kFence + "xor.b64 %a, %a, 0xc000000000000000;\n" + kMma +
                    kCommit + kWait + kUse,
-               FindingKind::layout_mismatch, 8, "the descriptor of A says the 64-byte swizzle", 4);
+               FindingKind::layout_mismatch, 8, "the descriptor of A specifies the 64-byte swizzle", 4);
 }
 
 TEST(HopperFindings, ALoadIsNotWaitedFor) {
-  expect_found(kBarrier + kExpect + kLoad + kRead + kAsk, FindingKind::race, 4, "a load by TMA is under way", 3);
+  expect_found(kBarrier + kExpect + kLoad + kRead + kAsk, FindingKind::race, 4, "a load by TMA is in flight", 3);
   expect_found(kBarrier + kExpect + kLoad, FindingKind::in_flight, 3, "the block ends while TMA still writes");
   // The wrong parity: that phase had ended before the barrier was initialised.
   expect_found(kBarrier + kExpect + kLoad +
                    "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+40000], 1; @!%p1 bra ASK;\n" + kRead,
-               FindingKind::race, 5, "it tells phase 0 (parity 0) of the mbarrier at byte 40000", 3);
+               FindingKind::race, 5, "it signals phase 0 (parity 0) of the mbarrier at byte 40000", 3);
   const Report report =
       report_of(kBarrier + kExpect + kLoad +
                 "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+40000], 1; @!%p1 bra ASK;\n" + kRead);
@@ -274,12 +274,13 @@ TEST(HopperFindings, BytesAreNotThoseExpected) {
   };
   expect_found(
       kBarrier + expect(512) + kLoad + kAsk + kRead, FindingKind::transaction_count, 3,
-      "TMA brings 1024 bytes for phase 0 of the mbarrier at byte 40000 of shared memory, and expect_tx has promised 512",
+      "TMA brings 1024 bytes for phase 0 of the mbarrier at byte 40000 of shared memory, but expect_tx has announced "
+      "512",
       2);
   expect_found(kBarrier + expect(2048) + kLoad + kAsk + kRead, FindingKind::deadlock, 4,
                "and 2048 bytes, of which TMA brings 1024");
   expect_found(kBarrier + kLoad + "@%p0 mbarrier.arrive.shared.b64 %rd1, [smem+40000];\n" + kAsk + kRead,
-               FindingKind::transaction_count, 2, "has ended, and this load of 1024 bytes is still under way");
+               FindingKind::transaction_count, 2, "has ended, but this load of 1024 bytes is still in flight");
   expect_found(kBarrier + expect(1 << 20) + kAsk, FindingKind::invalid_operation, 2,
                "a phase can wait for 1048575 at most");
 }
@@ -298,7 +299,7 @@ TEST(HopperFindings, ATransferThatCannotBe) {
   expect_found(load(of_3 + " [%smem], [%map, {0, 4, 0}], [smem+40000];\n"), FindingKind::invalid_operation, 3,
                "a 3-dimensional box with a tensor map of 2 dimensions");
   expect_found(load(of_2 + " [%smem+64], [%map, {0, 4}], [smem+40000];\n"), FindingKind::misaligned, 3,
-               "no multiple of 128");
+               "not a multiple of 128");
   expect_found(load(of_2 + " [%smem+40448], [%map, {0, 4}], [smem+40000];\n"), FindingKind::out_of_bounds, 3,
                "a copy by TMA of 1024 bytes at byte 40448");
   expect_found(load(of_2 + " [%smem], [%in, {0, 4}], [smem+40000];\n"), FindingKind::invalid_operation, 3,
@@ -332,7 +333,7 @@ TEST(HopperFindings, RegistersThatNobodyGivesBack) {
   expect_found("setmaxnreg.inc.sync.aligned.u32 256;\n", FindingKind::deadlock, 1,
                "for 256 registers per thread instead of 255: the block was launched with 255");
   expect_found("setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.dec.sync.aligned.u32 128;\n",
-               FindingKind::invalid_operation, 2, "setmaxnreg.dec to 128 registers per thread, and the warp has 64");
+               FindingKind::invalid_operation, 2, "setmaxnreg.dec to 128 registers per thread, but the warp has 64");
   expect_clean("setmaxnreg.dec.sync.aligned.u32 64;\nbar.sync 0;\nsetmaxnreg.inc.sync.aligned.u32 248;\n");
 }
 
@@ -400,7 +401,7 @@ TEST(HopperClusters, WhatCannotBe) {
   const Report refused = run(cluster_program("3", end), {3, 1, 1});
   EXPECT_EQ(refused.outcome, Outcome::refused);
   EXPECT_THAT(all(refused),
-              testing::HasSubstr("a grid of (3, 1, 1) blocks, which is no multiple of clusters of (2, 1, 1)"));
+              testing::HasSubstr("a grid of (3, 1, 1) blocks, which is not a multiple of clusters of (2, 1, 1)"));
 }
 
 // ---- the shared memory of other CTAs ----
@@ -460,7 +461,7 @@ TEST(HopperClusters, SharedMemoryOfAnotherCta) {
 }
 
 TEST(HopperClusters, NothingOrdersThemAcrossCtas) {
-  expect_found_in_pair(kPut + kGet + kMeet, FindingKind::race, 2, "nothing says that it has begun");
+  expect_found_in_pair(kPut + kGet + kMeet, FindingKind::race, 2, "nothing guarantees that it has begun");
   // They synchronise, but before the write; or without a release.
   expect_found_in_pair(kMeet + kPut + kGet + kMeet, FindingKind::race, 3,
                        "of the cluster, and nothing orders it after the write", 2);
@@ -532,7 +533,7 @@ TEST(HopperClusters, APeerThatHasEnded) {
 
 TEST(HopperClusters, TheBarrierIsMisused) {
   expect_found_in_pair("barrier.cluster.arrive;\nbarrier.cluster.arrive;\nbarrier.cluster.wait;\n",
-                       FindingKind::invalid_operation, 2, "has arrived before, and has not waited since");
+                       FindingKind::invalid_operation, 2, "has already arrived and has not waited since");
   expect_found_in_pair("barrier.cluster.wait;\n", FindingKind::invalid_operation, 1, "has not arrived there");
 }
 
@@ -582,7 +583,7 @@ TEST(HopperClusters, AlongAllDimensions) {
         EXPECT_EQ(result.output[(z * 2 + y) * 2 + x], named | std::uint64_t{122211} << 32) << x << y << z;
       }
   const Report refused = run_test_kernel(pair_program("", "1, 2, 1"), 64, {}, 8, {}, {2, 1, 1}, tensor_map()).report;
-  EXPECT_THAT(all(refused), testing::HasSubstr("no multiple of clusters of (1, 2, 1)"));
+  EXPECT_THAT(all(refused), testing::HasSubstr("not a multiple of clusters of (1, 2, 1)"));
 }
 
 // ---- st.async, red.async ----
@@ -679,7 +680,7 @@ TEST(HopperAsyncStores, AddToWhatIsThere) {
                        "to which nothing has been written");
   expect_found_in_pair(
       body(start, promise(256) + add + show + kReceive), FindingKind::race, 7,
-      "to which a reduction by red.async is under way: it tells phase 0 (parity 0) of the mbarrier at byte 4000", 6);
+      "to which a reduction by red.async is in flight: it signals phase 0 (parity 0) of the mbarrier at byte 4000", 6);
   expect_found_in_pair(
       body(
           start,
@@ -690,12 +691,12 @@ TEST(HopperAsyncStores, AddToWhatIsThere) {
 
 TEST(HopperAsyncStores, NobodyWaits) {
   expect_found_in_pair(kInitPair + promise(256) + kSend + kShow + kReceive, FindingKind::race, 5,
-                       "to which a store by st.async is under way: it tells phase 0 (parity 0) of the mbarrier", 4);
+                       "to which a store by st.async is in flight: it signals phase 0 (parity 0) of the mbarrier", 4);
   // The wrong parity: that phase had ended before the barrier was initialised.
   expect_found_in_pair(kInitPair + promise(256) + kSend +
                            "ASK: mbarrier.try_wait.parity.shared::cta.b64 %p1, [smem+4000], 1; @!%p1 bra ASK;\n" +
                            kShow + kMeet,
-                       FindingKind::race, 6, "a store by st.async is under way", 4);
+                       FindingKind::race, 6, "a store by st.async is in flight", 4);
   expect_found_in_pair(kInitPair + kSend + kMeet, FindingKind::in_flight, 3,
                        "of the cluster ends while st.async still writes");
   // The previous data are still being read, or written.
@@ -706,7 +707,7 @@ TEST(HopperAsyncStores, NobodyWaits) {
                        "a write to byte 0 of the shared memory of CTA", 6);
   expect_clean_pair(put + "ld.shared.u32 %r2, [%mine];\n" + kMeet + kSend + kReceive + kShow);
   expect_found_in_pair(put + kSend + "st.shared.u32 [%mine], 5;\n" + kReceive, FindingKind::race, 7,
-                       "a store by st.async is under way", 6);
+                       "a store by st.async is in flight", 6);
   // Two lanes write to one place; if all write the same value, that is not a race.
   const auto all_to_one = [&](const std::string& value) {
     return kInitPair + promise(256) + "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%there], " +
@@ -718,13 +719,14 @@ TEST(HopperAsyncStores, NobodyWaits) {
 TEST(HopperAsyncStores, BytesAreNotThosePromised) {
   expect_found_in_pair(
       kInitPair + promise(128) + kSend + kReceive + kShow, FindingKind::transaction_count, 4,
-      "st.async brings 256 bytes for phase 0 of the mbarrier at byte 4000 of shared memory, and expect_tx has promised 128",
+      "st.async brings 256 bytes for phase 0 of the mbarrier at byte 4000 of shared memory, but expect_tx has "
+      "announced 128",
       3);
   expect_found_in_pair(kInitPair + promise(512) + kSend + kReceive + kShow, FindingKind::deadlock, 5,
                        "and 512 bytes, of which st.async brings 256");
   expect_found_in_pair(kInitPair + kSend + kMeet + "@%p0 mbarrier.arrive.shared.b64 %rd1, [smem+4000];\n" + kReceive,
                        FindingKind::transaction_count, 3,
-                       "has ended, and this st.async of 128 bytes is still under way");
+                       "has ended, but this st.async of 128 bytes is still in flight");
 }
 
 TEST(HopperAsyncStores, WhereTheyCannotGo) {
@@ -737,7 +739,7 @@ TEST(HopperAsyncStores, WhereTheyCannotGo) {
                        FindingKind::in_flight, 4, "of the cluster, which has ended");
   expect_found_in_pair(
       "add.u32 %r3, %there, 4000; @%p0 mbarrier.init.shared::cta.b64 [smem+4000], 1; bar.sync 0;\n" + kSend + kMeet,
-      FindingKind::race, 2, "nothing says that it has begun");
+      FindingKind::race, 2, "nothing guarantees that it has begun");
   expect_found_in_pair("add.u32 %r3, %there, 4000;\n" + kMeet + kSend + kMeet, FindingKind::invalid_operation, 3,
                        "of the cluster holds no mbarrier");
   // Initialised after the others have passed the cluster barrier.
@@ -748,12 +750,12 @@ TEST(HopperAsyncStores, WhereTheyCannotGo) {
   expect_found_in_pair(
       kInitPair + "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs], %t, [smem+4000];\n" +
           kMeet,
-      FindingKind::invalid_operation, 3, "both must be of the same CTA");
+      FindingKind::invalid_operation, 3, "both must belong to the same CTA");
   expect_found_in_pair(
       kInitPair + "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%theirs+4096], %t, [%r3];\n" + kMeet,
       FindingKind::out_of_bounds, 3, "an access of 4 bytes at byte 4");
   expect_found_in_pair(kInitPair + "st.async.weak.mbarrier::complete_tx::bytes.u32 [%out], %t, [%out];\n" + kMeet,
-                       FindingKind::invalid_operation, 3, "none of shared memory");
+                       FindingKind::invalid_operation, 3, "not in shared memory");
   expect_found(
       "mapa.shared::cluster.u32 %r1, %smem, 0;\nst.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r1], %t, [%r1];\n",
       FindingKind::invalid_operation, 2, "in a cluster of one CTA");
@@ -776,11 +778,11 @@ TEST(HopperClusters, ABulkCopyToAnotherCta) {
     EXPECT_EQ(run_test_kernel(pair_program(right), 64, {}, 128, options, {2, 1, 1}, tensor_map()).output[5], 1005u);
   }
   expect_found_in_pair(init + fill + kMeet + promise(256) + copy + show + kReceive + kMeet, FindingKind::race, 6,
-                       "a load by TMA is under way", 5);
+                       "a load by TMA is in flight", 5);
   expect_found_in_pair(init + fill + kMeet + promise(128) + copy + kReceive + show + kMeet,
                        FindingKind::transaction_count, 5, "TMA brings 256 bytes", 4);
   // The source: not made visible to the asynchronous proxy; written while it is read; written again after the other CTA
-  // has received it, and has said so.
+  // has received it and signalled that.
   expect_found_in_pair(init + kPut + kMeet + promise(256) + copy + kReceive + show + kMeet, FindingKind::missing_fence,
                        5, "no fence.proxy.async", 2);
   const std::string again = "st.shared.u32 [%mine], 5;\n";

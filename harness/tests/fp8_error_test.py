@@ -111,7 +111,7 @@ def test_without_a_gpu_or_the_peer(
     assert fp8_error.main(["--seq-len", "32", "--data", "steps,outliers"]) == 0
     out = capsys.readouterr().out
     assert "steps " in out and "outliers, rotated " in out and "normal" not in out
-    assert "without FlashAttention-3: it needs a GPU: --gpu" in out and kernels.calls == ["27", "fp8"] * 2 + ["fp8"]
+    assert "without FlashAttention-3: it needs a GPU; add --gpu" in out and kernels.calls == ["27", "fp8"] * 2 + ["fp8"]
 
     def missing(_bits: list[np.ndarray], _scales: np.ndarray) -> np.ndarray:
         raise ImportError("No module named 'flash_attn_interface'")

@@ -129,7 +129,7 @@ def test_times_are_added_and_no_point_changes(grading: Grading, answer: str, tmp
     assert gpu == {"device": "NVIDIA H200", "message": "", "timings": TIMED["timings"]}
     shown = with_gpu.pop("shown")
     assert {name: alone[name] for name in with_gpu} == with_gpu, "all else is the same"
-    assert "On NVIDIA H200, which is no part of the points:" in shown
+    assert "On NVIDIA H200, which does not affect the points:" in shown
     assert "90.0 TFLOP/s   1.50x  this file  (problem of this file)" in shown, "compared with the ladder's version"
 
 
@@ -180,7 +180,7 @@ def test_without_a_gpu_nothing_is_graded(grading: Grading, answer: str, tmp_path
     assert (done.returncode, done.stdout) == (3, "")
     assert done.stderr == "harness: --with-gpu: no NVIDIA driver was found\n"
     done = grading.run("--grade", path, "--assignment", "rows", "--with-gpu", "--gpu-program", tmp_path / "nowhere")
-    assert done.returncode == 3 and "nowhere is not there: build it by scripts/setup" in done.stderr
+    assert done.returncode == 3 and "nowhere is missing: build it with scripts/setup" in done.stderr
 
 
 def test_the_program_itself_without_a_gpu(grading: Grading, answer: str, tmp_path: Path) -> None:

@@ -257,8 +257,8 @@ def test_what_is_no_source(grading: Grading) -> None:
         (b"", "it is empty"),
         (b" \n\t\n", "it is empty"),
         (b"\x7fELF\x02\x01\x01\0\0\0", "bytes that are 0"),
-        (bytes(range(128, 256)) * 20, "no text in UTF-8"),
-        ("// für\n".encode() + "// für\n".encode("latin-1"), "no text in UTF-8, as a byte in line 2 shows"),
+        (bytes(range(128, 256)) * 20, "not text in UTF-8"),
+        ("// für\n".encode() + "// für\n".encode("latin-1"), "not text in UTF-8, as a byte in line 2 shows"),
         (b"// " + b"x" * (50 << 20), "52428803 bytes"),
     ):
         with nothing_else_changes(grading):
@@ -276,10 +276,10 @@ def test_what_is_no_regular_file(grading: Grading, secret: Path, tmp_path: Path)
         assert "root" not in result["shown"]
     fifo = tmp_path / "fifo.cu"
     os.mkfifo(fifo)
-    assert "no regular file" in grading.grade(fifo)["message"], "and the grader does not wait for a writer"
+    assert "not a regular file" in grading.grade(fifo)["message"], "and the grader does not wait for a writer"
     folder = tmp_path / "folder.cu"
     folder.mkdir()
-    assert "no regular file" in grading.grade(folder)["message"]
+    assert "not a regular file" in grading.grade(folder)["message"]
 
 
 @pytest.mark.parametrize("name", ["a\nb $(touch it_ran) `touch it_ran`; 'x' \"y\" & | > it_ran.cu", "-rf *.cu",

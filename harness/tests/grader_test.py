@@ -72,7 +72,7 @@ def test_a_part_of_the_points(grading: Grading) -> None:
     result = grading.grade(with_body(grading, f"  if (i < n && n < 2000) y[i] = {factor} * x[i];"))
     assert [check["points"] for check in result["checks"]] == [30, 10, 10]
     assert result["checks"][0]["lost"][0].startswith("long: ")
-    assert result["checks"][2]["lost"] == ["long: not counted, since the output is wrong"]
+    assert result["checks"][2]["lost"] == ["long: not counted, because the output is wrong"]
 
 
 def test_counters_give_nothing_where_nothing_is_done(grading: Grading) -> None:
@@ -117,21 +117,21 @@ def test_usage(grading: Grading) -> None:
         (["--grade-dir", grading.folder, "--assignment", "small"], "needs --out"),
         (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv"], "there is nothing in it to grade"),
         (["--grade-dir", "no_such_folder", "--assignment", "small", "--out", "x.csv"], "there is no such folder"),
-        (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is no number of files"),
+        (["--grade-dir", grading.home, "--assignment", "small", "--jobs", "0"], "'0' is not a number of files"),
         (["--grade", "x.cu", "--starter", "small"], "not allowed with argument"),
         (["--grade", "", "--assignment", "small"], "--grade: it is empty"),
         (["--starter", ""], "--starter: it is empty"),
         (["--grade", "x.cu", "--assignment", "small", "--hidden", ""], "--hidden: it is empty"),
         (["--grade", "x.cu", "--assignment", "small", "--out", "x.csv"],
-         "--out does not go with --grade, but with --grade-dir, --starter, --reference"),
-        (["--grade", "x.cu", "--assignment", "small", "--jobs", "2"], "--jobs does not go with --grade"),
+         "--out cannot be combined with --grade, but with --grade-dir, --starter, --reference"),
+        (["--grade", "x.cu", "--assignment", "small", "--jobs", "2"], "--jobs cannot be combined with --grade"),
         (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv", "--gradescope", "x.json"],
-         "--gradescope does not go with --grade-dir"),
+         "--gradescope cannot be combined with --grade-dir"),
         (["--grade-dir", grading.home, "--assignment", "small", "--out", "x.csv", "--share", "0/2", "--junit", "x.xml"],
          "--share only grades"),
-        (["--starter", "small", "--assignment", "small"], "--assignment does not go with --starter"),
-        (["--starter", "small", "--report", "x.json"], "--report does not go with --starter"),
-        (["--reference", "small", "--with-gpu"], "--with-gpu does not go with --reference"),
+        (["--starter", "small", "--assignment", "small"], "--assignment cannot be combined with --starter"),
+        (["--starter", "small", "--report", "x.json"], "--report cannot be combined with --starter"),
+        (["--reference", "small", "--with-gpu"], "--with-gpu cannot be combined with --reference"),
         (["--grade", "x.cu", "--asignment", "small"], "unrecognized arguments: --asignment"),
     ):
         done = grading.run(*arguments)
@@ -144,7 +144,7 @@ def test_a_starter_does_not_take_the_place_of_somebodys_work(grading: Grading) -
         assert grading.run("--starter", "small", "--out", mine).returncode == 0
     mine.write_text(mine.read_text() + "// an hour's work\n")
     done = grading.run("--starter", "small", "--out", mine)
-    assert done.returncode == 2 and "this file is there already" in done.stderr and "hour" in mine.read_text()
+    assert done.returncode == 2 and "this file already exists" in done.stderr and "hour" in mine.read_text()
 
 
 def test_why_a_file_does_not_compile_is_said_once(grading: Grading) -> None:
@@ -162,12 +162,12 @@ def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
 @pytest.mark.parametrize("change, said", [
     (("points = 60", "points = 50"), "add up to 90"),
     (('kind = "findings"', 'kind = "style"'), "kind 'style'"),
-    (("factor = [2", "factor = [2 3"), "is no TOML"),
+    (("factor = [2", "factor = [2 3"), "is not valid TOML"),
     (("pass_mark = 60", ""), "no pass_mark"),
     (("times(factor, x)", "tims(factor, x)"), "'tims(factor, x)' has no value"),
     (("  // end\n", ""), 'has no "// end"'),
     (('"x", "y", "n"', '"x", "y", "m"'), "the argument 'm' is unknown"),
-    (("\nlost = ", "\nlots = "), "the check 'sectors' has 'lots', which means nothing"),
+    (("\nlost = ", "\nlots = "), "the check 'sectors' has 'lots', which is unknown"),
     (("full = 1\n", ""), "the check 'sectors' has no full"),
     (("{value:.2f}", "{values}"), "takes {value}, {full} and {none}"),
     (('where = "global_load"', 'where = "loads"'), "has where = 'loads'; there are shared_load"),
@@ -195,7 +195,7 @@ def test_a_course_that_was_forgotten_is_said(grading: Grading) -> None:
     (("(n + 127) // 128", "batchx"), "00_small: the case 'short': the expression 'batchx' has no value"),
     (('"x", "y", "n"', '"x", "y", "arg"'), "00_small: the case 'short': the argument 'arg' is unknown"),
     (('count = "n", values', 'count = "[n]", values'), "00_small: the case 'short': TypeError"),
-    (("[starter]\n", "[starter]\nreplace = { find = 'a', with = 'b' }\n"), "its head has two brackets"),
+    (("[starter]\n", "[starter]\nreplace = { find = 'a', with = 'b' }\n"), "its header needs double brackets"),
 ])  # fmt: skip
 def test_a_mistake_in_an_assignment_is_said(grading: Grading, change: tuple[str, str], said: str) -> None:
     assert change[0] in SMALL
@@ -242,9 +242,9 @@ def test_a_grader_that_cannot_be_run_is_one_message(grading: Grading) -> None:
 
     refused("has no grader", grading.folder)
     refused("plain may not be executed", broken_build(grading, grader=str(plain)))
-    refused("nowhere is not there", broken_build(grading, grader="/nowhere"))
+    refused("nowhere is missing", broken_build(grading, grader="/nowhere"))
     refused("text does not run", broken_build(grading, grader=str(text)))
-    refused("nowhere/nvcc is not there", broken_build(grading, nvcc="/nowhere/nvcc"))
+    refused("nowhere/nvcc is missing", broken_build(grading, nvcc="/nowhere/nvcc"))
     (grading.folder / "build" / "grader.json").write_text("{")
     refused("damaged", grading.folder / "build")
 
@@ -285,7 +285,7 @@ def test_a_compiler_that_fails_for_one_file_alone_costs_no_points(grading: Gradi
 
 
 def test_a_file_that_the_compiler_always_dies_of_gets_no_points(grading: Grading) -> None:
-    """As if it exceeded its memory: without naming a line, but each time in the same way."""
+    """Fails as if it exceeded its memory: without naming a line, but in the same way each time."""
     build = failing_compiler(grading, "if grep -q scaled submission.cu; then FAIL; fi", "")
     result = grading.grade(grading.text("--reference"), "--unsandboxed", "--build", str(build))
     assert result["score"] == 0 and "no error message" in result["message"]
@@ -346,7 +346,7 @@ def test_links_stay_and_pipes_are_written_into(grading: Grading) -> None:
     assert grading.run("--starter", "small", "--out", pipe, timeout=60).returncode == 0
     assert reader.communicate(timeout=60)[0] == grading.text("--starter") and pipe.is_fifo()
     done = grading.run("--grade-dir", grading.home, "--assignment", "small", "--out", pipe)
-    assert done.returncode == 2 and "is no regular file" in done.stderr
+    assert done.returncode == 2 and "is not a regular file" in done.stderr
 
 
 def test_what_is_written_takes_the_place_of_nothing_else(grading: Grading) -> None:
@@ -360,18 +360,18 @@ def test_what_is_written_takes_the_place_of_nothing_else(grading: Grading) -> No
     a, b = grading.folder / "a", grading.folder / "b"
     one, whole = ["--grade", mine, "--assignment", "small"], ["--grade-dir", folder, "--assignment", "small"]
     for arguments, said in (
-        ([*one, "--report", mine], "in each other's place"),
-        (["--grade", folder / "empty.cu", *one[2:], "--junit", folder / "../in/empty.cu"], "in each other's place"),
-        ([*one, "--report", folder / "notes.txt"], "the grader has not written it"),
-        ([*one, "--report", a, "--junit", a], f"--report {a} and --junit {a} are in each other's place"),
-        ([*one, "--report", a, "--junit", a / "b"], "in each other's place"),
-        ([*whole, "--out", mine], "the grader has not written it"),
-        ([*whole, "--out", link], "the grader has not written it"),
-        ([*whole, "--out", folder / "empty.cu"], "the grader has not written it"),
-        ([*whole, "--out", folder / "kim"], "kim.results: this is there already"),
-        ([*whole, "--out", a, "--report", a], "in each other's place"),
+        ([*one, "--report", mine], "would replace each other"),
+        (["--grade", folder / "empty.cu", *one[2:], "--junit", folder / "../in/empty.cu"], "would replace each other"),
+        ([*one, "--report", folder / "notes.txt"], "was not written by the grader"),
+        ([*one, "--report", a, "--junit", a], f"--report {a} and --junit {a} would replace each other"),
+        ([*one, "--report", a, "--junit", a / "b"], "would replace each other"),
+        ([*whole, "--out", mine], "was not written by the grader"),
+        ([*whole, "--out", link], "was not written by the grader"),
+        ([*whole, "--out", folder / "empty.cu"], "was not written by the grader"),
+        ([*whole, "--out", folder / "kim"], "kim.results: it already exists"),
+        ([*whole, "--out", a, "--report", a], "would replace each other"),
         ([*whole, "--out", a, "--report", f"{a}.similar.csv"], f"the list of equal files of --out, {a}.similar.csv"),
-        ([*whole, "--out", a, "--junit", f"{a}.results"], "in each other's place"),
+        ([*whole, "--out", a, "--junit", f"{a}.results"], "would replace each other"),
     ):
         done = grading.run(*arguments, "--build", "nowhere")  # the message must come before that failure
         assert done.returncode == 2 and said in done.stderr, done.stderr
@@ -548,7 +548,7 @@ def test_a_class_is_compared_with_the_reference_answers_ptx_and_with_earlier_yea
     assert done.returncode == 0 and "beside 1 of the archive" in done.stdout, done
     pairs = (grading.folder / "grades.similar.csv").read_text()
     assert "right.cu,the reference answer,same PTX," in pairs
-    assert "student/half.cu,archive: 2025/a/old.cu,same tokens but for names and numbers,1.00" in pairs
+    assert "student/half.cu,archive: 2025/a/old.cu,same tokens except for names and numbers,1.00" in pairs
     done = grading.run("--grade-dir", handed_in, "--assignment", "small", "--out", out, "--archive", archive / "none")
     assert done.returncode == 2 and "there is no such folder" in done.stderr
 
@@ -586,7 +586,8 @@ def test_what_is_in_the_folder_of_a_class(grading: Grading) -> None:
         assert sorted(table) == ["UPPER.CU", "deep", "none", "none 1.cu", "notes.txt", "three/B.CU", "three/a.cu",
                                  "three/c.cu"]  # fmt: skip
     for name in ("deep", "none"):
-        assert table[name]["message"].startswith("0 points: no .cu file is in this folder; folders in it are not")
+        assert table[name]["message"].startswith("0 points: there is no .cu file in this folder; its subfolders are "
+                                                 "not")
     assert {row["score"] for row in table.values()} == {"0"}
     for result in json.loads((folder / "r.json").read_text()):
         validate_grade(result)
@@ -611,7 +612,7 @@ def test_what_an_earlier_run_has_written_is_not_graded(grading: Grading, handed_
         done = grading.run("--grade-dir", handed_in, "--assignment", "small", *files)
         assert done.returncode == 0 and "7 of 7 files graded" in done.stdout and "copied.cu" in rows(out), done
         assert ("Left out" in done.stdout) == (name == "two")
-    assert "written them: one.csv, one.csv.results, one.json, one.similar.csv, one.xml" in done.stdout
+    assert "wrote them: one.csv, one.csv.results, one.json, one.similar.csv, one.xml" in done.stdout
 
 
 def test_ctrl_c_stops_a_class_at_once(grading: Grading) -> None:
@@ -630,7 +631,7 @@ def test_ctrl_c_stops_a_class_at_once(grading: Grading) -> None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate()
-    assert process.returncode == 3 and said == "\nharness: stopped: the same command goes on where this one was\n"
+    assert process.returncode == 3 and said == "\nharness: stopped: the same command continues where this one stopped\n"
     assert len(list(results.glob("*.json"))) < 20 and not list(grading.temporary.iterdir())
 
 
@@ -655,7 +656,7 @@ def test_a_class_that_was_stopped(grading: Grading, handed_in: Path) -> None:
 
 
 def test_shares_of_a_class_are_put_together(grading: Grading, handed_in: Path) -> None:
-    """As the tasks of a Slurm array grade it."""
+    """The class is graded in shares, as by the tasks of a Slurm array."""
     out = grading.folder / "grades.csv"
     recipe = ROOT / "harness" / "grader" / "recipes" / "slurm_array.sbatch"
     names = {
@@ -808,7 +809,7 @@ def test_what_is_alike() -> None:
         "nothing either": STARTER + "// really",
     }
     found = pairs(files)
-    assert found[("a", "comments")] == "same tokens" and found[("a", "names")] == "same tokens but for names"
+    assert found[("a", "comments")] == "same tokens" and found[("a", "names")] == "same tokens except for names"
     assert found[("a", "a line more")] == "similar tokens"
     assert not [pair for pair in found if "other" in pair or "nothing" in pair], "the starter alone is no likeness"
     assert pairs({"a": STARTER + LONG, "b": files["other"]}, {"a": "same", "b": "same"}) == {("a", "b"): "same PTX"}
@@ -851,7 +852,7 @@ def test_an_archived_file_of_another_course_is_found_despite_its_numbers() -> No
     found = similarity.similar_pairs(
         {0: STARTER + LONG.replace("100", "200")}, {1: STARTER + LONG, 2: STARTER}, STARTER, {}
     )
-    assert [(pair.second, pair.how) for pair in found] == [(1, "same tokens but for names and numbers")]
+    assert [(pair.second, pair.how) for pair in found] == [(1, "same tokens except for names and numbers")]
 
 
 @pytest.mark.parametrize("opening", ['R"(', 'R"x(', "/*", '"', "'", "1'", "a", "\n", "\\"])

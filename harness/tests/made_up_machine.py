@@ -106,7 +106,7 @@ class MadeUpMachine:
 
     def ceiling(self, ceiling: Any) -> tuple[Callable[[], str], float]:  # noqa: ANN401 (peers.Ceiling)
         if "ceiling" in self.broken:
-            raise RuntimeError("this PyTorch compiles no CUDA")
+            raise RuntimeError("this PyTorch cannot compile CUDA")
         return lambda: f"ceiling of {ceiling.name}", 8e12  # in 8 ms
 
     def why_no_load(self) -> str:

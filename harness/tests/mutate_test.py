@@ -154,7 +154,7 @@ def test_what_is_published_is_of_versions_that_both_checks_have_tried(capsys: py
 
 
 def test_a_few_mutants_are_made_and_kept(tmp_path: Path) -> None:
-    """And mutants with a known outcome are not made again."""
+    """Mutants with a known outcome are not created again, either."""
     output = tmp_path / "mutation.json"
     command = [sys.executable, ROOT / "scripts" / "mutate.py", "--versions", "02", "--places", "3", "--output", output]
     first = subprocess.run([*command, "--build", BUILD], capture_output=True, text=True, check=False)
@@ -167,7 +167,7 @@ def test_a_few_mutants_are_made_and_kept(tmp_path: Path) -> None:
     again = subprocess.run(
         [*command, "--build", BUILD, "--before", BUILD / "missing"], capture_output=True, text=True, check=False
     )
-    assert again.returncode == 3 and "no build by ninja" in again.stderr
+    assert again.returncode == 3 and "not a ninja build" in again.stderr
     again = subprocess.run([*command, "--build", BUILD], capture_output=True, text=True, check=False)
     assert again.returncode == 0 and " s)" not in again.stdout and output.read_text(encoding="utf-8") == kept
     other = subprocess.run([*command, "--seed", "1"], capture_output=True, text=True, check=False)

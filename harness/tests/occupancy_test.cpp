@@ -70,7 +70,7 @@ TEST(Occupancy, LimitedBySharedMemory) {
 TEST(Occupancy, LimitedByBoth) {
   expect(80, 128, 166, 48 * kKiB, 3, "registers and shared memory");   // 3 warps per quarter; 3 × 49 KiB of 164
   expect(90, 128, 255, 104 * kKiB, 2, "registers and shared memory");  // 2 warps per quarter; 2 × 105 KiB of 228
-  expect(80, 256, 32, 0, 8, "registers and threads");                  // 64 warps × 1024 registers: all of both limits
+  expect(80, 256, 32, 0, 8, "registers and threads");  // 64 warps × 1024 registers: both limits are reached exactly
 }
 
 TEST(Occupancy, TheMostSharedMemoryOfOneCta) {

@@ -116,7 +116,7 @@ def test_what_is_wrong_on_some_data_has_no_figure_there(
     cudnn = document["peers"][1]["results"]
     assert len(cudnn) == 6 * 12 and not any(result["data"] == "sink" for result in cudnn)
     left_out = document["run"]["left_out"]
-    assert left_out["cuDNN, sink, seq_len 4096, bf16"] == "wrong: 7 times the error that is allowed"
+    assert left_out["cuDNN, sink, seq_len 4096, bf16"] == "wrong: 7 times the allowed error"
     assert left_out["23_overlap, normal, seq_len 1024, fp16"] == "40 of its launches reached the GPU late"
     assert [version["kernel"] for version in document["versions"]] == ["16", "26", "27"]
 
@@ -124,10 +124,10 @@ def test_what_is_wrong_on_some_data_has_no_figure_there(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--data", "sinks"], ["'sinks' is no distribution", "four-sinks, broad, trained"]),
-        (["--data", "all", "--regime", "sustained"], ["--regime does not go with --data"]),
-        (["--data", "all", "--resume"], ["--resume does not go with --data"]),
-        (["--data", "all", "--repeat", "30"], ["--repeat does not go with --data"]),
+        (["--data", "sinks"], ["'sinks' is not a distribution", "four-sinks, broad, trained"]),
+        (["--data", "all", "--regime", "sustained"], ["--regime cannot be combined with --data"]),
+        (["--data", "all", "--resume"], ["--resume cannot be combined with --data"]),
+        (["--data", "all", "--repeat", "30"], ["--repeat cannot be combined with --data"]),
         (["--data", "all", "--dtype", "e4m3"], ["fp16 and bf16"]),
         (["--data", "all", "--seconds", "-1"], ["--seconds -1", "0 to 3600"]),
         (["--data", "all", "--seconds", "nan"], ["--seconds nan", "0 to 3600"]),
@@ -293,5 +293,5 @@ def test_a_single_key_has_no_way_to_rise() -> None:
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match="'even' is no distribution; there are normal, "):
+    with pytest.raises(ValueError, match="'even' is not a distribution; allowed: normal, "):
         made("even")

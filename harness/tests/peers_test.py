@@ -113,7 +113,7 @@ def test_a_run_is_not_resumed_with_other_code_or_under_other_conditions(
     part["regimes"]["sustained"]["run"]["driver"] = "2.0"
     path.write_text(json.dumps(part), encoding="utf-8")
     assert peers.main(["--resume"], lambda: machine) == 3
-    assert "are of another driver" in capsys.readouterr().err and len(machine.alone) == measured
+    assert "are for another driver" in capsys.readouterr().err and len(machine.alone) == measured
 
     part["regimes"]["sustained"]["run"]["driver"] = "1.0"
     part["regimes"]["sustained"]["versions"][0]["code_hash"] = "sha256:" + "8" * 64
@@ -149,7 +149,7 @@ def test_an_update_measures_peers_and_changed_versions_and_keeps_the_rest_with_i
     sustained["run"]["driver"] = "2.0"
     path.write_text(json.dumps(before), encoding="utf-8")
     assert peers.main(["--update", "--regime", "sustained"], lambda: machine) == 3
-    assert "figures of the sustained regime are of another driver" in capsys.readouterr().err
+    assert "figures of the sustained regime are for another driver" in capsys.readouterr().err
     assert peers.main(["--update"], lambda: machine) == 2
     assert "--update needs --regime sustained" in capsys.readouterr().err
 
@@ -160,7 +160,7 @@ def test_a_wrong_result_is_not_kept(peers: ModuleType, machine: MadeUpMachine, t
     for regime in regimes(tmp_path).values():
         assert [version["kernel"] for version in regime["versions"]] == ["04", "05"]
         assert [peer["name"] for peer in regime["peers"]] == ["FlashAttention-2"]
-        assert regime["run"]["left_out"]["cuDNN, seq_len 512"] == "wrong: 1.5 times the error that is allowed"
+        assert regime["run"]["left_out"]["cuDNN, seq_len 512"] == "wrong: 1.5 times the allowed error"
 
 
 def test_what_does_not_run_is_left_out_with_the_reason(
@@ -173,7 +173,7 @@ def test_what_does_not_run_is_left_out_with_the_reason(
         assert regime["run"]["left_out"]["cuDNN, seq_len 512"] == "No available kernel. Aborting execution."
     late = {"05_cp_async, seq_len 512": "40 of its launches reached the GPU late"}
     assert late.items() <= sustained["run"]["left_out"].items()
-    assert sustained["run"]["left_out"]["the ceiling of wgmma"] == "this PyTorch compiles no CUDA"
+    assert sustained["run"]["left_out"]["the ceiling of wgmma"] == "this PyTorch cannot compile CUDA"
     assert [version["kernel"] for version in sustained["versions"]] == ["04", "16"]
     assert [version["kernel"] for version in interleaved["versions"]] == ["04", "05", "16"]
 
@@ -216,7 +216,7 @@ def test_figures_of_another_type_are_not_mixed(
     out = ["--out", str(tmp_path / "out.json")]
     assert peers.main(["--dtype", "bf16", *out], lambda: machine) == 0
     assert peers.main(out, lambda: machine) == 3
-    assert "its figures are of bf16, and not of fp16" in capsys.readouterr().err
+    assert "its figures are for bf16, not for fp16" in capsys.readouterr().err
 
 
 class MadeUpTorch:

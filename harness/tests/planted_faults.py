@@ -48,7 +48,7 @@ def in_each(kernels: tuple[str, ...], name: str, old: str, new: str, *finding_an
     return [Fault(name, kernel, old, new, *finding_and_at) for kernel in kernels]
 
 
-# These rescale O only now and then.
+# These rescale O only occasionally.
 LAZY = (
     "12_optimized_softmax",
     "13_decoupled_warps",
@@ -602,14 +602,18 @@ FAULTS = [
         "07_ldmatrix",
         "1 / row_sum[mma_m][half];",
         "1 / row_sum[mma_m][0];",
-        says=("rows 8–15 modulo 16 (half 1 of every mma tile", "a factor of its own", "O_rmem[0][0][2] of lane"),
+        says=("rows 8–15 modulo 16 (half 1 of every mma tile", "its own factor", "O_rmem[0][0][2] of lane"),
     ),
     Fault(
         "one warp is wrong",
         "07_ldmatrix",
         "1 / row_sum[mma_m][half];",
         "(warp_id == 2 ? 2 : 1) / row_sum[mma_m][half];",
-        says=("rows 32–47 of a query tile of 64 (warp 2 of 4)", "times 2, every element alike", "of warp 2"),
+        says=(
+            "rows 32–47 of a query tile of 64 (warp 2 of 4)",
+            "times 2, with the same factor for every element",
+            "of warp 2",
+        ),
     ),
     Fault(
         "K is that of the first head",
@@ -647,14 +651,14 @@ FAULTS = [
         "07_ldmatrix",
         "tile_sum += S_rmem[mma_m][mma_n][i];",
         "if (i % 2 == 0) tile_sum += S_rmem[mma_m][mma_n][i];",
-        says=("With V = 1 every O must be 1", "a factor of its own"),
+        says=("With V = 1 every O must be 1", "its own factor"),
     ),
     Fault(
         "the keys of V are in another order than those of P",
         "07_ldmatrix",
         "const int key = mma_k * 16 + lane_id % 16;",
         "const int key = mma_k * 16 + (lane_id % 16 * 5 + 3) % 16;",
-        says=("that the P of a key meets the V of another", "where key 0 belongs, there is key 9"),
+        says=("that the P of one key is multiplied by the V of another", "where key 0 belongs, there is key 9"),
     ),
     Fault(
         "one piece of head_dim is read from the wrong place",
@@ -727,7 +731,7 @@ FAULTS = [
         "03_tiled",
         "&P_smem[(thread_col * kKeys + key) * kBlockQ",
         "&P_smem[(key * kThreadCols + thread_col) * kBlockQ",
-        says=("that the P of a key meets the V of another",),
+        says=("that the P of one key is multiplied by the V of another",),
     ),
     Fault(
         "two registers of a fragment of P are swapped",
@@ -759,7 +763,7 @@ FAULTS = [
         "",
         says=("With V = 1 every O must be 1, and is NaN or infinite.",),
     ),
-    # Slips of the pen, to test that `harness --debug` leads to them.
+    # Typing mistakes, to test that `harness --debug` leads to them.
     Fault(
         "two elements of a register of P are swapped",
         "07_ldmatrix",
@@ -1211,8 +1215,8 @@ HOPPER_FAULTS = [
 ]
 FAULTS += HOPPER_FAULTS
 
-# Not faults: these print a line for each row whose maximum changes when O is already relative to it, which is rare from
-# 12 on.
+# Probes, not faults: these print a line for each row whose maximum changes when O is already relative to it, which is
+# rare from 12 on.
 RESCALE = "const float rescale = exp2_approx(row_max[mma_m][half] - new_max);"
 MOVED = "O moves to a new maximum"
 PROBES = in_each(

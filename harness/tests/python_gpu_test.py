@@ -250,7 +250,7 @@ def test_the_time_is_that_of_the_kernel(fl: ModuleType) -> None:
 
 
 class WorkspacePool:
-    """The driver's memory pool that workspaces come from: only this process's part of the GPU, whoever else uses it."""
+    """The driver's memory pool from which workspaces come: only this process's share, whatever other processes use."""
 
     # CUmemPool_attribute in cuda.h.
     RESERVED_CURRENT, USED_CURRENT, USED_HIGH = 5, 7, 8
@@ -280,7 +280,7 @@ def test_a_workspace_is_given_back(fl: ModuleType) -> None:
     torch.cuda.synchronize()
     assert pool.get(pool.USED_HIGH) >= before + 400_000_000, "workspaces come from another pool"
     assert pool.get(pool.USED_CURRENT) == before
-    assert pool.get(pool.RESERVED_CURRENT) <= before + (600 << 20)  # the GPU has got back all but one, or all
+    assert pool.get(pool.RESERVED_CURRENT) <= before + (600 << 20)  # all of them have been freed, or all but one
 
 
 def test_a_workspace_that_does_not_fit(fl: ModuleType) -> None:
@@ -338,7 +338,7 @@ REFUSED = {
     "no memory": (
         "dict(k=torch._efficientzerotensor(k.shape, dtype=k.dtype, device='cuda'))",
         TypeError,
-        "k has no memory, as a fake tensor has none; give a tensor whose elements are there",
+        "k has no memory, like a fake tensor; give a tensor whose elements exist",
     ),
     "dimensions": ("dict(q=q[0])", ValueError, "q has shape (512, 3, 128), of 3 dimensions; it must be [batch, seq_"),
     "k and v": ("dict(v=v[:, 1:])", ValueError, "k has shape (2, 1024, 3, 128) and v has shape (2, 1023, 3, 128); "),
@@ -446,5 +446,5 @@ def test_jax(fl: ModuleType, dtype: str) -> None:
     with pytest.raises(TypeError, match=r"^out is a JAX array, which cannot be written to; leave out out"):
         fl.forward(*arrays, out=arrays[0])
     arrays[1].delete()
-    with pytest.raises(ValueError, match=r"^k was deleted, or donated to a function of JAX's; "):
+    with pytest.raises(ValueError, match=r"^k was deleted, or donated to a function of JAX;  "):
         fl.forward(*arrays)

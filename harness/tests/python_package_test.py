@@ -131,7 +131,7 @@ def test_scales_that_lie_where_they_cannot(fl: ModuleType) -> None:
         fl.forward(q, k, v, kernel="fp8", scales=inside, out=out)
     odd = memory.view(np.uint16)[1 : 1 + scales.size * 2].view(np.float32).reshape(scales.shape)
     odd[:] = scales
-    with pytest.raises(ValueError, match=r"^scales begins at address 0x[0-9a-f]+, which is no multiple of 4 bytes"):
+    with pytest.raises(ValueError, match=r"^scales begins at address 0x[0-9a-f]+, which is not a multiple of 4 bytes"):
         fl.forward(q, k, v, kernel="fp8", scales=odd)
 
 
@@ -420,7 +420,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "masked": (
         {"v": np.ma.masked_greater(V, 0)},
         TypeError,
-        "v is a masked array, and nothing looks at its mask; give v.filled(0), for example",
+        "v is a masked array, whose mask would be ignored; give v.filled(0), for example",
     ),
     "out meets itself": (
         {"out": overlapping_rows(np.empty_like(Q))},
@@ -488,7 +488,7 @@ def test_refused(fl: ModuleType, case: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"v": misaligned(V)}, "^v begins at address 0x[0-9a-f]+8, which is no multiple of 16 bytes; "),
+        ({"v": misaligned(V)}, "^v begins at address 0x[0-9a-f]+8, which is not a multiple of 16 bytes; "),
         ({"out": Q}, "^out, at 0x[0-9a-f]+ to 0x[0-9a-f]+, overlaps q, at 0x[0-9a-f]+ to 0x[0-9a-f]+; "),
         ({"out": K[:, 128:384]}, "^out, at .* overlaps k, at "),
         ({"q": PACKED[:, :QUERIES, :3], "out": PACKED[:, :QUERIES, 2:5]}, "^out, at .* overlaps q, at "),
@@ -514,7 +514,7 @@ def test_more_than_one_launch_can_have(fl: ModuleType, axis: int, name: str) -> 
 def test_a_workspace_that_does_not_fit(fl: ModuleType) -> None:
     q = normal(1, 32_768, 2, 128)
     with pytest.raises(
-        MemoryError, match=r"^01_naive needs 12.9 GB .* for its workspace, and 8.6 GB of 8.6 GB are free"
+        MemoryError, match=r"^01_naive needs 12.9 GB .* for its workspace, but 8.6 GB of 8.6 GB are free"
     ):
         fl.forward(q, q, q, kernel="01")
     assert_close(fl.forward(Q, K, V, kernel="01"), reference(Q, K, V))  # the error does not persist

@@ -159,7 +159,7 @@ def test_a_step_that_fails_does_not_end_the_sitting(sitting: Sitting) -> None:
 def test_what_is_missing(sitting: Sitting) -> None:
     done = sitting.run("--only", "peers,plots")
     assert done.returncode == 2
-    assert "'plots' is no step; there are profiles, tuning, peers, by_data, fp8_error, counters" in done.stderr
+    assert "'plots' is not a step; allowed: profiles, tuning, peers, by_data, fp8_error, counters" in done.stderr
     (sitting.root / "build" / "harness").unlink()
     done = sitting.run()
     assert done.returncode == 3 and "scripts/setup" in done.stderr

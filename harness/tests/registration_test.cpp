@@ -50,7 +50,7 @@ TEST(WhyMixedUp, AnExtensionHasItsNamesNamespace) {
   EXPECT_EQ(why_mixed_up({version("extensions/causal", "flash_ladder::causal::Traits")}), std::nullopt);
   const auto why = why_mixed_up({version("extensions/causal", kOf06)});
   ASSERT_TRUE(why);
-  EXPECT_THAT(*why, HasSubstr("do not lie in namespace flash_ladder::causal;"));
+  EXPECT_THAT(*why, HasSubstr("are not in namespace flash_ladder::causal;"));
 }
 
 TEST(WhyExtendsNone, IsTheFilesMistake) {
@@ -61,7 +61,7 @@ TEST(WhyExtendsNone, IsTheFilesMistake) {
   EXPECT_EQ(why_extends_none(versions()), std::nullopt);
   extension.extends = "99";
   EXPECT_EQ(why_extends_none({base, extension}),
-            "kernels/extensions/mine.cu extends '99', which is no version; write one of 06, mine, and build again");
+            "kernels/extensions/mine.cu extends '99', which is not a version; write one of 06, mine, and build again");
 }
 
 TEST(Table, LeavesOutTheLeastImportantFirst) {

@@ -256,7 +256,7 @@ TEST_F(Build, EveryLdsmOf07IsMadeOfTheLdmatrixOfItsLine) {
 TEST_F(Build, CodeThatIsNotThereIsNamed) {
   const Version& version = select_version(k07);
   EXPECT_THAT([&] { sass_text(version, version.configurations.front(), "sm_75", FLASH_LADDER_STUDY_DIR, "/"); },
-              ThrowsMessage<UnavailableError>(HasSubstr("07_ldmatrix.sm_75.cubin' is not there: build again")));
+              ThrowsMessage<UnavailableError>(HasSubstr("07_ldmatrix.sm_75.cubin' is missing: build again")));
 }
 
 // ---- the quiz ----
@@ -279,7 +279,7 @@ TEST(Quiz, JudgesByTheRatio) {
   EXPECT_EQ(judge(1.3, 1.25), "within 5 %");
   EXPECT_EQ(judge(2, 1), "too much by a factor of 2.00");
   EXPECT_EQ(judge(1, 4), "too little by a factor of 4.00");
-  EXPECT_EQ(judge(1.2, 0.98), "too much by a factor of 1.22, and the other way");
+  EXPECT_EQ(judge(1.2, 0.98), "too much by a factor of 1.22, in the opposite direction");
 }
 
 }  // namespace

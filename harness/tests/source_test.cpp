@@ -151,7 +151,7 @@ TEST_F(SourceFiles, HashSeesIncludedHeadersOnly) {
   EXPECT_NE(hash(), direct) << "a header that a header includes";
 }
 
-// What the host knows about a version is not part of its code.
+// Host-side facts about a version are not part of its code.
 TEST_F(SourceFiles, HashDoesNotSeeHostHeaders) {
   std::filesystem::create_directories(directory_ / "common" / "host");
   write("common/convert.h", "#pragma once\n#include \"host/problem.h\"\nfloat to_float(half x);\n");

@@ -260,7 +260,8 @@ TEST(FatBinary, AContainerThatIsLongerThanMemoryIsRefused) {
   GuardedMemory memory(damaged.size());
   const __fatBinC_Wrapper_t wrapper = {FATBINC_MAGIC, FATBINC_VERSION,
                                        reinterpret_cast<const unsigned long long*>(memory.place(damaged)), nullptr};
-  EXPECT_THAT([&] { device_ptx(&wrapper, 90); }, ThrowsMessage<std::runtime_error>(HasSubstr("by its own account")));
+  EXPECT_THAT([&] { device_ptx(&wrapper, 90); },
+              ThrowsMessage<std::runtime_error>(HasSubstr("according to its header")));
 }
 
 TEST(FatBinary, ThePtxForHopperIsTakenWhereThereIsNoOther) {
@@ -331,11 +332,11 @@ TEST(TensorMaps, WrongOnesAreRefusedAsByTheDriver) {
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.strides[1] = -cuuint64_t{256}; }));
   EXPECT_NE(::testing::internal::GetCapturedStderr().find("globalStrides[1] is -256; "), std::string::npos);
-  settings().tells = false;
+  settings().explains_errors = false;
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.strides[1] = -cuuint64_t{512}; }));
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
-  settings().tells = true;
+  settings().explains_errors = true;
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[1] = 257; }));
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[2] = 0; }));
   EXPECT_TRUE(refused([](TensorMapRequest& r) { r.box[0] = 4; })) << "8 bytes a row";

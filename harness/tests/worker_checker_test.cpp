@@ -129,7 +129,7 @@ class Checker : public testing::TestWithParam<Case> {
 
   // The map's line for each head: "X." if only the first of the two query tiles is wrong.
   static void expect_map(const Verdict& verdict, const std::vector<std::string>& heads) {
-    std::string expected = "X wrong, . right; 64 queries a column\n";
+    std::string expected = "X wrong, . right; 64 queries per column\n";
     for (std::size_t i = 0; i < heads.size(); ++i)
       expected += "batch  " + std::to_string(i / 3) + " head  " + std::to_string(i % 3) + "  " + heads[i] + "\n";
     EXPECT_EQ(verdict.tile_map, expected);
@@ -354,7 +354,7 @@ TEST_F(CheckerOfSelectedRows, DrawsManyTilesAndHeadsInLittleSpace) {
   }
   element(1, 15, row_that_is_not_selected(1, 15, 4), 0) = kNan;
   const std::string map = verdict().tile_map;
-  EXPECT_THAT(map, HasSubstr("128 queries a column\n"));  // 128 tiles of 64 rows in 64 columns
+  EXPECT_THAT(map, HasSubstr("128 queries per column\n"));  // 128 tiles of 64 rows in 64 columns
   EXPECT_THAT(map, HasSubstr("batch  0 head 15  " + std::string(63, '.') + "X\n"));
   EXPECT_THAT(map, Not(HasSubstr("batch  1")));
   EXPECT_THAT(map, HasSubstr("and 16 more heads with wrong tiles\n"));

@@ -154,11 +154,11 @@ TEST_F(Pattern, SaysHowManyAndOfWhichKind) {
 
 TEST_F(Pattern, FindsTheFactor) {
   change([](const Element&, double right) { return 3 * right; });
-  EXPECT_THAT(factor(), HasSubstr("times 3, every element alike"));
+  EXPECT_THAT(factor(), HasSubstr("times 3, with the same factor for every element"));
   change([](const Element& e, double right) { return (1.5 + e.row / 64.0) * right; });
-  EXPECT_THAT(factor(), HasSubstr("Each wrong row is the right one times a factor of its own, 1.5 to 3.48"));
+  EXPECT_THAT(factor(), HasSubstr("Each wrong row is the right one times its own factor, 1.5 to 3.48"));
   change([](const Element& e, double right) { return (1.5 + e.column / 64.0) * right; });
-  EXPECT_THAT(factor(), HasSubstr("each column is the right one times a factor of its own, 1.5 to 3.48"));
+  EXPECT_THAT(factor(), HasSubstr("each column is the right one times its own factor, 1.5 to 3.48"));
 }
 
 TEST_F(Pattern, ClaimsNoFactorWhereThereIsNone) {
@@ -355,7 +355,7 @@ TEST(Diagnosis, TellsKeysThatDoNotMeetTheirValues) {
                       e.row = e.row / 16 * 16 + (e.row % 16 * 5 + 3) % 16;
                       return e;
                     }}};
-  EXPECT_THAT(all_of(kernel.diagnose(kProblem)), HasSubstr("the P of a key meets the V of another"));
+  EXPECT_THAT(all_of(kernel.diagnose(kProblem)), HasSubstr("the P of one key is multiplied by the V of another"));
 }
 
 TEST(Diagnosis, FindsAFactorOfEachTile) {

@@ -265,7 +265,7 @@ TEST(Inputs, RampRaisesTheMaximumOfEveryRowInEveryTile) {
       for (std::int64_t query = 0; query < kProblem.seq_len; ++query) {
         const auto S = scores(inputs, batch, head, query);
         double running_max = *std::max_element(S.begin(), S.begin() + kTile);
-        EXPECT_LT(running_max, 0);  // so that a maximum that starts at 0 is not hidden
+        EXPECT_LT(running_max, 0);  // otherwise a maximum that starts at 0 would go unnoticed
         for (std::int64_t first = kTile; first < kProblem.seq_len_kv; first += kTile) {
           const double tile_max = *std::max_element(S.begin() + first, S.begin() + first + kTile);
           ASSERT_GT(tile_max, running_max)

@@ -146,7 +146,7 @@ def test_too_much_shared_memory_is_refused(tmp_path: Path, gpu: dict[str, Any]) 
     answer = run("95", tmp_path, config="16x16")
     assert answer["event"] == "error"
     assert answer["kind"] == "usage"
-    assert f"needs 1048576 bytes of shared memory per CTA, and {gpu['name']} has" in answer["message"]
+    assert f"needs 1048576 bytes of shared memory per CTA, but {gpu['name']} has" in answer["message"]
 
 
 def test_a_launch_that_cuda_refuses_is_a_cuda_error(tmp_path: Path) -> None:

@@ -162,7 +162,8 @@ TEST(Support, FieldsThatNoVersionCanSolveAreRefused) {
     return why_impossible(problem).value_or("");
   };
   EXPECT_EQ(why(&AttentionProblem::kv_heads, 2),
-            "--kv-heads 2 does not divide heads 3: every head of K and V serves as many of Q; give a divisor");
+            "--kv-heads 2 does not divide heads 3: every head of K and V serves equally many heads of Q; choose a "
+            "divisor");
   EXPECT_THAT(why(&AttentionProblem::kv_heads, 6), HasSubstr("does not divide heads 3"));
   EXPECT_THAT(why(&AttentionProblem::kv_heads, -1), HasSubstr("does not divide heads 3"));
   EXPECT_EQ(why(&AttentionProblem::window, -2), "--window -2 is out of range; allowed: 0 to 2147483647");

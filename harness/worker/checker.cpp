@@ -84,7 +84,7 @@ std::string draw_tile_map(const AttentionProblem& problem, const std::vector<Hea
                           std::int64_t block_q) {
   const std::int64_t num_tiles = std::ssize(heads.front().wrong_tiles);
   const std::int64_t tiles_per_column = (num_tiles + kMaxMapColumns - 1) / kMaxMapColumns;
-  std::string map = fmt::format("X wrong, . right; {} queries a column\n", tiles_per_column * block_q);
+  std::string map = fmt::format("X wrong, . right; {} queries per column\n", tiles_per_column * block_q);
   const bool all = std::ssize(heads) <= kMaxMapLines;  // otherwise only the heads with something wrong
   std::int64_t lines = 0, left_out = 0;
   for (std::int64_t i = 0; i < std::ssize(heads); ++i) {

@@ -37,8 +37,8 @@ GuardedBuffer::GuardedBuffer(std::string name, std::int64_t bytes) : name_(std::
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();  // this error is not sticky, and the next call must not report it
     std::size_t free = 0, total = 0;
-    check(cudaMemGetInfo(&free, &total), "asking for the free GPU memory");
-    throw UsageError(fmt::format("{} needs {} of GPU memory more, and {} of {} are free; use a smaller problem", name_,
+    check(cudaMemGetInfo(&free, &total), "querying the free GPU memory");
+    throw UsageError(fmt::format("{} needs {} more of GPU memory, but {} of {} are free; use a smaller problem", name_,
                                  format_bytes(needed), format_bytes(free), format_bytes(total)));
   }
   check(error, fmt::format("allocating {} for {}", format_bytes(needed), name_));

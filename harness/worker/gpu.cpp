@@ -13,8 +13,8 @@ namespace {
 
 DriverState driver_state() {
   DriverState state;
-  check(cudaRuntimeGetVersion(&state.runtime_version), "asking for the CUDA runtime's version");
-  check(cudaDriverGetVersion(&state.driver_version), "asking for the driver's version");
+  check(cudaRuntimeGetVersion(&state.runtime_version), "querying the CUDA runtime's version");
+  check(cudaDriverGetVersion(&state.driver_version), "querying the driver's version");
   if (const cudaError_t error = cudaGetDeviceCount(&state.device_count);
       error != cudaSuccess && error != cudaErrorNoDevice)
     state.error = fmt::format("{} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
@@ -24,7 +24,7 @@ DriverState driver_state() {
 
 int attribute(int ordinal, cudaDeviceAttr attribute, const char* name) {
   int value = 0;
-  check(cudaDeviceGetAttribute(&value, attribute, ordinal), fmt::format("asking for the {} of GPU {}", name, ordinal));
+  check(cudaDeviceGetAttribute(&value, attribute, ordinal), fmt::format("querying the {} of GPU {}", name, ordinal));
   return value;
 }
 
@@ -36,7 +36,7 @@ DeviceInfo describe_gpu(int ordinal, const Words& words) {
 
   DeviceInfo info;
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, ordinal), fmt::format("asking for the properties of GPU {}", ordinal));
+  check(cudaGetDeviceProperties(&properties, ordinal), fmt::format("querying the properties of GPU {}", ordinal));
   info.name = properties.name;
   info.is_virtual = device_counts();
   info.compute_capability = 10 * attribute(ordinal, cudaDevAttrComputeCapabilityMajor, "compute capability") +
@@ -52,7 +52,7 @@ DeviceInfo describe_gpu(int ordinal, const Words& words) {
 
   check(cudaSetDevice(ordinal), fmt::format("opening GPU {} ({})", ordinal, info.name));
   std::size_t free = 0, total = 0;
-  check(cudaMemGetInfo(&free, &total), fmt::format("asking for the memory of GPU {} ({})", ordinal, info.name));
+  check(cudaMemGetInfo(&free, &total), fmt::format("querying the memory of GPU {} ({})", ordinal, info.name));
   info.memory_free_bytes = static_cast<std::int64_t>(free);
   info.memory_total_bytes = static_cast<std::int64_t>(total);
   return info;
@@ -66,7 +66,7 @@ DeviceInfo open_gpu(int ordinal, const Words& words) {
 
 std::string pci_bus_id(int ordinal) {
   char id[32] = "";
-  check(cudaDeviceGetPCIBusId(id, sizeof id, ordinal), fmt::format("asking for the PCI bus id of GPU {}", ordinal));
+  check(cudaDeviceGetPCIBusId(id, sizeof id, ordinal), fmt::format("querying the PCI bus id of GPU {}", ordinal));
   return id;
 }
 

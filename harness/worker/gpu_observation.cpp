@@ -7,7 +7,7 @@ void prepare_device(const Request& /*request*/) {}
 
 void end_launches_when(const std::atomic<bool>* /*asked*/) {}
 
-void let_device_tell(bool /*allowed*/) {}
+void let_device_explain_errors(bool /*allowed*/) {}
 
 bool device_counts() { return false; }
 

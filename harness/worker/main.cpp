@@ -58,7 +58,8 @@ json last_event(int argc, char** argv, EventWriter& events) {
     return error_event("cuda", error);
   } catch (const std::bad_alloc&) {
     return error_event("unavailable",
-                       std::runtime_error("the host has not enough memory for this problem's inputs and reference; use "
+                       std::runtime_error("the host does not have enough memory for this problem's inputs and "
+                                          "reference; use "
                                           "a smaller --batch, --heads or --seq-len"));
   }
 }

@@ -19,12 +19,13 @@ namespace flash_ladder {
 /// UsageError if an environment variable requests the impossible from the virtual GPU.
 void prepare_device(const Request& request);
 
-/// Makes launches end early, with an error, once this is true; nullptr: no longer. Launches on a GPU run to their end.
+/// Makes launches end early, with an error, once this flag is true; nullptr withdraws the flag. Launches on a GPU run
+/// to their end.
 void end_launches_when(const std::atomic<bool>* asked);
 
 /// Whether the device may explain on standard error why it answers with an error, which is the default. A GPU prints
 /// nothing.
-void let_device_tell(bool allowed);
+void let_device_explain_errors(bool allowed);
 
 /// Whether a launch is useful even if it is neither checked nor timed, because it is counted.
 bool device_counts();

@@ -158,7 +158,7 @@ std::optional<HostBuffer> launch_once(const Version& version, const Configuratio
 
 // The outcomes of the sets, and the first set whose output was wrong.
 struct Checked {
-  std::vector<std::pair<CheckSet, bool>> sets;  // each with whether the output was right
+  std::vector<std::pair<CheckSet, bool>> sets;  // the sets, and whether the output of each was right
   std::optional<CheckSet> first_wrong;
 };
 
@@ -281,7 +281,7 @@ Microscope debug(const Request& request, EventWriter& events) {
   const AttentionProblem& problem = request.problem;
   refuse_if(why_impossible(problem));
   if (problem.dtype == Dtype::e4m3)
-    throw UsageError("--debug cannot take numbers of e4m3 apart; ask for --dtype fp16 or bf16");
+    throw UsageError("e4m3 cannot represent the numbers that --debug probes with; choose --dtype fp16 or bf16");
   const auto check_range = [](const char* flag, const std::optional<std::int64_t>& value, std::int64_t size) {
     if (value && (*value < 0 || *value >= size))
       throw UsageError(fmt::format("{} {} is out of range; this problem has 0 to {}", flag, *value, size - 1));

@@ -81,7 +81,7 @@ void prepare_device(const Request& request) {
 
 void end_launches_when(const std::atomic<bool>* asked) { runtime::settings().interrupt = asked; }
 
-void let_device_tell(bool allowed) { runtime::settings().tells = allowed; }
+void let_device_explain_errors(bool allowed) { runtime::settings().explains_errors = allowed; }
 
 bool device_counts() { return true; }
 

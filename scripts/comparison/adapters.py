@@ -36,7 +36,7 @@ class Adapters:
     scales: Any
 
     def peers(self, without: set[str], dtype: str) -> tuple[list[Implementation], dict[str, str]]:
-        """Those that can be imported and compute the type, and the reasons why the others cannot."""
+        """The peers that can be imported and compute the type, and the reasons why others cannot."""
         found: list[Implementation] = []
         missing: dict[str, str] = {}
         for name, make in (
@@ -51,7 +51,7 @@ class Adapters:
                 missing[name] = "left out by --without"
                 continue
             if dtype == "e4m3" and name != "fa3":
-                missing[name] = "computes no e4m3 here"
+                missing[name] = "does not compute e4m3 here"
                 continue
             try:
                 found.append(make())

@@ -25,7 +25,7 @@ def is_right(session: Session, regimes: Sequence[str], one: Implementation, wher
     """Judges an error, given as a multiple of the allowed one. A wrong result is left out, and counted."""
     if error <= 1:  # a NaN is not
         return True
-    show(f"  {one.name:<28} WRONG: {error:.3g} times the error that is allowed, so it is not timed")
-    session.leave_out(regimes, f"{one.name}, {where}", f"wrong: {error:.3g} times the error that is allowed")
+    show(f"  {one.name:<28} WRONG: {error:.3g} times the allowed error, so it is not timed")
+    session.leave_out(regimes, f"{one.name}, {where}", f"wrong: {error:.3g} times the allowed error")
     session.wrong += 1
     return False

@@ -33,7 +33,7 @@ def select_data(text: str) -> list[str]:
         return list(DEFINITIONS)
     for name in text.split(","):
         if name not in DEFINITIONS:
-            raise UsageError(f"--data: '{name}' is no distribution; there are all, {', '.join(DEFINITIONS)}")
+            raise UsageError(f"--data: '{name}' is not a distribution; allowed: all, {', '.join(DEFINITIONS)}")
     return [name for name in DEFINITIONS if name in text.split(",")]
 
 

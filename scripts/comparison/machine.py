@@ -45,7 +45,8 @@ class Machine(Adapters, Timer):
             ) from error
         if not torch.cuda.is_available():
             raise UnavailableError(
-                f"PyTorch {torch.__version__} sees no GPU; see if nvidia-smi lists one, what CUDA_VISIBLE_DEVICES is"
+                f"PyTorch {torch.__version__} sees no GPU; check whether nvidia-smi lists one, what "
+                f"CUDA_VISIBLE_DEVICES is"
                 " set to, and whether this PyTorch was built for CUDA"
             )
         return torch
@@ -88,7 +89,7 @@ class Machine(Adapters, Timer):
         try:
             kernel = self.torch.cuda._compile_kernel(ceiling.source, "ceiling", compute_capability=ceiling.capability)
         except (AttributeError, TypeError) as error:
-            raise RuntimeError(f"this PyTorch compiles no CUDA: {error}") from error
+            raise RuntimeError(f"this PyTorch cannot compile CUDA: {error}") from error
         operands = self.torch.randn(2 * ceiling.operands, device="cuda", dtype=self.torch.float16)
         out = self.torch.empty(blocks * threads, device="cuda", dtype=self.torch.float32)
 

@@ -17,7 +17,7 @@ from comparison.timing import INTERLEAVED, SUSTAINED, TIMED_SECONDS, WARM_UP_SEC
 
 
 def schema_of(file: str) -> int:
-    """Which form of a document a file of harness/results/ describes."""
+    """The schema version in a file of harness/results/."""
     text = (ROOT / "harness" / "results" / file).read_text(encoding="utf-8")
     return json.loads(text)["properties"]["schema"]["const"]
 
@@ -26,7 +26,8 @@ SCHEMA = schema_of("peers.schema.json")
 
 
 def read_regimes(path: Path, device: str, dtype: str) -> dict[str, Any]:
-    """The regimes that a file holds, by name; none where there is no file. Raises UnavailableError for a broken one."""
+    """The regimes that a file contains, by name; empty if there is no file. Raises UnavailableError for a broken
+    file."""
     if not path.exists():
         return {}
     try:
@@ -34,21 +35,21 @@ def read_regimes(path: Path, device: str, dtype: str) -> dict[str, Any]:
         if document["schema"] != SCHEMA:
             raise ValueError(f"it has schema {document['schema']}, and this program writes schema {SCHEMA}")
         if document["problem"]["dtype"] != dtype:
-            raise ValueError(f"its figures are of {document['problem']['dtype']}, and not of {dtype}")
+            raise ValueError(f"its figures are for {document['problem']['dtype']}, not for {dtype}")
         if document["device"] != device:
-            raise ValueError(f"its figures are of {document['device']}, and not of {device}")
+            raise ValueError(f"its figures are for {document['device']}, not for {device}")
         for regime in document["regimes"].values():
-            regime["run"], regime["versions"], regime["peers"], regime["ceilings"]  # what is needed below
+            regime["run"], regime["versions"], regime["peers"], regime["ceilings"]  # the members used below
         return document["regimes"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnavailableError(
-            f"{path} cannot be used: {type(error).__name__}: {error}; figures in it would be lost. Take it anew from"
-            " the repository, delete it, or write elsewhere with --out"
+            f"{path} cannot be used: {type(error).__name__}: {error}; figures in it would be lost. Restore it from "
+            f"the repository, delete it, or write elsewhere with --out"
         ) from error
 
 
 def code_hashes(harness: Path) -> dict[str, str]:
-    """Of the versions' sources: {"16": "sha256:…"}; empty where the harness is not built."""
+    """Hashes of the versions' sources: {"16": "sha256:…"}; empty if the harness is not built."""
     try:
         done = subprocess.run([harness, "--list", "--json", "-"], capture_output=True, text=True, check=False)
         return {version["kernel"]: version["code_hash"] for version in json.loads(done.stdout)["versions"]}
@@ -57,7 +58,8 @@ def code_hashes(harness: Path) -> dict[str, str]:
 
 
 def brought_up_to_date(earlier: dict[str, Any], regime: dict[str, Any]) -> dict[str, Any]:
-    """The regime, and what only the earlier one has: versions, peers and ceilings, each with the date of its run."""
+    """The regime, supplemented by what only the earlier one contains: versions, peers and ceilings, each with the date
+    of its run."""
     made, left_out = dict(regime), regime["run"]["left_out"]
     for kind, name in (("versions", "kernel"), ("peers", "name"), ("ceilings", "name")):
         measured = {entry[name] for entry in regime[kind]}
@@ -74,7 +76,7 @@ def brought_up_to_date(earlier: dict[str, Any], regime: dict[str, Any]) -> dict[
 
 @dataclass
 class Session:
-    """A run: what it measures, what it ran with, and what of it is done."""
+    """A run: what it measures, its software, and its results so far."""
 
     device: str
     dtype: str
@@ -82,14 +84,14 @@ class Session:
     implementations: list[Implementation]
     environment: dict[str, Any]  # versions of everything
     hashes: dict[str, str]
-    missing: dict[str, str]  # peers that are not there, and why
+    missing: dict[str, str]  # peers that are missing, and why
     dates: dict[str, str] = field(default_factory=dict)  # by regime: when its first figure was measured
     failed: dict[str, dict[str, str]] = field(default_factory=dict)  # by regime: what did not run, and why
     ceilings: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    earlier: dict[str, Any] | None = None  # the sustained regime that is brought up to date
+    earlier: dict[str, Any] | None = None  # the sustained regime that is being updated
     wrong: int = 0  # results
     warm_up_seconds: dict[str, float] = field(default_factory=lambda: WARM_UP_SECONDS)  # by regime
-    timed_seconds: float = TIMED_SECONDS  # where each runs alone
+    timed_seconds: float = TIMED_SECONDS  # in which each runs alone
 
     def add(self, one: Implementation, regime: str, result: dict[str, Any]) -> None:
         self.begin(regime)
@@ -104,7 +106,8 @@ class Session:
             self.failed.setdefault(regime, {})[what] = why
 
     def to_do(self, one: Implementation, batch: int, seq_len: int) -> list[str]:
-        """Its regimes that are not yet measured. Who takes turns does so with all others, or not at all."""
+        """Its regimes that have not been measured yet. An interleaved run includes all implementations, so it is
+        repeated as a whole."""
         missing = [regime for regime in self.regimes if not one.result(regime, batch, seq_len)]
         others = [other for other in self.implementations if not other.result(INTERLEAVED, batch, seq_len)]
         if INTERLEAVED in self.regimes and INTERLEAVED not in missing and others:
@@ -112,7 +115,7 @@ class Session:
         return missing
 
     def resume(self, regimes: dict[str, Any]) -> None:
-        """Takes over what a part of a run has measured, with the same code and under the same conditions."""
+        """Adopts the results of an interrupted run, if the code and the conditions are the same."""
         for regime in self.regimes:
             if regime not in regimes:
                 continue
@@ -121,7 +124,7 @@ class Session:
             self.dates[regime] = found["run"]["date"]
             self.ceilings[regime] = found["ceilings"]
             for one in self.implementations:
-                known = one.kernel is None or one.kernel.kernel in self.hashes  # of which code they are
+                known = one.kernel is None or one.kernel.kernel in self.hashes  # the code that they belong to
                 for entry in found["versions"] if one.kernel else found["peers"]:
                     if known and self.describe(one).items() <= entry.items():
                         one.results[regime] = entry["results"]
@@ -130,7 +133,7 @@ class Session:
     def update(self, regimes: dict[str, Any]) -> None:
         """Leaves out of this run the versions whose code is the same as that of their sustained figures.
 
-        Raises UnavailableError where these were measured under other conditions.
+        Raises UnavailableError if those were measured under other conditions.
         """
         if SUSTAINED not in regimes:
             raise UnavailableError("--update: the file has no sustained figures; measure all without --update")
@@ -145,8 +148,8 @@ class Session:
         differing = [name for name, value in self.environment.items() if found["run"].get(name) != value]
         if differing:
             raise UnavailableError(
-                f"{flag}: its figures of the {regime} regime are of another {', '.join(differing)};"
-                f" measure anew without {flag}"
+                f"{flag}: its figures of the {regime} regime are for another {', '.join(differing)};"
+                f" measure again without {flag}"
             )
 
     def describe(self, one: Implementation) -> dict[str, Any]:
@@ -157,7 +160,7 @@ class Session:
         return version | {"code_hash": self.hashes.get(kernel)}
 
     def regime(self, name: str) -> dict[str, Any]:
-        """A regime as peers.json has it."""
+        """A regime in the form of peers.json."""
         measured = [(one, one.results[name]) for one in self.implementations if one.results.get(name)]
         run = {
             "date": self.dates[name],
@@ -197,7 +200,7 @@ def write(path: Path, text: str) -> None:
 
 
 def formatted(value: Any, indent: str = "") -> str:  # noqa: ANN401 (any JSON)
-    """JSON with one result a line, so that a diff shows whose figures moved."""
+    """JSON with one result per line, so that a diff shows which figures have changed."""
     deeper = indent + "  "
     flat = json.dumps(value, ensure_ascii=False)
     if len(indent + flat) <= 300 or not isinstance(value, dict | list):

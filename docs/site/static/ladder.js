@@ -212,7 +212,7 @@
       const off = Math.abs(Math.log(number / measured));
       const wrongWay = (number - 1) * (measured - 1) < 0 && Math.abs(measured - 1) > 0.01;
       const verdict = off <= Math.log(1.05) ? "within 5 %"
-        : `too ${number > measured ? "much" : "little"} by a factor of ${Math.exp(off).toFixed(2)}${wrongWay ? ", and the other way" : ""}`;
+        : `too ${number > measured ? "much" : "little"} by a factor of ${Math.exp(off).toFixed(2)}${wrongWay ? ", in the opposite direction" : ""}`;
       result.textContent = `You ${number.toFixed(2)}×, measured ${measured.toFixed(2)}× (${regime}, seq_len 4096). Your guess: ${verdict}.`;
       if (part.nextElementSibling?.matches("details.prediction")) part.nextElementSibling.open = true;
     };

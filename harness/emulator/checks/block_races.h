@@ -34,7 +34,8 @@ class BlockRaces {
   void for_each_used(const std::function<void(Address, std::size_t, bool)>& f) const;
 
  private:
-  // Numbers of `users_`, from 1; 0: no user. Or, with kMixed, where the numbers for each granule begin in `mixed_`.
+  // Indices into `users_`, counted from 1 (0: no user), or, with kMixed, where the indices of the granules begin in
+  // `mixed_`.
   static constexpr std::uint32_t kMixed = 0x80000000u;
   struct Line {
     std::uint32_t reader = 0, writer = 0;
@@ -57,7 +58,7 @@ class BlockRaces {
   std::vector<std::vector<Line>> lines_;  // of each allocation
   std::size_t last_ = 0;                  // allocation
   std::vector<User> users_;
-  std::vector<std::uint32_t> last_user_;  // for each instruction: a number of users_, or 0
+  std::vector<std::uint32_t> last_user_;  // for each instruction: an index into users_, or 0
   std::vector<std::uint32_t> mixed_;
   std::deque<std::array<std::byte, MemoryUse::kLineBytes>> written_;
 };

@@ -56,7 +56,7 @@ bool Clocks::anybody_knows_all_of(int engine) const {
       warps_, [&](const WarpClock& warp) { return knows(warp.common) || std::ranges::any_of(warp.lanes, knows); });
 }
 
-void Clocks::tell_peers(int warp, Clock& into) const {
+void Clocks::release_to_peers(int warp, Clock& into) const {
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
     if (rank == rank_) continue;
     const auto engine = static_cast<std::size_t>(peers_[rank]->engine_of(rank_, warp));
@@ -158,7 +158,7 @@ void Clocks::release(int warp, std::uint32_t lanes, Clock& into) {
     if (!clock.lanes.empty()) join(into, clock.lanes[static_cast<std::size_t>(lane)]);
     into[static_cast<std::size_t>(warp * kWarpSize + lane)] = next_;
   }
-  tell_peers(warp, into);
+  release_to_peers(warp, into);
 }
 
 void Clocks::acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const Clock& clock) {
@@ -191,7 +191,7 @@ void Clocks::synchronise(int warp, std::uint32_t lanes, std::uint32_t alive) {
     for (const Clock& lane : own.lanes) join(own.common, lane);
     own.lanes.clear();
     std::fill_n(own.common.begin() + warp * kWarpSize, kWarpSize, next_);
-    tell_peers(warp, own.common);
+    release_to_peers(warp, own.common);
     summarise(warp);
     return;
   }
@@ -210,7 +210,7 @@ void Clocks::synchronise_all() {
     warp.lanes.clear();
   }
   std::fill_n(all.begin(), num_warps_ * kWarpSize, next_);
-  for (int warp = 0; warp < num_warps_; ++warp) tell_peers(warp, all);
+  for (int warp = 0; warp < num_warps_; ++warp) release_to_peers(warp, all);
   for (int warp = 0; warp < num_warps_; ++warp) {
     warps_[static_cast<std::size_t>(warp)].common = all;
     summarise(warp);

@@ -64,7 +64,7 @@ class Clocks {
     return static_cast<std::size_t>((engine - num_engines_) / num_warps_);
   }
   /// Adds to a release everything that a warp has done so far in the memory of other CTAs.
-  void tell_peers(int warp, Clock& into) const;
+  void release_to_peers(int warp, Clock& into) const;
   /// Whether a thread of this CTA knows that everything this engine has done happened before.
   bool anybody_knows_all_of(int engine) const;
 

@@ -13,7 +13,7 @@ namespace flash_ladder::emulator {
 GlobalShadow::GlobalShadow(int granule, Of of)
     : shift_(std::countr_zero(static_cast<unsigned>(granule))), of_(of), cells_(kPageBytes >> shift_), table_(256) {}
 
-// Numbers keep counting, so that everything that cells contain from the last CTA is older than anything in this one.
+// Numbers are not reset, so everything that the previous CTA left in the cells is older than anything in this one.
 void GlobalShadow::reset() {
   first_ += static_cast<std::uint32_t>(records_.size());
   records_.clear();
@@ -168,8 +168,8 @@ bool GlobalShadow::read_consecutive(const GlobalAccess& access, std::uint32_t re
   std::uint32_t latest = 0;
   for (std::size_t i = 0; i < cells.count; ++i) latest = std::max(latest, readers[i]);
   if (!stale(latest)) {
-    // Granules that one instruction of another warp has read are as simple: the lanes of this warp were not the last
-    // readers.
+    // Granules that one instruction of another warp has read are equally simple, because the lanes of this warp were
+    // not the last readers.
     const auto count = static_cast<std::uint32_t>(cells.count);
     if (stale(readers[0]) || lanes::end_of_run(readers, 0, count, kLaneBits) != count) return false;
     const Record& before = record_of(readers[0]);

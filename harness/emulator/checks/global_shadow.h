@@ -41,7 +41,7 @@ struct GlobalConflict {
   std::int32_t other_instruction = -1;
   int other_warp = -1;
   int other_lane = -1;
-  bool at_once = false;  // two lanes of one execution of an instruction
+  bool at_once = false;  // two lanes of one warp instruction
 };
 
 class GlobalConflictSink {

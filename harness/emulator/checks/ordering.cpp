@@ -65,8 +65,8 @@ bool LaunchOrdering::any_of_cluster(std::uint32_t cta, F f) const {
   return false;
 }
 
-Known LaunchOrdering::tell_of(const std::vector<Acquisition>& acquisitions, std::uint32_t cta, std::uint32_t thread,
-                              std::uint32_t epoch) const {
+Known LaunchOrdering::known_from(const std::vector<Acquisition>& acquisitions, std::uint32_t cta, std::uint32_t thread,
+                                 std::uint32_t epoch) const {
   std::vector<Acquisition> ways = acquisitions;
   std::unordered_map<const ReleaseLog*, std::size_t> seen;  // up to which release
   std::size_t steps = 0;
@@ -142,71 +142,72 @@ ReleaseLog* Ordering::find(Place place) {
 }
 
 // Applies part of a log: releases of the CTA's own cluster go into the clocks, those of others become an acquisition.
-void Ordering::learn(int warp, std::uint32_t lanes, std::uint32_t alive, const Heard& heard) {
-  std::size_t first = heard.end;  // releases that all of the lanes already know are left out
+void Ordering::acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const LogRange& range) {
+  std::size_t first = range.end;  // releases that all of the lanes already know are left out
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-    std::size_t known = heard.first;
-    for (const Heard& one : thread(warp, std::countr_zero(rest)).known) {
-      if (one.log == heard.log) known = std::max(known, one.end);
+    std::size_t known = range.first;
+    for (const LogRange& one : thread(warp, std::countr_zero(rest)).known) {
+      if (one.log == range.log) known = std::max(known, one.end);
     }
     first = std::min(first, known);
   }
   Clock clock;
-  for_each_of_cluster([&](std::uint32_t cta, std::uint32_t, const Clocks& of_teller) {
-    any_of_cta(*heard.log, first, heard.end, cta, [&](const Release& release) {
+  for_each_of_cluster([&](std::uint32_t cta, std::uint32_t, const Clocks& of_releaser) {
+    any_of_cta(*range.log, first, range.end, cta, [&](const Release& release) {
       if (cta != cta_ && release.to_block_only) return false;
       if (clock.empty()) clock = clocks_.empty();
-      Clock told(clock.size(), release.numbers.least);
-      for (const auto& [entry, number] : release.numbers.more) told[entry] = number;
-      join(clock, cta == cta_ ? told : clocks_.turned(told, of_teller));
+      Clock released(clock.size(), release.numbers.least);
+      for (const auto& [entry, number] : release.numbers.more) released[entry] = number;
+      join(clock, cta == cta_ ? released : clocks_.turned(released, of_releaser));
       return false;
     });
   });
   if (!clock.empty()) clocks_.acquire(warp, lanes, alive, clock);
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
-    std::vector<Heard>& known = thread(warp, lane).known;
-    const auto same = std::find_if(known.begin(), known.end(), [&](const Heard& one) { return one.log == heard.log; });
+    std::vector<LogRange>& known = thread(warp, lane).known;
+    const auto same =
+        std::find_if(known.begin(), known.end(), [&](const LogRange& one) { return one.log == range.log; });
     if (same != known.end()) {
-      *same = heard;
+      *same = range;
     } else {
-      known.push_back(heard);
+      known.push_back(range);
     }
-    if (heard.shared) continue;
-    launch_->acquired(cta_, {.log = heard.log,
-                             .first = heard.first,
-                             .end = heard.end,
+    if (range.shared) continue;
+    launch_->acquired(cta_, {.log = range.log,
+                             .first = range.first,
+                             .end = range.end,
                              .thread = static_cast<std::uint32_t>(warp * kWarpSize + lane),
                              .epoch = clocks_.epoch()});
   }
 }
 
-void Ordering::learn_waiting(int warp, std::uint32_t lanes, std::uint32_t alive) {
+void Ordering::acquire_waiting(int warp, std::uint32_t lanes, std::uint32_t alive) {
   if (!waiting_) return;
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     // Lanes that have acquired the same releases are processed together.
     const int lane = std::countr_zero(rest);
-    const std::vector<Heard> waiting = std::exchange(thread(warp, lane).waiting, {});
-    for (const Heard& heard : waiting) {
+    const std::vector<LogRange> waiting = std::exchange(thread(warp, lane).waiting, {});
+    for (const LogRange& range : waiting) {
       std::uint32_t same = 1u << lane;
       for (std::uint32_t others = rest & (rest - 1); others != 0; others &= others - 1) {
         const int other = std::countr_zero(others);
-        const auto removed = std::erase_if(thread(warp, other).waiting, [&](const Heard& one) {
-          return one.log == heard.log && one.first == heard.first && one.end == heard.end;
+        const auto removed = std::erase_if(thread(warp, other).waiting, [&](const LogRange& one) {
+          return one.log == range.log && one.first == range.first && one.end == range.end;
         });
         if (removed != 0) same |= 1u << other;
       }
-      learn(warp, same, alive, heard);
+      acquire(warp, same, alive, range);
     }
   }
 }
 
-void Ordering::arrive(int warp, std::uint32_t lanes, std::uint32_t alive) { learn_waiting(warp, lanes, alive); }
+void Ordering::arrive(int warp, std::uint32_t lanes, std::uint32_t alive) { acquire_waiting(warp, lanes, alive); }
 
 void Ordering::fence(int warp, std::uint32_t lanes, std::uint32_t alive, bool block_only) {
   used_ = true;
   fenced_ |= 1u << warp;
-  learn_waiting(warp, lanes, alive);
+  acquire_waiting(warp, lanes, alive);
   const AccessNumber now = clocks_.now();
   std::shared_ptr<Clock> last;
   const Clock* same = nullptr;  // the clock of which `last` is a copy
@@ -215,7 +216,7 @@ void Ordering::fence(int warp, std::uint32_t lanes, std::uint32_t alive, bool bl
     const Clock& clock = clocks_.of(warp, lane);
     if (same != &clock) {
       last = std::make_shared<Clock>(clock);
-      clocks_.tell_peers(warp, *last);
+      clocks_.release_to_peers(warp, *last);
     }
     same = &clock;
     Thread& own = thread(warp, lane);
@@ -228,21 +229,21 @@ void Ordering::strong_read(int warp, int lane, std::uint32_t alive, Place place,
   ReleaseLog* const log = find(place);
   if (log == nullptr || log->first == log->releases.size()) return;
   Thread& own = thread(warp, lane);
-  const Heard heard{log, place.shared, log->first, log->releases.size()};
-  for (const Heard& known : own.known) {
-    if (known.log == log && known.end == heard.end) return;
+  const LogRange range{log, place.shared, log->first, log->releases.size()};
+  for (const LogRange& known : own.known) {
+    if (known.log == log && known.end == range.end) return;
   }
   used_ = true;
   if (order.acquires) {
-    learn(warp, 1u << lane, alive, heard);
+    acquire(warp, 1u << lane, alive, range);
     return;
   }
-  std::erase_if(own.waiting, [&](const Heard& one) { return one.log == log; });
+  std::erase_if(own.waiting, [&](const LogRange& one) { return one.log == log; });
   if (own.waiting.size() >= kMostWaiting) {
-    learn(warp, 1u << lane, alive, heard);
+    acquire(warp, 1u << lane, alive, range);
     return;
   }
-  own.waiting.push_back(heard);
+  own.waiting.push_back(range);
   waiting_ = true;
 }
 
@@ -256,7 +257,7 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
   if (order.releases) {
     clock = clocks_.of(warp, lane);
     clock[entry] = clocks_.now();
-    clocks_.tell_peers(warp, clock);
+    clocks_.release_to_peers(warp, clock);
   } else if (own.for_block.clock != nullptr) {
     const bool for_all = !place.shared && own.for_all.clock != nullptr;
     const Fenced& fenced = for_all ? own.for_all : own.for_block;
@@ -269,7 +270,7 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
   if (log == nullptr) log = place.shared ? &shared_logs_[place.address & ~Address{3}] : &launch_->at(place.address);
   if (!adds) {
     // Unless the thread already knows all of it and includes it in its own releases.
-    const bool knows = std::any_of(own.known.begin(), own.known.end(), [&](const Heard& known) {
+    const bool knows = std::any_of(own.known.begin(), own.known.end(), [&](const LogRange& known) {
       return known.log == log && known.end == log->releases.size();
     });
     if (!knows) log->first = log->releases.size();
@@ -292,7 +293,7 @@ void Ordering::strong_write(int warp, int lane, Place place, Order order, bool a
 }
 
 Known Ordering::known_of_other_block(std::uint32_t cta, std::uint32_t thread, std::uint32_t epoch, int warp, int lane,
-                                     bool hears) {
+                                     bool strong) {
   std::vector<Acquisition> known, own;  // of the whole warp, and of the thread; latest first: they contain most
   bool of_cluster = false;
   for_each_of_cluster([&](std::uint32_t peer, std::uint32_t rank, const Clocks&) {
@@ -316,17 +317,17 @@ Known Ordering::known_of_other_block(std::uint32_t cta, std::uint32_t thread, st
     }
   }
   if (!known.empty()) {
-    if (const Known found = launch_->tell_of(known, cta, thread, epoch); found != Known::no) return found;
+    if (const Known found = launch_->known_from(known, cta, thread, epoch); found != Known::no) return found;
   }
-  if (hears) {
-    for (const Heard& heard : threads_[static_cast<std::size_t>(warp * kWarpSize + lane)].waiting) {
-      if (!heard.shared)
-        own.push_back({.log = heard.log, .first = heard.first, .end = heard.end, .thread = 0, .epoch = 0});
+  if (strong) {
+    for (const LogRange& range : threads_[static_cast<std::size_t>(warp * kWarpSize + lane)].waiting) {
+      if (!range.shared)
+        own.push_back({.log = range.log, .first = range.first, .end = range.end, .thread = 0, .epoch = 0});
     }
   }
   if (own.empty()) return Known::no;
   own.insert(own.end(), known.begin(), known.end());
-  return launch_->tell_of(own, cta, thread, epoch) == Known::no ? Known::no : Known::of_thread;
+  return launch_->known_from(own, cta, thread, epoch) == Known::no ? Known::no : Known::of_thread;
 }
 
 void Ordering::renumber(const Renumbering& renumbering) {

@@ -70,8 +70,8 @@ class LaunchOrdering {
   const std::vector<Acquisition>& acquisitions_of(std::uint32_t cta) const;
   /// Whether these acquisitions, directly or through what had been acquired before those releases, include what a
   /// thread of a CTA did in this epoch.
-  Known tell_of(const std::vector<Acquisition>& acquisitions, std::uint32_t cta, std::uint32_t thread,
-                std::uint32_t epoch) const;
+  Known known_from(const std::vector<Acquisition>& acquisitions, std::uint32_t cta, std::uint32_t thread,
+                   std::uint32_t epoch) const;
   void renumber(std::uint32_t cta, const Renumbering& renumbering);
 
  private:
@@ -124,14 +124,14 @@ class Ordering {
   /// `adds`: an atomic operation, after which earlier releases remain valid. A store overwrites them.
   void strong_write(int warp, int lane, Place place, Order order, bool adds);
 
-  /// Whether what a thread of another CTA did happened before what (warp, lane) does. `hears`: the access itself is
+  /// Whether what a thread of another CTA did happened before what (warp, lane) does. `strong`: the access itself is
   /// strong, so reads that are still waiting for a fence count, too.
   Known known_of_other_block(std::uint32_t cta, std::uint32_t thread, std::uint32_t epoch, int warp, int lane,
-                             bool hears);
+                             bool strong);
   void renumber(const Renumbering& renumbering);
 
  private:
-  struct Heard {  // part of a log
+  struct LogRange {  // part of a log
     ReleaseLog* log;
     bool shared;
     std::size_t first, end;
@@ -143,15 +143,15 @@ class Ordering {
   };
   struct Thread {
     Fenced for_block, for_all;
-    std::vector<Heard> waiting;  // for a fence
-    std::vector<Heard> known;    // the latest for each log
+    std::vector<LogRange> waiting;  // for a fence
+    std::vector<LogRange> known;    // the latest for each log
   };
   ReleaseLog* find(Place place);
   // Calls f(cta, its rank, its clocks) for the CTAs of the cluster, or for this one only.
   template <typename F>
   void for_each_of_cluster(F f);
-  void learn(int warp, std::uint32_t lanes, std::uint32_t alive, const Heard& heard);
-  void learn_waiting(int warp, std::uint32_t lanes, std::uint32_t alive);
+  void acquire(int warp, std::uint32_t lanes, std::uint32_t alive, const LogRange& range);
+  void acquire_waiting(int warp, std::uint32_t lanes, std::uint32_t alive);
   Thread& thread(int warp, int lane) { return threads_[static_cast<std::size_t>(warp * kWarpSize + lane)]; }
 
   int num_warps_;

@@ -44,7 +44,7 @@ void SharedShadow::join_cluster(std::size_t size) {
   keeps_reads_ = false;  // other CTAs know nothing about pages
 }
 
-// Numbers keep counting, so that everything that readers_ contains from the last CTA is older than anything in this one.
+// Numbers are not reset, so everything that the previous CTA left in readers_ is older than anything in this one.
 void SharedShadow::reset() {
   std::fill(writers_.begin(), writers_.end(), 0);
   if (clocks_.next() > kNumbers / 2) {
@@ -98,8 +98,8 @@ void SharedShadow::renumber() {
     }
   }
   records_.resize(kept);
-  // Delay the next call. The most that cells can hold, 33 for each byte of 227 KB, fits twice in the numbers that
-  // reset() leaves.
+  // Delay the next call. Cells hold at most 33 numbers for each byte of 227 KB, and reset() leaves more than twice as
+  // many.
   most_records_ = std::max(kRecords, 2 * kept);
   const Renumbering renumbering(first_record_, std::move(to));
   clocks_.renumber(renumbering);
@@ -390,7 +390,7 @@ void SharedShadow::check_reads(const SharedAccess& access, std::uint32_t limit) 
       } else {
         conflict.kind = Conflict::Kind::read_after_write;
       }
-      tell(access, conflict);
+      report(access, conflict);
     }
   }
 }
@@ -446,7 +446,7 @@ void SharedShadow::check_write_against(const std::uint32_t* cells, AccessNumber 
       } else {
         conflict.kind = reader >= 0 ? Conflict::Kind::write_after_read : Conflict::Kind::write_after_write;
       }
-      tell(access, conflict);
+      report(access, conflict);
     }
   }
 }
@@ -491,7 +491,7 @@ void SharedShadow::report_overwritten(const SharedAccess& access, std::uint32_t 
     conflict.other_instruction = access.instruction;
     conflict.other_warp = access.warp;
     conflict.other_lane = static_cast<int>(writers_[access.offsets[lane] >> shift_] & 31);
-    tell(access, conflict);
+    report(access, conflict);
   }
 }
 

@@ -42,7 +42,7 @@ struct Conflict {
   std::int32_t other_instruction = -1;  // the instruction of the earlier access; -1 if it is no longer known
   int other_warp = -1;
   int other_lane = -1;
-  bool at_once = false;                        // two lanes of one execution of an instruction
+  bool at_once = false;                        // two lanes of one warp instruction
   std::optional<std::size_t> other_rank = {};  // of the earlier access, if it is one of another CTA of the cluster
   AccessNumber other_number = 0;               // number of a read that a thread made itself; 0: it is not such a read
 };
@@ -207,7 +207,7 @@ class SharedShadow {
   AccessNumber known_before(const SharedAccess& access) const {
     return access.peer == nullptr ? clocks_.known_to_warp(access.warp) : 0;
   }
-  void tell(const SharedAccess& access, const Conflict& conflict) {
+  void report(const SharedAccess& access, const Conflict& conflict) {
     (access.peer == nullptr ? sink_ : access.peer->sink).report(access, conflict);
   }
   std::uint32_t* readers(int warp) { return readers_.data() + static_cast<std::size_t>(warp) * num_cells_; }
@@ -244,7 +244,7 @@ class SharedShadow {
   std::vector<PageWriters> page_writers_;
   struct KnownPage {            // what a warp knows about a page
     std::uint32_t known = 0;    // the version whose writes all happened before what the warp does
-    std::uint32_t unknown = 0;  // the version for which that was not so,
+    std::uint32_t unknown = 0;  // the version for which this did not hold,
     AccessNumber bound = 0;     // when the warp knew all accesses below this
   };
   std::vector<KnownPage> known_pages_;   // [warp][page]

@@ -109,8 +109,7 @@ void KernelDecoder::name_functions() {
 int KernelDecoder::converted(int reg, Slot slot) {
   const Slot have = registers_[reg].slot;
   if (have == slot) return reg;
-  if (have == Slot::predicate || slot == Slot::predicate)
-    fail("a predicate where a value must be, or the other way round");
+  if (have == Slot::predicate || slot == Slot::predicate) fail("a predicate where a value is required, or vice versa");
   if (have < slot) {
     // Only special registers: they are 32 bits wide, but may be read as 64.
     if (!registers_[reg].special) fail("a register that is too narrow");
@@ -130,10 +129,10 @@ int KernelDecoder::converted(int reg, Slot slot) {
 int KernelDecoder::read(const Operand& operand, Slot slot) {
   switch (operand.kind) {
     case Kind::reg: {
-      if (has_halves(operand)) fail("a register of 128 bits where none can be");
+      if (has_halves(operand)) fail("a 128-bit register where none is allowed");
       int reg = converted(operand.index, slot);
       if (operand.negated) {
-        if (slot != Slot::predicate) fail("'!' before something that is no predicate");
+        if (slot != Slot::predicate) fail("'!' before something that is not a predicate");
         const int inverted = temporary(Slot::predicate);
         emit_lane("not.pred", {inverted}, {reg});
         reg = inverted;
@@ -158,7 +157,7 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
     case Kind::integer:
       return constant(slot, static_cast<std::uint64_t>(operand.value));
     case Kind::real: {
-      if (slot == Slot::predicate || slot == Slot::b16) fail("a floating-point constant where none can be");
+      if (slot == Slot::predicate || slot == Slot::b16) fail("a floating-point constant where none is allowed");
       const auto bits = static_cast<std::uint64_t>(operand.value);
       if (operand.single && slot == Slot::b64) {
         const double value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
@@ -197,12 +196,12 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
 // A register for a result. If it is wider than the result, the rest is filled afterwards.
 int KernelDecoder::write(const Operand& operand, Slot slot, bool sign_extend) {
   if (operand.kind == Kind::sink) return temporary(slot);
-  if (operand.kind != Kind::reg || operand.negated || operand.value != 0) fail("a result must go to a register");
-  if (has_halves(operand)) fail("a register of 128 bits where none can be");
+  if (operand.kind != Kind::reg || operand.negated || operand.value != 0)
+    fail("the destination of a result must be a register");
+  if (has_halves(operand)) fail("a 128-bit register where none is allowed");
   const Slot have = registers_[operand.index].slot;
   if (have == slot) return operand.index;
-  if (have == Slot::predicate || slot == Slot::predicate)
-    fail("a predicate where a value must be, or the other way round");
+  if (have == Slot::predicate || slot == Slot::predicate) fail("a predicate where a value is required, or vice versa");
   if (have < slot) fail("a register that is too narrow for the result");
   const int result = temporary(slot);
   const char* opcode = slot == Slot::b32   ? (sign_extend ? "%widen.s.32.64" : "%widen.u.32.64")
@@ -214,7 +213,7 @@ int KernelDecoder::write(const Operand& operand, Slot slot, bool sign_extend) {
 
 std::vector<int> KernelDecoder::halves(const Operand& operand) {
   if (operand.kind == Kind::sink) return {temporary(Slot::b64), temporary(Slot::b64)};
-  if (!has_halves(operand) || operand.value != 0) fail("a register of 128 bits is needed");
+  if (!has_halves(operand) || operand.value != 0) fail("a 128-bit register is needed");
   return {operand.index, upper_halves_.at(operand.index)};
 }
 
@@ -294,7 +293,7 @@ int KernelDecoder::address_operand(const Operand& operand, Space space, std::int
     const bool is_global = have == Space::global || have == Space::constant;
     const bool fits = have == space || (is_global && (space == Space::global || space == Space::constant)) ||
                       (space == Space::generic && is_global);
-    if (!fits) fail(fmt::format("{} does not lie in the state space of the instruction", operand.name));
+    if (!fits) fail(fmt::format("{} is not in the state space of the instruction", operand.name));
     offset = static_cast<std::int64_t>(address_of(operand));
   } else if (operand.kind == Kind::integer) {
     offset = operand.value;
@@ -344,7 +343,7 @@ void KernelDecoder::decode(const ptx::Instruction& instruction) {
   first_of_instruction_ = true;
   first_code_ = kernel_->code.size();
   guard_ = instruction.guard;
-  if (guard_ >= 0 && registers_[guard_].slot != Slot::predicate) fail("the guard is no predicate");
+  if (guard_ >= 0 && registers_[guard_].slot != Slot::predicate) fail("the guard is not a predicate");
   if (const Decode operation = operations_.find(parts_[0]); operation != nullptr) {
     operation(*this);
   } else if (!decode_lane()) {
@@ -391,7 +390,7 @@ std::unique_ptr<CompiledKernel> KernelDecoder::run() {
           std::min(kernel_->global_granule, std::max(1, instruction.bytes * instruction.elements));
     }
   }
-  // Instructions on other memory also access mbarriers, of 8 bytes.
+  // Instructions on other memory may also access mbarriers, which have 8 bytes.
   if (kernel_->uses_async_proxy) kernel_->shared_granule = std::min(kernel_->shared_granule, 8);
   for (const std::vector<int>& table : function_.branch_tables) {
     std::vector<std::int32_t>& targets = kernel_->branch_tables.emplace_back();

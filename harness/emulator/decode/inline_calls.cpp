@@ -200,7 +200,7 @@ void Inliner::append(const Function& function, const Arguments& arguments, const
     }
     if (active_.size() > 1 && takes_address_of_parameter(original)) {
       fail(original, called_at,
-           fmt::format("the virtual GPU does not run {}: it has the address of a parameter in a register",
+           fmt::format("the virtual GPU does not run {}: it keeps the address of a parameter in a register",
                        function.name));
     }
     const bool returns = active_.size() > 1 && (original.opcode == "ret" || original.opcode == "ret.uni");

@@ -30,7 +30,7 @@ void AsyncCopies::finish() {
 void AsyncCopies::finish_loads() {
   for (auto& [number, load] : loads_) {
     report(FindingKind::in_flight, load, load.shared(),
-           fmt::format("{} ends while {} still writes {} bytes of its shared memory: nobody has waited for the "
+           fmt::format("{} ends while {} still writes {} bytes of its shared memory: no thread has waited for the "
                        "phase of the mbarrier at byte {}",
                        load.by == &cta_ ? "the block" : fmt::format("CTA {} of the cluster", cta_.cluster().rank()),
                        name_of(load), load.bytes(), load.barrier));
@@ -44,7 +44,7 @@ void AsyncCopies::finish_loads() {
       report(
           FindingKind::in_flight, load, transfer->source->offset,
           fmt::format("the block ends while TMA still copies {} bytes of its shared memory to CTA {} of the cluster: "
-                      "nothing has made it wait for that CTA, which waits for the bytes",
+                      "nothing made it wait for that CTA, which is waiting for the bytes",
                       load.bytes(), rank));
     }
   }
@@ -56,7 +56,8 @@ void AsyncCopies::finish_stores() {
     const Warp& warp = cta_.warps()[static_cast<std::size_t>(store.warp)];
     if (!store.is_read) {
       cta_.find(FindingKind::in_flight, warp, store.instruction, store.lane, store.transfer.shared,
-                "the block ends while TMA still reads its shared memory: the thread that asked for it has not waited "
+                "the block ends while TMA still reads its shared memory: the thread that requested the store has not "
+                "waited "
                 "(cp.async.bulk.wait_group.read)");
       read(store);
     }
@@ -111,7 +112,7 @@ void AsyncCopies::begin_source(Warp& warp, const Instruction& instruction, int l
   if (checks()) proxy_.check_visible(warp, index, lane, chunks);
 }
 
-// The bytes have been read, and `into`, a clock of `owner`, learns that.
+// The bytes have been read: records that in `into`, a clock of `owner`.
 void AsyncCopies::end_source(const Load& load, CtaExecutor& owner, Clock& into) {
   const auto& transfer = std::get<BulkTransfer>(load.what);
   SharedShadow* const shadow = cta_.shadow();
@@ -279,8 +280,8 @@ void AsyncCopies::deliver(Mbarrier& barrier) {
   if (under_way < barrier.transactions) return;  // more bytes must follow
   if (under_way > barrier.transactions) {
     report(FindingKind::transaction_count, loads_.at(barrier.deliveries.back()), barrier.address,
-           fmt::format("{} {} bytes for phase {} of the mbarrier at byte {} of shared memory, and expect_tx has "
-                       "promised {}: the phase may end before they are all there",
+           fmt::format("{} {} bytes for phase {} of the mbarrier at byte {} of shared memory, but expect_tx has "
+                       "announced {}: the phase may end before all of them have arrived",
                        bringers(barrier), under_way, barrier.phase, barrier.address, barrier.promised),
            barrier.promised_by);
   }
@@ -308,14 +309,13 @@ void AsyncCopies::expect(Warp& warp, const Instruction& instruction, int lane, M
 void AsyncCopies::end_phase(Mbarrier& barrier) {
   if (!barrier.deliveries.empty()) {
     const Load& load = loads_.at(barrier.deliveries.front());
-    report(
-        FindingKind::transaction_count, load, barrier.address,
-        fmt::format("phase {} of the mbarrier at byte {} of shared memory has ended, and this {} of {} bytes is still "
-                    "under way: expect_tx has promised {} bytes",
-                    barrier.phase - 1, barrier.address,
-                    std::holds_alternative<BulkTransfer>(load.what) ? "load" : name_of(load), load.bytes(),
-                    barrier.promised),
-        barrier.promised_by);
+    report(FindingKind::transaction_count, load, barrier.address,
+           fmt::format("phase {} of the mbarrier at byte {} of shared memory has ended, but this {} of {} bytes is "
+                       "still in flight: expect_tx has announced {} bytes",
+                       barrier.phase - 1, barrier.address,
+                       std::holds_alternative<BulkTransfer>(load.what) ? "load" : name_of(load), load.bytes(),
+                       barrier.promised),
+           barrier.promised_by);
   }
   barrier.promised = 0;
 }

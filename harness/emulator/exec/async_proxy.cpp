@@ -93,15 +93,16 @@ void AsyncProxy::check_visible(const Warp& warp, std::int32_t instruction, int l
     Chunk& chunk = chunks_[offset / kChunk];
     if (chunk.writer < 0) continue;
     if (fences_[chunk.thread] < chunk.written_at && !was_known(chunk)) {
-      cta_.find(FindingKind::missing_fence, warp, instruction, lane, offset,
-                fmt::format(
-                    "byte {} of shared memory was written by an ordinary instruction, and no fence.proxy.async of the "
-                    "thread that wrote it shows it to the asynchronous proxy, through which this instruction reads",
-                    offset),
-                {.what = "written",
-                 .instruction = chunk.writer,
-                 .warp = chunk.thread / kWarpSize,
-                 .lane = chunk.thread % kWarpSize});
+      cta_.find(
+          FindingKind::missing_fence, warp, instruction, lane, offset,
+          fmt::format("byte {} of shared memory was written by an ordinary instruction, and no fence.proxy.async by "
+                      "the thread that wrote it has made it visible to the asynchronous proxy, through which this "
+                      "instruction reads",
+                      offset),
+          {.what = "written",
+           .instruction = chunk.writer,
+           .warp = chunk.thread / kWarpSize,
+           .lane = chunk.thread % kWarpSize});
     }
     chunk.writer = -1;
   }
@@ -113,7 +114,7 @@ void AsyncProxy::check_layout(const Warp& warp, std::int32_t instruction, const 
     const Chunk& chunk = chunks_[offset / kChunk];
     if (chunk.swizzle == 0 || chunk.swizzle == 1 + static_cast<int>(swizzle)) continue;
     cta_.find(FindingKind::layout_mismatch, warp, instruction, -1, offset,
-              fmt::format("the descriptor of {} says {}, and TMA has written byte {} of shared memory with {}", operand,
+              fmt::format("the descriptor of {} specifies {}, but TMA wrote byte {} of shared memory with {}", operand,
                           to_string(swizzle), offset, to_string(static_cast<Swizzle>(chunk.swizzle - 1))),
               {.what = "written by TMA", .instruction = chunk.tma, .warp = warp.index, .lane = 0});
     break;
@@ -127,9 +128,9 @@ void AsyncProxy::check_initialised(const Warp& warp, std::int32_t instruction, i
   if (fenced(static_cast<std::size_t>(barrier.initialised_by_thread)) || fenced(own)) return;
   cta_.find(
       FindingKind::missing_fence, warp, instruction, lane, barrier.address,
-      fmt::format("the mbarrier at byte {} of shared memory was initialised, and no fence.mbarrier_init (or "
-                  "fence.proxy.async) of the thread that did it followed: before 9.3 the PTX ISA does not say that "
-                  "TMA sees the barrier without one",
+      fmt::format("the mbarrier at byte {} of shared memory was initialised, but the thread that did so has executed "
+                  "no fence.mbarrier_init (or fence.proxy.async) since: before version 9.3, the PTX ISA does not "
+                  "guarantee that TMA sees the barrier without one",
                   barrier.address),
       {.what = "initialised",
        .instruction = barrier.initialised_by,

@@ -11,8 +11,8 @@ namespace flash_ladder::emulator {
 
 namespace {
 
-// __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but they
-// have missed a barrier that others pass, and CUDA leaves the behaviour in that case undefined.
+// __syncthreads() is for all threads of the block. The hardware does not wait for threads that have ended, but then
+// they miss a barrier that others pass, and CUDA leaves the behaviour undefined.
 void check_all_came(CtaExecutor& cta, const Barrier& barrier) {
   const std::uint32_t ended = cta.num_threads() - cta.threads_alive();
   if (ended == 0) return;
@@ -20,11 +20,11 @@ void check_all_came(CtaExecutor& cta, const Barrier& barrier) {
   for (const Warp& warp : cta.warps()) {
     if (warp.alive == 0) missing.push_back(warp.index);
   }
-  const std::string whole = missing.empty() ? "" : fmt::format(", all of {} among them,", list_of_warps(missing));
+  const std::string whole = missing.empty() ? "" : fmt::format(", including all of {},", list_of_warps(missing));
   const Warp& waiting = cta.warps()[static_cast<std::size_t>(std::countr_zero(barrier.waiting)) % cta.warps().size()];
   cta.find(FindingKind::divergent_barrier, &waiting, &cta.code()[static_cast<std::size_t>(barrier.instruction)], -1,
            std::nullopt,
-           fmt::format("{} of the block's {} threads{} have ended without coming to this barrier", ended,
+           fmt::format("{} of the block's {} threads{} have ended without reaching this barrier", ended,
                        cta.num_threads(), whole));
 }
 

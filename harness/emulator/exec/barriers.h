@@ -1,5 +1,5 @@
-// The state of a CTA's barriers, and what happens when one has all its arrivals, or when a copy has used all the time that
-// the ISA allows.
+// The state of a CTA's barriers, and what happens when one has received all its arrivals, and when a copy must complete at
+// the latest.
 #pragma once
 
 #include <algorithm>
@@ -54,11 +54,11 @@ struct Mbarrier {
   };
   std::vector<AsyncArrival> async;
   std::uint32_t warps = 0, warps_before = 0;  // warps that have arrived in this phase, and in the one before
-  // Bytes that TMA or st.async must still bring before the phase ends: the bytes promised (expect_tx) minus those that
+  // Bytes that TMA or st.async must still bring before the phase ends: the bytes announced (expect_tx) minus those that
   // have arrived.
   std::int64_t transactions = 0;
-  std::int64_t promised = 0;              // bytes promised in this phase
-  std::int32_t promised_by = -1;          // the latest instruction that promised bytes
+  std::int64_t promised = 0;              // bytes announced in this phase
+  std::int32_t promised_by = -1;          // the latest instruction that announced bytes
   std::vector<std::uint64_t> deliveries;  // numbers in AsyncUnits of operations in flight that will signal this barrier
   int engine = 0;                         // the engine that represents those arrivals of data in the race detector
   std::uint64_t initialised_at = 0;       // used by AsyncUnits to decide whether the async proxy can see it

@@ -35,7 +35,7 @@ void ClusterMember::start() {
 void ClusterMember::arrive(Warp& warp, const Instruction& instruction, std::uint32_t mask, bool relaxed) {
   if (const std::uint32_t again = mask & (warp.cluster.arrived | warp.cluster.passed); again != 0) {
     cta_.find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(again), std::nullopt,
-              "an arrival at the cluster's barrier by a thread that has arrived before, and has not waited since");
+              "an arrival at the cluster's barrier by a thread that has already arrived and has not waited since");
   }
   warp.cluster.passed &= ~mask;
   warp.cluster.arrived |= mask;
@@ -156,25 +156,26 @@ std::vector<std::pair<CtaExecutor*, std::uint32_t>> ClusterMember::owners_of(con
   return owners;
 }
 
-// Whether another CTA is running. This must be guaranteed, and not a matter of luck.
+// Whether another CTA is guaranteed to be running, not only by luck.
 bool ClusterMember::is_there(CtaExecutor& owner, const Warp& warp, const Instruction& instruction, int lane) {
   if (owner.has_ended()) {
-    cta_.find(FindingKind::in_flight, &warp, &instruction, lane, std::nullopt,
-              fmt::format(
-                  "an access to the shared memory of CTA {} of the cluster, which has ended: nothing has made it wait "
-                  "(barrier.cluster)",
-                  owner.cluster().rank_));
+    cta_.find(
+        FindingKind::in_flight, &warp, &instruction, lane, std::nullopt,
+        fmt::format(
+            "an access to the shared memory of CTA {} of the cluster, which has ended: nothing made it wait (barrier.cluster)",
+            owner.cluster().rank_));
     return false;
   }
   if (cta_.ordering() != nullptr) {
     const Clock& known = clocks().of(warp.index, lane);
     const auto block = known.begin() + static_cast<std::ptrdiff_t>(clocks().block_of(owner.cluster().rank_));
-    // The entries of its threads: what this CTA itself has done there proves nothing.
+    // Only the entries of its threads count, because what this CTA itself has done there proves nothing.
     if (std::all_of(block, block + static_cast<std::ptrdiff_t>(cta_.warps().size() * kWarpSize),
                     [](AccessNumber number) { return number == 0; })) {
       cta_.find(
           FindingKind::race, &warp, &instruction, lane, std::nullopt,
-          fmt::format("an access to the shared memory of CTA {} of the cluster, and nothing says that it has begun "
+          fmt::format("an access to the shared memory of CTA {} of the cluster, and nothing guarantees that it has "
+                      "begun "
                       "(barrier.cluster)",
                       owner.cluster().rank_));
     }

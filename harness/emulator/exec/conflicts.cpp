@@ -17,7 +17,7 @@ std::string describe_ended(const EndedWait& wait) {
   }
   const std::string text =
       fmt::format("for parity {} of the mbarrier at byte {} of shared memory", wait.parity, wait.address);
-  if (wait.phases_ended == 0) return text + ", of which no phase had ended: parity 1 passes at once there";
+  if (wait.phases_ended == 0) return text + ", none of whose phases had ended: a wait for parity 1 then ends at once";
   return text + fmt::format(", whose phase {} had ended", wait.phases_ended - 1);
 }
 
@@ -72,8 +72,10 @@ void ConflictReporter::add_wait(Finding& finding, int warp, int lane, AccessNumb
 std::string ConflictReporter::why_under_way(const ConflictReporter& by, const SharedAccess& access,
                                             const Conflict& conflict, const Mbarrier* told) const {
   if (told != nullptr)
-    return fmt::format("it tells phase {} (parity {}) of the mbarrier at byte {}, which this thread has not waited for",
-                       told->phase, told->phase & 1, told->address);
+    return fmt::format(
+        "it signals phase {} (parity {}) of the mbarrier at byte {}, which this thread has not waited "
+        "for",
+        told->phase, told->phase & 1, told->address);
   const Warp& warp = cta_.warps()[static_cast<std::size_t>(conflict.other_warp)];
   const int lane = conflict.other_lane;
   const PendingCopy* const copy = pending_copy(warp, conflict);
@@ -91,7 +93,7 @@ std::string ConflictReporter::why_under_way(const ConflictReporter& by, const Sh
   }
   const std::string at = to_string(cta_.position_of(wait->instruction));
   if (copy->group[lane] == warp.groups[lane])
-    return fmt::format("no cp.async.commit_group has put it into a group, so the wait at {} is not for it", at);
+    return fmt::format("no cp.async.commit_group has put it into a group, so the wait at {} does not cover it", at);
   if (wait->newest_left == 1)
     return fmt::format("cp.async.wait_group 1 at {} leaves the newest group pending, and this copy is in it", at);
   return fmt::format(
@@ -134,23 +136,23 @@ ConflictReporter::Words ConflictReporter::words_for(const SharedAccess& access, 
       return {fmt::format("a read of byte {} of {}, to which nothing has been written", conflict.offset, memory), ""};
     case Conflict::Kind::pending_copy:
     case Conflict::Kind::write_to_pending_copy:
-      return {fmt::format("a {} byte {} of {}, to which a {} is under way: {}",
+      return {fmt::format("a {} byte {} of {}, to which a {} is in flight: {}",
                           conflict.kind == Conflict::Kind::pending_copy ? "read of" : "write to", conflict.offset,
                           memory, under_way, reporter_of(access).why_under_way(*this, access, conflict, told)),
               issued};
     case Conflict::Kind::overlapping_copies:
       return {again ? fmt::format(
-                          "a copy to byte {} of {}, where the last copy by this line is still under way: the buffer is "
+                          "a copy to byte {} of {}, where the last copy by this line is still in flight: the buffer is "
                           "filled again before anything has waited for it",
                           conflict.offset, memory)
                     : fmt::format(
-                          "two copies write the same byte, byte {} of {}: the {} issued before this one is still under "
-                          "way",
+                          "two copies write the same byte, byte {} of {}: the {} issued before this one is still in "
+                          "flight",
                           conflict.offset, memory, under_way),
               issued};
     case Conflict::Kind::written_during_read:
       return {
-          fmt::format("byte {} of shared memory was written while this {} that reads it was under way", conflict.offset,
+          fmt::format("byte {} of shared memory was written while this {} that reads it was in flight", conflict.offset,
                       instruction.wgmma >= 0                      ? "wgmma"
                       : instruction.role == MemoryRole::tma_store ? "store by TMA"
                                                                   : "copy by TMA"),

@@ -26,7 +26,8 @@ constexpr int kLoopsPerTurn = 256;
 constexpr int kLoopsPerTurnOfStuck = 8;
 
 // A warp that waits without returning to an earlier state, because its loop contains a clock, a random number or a
-// counter, lets other lanes of the warp run after this many turns, and other CTAs after this many rounds of all warps.
+// counter, lets other lanes of the warp run after it has yielded this many times, and other CTAs after this many rounds
+// of all warps.
 constexpr unsigned kTurnsOfPatience = 16;
 constexpr int kRoundsOfPatience = 64;
 
@@ -288,7 +289,7 @@ void CtaExecutor::run_warp(Warp& warp) {
 void CtaExecutor::exceed_budget(const Warp& warp, const Instruction& instruction) {
   stopped_ = true;
   find(FindingKind::endless_loop, &warp, &instruction, -1, std::nullopt,
-       fmt::format("the block has executed {} warp instructions without coming to its end{}{}",
+       fmt::format("the block has executed {} warp instructions without reaching its end{}{}",
                    context_.options.max_warp_instructions_per_cta,
                    context_.options.how_to_allow_more.empty() ? "" : ". ", context_.options.how_to_allow_more));
 }

@@ -64,7 +64,7 @@ class CtaExecutor {
   /// Reports that the CTA, which is stuck, will remain so. `others` is the number of CTAs that are stuck with it,
   /// `unstarted` the number of those for which there is no room.
   void report_stuck(std::uint64_t others, std::uint64_t unstarted);
-  /// How often memory has changed in a way that another thread might have seen.
+  /// How often memory has changed in a way that another thread may have observed.
   std::uint64_t changes() const { return changes_; }
   /// Warp instructions executed since the last call.
   std::uint64_t take_executed() { return std::exchange(executed_, 0); }
@@ -118,7 +118,7 @@ class CtaExecutor {
   void watch() { watching_ = true; }
   /// Lanes have ended.
   void end_lanes(Warp& warp, std::uint32_t mask);
-  /// Whether it matters if a store changes anything: nothing has changed since some warp yielded.
+  /// Whether it matters that a store changes anything, because nothing has changed since some warp yielded.
   bool watching() const { return watching_; }
 
   // Findings.

@@ -123,8 +123,8 @@ std::uint32_t CtaMemory::check_window(Warp& warp, const Instruction& instruction
                             static_cast<std::int64_t>(offset), window.owner, window.size, window.name));
     } else if ((offset & (bytes - 1)) != 0) {
       cta_.find(FindingKind::misaligned, &warp, &instruction, lane, offset,
-                fmt::format("an access of {} bytes at byte {} of {} memory, which is no multiple of {}", bytes, offset,
-                            window.name, bytes));
+                fmt::format("an access of {} bytes at byte {} of {} memory, which is not a multiple of {}", bytes,
+                            offset, window.name, bytes));
     } else {
       continue;
     }
@@ -237,7 +237,7 @@ std::uint32_t CtaMemory::check_global(Warp& warp, const Instruction& instruction
                 fmt::format("an access of {} bytes of global memory at {:#x}, which is {}", bytes, address, where()));
     } else if ((address & (bytes - 1)) != 0) {
       cta_.find(FindingKind::misaligned, &warp, &instruction, lane, address,
-                fmt::format("an access of {} bytes at {:#x}, which is no multiple of {}", bytes, address, bytes));
+                fmt::format("an access of {} bytes at {:#x}, which is not a multiple of {}", bytes, address, bytes));
     } else {
       host[lane] = allocation->data + (address - allocation->address);
       continue;

@@ -26,13 +26,13 @@ std::string describe_wait(CtaExecutor& cta, const Warp& warp, std::int32_t& at) 
   at = std::max(warp.pc - 1, 0);
   if (warp.cluster.waiting != 0) {
     at = warp.cluster.instruction;
-    return "at the barrier of the cluster, to which not all of its threads have come";
+    return "at the barrier of the cluster, at which not all of its threads have arrived";
   }
   if (warp.status == WarpStatus::waiting) {
     for (std::size_t id = 0; id < cta.barriers().size(); ++id) {
       const Barrier& barrier = cta.barriers()[id];
       if (!((barrier.waiting >> warp.index) & 1)) continue;
-      return fmt::format("at barrier {}, to which {} of {} threads have come", id, barrier.arrived,
+      return fmt::format("at barrier {}, at which {} of {} threads have arrived", id, barrier.arrived,
                          barrier.expected == 0 ? cta.threads_alive() : barrier.expected);
     }
   }
@@ -49,16 +49,17 @@ std::string describe_wait(CtaExecutor& cta, const Warp& warp, std::int32_t& at) 
         warp.failed_wait.lanes == all ? "" : fmt::format(", with lanes {:#010x},", warp.failed_wait.lanes);
     const std::uint32_t late = barrier.warps_before & ~barrier.warps;
     return fmt::format(
-        "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals "
-        "and has got {}{}{}{}",
+        "for phase {} (parity {}) of the mbarrier at byte {} of shared memory{} which expects {} arrivals and has "
+        "received {}{}{}{}",
         barrier.phase, barrier.phase & 1, barrier.address, lanes.empty() ? "," : lanes, barrier.expected,
         barrier.expected - barrier.pending,
         barrier.warps == 0 ? "" : ", from " + list_of_warps(numbers_of(barrier.warps)),
-        late == 0 ? ""
-                  : fmt::format(" ({} came to the phase before, and not to this one)", list_of_warps(numbers_of(late))),
+        late == 0
+            ? ""
+            : fmt::format(" ({} arrived in the previous phase, but not in this one)", list_of_warps(numbers_of(late))),
         cta.async() == nullptr ? std::string() : cta.async()->copies.describe_transactions(barrier));
   }
-  return "for what no other warp does";
+  return "for something that no other warp does";
 }
 
 // The contents of a ring's stage were overwritten before they were read: then a warp waits for a phase that has already
@@ -67,11 +68,10 @@ void report_lost(CtaExecutor& cta) {
   if (cta.shadow() == nullptr || !cta.shadow()->lost()) return;
   const auto [access, lane, offset, other_warp] = *cta.shadow()->lost();
   const Instruction& instruction = cta.code()[static_cast<std::size_t>(access.instruction)];
-  cta.find(
-      FindingKind::overwritten, &cta.warps()[static_cast<std::size_t>(access.warp)], &instruction, lane, offset,
-      fmt::format("byte {} of shared memory, which warp {} has written here, is written again before anybody has read "
-                  "it: whoever fills a stage has to wait until it is empty",
-                  offset, other_warp));
+  cta.find(FindingKind::overwritten, &cta.warps()[static_cast<std::size_t>(access.warp)], &instruction, lane, offset,
+           fmt::format("byte {} of shared memory, which warp {} wrote here, is overwritten before any thread has read "
+                       "it: the thread that fills a stage must first wait until it is empty",
+                       offset, other_warp));
 }
 
 struct AwaitedPlace {
@@ -175,7 +175,7 @@ void report_deadlock(CtaExecutor& cta) {
   const std::int32_t at = groups.front().at;
   if (!cta.findings().is_new(FindingKind::deadlock, cta.place_of(at), -1)) return;
   RawFinding raw = cta.describe(FindingKind::deadlock, &first, &cta.code()[static_cast<std::size_t>(at)], -1,
-                                std::nullopt, "the block cannot go on: " + words_for(cta, groups));
+                                std::nullopt, "the block cannot continue: " + words_for(cta, groups));
   raw.finding.other = arrival_elsewhere(cta, groups.front());
   cta.findings().add(std::move(raw));
 }
@@ -186,26 +186,29 @@ void report_stuck(CtaExecutor& cta, std::uint64_t others, std::uint64_t unstarte
   });
   if (first == cta.warps().end()) return report_deadlock(cta);
   const Instruction* const look = looked_at(cta, *first);
-  std::string text = fmt::format("lanes {:#010x} go round this loop for ever: ", first->active);
+  std::string text = fmt::format("lanes {:#010x} repeat this loop for ever: ", first->active);
   const AwaitedPlace place = look != nullptr ? place_of_wait(cta, *first, *look) : AwaitedPlace();
   if (look == nullptr) {
     text += "nothing that could end it changes any more";
   } else if (look->instruction_class == InstructionClass::atomic) {
-    text += fmt::format("`{}` never finds what it waits for{}. If it is to get a lock, nobody gives the lock back",
-                        cta.context().kernel.sources[look->source].text, place.text);
+    text += fmt::format(
+        "`{}` never finds the value that it waits for{}. If this is to acquire a lock, no thread releases it",
+        cta.context().kernel.sources[look->source].text, place.text);
   } else {
-    text += fmt::format("`{}` never reads what it waits for{}, and nobody writes it any more",
+    text += fmt::format("`{}` never reads the value that it waits for{}, and no thread will write it",
                         cta.context().kernel.sources[look->source].text, place.text);
   }
-  if (others != 0) text += fmt::format("; {} other block{} cannot go on either", others, others == 1 ? "" : "s");
+  if (others != 0) text += fmt::format("; {} other block{} cannot continue either", others, others == 1 ? "" : "s");
   if (unstarted != 0) {
     text += fmt::format(
-        "; {} block{} not been started, since no more fit on the GPU at a time: a block must not wait for one that comes later",
+        "; {} block{} not been started, because no more fit on the GPU at a time: a block must not wait for a later "
+        "one",
         unstarted, unstarted == 1 ? " has" : "s have");
   }
   if (place.of_host)
     text +=
-        ". If the host is to write there: it does not go on while a kernel runs on the virtual GPU, as it would beside a GPU";
+        ". If the host is meant to write there: while a kernel runs on the virtual GPU, the host waits, which it "
+        "would not do for a GPU";
   const Instruction& at = look != nullptr ? *look : cta.code()[static_cast<std::size_t>(first->pc)];
   cta.find(FindingKind::endless_loop, &*first, &at, std::countr_zero(first->active), std::nullopt, text);
 }

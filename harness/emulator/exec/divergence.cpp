@@ -72,7 +72,8 @@ void check_group(CtaExecutor& cta, const Warp& warp, const Instruction& instruct
   // The mask may include lanes that have ended: "all non-exited threads" must take part (PTX ISA, "shfl.sync",
   // "vote.sync" …).
   const std::uint32_t missing = named & warp.alive & ~here, others = named & here & ~lanes;
-  if (wrong(missing, fmt::format("the mask {:#010x} names lanes that are not here: {:#010x}", named, missing))) return;
+  if (wrong(missing, fmt::format("the mask {:#010x} names lanes that do not take part: {:#010x}", named, missing)))
+    return;
   wrong(others, fmt::format("the mask {:#010x} names lanes that pass another mask: {:#010x}", named, others));
 }
 
@@ -144,7 +145,7 @@ void check_all_lanes(CtaExecutor& cta, Warp& warp, const Instruction& instructio
 
 bool let_others_run(Warp& warp, std::uint64_t changes) {
   if (warp.tried_at != changes) warp.tried = 0;
-  if (warp.tried > warp.stack.size() + 1) return false;  // all have had their turn
+  if (warp.tried > warp.stack.size() + 1) return false;  // all of them have been scheduled
   warp.tried_at = changes;
   ++warp.tried;
   while (!warp.stack.empty()) {
@@ -181,7 +182,7 @@ std::string describe_parting(CtaExecutor& cta, const Warp& warp, std::uint32_t l
   for (auto parted = warp.stack.rbegin(); parted != warp.stack.rend(); ++parted) {
     if ((parted->mask & lanes) == 0) continue;
     const SourcePosition position = cta.position_of(parted->branch);
-    return position.empty() ? "" : ": they parted at " + to_string(position);
+    return position.empty() ? "" : ": they diverged at " + to_string(position);
   }
   return {};
 }

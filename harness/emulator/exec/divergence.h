@@ -37,7 +37,7 @@ void check_all_lanes(CtaExecutor& cta, Warp& warp, const Instruction& instructio
 /// that execute the instruction now.
 void check_group(CtaExecutor& cta, const Warp& warp, const Instruction& instruction, std::uint32_t here,
                  std::uint32_t lanes, std::uint32_t named);
-/// Where these lanes diverged from the others, for a message: ": they parted at kernel.cu:12"; empty when that is not
+/// Where these lanes diverged from the others, for a message: ": they diverged at kernel.cu:12"; empty when that is not
 /// known.
 std::string describe_parting(CtaExecutor& cta, const Warp& warp, std::uint32_t lanes);
 

@@ -35,7 +35,7 @@ void RegisterPool::set(Warp& warp, const Instruction& instruction, bool increase
   int& own = registers_[static_cast<std::size_t>(warp.index)];
   if (increase ? count < own : count > own) {
     cta_.find(FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
-              fmt::format("setmaxnreg.{} to {} registers per thread, and the warp has {}", increase ? "inc" : "dec",
+              fmt::format("setmaxnreg.{} to {} registers per thread, but the warp has {}", increase ? "inc" : "dec",
                           count, own));
     return;
   }
@@ -68,8 +68,8 @@ std::string RegisterPool::describe_wait(const Warp& warp, std::int32_t& at) cons
     if (which != warp.index) continue;
     at = instruction;
     return fmt::format(
-        "for {} registers per thread instead of {}: the block was launched with {}, and of those that warps have given back "
-        "{} are left for each thread of a warp",
+        "for {} registers per thread instead of {}: the block was launched with {}, and of those that warps have "
+        "released, {} per thread of a warp are left",
         cta_.code()[static_cast<std::size_t>(instruction)].count, registers_[static_cast<std::size_t>(which)],
         registers_per_thread_, pool_ / kWarpSize);
   }

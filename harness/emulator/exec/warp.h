@@ -66,7 +66,7 @@ struct Turn {
   std::int32_t pc = 0, reconverge = -1;
   std::uint32_t active = 0;
   std::size_t depth = 0;         // of the stack
-  unsigned since = 0, next = 1;  // turns since this snapshot, and the number of turns after which the next one is taken
+  unsigned since = 0, next = 1;  // scheduling slots since this snapshot, and until the next one
   // Whether the instructions executed since then are recorded, which begins once no memory has changed between two
   // snapshots.
   bool records = false;
@@ -107,7 +107,7 @@ struct Warp {
     std::uint32_t address = 0;
   };
   Arrival last_arrival;
-  /// Whether the failed test was the last thing that it did.
+  /// Whether the failed test was its last instruction.
   bool asked_mbarrier() const { return failed_wait.instruction >= 0 && failed_wait.instruction == pc - 1; }
 
   Turn turn;
@@ -119,7 +119,7 @@ struct Warp {
   std::uint64_t tried_at = 0;  // when lanes last yielded to others of the warp,
   unsigned tried = 0;          // and how often, without a change of memory
   bool gave_way = false;       // so that lanes can reach a barrier one after another
-  unsigned waited = 0;         // turns that ended in a loop that may be waiting, without returning to an earlier state
+  unsigned waited = 0;         // slots that ended in a loop that may be waiting, without a return to an earlier state
 
   // The barrier of the cluster: lanes that have arrived and wait for others to arrive, lanes whose phase is complete
   // but that have not waited yet, and lanes that wait.

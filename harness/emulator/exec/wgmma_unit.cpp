@@ -31,7 +31,7 @@ void WgmmaUnit::finish() {
     if (queue.done == queue.issued) continue;
     const Warp& warp = cta_.warps()[w];
     cta_.find(FindingKind::in_flight, warp, issue_of(warp, queue.done).instruction, -1, std::nullopt,
-              "the warp ends while this wgmma is under way: " + why_in_flight(warp, queue.done));
+              "the warp ends while this wgmma is in flight: " + why_in_flight(warp, queue.done));
   }
 }
 
@@ -57,11 +57,11 @@ void WgmmaUnit::issue(Warp& warp, const Instruction& instruction, std::uint32_t 
   const std::int32_t index = cta_.index_of(instruction);
   const int first_warp = warp.index / kWarpgroup * kWarpgroup;
   if (static_cast<std::size_t>(first_warp + kWarpgroup) > num_warps_) {
-    cta_.find(FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
-              fmt::format(
-                  "wgmma is for warpgroups of four warps, which start at a multiple of four; the block's {} warps have "
-                  "none from warp {} on",
-                  num_warps_, first_warp));
+    cta_.find(
+        FindingKind::invalid_operation, &warp, &instruction, -1, std::nullopt,
+        fmt::format("wgmma is for warpgroups of four warps, the first of which is a multiple of four; the block has {} "
+                    "warps, so none starts at warp {}",
+                    num_warps_, first_warp));
     return;
   }
   const WgmmaScalars scalars = wgmma_scalars(cta_, warp, instruction, mask);
@@ -75,8 +75,8 @@ void WgmmaUnit::issue(Warp& warp, const Instruction& instruction, std::uint32_t 
   if (issue.instruction != index || issue.scalars != scalars) {
     cta_.find(
         FindingKind::invalid_operation, warp, index, std::countr_zero(mask), std::nullopt,
-        fmt::format("the four warps of a warpgroup must execute the same wgmma together, with the same descriptors and "
-                    "scale-d; warp {} has another",
+        fmt::format("the four warps of a warpgroup must execute the same wgmma together, with the same descriptors "
+                    "and scale-d; warp {} executes a different one",
                     warp.index),
         {.what = "executed",
          .instruction = issue.instruction,
@@ -144,17 +144,17 @@ void WgmmaUnit::check_registers(const Warp& warp, const Instruction& instruction
   };
   if (!queue.fenced) {
     cta_.find(FindingKind::missing_fence, warp, index, -1, std::nullopt,
-              "a wgmma before any wgmma.fence: nothing orders it after what the warp did with these registers before");
+              "a wgmma before any wgmma.fence: nothing orders it after the warp's earlier accesses to these registers");
   } else {
     for (const auto& [reg, by] : queue.touched) {
       const bool is_a = is_in(wgmma.a, reg);
       if (!is_a && !is_in(wgmma.d, reg)) continue;
-      cta_.find(FindingKind::missing_fence, warp, index, -1, std::nullopt,
-                fmt::format(
-                    "a register of {} was read or written since the last wgmma.fence: nothing orders this wgmma after "
-                    "that. Put a wgmma.fence between",
-                    is_a ? "A" : "the accumulator"),
-                {.what = "touched", .instruction = by, .warp = warp.index, .lane = 0});
+      cta_.find(
+          FindingKind::missing_fence, warp, index, -1, std::nullopt,
+          fmt::format("a register of {} was read or written since the last wgmma.fence: nothing orders this wgmma "
+                      "after that access. Put a wgmma.fence between the two",
+                      is_a ? "A" : "the accumulator"),
+          {.what = "touched", .instruction = by, .warp = warp.index, .lane = 0});
       break;
     }
   }
@@ -166,9 +166,9 @@ void WgmmaUnit::check_registers(const Warp& warp, const Instruction& instruction
     const bool other_shape = other.n != wgmma.n && is_in(other.d, wgmma.d[0]);
     if (!reads_its_d && !writes_its_a && !other_shape) continue;
     cta_.find(FindingKind::in_flight, warp, index, -1, std::nullopt,
-              (reads_its_d    ? "A is the accumulator of a wgmma that is under way: "
-               : writes_its_a ? "the accumulator is A of a wgmma that is under way: "
-                              : "the accumulator is one of a wgmma of another shape that is under way: ") +
+              (reads_its_d    ? "A is the accumulator of a wgmma that is in flight: "
+               : writes_its_a ? "the accumulator is A of a wgmma that is in flight: "
+                              : "the accumulator belongs to a wgmma of another shape that is in flight: ") +
                   why_in_flight(warp, number),
               {.what = "wgmma issued", .instruction = before.instruction, .warp = warp.index, .lane = 0});
     break;
@@ -287,11 +287,11 @@ void WgmmaUnit::probe(Warp& warp, const Instruction& instruction) {
       const Issue& issue = issue_of(warp, number);
       const Wgmma& wgmma = wgmma_of(issue.instruction);
       const bool of_d = std::find(wgmma.d.begin(), wgmma.d.end(), reg) != wgmma.d.end();
-      // Reading registers that A is read from changes nothing.
+      // Registers that hold A may be read.
       const bool of_a = k < instruction.writes && std::find(wgmma.a.begin(), wgmma.a.end(), reg) != wgmma.a.end();
       if (!of_d && !of_a) continue;
       cta_.find(FindingKind::in_flight, warp, index, -1, std::nullopt,
-                fmt::format("a {} of a register of {} of a wgmma that is under way: {}",
+                fmt::format("a {} of a register of {} of a wgmma that is in flight: {}",
                             k < instruction.writes ? "write" : "read", of_d ? "the accumulator" : "A",
                             why_in_flight(warp, number)),
                 {.what = "wgmma issued", .instruction = issue.instruction, .warp = warp.index, .lane = 0});

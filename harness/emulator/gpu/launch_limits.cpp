@@ -26,7 +26,7 @@ Dim3 cluster_of(const Kernel& kernel, const LaunchConfig& config) {
 const SmLimits& known_limits(int sm) {
   const SmLimits* limits = sm_limits(sm);
   if (limits == nullptr)
-    throw std::invalid_argument(fmt::format("sm_{}: the virtual GPU knows the limits of {}", sm, known_sms()));
+    throw std::invalid_argument(fmt::format("sm_{}: the virtual GPU knows only the limits of {}", sm, known_sms()));
   return *limits;
 }
 
@@ -49,7 +49,7 @@ std::string refusal(const Kernel& kernel, const LaunchConfig& config, const Opti
   if (const std::uint64_t ctas = size_of(cluster); ctas == 0 || ctas > kMostCtasOfCluster)
     return fmt::format("clusters of {} blocks; there can be 1 to {} in a cluster", size(cluster), kMostCtasOfCluster);
   if (grid.x % cluster.x != 0 || grid.y % cluster.y != 0 || grid.z % cluster.z != 0)
-    return fmt::format("a grid of {} blocks, which is no multiple of clusters of {}", size(grid), size(cluster));
+    return fmt::format("a grid of {} blocks, which is not a multiple of clusters of {}", size(grid), size(cluster));
   const auto most = kernel.max_block();
   if (most[0] != 0 && threads > std::uint64_t{most[0]} * most[1] * most[2]) {
     return fmt::format("blocks of {} threads; the kernel was compiled for at most {} (__launch_bounds__)", threads,

@@ -189,8 +189,9 @@ void LaunchReport::add_over_budget() {
   Finding finding;
   finding.kind = FindingKind::launch_limits;
   finding.message = fmt::format(
-      "the launch has executed {} warp instructions, and not all of its {} blocks have ended. Is the grid meant to be so large? "
-      "FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS=N (scripts/emulate --max-launch-instructions N) lets it go on for longer",
+      "the launch has executed {} warp instructions, and not all of its {} blocks have ended. Is the grid meant to "
+      "be this large? "
+      "FLASH_LADDER_MAX_LAUNCH_INSTRUCTIONS=N (scripts/emulate --max-launch-instructions N) lets it run longer",
       context_.options.max_warp_instructions, num_ctas_);
   finding.kernel = context_.kernel.name;
   report_.findings.insert(report_.findings.begin(), std::move(finding));

@@ -110,7 +110,7 @@ Module::Module(std::string_view ptx, Memory& memory, const std::map<std::string,
                        variables[i].line);
       }
       if (target == by_name.end() && function == 0) {
-        set_unusable(i, relocation.symbol, "which is no variable and no function that device code can call");
+        set_unusable(i, relocation.symbol, "which is neither a variable nor a function that device code can call");
         continue;
       }
       const Address value = (target == by_name.end() ? function : image_->addresses[target->second]) +

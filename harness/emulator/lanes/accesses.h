@@ -16,7 +16,7 @@ bool shared_offsets(const std::byte* address_register, bool wide, std::int64_t o
 void offset_range(const std::uint32_t* offsets, std::uint32_t* lowest, std::uint32_t* highest);
 /// The offsets relative to `base`, and a hash of them.
 std::uint32_t access_pattern(const std::uint32_t* offsets, std::uint32_t base, std::uint32_t* pattern);
-/// Whether the addresses in a register form the pattern, starting at a base, which `offset` leads to.
+/// Whether the addresses in a register, plus `offset`, form the pattern, starting at some base.
 bool repeats(const std::byte* address_register, bool wide, std::int64_t offset, const std::uint32_t* pattern,
              std::uint64_t* base);
 bool equal(const std::uint32_t* a, const std::uint32_t* b);

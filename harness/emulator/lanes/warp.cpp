@@ -107,8 +107,7 @@ inline void unify_nans(Row (&rows)[8]) {
   }
 }
 
-// rows += A B, for eight rows of A, `a_stride` apart, in which consecutive numbers are consecutive k, and as many rows
-// of B, `b_stride` apart.
+// rows += A B, for eight rows of A, `a_stride` apart and contiguous in k, and the matching rows of B, `b_stride` apart.
 template <typename T>
 inline __attribute__((always_inline)) void multiply_rows(Row (&rows)[8], const float* a, int a_stride, const float* b,
                                                          int b_stride, int k) {

@@ -101,7 +101,8 @@ void Memory::free(Address address) {
     return;
   }
   if (entry.allocation.heap) {
-    throw MemoryError(fmt::format("free of {:#x}, which a kernel got from malloc: only a kernel can free it", address));
+    throw MemoryError(
+        fmt::format("free of {:#x}, which a kernel allocated with malloc: only a kernel can free it", address));
   }
   if (entry.allocation.freed) throw MemoryError(fmt::format("free of {:#x}, which was freed before", address));
   used_ -= entry.allocation.size;
@@ -155,8 +156,9 @@ Memory::Entry& Memory::range(Address address, std::size_t size, const char* what
   }
   if (found->allocation.heap) {
     throw MemoryError(
-        fmt::format("{} of {} bytes at {:#x}, which a kernel got from malloc: the host has no access to that memory. "
-                    "Let a kernel copy it to memory of cudaMalloc",
+        fmt::format("{} of {} bytes at {:#x}, which a kernel allocated with malloc: the host has no access to that "
+                    "memory. "
+                    "Let a kernel copy it to memory from cudaMalloc",
                     what, size, address));
   }
   return *found;
@@ -269,7 +271,7 @@ std::string Memory::describe(Address address) const {
   }
   if (address == 0 && heap_was_full_) {
     return fmt::format(
-        "the null pointer. malloc has returned one in a kernel: the {} bytes of its heap did not suffice "
+        "the null pointer. malloc returned one in a kernel: the {} bytes of its heap were not enough "
         "(cudaDeviceSetLimit(cudaLimitMallocHeapSize, …))",
         heap_bytes_);
   }

@@ -27,7 +27,7 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
   const std::uint32_t id = ids[lane];
   if (id >= kNamedBarriers) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, std::nullopt,
-             fmt::format("barrier {}; there are 16, from 0", id));
+             fmt::format("barrier {}; allowed are 0 to 15", id));
     return;
   }
   if (mask != warp.alive) {
@@ -62,7 +62,7 @@ void barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::
     if (here != there && cta.findings().is_new(FindingKind::divergent_barrier, cta.place_of(cta.index_of(instruction)),
                                                cta.place_of(barrier.instruction))) {
       RawFinding raw = cta.describe(FindingKind::divergent_barrier, &warp, &instruction, lane, std::nullopt,
-                                    "the warp is at another barrier of the program than the warps that wait");
+                                    "the warp is at a different barrier of the program from the warps that wait");
       raw.other_place = cta.place_of(barrier.instruction);
       raw.finding.other = {
           .what = "waited for", .position = there, .warp = std::countr_zero(barrier.waiting), .lane = 0};

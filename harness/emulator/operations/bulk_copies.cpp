@@ -43,8 +43,9 @@ std::optional<std::uint32_t> shared_offset(CtaExecutor& cta, Warp& warp, const I
     return std::nullopt;
   }
   if (offset % alignment != 0) {
-    cta.find(FindingKind::misaligned, &warp, &instruction, lane, offset,
-             fmt::format("a copy by TMA at byte {} of shared memory, which is no multiple of {}", offset, alignment));
+    cta.find(
+        FindingKind::misaligned, &warp, &instruction, lane, offset,
+        fmt::format("a copy by TMA at byte {} of shared memory, which is not a multiple of {}", offset, alignment));
     return std::nullopt;
   }
   return static_cast<std::uint32_t>(offset);
@@ -67,7 +68,7 @@ std::optional<TensorMap> map_at(CtaExecutor& cta, Warp& warp, const Instruction&
   if (bytes != nullptr && address % kMapAlignment == 0) map = load_tensor_map(bytes);
   if (!map) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
-             "there is no tensor map at this address: it is made by cuTensorMapEncodeTiled, and passed as a "
+             "there is no tensor map at this address: cuTensorMapEncodeTiled creates one, which is passed as a "
              "const __grid_constant__ parameter, or in global memory, at a multiple of 64 bytes");
   } else if (map->dimensions != static_cast<int>(instruction.count)) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
@@ -92,17 +93,16 @@ std::optional<BulkTransfer> box_at(CtaExecutor& cta, Warp& warp, const Instructi
   const auto element = static_cast<std::int64_t>(map.element_bytes);
   const std::int64_t first = coordinates[0];
   if (first * element % kBulkAlignment != 0) {
-    cta.find(
-        FindingKind::misaligned, &warp, &instruction, lane, map.address,
-        fmt::format("a box that begins {} bytes from the beginning of a row: it must be a multiple of 16 (an H200 says "
-                    "“illegal instruction”)",
-                    first * element));
+    cta.find(FindingKind::misaligned, &warp, &instruction, lane, map.address,
+             fmt::format("a box that begins {} bytes from the beginning of a row: it must be a multiple of 16 (an H200 "
+                         "reports “illegal instruction”)",
+                         first * element));
     return std::nullopt;
   }
   if (writes && std::any_of(coordinates, coordinates + dimensions, [](std::int32_t at) { return at < 0; })) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, map.address,
-             "a box that is stored begins before the tensor: it may end behind it, but an H200 calls this an “illegal "
-             "instruction”");
+             "a store of a box that begins before the tensor: a box may end beyond it, but this is an “illegal "
+             "instruction” on an H200");
     return std::nullopt;
   }
   const std::int64_t begin = std::clamp<std::int64_t>(-first, 0, map.box[0]);
@@ -216,7 +216,7 @@ void copy(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uin
       if (barrier == there->mbarriers().end()) {
         cta.find(
             FindingKind::invalid_operation, &warp, &instruction, lane, *at,
-            fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", *at));
+            fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or was invalidated", *at));
         continue;
       }
       const auto issue = [&](std::uint32_t, const PeerAccess* peer) {
@@ -257,7 +257,8 @@ Mbarrier* barrier_at(CtaExecutor& cta, Warp& warp, const Instruction& instructio
   const std::uint64_t at = place.address - kSharedBase;
   if (place.rank != there.cluster().rank()) {
     cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, at,
-             fmt::format("bytes for CTA {} of the cluster, with an mbarrier of CTA {}: both must be of the same CTA",
+             fmt::format("bytes for CTA {} of the cluster, with an mbarrier of CTA {}: both must belong to the same "
+                         "CTA",
                          there.cluster().rank(), place.rank));
     return nullptr;
   }
@@ -322,13 +323,13 @@ void store_async(CtaExecutor& cta, Warp& warp, const Instruction& instruction, s
     cta.find(FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(lanes), address, message);
   };
   if (cta.cluster().size() == 1)
-    return refuse(mask, std::nullopt, name + " in a cluster of one CTA: it is for clusters of two and more");
+    return refuse(mask, std::nullopt, name + " in a cluster of one CTA: it is for clusters of two or more");
   const UndefinedLanes undefined = undefined_sources(cta, warp, instruction, 2, instruction.operands, mask);
   report_undefined(cta, warp, instruction, undefined, "stored");
   cta.memory().for_each_space(
       warp, instruction, instruction.r[0], mask, [&](const MemoryAccess& access, const LaneAddresses&) {
         if (access.space != Space::shared)
-          return refuse(access.lanes, std::nullopt, name + " to an address that is none of shared memory");
+          return refuse(access.lanes, std::nullopt, name + " to an address that is not in shared memory");
         CtaExecutor& there = access.peer == nullptr ? cta : *access.peer;
         if (kCombine != nullptr && &there == &cta)
           return refuse(access.lanes, std::nullopt, name + " to the CTA's own shared memory: it must be another CTA's");

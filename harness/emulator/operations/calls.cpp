@@ -195,7 +195,7 @@ void call_nothing(CtaExecutor& cta, Warp& warp, const Instruction& instruction, 
   const int lane = std::countr_zero(mask);
   Address address;
   std::memcpy(&address, warp.registers + instruction.r[0] + 8 * lane, 8);
-  std::string what = "which is the address of no function";
+  std::string what = "which is not the address of a function";
   for (const auto& [function, name] : cta.context().kernel.functions) {
     if (function != address) continue;
     what = fmt::format(

@@ -36,8 +36,8 @@ void decode_leave(KernelDecoder& d) {
 void trap(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   cta.find(
       FindingKind::invalid_operation, &warp, &instruction, std::countr_zero(mask), std::nullopt,
-      "the kernel executed a trap. nvcc puts one where code cannot be right: a write to __constant__ memory, for example, of "
-      "which it warns");
+      "the kernel executed a trap. nvcc puts one where code cannot be right, such as a write to __constant__ memory, "
+      "and warns of it");
 }
 
 void decode_trap(KernelDecoder& d) { d.emit(Action::exit, InstructionClass::other, {}, {}).execute = trap; }

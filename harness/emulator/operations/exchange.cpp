@@ -274,7 +274,8 @@ void decode_activemask(KernelDecoder& d) {
   d.emit(active_mask, InstructionClass::shuffle, {d.write(d.operand(0), Slot::b32)}, {});
 }
 
-// bar.warp.sync. Diverged lanes may arrive at different ones, which the hardware treats as one if they have the same mask.
+// bar.warp.sync. Diverged lanes may arrive at different instructions, which the hardware treats as one if the masks are
+// equal.
 void warp_barrier(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   const auto synchronise = [&](std::uint32_t lanes) {
     if (cta.ordering() == nullptr) return;

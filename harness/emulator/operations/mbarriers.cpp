@@ -52,8 +52,9 @@ Mbarrier* find_mbarrier(CtaExecutor& cta, Warp& warp, const Instruction& instruc
   for (Mbarrier& barrier : cta.mbarriers()) {
     if (barrier.address == address) return &barrier;
   }
-  cta.find(FindingKind::invalid_operation, &warp, &instruction, lane, address,
-           fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or made invalid", address));
+  cta.find(
+      FindingKind::invalid_operation, &warp, &instruction, lane, address,
+      fmt::format("byte {} of shared memory holds no mbarrier: it was not initialised, or was invalidated", address));
   return nullptr;
 }
 

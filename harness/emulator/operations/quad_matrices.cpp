@@ -19,7 +19,7 @@ constexpr int kQuads = 4, kDepth = 4;
 // Bits of Instruction::count.
 constexpr std::uint32_t kAByRow = 1, kBByRow = 2, kDInF16 = 4, kCInF16 = 8;
 
-// The lane in the warp of number 0 … 7 in a quad.
+// The lane in the warp that has number 0 … 7 in a quad.
 int lane_of(int quad, int number) { return 4 * quad + number % 4 + (number >= 4 ? 16 : 0); }
 
 struct Place {
@@ -32,7 +32,7 @@ Place place_of(int number, int i, bool in_f16) {
   return {(number & 1) + (i & 2) + (number >= 4 ? 4 : 0), (i & 4) + (number & 2) + (i & 1)};
 }
 
-// r: D, A, B, C. `elements`: the index of D's element in the first register; C begins with the same one.
+// r: D, A, B, C. `elements`: the index of the element of D in the first register, which is also that of C.
 void multiply_quads(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::uint32_t mask) {
   check_all_lanes(cta, warp, instruction, mask);
   const auto flag = [&](std::uint32_t bit) { return (instruction.count & bit) != 0; };

@@ -208,7 +208,7 @@ void decode_dp2a(KernelDecoder& d) {
                   .high = d.parts()[1] == "hi"});
 }
 
-// Those with two equal types are in lanes/.
+// dp4a with two equal types is in lanes/.
 void decode_dp4a(KernelDecoder& d) {
   if (d.decode_lane()) return;
   if (d.parts().size() != 3) d.fail_unknown();

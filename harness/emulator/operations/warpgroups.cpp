@@ -95,7 +95,8 @@ void elect(CtaExecutor& cta, Warp& warp, const Instruction& instruction, std::ui
     if ((members & warp.alive & ~mask) != 0 || ((members >> lane) & 1) == 0) {
       cta.find(
           FindingKind::missing_lanes, &warp, &instruction, lane, std::nullopt,
-          fmt::format("the mask {:#010x} of elect.sync names lanes that are not here, or not the lane itself; here are "
+          fmt::format("the mask {:#010x} of elect.sync names lanes that do not take part, or does not name the lane "
+                      "itself; those that do take part are "
                       "{:#010x}",
                       members, mask));
     }

@@ -17,7 +17,7 @@ namespace {
 
 using Kind = Operand::Kind;
 
-// A text with so many registers is damaged.
+// A text with more registers than this is damaged.
 constexpr std::uint64_t kMaxRegisters = 1 << 20;
 // The size of the area that CUDA's headers assume at %reserved_smem_offset_1.
 constexpr std::size_t kReservedForCooperativeGroups = 288;
@@ -251,8 +251,8 @@ void Parser::parse_instruction() {
   for (const std::string_view texture : {"tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"}) {
     if (mnemonic != texture) continue;
     throw PtxError(
-        fmt::format("PTX line {}: {}: textures and surfaces are not part of the virtual GPU. Read the array by pointer "
-                    "(ld.global), as the texture's addressing would",
+        fmt::format("PTX line {}: {}: the virtual GPU does not support textures and surfaces. Read the array through "
+                    "a pointer (ld.global), with the texture's addressing written out",
                     word.line, word.text),
         word.line);
   }
@@ -346,8 +346,9 @@ Operand Parser::parse_name(int operand_number) {
                                .reserved = true,
                                .line = name.line});
   } else if (name.text.starts_with("%reserved_smem_offset")) {
-    throw PtxError(fmt::format("PTX line {}: {}: of the system's shared memory the virtual GPU has only what lies at "
-                               "%reserved_smem_offset_1, where cooperative groups' tiles of more than a warp meet",
+    throw PtxError(fmt::format("PTX line {}: {}: of the shared memory that the system reserves, the virtual GPU has "
+                               "only the part at %reserved_smem_offset_1, which cooperative groups use for tiles of "
+                               "more than a warp",
                                name.line, name.text),
                    name.line);
   } else if (name.text[0] == '%' || operand_number < 0) {

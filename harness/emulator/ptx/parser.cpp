@@ -16,7 +16,7 @@
 namespace flash_ladder::emulator::ptx {
 namespace {
 
-// A text with a variable larger than this is damaged.
+// A text with a larger variable than this is damaged.
 constexpr std::size_t kMaxVariableBytes = std::size_t{1} << 30;
 
 // nvcc writes non-ASCII bytes as octal escapes: \303\274 is a u with two dots in UTF-8.
@@ -222,7 +222,7 @@ int Parser::parse_variable(Space space, bool external, bool parameter) {
     if (accept('=')) {
       parse_initial(one, element_bytes);
       if (one.size == 0) one.size = one.initial.size();
-      if (one.initial.size() > one.size) lexer_.fail(fmt::format("{} has more values than places", one.name));
+      if (one.initial.size() > one.size) lexer_.fail(fmt::format("{} has more values than elements", one.name));
     }
     index = static_cast<int>(text_.variables.size());
     text_.variables.push_back(std::move(one));
@@ -263,7 +263,7 @@ void Parser::parse_initial_value(Variable& variable, int element_bytes, std::siz
     if (accept('+')) addend = expect_integer();
     if (generic) expect(')');
     if (accept('+')) addend = expect_integer();
-    if (element_bytes != 8) lexer_.fail("an address in a variable that is not of 64 bits");
+    if (element_bytes != 8) lexer_.fail("an address in a variable that is not 64 bits wide");
     variable.relocations.push_back({offset, std::string(name.text), addend});
   } else {
     const bool negative = accept('-');

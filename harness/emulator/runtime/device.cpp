@@ -179,13 +179,13 @@ void Device::require_usable_stream(cudaStream_t stream) {
     if (other->capture == nullptr || (other->flags & cudaStreamNonBlocking) != 0) continue;
     break_capture(
         *other->capture, cudaErrorStreamCaptureImplicit,
-        "uses the default stream, which would wait for the stream that is being captured: name a stream of its own, or make "
-        "the captured one with cudaStreamNonBlocking");
+        "uses the default stream, which would wait for the stream that is being captured: use a stream of its own, "
+        "or create the captured one with cudaStreamNonBlocking");
   }
 }
 
 void Device::break_capture(Graph& graph, cudaError_t error, const std::string& why) {
-  tell(std::string(call_name) + " " + why + ". cudaStreamEndCapture will answer cudaErrorStreamCaptureInvalidated.");
+  tell(std::string(call_name) + " " + why + ". cudaStreamEndCapture will return cudaErrorStreamCaptureInvalidated.");
   graph.invalidated = true;
   throw ApiError{error};
 }
@@ -290,7 +290,7 @@ bool kernels_not_run() {
 
 void tell(const std::string& message) {
   static std::set<std::string> told;
-  if (!settings().tells) return;
+  if (!settings().explains_errors) return;
   if (told.insert(message).second) std::fprintf(stderr, "virtual GPU: %s\n", message.c_str());
 }
 

@@ -229,7 +229,7 @@ struct ApiError {
   cudaError_t code;
 };
 
-/// Prints on standard error, once, what the program cannot see from an error code, if Settings::tells.
+/// Prints on standard error, once, what the program cannot see from an error code, if Settings::explains_errors.
 void tell(const std::string& message);
 
 /// Remembers an error for cudaGetLastError, and returns it.

@@ -52,7 +52,8 @@ void report_crash(int signal, siginfo_t* info, void* /*context*/) {
   // kind.
   if (signal == SIGSEGV && (info->si_code == SI_KERNEL || reinterpret_cast<Address>(info->si_addr) >> 48 != 0)) {
     std::fputs(
-        "virtual GPU: the host code used an address that is not the host's. Device memory (cudaMalloc) cannot be "
+        "virtual GPU: the host code used an address that is not valid on the host. Device memory (cudaMalloc) cannot "
+        "be "
         "read or written by the host: copy it with cudaMemcpy.\n",
         stderr);
   }

@@ -108,7 +108,7 @@ std::vector<Entry> entries(const void* fat_binary) {
 
   if (header.header_bytes < sizeof(ContainerHeader) || header.header_bytes > readable ||
       header.entries_bytes > readable - header.header_bytes) {
-    fail_damaged("its container has " + std::to_string(header.entries_bytes) + " bytes, by its own account");
+    fail_damaged("its container has " + std::to_string(header.entries_bytes) + " bytes, according to its header");
   }
 
   std::vector<Entry> all;

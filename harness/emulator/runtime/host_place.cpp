@@ -52,7 +52,7 @@ SourcePosition line_of(const HostPlace& place) {
   std::vector<void*> calls(place.calls.begin(), place.calls.begin() + static_cast<std::ptrdiff_t>(place.count));
   if (const auto found = known.find(calls); found != known.end()) return found->second;
   SourcePosition& position = known[calls];
-  // These are return addresses: one less is in the line that calls.
+  // These are return addresses; the byte before each belongs to the line that makes the call.
   const std::uintptr_t base = program_base();
   std::string command = "addr2line -f -C -e /proc/" + std::to_string(getpid()) + "/exe";
   for (void* call : calls) {

@@ -210,8 +210,9 @@ cudaError_t check_request(Device& device, const Function& function, const Launch
   if (cooperative && resident != 0 && num_ctas > resident) {
     return refuse(device, function, cudaErrorCooperativeLaunchTooLarge,
                   "a cooperative launch of " + std::to_string(num_ctas) +
-                      " blocks: they must all be on the GPU at a time, which has room for " + std::to_string(resident) +
-                      " of this kernel's (cudaOccupancyMaxActiveBlocksPerMultiprocessor, times the number "
+                      " blocks: they must all be on the GPU at the same time, and it has room for " +
+                      std::to_string(resident) +
+                      " of this kernel (cudaOccupancyMaxActiveBlocksPerMultiprocessor, times the number "
                       "of SMs)");
   }
   // CUDA would dereference the null pointer and crash.
@@ -233,8 +234,9 @@ Options options_of(const Device& device, const Function& function, std::uint64_t
           .count_lines = settings.count_lines,
           .max_warp_instructions_per_cta = settings.max_warp_instructions_per_cta,
           .how_to_allow_more =
-              "Is it only long? FLASH_LADDER_MAX_INSTRUCTIONS=N (scripts/emulate and scripts/harness "
-              "--max-instructions N) lets it go on for longer",
+              "If it is not endless but long, FLASH_LADDER_MAX_INSTRUCTIONS=N (scripts/emulate and "
+              "scripts/harness "
+              "--max-instructions N) lets it run longer",
           .max_warp_instructions = settings.max_warp_instructions,
           .max_resident_ctas = resident,
           .interrupt = settings.interrupt != nullptr ? settings.interrupt : &launch_is_to_end,
@@ -331,7 +333,7 @@ cudaError_t launch(Device& device, const void* handle, dim3 grid, dim3 block, vo
     device.not_run(name_of(handle), error.what());
     return cudaErrorInvalidPtx;
   } catch (const std::bad_alloc&) {
-    device.not_run(name_of(handle), "the host has not enough memory.");
+    device.not_run(name_of(handle), "the host does not have enough memory.");
     return cudaErrorMemoryAllocation;
   } catch (const std::exception& error) {
     device.not_run(name_of(handle), error.what());

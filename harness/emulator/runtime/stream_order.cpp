@@ -75,7 +75,7 @@ std::string StreamOrder::name_of(cudaStream_t stream) const {
 
 std::string StreamOrder::asked_for(const Work& work) {
   const SourcePosition position = line_of(work.place);
-  return position.empty() ? "" : "; " + work.what + " was asked for at " + to_string(position);
+  return position.empty() ? "" : "; " + work.what + " was requested at " + to_string(position);
 }
 
 bool StreamOrder::known(const StreamClock& clock, const Work& work) const {
@@ -237,10 +237,9 @@ bool StreamOrder::host_touched(const void* touched) {
       Finding finding;
       finding.kind = FindingKind::race;
       finding.address = address;
-      finding.message =
-          std::string("the host ") + (range.writes ? "touches" : "writes to") + " memory that " + work.what + " in " +
-          name_of(work.stream) + " " + (range.writes ? "writes" : "reads") +
-          ", and has not waited for that: cudaStreamSynchronize or cudaDeviceSynchronize has to come before";
+      finding.message = std::string("the host ") + (range.writes ? "touches" : "writes to") + " memory that " +
+                        work.what + " in " + name_of(work.stream) + " " + (range.writes ? "writes" : "reads") +
+                        ", and has not waited for that: cudaStreamSynchronize or cudaDeviceSynchronize must come first";
       finding.position = line_of(host_place());
       finding.message += asked_for(work);
       report_(std::move(finding));

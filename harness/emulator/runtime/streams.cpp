@@ -359,7 +359,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (const std::shared_ptr<Graph> graph = own.capture.lock(); graph != nullptr) {
       device.break_capture(
           *graph, cudaErrorCapturedEvent,
-          "cannot wait for an event of a stream that is being captured: what is before it has not begun");
+          "cannot wait for an event of a stream that is being captured: the work before it has not begun");
     }
     device.order.host_waits_for(own.done);
     return cudaSuccess;
@@ -368,7 +368,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 
 cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
 
-// Only host time passes. Programs that check errors continue, and are told once what they have measured.
+// Only host time passes. Programs that check errors continue, and a message says once what they have measured.
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
   return api_call("cudaEventElapsedTime", [&](Device& device) {
     if (milliseconds == nullptr) return cudaErrorInvalidValue;
@@ -376,8 +376,8 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
     const bool timed = first.timed && last.timed;
     if (!timed || !first.recorded || !last.recorded) return cudaErrorInvalidResourceHandle;
     tell(
-        "cudaEventElapsedTime gives the time that the virtual GPU took on this computer. It says nothing of a GPU's: it is "
-        "neither a time nor a ratio of times to report.");
+        "cudaEventElapsedTime gives the time that the virtual GPU took on this computer. It says nothing about the "
+        "time on a GPU: report neither such times nor their ratios.");
     *milliseconds = std::chrono::duration<float, std::milli>(*last.recorded - *first.recorded).count();
     return cudaSuccess;
   });

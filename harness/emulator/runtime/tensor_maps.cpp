@@ -71,7 +71,7 @@ std::string why_invalid(const Request& r) {
   if (r.rank < (interleaved ? 3 : 1) || r.rank > TensorMap::kMostDimensions) {
     return fmt::format("{} dimensions; there can be {} to {}", r.rank, interleaved ? 3 : 1, TensorMap::kMostDimensions);
   }
-  if (address % alignment != 0) return fmt::format("the address {:#x} is no multiple of {}", address, alignment);
+  if (address % alignment != 0) return fmt::format("the address {:#x} is not a multiple of {}", address, alignment);
   for (cuuint32_t i = 0; i < r.rank; ++i) {
     if (r.sizes[i] == 0 || r.sizes[i] > cuuint64_t{1} << 32)
       return fmt::format("globalDim[{}] is {}; it can be 1 to 2^32", i, r.sizes[i]);
@@ -80,23 +80,23 @@ std::string why_invalid(const Request& r) {
       return fmt::format("elementStrides[{}] is {}; it can be 1 to 8", i, r.steps[i]);
     // A value that is too large is most often a negative one.
     if (i + 1 < r.rank && (r.strides[i] % alignment != 0 || r.strides[i] >= cuuint64_t{1} << 40)) {
-      return fmt::format("globalStrides[{}] is {}; it must be a multiple of {}, from 0 on and less than 2^40", i,
+      return fmt::format("globalStrides[{}] is {}; it must be a multiple of {}, at least 0 and less than 2^40", i,
                          static_cast<std::int64_t>(r.strides[i]), alignment);
     }
   }
   const cuuint64_t inner = cuuint64_t{r.box[0]} * static_cast<cuuint64_t>(type->bytes);
   if (!interleaved && inner % 16 != 0)
-    return fmt::format("a row of the box has {} bytes, which is no multiple of 16", inner);
+    return fmt::format("a row of the box has {} bytes, which is not a multiple of 16", inner);
   if (r.swizzle > CU_TENSOR_MAP_SWIZZLE_128B && r.swizzle <= CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B) return {};
   if (r.swizzle < CU_TENSOR_MAP_SWIZZLE_NONE || r.swizzle > CU_TENSOR_MAP_SWIZZLE_128B_ATOM_64B)
     return fmt::format("swizzle {} is not known", static_cast<int>(r.swizzle));
   if (r.interleave == CU_TENSOR_MAP_INTERLEAVE_32B && r.swizzle != CU_TENSOR_MAP_SWIZZLE_32B)
-    return "the interleave of 32 bytes goes with the swizzle of 32 bytes alone";
+    return "the 32-byte interleave requires the 32-byte swizzle";
   const cuuint64_t span = cuuint64_t{16} << r.swizzle;
   if (!interleaved && r.swizzle != CU_TENSOR_MAP_SWIZZLE_NONE && inner > span)
     return fmt::format("a row of the box has {} bytes; with the swizzle of {} bytes it can have that many", inner,
                        span);
-  if (r.fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && !type->is_float) return "NaN fills only tensors of floating point";
+  if (r.fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && !type->is_float) return "NaN can fill only floating-point tensors";
   return {};
 }
 
@@ -122,7 +122,7 @@ CUresult encode_tiled(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t ran
   if (interleave != CU_TENSOR_MAP_INTERLEAVE_NONE || swizzle > CU_TENSOR_MAP_SWIZZLE_128B || steps_over) {
     tell(
         "cuTensorMapEncodeTiled: interleaved layouts, elementStrides other than 1, and swizzles of other atoms than 16 bytes "
-        "are not part of the virtual GPU.");
+        "are not supported by the virtual GPU.");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
   TensorMap made{.address = reinterpret_cast<std::uintptr_t>(address),
@@ -144,7 +144,7 @@ cudaError_t entry_point(const char* symbol, void** function, cudaDriverEntryPoin
   const bool known = std::string_view(symbol) == "cuTensorMapEncodeTiled";
   *function = known ? reinterpret_cast<void*>(encode_tiled) : nullptr;
   if (!known) {
-    tell(std::string(symbol) + ": of the driver's functions the virtual GPU has cuTensorMapEncodeTiled alone.");
+    tell(std::string(symbol) + ": cuTensorMapEncodeTiled is the only driver function that the virtual GPU has.");
   }
   if (status != nullptr) *status = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
   return known || status != nullptr ? cudaSuccess : remember(cudaErrorSymbolNotFound);

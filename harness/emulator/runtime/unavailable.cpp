@@ -5,9 +5,9 @@
 // headers, which declare these functions.
 #include "emulator/runtime/not_supported.h"
 
-#define UNAVAILABLE(name)                                                                                      \
-  extern "C" int name(...) {                                                                                   \
-    return flash_ladder::emulator::runtime::answer_not_supported(#name, "it is not part of the virtual GPU."); \
+#define UNAVAILABLE(name)                                                                                        \
+  extern "C" int name(...) {                                                                                     \
+    return flash_ladder::emulator::runtime::answer_not_supported(#name, "the virtual GPU does not support it."); \
   }
 #define UNAVAILABLE_PER_THREAD(name, suffix)                                                                      \
   extern "C" int name##suffix(...) {                                                                              \

@@ -35,7 +35,7 @@ struct Settings {
   std::uint64_t max_warp_instructions_per_cta = Options{}.max_warp_instructions_per_cta;
   std::uint64_t max_warp_instructions = Options{}.max_warp_instructions;  // per launch
   const std::atomic<bool>* interrupt = nullptr;  // launches end early once it is true; replaces interrupt_launch()
-  bool tells = true;                             // print on standard error what a program cannot see from an error code
+  bool explains_errors = true;                   // print on standard error what a program cannot see from an error code
 };
 
 /// The settings in force. Their initial values come from environment variables, if those are set: FLASH_LADDER_SM,

@@ -48,7 +48,7 @@ class FindingError(RuntimeError):
     def __init__(self, findings: list[str]) -> None:
         shown = findings[:3]
         more = f"\n\n… and {len(findings) - len(shown)} more" if len(findings) > len(shown) else ""
-        super().__init__("the virtual GPU found a mistake of the kernel:\n\n" + "\n\n".join(shown) + more)
+        super().__init__("the virtual GPU found a mistake in the kernel:\n\n" + "\n\n".join(shown) + more)
         self.findings = findings
 
     def __reduce__(self) -> tuple[type[FindingError], tuple[list[str]]]:

@@ -56,7 +56,7 @@ class NumPy(Library):
     def check(self, name: str, array: AnyArray, writable: bool) -> None:
         if isinstance(array, sys.modules["numpy"].ma.MaskedArray):
             raise TypeError(
-                f"{name} is a masked array, and nothing looks at its mask; give {name}.filled(0), for example"
+                f"{name} is a masked array, whose mask would be ignored; give {name}.filled(0), for example"
             )
         if writable and not array.flags.writeable:
             raise ValueError(f"{name} is read-only; it must be writable")
@@ -97,11 +97,11 @@ class PyTorch(Library):
             raise TypeError(f"{name} is {kind}; allowed: dense tensors, of layout torch.strided")
         if array.is_neg():
             raise TypeError(
-                f"{name} has PyTorch's negative bit set, so its memory is not what it stands for; "
+                f"{name} has PyTorch's negative bit set, so its memory does not hold its values; "
                 f"give {name}.resolve_neg()"
             )
         if array.numel() > 0 and not self._has_memory(array):
-            raise TypeError(f"{name} has no memory, as a fake tensor has none; give a tensor whose elements are there")
+            raise TypeError(f"{name} has no memory, like a fake tensor; give a tensor whose elements exist")
         if array.requires_grad and sys.modules["torch"].is_grad_enabled():
             raise ValueError(
                 f"{name} requires a gradient, and there is no backward pass; "
@@ -154,7 +154,7 @@ class Jax(Library):
         if writable:
             raise TypeError(f"{name} is a JAX array, which cannot be written to; leave {name} out")
         if not isinstance(array, sys.modules["jax"].core.Tracer) and array.is_deleted():
-            raise ValueError(f"{name} was deleted, or donated to a function of JAX's; give an array that is there")
+            raise ValueError(f"{name} was deleted, or donated to a function of JAX; give an array that still exists")
 
     def hand_over(self, array: AnyArray, on_gpu: bool) -> object:
         if not isinstance(array, sys.modules["jax"].Array):  # an output, which is not a JAX array yet

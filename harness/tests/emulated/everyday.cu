@@ -331,7 +331,7 @@ int heap_of_the_host() {
 // Ctrl-C during a kernel that runs for ever after it has made an error.
 __global__ void goes_wrong_and_on(int* x, int n) {
   x[n] = 1;  // fault: interrupted
-  // It might end, because a loop that cannot end would be detected.
+  // The loop could end, because one that cannot would be detected.
   for (int i = 1; i != 0; i += 2 * n) *static_cast<volatile int*>(x) = 1;
 }
 int interrupted() {

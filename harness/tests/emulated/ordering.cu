@@ -244,8 +244,8 @@ __global__ void lock_of_every_lane(int* x) {
   }
 }
 
-// Between two tries a lane waits by the clock, so that no two turns of the loop are the same; and the threads come to the barrier
-// one after the other.
+// Between two tries a lane waits by the clock, so that no two iterations are the same; and the threads reach the
+// barrier one after another.
 template <bool kRight>
 __global__ void lock_with_a_pause(int* x) {
   int* const lock = x + 64;

@@ -1,5 +1,6 @@
-// A ring of tiles in shared memory: warp 0 copies them in, warp 1 adds them up, and mbarriers tell each how far the other is.
-// `ring N` runs it with fault N, `ring 0` without one. emulate_test.py expects each fault to be found at the line that is marked.
+// A ring of tiles in shared memory: warp 0 copies them in, warp 1 adds them up, and mbarriers synchronise the two.
+// `ring N` runs it with fault N, `ring 0` without one. emulate_test.py expects each fault to be found at the line that
+// is marked.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -57,7 +57,7 @@ std::vector<Sample> sample_rows(const WrongElements& wrong) {
 // How far the output is from what the mistake would produce in the first rows of a sample; nullopt if that is not finite.
 struct Fit {
   double tolerance, farthest;
-  bool tells;  // the mistake makes a row clearly wrong
+  bool is_clear;  // the mistake makes a row clearly wrong
 };
 
 std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const Sample& sample, std::size_t rows,
@@ -74,7 +74,7 @@ std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const S
   if (!std::isfinite(error) || !std::isfinite(largest)) return std::nullopt;
   // Twice the bound for a right kernel, because only some rows are examined, and their errors may be small by chance.
   const double bound = wrong.reference.bound[sample.batch * problem.heads + sample.head];
-  Fit fit{.tolerance = 2 * std::max(bound, 2 * error + ulp(problem.dtype, largest)), .farthest = 0, .tells = false};
+  Fit fit{.tolerance = 2 * std::max(bound, 2 * error + ulp(problem.dtype, largest)), .farthest = 0, .is_clear = false};
   for (std::size_t r = 0; r < rows; ++r) {
     const std::uint16_t* got = wrong.output.data() + layout.row(sample.batch, sample.head, sample.rows[r]);
     const double* right = wrong.reference.row(sample.batch, sample.head, sample.indices[r]);
@@ -83,7 +83,7 @@ std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const S
       const double off = std::abs(value - attended.exact[r * problem.head_dim + d]);
       if (!std::isfinite(off)) return std::nullopt;
       fit.farthest = std::max(fit.farthest, off);
-      fit.tells = fit.tells || std::abs(value - right[d]) > 4 * fit.tolerance;
+      fit.is_clear = fit.is_clear || std::abs(value - right[d]) > 4 * fit.tolerance;
     }
   }
   return fit;
@@ -92,7 +92,7 @@ std::optional<Fit> fit(const Mistake& mistake, const WrongOutput& wrong, const S
 // Whether the mistake produces the output in every element of the sampled rows, and would make it clearly wrong.
 bool explains(const Mistake& mistake, const WrongOutput& wrong, const std::vector<Sample>& samples,
               const Tiling& tiling) {
-  bool tells = false;
+  bool is_clear = false;
   for (const Sample& sample : samples) {
     if (mistake.of_one_head && &sample != &samples.front()) continue;
     // Nearly all candidates are wrong guesses, and are far off in any row.
@@ -100,9 +100,9 @@ bool explains(const Mistake& mistake, const WrongOutput& wrong, const std::vecto
     if (!first || first->farthest > kFarOff * first->tolerance) return false;
     const auto all = fit(mistake, wrong, sample, sample.rows.size(), tiling);
     if (!all || all->farthest > all->tolerance) return false;
-    tells = tells || all->tells;
+    is_clear = is_clear || all->is_clear;
   }
-  return tells;
+  return is_clear;
 }
 
 // The best-fitting factor of the scores, from 1/64 to 64, to three digits; nullopt if none is close.
@@ -233,7 +233,7 @@ std::optional<std::string> describe_tile_factors(const WrongOutput& wrong, const
     texts.push_back(fmt::format("tile {} times {}", tile, from == to ? from : from + " to " + to));
   }
   if (texts.empty()) return std::nullopt;
-  return fmt::format("O is a sum of what each K/V tile adds, and each part is the right one times a factor: {}.",
+  return fmt::format("O is a sum of one part for each K/V tile, and each part is the right one times a factor: {}.",
                      sentence_of(texts, ", "));
 }
 
@@ -248,7 +248,10 @@ struct Start {
 Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& laboratory, Diagnosis& diagnosis) {
   constexpr int kMaxBisections = 4;
   const std::int64_t tiles = (wrong.inputs.problem.seq_len_kv + tiling.block_kv - 1) / tiling.block_kv;
-  if (tiles == 1) return {1, "There is only one K/V tile, so nothing that one tile leaves to the next is to blame."};
+  if (tiles == 1)
+    return {1,
+            "There is only one K/V tile, so state carried from one tile to the next cannot be the "
+            "cause."};
   std::vector<std::int64_t> right;
   std::int64_t faults = 0;  // faults with this many tiles; 0: does not fault
   const auto is_right = [&](std::int64_t count) {
@@ -274,7 +277,7 @@ Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& lab
   std::string sentence = fmt::format("Keys truncated: right with {} K/V tile{}, {} with {}", list,
                                      right.back() == 1 ? "" : "s", faults ? "a fault" : "wrong", first_wrong);
   if (first_wrong == 2)
-    sentence += ". Suggests what one tile leaves to the next: rescaling, a buffer, a copy ahead";
+    sentence += ". Suggests the state carried from one tile to the next: rescaling, a buffer, a prefetch";
   else if (first_wrong == 3)
     sentence += ". Suggests something that counts tiles: a buffer, a parity, the last of an odd number of tiles";
   return {first_wrong, sentence + "."};
@@ -284,9 +287,9 @@ Start find_start(const WrongOutput& wrong, const Tiling& tiling, Laboratory& lab
 std::vector<std::string> describe_probes(const Probes& probes, bool rescales, Diagnosis& diagnosis) {
   diagnosis.experiments.push_back({"V = 1", probes.ones});
   diagnosis.experiments.push_back({"Q = 0", probes.uniform});
-  diagnosis.experiments.push_back({"scores that depend on the key alone", probes.scores_by_key});
-  if (probes.S) diagnosis.experiments.push_back({"one-hot Q and V show S", probes.S->wrong == 0});
-  if (probes.PV) diagnosis.experiments.push_back({"one-hot P shows V", probes.PV->wrong == 0});
+  diagnosis.experiments.push_back({"scores that depend only on the key", probes.scores_by_key});
+  if (probes.S) diagnosis.experiments.push_back({"one-hot Q and V reveal S", probes.S->wrong == 0});
+  if (probes.PV) diagnosis.experiments.push_back({"one-hot P reveals V", probes.PV->wrong == 0});
   std::vector<std::string> sentences;
   const bool mixes_rows = probes.uniform && !rescales;  // if all P are equal, it does not matter whose they are
   const std::string ones = probes.least_of_ones <= probes.most_of_ones
@@ -294,32 +297,32 @@ std::vector<std::string> describe_probes(const Probes& probes, bool rescales, Di
                                : "NaN or infinite";
   if (!probes.ones)
     sentences.push_back(
-        fmt::format("With V = 1 every O must be 1, and is {}. {}", ones,
+        fmt::format("With V = 1 every O must be 1, but is {}. {}", ones,
                     mixes_rows ? "Suggests that rows are mixed up: fragments of P hold elements of other rows, or O is "
                                  "multiplied by the factor of another row."
                                : "Suggests row_sum, row_max or their rescaling: a row is not divided by the sum of the "
                                  "P that O adds up."));
   else if (!probes.uniform)
     sentences.push_back(
-        "With Q = 0 all P are equal and O is the mean of V, and that is wrong. Suggests V (its copy, its "
+        "With Q = 0 all P are equal and O is the mean of V, but it is wrong. Suggests V (its copy, its "
         "fragments) or the store of O.");
   else if (!probes.scores_by_key)
     sentences.push_back(
-        "With Q = 0, when O is the mean of V, it is right; with scores that depend on the key alone it "
-        "is wrong. Suggests that the P of a key meets the V of another, or that keys are mixed up in S.");
+        "O is right with Q = 0, when it is the mean of V, but wrong with scores that depend only on the key. "
+        "Suggests that the P of one key is multiplied by the V of another, or that keys are mixed up in S.");
   else if (probes.S && probes.S->wrong > 0)
     sentences.push_back(
-        "With Q = 0, when O is the mean of V, it is right, and so it is with scores that depend on the key "
-        "alone. Suggests the fragments of Q or K: the order of head_dim, or of Q's rows, in S = Q Kᵀ.");
+        "O is right with Q = 0, when it is the mean of V, and also with scores that depend only on the key. Suggests "
+        "the fragments of Q or K: the order of head_dim, or of Q's rows, in S = Q Kᵀ.");
   // The probe that shows S uses V and the store of O, and the probe that shows V uses S, so only one of them can be
   // called wrong.
   const auto shows = [](const std::optional<Layout>& layout) {
     return layout && layout->wrong > 0 && layout->first->key_read >= 0;
   };
   if (probes.uniform && shows(probes.S))
-    sentences.push_back("One-hot Q and V show S: " + describe_layout(*probes.S, "K") + ".");
+    sentences.push_back("One-hot Q and V reveal S: " + describe_layout(*probes.S, "K") + ".");
   else if (shows(probes.PV))
-    sentences.push_back("One-hot P shows V: " + describe_layout(*probes.PV, "V") + ".");
+    sentences.push_back("One-hot P reveals V: " + describe_layout(*probes.PV, "V") + ".");
   return sentences;
 }
 
@@ -334,13 +337,13 @@ std::optional<std::string> describe_sets(const std::vector<CheckedSet>& sets) {
   const auto is_wrong = [&](const char* name) { return std::find(wrong.begin(), wrong.end(), name) != wrong.end(); };
   std::string text = fmt::format("Right: {}. Wrong: {}.", sentence_of(right, ", "), sentence_of(wrong, ", "));
   if (wrong.size() == 1 && is_wrong("the requested problem"))
-    text += " Suggests something that goes by the sizes of the problem.";
+    text += " Suggests something that depends on the sizes of the problem.";
   else if (wrong.size() == 1 && is_wrong("packed Q, K, V"))
     text += " Suggests the row strides: there, the rows of a tensor do not follow one another.";
   else if (is_right("normal inputs") && (is_wrong("ramp inputs") || is_wrong("large-logit inputs")))
-    text += " Suggests row_max: it moves little with normal inputs, and much with those that are wrong.";
+    text += " Suggests row_max: it changes little with normal inputs, but much with those that are wrong.";
   else if (right.size() == 1 && is_right("ramp inputs"))
-    text += " With ramp inputs nothing but the last keys counts.";
+    text += " With ramp inputs only the last keys count.";
   return text;
 }
 

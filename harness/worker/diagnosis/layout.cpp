@@ -176,7 +176,7 @@ std::string describe_layout(const Layout& layout, const char* tensor) {
   const Layout::Wrong& first = *layout.first;
   const std::string share = fmt::format("{:.3g} %", 100.0 * layout.wrong / layout.elements);
   if (layout.whole_rows)
-    return fmt::format("keys {} are in another order in P than in V; where key {} belongs, there is key {}",
+    return fmt::format("keys {} are in a different order in P from that in V; where key {} belongs, there is key {}",
                        part(layout.keys), layout.first_key + first.key, first.key_read);
   return fmt::format(
       "{} of the elements of a tile of {} are not where they belong, keys {}, columns {}; where {}[{}][{}] (key, column) "

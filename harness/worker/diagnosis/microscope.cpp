@@ -16,11 +16,11 @@
 namespace flash_ladder {
 namespace {
 
-constexpr std::int64_t kEachTile = 8;        // this many cuts are one tile apart, later ones ever further
-constexpr std::size_t kMaxFindings = 20;     // how many are kept
+constexpr std::int64_t kEachTile = 8;     // this many cuts are one tile apart; later ones are further and further apart
+constexpr std::size_t kMaxFindings = 20;  // how many are kept
 constexpr std::int64_t kMaxProbedTiles = 3;  // for the launch that shows the layouts
 
-// After how many tiles to cut: after each of the first ones, then ever more sparsely.
+// After how many tiles to cut: after each of the first ones, then more and more sparsely.
 std::vector<std::int64_t> cuts_of(std::int64_t tiles) {
   std::vector<std::int64_t> cuts;
   for (std::int64_t count = 1; count < tiles; count += count < kEachTile ? 1 : count) cuts.push_back(count);

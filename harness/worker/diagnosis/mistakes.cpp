@@ -142,8 +142,7 @@ std::vector<Misread> misreads(std::int64_t head_dim) {
          e.column += (row_half - column_half) * 8;
          return e;
        }},
-      {"not_transposed",
-       "has every 8×8 matrix transposed, as when .trans is missing at an ldmatrix, or is one too many",
+      {"not_transposed", "has every 8×8 matrix transposed, as when .trans is missing at an ldmatrix, or is superfluous",
        [](Element e) {
          const std::int64_t row = e.row % 8, column = e.column % 8;
          e.row += column - row;
@@ -155,7 +154,7 @@ std::vector<Misread> misreads(std::int64_t head_dim) {
        with_row([](std::int64_t row) { return std::max<std::int64_t>(row - 1, 0); })},
       {"chunk_before", "is read 16 columns too early: the fragment of the mma_k before",
        with_column([=](std::int64_t, std::int64_t column) { return (column + head_dim - 16) % head_dim; })},
-      {"next_chunk", "is read 16 columns too far on: the fragment of the next mma_k",
+      {"next_chunk", "is read 16 columns too late: the fragment of the next mma_k",
        with_column([=](std::int64_t, std::int64_t column) { return (column + 16) % head_dim; })},
   };
   for (const int bit : {1, 2, 4, 8, 16, 32, 64}) {
@@ -253,7 +252,7 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
        .rescales_sum = false,
        .rescales_O = false},
       {.name = "max_not_kept",
-       .text = "the new maximum is used to rescale and then not kept: row_max stays that of the first tile",
+       .text = "the new maximum is used to rescale but then not stored: row_max stays that of the first tile",
        .keeps_max = false},
       {.name = "V_is_K", .text = "V's values are those of K", .V_is_K = true},
   };
@@ -283,7 +282,7 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
              num_keys - tiling.step_kv);
   add_keys("last_key_left_out", "the last key is left out", 0, num_keys - 1);
   add_keys("seq_len_for_seq_len_kv",
-           fmt::format("the keys end at seq_len, {}, and not at seq_len_kv, {}", problem.seq_len, num_keys), 0,
+           fmt::format("the keys end at seq_len, {}, instead of seq_len_kv, {}", problem.seq_len, num_keys), 0,
            problem.seq_len);
 
   const auto inside = [](Map map, std::int64_t rows, std::int64_t columns) -> Map {
@@ -294,12 +293,12 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
   };
   for (const Misread& misread : misreads(head_dim)) {
     all.push_back({.name = "Q_" + misread.name,
-                   .text = "Q " + misread.text + " (or O is stored so)",
+                   .text = "Q " + misread.text + " (or O is stored that way)",
                    .Q = inside(misread.map, problem.seq_len, head_dim)});
     all.push_back(
         {.name = "K_" + misread.name, .text = "K " + misread.text, .K = inside(misread.map, num_keys, head_dim)});
     all.push_back({.name = "V_" + misread.name,
-                   .text = "V " + misread.text + " (columns: or O is stored so)",
+                   .text = "V " + misread.text + " (columns: or O is stored that way)",
                    .V = inside(misread.map, num_keys, head_dim)});
   }
   for (const Misread& stale : stale_tiles(num_keys, block_kv, tiling.step_kv)) {
@@ -344,7 +343,7 @@ std::vector<Mistake> known_mistakes(const AttentionProblem& problem, const Tilin
     all.push_back(
         {.name = "KV_of_other_head", .text = "K and V are those " + from, .K = map, .V = map, .of_one_head = true});
     all.push_back({.name = "O_of_other_head",
-                   .text = "Q, K and V are those " + from + " (or O is stored so)",
+                   .text = "Q, K and V are those " + from + " (or O is stored that way)",
                    .Q = map,
                    .K = map,
                    .V = map,

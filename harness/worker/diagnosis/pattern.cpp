@@ -225,7 +225,7 @@ std::string describe_places(const WrongElements& wrong, const AttentionProblem& 
   std::vector<std::string> parts = {
       wrong.all_rows_compared
           ? describe_rows(wrong.tile_rows, tiling)
-          : fmt::format("{} rows, of one in {} that were compared", wrong.rows.size(),
+          : fmt::format("{} rows, where one row in {} was compared", wrong.rows.size(),
                         problem.batch * problem.heads * problem.seq_len * problem.head_dim / wrong.compared),
       describe_columns(wrong.columns, tiling)};
   for (const std::string& part : {describe_q_tiles(wrong.q_tiles), describe_heads(wrong.heads, problem)})
@@ -261,15 +261,16 @@ std::optional<std::string> describe_factor(const Reference& reference, const Hos
     }
   }
   if (const auto factor = one.factor())
-    return fmt::format("The wrong rows are the right ones times {:.3g}, every element alike.", *factor);
+    return fmt::format("The wrong rows are the right ones times {:.3g}, with the same factor for every element.",
+                       *factor);
   if (const auto range = common_range(rows))
     return fmt::format(
-        "Each wrong row is the right one times a factor of its own, {}: suggests its row sum, by which it "
+        "Each wrong row is the right one times its own factor, {}: suggests its row sum, by which it "
         "is divided.",
         *range);
   if (rows.size() >= 8)  // with few rows or columns a factor would fit by chance
     if (const auto range = common_range(columns))
-      return fmt::format("In the wrong rows each column is the right one times a factor of its own, {}.", *range);
+      return fmt::format("In the wrong rows each column is the right one times its own factor, {}.", *range);
   return std::nullopt;
 }
 
