@@ -197,9 +197,7 @@ int KernelDecoder::read(const Operand& operand, Slot slot) {
 int KernelDecoder::write(const Operand& operand, Slot slot, bool sign_extend) {
   if (operand.kind == Kind::sink) return temporary(slot);
   if (operand.kind != Kind::reg || operand.negated || operand.value != 0)
-    fail(
-        "the destination of a result must be "
-        "a register");
+    fail("the destination of a result must be a register");
   if (has_halves(operand)) fail("a 128-bit register where none is allowed");
   const Slot have = registers_[operand.index].slot;
   if (have == slot) return operand.index;

@@ -1,5 +1,5 @@
-// The state of a CTA's barriers, and what happens when one has all its arrivals, or when a copy has used all the time that
-// the ISA allows.
+// The state of a CTA's barriers, and what happens when one has received all its arrivals, and when a copy must complete at
+// the latest.
 #pragma once
 
 #include <algorithm>

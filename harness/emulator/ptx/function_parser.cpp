@@ -17,7 +17,7 @@ namespace {
 
 using Kind = Operand::Kind;
 
-// A text with so many registers is damaged.
+// A text with more registers than this is damaged.
 constexpr std::uint64_t kMaxRegisters = 1 << 20;
 // The size of the area that CUDA's headers assume at %reserved_smem_offset_1.
 constexpr std::size_t kReservedForCooperativeGroups = 288;

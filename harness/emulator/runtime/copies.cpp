@@ -139,7 +139,7 @@ void wait_if_pageable(Device& device, const void* to, cudaStream_t stream) {
   if (watched && !only_on_device(to) && !on_device(device, to)) device.order.host_waits(stream);
 }
 
-/// So is a fill of pinned memory, except with the functions named Async.
+/// The same holds for a fill of pinned memory, except with the functions named Async.
 void wait_if_pinned(Device& device, const void* pointer) {
   const HostMemory* host = host_memory_at(device, pointer);
   if (host != nullptr && !host->managed) device.order.host_waits(nullptr);
