@@ -142,7 +142,7 @@ template <typename F>
 void Dataflow::for_each_word(CtaExecutor& cta, const Warp& warp, const Instruction& instruction, std::int32_t address,
                              std::uint32_t lanes, unsigned bytes, F f) {
   LaneAddresses addresses;
-  cta.addresses(warp, instruction, address, addresses);
+  cta.memory().addresses(warp, instruction, address, addresses);
   for (std::uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     const int lane = std::countr_zero(rest);
     std::uint64_t at = addresses.at[static_cast<std::size_t>(lane)];
