@@ -102,7 +102,7 @@ WRONG = [
     fault
     for fault in FAULTS
     if fault.kernel in ("07_ldmatrix", "12_optimized_softmax") and fault.finding is None
-    and fault.name not in ("V is that of the other batch entry", "the keys end at seq_len")
+    and fault.name not in ("V comes from the other batch entry", "seq_len is used instead of seq_len_kv")
 ]  # fmt: skip
 
 
@@ -166,7 +166,7 @@ def test_a_fault_of_one_tile_to_the_next_begins_with_the_second(planted: Cli) ->
 
 def test_inputs_that_show_the_fault_are_found(planted: Cli) -> None:
     """With normal inputs, the maximum in 12 never changes after the first tile."""
-    (fault,) = [fault for fault in FAULTS if fault.name == "row sums stay behind when a maximum moves"]
+    (fault,) = [fault for fault in FAULTS if fault.name == "row sums are not rescaled when a maximum changes"]
     environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
     seen = debug(planted, "12", rc=1, **environment)
     assert seen["inputs"] == "ramp" and seen["also_right"] == ["normal"]
@@ -203,12 +203,12 @@ def line_at(kernel: str, place: str) -> int:
         ),
         (
             "05_cp_async",
-            "K and V are one group",
+            "K and V are committed as one group",
             ["Copy Q + 1", "this thread's copies of K", "S = Q Kᵀ + 5"],
         ),
         (
             "08_pipelined_kv",
-            "the next K overwrites one that is still read",
+            "the next K overwrites one that is still being read",
             ["Copy V + 3", "this thread's copies of V have arrived", "O += P V + 3"],
         ),
         (
@@ -218,7 +218,7 @@ def line_at(kernel: str, place: str) -> int:
         ),
         (
             "18_tma",
-            "the parity changes with each tile",
+            "the parity changes with each tile instead of each round",
             ["S = Q Kᵀ + 4", "S = Q Kᵀ + 1", "S = Q Kᵀ + 2"],
         ),
     ],
@@ -240,9 +240,9 @@ def test_what_is_found_leads_the_way(planted: Cli, kernel: str, name: str, place
     ("kernel", "name", "place"),
     [
         ("02_online_softmax", "a row sum is not rescaled", "l"),
-        ("03_tiled", "P is stored in another order of keys", "P to shared memory"),
+        ("03_tiled", "P is stored in a different order of keys", "P to shared memory"),
         ("06_swizzle", "two registers of a fragment of P are swapped", "two neighbouring keys"),
-        ("08_pipelined_kv", "the next K is copied from where this one was", "Copy the next K"),
+        ("08_pipelined_kv", "the same K tile is copied again", "Copy the next K"),
     ],
 )
 def test_a_wrong_value_leads_to_its_line(planted: Cli, kernel: str, name: str, place: str) -> None:
@@ -269,7 +269,7 @@ def test_a_line_that_is_missing_is_a_gap(planted: Cli, tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_faults_is_wrong(planted: Cli) -> None:
-    (fault,) = [fault for fault in FAULTS if fault.name == "K is read from the next row on"]
+    (fault,) = [fault for fault in FAULTS if fault.name == "K is read one row too late"]
     environment = {"FLASH_LADDER_FAULT": fault.version, "FLASH_LADDER_BUILD_DIR": str(BUILD)}
     seen = debug(planted, "07", "--heads", "1", rc=1, **environment)
     assert seen["cuts"][-1]["faulted"] and seen["cuts"][-1]["O"] == []

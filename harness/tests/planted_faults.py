@@ -93,7 +93,7 @@ FAULTS = [
         "Sums x over the 32 lanes + 2",
     ),
     Fault(
-        "the maximum starts as what happens to be in its register",
+        "the maximum is not initialised",
         "02_online_softmax",
         "maximum m of the scores so far",
         "float row_max = -INFINITY; ",
@@ -102,7 +102,7 @@ FAULTS = [
         "Online softmax + 1",
     ),
     Fault(
-        "the product is added to what happens to be in the accumulators",
+        "the accumulators are not initialised",
         "04_mma",
         "S = Q Kᵀ",
         "float S_rmem[kMmaM][kBlockKV / 8][4] = {};",
@@ -111,7 +111,7 @@ FAULTS = [
         "S = Q Kᵀ + 9",
     ),
     Fault(
-        "tiles are overwritten while others read them",
+        "tiles are overwritten while other warps read them",
         "03_tiled",
         "all warps are done with the previous iteration's tiles",
         "__syncthreads();  // all warps are done",
@@ -210,7 +210,7 @@ FAULTS = [
         "O += P V + 5",
     ),
     Fault(
-        "one warp passes a barrier by",
+        "one warp skips a barrier",
         "06_swizzle",
         "all warps are done with the previous iteration's tiles",
         "__syncthreads();  // all warps are done",
@@ -227,7 +227,7 @@ FAULTS = [
         suggests="V_not_transposed",
     ),
     Fault(
-        "K is read from the next row on",
+        "K is read one row too late",
         "07_ldmatrix",
         "Copy K and V",
         "K_gmem + kv_row * args.K.row_stride",
@@ -245,7 +245,7 @@ FAULTS = [
         "two rows at a time + 3",
     ),
     Fault(
-        "the K after the last is copied",
+        "a K tile past the end is copied",
         "08_pipelined_kv",
         "Copy the next K",
         "if (next_kv_row < args.seq_len_kv) {",
@@ -254,7 +254,7 @@ FAULTS = [
         "Copy the next K + 5",
     ),
     Fault(
-        "the next K overwrites one that is still read",
+        "the next K overwrites one that is still being read",
         "08_pipelined_kv",
         "and so have the copies of all other threads; all warps are done with this",
         "__syncthreads();     // and so have the copies of all other threads; all warps are done with this K",
@@ -272,7 +272,7 @@ FAULTS = [
         says=("right with 1 and 2 K/V tiles, wrong with 3",),
     ),
     Fault(
-        "a piece of K lands in the registers in use",
+        "a piece of K is loaded into registers that are still in use",
         "09_double_buffered_mma",
         "S = Q Kᵀ",
         "load_K_fragments<Traits>(K_rmem[next % 2], K_smem, next_mma_k",
@@ -280,7 +280,7 @@ FAULTS = [
         says=("where K[0][0] (key, column) belongs, there is K[16][0]",),
     ),
     Fault(
-        "columns are added where they have to be XORed",
+        "columns are added instead of XORed",
         "10_lean_addressing",
         "The same for a fragment that starts at",
         "return (lane_offset ^ col % kSwizzled) +",
@@ -289,7 +289,7 @@ FAULTS = [
         "B = V + 2",
     ),
     Fault(
-        "a row's sum is that of one lane",
+        "a row's sum covers only one lane",
         "12_optimized_softmax",
         "1 / l",
         "1 / group_sum(row_sum[mma_m][half])",
@@ -300,20 +300,20 @@ FAULTS = [
     # check reach the rare path.
     *in_each(
         LAZY,
-        "O stays behind when a maximum moves",
+        "O is not rescaled when its maximum changes",
         "O = O · r",
         "O_rmem[mma_m][mma_n][i] *= rescale;",
         "O_rmem[mma_m][mma_n][i] *= 1;",
     ),
     Fault(
-        "row sums stay behind when a maximum moves",
+        "row sums are not rescaled when a maximum changes",
         "12_optimized_softmax",
         "l = l · r",
         "row_sum[mma_m][half] *= rescale;",
         "row_sum[mma_m][half] *= 1;",
     ),
     Fault(
-        "no exponential is ever out of range",
+        "the range check never triggers",
         "12_optimized_softmax",
         "All lanes must decide together",
         "if (!__all_sync(0xffffffff, in_range)) {",
@@ -374,7 +374,7 @@ FAULTS = [
         "pieces of K + 2",
     ),
     Fault(
-        "no warp says that it is done with a buffer",
+        "no warp releases a buffer",
         "13_decoupled_warps",
         "For each step of",
         "mbarrier_arrive(&empty[stage]);",
@@ -383,7 +383,7 @@ FAULTS = [
         "In the middle of a tile + 2",
     ),
     Fault(
-        "an mbarrier counts warps, and all threads arrive",
+        "an mbarrier is initialised with the number of warps, but all threads arrive",
         "13_decoupled_warps",
         "Each thread arrives at full",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);",
@@ -392,7 +392,7 @@ FAULTS = [
         "For each K/V tile + 3",
     ),
     Fault(
-        "an mbarrier counts one thread more than there are",
+        "an mbarrier is initialised for one arrival too many",
         "13_decoupled_warps",
         "Each thread arrives at full",
         "mbarrier_init(&full[threadIdx.x], Traits::kNumWarps * 32);",
@@ -401,7 +401,7 @@ FAULTS = [
         "For each K/V tile + 3",
     ),
     Fault(
-        "warps arrive at mbarriers that another has yet to make",
+        "warps arrive at mbarriers before another warp has initialised them",
         "13_decoupled_warps",
         "the barriers are initialised",
         "__syncthreads();  // the barriers are initialised",
@@ -410,7 +410,7 @@ FAULTS = [
         "Copies this thread's share + 4",
     ),
     Fault(
-        "a fragment of Q takes the columns of the next",
+        "a fragment of Q is loaded from the columns of the next one",
         "14_q_in_registers",
         "Chunks of Q to fragments",
         "Q_rmem[2 * i][mma_m][half + 2] = chunk.y;",
@@ -424,7 +424,7 @@ FAULTS = [
         "",
     ),
     Fault(
-        "the last query tile is thought to have a successor",
+        "the last query tile is treated as if another followed",
         "15_persistent_ctas",
         "For each of this CTA's query tiles",
         "const bool is_last = next_q_tile >= num_q_tiles;",
@@ -434,7 +434,7 @@ FAULTS = [
     ),
     *in_each(
         PERSISTENT,
-        "K and V run on when the query tile changes",
+        "the position in K and V is not reset for the next query tile",
         "In the middle of a tile",
         "if (is_last_tile && !is_last) turn_to(next_q_tile);",
         "",
@@ -442,7 +442,7 @@ FAULTS = [
         "In the middle of a tile + 7",
     ),
     Fault(
-        "K and V are those of the query tile before",
+        "K and V of the previous query tile are used",
         "15_persistent_ctas",
         "In the middle of a tile",
         "if (is_last_tile && !is_last) turn_to(next_q_tile);",
@@ -458,14 +458,14 @@ FAULTS = [
         "For each K/V tile + 3",
     ),
     Fault(
-        "Q is that of the query tile before",
+        "Q of the previous query tile is used",
         "15_persistent_ctas",
         "S no longer needs this Q",
         "load_Q(is_last ? q_tile : next_q_tile);",
         "load_Q(q_tile);",
     ),
     Fault(
-        "the ring starts over with every query tile",
+        "the ring restarts with every query tile",
         "15_persistent_ctas",
         "For each K/V tile",
         "for (int kv_tile = 0; kv_tile < num_tiles; ++kv_tile, ++tile) {",
@@ -474,7 +474,7 @@ FAULTS = [
         "In the middle of a tile + 6",
     ),
     Fault(
-        "the last query tile but one is thought to be the last",
+        "the last query tile but one is treated as the last",
         "16_overlapped_softmax",
         "For each of this CTA's query tiles",
         "const bool is_last = next_q_tile >= num_q_tiles;",
@@ -483,7 +483,7 @@ FAULTS = [
         "The first step + 1",
     ),
     Fault(
-        "V is that of the wrong step",
+        "V of the wrong iteration is used",
         "16_overlapped_softmax",
         "The first half of a step",
         "V_step = V_lane + offset;",
@@ -508,7 +508,7 @@ FAULTS = [
         "S = Q Kᵀ + 4",
     ),
     Fault(
-        "the wrong buffer is said to be free",
+        "the wrong buffer is released",
         "16_overlapped_softmax",
         "the previous tile has been read",
         "mbarrier_arrive(&empty[(tile - 1) % kStages]);",
@@ -517,7 +517,7 @@ FAULTS = [
         "In the middle of a tile + 6",
     ),
     Fault(
-        "no warp says that it is done with a buffer",
+        "no warp releases a buffer",
         "16_overlapped_softmax",
         "the previous tile has been read",
         "if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);",
@@ -526,7 +526,7 @@ FAULTS = [
         "In the middle of a tile + 6",
     ),
     Fault(
-        "a buffer is free before the last of its V is read",
+        "a buffer is released before the last of its V is read",
         "16_overlapped_softmax",
         "the previous tile has been read",
         "if (kv_row % kBlockKV == 0) mbarrier_arrive(&empty[(tile - 1) % kStages]);",
@@ -535,7 +535,7 @@ FAULTS = [
         "In the middle of a tile + 7",
     ),
     Fault(
-        "a query tile's last buffer is never free",
+        "a query tile's last buffer is never released",
         "16_overlapped_softmax",
         "Load the next Q while O is finished",
         "mbarrier_arrive(&empty[(first_tile - 1) % kStages]);",
@@ -544,7 +544,7 @@ FAULTS = [
         "In the middle of a tile + 6",
     ),
     Fault(
-        "a query tile's last buffer is free before the last of its V is read",
+        "a query tile's last buffer is released before the last of its V is read",
         "16_overlapped_softmax",
         "Load the next Q while O is finished",
         """finish_step();
@@ -573,7 +573,7 @@ FAULTS = [
         "start_step(0, 0);",
     ),
     Fault(
-        "Q is that of the query tile after the next",
+        "Q of the next query tile but one is used",
         "16_overlapped_softmax",
         "Load the next Q while O is finished",
         "load_Q(is_last ? q_tile : next_q_tile);",
@@ -639,7 +639,7 @@ FAULTS = [
         says=("right with 1 K/V tile, wrong with 2",),
     ),
     Fault(
-        "the maximum stays that of the first tile",
+        "the maximum of the first tile is kept",
         "07_ldmatrix",
         "m",
         "row_max[mma_m][half] = new_max;",
@@ -681,7 +681,7 @@ FAULTS = [
         suggests="V_columns_xor_8",
     ),
     Fault(
-        "half of the rows are divided by the sums of others",
+        "half of the rows are divided by the sums of other rows",
         "07_ldmatrix",
         "1 / l",
         "1 / row_sum[mma_m][half];",
@@ -701,7 +701,7 @@ FAULTS = [
         ),
     ),
     Fault(
-        "K is that of the first head",
+        "K always comes from the first head",
         "07_ldmatrix",
         "What this CTA computes",
         "args.K.row<Element>(batch, head, 0)",
@@ -710,7 +710,7 @@ FAULTS = [
         says=("K is that of batch entry 0, head 0 at batch entry 0, head 1", "heads 1–2 of every batch entry"),
     ),
     Fault(
-        "V is that of the other batch entry",
+        "V comes from the other batch entry",
         "07_ldmatrix",
         "What this CTA computes",
         "args.V.row<Element>(batch, head, 0)",
@@ -719,7 +719,7 @@ FAULTS = [
         says=("V is that of batch entry 1, head 0 at batch entry 0, head 0",),
     ),
     Fault(
-        "the keys end at seq_len",
+        "seq_len is used instead of seq_len_kv",
         "07_ldmatrix",
         "For each K/V tile",
         "kv_row < args.seq_len_kv; kv_row += kBlockKV",
@@ -744,7 +744,7 @@ FAULTS = [
         says=("With V = 1 every O must be 1", "its own factor"),
     ),
     Fault(
-        "the keys of V are in another order than those of P",
+        "the keys of V are in a different order from those of P",
         "07_ldmatrix",
         "B = V",
         "const int key = mma_k * 16 + lane_id % 16;",
@@ -771,7 +771,7 @@ FAULTS = [
         first=True,
     ),
     Fault(
-        "K and V are one group",
+        "K and V are committed as one group",
         "05_cp_async",
         "all warps are done with the previous iteration's tiles + 2",
         "    cp_async_commit();",
@@ -782,7 +782,7 @@ FAULTS = [
         waits_at="this thread's copies of K",
     ),
     Fault(
-        "a stage too far on is said to be free",
+        "the stage after the one that was read is released",
         "13_decoupled_warps",
         "For each step of",
         "mbarrier_arrive(&empty[stage]);",
@@ -792,7 +792,7 @@ FAULTS = [
         first=True,
     ),
     Fault(
-        "the parity changes with each tile",
+        "the parity changes with each tile instead of each round",
         "13_decoupled_warps",
         "For each K/V tile",
         "wait(&full[stage], tile / kStages % 2);",
@@ -813,7 +813,7 @@ FAULTS = [
         first=True,
     ),
     Fault(
-        "a tile is waited for as if it were of the first round",
+        "a tile is waited for with the parity of the ring's first round",
         "14_q_in_registers",
         "For each K/V tile",
         "wait(&full[stage], tile / kStages % 2);",
@@ -825,7 +825,7 @@ FAULTS = [
     ),
     # Wrong results: interchanged rows, and keys.
     Fault(
-        "P is stored in another order of keys",
+        "P is stored in a different order of keys",
         "03_tiled",
         "P to shared memory",
         "&P_smem[(thread_col * kKeys + key) * kBlockQ",
@@ -851,7 +851,7 @@ FAULTS = [
         suggests="sum_not_rescaled",
     ),
     Fault(
-        "the next K is copied from where this one was",
+        "the same K tile is copied again",
         "08_pipelined_kv",
         "Copy the next K",
         "K_gmem + next_kv_row * args.K.row_stride",
@@ -876,7 +876,7 @@ FAULTS = [
         suggests="V_rows_xor_1",
     ),
     Fault(
-        "a sum is that of two lanes of four",
+        "a sum covers only two lanes of four",
         "07_ldmatrix",
         "Maximum and sum over",
         "return x + __shfl_xor_sync(0xffffffff, x, 2);",
@@ -916,14 +916,14 @@ FAULTS = [
         suggests="log2e_left_out",
     ),
     Fault(
-        "P is that of the old maximum",
+        "P is relative to the old maximum",
         "12_optimized_softmax",
         "Make O, the row sums and P relative to the new maximum",
         "      exponentials<Traits>(P_rmem, new_sum, S_rmem, row_max, scale);",
         "      ",
     ),
     Fault(
-        "a row sum forgets what was there before",
+        "a row sum is overwritten instead of accumulated",
         "12_optimized_softmax",
         "l += Σ P",
         "row_sum[mma_m][half] += new_sum[mma_m][half];",
@@ -945,7 +945,7 @@ FAULTS = [
         "load_Q_fragments<Traits>(Q_rmem[next_mma_k % 2], Q_smem, Q_lane, mma_k);",
     ),
     Fault(
-        "a fragment of Q is multiplied for both of a warp's halves",
+        "both halves of a warp multiply the same fragment of Q",
         "11_wide_warps",
         "S = Q Kᵀ",
         "Q_rmem[mma_k % 2][mma_m],",
@@ -1001,7 +1001,7 @@ HOPPER_FAULTS = [
         FIRST_USE_OF_S,
     ),
     Fault(
-        "O is used before its wgmmas have ended",
+        "O is used before its wgmmas have completed",
         "17_wgmma",
         "O += P V",
         "wgmma_wait<0>();",
@@ -1019,7 +1019,7 @@ HOPPER_FAULTS = [
         FIRST_USE_OF_S,
     ),
     Fault(
-        "the next tile is copied over the one that is read",
+        "the next tile is copied over the one that is being read",
         "17_wgmma",
         "What this CTA computes",
         "const int stage = kv_tile % kStages;",
@@ -1029,7 +1029,7 @@ HOPPER_FAULTS = [
     ),
     # 18: TMA.
     Fault(
-        "the descriptor of K says another swizzle than its tensor map",
+        "the descriptor of K has a different swizzle from its tensor map",
         "18_tma",
         "Starts S = Q Kᵀ",
         "K = matrix_descriptor(K_smem, 0, 1024);",
@@ -1038,7 +1038,7 @@ HOPPER_FAULTS = [
         LOAD_OF_KV,
     ),
     Fault(
-        "fewer bytes are expected than come",
+        "fewer bytes are expected than arrive",
         "18_tma",
         "Only thread 0 calls these",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
@@ -1056,7 +1056,7 @@ HOPPER_FAULTS = [
         "Only thread 0 calls these + 3",
     ),
     Fault(
-        "the barriers are used before they are there",
+        "the barriers are used before they are initialised",
         "18_tma",
         "the barriers are initialised",
         "__syncthreads();  // the barriers are initialised",
@@ -1074,7 +1074,7 @@ HOPPER_FAULTS = [
         WGMMA_OF_S,
     ),
     Fault(
-        "nobody waits for V",
+        "no warp waits for V",
         "18_tma",
         "O += P V",
         "wait(&V_full[stage], parity);",
@@ -1083,7 +1083,7 @@ HOPPER_FAULTS = [
         WGMMA_OF_PV,
     ),
     Fault(
-        "one warp waits for Q, and the others do not",
+        "only one warp waits for Q",
         "18_tma",
         "Only thread 0 calls these",
         "wait(Q_full, 0);",
@@ -1092,7 +1092,7 @@ HOPPER_FAULTS = [
         "Only thread 0 calls these + 3",
     ),
     Fault(
-        "the parity changes with each tile",
+        "the parity changes with each tile instead of each round",
         "18_tma",
         "For each K/V tile",
         "parity = kv_tile / kStages % 2;",
@@ -1132,7 +1132,7 @@ HOPPER_FAULTS = [
         WAIT,
     ),
     Fault(
-        "the producer waits for buffers that nobody has used",
+        "the producer waits for buffers that were never filled",
         "19_warp_specialized",
         "The producer",
         "Position<kStages> K_next{1}, V_next{1};",
@@ -1151,7 +1151,7 @@ HOPPER_FAULTS = [
     ),
     # 20: two consumers, and the registers for them.
     Fault(
-        "more registers than there are",
+        "more registers are requested than exist",
         "20_two_consumers",
         "per thread + 1",
         "kConsumerRegisters = 240;",
@@ -1197,7 +1197,7 @@ HOPPER_FAULTS = [
         STORE_OF_O,
     ),
     Fault(
-        "the block ends while O is read",
+        "the block ends while O is still being read",
         "22_tma_store",
         "shared memory exists only as long as the CTA",
         "if (is_leader) tma_store_wait_read();  // shared memory exists only as long as the CTA",
@@ -1215,7 +1215,7 @@ HOPPER_FAULTS = [
         STORE_OF_O,
     ),
     Fault(
-        "the next Q is copied over an O that is still read",
+        "the next Q is copied over an O that is still being read",
         "22_tma_store",
         "Releases Q's buffer once O's store has read it",
         "    tma_store_wait_read();",
@@ -1253,7 +1253,7 @@ HOPPER_FAULTS = [
         "S = Q Kᵀ + 3",
     ),
     Fault(
-        "a query tile's sums go on from those of the one before",
+        "a query tile's sums continue from those of the previous one",
         "26_ping_pong",
         "Normalise O",
         "row_sum[0] = new_sum[0];",
@@ -1262,14 +1262,14 @@ HOPPER_FAULTS = [
     ),
     # The faults in the chapters.
     Fault(
-        "K goes on by 64 bytes where Q goes on by 32",
+        "K advances by 64 bytes where Q advances by 32",
         "17_wgmma",
         "Starts S = Q Kᵀ",
         "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 32)",
         "advance(K, mma_k / 4 * Traits::kBlockKV * 128 + mma_k % 4 * 64)",
     ),
     Fault(
-        "more bytes are promised than come",
+        "more bytes are expected than arrive",
         "18_tma",
         "Only thread 0 calls these",
         "mbarrier_arrive_expect_tx(&full[stage], kKVSize * sizeof(Element));",
@@ -1278,7 +1278,7 @@ HOPPER_FAULTS = [
         WAIT,
     ),
     Fault(
-        "empty counts threads, and warps arrive",
+        "`empty` is initialised with the number of threads, but one lane per warp arrives",
         "19_warp_specialized",
         "A phase of `full` ends",
         "mbarrier_init(&K_empty[stage], 4);",
@@ -1294,7 +1294,7 @@ HOPPER_FAULTS = [
         "start_S<Traits>(S_rmem, Q_smem, K_smem + K_next.buffer * kKVSize);",
     ),
     Fault(
-        "a query tile is taken for that of another head",
+        "a query tile is assigned to another head",
         "21_persistent",
         "Query tiles are numbered head by head",
         "return q_tile / q_tiles_per_head % args.heads;",
@@ -1315,14 +1315,14 @@ HOPPER_FAULTS = [
         "copy_V(q_tile, kv_tile);",
     ),
     Fault(
-        "O is not rescaled when the maximum moves",
+        "O is not rescaled when the maximum changes",
         "24_lazy_rescale",
         "O = O · r",
         "        scale_rows<Traits>(O_rmem, rescale);",
         "",
     ),
     Fault(
-        "a first sum may be as large as it likes",
+        "a first sum has no upper limit",
         "25_first_guess",
         "All lanes must decide together",
         "(new_sum[0] >= least) & (new_sum[0] < 4096) & (new_sum[1] >= least) & (new_sum[1] < 4096);",
@@ -1337,7 +1337,7 @@ HOPPER_FAULTS = [
         "is_first ? 1.0f / 64 : 0;",
     ),
     Fault(
-        "nobody has the first turn",
+        "no consumer gets the first turn",
         "26_ping_pong",
         "the first slot is the first consumer's",
         "if (next_turn == 4) named_barrier_arrive(next_turn, 256);",
