@@ -113,8 +113,8 @@ def share_of(check: dict[str, Any], graded: Graded, i: int) -> tuple[float, str]
             cause = first_finding(answer)
             return 0.0, printable(answer["wrong"]) + (f". The virtual GPU saw: {cause}" if cause else "")
         is_counter = check["kind"] == "counter"
-        return 0.0, "not counted, since the output is wrong" if is_counter else (
-            first_finding(answer) or "not looked at, since the output is wrong"
+        return 0.0, "not counted, because the output is wrong" if is_counter else (
+            first_finding(answer) or "not examined, because the output is wrong"
         )
     if check["kind"] == "findings" and answer["findings"]:
         return 0.0, first_finding(answer)

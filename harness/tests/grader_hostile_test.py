@@ -256,7 +256,7 @@ def test_what_is_no_source(grading: Grading) -> None:
     for data, message in (
         (b"", "it is empty"),
         (b" \n\t\n", "it is empty"),
-        (b"\x7fELF\x02\x01\x01\0\0\0", "bytes that are 0"),
+        (b"\x7fELF\x02\x01\x01\0\0\0", "contains zero bytes"),
         (bytes(range(128, 256)) * 20, "not text in UTF-8"),
         ("// für\n".encode() + "// für\n".encode("latin-1"), "not text in UTF-8, as a byte in line 2 shows"),
         (b"// " + b"x" * (50 << 20), "52428803 bytes"),
