@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def ptx_commands(build: Path) -> dict[str, str]:
     """For each of 01 to 16, a command that generates its PTX for sm_80, run in `build`: part of its object's
     command."""
-    command = ["ninja", "-C", str(build), "-t", "commands", "flash_ladder_ladder_kernels"]
+    command = ["ninja", "-C", str(build), "-t", "commands", "all_kernels"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
     commands = {}
     for line in listed.stdout.splitlines():

@@ -255,7 +255,7 @@ def test_a_line_that_is_missing_is_a_gap(planted: Cli, tmp_path: Path) -> None:
     planted.source = tmp_path / "source"
     shutil.copytree(ROOT / "kernels", planted.source / "kernels")
     source = planted.source / "kernels" / "07_ldmatrix.cu"
-    text, line = source.read_text(encoding="utf-8"), "        row_max[mma_m][half] = new_max;\n"
+    text, line = source.read_text(encoding="utf-8"), f"        row_max[mma_m][half] = new_max;{37 * ' '}// m\n"
     times = source.stat()
     source.write_text(text.replace(line, ""), encoding="utf-8")
     os.utime(source, (times.st_atime, times.st_mtime))

@@ -192,7 +192,7 @@ def test_without_a_harness_it_says_what_to_do(tmp_path: Path) -> None:
 MISTAKES = [
     ("{num}`step(6); .2f`", "{num}`stop(6); .2f`", "'stop' is not defined"),
     ("{blank}`1 = wavefronts(K_load(True), 4)`", "{blank}`2 = wavefronts(K_load(True), 4)`", "the answer 2 is not"),
-    (":start: __device__ int smem_offset", ":start: __device__ long smem_offset", "0 lines with"),
+    (":start: The offset of element + 1", ":start: The offset of no element + 1", "The offset of no element"),
     ("[chapter 04](04_mma.md)", "[chapter 04](04_mna.md)", "cross-reference target not found: '04_mna.md'"),
     ("```{drawing} swizzle_rows", "```{drawing} swizzle_row", "there is no drawing swizzle_row"),
     (":alt: The same two loads", "The same two loads", "banks_swizzled has no :alt:"),

@@ -864,7 +864,7 @@ FAULTS = [
         "m",
         "        row_max[mma_m][half] = new_max;",
         "",
-        says=("With V = 1 every O must be 1, and is NaN or infinite.",),
+        says=("With V = 1 every O must be 1, but is NaN or infinite.",),
     ),
     # Typing mistakes, to test that `harness --debug` leads to them.
     Fault(

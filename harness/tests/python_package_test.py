@@ -209,20 +209,20 @@ def test_strides_that_repeat_or_go_back(fl: ModuleType) -> None:
 @pytest.mark.parametrize("kernel", ["18", "22", NEWEST])
 def test_tma_does_not_go_back(fl: ModuleType, kernel: str, capfd: pytest.CaptureFixture[str]) -> None:
     instead = f"; give a copy, or a kernel that needs no Hopper GPU: {NEWEST_ANYWHERE}"
-    with pytest.raises(ValueError, match=f"^q has stride -384 in dimension 1, and TMA, .*{instead}$"):
+    with pytest.raises(ValueError, match=f"^q has stride -384 in dimension 1, but TMA, .*{instead}$"):
         fl.forward(Q[:, ::-1], K, V, kernel=kernel)
     out = np.empty_like(Q)[..., ::-1, :]
     if kernel == "18":  # which stores without TMA
         assert same_bits(fl.forward(Q, K, V, kernel=kernel, out=out), fl.forward(Q, K, V, kernel=kernel))
     else:
-        with pytest.raises(ValueError, match=r"^out has stride -128 in dimension 2, and TMA, "):
+        with pytest.raises(ValueError, match=r"^out has stride -128 in dimension 2, but TMA, "):
             fl.forward(Q, K, V, kernel=kernel, out=out)
     assert capfd.readouterr().err == "", "the exception says it"
 
 
 def test_8_bits_do_not_go_back(fl: ModuleType) -> None:
     (q, k, v), scales = in_8_bits()
-    with pytest.raises(ValueError, match=r"^v has stride -128 in dimension 2, and TMA, .* below 0; give a copy$"):
+    with pytest.raises(ValueError, match=r"^v has stride -128 in dimension 2, but TMA, .* below 0; give a copy$"):
         fl.forward(q, k, v[:, :, ::-1], kernel="fp8", scales=scales)
 
 

@@ -226,11 +226,7 @@ void CtaExecutor::run_warp(Warp& warp) {
     ++count.warps;
     count.lanes += mask == kAllLanes ? kWarpSize : static_cast<std::uint32_t>(std::popcount(mask));
     ++warp.executed;
-    if constexpr (kRecords) {
-      if (trace_ != nullptr) trace_->execute(warp.index, warp.pc);
-      if (warp.turn.records) warp.turn.executed[static_cast<std::size_t>(warp.pc)] = true;
-      if (dataflow_ != nullptr && mask != 0) dataflow_->execute(*this, warp, instruction, mask);
-    }
+    if constexpr (kRecords) record(warp, instruction, mask);
     if (budget_-- == 0) {
       exceed_budget(warp, instruction);
       return;
@@ -288,6 +284,12 @@ void CtaExecutor::run_warp(Warp& warp) {
         break;
     }
   }
+}
+
+void CtaExecutor::record(Warp& warp, const Instruction& instruction, std::uint32_t mask) {
+  if (trace_ != nullptr) trace_->execute(warp.index, warp.pc);
+  if (warp.turn.records) warp.turn.executed[static_cast<std::size_t>(warp.pc)] = true;
+  if (dataflow_ != nullptr && mask != 0) dataflow_->execute(*this, warp, instruction, mask);
 }
 
 void CtaExecutor::exceed_budget(const Warp& warp, const Instruction& instruction) {

@@ -139,6 +139,8 @@ class CtaExecutor {
   void reset_warps();
   template <bool kRecords>
   void run_warp(Warp& warp);
+  // For the trace, the detection of endless loops, and the dataflow.
+  void record(Warp& warp, const Instruction& instruction, std::uint32_t mask);
   void exceed_budget(const Warp& warp, const Instruction& instruction);
 
   LaunchContext& context_;

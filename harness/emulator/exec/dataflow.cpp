@@ -223,30 +223,12 @@ void Dataflow::execute(CtaExecutor& cta, const Warp& warp, const Instruction& in
       break;
   }
   if (described.kind == Kind::copy) {
-    const auto of_warp = static_cast<std::size_t>(warp.index);
-    if (copies_[of_warp].empty()) first_copies_[of_warp] = warp.copies_issued;
-    copies_[of_warp].push_back({id, static_cast<std::uint32_t>(std::popcount(mask)) * bytes, true, true});
-    ++pending_[of_warp];
-    ++changes_[of_warp];
-    if (!global_.empty()) {
-      const auto* from = reinterpret_cast<const std::uint64_t*>(warp.registers + instruction.r[1]);
-      for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
-        for (unsigned i = 0; i < bytes; i += kWordBytes) {
-          const auto found = global_.find((from[std::countr_zero(rest)] + i) / kWordBytes);
-          if (found != global_.end()) add_source(found->second);
-        }
-      }
-    }
+    start_copy(warp, instruction, mask, bytes, id);
     first_source = instruction.operands;
   }
   for (std::size_t i = first_source; i < instruction.operands; ++i)
     add_source(register_of(warp.index, instruction.r[i]));
-  if (described.registers_of_b != 0) {
-    std::vector<NodeId> loads;
-    for (std::size_t i = 0; i < described.registers_of_b; ++i)
-      loads.push_back(loaded_by(register_of(warp.index, instruction.r[described.first_of_b + i])));
-    mmas_.emplace_back(id, std::move(loads));
-  }
+  if (described.registers_of_b != 0) note_loads_of_b(warp, instruction, described, id);
   if (described.kind == Kind::store) {
     if (instruction.instruction_class == InstructionClass::atomic)
       read_memory(instruction.r[instruction.writes], mask, bytes);
@@ -262,6 +244,31 @@ void Dataflow::execute(CtaExecutor& cta, const Warp& warp, const Instruction& in
       {number, mask, static_cast<std::uint32_t>(sources_.size()), static_cast<std::uint16_t>(warp.index), space});
   if (instruction.instruction_class == InstructionClass::barrier) last_warp_ = warp.index;
   if (reads_copies) loads_of_copies_.push_back({id, snapshot(cta, warp)});
+}
+
+// A cp.async reads its source when it starts, as far as the dataflow is concerned.
+void Dataflow::start_copy(const Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes,
+                          NodeId id) {
+  const auto of_warp = static_cast<std::size_t>(warp.index);
+  if (copies_[of_warp].empty()) first_copies_[of_warp] = warp.copies_issued;
+  copies_[of_warp].push_back({id, static_cast<std::uint32_t>(std::popcount(mask)) * bytes, true, true});
+  ++pending_[of_warp];
+  ++changes_[of_warp];
+  if (global_.empty()) return;
+  const auto* from = reinterpret_cast<const std::uint64_t*>(warp.registers + instruction.r[1]);
+  for (std::uint32_t rest = mask; rest != 0; rest &= rest - 1) {
+    for (unsigned i = 0; i < bytes; i += kWordBytes) {
+      const auto found = global_.find((from[std::countr_zero(rest)] + i) / kWordBytes);
+      if (found != global_.end()) add_source(found->second);
+    }
+  }
+}
+
+void Dataflow::note_loads_of_b(const Warp& warp, const Instruction& instruction, const Static& described, NodeId id) {
+  std::vector<NodeId> loads;
+  for (std::size_t i = 0; i < described.registers_of_b; ++i)
+    loads.push_back(loaded_by(register_of(warp.index, instruction.r[described.first_of_b + i])));
+  mmas_.emplace_back(id, std::move(loads));
 }
 
 // The ldmatrix that loaded a register's value, perhaps moved since; 0: none did.

@@ -65,6 +65,8 @@ class Dataflow {
     return registers_[static_cast<std::size_t>(warp) * places_ + static_cast<std::size_t>(place) / 4];
   }
   NodeId loaded_by(NodeId node) const;
+  void start_copy(const Warp& warp, const Instruction& instruction, std::uint32_t mask, unsigned bytes, NodeId id);
+  void note_loads_of_b(const Warp& warp, const Instruction& instruction, const Static& described, NodeId id);
   void settle(CtaExecutor& cta);
   void note_read(int warp, NodeId copy);
   std::uint32_t snapshot(CtaExecutor& cta, const Warp& warp);
