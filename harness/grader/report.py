@@ -58,7 +58,8 @@ def to_text(result: dict[str, Any]) -> str:
 
 def speed(gpu: dict[str, Any]) -> list[str]:
     """Times measured in turn on a GPU. The last is the ladder's version, with which the others are compared."""
-    lines = [f"  On {gpu['device']}{': ' + gpu['message'] if gpu['message'] else ', which does not affect the points:'}"]
+    what = f": {gpu['message']}" if gpu["message"] else ", which does not affect the points:"
+    lines = [f"  On {gpu['device']}{what}"]
     for timing in gpu["timings"]:
         share = timing["tflops"] / gpu["timings"][-1]["tflops"]
         lines.append(f"  {timing['tflops']:7.1f} TFLOP/s  {share:5.2f}x  {timing['name']}  ({timing['problem']})")

@@ -883,7 +883,8 @@ def test_the_readme_leads_to_the_page_for_those_who_carry_on() -> None:
     assert headings[:2] == ["Repository layout", "Which command checks what"]
     added = ["a version", "an extension", "an assignment", "an opcode to the virtual GPU", "a metric"]
     assert headings[2:7] == [f"Add {what}" for what in added]
-    assert headings[7:] == ["Change a version, or add a configuration", "Name a place", "Record on a GPU", "Cut a release"]
+    changed = ["Change a version, or add a configuration", "Name a place"]
+    assert headings[7:] == [*changed, "Record on a GPU", "Cut a release"]
 
 
 def test_the_readme_is_short() -> None:
