@@ -6,16 +6,18 @@ import collections
 import contextlib
 import json
 import math
+import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from comparison import timing
-from ladder import SHAPES
+from comparison import ceilings, timing
+from comparison.ceilings import CEILINGS, Ceiling
+from ladder import BUILD, SHAPES
 from made_up_machine import HASH, KNOWN, SCRIPT, MadeUpMachine
 from schemas import validate_peers
 
@@ -499,11 +501,60 @@ def test_bad_usage(
     assert all(word in err for word in words) and machine.problems == []
 
 
-def test_quantiles_are_those_of_the_harness(peers: ModuleType) -> None:
+def test_quantiles_are_those_of_the_harness() -> None:
     # The values that harness/tests/worker_test.cpp expects of summarise().
-    times = [5.0, 1.0, 4.0, 2.0, 3.0]
-    assert [timing.quantile(times, at) for at in (0.1, 0.5, 0.9)] == pytest.approx([1.4, 3.0, 4.6])
-    assert timing.quantile([7.0], 0.9) == 7.0
+    assert timing.summary([5.0, 1.0, 4.0, 2.0, 3.0]) == pytest.approx({"median": 3.0, "p10": 1.4, "p90": 4.6})
+    assert timing.summary([float(i) for i in range(21)]) == {"median": 10.0, "p10": 2.0, "p90": 18.0}
+
+
+@pytest.mark.parametrize("ceiling", CEILINGS, ids=lambda ceiling: ceiling.name)
+def test_the_kernel_of_a_ceiling_compiles(ceiling: Ceiling, tmp_path: Path) -> None:
+    nvcc = re.search(r"nvcc='([^']*)'", (BUILD / "emulate.sh").read_text(encoding="utf-8"))
+    assert nvcc is not None
+    ptx, source = tmp_path / "ceiling.ptx", Path(ceilings.__file__).parent / ceiling.file
+    subprocess.run([nvcc[1], "-ptx", f"-arch=sm_{ceiling.capability or 80}", source, "-o", ptx], check=True)
+    text = ptx.read_text(encoding="utf-8")
+    assert ".entry ceiling(" in text, "PyTorch looks it up by this name"
+    assert f"\t{ceiling.name}." in text and ceiling.note.partition(",")[0].rpartition(".")[2] in text
+
+
+def test_a_ceiling_is_compiled_and_launched_by_pytorch(peers: ModuleType) -> None:
+    launches = []
+
+    def compile_kernel(source: str, name: str, compute_capability: str | None) -> Any:  # noqa: ANN401
+        assert f" {name}(const unsigned* operands, float* out, int rounds)" in source and compute_capability == "90a"
+        return lambda grid, block, args: launches.append((grid, block, args))
+
+    machine = object.__new__(peers.Machine)
+    machine.properties = type("Properties", (), {"major": 9, "minor": 0, "multi_processor_count": 132})
+    machine.torch = SimpleNamespace(
+        float16="fp16", float32="fp32",
+        cuda=SimpleNamespace(_compile_kernel=compile_kernel),
+        randn=lambda size, device, dtype: (size, device, dtype),
+        empty=lambda size, device, dtype: (size, device, dtype),
+    )  # fmt: skip
+    wgmma = CEILINGS[1]
+    launch, operations = machine.ceiling(wgmma)
+    out = (132 * 256, "cuda", "fp32")
+    assert launch() == out
+    assert launches == [((132, 1, 1), (256, 1, 1), [(2 * wgmma.operands, "cuda", "fp16"), out, wgmma.rounds])]
+    assert operations == 132 * 2 * wgmma.rounds * 16 * 2 * 64 * 256 * 16, "two warpgroups per CTA"
+
+    machine.torch.cuda = SimpleNamespace()
+    with pytest.raises(RuntimeError, match="this PyTorch cannot compile CUDA"):
+        machine.ceiling(wgmma)
+    machine.properties.major = 8
+    with pytest.raises(RuntimeError, match="sm_90a has wgmma, and this is sm_80a"):
+        machine.ceiling(wgmma)
+
+
+def test_private_names_of_pytorch_are_used_in_one_place() -> None:
+    used = {
+        path.name
+        for path in (SCRIPT, *Path(ceilings.__file__).parent.glob("*.py"))
+        if re.search(r"\btorch(?:\.\w+)*\._[a-z]", path.read_text(encoding="utf-8"))
+    }
+    assert used == {"private_pytorch.py"}
 
 
 def test_a_folder_is_named_as_the_harness_names_it(peers: ModuleType) -> None:

@@ -19,6 +19,7 @@ from ladder import HEAD_DIM, HEADS, ROOT
 from comparison.adapters import Adapters
 from comparison.ceilings import Ceiling
 from comparison.implementations import Implementation, Kernel, UnavailableError
+from comparison.private_pytorch import compile_kernel
 from comparison.reference import Reference
 from comparison.timing import Timer
 
@@ -86,10 +87,7 @@ class Machine(Adapters, Timer):
         if ceiling.capability not in (None, capability):
             raise RuntimeError(f"sm_{ceiling.capability} has {ceiling.name}, and this is sm_{capability}")
         blocks, threads = ceiling.ctas_per_sm * self.properties.multi_processor_count, 256
-        try:
-            kernel = self.torch.cuda._compile_kernel(ceiling.source, "ceiling", compute_capability=ceiling.capability)
-        except (AttributeError, TypeError) as error:
-            raise RuntimeError(f"this PyTorch cannot compile CUDA: {error}") from error
+        kernel = compile_kernel(self.torch, ceiling.source, "ceiling", ceiling.capability)
         operands = self.torch.randn(2 * ceiling.operands, device="cuda", dtype=self.torch.float16)
         out = self.torch.empty(blocks * threads, device="cuda", dtype=self.torch.float32)
 

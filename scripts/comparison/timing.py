@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import statistics
 import threading
 import time
 from collections import deque
@@ -15,6 +15,7 @@ from typing import Any
 from ladder import HEAD_DIM, HEADS, REGIMES
 
 from comparison.implementations import UnavailableError
+from comparison.private_pytorch import queue_sleep
 
 LAUNCHES = 20  # of each implementation, at least: for the median, p10 and p90
 SUSTAINED, INTERLEAVED = REGIMES
@@ -34,19 +35,15 @@ class Timing:
     sm_clock_mhz: int | None = None
 
 
-def quantile(values: Sequence[float], fraction: float) -> float:
-    """Interpolated between the two nearest values, as in the harness."""
-    ordered = sorted(values)
-    position = fraction * (len(ordered) - 1)
-    below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+def summary(milliseconds: Sequence[float]) -> dict[str, float]:
+    """Quantiles interpolated between the two nearest values, as in the harness."""
+    tenths = statistics.quantiles(milliseconds, n=10, method="inclusive")
+    return {"median": round(tenths[4], 6), "p10": round(tenths[0], 6), "p90": round(tenths[8], 6)}
 
 
 def speed(operations: float, timing: Timing) -> dict[str, Any]:
     """The members of peers.json for any timing. If all take turns, watts belong to no implementation and are null."""
-    parts = (("median", 0.5), ("p10", 0.1), ("p90", 0.9))
-    ms = {name: round(quantile(timing.milliseconds, at), 6) for name, at in parts}
+    ms = summary(timing.milliseconds)
     tflops = operations / ms["median"] / 1e9
     return {
         "tflops": round(tflops, 2),
@@ -91,7 +88,7 @@ class Timer:
             base.record()
             base.synchronize()
             base_time = time.perf_counter()
-            torch.cuda._sleep(int(seconds_of_sleep * 1.5e9))  # cycles
+            queue_sleep(torch, int(seconds_of_sleep * 1.5e9))
             events: list[list[tuple[Any, Any]]] = [[] for _ in launches]
             launched: list[list[float]] = [[] for _ in launches]
             for round_ in range(rounds):
@@ -211,8 +208,8 @@ class Timer:
         late = len(timed) - len(in_time)
         if len(in_time) >= LAUNCHES and late <= len(timed) // 10:
             late = 0
-        watts = quantile([w for w, _ in load], 0.5) if load and warm_up_seconds >= WATTS_SECONDS else None
-        clock = round(quantile([mhz for _, mhz in load], 0.5)) if load else None
+        watts = statistics.median(w for w, _ in load) if load and warm_up_seconds >= WATTS_SECONDS else None
+        clock = round(statistics.median(mhz for _, mhz in load)) if load else None
         return Timing(in_time, watts, clock), late
 
     @contextlib.contextmanager
