@@ -1,6 +1,6 @@
 """Facts about the ladder that all scripts share. It needs only Python, because any Python may run scripts/peers.
 
-The harness has a copy of the shapes, in harness/app/standard_shapes.h, and names folders in
+The harness has a copy of the shapes, in harness/app/options/standard_shapes.h, and names folders in
 harness/results/profile.cpp; cli_json_test.py compares them.
 """
 

@@ -83,7 +83,7 @@ def missing_in_assignments(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def missing_in_debug(tree: Tree) -> Iterator[str]:
-    header = (ROOT / "harness" / "app" / "debug_places.h").read_text(encoding="utf-8")
+    header = (ROOT / "harness" / "app" / "card" / "debug_places.h").read_text(encoding="utf-8")
     places = {found["what"]: re.findall(r'"([^"]+)"', found["names"]) for found in DEBUG.finditer(header)}
     assert len(places) > 15 and set(SOFTMAX) <= places.keys()
     comments = {file.file: tree.places(file.file).comments for file in kernel_files(ROOT)}
@@ -93,9 +93,9 @@ def missing_in_debug(tree: Tree) -> Iterator[str]:
         }
         for name in names:
             if not any(comment.begins_with(name) for all_of in comments.values() for comment in all_of):
-                yield f"harness/app/debug_places.h: no kernel has a comment that begins with '{name}'"
+                yield f"harness/app/card/debug_places.h: no kernel has a comment that begins with '{name}'"
         for file in sorted(comments.keys() - found - {"kernels/01_naive.cu"}) if what in SOFTMAX else ():
-            yield f"harness/app/debug_places.h: {file} has no comment that begins with {names}, for {what}"
+            yield f"harness/app/card/debug_places.h: {file} has no comment that begins with {names}, for {what}"
 
 
 def missing(tree: Tree, monkeypatch: pytest.MonkeyPatch, faults: list[Fault]) -> list[str]:
@@ -160,7 +160,7 @@ def test_debug_knows_no_variable_of_the_kernels() -> None:
         for name in names.findall(line.partition("//")[0])
     }
     assert {"O_rmem", "row_sum", "load_K_fragments"} <= variables
-    for file in ("debug.cpp", "hints.cpp", "debug_places.h"):
+    for file in ("debug/debug.cpp", "card/hints.cpp", "card/debug_places.h"):
         source = (ROOT / "harness" / "app" / file).read_text(encoding="utf-8")
         quoted = " ".join(re.findall(r'"((?:[^"\\]|\\.)*)"', source))
         assert variables.isdisjoint(names.findall(quoted)), file

@@ -868,7 +868,7 @@ def test_every_version_is_counted_on_the_virtual_gpu(kernel: KernelFile) -> None
 def test_files_that_a_page_names_are_there(page: str) -> None:
     text = (ROOT / page).read_text()
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
-    # `harness/app/counters.cpp`, but neither a pattern (NN, *, <device>) nor a command.
+    # `harness/app/card/counters.cpp`, but neither a pattern (NN, *, <device>) nor a command.
     named = re.findall(r"`((?:common|docs|harness|kernels|profiles|scripts)/[a-z0-9_./]+)`", text)
     named = [name for name in named if "NN" not in name and "/name" not in name]
     assert links and named

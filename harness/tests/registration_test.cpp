@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "app/table.h"
+#include "app/terminal/table.h"
 #include "host/versions.h"
 #include "modules/modules.h"
 

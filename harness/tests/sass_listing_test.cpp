@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "app/quiz.h"
-#include "app/sass_alignment.h"
+#include "app/compare/sass_alignment.h"
+#include "app/quiz/quiz.h"
 #include "errors.h"
 #include "host/versions.h"
 #include "rules/support.h"

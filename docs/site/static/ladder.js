@@ -193,7 +193,7 @@
     show(false);
   }
 
-  // ---- the reader's own prediction, judged as `harness --quiz` does (harness/app/quiz.cpp) ----
+  // ---- the reader's own prediction, judged as `harness --quiz` does (harness/app/quiz/quiz.cpp) ----
 
   function guess(part) {
     const { before, after, step, regime } = part.dataset, measured = Number(step);

@@ -1,0 +1,12 @@
+// --debug: how a version updates O, tile by tile, and where it goes wrong.
+#pragma once
+
+#include "app/options/options.h"
+
+namespace flash_ladder {
+
+/// Returns the exit code: 0 if all tiles are right; 1 if one is wrong, and the first wrong tile is named. Throws
+/// UsageError, UnavailableError.
+int debug(const Options& options);
+
+}  // namespace flash_ladder

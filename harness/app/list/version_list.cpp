@@ -1,0 +1,147 @@
+#include "app/list/version_list.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/card/recorded.h"
+#include "app/card/study_card.h"
+#include "app/options/output.h"
+#include "app/options/selection.h"
+#include "app/options/standard_shapes.h"
+#include "app/run/kernel_code.h"
+#include "app/terminal/terminal.h"
+#include "errors.h"
+#include "host/sm_limits.h"
+#include "results/atomic_file.h"
+#include "rules/support.h"
+#include "source/kernel_source.h"
+#include "source/registration_text.h"
+
+namespace flash_ladder {
+namespace {
+
+constexpr std::size_t kLeastSpeedWidth = 6, kNarrowestIdea = 60, kWidestIdea = 110, kIndent = 4;
+
+// The names of a version's configurations, the preferred one first. The file says them too, so that a list needs no compiled
+// kernel.
+std::vector<std::string> configuration_names(const Version& version, const Paths& paths) {
+  if (!version.is_registered) return read_registration(source_file(version, paths.source)).configurations;
+  std::vector<std::string> names;
+  for (const Configuration& configuration : version.configurations)
+    if (std::find(names.begin(), names.end(), configuration.name) == names.end()) names.push_back(configuration.name);
+  return names;
+}
+
+// harness/results/versions.schema.json
+nlohmann::json versions_document(const Paths& paths) {
+  auto all = nlohmann::json::array();
+  for (const Version& version : versions()) {
+    if (!version.is_registered) continue;  // its code cannot be had
+    auto configurations = nlohmann::json::array();
+    for (const Configuration& configuration : version.configurations)
+      configurations.push_back({{"name", configuration.name},
+                                {"dtype", to_string(configuration.dtype)},
+                                {"block_q", configuration.block_q},
+                                {"block_kv", configuration.block_kv},
+                                {"head_dim", configuration.head_dim},
+                                {"num_warps", configuration.num_warps},
+                                {"stages", configuration.stages},
+                                {"step_kv", configuration.step_kv},
+                                {"smem_bytes", configuration.smem_bytes}});
+    all.push_back({{"kernel", kernel_id(version)},
+                   {"name", version.name},
+                   {"file", version.source},
+                   {"extends", nullptr},
+                   {"is_fast", is_fast(version)},
+                   {"architecture", version.architecture == Architecture::sm_90a ? "sm_90a" : "sm_80"},
+                   {"solves", nlohmann::json::object()},
+                   {"code_hash", code_hash(source_file(version, paths.source), paths.source / "common")},
+                   {"configurations", configurations}});
+    for (const auto& [name, member] : kSolves) all.back()["solves"][name] = version.solves.*member;
+    if (version.is_extension()) all.back()["extends"] = version.extends;
+  }
+  auto shapes = nlohmann::json::array();
+  for (const StandardShape& shape : kStandardShapes)
+    shapes.push_back({{"batch", shape.batch}, {"seq_len", shape.seq_len}});
+  auto architectures = nlohmann::json::array();
+  for (const SmLimits& limits : kSmLimits) architectures.push_back(limits.compute_capability);
+  return {{"versions", all},
+          {"standard", {{"heads", kStandardHeads}, {"head_dim", kStandardHeadDim}, {"shapes", shapes}}},
+          {"sm", architectures}};
+}
+
+// The first sentence.
+std::string in_short(const std::string& idea) { return idea.substr(0, idea.find(". ")); }
+
+// "kernels/hopper", because each track is a folder.
+std::string track_of(const Version& version) { return version.source.substr(0, version.source.rfind('/')); }
+
+}  // namespace
+
+int list_versions(const Options& options) {
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (!options.json.empty()) select_all_with_code("all");  // it describes each configuration
+  const Paint paint;
+  Recorded recorded(options.paths);
+  const auto devices = recorded.devices();
+
+  std::size_t config_width = 0;
+  MeasuredWays ways;
+  for (const Version& version : versions()) {
+    config_width =
+        std::max(config_width, fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", ")).size());
+    for (const auto& device : devices) ways.add(recorded.speed(device, version, options.problem));
+  }
+  const auto to_the_right = [](const std::string& cell, const std::string& device) {
+    const std::size_t width = std::max(kLeastSpeedWidth, display_width(device));
+    return std::string(width - std::min(width, display_width(cell)), ' ') + cell + "  ";
+  };
+  std::string header = pad("version", version_column_width());
+  for (const auto& device : devices) header += to_the_right(device, device);
+  header += pad("config", config_width);
+  // An idea gets its own line if the row has no room for it.
+  const std::size_t width = std::min(output_width(), display_width(header) + 2 + kWidestIdea);
+  const bool in_row = width >= display_width(header) + 2 + kNarrowestIdea;
+
+  std::string text = labelled("TFLOP/s at", describe(options.problem));
+  if (!ways.legend().empty()) text += labelled("Measured", ways.legend());
+  text += "\n" + paint.bold(header + (in_row ? "  idea" : "")) + "\n";
+  bool stale = false;
+  std::string track;
+  for (const Version& version : versions()) {
+    if (track_of(version) != track) {
+      track = track_of(version);
+      text += "\n" + paint.dim(track + "/") + "\n";
+    }
+    std::string row = pad(label(version), version_column_width());
+    for (const auto& device : devices) {
+      const auto speed = recorded.speed(device, version, options.problem);
+      std::string figure = ways.figure(speed);
+      if (ways.has_stars() && (!speed || speed->way != kByRecord)) figure += ' ';  // aligns digits with digits
+      const bool is_stale = speed && speed->stale;
+      row += to_the_right(is_stale ? paint.notable(figure) : figure, device);
+      stale = stale || is_stale;
+    }
+    row += fmt::format("{}", fmt::join(configuration_names(version, options.paths), ", "));
+    const std::string idea = in_short(read_header_comment(source_file(version, options.paths.source)).idea);
+    if (in_row) {
+      row = pad(row, display_width(header)) + "  ";
+      text += row + shortened(idea, width - display_width(row)) + "\n";
+    } else {
+      text += row + "\n" + wrapped(std::string(kIndent, ' ') + idea, width, kIndent) + "\n";
+    }
+  }
+  if (stale) text += "\nstale: the code has changed since it was recorded; --record measures it again\n";
+  if (devices.empty()) text += fmt::format("\nnothing is recorded in {}\n", options.paths.profiles.string());
+  say(options, text);
+  for (const auto& problem : recorded.problems()) complain(problem);
+  write_json(options, versions_document(options.paths));
+  return recorded.problems().empty() ? kExitOk : kExitUnavailable;
+}
+
+}  // namespace flash_ladder

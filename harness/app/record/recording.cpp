@@ -1,0 +1,188 @@
+#include "app/record/recording.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+#include <functional>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "app/card/counters.h"
+#include "app/card/hints.h"
+#include "app/card/study_card.h"
+#include "app/options/output.h"
+#include "app/options/selection.h"
+#include "app/options/standard_shapes.h"
+#include "app/run/kernel_code.h"
+#include "app/run/runner.h"
+#include "app/run/up_to_date.h"
+#include "app/terminal/terminal.h"
+#include "errors.h"
+#include "results/atomic_file.h"
+#include "results/document.h"
+#include "results/profile.h"
+#include "rules/support.h"
+#include "source/kernel_source.h"
+
+namespace flash_ladder {
+namespace {
+
+// Versions slower than 04 would take most of an hour for the two longest shapes.
+constexpr std::int64_t kLongestSlowSeqLen = 4096;
+
+std::optional<int> if_known(int value) { return value > 0 ? std::optional(value) : std::nullopt; }
+
+Profile profile_of(const DeviceInfo& device, std::string code_hash, std::vector<Result> results) {
+  return {.device = device.name,
+          .code_hash = std::move(code_hash),
+          .toolkit = FLASH_LADDER_TOOLKIT,
+          .driver = device.driver,
+          .clocks = {if_known(device.sm_clock_max_mhz), if_known(device.memory_clock_max_mhz)},
+          .date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))),
+          .results = std::move(results)};
+}
+
+std::string line(const Result& result) {
+  std::string figure = to_string(result.status);
+  if (result.tflops) figure = fmt::format("{:.1f} TFLOP/s", *result.tflops);
+  if (result.counters) figure = summarise_counters(result).instructions + " instr.";
+  std::string text = fmt::format("  {}  {:<8} {:>16}\n", pad(describe(result.problem), 66), result.config, figure);
+  if (!result.reason.empty()) text += labelled("", result.reason);
+  return text;
+}
+
+std::vector<std::pair<AttentionProblem, const Configuration*>> what_to_record(const Version& version, bool is_virtual) {
+  std::vector<std::pair<AttentionProblem, const Configuration*>> runs;
+  if (is_virtual) {
+    for (const Configuration& configuration : version.configurations)
+      for (const AttentionProblem& problem : emulator_problems(version, configuration))
+        runs.emplace_back(problem, &configuration);
+    return runs;
+  }
+  for (const AttentionProblem& problem : standard_problems(version))
+    for (const Configuration& configuration : version.configurations)
+      if (configuration.dtype == problem.dtype) runs.emplace_back(problem, &configuration);
+  return runs;
+}
+
+}  // namespace
+
+std::vector<AttentionProblem> standard_problems(const Version& version) {
+  std::vector<AttentionProblem> problems;
+  const auto add_all = [&](const std::function<void(AttentionProblem&)>& change) {
+    const auto add = [&](const StandardShape& shape, Dtype dtype) {
+      if (!is_fast(version) && shape.seq_len > kLongestSlowSeqLen) return;
+      problems.push_back({.batch = shape.batch,
+                          .heads = kStandardHeads,
+                          .seq_len = shape.seq_len,
+                          .seq_len_kv = shape.seq_len,
+                          .head_dim = kStandardHeadDim,
+                          .dtype = dtype});
+      change(problems.back());
+    };
+    const auto computes = [&](Dtype dtype) {
+      return std::ranges::any_of(version.configurations, [&](const Configuration& c) { return c.dtype == dtype; });
+    };
+    for (const Dtype dtype : {Dtype::fp16, Dtype::e4m3})
+      if (computes(dtype))
+        for (const StandardShape& shape : kStandardShapes) add(shape, dtype);
+    if (computes(Dtype::bf16)) add(kDefaultShape, Dtype::bf16);
+  };
+  add_all([](AttentionProblem&) {});
+  if (version.solves.causal) add_all([](AttentionProblem& problem) { problem.causal = true; });
+  if (version.solves.kv_heads) add_all([](AttentionProblem& problem) { problem.kv_heads = problem.heads / 4; });
+  if (version.solves.window) add_all([](AttentionProblem& problem) { problem.window = problem.seq_len / 8; });
+  if (version.solves.lengths)  // from 1/batch of the longest length up to all of it
+    add_all([](AttentionProblem& problem) {
+      for (std::int64_t i = 1; i <= problem.batch; ++i) problem.lengths.push_back(problem.seq_len * i / problem.batch);
+      problem.lengths_kv = problem.lengths;
+    });
+  return problems;
+}
+
+std::vector<AttentionProblem> emulator_problems(const Version& version, const Configuration& configuration) {
+  constexpr std::int64_t kSeqLen = kEmulatorShape.seq_len;
+  std::vector<AttentionProblem> problems;
+  const auto add = [&](std::int64_t seq_len, std::int64_t seq_len_kv) -> AttentionProblem& {
+    return problems.emplace_back(AttentionProblem{.batch = kEmulatorShape.batch,
+                                                  .heads = kEmulatorHeads,
+                                                  .seq_len = seq_len,
+                                                  .seq_len_kv = seq_len_kv,
+                                                  .head_dim = configuration.head_dim,
+                                                  .dtype = configuration.dtype});
+  };
+  add(kSeqLen, kSeqLen);
+  add(kSeqLen, kSeqLen - configuration.block_kv);
+  if (version.solves.any_length) add(kSeqLen - 1, kSeqLen - 1);
+  if (version.solves.causal) add(kSeqLen, kSeqLen).causal = true;
+  if (version.solves.kv_heads) add(kSeqLen, kSeqLen).kv_heads = 1;
+  if (version.solves.window) add(kSeqLen, kSeqLen).window = kSeqLen / 4;
+  if (version.solves.lengths) {
+    AttentionProblem& problem = add(kSeqLen, kSeqLen);
+    problem.lengths = problem.lengths_kv = {kSeqLen / 2 + 1};
+  }
+  return problems;
+}
+
+int record(const Options& options) {
+  const auto selected = select_all_with_code(options.kernels);
+  if (!options.json.empty() && options.json != "-") check_writable(options.json);
+  if (const auto file = newer_source(selected, options.paths.source))
+    throw UsageError(fmt::format(
+        "--record: {} is newer than the compiled code; build again, so that the profile names the code that ran",
+        *file));
+  const Runner runner(options);
+  if (!runner.device().gpu)
+    throw UnavailableError(fmt::format("--record needs a GPU or the virtual GPU: {}", runner.device().why));
+  const DeviceInfo& device = runner.device().gpu->info;
+  const auto directory =
+      options.paths.profiles / (runner.is_virtual() ? std::string("emulator") : device_slug(device.name));
+  const auto file_of = [&](const Version& version) { return directory / (label(version) + ".json"); };
+  for (const Version* version : selected) check_document_writable(file_of(*version));
+  say(options, labelled("Device", runner.device().why));
+
+  const Paint paint;
+  std::vector<Result> all;
+  for (const Version* version : selected) {
+    say(options, fmt::format("\n{}\n", paint.bold(label(*version))));
+    // Take the hash before the work, because a file that is edited meanwhile is not what ran.
+    const auto hash = code_hash(source_file(*version, options.paths.source), options.paths.source / "common");
+    std::vector<Result> kept;
+    bool all_right = true;
+    std::set<const Configuration*> checked;
+    for (const auto& [problem, configuration] : what_to_record(*version, runner.is_virtual())) {
+      // The small problems of the check are the same each time, and on the virtual GPU so is their outcome.
+      const bool known = !checked.insert(configuration).second && runner.is_virtual();
+      Result result =
+          runner.run(*version, {.problem = problem, .config = configuration->name, .only_requested_problem = known});
+      say(options,
+          line(result) + format_findings(result, options.all_findings, paint) + format_mismatches(result, paint));
+      all.push_back(result);
+      if (result.status == Status::skipped) continue;  // does not fit this device: not the version's fault
+      const bool measured = runner.is_virtual() ? result.counters.has_value() : result.ms && result.tflops;
+      all_right = all_right && result.status == Status::ok && result.correct == true && measured;
+      // The host's mathematics library affects these values, so they are not the same everywhere.
+      if (runner.is_virtual()) result.max_abs_error = result.relative_error = std::nullopt;
+      result.roles.clear();    // they follow from the code
+      result.checked.clear();  // these follow from check_sets()
+      kept.push_back(std::move(result));
+    }
+    const auto path = file_of(*version);
+    if (all_right && !kept.empty()) {
+      Profile profile = profile_of(device, hash, kept);
+      if (runner.is_virtual()) profile.date = profile.driver = "";
+      write_profile(path, profile);
+      say(options, fmt::format("  wrote {}\n", path.string()));
+    } else {
+      complain(fmt::format("{}: no profile was written, because {}", label(*version),
+                           kept.empty() ? "nothing could run" : "some results were wrong or not measured"));
+    }
+  }
+  write_json(options, all);
+  return exit_code(options, all);
+}
+
+}  // namespace flash_ladder
