@@ -586,7 +586,7 @@ def test_what_the_readme_claims_is_what_was_measured() -> None:
         in readme
     )
     assert (
-        "version 29 leads the faster of the two by 0 to 14 %, but at seq_len 1024 it is slower on some data sets"
+        "version 29 is 0 to 14 % faster than the better of the two, but at seq_len 1024 it is slower on some data sets"
         in readme
     )
     assert "Fewer than half of these predictions came true" in readme
